@@ -1,0 +1,35 @@
+# make train   install into a virtual environment and train
+# make test    install what the tests need, check the style, run the tests
+PYTHON ?= python3
+VENV ?= .venv
+# Another Paddle than the newest: make test VENV=.venv-2.6 PINS='paddlepaddle==2.6.2 numpy<2'
+PINS ?=
+ARGS ?=
+
+RUN = $(VENV)/bin
+
+.PHONY: train test test-slow clean
+train: $(VENV)/.installed
+	$(RUN)/python tools/train.py $(ARGS)
+
+test: $(VENV)/.installed-test
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+	$(RUN)/python -m pytest -m "not slow" $(ARGS)
+
+test-slow: $(VENV)/.installed-test
+	$(RUN)/python -m pytest -m slow $(ARGS)
+
+$(VENV)/bin/pip:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: setup.cfg | $(VENV)/bin/pip
+	$(RUN)/pip install --quiet -e '.[cpu]' $(foreach pin,$(PINS),'$(pin)')
+	touch $@
+
+$(VENV)/.installed-test: setup.cfg $(VENV)/.installed
+	$(RUN)/pip install --quiet -e '.[cpu,test]' $(foreach pin,$(PINS),'$(pin)')
+	touch $@
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,122 @@
+"""What goes into a checkpoint, and back out of it into a model and its optimizer."""
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import nn
+from paddle.utils import unique_name
+
+from paddle_mnist.checkpoint.safe_load import NAME_TABLE
+from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, Checkpoint
+from paddle_mnist.errors import CheckpointError
+
+_SCHEDULE = "LR_Scheduler"
+
+
+def saved_bytes(state_dict: Mapping[str, Any]) -> bytes:
+    """What `paddle.save` writes for a state_dict, to be read with plain `paddle.load`."""
+    buffer = io.BytesIO()
+    paddle.save(state_dict, buffer)
+    return buffer.getvalue()
+
+
+def parameter_names(model: nn.Layer) -> dict[str, str]:
+    """Structured to generated names, `{"conv1.weight": "conv2d_0.w_0", ...}`."""
+    return {name: parameter.name for name, parameter in model.named_parameters()}
+
+
+def load_weights(model: nn.Layer, weights: Mapping[str, Any], origin: Any) -> None:
+    """Put weights into a model. Raises CheckpointError, with a diff, unless they fit exactly.
+
+    `Layer.set_state_dict` alone only warns of what is missing or of another shape, and says
+    nothing of what is too much.
+    """
+    weights = {name: value for name, value in weights.items() if name != NAME_TABLE}
+    _must_match(weights, model.state_dict(), f"{origin} does not fit the model")
+    model.set_state_dict(weights)
+
+
+def load_optimizer(
+    optimizer: paddle.optimizer.Optimizer,
+    saved: Mapping[str, Any],
+    saved_names: Mapping[str, str],
+    model: nn.Layer,
+    origin: Any,
+) -> None:
+    """Put an optimizer's saved state back, matched by structured parameter names.
+
+    saved_names: the parameters' structured to generated names when it was saved.
+    Changes the model's weights: load those afterwards. Raises CheckpointError, with a diff,
+    unless every entry has its place.
+
+    Paddle creates an optimizer's state in its first step, and before that accepts anything. So a
+    step without gradients is done first; what it creates is what must have been saved.
+    """
+    for parameter in model.parameters():
+        parameter.grad = paddle.zeros_like(parameter)
+    with unique_name.guard():
+        optimizer.step()
+    optimizer.clear_grad()
+
+    expected = optimizer.state_dict()
+    ours = {name: structured for structured, name in parameter_names(model).items()}
+    theirs = {name: structured for structured, name in saved_names.items()}
+    key_of = {_structured(key, ours): key for key in expected if key != NAME_TABLE}
+    found = {_structured(key, theirs): value for key, value in saved.items() if key != NAME_TABLE}
+    _must_match(
+        found,
+        {structured: expected[key] for structured, key in key_of.items()},
+        f"{origin} does not fit the optimizer",
+    )
+    optimizer.set_state_dict({key_of[structured]: value for structured, value in found.items()})
+
+
+def _structured(key: str, names: Mapping[str, str]) -> str:
+    """`conv2d_0.w_0_moment1_0` -> `conv1.weight moment1`; other keys as they are.
+
+    The number at the end counts the optimizers of a process, and says nothing about the state.
+    """
+    owners = [name for name in names if key.startswith(f"{name}_")]
+    if not owners:
+        return key
+    owner = max(owners, key=len)
+    return f"{names[owner]} {key[len(owner) + 1 :].rpartition('_')[0]}"
+
+
+def _must_match(found: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:
+    """Raise CheckpointError, naming every leaf that is missing, too much, or of another form."""
+    lines = [f"  missing     {key}: {_form(expected[key])}" for key in expected if key not in found]
+    lines += [f"  unexpected  {key}: {_form(found[key])}" for key in found if key not in expected]
+    lines += [
+        f"  different   {key}: {_form(found[key])}; expected {_form(expected[key])}"
+        for key in expected
+        if key in found and _form(found[key]) != _form(expected[key])
+    ]
+    if lines:
+        raise CheckpointError("\n".join([f"{what}:", *lines]))
+
+
+def _form(value: Any) -> str:
+    """Shape and dtype, as `[20, 1, 5, 5] float32`."""
+    if isinstance(value, paddle.Tensor):
+        return f"{list(value.shape)} {str(value.dtype).rpartition('.')[2]}"
+    if isinstance(value, np.ndarray):
+        return f"{list(value.shape)} {value.dtype.name}"
+    return type(value).__name__
+
+
+def load_checkpoint(
+    checkpoint: Checkpoint, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
+) -> None:
+    """Put a checkpoint back into a model and its optimizer, schedule included.
+
+    Raises CheckpointError unless both fit exactly; then neither may be used on.
+    """
+    saved = checkpoint.load(OPTIMIZER)
+    weights = checkpoint.load(PARAMS)
+    origin = checkpoint.path.with_name(checkpoint.name + OPTIMIZER)
+    load_optimizer(optimizer, saved, checkpoint.manifest["names"], model, origin)
+    load_weights(model, weights, checkpoint.path.with_name(checkpoint.name + PARAMS))

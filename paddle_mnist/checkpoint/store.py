@@ -1,0 +1,185 @@
+"""Checkpoints on the disk: commit, verify, list, set aside.
+
+A checkpoint is `mnist_epoch{E}.pdparams`, `.pdopt` and `.json`, the manifest. It exists when its
+manifest does and the files named there have the sizes and SHA-256s given there. Order of a
+commit: each file is written under a temporary name, forced to the disk and renamed; the manifest
+last. Until then the checkpoint is not there, from then on it is whole.
+"""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional, Union
+
+from paddle_mnist.checkpoint.safe_load import safe_loads
+from paddle_mnist.errors import CheckpointError
+from paddle_mnist.files import sync_folder, write_atomically, writing
+from paddle_mnist.state import TrainState
+
+log = logging.getLogger("paddle_mnist")
+
+FORMAT = 1  # of the manifest
+PREFIX = "mnist"
+PARAMS, OPTIMIZER = ".pdparams", ".pdopt"
+QUARANTINE = "quarantine"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A committed checkpoint: the manifest's path and contents."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @property
+    def state(self) -> TrainState:
+        return TrainState.from_dict(self.manifest["state"])
+
+    @property
+    def step(self) -> int:
+        return self.manifest["state"]["step"]
+
+    def read(self, suffix: str) -> bytes:
+        """The bytes of one of its files. Raises CheckpointError unless they are the committed."""
+        name = self.name + suffix
+        expected = self.manifest["files"].get(name)
+        if expected is None:
+            raise CheckpointError(f"{self.path}: names no {name}; expected one; use another")
+        path = self.path.with_name(name)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise CheckpointError(f"{path}: {error.strerror}; {self.path.name} names it") from error
+        found = _fingerprint(data)
+        if found != expected:
+            raise CheckpointError(
+                f"{path}: {found['size']} bytes, SHA-256 {found['sha256'][:12]}...; "
+                f"{self.path.name} says {expected['size']} bytes, {expected['sha256'][:12]}..."
+            )
+        return data
+
+    def load(self, suffix: str) -> dict[str, Any]:
+        """The dictionary in one of its files, tensors as NumPy arrays. Raises CheckpointError."""
+        return safe_loads(self.read(suffix), self.path.with_name(self.name + suffix))
+
+    def verify(self) -> None:
+        """Raises CheckpointError unless every file is there and as committed."""
+        for name in self.manifest["files"]:
+            self.read(Path(name).suffix)
+
+
+def _fingerprint(data: bytes) -> dict[str, Any]:
+    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def read_manifest(path: Union[str, Path]) -> Checkpoint:
+    """The checkpoint whose manifest is at `path`. Raises CheckpointError."""
+    path = Path(path)
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        version = manifest["format"]
+        if version != FORMAT:
+            raise CheckpointError(
+                f"{path}: format {version!r}; this version reads format {FORMAT}; "
+                "use the package it was written with"
+            )
+        names = {path.stem + suffix for suffix in (PARAMS, OPTIMIZER)}
+        if set(manifest["files"]) != names:
+            raise CheckpointError(f"{path}: names other files than {', '.join(sorted(names))}")
+        TrainState.from_dict(manifest["state"])
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}; expected a manifest") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: not a manifest ({error!r}); use another") from error
+    return Checkpoint(path, manifest)
+
+
+class CheckpointStore:
+    """The checkpoints in one folder.
+
+    context: what every manifest binds beside the state: config, data hash, versions, ...
+    """
+
+    def __init__(self, folder: Union[str, Path], context: Optional[Mapping[str, Any]] = None):
+        self.folder = Path(folder)
+        self.context = dict(context or {})
+
+    def commit(
+        self,
+        name: str,
+        files: Mapping[str, bytes],
+        state: TrainState,
+        more: Optional[Mapping[str, Any]] = None,
+    ) -> Checkpoint:
+        """Write a checkpoint, whole or not at all. Raises OutputError.
+
+        files: contents by suffix. more: further entries of the manifest.
+        """
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{name}.json"
+        with writing(path):
+            path.unlink(missing_ok=True)  # while its files change, an old one is not there either
+        for suffix, data in files.items():
+            write_atomically(self.folder / (name + suffix), data)
+        manifest = {
+            "format": FORMAT,
+            "files": {name + suffix: _fingerprint(data) for suffix, data in files.items()},
+            "state": state.as_dict(),
+            **self.context,
+            **(more or {}),
+        }
+        sync_folder(self.folder)
+        write_atomically(path, json.dumps(manifest, indent=1).encode())
+        sync_folder(self.folder)
+        return Checkpoint(path, manifest)
+
+    def list(self) -> list[Checkpoint]:
+        """The checkpoints, oldest first, by step. A damaged manifest is set aside, and named."""
+        found = []
+        for path in sorted(self.folder.glob(f"{PREFIX}_*.json")):
+            try:
+                found.append(read_manifest(path))
+            except CheckpointError as error:
+                self._set_aside(path, error)
+        return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+    def newest(self) -> Optional[Checkpoint]:
+        """The newest checkpoint that verifies; None in a folder that never held one.
+
+        Damaged ones are moved to `quarantine/` and named. Raises CheckpointError if there are
+        some and none is whole: a training never starts anew because of damage.
+        """
+        for checkpoint in reversed(self.list()):
+            try:
+                checkpoint.verify()
+                return checkpoint
+            except CheckpointError as error:
+                self._set_aside(checkpoint.path, error)
+        if (self.folder / QUARANTINE).exists():
+            raise CheckpointError(
+                f"{self.folder}: no checkpoint is whole; the damaged ones are in {QUARANTINE}/; "
+                "put a good one back, or start over with --fresh"
+            )
+        return None
+
+    def best(self, tag: str = "valid/acc") -> Optional[Checkpoint]:
+        """The checkpoint with the highest value of a metric, the earliest of equals."""
+        scored = [c for c in self.list() if tag in c.manifest["state"]["metrics"]]
+        return max(scored, key=lambda c: c.manifest["state"]["metrics"][tag], default=None)
+
+    def _set_aside(self, manifest: Path, reason: CheckpointError) -> None:
+        quarantine = self.folder / QUARANTINE
+        log.warning("damaged checkpoint, moved to %s: %s", quarantine, reason)
+        with writing(quarantine):
+            quarantine.mkdir(exist_ok=True)
+            for path in sorted(self.folder.glob(f"{manifest.stem}.*")):
+                os.replace(path, quarantine / path.name)

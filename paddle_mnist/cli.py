@@ -1,0 +1,132 @@
+"""What the commands in tools/ share: options from `TrainConfig`, one-line errors, exit codes."""
+
+import argparse
+import difflib
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Optional
+
+from paddle_mnist.config import (
+    FIELDS,
+    TrainConfig,
+    choices,
+    read_recipe,
+    read_yaml,
+    recipes,
+    unknown_name,
+)
+from paddle_mnist.data import find_source
+from paddle_mnist.data.sources import DIGITS
+from paddle_mnist.errors import ConfigError, PaddleMnistError
+from paddle_mnist.writers import log_to_console
+
+ALIASES = {"data": "data_url", "output": "train_url"}  # as ModelArts passes them
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, with the nearest name that is known; exits with 2."""
+
+    def __init__(self, **kwargs):
+        super().__init__(
+            usage="%(prog)s [options]",
+            allow_abbrev=False,
+            formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=36),
+            **kwargs,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; --help lists the options")
+
+    def parse_args(self, argv: Optional[Sequence[str]] = None, namespace=None):
+        args, unknown = self.parse_known_args(argv, namespace)
+        if unknown:
+            known = [name for action in self._actions for name in action.option_strings]
+            near = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "--help lists the options"
+            raise ConfigError(f"unknown argument {unknown[0]}; {hint}")
+        return args
+
+
+def add_train_options(parser: Parser) -> None:
+    """One option a field of `TrainConfig`, grouped, and the ways to name many at once."""
+    parser.add_argument("--recipe", metavar="NAME", help=f"start from: {', '.join(recipes())}")
+    parser.add_argument("-c", "--config", metavar="FILE", help="YAML file, lines of 'field: value'")
+    parser.add_argument(
+        *("-o", "--set"),
+        metavar="FIELD=VALUE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="any field below; repeatable, several at once",
+    )
+    parser.add_argument(
+        "--fresh", action="store_true", help="start over; moves an old run directory aside"
+    )
+    groups: dict[str, Any] = {}
+    for name, field in FIELDS.items():
+        title = field.metadata["group"]
+        group = groups.setdefault(title, None) or parser.add_argument_group(title)
+        groups[title] = group
+        names = [f"--{name}"] + ([f"--{ALIASES[name]}"] if name in ALIASES else [])
+        listed = f" ({', '.join(choices(name))})" if choices(name) else ""
+        default = "" if field.default in (None, ()) else f" [{field.default}]"
+        flag = {"nargs": "?", "const": "true"} if isinstance(field.default, bool) else {}
+        group.add_argument(
+            *names,
+            dest=name,
+            default=argparse.SUPPRESS,
+            metavar="VALUE",
+            help=f"{field.metadata['help']}{listed}{default}",
+            **flag,
+        )
+
+
+def train_config(args: argparse.Namespace) -> TrainConfig:
+    """The configuration that a command line asks for.
+
+    Later ones win: the recipe, the file, -o, the options. Without a recipe or a file, on a
+    machine where only the embedded digits are found, the recipe is `digits`.
+    """
+    given = {}
+    for item in args.set:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise ConfigError(f"-o {item}: expected FIELD=VALUE")
+        given[name] = value
+    given.update({name: value for name, value in vars(args).items() if name in FIELDS})
+    for name in given:
+        if name not in FIELDS:
+            raise ConfigError(unknown_name("-o", name, FIELDS))
+
+    recipe = args.recipe or (None if args.config else "default")
+    if not args.recipe and not args.config:
+        TrainConfig(**given)  # what is wrong with them is said before a look for the data
+        if find_source(given.get("data", "auto")) is DIGITS:
+            recipe = "digits"
+    values = read_recipe(recipe) if recipe else {}
+    if args.config:
+        values.update(read_yaml(args.config))
+    values.update(given)
+    if not values.get("output"):
+        values["output"] = str(Path("work", "output", recipe or Path(args.config).stem))
+    return TrainConfig.from_mapping(values, origin=args.config or "config")
+
+
+def run_command(main: Callable[[Sequence[str]], Optional[int]]) -> NoReturn:
+    """Run a command's `main(argv)` and exit: 0, or what an error stands for, told in one line."""
+    log_to_console()
+    # Paddle says so on every import; it compiles nothing here.
+    warnings.filterwarnings("ignore", message="No ccache found")
+    try:
+        code = main(sys.argv[1:]) or 0
+    except PaddleMnistError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        print("error: stopped by the keyboard; run the same command to go on", file=sys.stderr)
+        code = 130
+    logging.shutdown()
+    sys.exit(code)

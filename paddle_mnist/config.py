@@ -1,0 +1,195 @@
+"""`TrainConfig`: everything a training is told, checked when it is made. Imports no paddle."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional, get_type_hints
+
+import yaml
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+
+from paddle_mnist.errors import ConfigError
+
+Count = Annotated[int, Field(ge=1)]
+Names = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda v: [n for n in v.split(",") if n] if isinstance(v, str) else v),
+]
+
+
+def _option(default, group: str, help: str, *, binds: bool):
+    """`binds`: whether the value decides the result, so that a resumed run may not change it."""
+    return field(default=default, metadata={"group": group, "help": help, "binds": binds})
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The configuration of one training: flat, typed, immutable.
+
+    Raises ConfigError, naming the field, the value and what was expected.
+    """
+
+    # The source of the images. Its contents bind the result, by their hash; its path does not.
+    data: str = _option("auto", "data", "auto, digits, or a file or folder", binds=False)
+    train_limit: Optional[Count] = _option(
+        None, "data", "train on the first N images only", binds=True
+    )
+    eval_limit: Optional[Count] = _option(
+        None, "data", "evaluate on the first N images only", binds=True
+    )
+    shuffle: bool = _option(True, "data", "a new order of samples each epoch", binds=True)
+
+    epochs: Count = _option(5, "training", "passes over the training split", binds=True)
+    batch_size: Count = _option(128, "training", "samples a step", binds=True)
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = _option(
+        1, "training", "decides initial weights and order of samples", binds=True
+    )
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = _option(
+        0.0, "training", "share of the label spread over all classes", binds=True
+    )
+
+    optimizer: Literal["sgd", "momentum", "adagrad", "adam", "adamw"] = _option(
+        "adam", "optimizer", "the optimizer", binds=True
+    )
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = _option(
+        0.008, "optimizer", "the rate; with one-cycle its peak", binds=True
+    )
+    lr_schedule: Literal["constant", "polynomial", "cosine", "onecycle"] = _option(
+        "onecycle", "optimizer", "course of the rate, stepped every batch", binds=True
+    )
+    end_lr: Annotated[float, Field(ge=0, allow_inf_nan=False)] = _option(
+        0.0, "optimizer", "the rate at the last step (constant: unused)", binds=True
+    )
+    momentum: Annotated[float, Field(ge=0, lt=1)] = _option(
+        0.9, "optimizer", "momentum (optimizer momentum only)", binds=True
+    )
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = _option(
+        0.0, "optimizer", "L2 coefficient; adamw: decoupled decay", binds=True
+    )
+    weight_decay_layers: Names = _option(
+        (), "optimizer", "layers that decay, by comma; none named: all", binds=True
+    )
+
+    device: str = _option("auto", "device", "auto, cpu, gpu:0 or xpu:0", binds=False)
+
+    output: Optional[str] = _option(
+        None, "run", "run directory (default: work/output/<recipe>)", binds=False
+    )
+    resume: str = _option(
+        "auto", "run", "auto, off (start at step 0), or a checkpoint", binds=False
+    )
+    override: Names = _option(
+        (), "run", "fields, by comma, that this resume may change", binds=False
+    )
+    save_every_epochs: Count = _option(1, "run", "epochs between checkpoints", binds=False)
+    eval_every_epochs: Count = _option(1, "run", "epochs between validations", binds=False)
+    log_every: Count = _option(100, "run", "steps between log lines", binds=False)
+    visualdl: bool = _option(True, "run", "write VisualDL scalars", binds=False)
+
+    def __post_init__(self):
+        for name, adapter in _adapters().items():
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, adapter.validate_python(value))
+            except ValidationError as error:
+                raise ConfigError(_explain(name, value, error)) from None
+        if self.lr_schedule != "constant" and self.end_lr > self.learning_rate:
+            raise ConfigError(
+                f"end_lr is {self.end_lr}; expected at most the learning_rate, "
+                f"{self.learning_rate}, which it ends"
+            )
+        unknown = [name for name in self.override if name not in FIELDS]
+        if unknown:
+            raise ConfigError(unknown_name("override", unknown[0], FIELDS))
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], origin: str = "config") -> "TrainConfig":
+        """A config from names and values; `origin` says in errors where they came from."""
+        for name in values:
+            if name not in FIELDS:
+                raise ConfigError(unknown_name(origin, name, FIELDS))
+        return cls(**values)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values: what YAML and JSON can hold."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+
+    def as_yaml(self) -> str:
+        return yaml.safe_dump(self.as_dict(), sort_keys=False)
+
+    def binding(self) -> dict[str, Any]:
+        """The fields that decide the result."""
+        values = self.as_dict()
+        return {f.name: values[f.name] for f in fields(self) if f.metadata["binds"]}
+
+
+FIELDS = {f.name: f for f in fields(TrainConfig)}
+
+
+def _adapters() -> dict[str, TypeAdapter]:
+    if not _ADAPTERS:
+        hints = get_type_hints(TrainConfig, include_extras=True)
+        _ADAPTERS.update({name: TypeAdapter(hints[name]) for name in FIELDS})
+    return _ADAPTERS
+
+
+_ADAPTERS: dict[str, TypeAdapter] = {}
+
+
+def _explain(name: str, value: Any, error: ValidationError) -> str:
+    reason = error.errors()[0]["msg"]
+    reason = reason[0].lower() + reason[1:]
+    near = difflib.get_close_matches(str(value), choices(name), n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"{name} is {value!r}; {reason}{hint}"
+
+
+def choices(name: str) -> tuple[str, ...]:
+    """The values a field may take, where they are a fixed list; else nothing."""
+    hint = get_type_hints(TrainConfig)[name]
+    return hint.__args__ if getattr(hint, "__origin__", None) is Literal else ()
+
+
+def unknown_name(origin: str, name: str, known: Iterable[str]) -> str:
+    """One line for a name nobody knows, with the nearest one that is known."""
+    near = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "--help lists them"
+    return f"{origin}: unknown name {name!r}; {hint}"
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The names and values in a YAML file. Raises ConfigError."""
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; expected a YAML file") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"{path}: not YAML ({reason}); expected lines of 'field: value'"
+        ) from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"{path}: found a {type(values).__name__}; expected a mapping, lines of 'field: value'"
+        )
+    return values
+
+
+def recipes() -> dict[str, Path]:
+    """The recipes in the package, by name."""
+    folder = Path(str(resources.files("paddle_mnist") / "recipes"))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """The names and values of a recipe. Raises ConfigError for a name that is none."""
+    known = recipes()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"recipe {name!r} is unknown; {hint}there are: {', '.join(known)}")
+    return read_yaml(known[name])

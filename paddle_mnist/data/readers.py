@@ -1,0 +1,341 @@
+"""Files to arrays. Every fault is a DataError that names file, place, found and expected.
+
+A file is read as a stream and never trusted: what it unpacks to is bounded, so a small file
+cannot fill the memory.
+"""
+
+import contextlib
+import gzip
+import json
+import re
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import simdjson
+
+from paddle_mnist.data.arrays import CLASSES, MODES, SIZE, Split
+from paddle_mnist.errors import DataError
+
+PIXELS = SIZE * SIZE
+BLOCK = 4 << 20  # bytes of text a step; 1, 2 and 8 MiB were measured slower
+MAX_TEXT = 1 << 30  # bytes a file may unpack to; the AI Studio file has 0.34e9
+MAX_ROW = 64 << 10  # bytes of text a row of 784 numbers may have
+MAX_IMAGES = 1_000_000  # an IDX file may announce; MNIST has 60,000
+IDX_VALID = 10_000  # the last so many training images are the valid split, as in the JSON file
+
+JSON_FORM = "[[images, labels], ...] for train, valid, eval, with rows of 784 numbers"
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The bytes in a file, unpacked if it is gzip. What goes wrong on the way is a DataError."""
+    try:
+        with open(path, "rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            if packed:
+                with gzip.GzipFile(fileobj=file) as unpacked:
+                    yield unpacked
+            elif path.suffix == ".gz":
+                raise DataError(f"{path}: not a gzip file; expected one by its name")
+            else:
+                yield file
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: damaged gzip file ({error}); fetch it again") from error
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}; expected a readable file") from error
+
+
+# ------------------------------------------------------------------ the AI Studio file
+
+
+class _Text:
+    """The text of a JSON file, read a block at a time; `rest` is what is not used up yet."""
+
+    def __init__(self, path: Path, stream: BinaryIO):
+        self.path = path
+        self.stream = stream
+        self.rest = b""
+        self.read = 0  # bytes read so far
+
+    def more(self) -> bool:
+        """Read on; False at the end of the file."""
+        block = self.stream.read(BLOCK)
+        self.rest += block
+        self.read += len(block)
+        if self.read > MAX_TEXT:
+            raise DataError(
+                f"{self.path}: unpacks to more than {MAX_TEXT} bytes; "
+                "expected the AI Studio file, which unpacks to 339 MB"
+            )
+        return bool(block)
+
+    def peek(self) -> bytes:
+        """The next byte that is not white space; nothing at the end of the file."""
+        while True:
+            self.rest = self.rest.lstrip(b" \t\r\n")
+            if self.rest or not self.more():
+                return self.rest[:1]
+
+    def expect(self, byte: bytes, where: str) -> None:
+        found = self.peek()
+        if found != byte:
+            what = f"{found.decode('latin1')!r}" if found else "the end of the file"
+            wanted = f"{byte.decode()!r}" if byte else "the end of the file"
+            raise DataError(
+                f"{self.path}: {what} at byte {self.read - len(self.rest)} ({where}); "
+                f"expected {wanted}: {JSON_FORM}"
+            )
+        self.rest = self.rest[1:]
+
+    def until(self, pattern: re.Pattern, limit: int, where: str) -> bytes:
+        """All up to the first match's start; the match itself is used up."""
+        while not (match := pattern.search(self.rest)):
+            if len(self.rest) > limit or not self.more():
+                raise DataError(f"{self.path}: {where} does not end; expected ']': {JSON_FORM}")
+        found = self.rest[: match.start()]
+        self.rest = self.rest[match.end() :]
+        return found
+
+    def row_blocks(self, where: str) -> Iterator[bytes]:
+        """The rows of a list of lists, as many at a time as a block holds, without the commas."""
+        self.expect(b"[", where)
+        while self.peek() != b"]":
+            end = _LIST_END.search(self.rest)
+            cut = end.start() + 1 if end else self.rest.rfind(b"]") + 1
+            if cut:
+                yield self.rest[:cut]
+                self.rest = self.rest[cut:]
+                if self.peek() == b",":
+                    self.rest = self.rest[1:]
+            elif len(self.rest) > MAX_ROW or not self.more():
+                raise DataError(
+                    f"{self.path}: {where}: a row of {len(self.rest)} bytes does not end; "
+                    f"expected {PIXELS} numbers"
+                )
+        self.expect(b"]", where)
+
+
+_LIST_END = re.compile(rb"\][ \t\r\n]*\]")
+_CLOSE = re.compile(rb"\]")
+
+
+def read_json(path: Path) -> dict[str, Split]:
+    """The AI Studio file, `mnist.json.gz`: [[images, labels], ...] for train, valid and eval.
+
+    Images are rows of 784 numbers in 0..1. They are kept as uint8 where all of a file are
+    k/256 or all are k/255, else as float32.
+    """
+    with _opened(path) as stream:
+        text = _Text(path, stream)
+        blocks, labels = {}, {}
+        text.expect(b"[", "start")
+        for mode in MODES:
+            if mode != MODES[0]:
+                text.expect(b",", f"before {mode}")
+            text.expect(b"[", mode)
+            blocks[mode] = list(_image_blocks(text, mode))
+            text.expect(b",", f"{mode}, after the images")
+            labels[mode] = _json_labels(text, mode)
+            text.expect(b"]", f"{mode}, after the labels")
+        text.expect(b"]", "after eval")
+        text.expect(b"", "after the last bracket")
+
+    divisors = {divisor for mode in MODES for _, divisor in blocks[mode]}
+    divisor = divisors.pop() if len(divisors) == 1 else None
+    splits = {}
+    for mode in MODES:
+        rows = [
+            block if own == divisor else block.astype(np.float32) / np.float32(own)
+            for block, own in blocks.pop(mode)
+        ]
+        images = np.concatenate(rows) if rows else np.empty((0, PIXELS), np.uint8)
+        splits[mode] = Split(images.reshape(-1, SIZE, SIZE), labels[mode], divisor)
+    return _checked(splits, path)
+
+
+def _image_blocks(text: _Text, mode: str) -> Iterator[tuple[np.ndarray, int]]:
+    """Blocks of rows, each as ([n, 784] uint8, its divisor) or ([n, 784] float32, None)."""
+    parser = simdjson.Parser()
+    first = 0
+    for block in text.row_blocks(f"{mode} images"):
+        try:
+            rows = parser.parse(b"[" + block + b"]")
+            if any(len(row) != PIXELS for row in rows):
+                raise ValueError("ragged rows")
+            values = np.frombuffer(rows.as_buffer(of_type="d")).reshape(-1, PIXELS)
+            if values.min() < 0 or values.max() > 1:
+                raise ValueError("pixels outside 0..1")
+        except (ValueError, TypeError) as error:
+            raise _bad_row(f"{text.path}: {mode} images", block, first, error) from error
+        count = len(values)
+        del rows  # the parser may be used again only when nothing refers to its last document
+        yield _compact(values)
+        first += count
+
+
+def _compact(values: np.ndarray) -> tuple[np.ndarray, int]:
+    """Values as (uint8, divisor) if that gives the same float32s back, else (float32, None)."""
+    for divisor in (256, 255):
+        levels = np.rint(values * divisor)
+        if levels.max() <= 255:
+            levels = levels.astype(np.uint8)
+            single = values.astype(np.float32)
+            if np.array_equal(levels.astype(np.float32) / np.float32(divisor), single):
+                return levels, divisor
+    return values.astype(np.float32), None
+
+
+def _bad_row(where: str, block: bytes, first: int, error: Exception) -> DataError:
+    """What is wrong with the first bad row of a block, in words. Only ever used on a bad file."""
+    try:
+        rows = json.loads(b"[" + block + b"]")
+    except ValueError:
+        return DataError(f"{where}, after row {first}: not JSON ({error}); {JSON_FORM}")
+    for number, row in enumerate(rows, first):
+        if not isinstance(row, list):
+            return DataError(f"{where}, row {number}: {row!r:.40}; expected {PIXELS} numbers")
+        if len(row) != PIXELS:
+            return DataError(f"{where}, row {number}: {len(row)} values; expected {PIXELS}")
+        for column, value in enumerate(row):
+            number_like = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not number_like or not 0 <= value <= 1:
+                return DataError(
+                    f"{where}, row {number}, value {column}: {value!r:.40}; "
+                    "expected a number in 0..1"
+                )
+    return DataError(f"{where}, after row {first}: {error}; {JSON_FORM}")
+
+
+def _json_labels(text: _Text, mode: str) -> np.ndarray:
+    where = f"{mode} labels"
+    text.expect(b"[", where)
+    listed = b"[" + text.until(_CLOSE, limit=MAX_IMAGES * 8, where=where) + b"]"
+    try:
+        labels = json.loads(listed)
+    except ValueError as error:
+        raise DataError(f"{text.path}: {where}: not JSON ({error}); {JSON_FORM}") from error
+    for number, label in enumerate(labels):
+        if type(label) is not int or not 0 <= label < CLASSES:
+            raise DataError(
+                f"{text.path}: {where}, number {number}: {label!r:.40}; "
+                f"expected a whole number in 0..{CLASSES - 1}"
+            )
+    return np.array(labels, np.uint8)
+
+
+# ------------------------------------------------------------------ IDX files
+
+IDX_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+
+
+def read_idx(paths: tuple[Path, ...]) -> dict[str, Split]:
+    """Four IDX files (order as IDX_FILES), plain or gzip; pixels k are k/256.
+
+    The form is described at http://yann.lecun.com/exdb/mnist/ (archived).
+    """
+    train_images, train_labels, eval_images, eval_labels = paths
+    images, labels = _idx_images(train_images), _idx_labels(train_labels)
+    if len(images) != len(labels):
+        raise DataError(
+            f"{train_images}: {len(images)} images, but {train_labels.name} holds "
+            f"{len(labels)} labels; expected as many"
+        )
+    if len(images) <= IDX_VALID:
+        raise DataError(
+            f"{train_images}: {len(images)} images; expected more than {IDX_VALID}, "
+            "of which the last are the valid split"
+        )
+    splits = {
+        "train": Split(images[:-IDX_VALID], labels[:-IDX_VALID], 256),
+        "valid": Split(images[-IDX_VALID:], labels[-IDX_VALID:], 256),
+        "eval": Split(_idx_images(eval_images), _idx_labels(eval_labels), 256),
+    }
+    return _checked(splits, eval_images)
+
+
+def _idx_images(path: Path) -> np.ndarray:
+    return _idx(path, magic=2051, row_shape=(SIZE, SIZE))
+
+
+def _idx_labels(path: Path) -> np.ndarray:
+    labels = _idx(path, magic=2049, row_shape=())
+    bad = np.flatnonzero(labels >= CLASSES)
+    if len(bad):
+        raise DataError(f"{path}: label {bad[0]} is {labels[bad[0]]}; expected 0..{CLASSES - 1}")
+    return labels
+
+
+def _idx(path: Path, magic: int, row_shape: tuple[int, ...]) -> np.ndarray:
+    with _opened(path) as stream:
+        header = stream.read(8 + 4 * len(row_shape))
+        if len(header) < 8 + 4 * len(row_shape):
+            raise DataError(f"{path}: {len(header)} bytes; expected an IDX file's header")
+        found, count, *shape = struct.unpack(f">{2 + len(row_shape)}I", header)
+        if found != magic:
+            raise DataError(f"{path}: magic number {found}; expected {magic}")
+        if tuple(shape) != row_shape:
+            raise DataError(f"{path}: images of {shape[0]}x{shape[1]}; expected {SIZE}x{SIZE}")
+        if not 0 < count <= MAX_IMAGES:
+            raise DataError(f"{path}: announces {count} items; expected 1..{MAX_IMAGES}")
+        size = count * int(np.prod(row_shape, dtype=int))
+        body = stream.read(size)
+        if len(body) < size:
+            raise DataError(f"{path}: truncated, {len(body)} bytes of items; expected {size}")
+        if stream.read(1):
+            raise DataError(f"{path}: more than the {count} items that its header announces")
+    return np.frombuffer(body, np.uint8).reshape(count, *row_shape)
+
+
+# ------------------------------------------------------------------ the embedded source
+
+DIGITS_HELD_OUT = 300  # images in valid, and as many in eval; 1,197 remain to train on
+
+
+def read_digits() -> dict[str, Split]:
+    """scikit-learn's `digits`: 1,797 handwritten digits of 8x8 pixels, real but not MNIST.
+
+    From the test set of "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak,
+    UCI, 1998). Each is scaled to 20x20 in the middle of 28x28 pixels, as MNIST's digits are.
+    The splits are fixed and stratified: sorted by label, every sixth image or so is held out.
+    """
+    from scipy.ndimage import zoom
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    order = np.argsort(digits.target, kind="stable")
+    margin = (SIZE - 20) // 2
+    large = zoom(digits.images[order], (1, 2.5, 2.5), order=1, grid_mode=True, mode="nearest")
+    images = np.zeros((len(order), SIZE, SIZE), np.uint8)
+    images[:, margin:-margin, margin:-margin] = np.rint(large * (255 / 16))
+    labels = digits.target[order].astype(np.uint8)
+
+    spacing = len(order) / DIGITS_HELD_OUT
+    at = lambda phase: ((np.arange(DIGITS_HELD_OUT) + phase) * spacing).astype(int)  # noqa: E731
+    held_out = {"valid": at(0.25), "eval": at(0.75)}
+    rest = np.setdiff1d(np.arange(len(order)), np.concatenate(list(held_out.values())))
+    return {
+        mode: Split(images[index], labels[index], 256)
+        for mode, index in {"train": rest, **held_out}.items()
+    }
+
+
+def _checked(splits: Mapping[str, Split], path: Path) -> dict[str, Split]:
+    for mode, split in splits.items():
+        if len(split.images) != len(split.labels):
+            raise DataError(
+                f"{path}: {mode} has {len(split.images)} images and {len(split.labels)} labels; "
+                "expected as many"
+            )
+        if not len(split):
+            raise DataError(f"{path}: {mode} is empty; expected at least one image")
+    return dict(splits)

@@ -1,0 +1,72 @@
+"""Is there a Paddle, and which device is there to run on."""
+
+import importlib
+import re
+from importlib import metadata
+
+from paddle_mnist.errors import DeviceError
+
+INSTALL = """\
+Install one of the two, never both:
+  CPU:  pip install paddlepaddle
+  GPU:  pip install paddlepaddle-gpu==2.6.2 "numpy<2"   (newer GPU builds for your CUDA: \
+https://www.paddlepaddle.org.cn/en/install/quick)"""
+
+
+def require_paddle() -> None:
+    """Raise DeviceError, with the lines that install Paddle, unless it can be imported."""
+    both = [name for name in ("paddlepaddle", "paddlepaddle-gpu") if _installed(name)]
+    if len(both) > 1:
+        raise DeviceError(
+            "paddlepaddle and paddlepaddle-gpu are both installed, and share their files; "
+            f"uninstall both, then install one.\n{INSTALL}"
+        )
+    try:
+        importlib.import_module("paddle")
+    except ModuleNotFoundError as error:
+        if error.name != "paddle":
+            raise
+        raise DeviceError(f"PaddlePaddle is not installed.\n{INSTALL}") from error
+    except (ImportError, OSError, AttributeError) as error:  # a wheel that does not fit
+        raise DeviceError(
+            f"{both[0] if both else 'paddle'} is installed but cannot be imported on this "
+            f"machine ({error}).\n{INSTALL}"
+        ) from error
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        metadata.version(distribution)
+        return True
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def select_device(name: str = "auto") -> str:
+    """Make `name` Paddle's device and return it, as Paddle writes it ("cpu", "gpu:0").
+
+    name: "auto" (the first GPU if there is one, else the CPU), "cpu", "gpu[:N]" or "xpu[:N]".
+    Raises DeviceError when there is no such device, never falls back to another.
+    """
+    import paddle
+
+    gpus = paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0
+    if name == "auto":
+        name = "gpu:0" if gpus else "cpu"
+    if not re.fullmatch(r"cpu|(gpu|xpu)(:\d+)?", name):
+        raise DeviceError(f"device is {name!r}; expected auto, cpu, gpu:N or xpu:N")
+    kind, _, number = name.partition(":")
+    built = {
+        "cpu": True,
+        "gpu": paddle.is_compiled_with_cuda(),
+        "xpu": paddle.is_compiled_with_xpu(),
+    }
+    if not built[kind]:
+        raise DeviceError(
+            f"device is {name!r}, but the installed Paddle is built without {kind.upper()}; "
+            f"use --device cpu.\n{INSTALL}"
+        )
+    if kind == "gpu" and int(number or 0) >= gpus:
+        raise DeviceError(f"device is {name!r}, but Paddle sees {gpus} GPUs; use --device cpu")
+    paddle.device.set_device(name)
+    return paddle.device.get_device()

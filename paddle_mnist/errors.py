@@ -1,0 +1,45 @@
+"""The exceptions of this package, each with the exit code a command ends with.
+
+    PaddleMnistError            1
+    ├── ConfigError             2   a bad argument, option or configuration
+    ├── DataError               3   a missing or faulty source of images
+    ├── CheckpointError         4   no usable checkpoint, or one that is refused
+    ├── DeviceError             5   Paddle or the device is not available
+    ├── DivergedError           6   the loss is no longer a finite number
+    ├── OutputError             7   something cannot be written
+    └── RunLockedError         75   another process holds the run directory
+
+A message says what was found, what was expected and what to do about it.
+"""
+
+
+class PaddleMnistError(Exception):
+    exit_code = 1
+
+
+class ConfigError(PaddleMnistError, ValueError):
+    exit_code = 2
+
+
+class DataError(PaddleMnistError):
+    exit_code = 3
+
+
+class CheckpointError(PaddleMnistError):
+    exit_code = 4
+
+
+class DeviceError(PaddleMnistError):
+    exit_code = 5
+
+
+class DivergedError(PaddleMnistError, ArithmeticError):
+    exit_code = 6
+
+
+class OutputError(PaddleMnistError):
+    exit_code = 7
+
+
+class RunLockedError(PaddleMnistError):
+    exit_code = 75

@@ -1,0 +1,112 @@
+"""Exact loss and accuracy: sums over samples and counts, divided once."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Union
+
+import numpy as np
+import paddle
+from paddle import nn
+from paddle.nn import functional as F
+
+from paddle_mnist.data.arrays import CLASSES
+from paddle_mnist.data.dataset import BatchLoader, MnistDataset, epoch_batches
+from paddle_mnist.errors import DataError
+from paddle_mnist.state import TrainState
+
+BATCH_SIZE = 500  # of an evaluation; decides speed and memory, not the result
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model made of some data.
+
+    loss: mean cross-entropy in nats. accuracy: share of right answers.
+    labels, predictions: int64 [count], in the order of the data.
+    """
+
+    loss: float
+    accuracy: float
+    labels: np.ndarray
+    predictions: np.ndarray
+
+    @property
+    def count(self) -> int:
+        return len(self.labels)
+
+    def report(self) -> dict[str, Any]:
+        """Plain values: loss, accuracy, count, per_class and confusion_matrix.
+
+        per_class: for each digit precision, recall, f1-score and support (its count).
+        confusion_matrix: [10][10] counts; row i, column j: a digit i that was taken for j.
+        """
+        from sklearn.metrics import classification_report, confusion_matrix
+
+        digits = list(range(CLASSES))
+        table = classification_report(
+            self.labels, self.predictions, labels=digits, output_dict=True, zero_division=0
+        )
+        return {
+            "loss": self.loss,
+            "accuracy": self.accuracy,
+            "count": self.count,
+            "per_class": {str(digit): table[str(digit)] for digit in digits},
+            "confusion_matrix": confusion_matrix(
+                self.labels, self.predictions, labels=digits
+            ).tolist(),
+        }
+
+
+def evaluate(model: nn.Layer, data: Union[MnistDataset, Callable, Iterable]) -> Evaluation:
+    """Run the model over all of `data`, every sample once, the last short batch too.
+
+    data: a `MnistDataset`, a loader of it, or what `load_data` returns.
+    The model is put in evaluation mode and given back in the mode it was in.
+    Raises DataError if there is nothing to evaluate.
+    """
+    loader = BatchLoader(data, BATCH_SIZE) if isinstance(data, MnistDataset) else data
+    loss_sum, labels, predictions = 0.0, [], []
+    was_training = model.training
+    model.eval()
+    try:
+        with paddle.no_grad():
+            for images, label in epoch_batches(loader, epoch=0):
+                logits = model(images)
+                loss_sum += F.cross_entropy(logits, label, reduction="sum").item()
+                labels.append(label.numpy().ravel())
+                predictions.append(logits.numpy().argmax(axis=1))
+    finally:
+        model.training = was_training
+        for layer in model.sublayers():
+            layer.training = was_training
+    if not labels:
+        raise DataError("nothing to evaluate: the data has no batches; expected at least one")
+    labels, predictions = np.concatenate(labels), np.concatenate(predictions)
+    return Evaluation(
+        loss=loss_sum / len(labels),
+        accuracy=float(np.count_nonzero(labels == predictions) / len(labels)),
+        labels=labels,
+        predictions=predictions,
+    )
+
+
+class EpochEvaluator:
+    """Evaluates after every so many epochs, and after the last one."""
+
+    def __init__(self, dataset: MnistDataset, every_epochs: int, epochs: int):
+        self.dataset = dataset
+        self.every_epochs = every_epochs
+        self.epochs = epochs
+
+    def after_epoch(self, state: TrainState, model: nn.Layer) -> Mapping[str, float]:
+        if state.epoch % self.every_epochs and state.epoch != self.epochs:
+            return {}
+        found = evaluate(model, self.dataset)
+        return {"valid/loss": found.loss, "valid/acc": found.accuracy}
+
+
+class NoEvaluator:
+    """Stands for an evaluator where none was given."""
+
+    def after_epoch(self, state: TrainState, model: nn.Layer) -> Mapping[str, float]:
+        return {}

@@ -1,0 +1,56 @@
+"""`MNIST`, the tutorial's convolutional net."""
+
+from typing import Optional, Union
+
+import paddle
+from paddle import nn
+from paddle.utils import unique_name
+
+from paddle_mnist.watch import printed
+
+
+class MNIST(nn.Layer):
+    """Two blocks of convolution, ReLU and max pooling, and a linear layer: 20,350 parameters.
+
+    [B, 1, 28, 28] -> conv 5x5, 20 -> pool 2 -> conv 5x5, 20 -> pool 2 -> 980 -> 10 logits.
+    Layers and parameters are named as in the tutorial, so a `.pdparams` goes back and forth
+    between its code and this package.
+
+    The parameters' generated names (`conv2d_0.w_0`, ...) are the same in every instance, as if
+    each were the first of its process. Optimizers key their state by them, so a `.pdopt` fits a
+    model built later in the same process, which it does not in plain Paddle. Two instances
+    therefore cannot share one optimizer.
+    """
+
+    def __init__(self):
+        super().__init__()
+        with unique_name.guard():
+            self.conv1 = nn.Conv2D(in_channels=1, out_channels=20, kernel_size=5, padding=2)
+            self.relu1 = nn.ReLU()
+            self.max_pool1 = nn.MaxPool2D(kernel_size=2, stride=2)
+            self.conv2 = nn.Conv2D(in_channels=20, out_channels=20, kernel_size=5, padding=2)
+            self.relu2 = nn.ReLU()
+            self.max_pool2 = nn.MaxPool2D(kernel_size=2, stride=2)
+            self.fc = nn.Linear(in_features=980, out_features=10)
+
+    def forward(
+        self,
+        inputs: paddle.Tensor,
+        label: Optional[paddle.Tensor] = None,
+        check_shape: bool = False,
+        check_content: bool = False,
+    ) -> Union[paddle.Tensor, tuple[paddle.Tensor, paddle.Tensor]]:
+        """Logits [B, 10], or (logits, accuracy of this batch) when labels [B, 1] are given.
+
+        inputs: float32 [B, 1, 28, 28].
+        check_shape, check_content: print shapes or contents (`paddle_mnist.watch.printed`).
+        """
+        if check_shape or check_content:
+            with printed(self, check_shape, check_content):
+                return self.forward(inputs, label)
+        x = self.max_pool1(self.relu1(self.conv1(inputs)))
+        x = self.max_pool2(self.relu2(self.conv2(x)))
+        logits = self.fc(paddle.flatten(x, start_axis=1))
+        if label is None:
+            return logits
+        return logits, paddle.metric.accuracy(input=logits, label=label)

@@ -1,0 +1,203 @@
+"""The run directory: everything one training writes, one writer at a time."""
+
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Optional, Union
+
+import yaml
+from filelock import FileLock, Timeout
+
+from paddle_mnist.checkpoint.store import PREFIX, Checkpoint, CheckpointStore, read_manifest
+from paddle_mnist.config import TrainConfig
+from paddle_mnist.errors import CheckpointError, ConfigError, OutputError, RunLockedError
+from paddle_mnist.files import write_atomically, writing
+
+log = logging.getLogger("paddle_mnist")
+
+
+class RunDirectory:
+    """Names and rules of a run directory. Making one touches nothing on the disk."""
+
+    def __init__(self, path: Union[str, Path]):
+        self.path = Path(path)
+        self.config = self.path / "config.yaml"
+        self.metrics = self.path / "metrics.jsonl"
+        self.result = self.path / "result.json"
+        self.log = self.path / "train.log"
+        self.visualdl = self.path / "vdl"
+        self.weights = self.path / f"{PREFIX}.pdparams"
+        self.checkpoints = CheckpointStore(self.path / "checkpoints")
+
+    @contextlib.contextmanager
+    def opened(self, fresh: bool = False) -> Iterator["RunDirectory"]:
+        """Hold the directory, made if need be, and copy the log to `train.log`.
+
+        fresh: first move what is there aside, to `<name>.1` or the next free number.
+        Raises RunLockedError if another process holds it, OutputError if it cannot be written.
+        """
+        with self._locked():
+            if fresh:
+                self._move_aside()
+        with self._locked():  # after a move it is another directory, with another lock
+            handler = _LogFile(self.log)
+            log.addHandler(handler)
+            try:
+                yield self
+            finally:
+                log.removeHandler(handler)
+                handler.close()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.path / ".lock")  # the system drops it when its holder dies
+        with writing(self.path):
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                raise RunLockedError(
+                    f"{self.path}: another process is training there; wait for it, or choose "
+                    "another --output"
+                ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _move_aside(self) -> None:
+        if not any(path.name != ".lock" for path in self.path.iterdir()):
+            return
+        number = 1
+        while (aside := self.path.with_name(f"{self.path.name}.{number}")).exists():
+            number += 1
+        with writing(aside):
+            os.rename(self.path, aside)
+        log.info("moved %s to %s", self.path, aside)
+
+    def resume_point(self, config: TrainConfig, data_hash: str) -> Optional[Checkpoint]:
+        """The checkpoint to go on from; None to start at step 0.
+
+        Raises ConfigError, with a diff, if the configuration or the data would give another
+        result than the run's so far, and CheckpointError if no checkpoint is whole.
+        """
+        newest = self.checkpoints.newest()
+        if config.resume == "auto":
+            checkpoint = newest
+        elif config.resume == "off":
+            if newest:
+                raise ConfigError(
+                    f"resume is off, but {self.path} holds {newest.name}; start over with --fresh, "
+                    "which moves it aside, or choose another --output"
+                )
+            checkpoint = None
+        else:
+            checkpoint = find_checkpoint(config.resume, self)
+            checkpoint.verify()
+            if newest and newest.step > checkpoint.step:
+                raise ConfigError(
+                    f"resume names {checkpoint.path}, step {checkpoint.step}, but {self.path} "
+                    f"holds {newest.name}, step {newest.step}; choose another --output"
+                )
+        if checkpoint:
+            _must_agree(checkpoint, config, data_hash, self.path)
+        return checkpoint
+
+    def write_config(self, config: TrainConfig) -> None:
+        write_atomically(self.config, config.as_yaml().encode())
+
+    def read_config(self) -> TrainConfig:
+        """The configuration of the run. Raises ConfigError."""
+        if not self.config.exists():
+            raise ConfigError(f"{self.path}: no config.yaml; expected the directory of a run")
+        values = yaml.safe_load(self.config.read_text(encoding="utf-8"))
+        return TrainConfig.from_mapping(values, origin=str(self.config))
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        write_atomically(self.result, (json.dumps(result, indent=1) + "\n").encode())
+
+    def read_result(self, checkpoint: Checkpoint) -> Optional[dict[str, Any]]:
+        """The result of the run if it ended with this checkpoint."""
+        if not self.result.exists():
+            return None
+        try:
+            result = json.loads(self.result.read_text(encoding="utf-8"))
+        except ValueError as error:
+            log.warning("%s is damaged (%s); evaluating again", self.result, error)
+            return None
+        return result if result.get("checkpoint") == checkpoint.name else None
+
+    def new_visualdl_folder(self) -> Path:
+        """A folder for this process alone: VisualDL reads only one file of each."""
+        with writing(self.visualdl):
+            self.visualdl.mkdir(exist_ok=True)
+        return self.visualdl / f"{len(list(self.visualdl.iterdir())) + 1:03}"
+
+
+def find_checkpoint(name: str, run: RunDirectory) -> Checkpoint:
+    """The checkpoint that "latest", "best" or a path names; the path with any suffix or none.
+
+    Raises CheckpointError if there is none.
+    """
+    if name in ("latest", "best"):
+        store = run.checkpoints
+        found = store.newest() if name == "latest" else store.best()
+        if not found:
+            raise CheckpointError(
+                f"{store.folder}: no checkpoint there; expected a run's; name another with --output"
+            )
+        return found
+    path = Path(name)
+    if path.suffix in (".pdparams", ".pdopt"):
+        path = path.with_suffix("")
+    return read_manifest(path if path.suffix == ".json" else path.with_name(f"{path.name}.json"))
+
+
+def _must_agree(checkpoint: Checkpoint, config: TrainConfig, data_hash: str, path: Path) -> None:
+    stored = checkpoint.manifest.get("config")
+    if stored is None:
+        raise CheckpointError(
+            f"{checkpoint.path}: holds no configuration, so it is not a run's; start from its "
+            "weights in your own code, as the tutorial does"
+        )
+    given = {**config.binding(), "data": data_hash[:12]}
+    stored = {**stored, "data": checkpoint.manifest["data_hash"][:12]}
+    changed = [
+        f"  {name}: {stored.get(name)!r} in the run, {value!r} now"
+        for name, value in given.items()
+        if stored.get(name) != value and name not in config.override
+    ]
+    if changed:
+        names = ",".join(line.split(":")[0].strip() for line in changed)
+        raise ConfigError(
+            f"{path} holds a run with other values:\n"
+            + "\n".join(changed)
+            + "\nStart over with --fresh (moves it aside), choose another --output, or change the "
+            f"run on purpose with --override {names}"
+        )
+    done = checkpoint.state.epoch
+    if config.epochs < done:
+        raise ConfigError(
+            f"epochs is {config.epochs}, but {path} has {done} done; expected at least as many"
+        )
+
+
+class _LogFile(logging.FileHandler):
+    """`train.log`. What cannot be written ends the run, instead of a note on stderr."""
+
+    def __init__(self, path: Path):
+        with writing(path):
+            super().__init__(path, encoding="utf-8")
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's name)
+        error = sys.exc_info()[1]
+        raise OutputError(
+            f"{self.baseFilename}: cannot write ({error}); free space, and run the same command "
+            "again"
+        ) from error

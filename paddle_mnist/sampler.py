@@ -1,0 +1,38 @@
+"""The order of samples: a pure function of (seed, epoch), with a position in it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class BatchSampler:
+    """Cuts the epochs of `length` samples into batches; the last one may be short.
+
+    Every sample comes exactly once an epoch. Holds no state: the order of epoch e is the same
+    whoever asks, and whenever.
+    """
+
+    length: int
+    batch_size: int
+    seed: int = 0
+    shuffle: bool = True
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        return -(-self.length // self.batch_size)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """The indices of all samples, int64 [length], in the order of this epoch."""
+        if not self.shuffle:
+            return np.arange(self.length)
+        # RandomState, not Generator: NumPy promises its stream never changes (NEP 19), so a run
+        # goes on in the same order after NumPy was upgraded.
+        return np.random.RandomState([self.seed, epoch]).permutation(self.length)
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[np.ndarray]:
+        """The batches of an epoch from number `start` on, each int64 [at most batch_size]."""
+        order = self.order(epoch)
+        for first in range(start * self.batch_size, self.length, self.batch_size):
+            yield order[first : first + self.batch_size]

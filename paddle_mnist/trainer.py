@@ -1,0 +1,140 @@
+"""`Trainer`: the training loop."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Optional, Union
+
+import paddle
+from paddle import nn
+from paddle.utils import unique_name
+
+from paddle_mnist.checkpoint.checkpointer import EpochCheckpointer
+from paddle_mnist.checkpoint.contents import saved_bytes
+from paddle_mnist.checkpoint.policy import EveryEpochs
+from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.data.dataset import epoch_batches
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.evaluator import NoEvaluator
+from paddle_mnist.files import write_atomically, writing
+from paddle_mnist.optim import cross_entropy, schedule_of
+from paddle_mnist.progress import Progress
+from paddle_mnist.state import Checkpointer, Evaluator, TrainState, Writer
+from paddle_mnist.writers import LogWriter, log_to_console
+
+
+class Trainer:
+    """Trains a model: steps, epochs, and what happens between them.
+
+    model_path: where the final weights go.
+    model, optimizer: a `paddle.nn.Layer` giving logits, and a Paddle optimizer of its parameters;
+        an `LRScheduler` of the optimizer is stepped after every batch.
+    loss_fn: (logits [B, 10], labels [B, 1]) -> mean loss []; by default the cross-entropy.
+    evaluator, checkpointer, writer: collaborators (`paddle_mnist.state` says what is asked of
+        them). By default nothing is evaluated, every epoch is saved to `save_path`, and lines of
+        the log go to the console.
+    state: where to go on; a new one starts at step 0.
+    """
+
+    def __init__(
+        self,
+        model_path: Union[str, Path],
+        model: nn.Layer,
+        optimizer: paddle.optimizer.Optimizer,
+        *,
+        loss_fn: Optional[Callable] = None,
+        evaluator: Optional[Evaluator] = None,
+        checkpointer: Optional[Checkpointer] = None,
+        writer: Optional[Writer] = None,
+        state: Optional[TrainState] = None,
+        log_every: int = 100,
+    ):
+        names = [parameter.name for parameter in model.parameters()]
+        if len(set(names)) < len(names):
+            raise ConfigError(
+                "two parameters of the model have one name, so the optimizer would mix up their "
+                "states; expected different ones: use one MNIST a model"
+            )
+        self.model_path = Path(model_path)
+        self.model = model
+        self.optimizer = optimizer
+        self.schedule = schedule_of(optimizer)
+        self.loss_fn = loss_fn or cross_entropy()
+        self.evaluator = evaluator or NoEvaluator()
+        self.checkpointer = checkpointer
+        self.writer = writer
+        self.state = state or TrainState()
+        self.log_every = log_every
+        self.progress: Optional[Progress] = None
+
+    def train(
+        self,
+        train_datasets: Any,
+        start_epoch: int,
+        end_epoch: int,
+        save_path: Union[str, Path] = "checkpoint",
+    ) -> TrainState:
+        """Train epochs `start_epoch` to `end_epoch - 1`, then write the weights to model_path.
+
+        train_datasets: a `BatchLoader`, a `paddle.io.DataLoader`, or a function that yields
+            batches (`load_data`).
+        save_path: the folder of the checkpoints, when no checkpointer was given.
+        Raises DivergedError when a loss is not finite, OutputError when a file cannot be written.
+        """
+        self._set_up(train_datasets, start_epoch, end_epoch, save_path)
+        for epoch in range(start_epoch, end_epoch):
+            self.train_epoch(train_datasets, epoch)
+            metrics = self.evaluator.after_epoch(self.state, self.model)
+            self.state.metrics.update(metrics)
+            self.writer.write(self.state, metrics)
+            self.checkpointer.after_epoch(self.state, self.model, self.optimizer)
+        self.save()
+        return self.state
+
+    def train_epoch(self, datasets: Any, epoch: int) -> None:
+        """Train on every batch of one epoch, from the state's position on."""
+        if self.progress is None:
+            self._set_up(datasets, epoch, epoch + 1, "checkpoint")
+        self.model.train()
+        self.state.epoch = epoch
+        batches = epoch_batches(datasets, epoch, start=self.state.position)
+        for batch in self.progress.timed(batches):
+            self.train_step(batch)
+            self.state.advance(batch[1].shape[0])
+            self.progress.after_step(self.state)
+        self.progress.flush(self.state)
+        self.state.end_epoch()
+
+    def train_step(self, data: Iterable) -> paddle.Tensor:
+        """One step on a batch (images [B, 1, 28, 28], labels [B, 1]); gives its mean loss []."""
+        images, labels = data
+        logits = self.model(images)
+        loss = self.loss_fn(logits, labels)
+        loss.backward()
+        # The first step names the optimizer's state; guarded, it has the names that the first
+        # optimizer of a process gives, whichever this is, so that saved states fit.
+        with unique_name.guard():
+            self.optimizer.step()
+        self.optimizer.clear_grad()
+        self.schedule.step()
+        if self.progress is not None:
+            self.progress.add(loss, logits, labels)
+        return loss
+
+    def save(self) -> None:
+        """Write the weights to `model_path`, whole or not at all. Raises OutputError."""
+        with writing(self.model_path):
+            self.model_path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.model_path, saved_bytes(self.model.state_dict()))
+
+    def _set_up(self, loader: Any, start_epoch: int, end_epoch: int, save_path) -> None:
+        """Fill in the collaborators that were not given."""
+        steps = len(loader) if hasattr(loader, "__len__") else None
+        if self.writer is None:
+            log_to_console()
+            self.writer = LogWriter(end_epoch, steps)
+        if self.checkpointer is None:
+            every_epoch = EveryEpochs(1, end_epoch)
+            self.checkpointer = EpochCheckpointer(CheckpointStore(save_path), every_epoch)
+        if self.state.step == 0 and steps:
+            self.state.step = start_epoch * steps
+        self.progress = Progress(self.writer, self.log_every, self.optimizer.get_lr)

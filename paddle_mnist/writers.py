@@ -1,0 +1,198 @@
+"""Where metrics go: console lines and a progress bar, JSON lines, VisualDL."""
+
+import datetime
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Optional
+
+from tqdm import tqdm
+
+from paddle_mnist.errors import OutputError
+from paddle_mnist.files import write_atomically, writing
+from paddle_mnist.state import TrainState, Writer
+
+log = logging.getLogger("paddle_mnist")
+
+
+class LogWriter:
+    """Log lines for people, through the logger `paddle_mnist`."""
+
+    def __init__(self, epochs: int, steps_per_epoch: Optional[int] = None):
+        self.epochs = epochs
+        self.total = steps_per_epoch and steps_per_epoch * epochs
+
+    def write(self, state: TrainState, values: Mapping[str, float]) -> None:
+        # Values come during an epoch (position > 0) or right after one.
+        epoch = f"epoch {state.epoch + (state.position > 0)}/{self.epochs}"
+        step = f"step {state.step}" + (f"/{self.total}" if self.total else "")
+        if "valid/loss" in values:
+            loss, accuracy = values["valid/loss"], values["valid/acc"]
+            log.info(f"{epoch} {step} valid loss {loss:.4f} acc {accuracy:.4f}")
+        if "train/loss" in values:
+            log.info(f"{epoch} {step} {_training(values)}{self._eta(state, values)}")
+
+    def _eta(self, state: TrainState, values: Mapping[str, float]) -> str:
+        if not self.total:
+            return ""
+        seconds = round((self.total - state.step) * values["speed/batch_cost"])
+        return f" eta {datetime.timedelta(seconds=seconds)!s:0>8}"
+
+    def advance(self, state: TrainState) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+def _training(values: Mapping[str, float]) -> str:
+    return (
+        f"lr {values['train/lr']:.5f} loss {values['train/loss']:.4f} "
+        f"acc {values['train/acc']:.4f} reader_cost {values['speed/reader_cost']:.4f}s "
+        f"batch_cost {values['speed/batch_cost']:.4f}s ips {values['speed/ips']:.0f} samples/s"
+    )
+
+
+class BarWriter:
+    """A progress bar over the steps of the whole training, on a terminal only."""
+
+    def __init__(self, total: int):
+        self.bar = tqdm(total=total, unit="step", dynamic_ncols=True, disable=None)
+
+    def write(self, state: TrainState, values: Mapping[str, float]) -> None:
+        if "train/loss" in values:
+            self.bar.set_postfix(loss=f"{values['train/loss']:.4f}", refresh=False)
+
+    def advance(self, state: TrainState) -> None:
+        self.bar.update(state.step - self.bar.n)
+
+    def close(self) -> None:
+        self.bar.close()
+
+
+class JsonlWriter:
+    """`metrics.jsonl`: one object a line, {"step", "epoch", "tag", "value", "time"}.
+
+    epoch is 0-based, time in seconds since 1970. Speeds are left out: they differ each time, and
+    the rest of a resumed run's file equals an unbroken run's but for `time`.
+    Raises OutputError when a line cannot be written.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        with writing(path):
+            self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (closed by close)
+
+    def write(self, state: TrainState, values: Mapping[str, float]) -> None:
+        epoch = state.epoch if state.position else state.epoch - 1
+        lines = [
+            {"step": state.step, "epoch": epoch, "tag": tag, "value": value, "time": time.time()}
+            for tag, value in values.items()
+            if not tag.startswith("speed/")
+        ]
+        with writing(self.path):
+            self.file.write("".join(f"{json.dumps(line)}\n" for line in lines))
+            self.file.flush()
+
+    def advance(self, state: TrainState) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        with writing(self.path):
+            self.file.close()
+
+
+def cut_jsonl(path: Path, step: int) -> None:
+    """Drop the lines of `metrics.jsonl` that lie after `step`, and a torn last one.
+
+    They belong to work that a resumed run does again.
+    """
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        try:
+            if json.loads(line)["step"] <= step and line.endswith("\n"):
+                kept.append(line)
+        except ValueError:
+            log.warning("%s: dropping a torn line, %.60r", path, line)
+    write_atomically(path, "".join(kept).encode())
+
+
+class VisualDLWriter:
+    """VisualDL scalars in a fresh folder. Raises OutputError when they cannot be written."""
+
+    def __init__(self, folder: Path):
+        from visualdl import LogWriter as VisualDL  # here, for it is slow to import
+
+        self.folder = folder
+        before = set(threading.enumerate())
+        with writing(folder):
+            self.writer = VisualDL(logdir=str(folder), flush_secs=5, display_name=folder.name)
+            # The file is opened, and its thread started, by the first value.
+            self.writer.add_text("about", f"written by paddle_mnist to {folder.name}", 0)
+        self.threads = [t for t in threading.enumerate() if t not in before]
+
+    def write(self, state: TrainState, values: Mapping[str, float]) -> None:
+        self._check()
+        with writing(self.folder):
+            for tag, value in values.items():
+                self.writer.add_scalar(tag, value, state.step)
+
+    def advance(self, state: TrainState) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        self._check()
+        with writing(self.folder):
+            self.writer.close()
+
+    def _check(self) -> None:
+        # VisualDL writes in a thread that an error ends; values would then wait for it for ever.
+        if not all(thread.is_alive() for thread in self.threads):
+            raise OutputError(
+                f"{self.folder}: VisualDL can no longer write there; free space, or switch it "
+                "off with --visualdl false, and run the same command again"
+            )
+
+
+class ManyWriters:
+    """Hands everything to each of several writers, in order."""
+
+    def __init__(self, writers: Sequence[Writer]):
+        self.writers = writers
+
+    def write(self, state: TrainState, values: Mapping[str, float]) -> None:
+        for writer in self.writers:
+            writer.write(state, values)
+
+    def advance(self, state: TrainState) -> None:
+        for writer in self.writers:
+            writer.advance(state)
+
+    def close(self) -> None:
+        for writer in self.writers:
+            writer.close()
+
+
+class _TqdmHandler(logging.StreamHandler):
+    """Prints lines above a progress bar instead of through it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(self.format(record), file=self.stream)
+        self.flush()
+
+
+def log_to_console(stream=None) -> None:
+    """Print this package's log lines, to stdout by default; a second call changes nothing.
+
+    They no longer reach the root logger, where Paddle puts a handler that would print them again.
+    """
+    if not any(isinstance(handler, _TqdmHandler) for handler in log.handlers):
+        log.addHandler(_TqdmHandler(stream or sys.stdout))
+        log.setLevel(logging.INFO)
+        log.propagate = False
