@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Optional
+from typing import Any, NoReturn, Optional, TextIO
 
 from paddle_mnist.config import (
     FIELDS,
@@ -115,9 +115,14 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
     return TrainConfig.from_mapping(values, origin=args.config or "config")
 
 
-def run_command(main: Callable[[Sequence[str]], Optional[int]]) -> NoReturn:
-    """Run a command's `main(argv)` and exit: 0, or what an error stands for, told in one line."""
-    log_to_console()
+def run_command(
+    main: Callable[[Sequence[str]], Optional[int]], log_to: Optional[TextIO] = None
+) -> NoReturn:
+    """Run a command's `main(argv)` and exit: 0, or what an error stands for, told in one line.
+
+    log_to: where log lines go, stdout by default; stderr for commands whose output is data.
+    """
+    log_to_console(log_to)
     # Paddle says so on every import; it compiles nothing here.
     warnings.filterwarnings("ignore", message="No ccache found")
     try:

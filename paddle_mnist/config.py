@@ -42,7 +42,7 @@ class TrainConfig:
     shuffle: bool = _option(True, "data", "a new order of samples each epoch", binds=True)
 
     epochs: Count = _option(5, "training", "passes over the training split", binds=True)
-    batch_size: Count = _option(128, "training", "samples a step", binds=True)
+    batch_size: Count = _option(64, "training", "samples a step", binds=True)
     seed: Annotated[int, Field(ge=0, lt=2**32)] = _option(
         1, "training", "decides initial weights and order of samples", binds=True
     )
@@ -51,10 +51,10 @@ class TrainConfig:
     )
 
     optimizer: Literal["sgd", "momentum", "adagrad", "adam", "adamw"] = _option(
-        "adam", "optimizer", "the optimizer", binds=True
+        "momentum", "optimizer", "the optimizer", binds=True
     )
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = _option(
-        0.008, "optimizer", "the rate; with one-cycle its peak", binds=True
+        0.1, "optimizer", "the rate; with one-cycle its peak", binds=True
     )
     lr_schedule: Literal["constant", "polynomial", "cosine", "onecycle"] = _option(
         "onecycle", "optimizer", "course of the rate, stepped every batch", binds=True
@@ -66,7 +66,7 @@ class TrainConfig:
         0.9, "optimizer", "momentum (optimizer momentum only)", binds=True
     )
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = _option(
-        0.0, "optimizer", "L2 coefficient; adamw: decoupled decay", binds=True
+        5e-4, "optimizer", "L2 coefficient; adamw: decoupled decay", binds=True
     )
     weight_decay_layers: Names = _option(
         (), "optimizer", "layers that decay, by comma; none named: all", binds=True

@@ -10,6 +10,7 @@ from paddle.optimizer import lr
 from paddle.regularizer import L2Decay
 
 from paddle_mnist.config import TrainConfig
+from paddle_mnist.data.arrays import CLASSES
 from paddle_mnist.errors import ConfigError
 
 
@@ -21,7 +22,11 @@ def cross_entropy(label_smoothing: float = 0.0) -> Callable:
     """
 
     def loss(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
-        return F.cross_entropy(logits, labels, label_smoothing=label_smoothing)
+        if not label_smoothing:
+            return F.cross_entropy(logits, labels)
+        # F.cross_entropy(label_smoothing=...) fails on whole-number labels (Paddle 3.3.1, CPU).
+        shares = F.label_smooth(F.one_hot(labels.flatten(), CLASSES), epsilon=label_smoothing)
+        return F.cross_entropy(logits, shares, soft_label=True)
 
     return loss
 

@@ -14,9 +14,10 @@ import paddle
 
 import paddle_mnist
 from paddle_mnist.checkpoint.checkpointer import EpochCheckpointer
-from paddle_mnist.checkpoint.contents import load_checkpoint
+from paddle_mnist.checkpoint.contents import load_checkpoint, load_weights
 from paddle_mnist.checkpoint.policy import EveryEpochs
-from paddle_mnist.checkpoint.store import Checkpoint
+from paddle_mnist.checkpoint.safe_load import safe_load
+from paddle_mnist.checkpoint.store import PARAMS, Checkpoint
 from paddle_mnist.config import TrainConfig
 from paddle_mnist.data import Data, open_data
 from paddle_mnist.data.dataset import BatchLoader, MnistDataset
@@ -25,7 +26,7 @@ from paddle_mnist.errors import ConfigError
 from paddle_mnist.evaluator import EpochEvaluator, evaluate
 from paddle_mnist.model import MNIST
 from paddle_mnist.optim import build_optimizer, build_schedule, cross_entropy
-from paddle_mnist.rundir import RunDirectory
+from paddle_mnist.rundir import RunDirectory, find_checkpoint
 from paddle_mnist.state import TrainState
 from paddle_mnist.trainer import Trainer
 from paddle_mnist.writers import (
@@ -221,3 +222,38 @@ def dashboard_command(folder: Path) -> str:
     beside = Path(sys.executable).with_name("visualdl")
     program = "visualdl" if shutil.which("visualdl") or not beside.exists() else str(beside)
     return f"{program} --logdir {folder} --port 8080 --language en --disable-telemetry"
+
+
+def evaluate_checkpoint(
+    checkpoint: str,
+    output: str = DEFAULT_OUTPUT,
+    data: Optional[str] = None,
+    split: str = "eval",
+    device: str = "auto",
+) -> dict[str, Any]:
+    """What a checkpoint makes of a split: `Evaluation.report`, and what was evaluated on what.
+
+    checkpoint: "latest" or "best" of the run at `output`, or the path of a checkpoint or of a bare
+        `.pdparams`, such as the tutorial writes.
+    data: by default the run's, or "auto" where there is none.
+    Raises CheckpointError if it is missing, damaged or does not fit the net; DataError.
+    """
+    run = RunDirectory(output)
+    path = Path(checkpoint)
+    if path.suffix == PARAMS and path.exists() and not path.with_suffix(".json").exists():
+        name, weights, trained_on = str(path), safe_load(path), None
+    else:
+        found = find_checkpoint(checkpoint, run)
+        name, weights = str(found.path.with_suffix(PARAMS)), found.load(PARAMS)
+        trained_on = found.manifest.get("data_hash")
+        owner = RunDirectory(found.path.parent.parent)
+        if data is None and owner.config.exists():
+            data = owner.read_config().data
+    device = select_device(device)
+    model = MNIST()
+    load_weights(model, weights, name)
+    images = open_data(data or "auto")
+    if trained_on not in (None, images.hash):
+        log.warning("%s was trained on other data than %s", name, images.source)
+    report = evaluate(model, MnistDataset(split, images)).report()
+    return {"checkpoint": name, "dataset": images.name, "split": split, **report}

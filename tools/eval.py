@@ -1,0 +1,53 @@
+#!/usr/bin/env python
+"""Evaluate a checkpoint: exact loss and accuracy, each digit's scores, the confusion matrix."""
+
+import json
+import sys
+
+from paddle_mnist.cli import Parser, run_command
+from paddle_mnist.data import MODES
+from paddle_mnist.device import require_paddle
+
+
+def main(argv) -> None:
+    parser = Parser(prog="tools/eval.py", description=__doc__)
+    parser.add_argument(
+        *("--checkpoint", "-k"),
+        default="latest",
+        metavar="PATH",
+        help="latest, best, a checkpoint of a run, or a bare .pdparams [latest]",
+    )
+    parser.add_argument(
+        "--output", default="work/output/default", metavar="RUN", help="run directory [%(default)s]"
+    )
+    parser.add_argument("--data", help="auto, digits, or a file or folder [the run's]")
+    parser.add_argument("--split", default="eval", choices=MODES, help="[eval]")
+    parser.add_argument("--device", default="auto", help="auto, cpu, gpu:0 or xpu:0 [auto]")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    args = parser.parse_args(argv)
+    require_paddle()
+    from paddle_mnist.run import evaluate_checkpoint
+
+    report = evaluate_checkpoint(args.checkpoint, args.output, args.data, args.split, args.device)
+    print(json.dumps(report) if args.json else as_text(report))
+
+
+def as_text(report) -> str:
+    lines = [
+        f"{report['checkpoint']} on {report['dataset']}, {report['split']}: "
+        f"accuracy {report['accuracy']:.4f}, loss {report['loss']:.4f}, {report['count']} images",
+        "",
+        "digit  precision  recall  F1      images",
+    ]
+    for digit, row in report["per_class"].items():
+        lines.append(
+            f"{digit:5}  {row['precision']:9.4f}  {row['recall']:.4f}  {row['f1-score']:.4f}  "
+            f"{row['support']:6.0f}"
+        )
+    lines += ["", "confusion matrix (row: the digit, column: taken for)"]
+    lines += [" ".join(f"{n:5}" for n in row) for row in report["confusion_matrix"]]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    run_command(main, log_to=sys.stderr)
