@@ -61,12 +61,12 @@ def evaluate(model: nn.Layer, data: Union[MnistDataset, Callable, Iterable]) -> 
     """Run the model over all of `data`, every sample once, the last short batch too.
 
     data: a `MnistDataset`, a loader of it, or what `load_data` returns.
-    The model is put in evaluation mode and given back in the mode it was in.
+    The model is put in evaluation mode and given back as it was, layer by layer.
     Raises DataError if there is nothing to evaluate.
     """
     loader = BatchLoader(data, BATCH_SIZE) if isinstance(data, MnistDataset) else data
     loss_sum, labels, predictions = 0.0, [], []
-    was_training = model.training
+    modes = [(layer, layer.training) for layer in model.sublayers(include_self=True)]
     model.eval()
     try:
         with paddle.no_grad():
@@ -76,9 +76,8 @@ def evaluate(model: nn.Layer, data: Union[MnistDataset, Callable, Iterable]) -> 
                 labels.append(label.numpy().ravel())
                 predictions.append(logits.numpy().argmax(axis=1))
     finally:
-        model.training = was_training
-        for layer in model.sublayers():
-            layer.training = was_training
+        for layer, training in modes:
+            layer.training = training
     if not labels:
         raise DataError("nothing to evaluate: the data has no batches; expected at least one")
     labels, predictions = np.concatenate(labels), np.concatenate(predictions)

@@ -77,7 +77,7 @@ def _open(folder: Path, say: bool = False) -> Optional[tuple[dict[str, Split], s
                 arrays.append(array)
             splits[mode] = Split(*arrays, index["divisor"])
         return splits, index["hash"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         if say:
             log.warning("cache %s is damaged (%s); building it anew", folder, error)
         return None

@@ -112,4 +112,8 @@ def epoch_batches(loader: Any, epoch: int, start: int = 0) -> Iterator:
         )
     for number, (images, labels) in enumerate(batches):
         if number >= start:
-            yield paddle.to_tensor(images), paddle.to_tensor(labels)
+            yield _tensor(images), _tensor(labels)
+
+
+def _tensor(values: Union[np.ndarray, paddle.Tensor]) -> paddle.Tensor:
+    return values if isinstance(values, paddle.Tensor) else paddle.to_tensor(values)

@@ -1,0 +1,59 @@
+"""Data made for tests: images with a pattern for each class, in every file form."""
+
+import gzip
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+
+SIZES = {"train": 300, "valid": 60, "eval": 70}
+
+
+def tiny_splits(sizes=SIZES, seed=0):
+    """{mode: (images uint8 [N, 28, 28], labels uint8 [N])}: noisy copies of ten patterns."""
+    random = np.random.RandomState(seed)
+    patterns = random.randint(0, 256, (10, 7, 7)).repeat(4, 1).repeat(4, 2)
+    splits = {}
+    for mode, size in sizes.items():
+        labels = random.randint(0, 10, size).astype(np.uint8)
+        noise = random.randint(0, 256, (size, 28, 28))
+        splits[mode] = ((0.7 * patterns[labels] + 0.3 * noise).astype(np.uint8), labels)
+    return splits
+
+
+def as_lists(splits, divisor=256):
+    """What AI Studio's file holds: [[rows of 784 numbers, labels], ...]."""
+    return [
+        [(images.reshape(-1, 784) / divisor).tolist(), labels.tolist()]
+        for images, labels in splits.values()
+    ]
+
+
+def write_json(path: Path, splits, divisor=256) -> Path:
+    return write_gzip(path, json.dumps(as_lists(splits, divisor)).encode())
+
+
+def write_gzip(path: Path, data: bytes) -> Path:
+    path.write_bytes(gzip.compress(data, 1))
+    return path
+
+
+def idx_bytes(array: np.ndarray) -> bytes:
+    magic = 2051 if array.ndim == 3 else 2049
+    return struct.pack(f">{1 + array.ndim}I", magic, *array.shape) + array.tobytes()
+
+
+def write_idx(folder: Path, splits, packed=True) -> Path:
+    """Four IDX files; `train` and `valid` of the splits are the training files, in this order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    train = [np.concatenate([splits["train"][i], splits["valid"][i]]) for i in (0, 1)]
+    for name, (images, labels) in {"train": train, "t10k": splits["eval"]}.items():
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            data = idx_bytes(array)
+            path = folder / f"{name}-{kind}-ubyte"
+            if packed:
+                write_gzip(path.with_name(f"{path.name}.gz"), data)
+            else:
+                path.write_bytes(data)
+    return folder

@@ -1,0 +1,279 @@
+"""Checkpoints: committed whole, verified, matched to the model or refused with a diff."""
+
+import json
+import os
+
+import numpy as np
+import paddle
+import pytest
+from paddle import nn
+
+from paddle_mnist import MNIST
+from paddle_mnist.checkpoint.checkpointer import EpochCheckpointer
+from paddle_mnist.checkpoint.contents import load_checkpoint, load_weights
+from paddle_mnist.checkpoint.policy import EveryEpochs
+from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, CheckpointStore, read_manifest
+from paddle_mnist.errors import CheckpointError, OutputError
+from paddle_mnist.state import TrainState
+
+OPTIMIZERS = {
+    "sgd": paddle.optimizer.SGD,
+    "momentum": paddle.optimizer.Momentum,
+    "adagrad": paddle.optimizer.Adagrad,
+    "adam": paddle.optimizer.Adam,
+    "adamw": paddle.optimizer.AdamW,
+}
+
+
+def build(optimizer="adam", model=None, seed=1):
+    paddle.seed(seed)
+    model = model or MNIST()
+    schedule = paddle.optimizer.lr.CosineAnnealingDecay(0.01, 50)
+    return model, OPTIMIZERS[optimizer](schedule, parameters=model.parameters()), schedule
+
+
+def step(model, optimizer, schedule, number=0):
+    images = paddle.to_tensor(np.random.RandomState(number).rand(4, 1, 28, 28).astype("float32"))
+    (model(images) ** 2).mean().backward()
+    optimizer.step()
+    optimizer.clear_grad()
+    schedule.step()
+
+
+def state_of(epoch, accuracy=None):
+    metrics = {} if accuracy is None else {"valid/acc": accuracy}
+    return TrainState(epoch=epoch, step=epoch * 10, metrics=metrics)
+
+
+def save(store, built, epoch, accuracy=None):
+    """Commit `mnist_epoch{epoch - 1}`: `epoch` epochs are done."""
+    model, optimizer, _ = built
+    EpochCheckpointer(store, EveryEpochs(1, 9)).after_epoch(
+        state_of(epoch, accuracy), model, optimizer
+    )
+    return read_manifest(store.folder / f"mnist_epoch{epoch - 1}.json")
+
+
+@pytest.fixture
+def store(tmp_path):
+    return CheckpointStore(tmp_path / "checkpoints")
+
+
+@pytest.fixture(scope="module")
+def bytes_of():
+    """The two files of a checkpoint, for tests that look only at the disk."""
+    return {PARAMS: b"weights" * 50, OPTIMIZER: b"moments" * 80}
+
+
+# ------------------------------------------------------------------ contents
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_going_on_after_a_load_gives_the_same_bits(store, name):
+    """In one process, so the second model's names would count on; the match is by structure."""
+    built = build(name)
+    for number in range(3):
+        step(*built, number)
+    checkpoint = save(store, built, 1)
+    for number in range(3, 6):
+        step(*built, number)
+
+    paddle.nn.Linear(2, 2)  # other layers in between change Paddle's counters
+    again = build(name, seed=2)
+    load_checkpoint(checkpoint, again[0], again[1])
+    for number in range(3, 6):
+        step(*again, number)
+    for ours, theirs in zip(again[0].parameters(), built[0].parameters()):
+        assert ours.numpy().tobytes() == theirs.numpy().tobytes()
+    assert again[1].get_lr() == built[1].get_lr()
+
+
+def test_a_users_net_with_other_generated_names(store):
+    """Any Layer, not only MNIST: plain Paddle counts its parameters on."""
+
+    def net():
+        return nn.Sequential(nn.Conv2D(1, 3, 5), nn.Flatten(), nn.Linear(3 * 24 * 24, 10))
+
+    built = build("adam", net())
+    step(*built)
+    checkpoint = save(store, built, 1)
+    step(*built, 1)
+    again = build("adam", net())
+    assert again[0][0].weight.name != built[0][0].weight.name
+    load_checkpoint(checkpoint, again[0], again[1])
+    step(*again, 1)
+    for ours, theirs in zip(again[0].parameters(), built[0].parameters()):
+        assert ours.numpy().tobytes() == theirs.numpy().tobytes()
+
+
+def test_files_are_read_by_plain_paddle(store):
+    built = build()
+    step(*built)
+    checkpoint = save(store, built, 1)
+    plain = paddle.load(str(checkpoint.path.with_suffix(PARAMS)))
+    assert MNIST().set_state_dict(plain) == ([], [])
+    state = paddle.load(str(checkpoint.path.with_suffix(OPTIMIZER)))
+    assert any(key.startswith("conv2d_0.w_0_moment1_") for key in state)
+    assert state["LR_Scheduler"]["last_epoch"] == 1
+
+
+class OtherNet(nn.Layer):
+    """MNIST with a wider last layer, one layer more, and one less."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2D(1, 20, 5, padding=2)
+        self.extra = nn.Linear(2, 2)
+        self.fc = nn.Linear(980, 11)
+
+
+def test_weights_of_another_net_are_refused_with_a_diff():
+    before = {name: p.numpy() for name, p in MNIST().state_dict().items()}
+    model = OtherNet()
+    kept = model.fc.weight.numpy()
+    with pytest.raises(CheckpointError) as caught:
+        load_weights(model, before, "x.pdparams")
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "x.pdparams does not fit the model:"
+    assert set(lines[1:]) == {
+        "  missing     extra.weight: [2, 2] float32",
+        "  missing     extra.bias: [2] float32",
+        "  unexpected  conv2.weight: [20, 20, 5, 5] float32",
+        "  unexpected  conv2.bias: [20] float32",
+        "  different   fc.weight: [980, 10] float32; expected [980, 11] float32",
+        "  different   fc.bias: [10] float32; expected [11] float32",
+    }
+    assert np.array_equal(model.fc.weight.numpy(), kept)
+
+
+def test_weights_of_another_dtype_are_refused():
+    weights = {name: p.numpy() for name, p in MNIST().state_dict().items()}
+    weights["fc.bias"] = weights["fc.bias"].astype(np.float16)
+    with pytest.raises(CheckpointError, match=r"fc.bias: \[10\] float16; expected \[10\] float32"):
+        load_weights(MNIST(), weights, "x")
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded", "said"),
+    [
+        ("momentum", "adam", "missing     conv1.weight moment1"),
+        ("adam", "momentum", "unexpected  conv1.weight moment1"),
+        ("sgd", "adam", "missing     fc.bias moment2"),
+    ],
+)
+def test_state_of_another_optimizer_is_refused_with_a_diff(store, saved, loaded, said):
+    built = build(saved)
+    step(*built)
+    checkpoint = save(store, built, 1)
+    with pytest.raises(CheckpointError, match="does not fit the optimizer") as caught:
+        load_checkpoint(checkpoint, *build(loaded)[:2])
+    assert said in str(caught.value)
+
+
+# ------------------------------------------------------------------ the store
+
+
+def test_order_is_by_step_not_by_name(store, bytes_of):
+    for epoch in (10, 9, 2):  # as strings, "epoch9" comes after "epoch10"
+        store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch))
+    assert [c.name for c in store.list()] == ["mnist_epoch1", "mnist_epoch8", "mnist_epoch9"]
+    assert store.newest().name == "mnist_epoch9"
+
+
+def test_best_is_by_metric_the_earliest_of_equals(store, bytes_of):
+    for epoch, accuracy in enumerate([0.5, 0.9, 0.9, None, 0.7], 1):
+        store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch, accuracy))
+    assert store.best().name == "mnist_epoch1"
+
+
+def test_empty_folder_has_no_checkpoint(store):
+    assert store.newest() is None and store.best() is None
+
+
+def test_files_without_a_manifest_are_no_checkpoint(store, bytes_of):
+    store.commit("mnist_epoch0", bytes_of, state_of(1))
+    (store.folder / "mnist_epoch1.pdparams").write_bytes(b"torn")
+    (store.folder / ".mnist_epoch1.pdopt.part").write_bytes(b"torn")
+    assert [c.name for c in store.list()] == ["mnist_epoch0"]
+
+
+def _flip(path, at=0.5):
+    data = bytearray(path.read_bytes())
+    data[int(at * (len(data) - 1))] ^= 4
+    path.write_bytes(data)
+
+
+DAMAGE = {
+    "weights flipped": lambda stem: _flip(stem.with_suffix(PARAMS)),
+    "optimizer flipped": lambda stem: _flip(stem.with_suffix(OPTIMIZER), 1),
+    "weights emptied": lambda stem: os.truncate(stem.with_suffix(PARAMS), 0),
+    "weights cut": lambda stem: os.truncate(stem.with_suffix(PARAMS), 100),
+    "weights gone": lambda stem: stem.with_suffix(PARAMS).unlink(),
+    "optimizer gone": lambda stem: stem.with_suffix(OPTIMIZER).unlink(),
+    "manifest cut": lambda stem: os.truncate(stem.with_suffix(".json"), 40),
+    "manifest emptied": lambda stem: os.truncate(stem.with_suffix(".json"), 0),
+    "manifest of a list": lambda stem: stem.with_suffix(".json").write_text("[]"),
+    "from the future": lambda stem: _change(stem, format=2),
+    "other files": lambda stem: _change(stem, files={"../../etc/passwd": {"size": 1}}),
+    "no state": lambda stem: _change(stem, state=None),
+    "a state of other fields": lambda stem: _change(stem, state={"epoch": 1, "pace": 3}),
+}
+
+
+def _change(stem, **values):
+    path = stem.with_suffix(".json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damaged_checkpoint_is_set_aside_and_the_one_before_used(store, bytes_of, name):
+    for epoch in (1, 2):
+        store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch))
+    DAMAGE[name](store.folder / "mnist_epoch1")
+    assert store.newest().name == "mnist_epoch0"
+    assert (store.folder / "quarantine" / "mnist_epoch1.json").exists()
+    assert not list(store.folder.glob("mnist_epoch1*"))
+
+
+def test_files_of_two_checkpoints_do_not_mix(store, bytes_of):
+    for epoch in (1, 2):
+        files = {suffix: data + bytes([epoch]) for suffix, data in bytes_of.items()}
+        store.commit(f"mnist_epoch{epoch - 1}", files, state_of(epoch))
+    os.replace(store.folder / "mnist_epoch0.pdopt", store.folder / "mnist_epoch1.pdopt")
+    with pytest.raises(CheckpointError, match="no checkpoint is whole"):
+        store.newest()
+
+
+def test_damage_never_means_a_start_from_zero(store, bytes_of):
+    store.commit("mnist_epoch0", bytes_of, state_of(1))
+    (store.folder / "mnist_epoch0.pdopt").unlink()
+    for _ in range(2):  # the second time only the quarantine tells
+        with pytest.raises(CheckpointError, match="no checkpoint is whole"):
+            store.newest()
+
+
+def test_a_commit_that_fails_half_way_is_not_there(store, bytes_of):
+    store.commit("mnist_epoch0", bytes_of, state_of(1))
+    (store.folder / "mnist_epoch1.pdopt").mkdir()  # in the way of the second file
+    with pytest.raises(OutputError, match=r"mnist_epoch1\.pdopt: cannot write"):
+        store.commit("mnist_epoch1", bytes_of, state_of(2))
+    assert store.newest().name == "mnist_epoch0"
+    assert not list(store.folder.glob(".*"))
+
+
+def test_manifest_binds_its_context(store, bytes_of):
+    store.context["data_hash"] = "abc"
+    store.commit("mnist_epoch0", bytes_of, state_of(1), {"optimizer": "Adam"})
+    manifest = json.loads((store.folder / "mnist_epoch0.json").read_text())
+    assert (manifest["data_hash"], manifest["optimizer"]) == ("abc", "Adam")
+    assert manifest["state"] == state_of(1).as_dict()
+    assert manifest["files"]["mnist_epoch0.pdparams"]["size"] == len(bytes_of[PARAMS])
+
+
+@pytest.mark.parametrize(
+    ("every", "epochs", "due"),
+    [(1, 3, [1, 2, 3]), (2, 5, [2, 4, 5]), (3, 3, [3]), (9, 4, [4])],
+)
+def test_when_to_save(every, epochs, due):
+    policy = EveryEpochs(every, epochs)
+    assert [e for e in range(1, epochs + 1) if policy(TrainState(epoch=e))] == due

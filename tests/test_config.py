@@ -1,0 +1,197 @@
+"""The configuration: what is wrong is named in one line; what is right survives YAML."""
+
+import sys
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paddle_mnist.cli import Parser, add_train_options, train_config
+from paddle_mnist.config import TrainConfig, read_recipe, recipes
+from paddle_mnist.errors import ConfigError
+
+
+def parse(*argv) -> TrainConfig:
+    parser = Parser()
+    add_train_options(parser)
+    return train_config(parser.parse_args(argv))
+
+
+BAD_VALUES = {
+    ("epochs", -1): "greater than or equal to 1",
+    ("epochs", 0): "greater than or equal to 1",
+    ("epochs", 2.5): "integer",
+    ("batch_size", 0): "greater than or equal to 1",
+    ("optimizer", "adma"): "did you mean 'adam'?",
+    ("lr_schedule", "cosin"): "did you mean 'cosine'?",
+    ("learning_rate", "abc"): "number",
+    ("learning_rate", 0): "greater than 0",
+    ("learning_rate", float("nan")): "finite",
+    ("learning_rate", float("inf")): "finite",
+    ("momentum", 1): "less than 1",
+    ("weight_decay", -0.1): "greater than or equal to 0",
+    ("label_smoothing", 1): "less than 1",
+    ("seed", -1): "greater than or equal to 0",
+    ("seed", 2**32): "less than 4294967296",
+    ("shuffle", "maybe"): "boolean",
+    ("train_limit", 0): "greater than or equal to 1",
+    ("override", "epoch"): "did you mean 'epochs'?",
+    ("end_lr", 5): "expected at most the learning_rate",
+}
+
+
+@pytest.mark.parametrize(("field", "value"), BAD_VALUES)
+def test_bad_value_is_named(field, value):
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig(**{field: value})
+    message = str(caught.value)
+    assert field in message and str(value) in message and BAD_VALUES[field, value] in message
+    assert "\n" not in message
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "epochs": st.integers(1, 10**6),
+            "learning_rate": st.floats(1e-30, 1e30),
+            "lr_schedule": st.sampled_from(["constant", "polynomial", "cosine", "onecycle"]),
+            "weight_decay_layers": st.lists(st.sampled_from(["conv1", "fc"])).map(tuple),
+            "shuffle": st.booleans(),
+            "train_limit": st.none() | st.integers(1, 9),
+            "data": st.text(max_size=9),
+            "output": st.none() | st.text(max_size=9),
+        },
+    )
+)
+def test_config_survives_yaml(values):
+    config = TrainConfig(**values)
+    assert TrainConfig.from_mapping(yaml.safe_load(config.as_yaml())) == config
+
+
+def test_config_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        TrainConfig().epochs = 3
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_recipe_is_valid_and_says_its_command(name):
+    parse("--recipe", name)
+    header = recipes()[name].read_text().splitlines()
+    assert header[0] == f"# python tools/train.py --recipe {name}"
+
+
+def test_plain_config_is_the_default_recipe():
+    assert TrainConfig(**read_recipe("default")) == TrainConfig()
+
+
+def test_tutorial_recipes_are_the_documents_settings():
+    part_two, part_three = (TrainConfig(**read_recipe(n)) for n in ("tutorial", "tutorial-resume"))
+    assert (part_two.optimizer, part_two.learning_rate, part_two.lr_schedule) == (
+        "adam",
+        0.01,
+        "constant",
+    )
+    assert (part_two.batch_size, part_two.epochs) == (100, 5)
+    assert (part_three.optimizer, part_three.learning_rate, part_three.end_lr) == (
+        "momentum",
+        0.01,
+        0.001,
+    )
+    assert (part_three.lr_schedule, part_three.batch_size) == ("polynomial", 32)
+    assert (part_three.epochs, part_three.shuffle) == (3, False)
+
+
+def test_later_ways_to_name_a_field_win(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("epochs: 7\nbatch_size: 8\nseed: 9\nlearning_rate: 1e-3\n")
+    config = parse(
+        *("--recipe", "tutorial", "-c", str(file)),
+        *("-o", "batch_size=16", "seed=17", "-o", "momentum=0.5", "--seed", "18"),
+    )
+    assert (config.optimizer, config.epochs, config.batch_size) == ("adam", 7, 16)
+    assert (config.seed, config.momentum, config.learning_rate) == (18, 0.5, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("argv", "output"),
+    [
+        (["--recipe", "tutorial"], "work/output/tutorial"),
+        (["-c", "FILE"], "work/output/mine"),
+        (["--recipe", "tutorial", "--train_url", "there"], "there"),
+        ([], "work/output/digits"),  # no MNIST on this machine, as far as tests can see
+    ],
+)
+def test_run_directory_is_named_by_the_recipe(tmp_path, argv, output):
+    file = tmp_path / "mine.yaml"
+    file.write_text("epochs: 7\n")
+    assert parse(*(str(file) if a == "FILE" else a for a in argv)).output == output
+
+
+def test_without_mnist_or_recipe_the_recipe_is_digits(tiny):
+    assert parse("--epochs", "2").data == "digits"
+    assert parse("--epochs", "2").batch_size == read_recipe("digits")["batch_size"]
+    assert parse("--recipe", "default").data == "auto"
+    assert parse("--data_url", str(tiny)).batch_size == TrainConfig().batch_size
+
+
+BAD_ARGUMENTS = {
+    ("--epoch", "3"): "unknown argument --epoch; did you mean --epochs?",
+    ("--epochs", "-1"): "epochs is '-1'",
+    ("--epochs",): "expected one argument",
+    ("-o", "epoch=3"): "-o: unknown name 'epoch'; did you mean 'epochs'?",
+    ("-o", "epochs"): "-o epochs: expected FIELD=VALUE",
+    ("--recipe", "defalt"): "did you mean 'default'?",
+    ("--shuffle", "maybe"): "shuffle is 'maybe'",
+    ("-c", "nope.yaml"): "nope.yaml: No such file or directory",
+    ("surprise",): "unknown argument surprise",
+}
+
+
+@pytest.mark.parametrize("argv", BAD_ARGUMENTS)
+def test_bad_argument_is_named(argv):
+    with pytest.raises(ConfigError) as caught:
+        parse(*argv)
+    assert BAD_ARGUMENTS[argv] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- epochs", "found a list"),
+        ("epochs: [", "not YAML"),
+        ("epoch: 3", "unknown name 'epoch'; did you mean 'epochs'?"),
+        ("epochs: many", "epochs is 'many'"),
+        ("!!python/object/apply:os.system ['touch PWNED']", "not YAML"),
+    ],
+)
+def test_bad_file_is_named(tmp_path, monkeypatch, text, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"mine\.yaml|epochs is") as caught:
+        parse("-c", "mine.yaml")
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "PWNED").exists()
+
+
+def test_help_lists_every_field_and_needs_no_paddle(tool):
+    import subprocess
+
+    from conftest import ROOT
+
+    from paddle_mnist.config import FIELDS
+
+    program = (
+        "import runpy, sys\nsys.argv = ['train.py', '--help']\n"
+        "try: runpy.run_path(%r, run_name='__main__')\n"
+        "finally: assert 'paddle' not in sys.modules and 'sklearn' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program % str(ROOT / "tools/train.py")],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(f"--{name} " in done.stdout for name in FIELDS)

@@ -1,0 +1,84 @@
+"""`MnistDataset` and the ways to take batches from it."""
+
+import numpy as np
+import paddle
+import pytest
+from make import SIZES, tiny_splits
+
+from paddle_mnist import BatchLoader, MnistDataset, load_data
+from paddle_mnist.data.dataset import epoch_batches
+from paddle_mnist.errors import ConfigError, DataError
+
+
+@pytest.mark.parametrize("mode", SIZES)
+def test_items_have_the_documented_form(tiny, mode):
+    dataset = MnistDataset(mode, str(tiny))
+    images, labels = tiny_splits()[mode]
+    assert len(dataset) == SIZES[mode]
+    for index in (0, 5, -1):
+        image, label = dataset[index]
+        assert (image.shape, image.dtype) == ((1, 28, 28), np.float32)
+        assert (label.shape, label.dtype) == ((1,), np.int64)
+        assert np.array_equal(image[0], images[index] / np.float32(256))
+        assert label[0] == labels[index]
+
+
+def test_a_batch_is_its_items(tiny):
+    dataset = MnistDataset("train", str(tiny))
+    index = np.array([3, 0, 299, 3])
+    images, labels = dataset.batch(index)
+    assert (images.dtype, labels.dtype) == (np.float32, np.int64)
+    assert all(np.array_equal(images[i], dataset[int(n)][0]) for i, n in enumerate(index))
+    assert all(np.array_equal(labels[i], dataset[int(n)][1]) for i, n in enumerate(index))
+
+
+def test_limit_keeps_the_first(tiny):
+    dataset = MnistDataset("train", str(tiny), limit=10)
+    assert len(dataset) == 10 == len(list(dataset))
+    with pytest.raises(IndexError):
+        dataset[10]
+    assert len(MnistDataset("train", str(tiny), limit=10**6)) == SIZES["train"]
+
+
+def test_mode_that_is_none_is_named(tiny):
+    with pytest.raises(DataError, match="mode is 'Train'; expected one of train, valid, eval"):
+        MnistDataset("Train", str(tiny))
+
+
+def test_workers_of_paddles_loader(tiny):
+    dataset = MnistDataset("train", str(tiny))
+    loader = paddle.io.DataLoader(dataset, batch_size=32, num_workers=2)
+    labels = np.concatenate([labels.numpy() for _, labels in loader()])
+    assert np.array_equal(labels[:, 0], tiny_splits()["train"][1])
+
+
+@pytest.mark.parametrize("kind", ["BatchLoader", "DataLoader", "load_data", "list"])
+def test_any_loader_gives_an_epoch_from_a_position(tiny, kind):
+    dataset = MnistDataset("valid", str(tiny))
+    generator = load_data("valid", 25, str(tiny))
+    loader = {
+        "BatchLoader": BatchLoader(dataset, 25),
+        "DataLoader": paddle.io.DataLoader(dataset, batch_size=25),
+        "load_data": generator,
+        "list": list(generator()),
+    }[kind]
+    whole = list(epoch_batches(loader, epoch=0))
+    assert [images.shape[0] for images, _ in whole] == [25, 25, 10]
+    assert all(isinstance(tensor, paddle.Tensor) for batch in whole for tensor in batch)
+    (rest,) = epoch_batches(loader, epoch=0, start=2)
+    assert np.array_equal(rest[0].numpy(), whole[2][0].numpy())
+
+
+def test_what_is_no_loader_is_named():
+    with pytest.raises(ConfigError, match="a loader is a int"):
+        list(epoch_batches(5, epoch=0))
+
+
+def test_load_data_shuffles_training_anew_each_epoch(tiny):
+    generator = load_data("train", 100, str(tiny))
+    first, second = (np.concatenate([y for _, y in generator()]) for _ in range(2))
+    assert not np.array_equal(first, second)
+    assert np.array_equal(np.sort(first, axis=0), np.sort(second, axis=0))
+    valid = load_data("valid", 100, str(tiny))
+    ordered = tiny_splits()["valid"][1][:, None]
+    assert np.array_equal(np.concatenate([y for _, y in valid()]), ordered)

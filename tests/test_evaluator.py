@@ -1,0 +1,82 @@
+"""Evaluation is exact: every sample once, sums divided once."""
+
+import numpy as np
+import paddle
+import pytest
+
+from paddle_mnist import MNIST, MnistDataset, evaluate, load_data
+from paddle_mnist.data.dataset import BatchLoader
+from paddle_mnist.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def dataset(tiny):
+    return MnistDataset("eval", str(tiny))
+
+
+@pytest.fixture(scope="module")
+def model():
+    paddle.seed(5)
+    return MNIST()
+
+
+@pytest.fixture(scope="module")
+def expected(model, dataset):
+    """Loss and accuracy in float64, over all samples at once."""
+    images, labels = dataset.batch(np.arange(len(dataset)))
+    logits = model(paddle.to_tensor(images)).numpy().astype(np.float64)
+    log_p = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    rows = np.arange(len(labels))
+    return -log_p[rows, labels[:, 0]].mean(), (logits.argmax(1) == labels[:, 0]).mean()
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 32, 69, 70, 500])
+def test_batches_do_not_change_the_result(model, dataset, expected, batch_size):
+    found = evaluate(model, BatchLoader(dataset, batch_size))
+    assert found.count == len(dataset) == 70
+    assert found.loss == pytest.approx(expected[0], rel=1e-6)
+    assert found.accuracy == expected[1]
+
+
+def test_mean_of_batch_means_is_another_number(model, dataset):
+    """What the tutorial computes: the short batch weighs as much as the full ones."""
+    means = []
+    for images, labels in BatchLoader(dataset, 64):
+        _, accuracy = model(images, labels)
+        means.append(accuracy.item())
+    assert np.mean(means) != pytest.approx(evaluate(model, dataset).accuracy, abs=1e-4)
+
+
+def test_tutorials_ways_to_hand_over_data(model, tiny, dataset, expected):
+    generator = load_data("eval", batch_size=9, data=str(tiny))
+    loader = paddle.io.DataLoader(dataset, batch_size=9)
+    for data in (generator, loader, list(generator()), dataset):
+        assert evaluate(model, data).accuracy == expected[1]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_mode_is_given_back(dataset, training):
+    model = MNIST()
+    model.train() if training else model.eval()
+    model.fc.eval()  # a frozen layer stays frozen
+    evaluate(model, dataset)
+    assert (model.training, model.conv1.training, model.fc.training) == (training, training, False)
+
+
+def test_report_adds_up(model, dataset):
+    found = evaluate(model, dataset)
+    report = found.report()
+    matrix = np.array(report["confusion_matrix"])
+    assert matrix.sum() == report["count"] == 70
+    assert np.trace(matrix) / 70 == report["accuracy"]
+    for digit in range(10):
+        row = report["per_class"][str(digit)]
+        right, taken, there = matrix[digit, digit], matrix[:, digit].sum(), matrix[digit].sum()
+        assert row["support"] == there
+        assert row["recall"] == pytest.approx(right / there if there else 0)
+        assert row["precision"] == pytest.approx(right / taken if taken else 0)
+
+
+def test_nothing_to_evaluate_is_said(model):
+    with pytest.raises(DataError, match="nothing to evaluate"):
+        evaluate(model, [])

@@ -1,0 +1,108 @@
+"""The house: what may import what, what is public, what happens without Paddle."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+import paddle_mnist
+
+PACKAGE = ROOT / "paddle_mnist"
+
+# Lower layers never import higher ones; rooms of one layer may import each other. `model` uses
+# `watch`, and `progress` is the loop's own.
+LAYERS = [
+    {"errors", "config"},
+    {"state", "device", "files"},
+    {"data", "sampler", "optim", "watch", "model", "checkpoint", "writers", "progress"},
+    {"evaluator", "trainer", "rundir"},
+    {"cli", "run"},
+]
+LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
+
+
+def room_of(module: str) -> str:
+    return module.removeprefix("paddle_mnist.").split(".")[0]
+
+
+def imports(path: Path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("paddle_mnist."):
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (n.name for n in node.names if n.name.startswith("paddle_mnist."))
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: p.stem)
+def test_imports_point_one_way(path):
+    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if room == "__init__":
+        return
+    for module in imports(path):
+        assert LEVEL[room_of(module)] <= LEVEL[room], f"{path.name} imports {module}"
+
+
+def test_no_import_cycles():
+    graph = {}
+    for path in PACKAGE.rglob("*.py"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        if name != "paddle_mnist":
+            graph[name] = set(imports(path))
+
+    def visit(name, trail):
+        assert name not in trail, " -> ".join([*trail, name])
+        for other in graph.get(name, ()):
+            visit(other, [*trail, name])
+
+    for name in graph:
+        visit(name, [])
+
+
+def test_public_names_are_sorted_and_there():
+    assert paddle_mnist.__all__ == sorted(paddle_mnist.__all__)
+    for name in paddle_mnist.__all__:
+        assert getattr(paddle_mnist, name).__doc__
+    assert set(paddle_mnist.__all__) <= set(dir(paddle_mnist))
+    with pytest.raises(AttributeError, match="nonsense"):
+        paddle_mnist.nonsense  # noqa: B018
+
+
+def python(program, **kwargs):
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, **kwargs
+    )
+
+
+def test_importing_the_package_imports_no_paddle():
+    done = python(
+        "import sys, paddle_mnist, paddle_mnist.cli, paddle_mnist.rundir\n"
+        "assert 'paddle' not in sys.modules, sorted(sys.modules)"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# A Python without Paddle, or with one that cannot be loaded, stood in for by an import that fails
+# in the same way; the real thing takes an environment of its own.
+NO_PADDLE = {
+    "missing": ("sys.modules['paddle'] = None", "PaddlePaddle is not installed"),
+    "broken": ("sys.path.insert(0, 'BROKEN')", "cannot be imported on this machine"),
+}
+
+
+@pytest.mark.parametrize("name", NO_PADDLE)
+@pytest.mark.parametrize("tool", ["train", "eval"])
+def test_without_paddle_the_install_lines_are_printed(tmp_path, name, tool):
+    (tmp_path / "paddle.py").write_text("raise ImportError('libcudart.so.12: cannot open')")
+    setup, said = NO_PADDLE[name]
+    done = python(
+        f"import sys, runpy; {setup.replace('BROKEN', str(tmp_path))}\n"
+        f"sys.argv = ['{tool}.py']\n"
+        f"runpy.run_path('tools/{tool}.py', run_name='__main__')"
+    )
+    assert done.returncode == 5, done.stderr
+    assert said in done.stderr and "Traceback" not in done.stderr
+    assert "pip install paddlepaddle\n" in done.stderr
+    assert "pip install paddlepaddle-gpu" in done.stderr

@@ -1,0 +1,216 @@
+"""The loop: the tutorial's own cells, what is called when, and what stops it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from make import tiny_splits, write_json
+
+from paddle_mnist import MNIST, BatchLoader, MnistDataset, Trainer
+from paddle_mnist.errors import ConfigError, DivergedError, OutputError
+from paddle_mnist.state import TrainState
+
+# The tutorial's part three, with its class definitions replaced by one import. It is run as it
+# stands, in processes of its own; only the file in work/ is small.
+TUTORIAL = """
+import paddle
+from paddle_mnist import MnistDataset, MNIST, Trainer
+
+paddle.seed(1024)
+epochs = 3
+BATCH_SIZE = 32
+model_path = './mnist.pdparams'
+
+train_dataset = MnistDataset(mode='train')
+train_loader = paddle.io.DataLoader(
+    train_dataset, batch_size=BATCH_SIZE, shuffle=False, num_workers=4)
+
+model = MNIST()
+total_steps = (int(300 // BATCH_SIZE) + 1) * epochs
+lr = paddle.optimizer.lr.PolynomialDecay(
+    learning_rate=0.01, decay_steps=total_steps, end_lr=0.001)
+opt = paddle.optimizer.Momentum(learning_rate=lr, parameters=model.parameters())
+"""
+TRAIN = """
+trainer = Trainer(model_path=model_path, model=model, optimizer=opt)
+trainer.train(train_datasets=train_loader, start_epoch=0, end_epoch=epochs, save_path='checkpoint')
+"""
+RESUME = """
+params_dict = paddle.load('./checkpoint/mnist_epoch0.pdparams')
+opt_dict = paddle.load('./checkpoint/mnist_epoch0.pdopt')
+model.set_state_dict(params_dict)
+opt.set_state_dict(opt_dict)
+
+model_path = './mnist_retrain.pdparams'
+trainer = Trainer(model_path=model_path, model=model, optimizer=opt)
+trainer.train(
+    train_datasets=train_loader, start_epoch=1, end_epoch=epochs, save_path='checkpoint_con')
+"""
+
+
+def run_cells(folder, *cells):
+    done = subprocess.run(
+        [sys.executable, "-c", "".join(cells)], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_tutorials_cells_train_and_resume_to_the_same_bits(tmp_path, processes):
+    (tmp_path / "work").mkdir()
+    write_json(tmp_path / "work/mnist.json.gz", tiny_splits())
+    if processes == 2:
+        run_cells(tmp_path, TUTORIAL, TRAIN)
+        printed = run_cells(tmp_path, TUTORIAL, RESUME)
+    else:  # as in a notebook: the second model of a process
+        printed = run_cells(tmp_path, TUTORIAL, TRAIN, TUTORIAL, RESUME)
+    assert "epoch 2/3 step 20/30 lr 0.00" in printed  # the rate decays; it goes on at step 10
+    files = {
+        folder: sorted(path.name for path in (tmp_path / folder).glob("*.pd*"))
+        for folder in ("checkpoint", "checkpoint_con")
+    }
+    assert files["checkpoint"] == sorted(
+        f"mnist_epoch{epoch}.{suffix}" for epoch in range(3) for suffix in ("pdopt", "pdparams")
+    )
+    assert files["checkpoint_con"] == files["checkpoint"][2:]
+    for name in files["checkpoint_con"]:
+        unbroken, resumed = (tmp_path / folder / name for folder in files)
+        assert unbroken.read_bytes() == resumed.read_bytes(), name
+    final = (tmp_path / "mnist.pdparams").read_bytes()
+    assert (tmp_path / "mnist_retrain.pdparams").read_bytes() == final
+    assert final == (tmp_path / "checkpoint/mnist_epoch2.pdparams").read_bytes()
+
+
+def make(tiny, tmp_path, rate=0.05, model=None, limit=70, **collaborators):
+    paddle.seed(3)
+    model = model or MNIST()
+    optimizer = paddle.optimizer.SGD(rate, parameters=model.parameters())
+    loader = BatchLoader(MnistDataset("train", str(tiny), limit), batch_size=32)
+    trainer = Trainer(tmp_path / "mnist.pdparams", model, optimizer, **collaborators)
+    return trainer, loader
+
+
+class Recorder:
+    """A writer, evaluator and checkpointer that keeps what it is told, in order."""
+
+    def __init__(self):
+        self.calls = []
+
+    def write(self, state, values):
+        self.calls.append(("write", state.step, dict(values)))
+
+    def advance(self, state):
+        self.calls.append(("step", state.step, state.position))
+
+    def close(self):
+        pass
+
+
+def test_what_is_called_when(tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recorder = Recorder()
+
+    class Evaluates:
+        def after_epoch(self, state, model):
+            recorder.calls.append(("evaluate", state.step, state.epoch))
+            return {"valid/acc": 0.5}
+
+    class Saves:
+        def after_epoch(self, state, model, optimizer):
+            recorder.calls.append(("save", state.step, dict(state.metrics)))
+
+    trainer, loader = make(
+        *(tiny, tmp_path),
+        writer=recorder,
+        evaluator=Evaluates(),
+        checkpointer=Saves(),
+        log_every=2,
+    )
+    state = trainer.train(loader, 0, 2)
+    # Three steps an epoch; a line is due every second step of the run, and at an epoch's end.
+    assert [f"{kind} {step}" for kind, step, _ in recorder.calls] == [
+        *["step 1", "write 2", "step 2", "step 3", "write 3"],
+        *["evaluate 3", "write 3", "save 3"],
+        *["write 4", "step 4", "step 5", "write 6", "step 6"],
+        *["evaluate 6", "write 6", "save 6"],
+    ]
+    assert (state.epoch, state.position, state.step, state.samples) == (2, 0, 6, 140)
+    assert recorder.calls[-1] == ("save", 6, {"valid/acc": 0.5})
+
+
+def test_training_figures_weigh_samples_not_batches(tiny, tmp_path):
+    """70 samples in batches of 32, 32 and 6, at a rate too small to change the weights."""
+    recorder = Recorder()
+    trainer, loader = make(tiny, tmp_path, rate=1e-30, writer=recorder)
+    trainer.train(loader, 0, 1, tmp_path / "checkpoint")
+    written = next(values for kind, _, values in recorder.calls if kind == "write")
+    images, labels = loader.dataset.batch(np.arange(70))
+    logits = trainer.model(paddle.to_tensor(images))
+    loss = paddle.nn.functional.cross_entropy(logits, paddle.to_tensor(labels))
+    assert written["train/loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert written["train/acc"] == (logits.numpy().argmax(1) == labels[:, 0]).mean()
+    assert written["train/lr"] == pytest.approx(1e-30)
+
+
+def test_training_step_by_hand(tiny, tmp_path):
+    """`train_step` is the textbook's: loss of the batch, then one step of the optimizer."""
+    trainer, loader = make(tiny, tmp_path)
+    reference = MNIST()
+    reference.set_state_dict(trainer.model.state_dict())
+    images, labels = next(iter(loader))
+    loss = trainer.train_step((images, labels))
+    expected = paddle.nn.functional.cross_entropy(reference(images), labels)
+    expected.backward()
+    assert loss.item() == expected.item()
+    for ours, theirs in zip(trainer.model.parameters(), reference.parameters()):
+        assert np.allclose(ours.numpy(), (theirs - 0.05 * theirs.grad).numpy(), atol=1e-7)
+
+
+def test_the_schedule_is_stepped_every_batch(tiny, tmp_path):
+    model = MNIST()
+    schedule = paddle.optimizer.lr.PolynomialDecay(0.01, decay_steps=6, end_lr=0.001)
+    optimizer = paddle.optimizer.Momentum(schedule, parameters=model.parameters())
+    loader = BatchLoader(MnistDataset("train", str(tiny), 70), batch_size=32)
+    Trainer(tmp_path / "m.pdparams", model, optimizer).train(loader, 0, 2, tmp_path / "c")
+    assert schedule.last_epoch == 6 and optimizer.get_lr() == pytest.approx(0.001)
+
+
+def test_training_goes_on_inside_an_epoch(tiny, tmp_path):
+    """From a position: the batches before it are not seen again."""
+    recorder = Recorder()
+    state = TrainState(epoch=1, position=2, step=5)
+    trainer, loader = make(tiny, tmp_path, writer=recorder, state=state)
+    trainer.train(loader, 1, 2, tmp_path / "c")
+    assert [call[1:] for call in recorder.calls if call[0] == "step"] == [(6, 3)]
+
+
+@pytest.mark.parametrize("log_every", [1, 2, 100])
+def test_a_loss_that_is_not_finite_stops_training_and_names_the_step(tiny, tmp_path, log_every):
+    class Poisoned(MNIST):
+        steps = 0
+
+        def forward(self, *args):
+            self.steps += 1
+            return super().forward(*args) * (float("nan") if self.steps == 5 else 1)
+
+    trainer, loader = make(tiny, tmp_path, model=Poisoned(), log_every=log_every)
+    with pytest.raises(DivergedError, match="the loss is nan at epoch 2, step 5"):
+        trainer.train(loader, 0, 3, tmp_path / "c")
+    assert sorted(p.name for p in (tmp_path / "c").glob("*.json")) == ["mnist_epoch0.json"]
+
+
+def test_parameters_of_one_name_are_refused(tmp_path):
+    twice = paddle.nn.LayerList([MNIST(), MNIST()])
+    optimizer = paddle.optimizer.SGD(0.1, parameters=twice.parameters())
+    with pytest.raises(ConfigError, match="two parameters of the model have one name"):
+        Trainer(tmp_path / "x", twice, optimizer)
+
+
+def test_weights_that_cannot_be_written_are_said(tiny):
+    trainer, _ = make(tiny, Path("/sys/paddle_mnist"))  # not even root can write there
+    with pytest.raises(OutputError, match=r"/sys/paddle_mnist/mnist\.pdparams: cannot write"):
+        trainer.save()
