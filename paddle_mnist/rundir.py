@@ -4,7 +4,6 @@ import contextlib
 import json
 import logging
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -14,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from paddle_mnist.checkpoint.store import PREFIX, Checkpoint, CheckpointStore, read_manifest
 from paddle_mnist.config import TrainConfig
-from paddle_mnist.errors import CheckpointError, ConfigError, OutputError, RunLockedError
+from paddle_mnist.errors import CheckpointError, ConfigError, RunLockedError
 from paddle_mnist.files import write_atomically, writing
 
 log = logging.getLogger("paddle_mnist")
@@ -193,11 +192,13 @@ class _LogFile(logging.FileHandler):
     def __init__(self, path: Path):
         with writing(path):
             super().__init__(path, encoding="utf-8")
+        self.path = path
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's name)
-        error = sys.exc_info()[1]
-        raise OutputError(
-            f"{self.baseFilename}: cannot write ({error}); free space, and run the same command "
-            "again"
-        ) from error
+        with writing(self.path):
+            raise  # the error that logging has caught
+
+    def close(self) -> None:
+        with writing(self.path):
+            super().close()

@@ -1,0 +1,438 @@
+"""The main job, run as a user runs it: real processes, real signals, real files."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import ROOT
+from make import tiny_splits, write_gzip, write_idx, write_json
+
+# A small training: 300 images, 10 steps an epoch.
+SMALL = ["--recipe", "default", "--epochs", "3", "--batch_size", "32", "--log_every", "4"]
+RUN = "work/output/default"
+
+
+@pytest.fixture
+def train(tool, tiny):
+    def run(*args, **kwargs):
+        data = () if "--data" in args else ("--data", tiny)
+        return tool("train", *SMALL, *data, *args, **kwargs)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, tiny):
+    """The folder in which a small training ran to its end, unbroken."""
+    folder = tmp_path_factory.mktemp("finished")
+    subprocess.run(
+        [sys.executable, ROOT / "tools/train.py", *SMALL, "--data", tiny],
+        cwd=folder,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    return folder
+
+
+def metrics(folder, run=RUN):
+    """`metrics.jsonl` without the times."""
+    lines = (folder / run / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "time"} for line in lines]
+
+
+def same_end(folder, finished, run=RUN):
+    """Whether a run ended with the bits and the history of the unbroken one."""
+    names = [
+        "mnist.pdparams",
+        "checkpoints/mnist_epoch2.pdparams",
+        "checkpoints/mnist_epoch2.pdopt",
+    ]
+    for name in names:
+        one, other = (base / name for base in (folder / run, finished / RUN))
+        assert one.read_bytes() == other.read_bytes(), name
+    assert metrics(folder, run) == metrics(finished)
+    keys = ("eval_acc", "eval_loss", "valid_acc", "valid_loss", "steps", "epochs", "checkpoint")
+    one, other = (
+        json.loads((base / "result.json").read_text()) for base in (folder / run, finished / RUN)
+    )
+    assert [one[key] for key in keys] == [other[key] for key in keys]
+
+
+# ------------------------------------------------------------------ an unbroken run
+
+
+def test_result_holds_what_is_promised(finished):
+    result = json.loads((finished / RUN / "result.json").read_text())
+    assert set(result) == set(
+        "dataset eval_acc eval_loss valid_acc valid_loss epochs steps params seed world_size "
+        "device train_seconds data_seconds samples_per_second checkpoint paddle numpy "
+        "package".split()
+    )
+    assert (result["dataset"], result["epochs"], result["steps"]) == ("tiny.json.gz", 3, 30)
+    assert (result["params"], result["seed"], result["world_size"]) == (20_350, 1, 1)
+    assert result["eval_acc"] == 1.0  # ten patterns are easily told apart
+    assert result["train_seconds"] > 0 and result["samples_per_second"] > 0
+
+
+def test_run_directory_holds_what_is_promised(finished):
+    run = finished / RUN
+    assert {path.name for path in run.iterdir()} == {
+        *("config.yaml", "metrics.jsonl", "result.json", "train.log", "mnist.pdparams"),
+        *("checkpoints", "vdl", ".lock"),
+    }
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {
+        f"mnist_epoch{e}.{s}" for e in range(3) for s in ("pdparams", "pdopt", "json")
+    }
+    tags = {line["tag"] for line in metrics(finished)}
+    assert tags == {"train/loss", "train/acc", "train/lr", "valid/loss", "valid/acc"}
+    steps = [line["step"] for line in metrics(finished) if line["tag"] == "train/loss"]
+    assert steps == [4, 8, 10, 12, 16, 20, 24, 28, 30]
+    epochs = [line["epoch"] for line in metrics(finished) if line["tag"] == "valid/acc"]
+    assert epochs == [0, 1, 2]
+
+
+def test_manifest_binds_what_decides_the_result(finished):
+    manifest = json.loads((finished / RUN / "checkpoints/mnist_epoch1.json").read_text())
+    assert manifest["state"]["epoch"] == 2 and manifest["state"]["step"] == 20
+    assert manifest["config"]["batch_size"] == 32 and "device" not in manifest["config"]
+    assert len(manifest["data_hash"]) == 64 and manifest["dataset"] == "tiny.json.gz"
+    assert manifest["names"]["fc.bias"] == "linear_0.b_0"
+    assert {"paddle", "numpy", "package"} == set(manifest["versions"])
+
+
+def test_twice_is_the_same_bits(train, tmp_path, finished):
+    train()
+    same_end(tmp_path, finished)
+
+
+# ------------------------------------------------------------------ the same command again
+
+
+def test_finished_run_prints_its_result_and_trains_nothing(train, tmp_path):
+    first = train()
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / RUN).rglob("mnist*")}
+    again = train()
+    assert "this run is finished" in again.stdout and "--fresh" in again.stdout
+    accuracy = next(line for line in first.stdout.splitlines() if line.startswith("eval accuracy"))
+    assert accuracy in again.stdout
+    assert "lr " not in again.stdout
+    assert before == {p: p.stat().st_mtime_ns for p in (tmp_path / RUN).rglob("mnist*")}
+
+
+def start(tmp_path, tiny, *args):
+    return subprocess.Popen(
+        [sys.executable, ROOT / "tools/train.py", *SMALL, "--data", tiny, *args],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_for(path, process):
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < deadline, f"{path} did not come"
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("at", ["vdl", "checkpoints/mnist_epoch0.json", "mnist_epoch1"])
+def test_killed_run_goes_on_to_the_same_bits(train, tmp_path, tiny, finished, at):
+    """SIGKILL: before the first checkpoint, after it, and while the second is written."""
+    process = start(tmp_path, tiny)
+    path = tmp_path / RUN / at
+    wait_for(path if at != "mnist_epoch1" else path.parent / f"checkpoints/{at}.pdparams", process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    output = train().stdout
+    assert ("resuming after epoch" in output) == (at != "vdl")
+    same_end(tmp_path, finished)
+
+
+def test_run_killed_again_and_again(train, tmp_path, tiny, finished):
+    for epoch in (0, 1):
+        process = start(tmp_path, tiny)
+        wait_for(tmp_path / RUN / f"checkpoints/mnist_epoch{epoch}.json", process)
+        process.kill()
+        process.wait()
+    train()
+    same_end(tmp_path, finished)
+
+
+def test_keyboard_interrupt_ends_with_130_and_the_run_goes_on(train, tmp_path, tiny, finished):
+    process = start(tmp_path, tiny)
+    wait_for(tmp_path / RUN / "checkpoints/mnist_epoch0.json", process)
+    process.send_signal(signal.SIGINT)
+    output = process.stdout.read()
+    assert process.wait() == 130 and "Traceback" not in output
+    train()
+    same_end(tmp_path, finished)
+
+
+def test_result_lost_after_the_last_checkpoint_is_made_again(train, tmp_path, finished):
+    train()
+    (tmp_path / RUN / "result.json").unlink()
+    output = train().stdout
+    assert "lr " not in output
+    same_end(tmp_path, finished)
+
+
+def test_damaged_checkpoint_is_named_and_the_one_before_used(train, tmp_path, finished):
+    train()
+    (tmp_path / RUN / "result.json").unlink()
+    os.truncate(tmp_path / RUN / "checkpoints/mnist_epoch2.pdopt", 99)
+    output = train().stdout
+    assert "damaged checkpoint" in output and "mnist_epoch2.pdopt: 99 bytes" in output
+    assert "resuming after epoch 2" in output
+    same_end(tmp_path, finished)
+
+
+def test_no_whole_checkpoint_is_exit_4_and_never_a_start_from_zero(train, tmp_path):
+    train()
+    for path in (tmp_path / RUN / "checkpoints").glob("*.pdparams"):
+        path.write_bytes(b"")
+    for _ in range(2):
+        error = train(expect=4).stderr
+        assert "no checkpoint is whole" in error and "--fresh" in error
+
+
+def test_changed_command_is_refused_with_a_diff(train, tmp_path, finished, tiny):
+    train("--epochs", "1")
+    other = write_json(tmp_path / "other.json.gz", tiny_splits(seed=9))
+    error = train("--epochs", "2", "--seed", "5", "--data", other, expect=2).stderr
+    assert "  epochs: 1 in the run, 2 now" in error
+    assert "  seed: 1 in the run, 5 now" in error
+    assert "  data: '" in error
+    assert all(way in error for way in ("--fresh", "--output", "--override epochs,seed,data"))
+    # what does not decide the result may change
+    train("--epochs", "1", "--log_every", "3", "--visualdl", "false")
+
+
+def test_override_changes_a_run_on_purpose(train, tmp_path):
+    train("--epochs", "1", "--lr_schedule", "constant", "--learning_rate", "0.01")
+    args = ["--lr_schedule", "constant", "--learning_rate", "0.002", "--epochs", "2"]
+    train(*args, expect=2)
+    train(*args, "--override", "epochs", expect=2)
+    train(*args, "--override", "learning_rate,epochs")
+    rates = {line["value"] for line in metrics(tmp_path) if line["tag"] == "train/lr"}
+    assert rates == {0.01, 0.002}
+    manifest = json.loads((tmp_path / RUN / "checkpoints/mnist_epoch1.json").read_text())
+    assert manifest["config"]["learning_rate"] == 0.002
+
+
+def test_override_of_the_epochs_follows_the_new_schedule(train, tmp_path):
+    train("--epochs", "1")  # one-cycle over 10 steps has ended at 0
+    train("--epochs", "3", "--override", "epochs")
+    rates = [line["value"] for line in metrics(tmp_path) if line["tag"] == "train/lr"]
+    assert min(rates[3:]) < 0.01 < 0.05 < max(rates[3:])
+
+
+def test_fewer_epochs_than_done_are_refused(train):
+    train("--epochs", "2")
+    error = train("--epochs", "1", "--override", "epochs", expect=2).stderr
+    assert "epochs is 1, but" in error and "2 done" in error
+
+
+def test_fresh_moves_aside_and_deletes_nothing(train, tmp_path, finished):
+    train("--epochs", "1")
+    kept = {p.name: p.read_bytes() for p in (tmp_path / RUN / "checkpoints").iterdir()}
+    assert "moved work/output/default to work/output/default.1" in train("--fresh").stdout
+    same_end(tmp_path, finished)
+    aside = tmp_path / f"{RUN}.1/checkpoints"
+    assert kept == {p.name: p.read_bytes() for p in aside.iterdir()}
+    train("--fresh", "--epochs", "1")
+    assert (tmp_path / f"{RUN}.2/result.json").exists()
+
+
+def test_resume_off_and_resume_from_a_path(train, tmp_path, finished):
+    train()
+    assert "start over with --fresh" in train("--resume", "off", expect=2).stderr
+    first = f"{RUN}/checkpoints/mnist_epoch0"
+    assert "choose another --output" in train("--resume", first, expect=2).stderr
+    for suffix in ("", ".pdparams", ".json"):
+        train("--resume", first + suffix, "--output", f"there{suffix}")
+        one = tmp_path / f"there{suffix}/mnist.pdparams"
+        assert one.read_bytes() == (finished / RUN / "mnist.pdparams").read_bytes()
+    assert "No such file" in train("--resume", "nope", "--output", "x", expect=4).stderr
+
+
+def test_same_images_in_another_form_are_the_same_data(train, tmp_path):
+    splits = tiny_splits({"train": 64, "valid": 10_000, "eval": 20})
+    packed = write_json(tmp_path / "a.json.gz", splits)
+    idx = write_idx(tmp_path / "idx", splits)
+    small = ("--eval_limit", "20", "--epochs", "1")
+    train("--data", packed, *small)
+    assert "this run is finished" in train("--data", idx, *small).stdout
+
+
+# ------------------------------------------------------------------ what can be in the way
+
+
+def test_second_process_in_a_directory_gets_75(train, tmp_path, tiny):
+    process = start(tmp_path, tiny, "--epochs", "200")
+    wait_for(tmp_path / RUN / "config.yaml", process)
+    assert "another process is training there" in train(expect=75).stderr
+    process.kill()
+    process.wait()
+    train("--fresh")  # the lock died with its holder
+
+
+def test_file_where_the_folder_should_be(train, tmp_path):
+    (tmp_path / "taken").write_text("mine")
+    error = train("--output", "taken", expect=7).stderr
+    assert error.startswith("error: taken: cannot write") and error.count("\n") == 1
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_no_permission(train):
+    error = train("--output", "/sys/paddle_mnist", expect=7).stderr  # root is refused there too
+    assert error.startswith("error: /sys/paddle_mnist: cannot write") and error.count("\n") == 1
+
+
+def test_full_disk_while_logging_stops_and_the_run_goes_on(train, tmp_path, finished):
+    """/dev/full takes nothing: No space left on device."""
+    train("--epochs", "1")
+    log = tmp_path / RUN / "train.log"
+    log.unlink()
+    log.symlink_to("/dev/full")
+    error = train("--override", "epochs", expect=7).stderr
+    assert "train.log: cannot write (No space left on device)" in error and error.count("\n") == 1
+    log.unlink()
+    train("--override", "epochs")
+    assert (tmp_path / RUN / "result.json").exists()
+
+
+@pytest.mark.parametrize("visualdl", ["true", "false"])
+def test_disk_that_takes_no_more_stops_and_the_run_goes_on(
+    tmp_path, tiny, train, finished, visualdl
+):
+    """Files may grow to 2,000 bytes: the metrics or VisualDL's file are the first to be larger."""
+    process = subprocess.run(
+        [sys.executable, ROOT / "tools/train.py", *SMALL, "--data", tiny, "--visualdl", visualdl],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert process.returncode == 7, process.stderr
+    assert process.stderr.startswith("error: ") and process.stderr.count("\n") == 1
+    train()
+    same_end(tmp_path, finished)
+
+
+def test_diverged_training_names_the_step_and_ends_with_6(train):
+    error = train("--learning_rate", "1e30", "--optimizer", "sgd", expect=6).stderr
+    assert "the loss is" in error and "at epoch 1, step" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [("gpu:0", "built without GPU"), ("tpu", "expected auto, cpu"), ("gpu:x", "expected auto")],
+)
+def test_device_that_is_not_there(train, device, said):
+    import paddle
+
+    if device == "gpu:0" and paddle.is_compiled_with_cuda():
+        pytest.skip("this Paddle can use a GPU")
+    assert said in train("--device", device, expect=5).stderr
+
+
+BAD = {
+    "missing file": (["--data", "nope.json.gz"], 3, "nope.json.gz: no such file or folder"),
+    "bad file": (["--data", "bad.json.gz"], 3, "bad.json.gz: 'h' at byte 0"),
+    "unknown option": (["--epoch", "3"], 2, "did you mean --epochs?"),
+    "bad value": (["--epochs", "-1"], 2, "epochs is '-1'"),
+    "unknown recipe": (["--recipe", "defalt"], 2, "did you mean 'default'?"),
+    "unknown layer": (["--weight_decay_layers", "fc2"], 2, "the net's layers are conv1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_clear_line(train, tmp_path, name):
+    write_gzip(tmp_path / "bad.json.gz", b"hello")
+    args, code, said = BAD[name]
+    error = train(*args, expect=code).stderr
+    assert error.startswith("error: ") and said in error and error.count("\n") == 1
+
+
+def test_one_of_several_processes_is_refused(train):
+    error = train(expect=2, PADDLE_TRAINERS_NUM="2", PADDLE_TRAINER_ID="0").stderr
+    assert "training is not distributed yet" in error
+
+
+# ------------------------------------------------------------------ evaluation
+
+
+def test_eval_gives_the_runs_result(tool, finished):
+    result = json.loads((finished / RUN / "result.json").read_text())
+    for checkpoint in ("latest", f"{RUN}/mnist.pdparams", f"{RUN}/checkpoints/mnist_epoch2"):
+        args = ("--checkpoint", checkpoint, "--json")
+        data = ("--data", "tiny.json.gz") if checkpoint.endswith("mnist.pdparams") else ()
+        if data:
+            write_json(finished / "tiny.json.gz", tiny_splits())
+        report = json.loads(tool("eval", *args, *data, cwd=finished).stdout)
+        assert report["accuracy"] == result["eval_acc"]
+        assert report["loss"] == result["eval_loss"]
+        assert report["count"] == 70 == sum(map(sum, report["confusion_matrix"]))
+        assert set(report["per_class"]["3"]) == {"precision", "recall", "f1-score", "support"}
+
+
+def test_eval_best_is_the_highest_validation(tool, finished):
+    report = json.loads(
+        tool("eval", "-k", "best", "--split", "valid", "--json", cwd=finished).stdout
+    )
+    accuracies = [line["value"] for line in metrics(finished) if line["tag"] == "valid/acc"]
+    assert report["accuracy"] == max(accuracies)
+    best = accuracies.index(max(accuracies))
+    assert report["checkpoint"].endswith(f"mnist_epoch{best}.pdparams")
+
+
+def test_eval_prints_a_table(tool, finished):
+    text = tool("eval", cwd=finished).stdout
+    assert "mnist_epoch2.pdparams on tiny.json.gz, eval: accuracy 1.0000" in text
+    assert "digit  precision  recall  F1" in text and "confusion matrix" in text
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["-k", "nope.pdparams"], 4, "No such file"),
+        (["-k", "latest", "--output", "empty"], 4, "no checkpoint there"),
+        (["-k", "bad.pdparams"], 4, "not a file of paddle.save"),
+        (["-k", "other.pdparams"], 4, "does not fit the model"),
+        (["--split", "test"], 2, "invalid choice"),
+        (["--data", "nope"], 3, "nope: no such file"),
+    ],
+)
+def test_eval_names_what_is_wrong(tool, finished, args, code, said):
+    import paddle
+
+    (finished / "bad.pdparams").write_bytes(b"hello")
+    paddle.save({"w": paddle.ones([2])}, str(finished / "other.pdparams"))
+    assert said in tool("eval", *args, cwd=finished, expect=code).stderr
+
+
+# ------------------------------------------------------------------ digits
+
+
+def test_plain_command_without_mnist_trains_on_digits_and_says_so(tool, tmp_path):
+    done = tool("train")
+    result = json.loads((tmp_path / "work/output/digits/result.json").read_text())
+    assert result["dataset"] == "digits" and result["eval_acc"] >= 0.975
+    assert result["train_seconds"] < 60
+    assert "accuracies are not MNIST's" in done.stdout
+    assert "(scikit-learn's digits, not MNIST)" in done.stdout
+    log = (tmp_path / "work/output/digits/train.log").read_text()
+    assert "not MNIST" in log
+    manifest = json.loads(
+        (tmp_path / "work/output/digits/checkpoints/mnist_epoch0.json").read_text()
+    )
+    assert manifest["dataset"] == "digits"
