@@ -41,14 +41,14 @@ def tiny(tmp_path_factory) -> Path:
 def tool(tmp_path):
     """Run a command of tools/ in an empty folder; gives the finished process, output as text."""
 
-    def run(name, *args, cwd=tmp_path, expect=0, **env):
+    def run(name, *args, cwd=tmp_path, expect=0, timeout=300, **env):
         done = subprocess.run(
             [sys.executable, ROOT / "tools" / f"{name}.py", *map(str, args)],
             cwd=cwd,
             env={**os.environ, **env},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=timeout,
         )
         assert done.returncode == expect, done.stdout + done.stderr
         return done

@@ -131,6 +131,8 @@ def start(tmp_path, tiny, *args):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # a shell's background job, as these tests may be, hands on that the keyboard is ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

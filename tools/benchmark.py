@@ -7,6 +7,7 @@ data   time until the images of an AI Studio JSON file are there, and peak memor
 
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -79,18 +80,29 @@ def as_markdown(report: dict) -> str:
     return "\n".join(rows)
 
 
+def write_readmes(folder: Path, what: str, table: str) -> None:
+    """Put a table between its marks, `<!-- benchmark WHAT -->` and `<!-- end -->`."""
+    for path in sorted(folder.glob("README*.md")):
+        marks = re.compile(rf"(<!-- benchmark {what} -->\n).*?(<!-- end -->)", re.DOTALL)
+        text = marks.sub(lambda found: f"{found[1]}{table}\n{found[2]}", path.read_text("utf-8"))
+        path.write_text(text, "utf-8")
+
+
 def main(argv) -> None:
     parser = Parser(prog="tools/benchmark.py", description=__doc__)
     parser.add_argument("what", choices=["data"])
     parser.add_argument("--data", default="auto", metavar="PATH", help="the JSON file [auto]")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="[3]")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--readme", metavar="FOLDER", help="put the table into the READMEs there")
     args = parser.parse_args(argv)
     source = find_source(args.data)
     if len(source.paths) != 1:
         raise ConfigError(f"data is {source}; expected an AI Studio JSON file; name it with --data")
     report = data(source.paths[0].resolve(), max(1, args.rounds))
     print(json.dumps(report) if args.json else as_markdown(report))
+    if args.readme:
+        write_readmes(Path(args.readme), args.what, as_markdown(report))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,27 @@
+"""The benchmark's machinery, on small data; its figures are for people, not for tests."""
+
+import json
+
+import pytest
+
+
+def test_data_benchmark_gives_the_three_ratios(tool, tiny):
+    report = json.loads(tool("benchmark", "data", "--data", tiny, "--rounds", 1, "--json").stdout)
+    assert report["cold_ratio"] == report["seconds"]["stdlib"] / report["seconds"]["cold"]
+    assert report["cached_ratio"] == report["seconds"]["stdlib"] / report["seconds"]["cached"]
+    assert report["memory_ratio"] == report["peak_mib"]["stdlib"] / report["peak_mib"]["cold"]
+    assert all(value > 0 for kind in ("seconds", "peak_mib") for value in report[kind].values())
+
+
+def test_data_benchmark_needs_a_json_file(tool):
+    assert "expected an AI Studio JSON file" in tool("benchmark", "data", expect=2).stderr
+
+
+@pytest.mark.slow
+def test_table_is_written_into_the_readme(tool, real_data, tmp_path):
+    for name in ("README.md", "README.zh-CN.md"):
+        (tmp_path / name).write_text("a\n<!-- benchmark data -->\nold\n<!-- end -->\nb\n")
+    tool("benchmark", "data", "--rounds", 1, "--readme", tmp_path, PADDLE_MNIST_DATA=str(real_data))
+    text = (tmp_path / "README.md").read_text()
+    assert text.startswith("a\n<!-- benchmark data -->\n| images ready") and "old" not in text
+    assert text.endswith("<!-- end -->\nb\n")

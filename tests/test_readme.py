@@ -1,0 +1,83 @@
+"""What the READMEs say: every command runs, both say the same, and no file is forgotten."""
+
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+from test_writers import LINE
+
+from paddle_mnist.config import recipes
+
+READMES = {name: (ROOT / name).read_text() for name in ("README.md", "README.zh-CN.md")}
+
+
+def blocks(name, language):
+    return re.findall(rf"```{language}\n(.*?)```", READMES[name], re.DOTALL)
+
+
+def test_both_readmes_hold_the_same_code():
+    english, chinese = (
+        [blocks(name, kind) for kind in ("sh", "text", "python")] for name in READMES
+    )
+    assert english == chinese
+
+
+def test_both_readmes_hold_the_same_numbers_and_names():
+    """Figures, options, file names: whatever stands in tables and in code marks."""
+
+    def facts(text):
+        rows = [line for line in text.splitlines() if line.startswith("|")]
+        return (
+            sorted(re.findall(r"`[^`\n]+`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))),
+            [re.findall(r"\d+(?:\.\d+)?", row) for row in rows],
+        )
+
+    english, chinese = map(facts, READMES.values())
+    assert {f.replace("<recipe>", "<配方>") for f in english[0]} == set(chinese[0])
+    assert english[1] == chinese[1]
+
+
+def test_commands_run_as_written_and_in_order(tmp_path, tool):
+    """In an empty folder; where MNIST cannot be had they use the embedded digits."""
+    (commands,) = (block for block in blocks("README.md", "sh") if "tools/eval.py" in block)
+    for line in commands.splitlines():
+        python, script, *arguments = shlex.split(line, comments=True)
+        assert python == "python"
+        tool(script.removeprefix("tools/").removesuffix(".py"), *arguments)
+
+
+def test_python_example_runs(tmp_path, tiny):
+    (example,) = blocks("README.md", "python")
+    done = subprocess.run(
+        [sys.executable, "-c", example.replace('Dataset("train")', 'Dataset("train", limit=200)')],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert 0 <= float(done.stdout.splitlines()[-1]) <= 1
+
+
+def test_log_excerpt_has_the_form_of_the_log():
+    (excerpt,) = blocks("README.md", "text")
+    lines = [line for line in excerpt.splitlines() if " lr " in line]
+    assert lines and all(map(LINE.fullmatch, lines))
+
+
+def test_every_recipe_is_listed_with_what_its_header_promises():
+    rows = re.findall(r"^\| `([\w-]+)` \| .*? \| at least ([\d.]+) %", READMES["README.md"], re.M)
+    assert {name for name, _ in rows} == set(recipes())
+    for name, percent in rows:
+        promised = re.search(r"accuracy >= ([\d.]+)", recipes()[name].read_text())[1]
+        assert float(promised) * 100 == pytest.approx(float(percent))
+
+
+def test_every_dependency_is_explained():
+    config = (ROOT / "setup.cfg").read_text()
+    names = re.findall(r"^    ([A-Za-z][\w-]+)(?:[<>=].*)?$", config, re.M)
+    listed = READMES["README.md"].partition("## Dependencies")[2]
+    for name in {n for n in names if n not in ("error",)}:
+        assert name in listed, name
