@@ -1,6 +1,7 @@
 """The run directory: everything one training writes, one writer at a time."""
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -39,8 +40,8 @@ class RunDirectory:
         fresh: first move what is there aside, to `<name>.1` or the next free number.
         Raises RunLockedError if another process holds it, OutputError if it cannot be written.
         """
-        with self._locked():
-            if fresh:
+        if fresh:
+            with self._locked():
                 self._move_aside()
         with self._locked():  # after a move it is another directory, with another lock
             handler = _LogFile(self.log)
@@ -72,6 +73,11 @@ class RunDirectory:
     def _move_aside(self) -> None:
         if not any(path.name != ".lock" for path in self.path.iterdir()):
             return
+        if not self.config.exists():
+            raise ConfigError(
+                f"{self.path}: holds files but no config.yaml, so it is not a run's directory, and "
+                "--fresh leaves it alone; choose another --output"
+            )
         number = 1
         while (aside := self.path.with_name(f"{self.path.name}.{number}")).exists():
             number += 1
@@ -86,29 +92,30 @@ class RunDirectory:
         result than the run's so far, and CheckpointError if no checkpoint is whole.
         """
         newest = self.checkpoints.newest()
-        if config.resume == "auto":
-            checkpoint = newest
-        elif config.resume == "off":
-            if newest:
+        checkpoint = newest
+        if config.resume == "off" and newest:
+            raise ConfigError(
+                f"resume is off, but {self.path} holds {newest.name}; start over with --fresh, "
+                "which moves it aside, or choose another --output"
+            )
+        if config.resume not in ("auto", "off"):
+            named = find_checkpoint(config.resume, self)
+            named.verify()
+            own = newest and named.path.resolve().parent == newest.path.resolve().parent
+            if own and named.step < newest.step:
                 raise ConfigError(
-                    f"resume is off, but {self.path} holds {newest.name}; start over with --fresh, "
-                    "which moves it aside, or choose another --output"
+                    f"resume names {named.path}, step {named.step}, but {self.path} holds "
+                    f"{newest.name}, step {newest.step}; choose another --output"
                 )
-            checkpoint = None
-        else:
-            checkpoint = find_checkpoint(config.resume, self)
-            checkpoint.verify()
-            if newest and newest.step > checkpoint.step:
-                raise ConfigError(
-                    f"resume names {checkpoint.path}, step {checkpoint.step}, but {self.path} "
-                    f"holds {newest.name}, step {newest.step}; choose another --output"
-                )
+            checkpoint = newest or named  # the same command again goes on where it was stopped
         if checkpoint:
             _must_agree(checkpoint, config, data_hash, self.path)
         return checkpoint
 
     def write_config(self, config: TrainConfig) -> None:
-        write_atomically(self.config, config.as_yaml().encode())
+        """Write the configuration, but for what was said of this one start."""
+        lasting = dataclasses.replace(config, resume="auto", override=())
+        write_atomically(self.config, lasting.as_yaml().encode())
 
     def read_config(self) -> TrainConfig:
         """The configuration of the run. Raises ConfigError."""

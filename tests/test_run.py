@@ -252,6 +252,25 @@ def test_fresh_moves_aside_and_deletes_nothing(train, tmp_path, finished):
     assert (tmp_path / f"{RUN}.2/result.json").exists()
 
 
+def test_fresh_leaves_a_folder_alone_that_is_no_run(train, tmp_path):
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters/to.txt").write_text("dear")
+    error = train("--output", "letters", "--fresh", expect=2).stderr
+    assert "not a run's directory" in error and error.count("\n") == 1
+    assert (tmp_path / "letters/to.txt").exists()
+
+
+def test_config_of_a_run_is_to_be_used_again(train, tool, tmp_path):
+    train("--epochs", "1", "--override", "epochs", "--seed", "4")
+    config = (tmp_path / RUN / "config.yaml").read_text()
+    assert "override: []" in config and "seed: 4" in config
+    assert "this run is finished" in tool("train", "-c", f"{RUN}/config.yaml").stdout
+    assert (
+        "epochs: 1 in the run, 2"
+        in tool("train", "-c", f"{RUN}/config.yaml", "--epochs", 2, expect=2).stderr
+    )
+
+
 def test_resume_off_and_resume_from_a_path(train, tmp_path, finished):
     train()
     assert "start over with --fresh" in train("--resume", "off", expect=2).stderr
@@ -261,6 +280,8 @@ def test_resume_off_and_resume_from_a_path(train, tmp_path, finished):
         train("--resume", first + suffix, "--output", f"there{suffix}")
         one = tmp_path / f"there{suffix}/mnist.pdparams"
         assert one.read_bytes() == (finished / RUN / "mnist.pdparams").read_bytes()
+    # the same command again
+    assert "this run is finished" in train("--resume", first, "--output", "there").stdout
     assert "No such file" in train("--resume", "nope", "--output", "x", expect=4).stderr
 
 
