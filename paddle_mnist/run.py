@@ -80,8 +80,10 @@ def train_and_evaluate(config: TrainConfig, fresh: bool = False) -> Result:
     Raises any PaddleMnistError.
     """
     if int(os.environ.get("PADDLE_TRAINERS_NUM", "1")) > 1:
-        raise ConfigError("started as one of several processes; expected one: training is not "
-                          "distributed yet; start it with plain python")  # fmt: skip
+        raise ConfigError(
+            "started as one of several processes; expected one: training is not distributed yet; "
+            "start it with plain python"
+        )
     device = select_device(config.device)
     started = time.perf_counter()
     data = open_data(config.data)
@@ -128,12 +130,14 @@ def _train(
         state = checkpoint.state
         if config.override:
             schedule.step(state.step)  # the rate of the new schedule, not the one that was saved
-        log.info("resuming after epoch %d, step %d, from %s", state.epoch, state.step,
-                 checkpoint.path)  # fmt: skip
+        log.info("resuming after epoch %d, from %s", state.epoch, checkpoint.path)
     cut_jsonl(run.metrics, state.step)
 
-    writers = [LogWriter(config.epochs, len(loader)), JsonlWriter(run.metrics)]
-    writers.append(BarWriter(total_steps))
+    writers = [
+        LogWriter(config.epochs, len(loader)),
+        JsonlWriter(run.metrics),
+        BarWriter(total_steps),
+    ]
     if config.visualdl:
         writers.append(VisualDLWriter(run.new_visualdl_folder()))
     writer = ManyWriters(writers)

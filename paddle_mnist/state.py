@@ -24,6 +24,11 @@ class TrainState:
     train_seconds: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Work on this epoch; the position stays if it is the one that was in work."""
+        if epoch != self.epoch:
+            self.epoch, self.position = epoch, 0
+
     def advance(self, samples: int) -> None:
         """One more step was done, on so many samples."""
         self.position += 1

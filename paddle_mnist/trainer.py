@@ -12,14 +12,14 @@ from paddle_mnist.checkpoint.checkpointer import EpochCheckpointer
 from paddle_mnist.checkpoint.contents import saved_bytes
 from paddle_mnist.checkpoint.policy import EveryEpochs
 from paddle_mnist.checkpoint.store import CheckpointStore
-from paddle_mnist.data.dataset import epoch_batches
+from paddle_mnist.data.dataset import batches_an_epoch, epoch_batches
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.evaluator import NoEvaluator
 from paddle_mnist.files import write_atomically, writing
 from paddle_mnist.optim import cross_entropy, schedule_of
 from paddle_mnist.progress import Progress
 from paddle_mnist.state import Checkpointer, Evaluator, TrainState, Writer
-from paddle_mnist.writers import LogWriter, log_to_console
+from paddle_mnist.writers import console_writer
 
 
 class Trainer:
@@ -80,22 +80,25 @@ class Trainer:
         save_path: the folder of the checkpoints, when no checkpointer was given.
         Raises DivergedError when a loss is not finite, OutputError when a file cannot be written.
         """
-        self._set_up(train_datasets, start_epoch, end_epoch, save_path)
+        writer = self._watch(train_datasets, start_epoch, end_epoch)
+        checkpointer = self.checkpointer or EpochCheckpointer(
+            CheckpointStore(save_path), EveryEpochs(1, end_epoch)
+        )
         for epoch in range(start_epoch, end_epoch):
             self.train_epoch(train_datasets, epoch)
             metrics = self.evaluator.after_epoch(self.state, self.model)
             self.state.metrics.update(metrics)
-            self.writer.write(self.state, metrics)
-            self.checkpointer.after_epoch(self.state, self.model, self.optimizer)
+            writer.write(self.state, metrics)
+            checkpointer.after_epoch(self.state, self.model, self.optimizer)
         self.save()
         return self.state
 
     def train_epoch(self, datasets: Any, epoch: int) -> None:
-        """Train on every batch of one epoch, from the state's position on."""
+        """Train on every batch of one epoch, from the state's position in it on."""
         if self.progress is None:
-            self._set_up(datasets, epoch, epoch + 1, "checkpoint")
+            self._watch(datasets, epoch, epoch + 1)
         self.model.train()
-        self.state.epoch = epoch
+        self.state.begin_epoch(epoch)
         batches = epoch_batches(datasets, epoch, start=self.state.position)
         for batch in self.progress.timed(batches):
             self.train_step(batch)
@@ -126,15 +129,11 @@ class Trainer:
             self.model_path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self.model_path, saved_bytes(self.model.state_dict()))
 
-    def _set_up(self, loader: Any, start_epoch: int, end_epoch: int, save_path) -> None:
-        """Fill in the collaborators that were not given."""
-        steps = len(loader) if hasattr(loader, "__len__") else None
-        if self.writer is None:
-            log_to_console()
-            self.writer = LogWriter(end_epoch, steps)
-        if self.checkpointer is None:
-            every_epoch = EveryEpochs(1, end_epoch)
-            self.checkpointer = EpochCheckpointer(CheckpointStore(save_path), every_epoch)
+    def _watch(self, loader: Any, start_epoch: int, end_epoch: int) -> Writer:
+        """Begin to keep figures of the steps; gives the writer that they go to."""
+        steps = batches_an_epoch(loader)
+        writer = self.writer or console_writer(end_epoch, steps)
         if self.state.step == 0 and steps:
-            self.state.step = start_epoch * steps
-        self.progress = Progress(self.writer, self.log_every, self.optimizer.get_lr)
+            self.state.step = start_epoch * steps  # the epochs before were trained elsewhere
+        self.progress = Progress(writer, self.log_every, self.optimizer.get_lr)
+        return writer

@@ -196,3 +196,9 @@ def log_to_console(stream=None) -> None:
         log.addHandler(_TqdmHandler(stream or sys.stdout))
         log.setLevel(logging.INFO)
         log.propagate = False
+
+
+def console_writer(epochs: int, steps_per_epoch: Optional[int]) -> LogWriter:
+    """Log lines on the console, for a trainer that was given no writer."""
+    log_to_console()
+    return LogWriter(epochs, steps_per_epoch)

@@ -188,6 +188,36 @@ def test_training_goes_on_inside_an_epoch(tiny, tmp_path):
     assert [call[1:] for call in recorder.calls if call[0] == "step"] == [(6, 3)]
 
 
+def test_a_trainer_may_be_used_again(tiny, tmp_path):
+    trainer, loader = make(tiny, tmp_path)
+    trainer.train(loader, 0, 1, tmp_path / "first")
+    trainer.train(loader, 1, 3, tmp_path / "second")
+    names = [sorted(p.name for p in (tmp_path / f).glob("*.pdparams")) for f in ("first", "second")]
+    assert names == [["mnist_epoch0.pdparams"], ["mnist_epoch1.pdparams", "mnist_epoch2.pdparams"]]
+    assert (trainer.state.epoch, trainer.state.step) == (3, 9)
+
+
+def test_epoch_by_epoch_as_in_the_tutorial(tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    one, loader = make(tiny, tmp_path)
+    one.train(loader, 0, 2)
+    other, loader = make(tiny, tmp_path / "other")
+    for epoch in range(2):
+        other.train_epoch(loader, epoch)
+    other.save()
+    assert one.model_path.read_bytes() == other.model_path.read_bytes()
+
+
+def test_a_loader_that_does_not_know_its_length(tiny, tmp_path):
+    class Stream(paddle.io.IterableDataset):
+        def __iter__(self):
+            return iter(MnistDataset("train", str(tiny), 70))
+
+    trainer, _ = make(tiny, tmp_path)
+    loader = paddle.io.DataLoader(Stream(), batch_size=32)
+    assert trainer.train(loader, 0, 1, tmp_path / "c").samples == 70
+
+
 @pytest.mark.parametrize("log_every", [1, 2, 100])
 def test_a_loss_that_is_not_finite_stops_training_and_names_the_step(tiny, tmp_path, log_every):
     class Poisoned(MNIST):

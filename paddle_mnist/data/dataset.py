@@ -115,5 +115,13 @@ def epoch_batches(loader: Any, epoch: int, start: int = 0) -> Iterator:
             yield _tensor(images), _tensor(labels)
 
 
+def batches_an_epoch(loader: Any) -> Optional[int]:
+    """The number of batches a loader gives; None where it cannot tell."""
+    try:
+        return len(loader)
+    except (TypeError, ValueError):  # ValueError: Paddle's, over an IterableDataset
+        return None
+
+
 def _tensor(values: Union[np.ndarray, paddle.Tensor]) -> paddle.Tensor:
     return values if isinstance(values, paddle.Tensor) else paddle.to_tensor(values)
