@@ -174,10 +174,10 @@ def test_state_of_another_optimizer_is_refused_with_a_diff(store, saved, loaded,
 
 
 def test_order_is_by_step_not_by_name(store, bytes_of):
-    for epoch in (10, 9, 2):  # as strings, "epoch9" comes after "epoch10"
+    for epoch in (11, 10, 3):  # as strings, "epoch9" comes after "epoch10"
         store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch))
-    assert [c.name for c in store.list()] == ["mnist_epoch1", "mnist_epoch8", "mnist_epoch9"]
-    assert store.newest().name == "mnist_epoch9"
+    assert [c.name for c in store.list()] == ["mnist_epoch2", "mnist_epoch9", "mnist_epoch10"]
+    assert store.newest().name == "mnist_epoch10"
 
 
 def test_best_is_by_metric_the_earliest_of_equals(store, bytes_of):
@@ -259,6 +259,16 @@ def test_a_commit_that_fails_half_way_is_not_there(store, bytes_of):
         store.commit("mnist_epoch1", bytes_of, state_of(2))
     assert store.newest().name == "mnist_epoch0"
     assert not list(store.folder.glob(".*"))
+
+
+def test_a_commit_over_an_old_one_of_its_name_never_mixes_the_two(store, bytes_of):
+    for epoch in (1, 2):
+        store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch))
+    (store.folder / "mnist_epoch1.pdopt").unlink()
+    (store.folder / "mnist_epoch1.pdopt").mkdir()  # in the way of the second file
+    with pytest.raises(OutputError):
+        store.commit("mnist_epoch1", {**bytes_of, PARAMS: b"new"}, state_of(2))
+    assert [c.name for c in store.list()] == ["mnist_epoch0"]
 
 
 def test_manifest_binds_its_context(store, bytes_of):

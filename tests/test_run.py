@@ -216,23 +216,29 @@ def test_changed_command_is_refused_with_a_diff(train, tmp_path, finished, tiny)
     train("--epochs", "1", "--log_every", "3", "--visualdl", "false")
 
 
+def rates(folder):
+    return [line["value"] for line in metrics(folder) if line["tag"] == "train/lr"]
+
+
 def test_override_changes_a_run_on_purpose(train, tmp_path):
-    train("--epochs", "1", "--lr_schedule", "constant", "--learning_rate", "0.01")
-    args = ["--lr_schedule", "constant", "--learning_rate", "0.002", "--epochs", "2"]
-    train(*args, expect=2)
-    train(*args, "--override", "epochs", expect=2)
-    train(*args, "--override", "learning_rate,epochs")
-    rates = {line["value"] for line in metrics(tmp_path) if line["tag"] == "train/lr"}
-    assert rates == {0.01, 0.002}
+    constant = ("--lr_schedule", "constant", "--log_every", "1")
+    train(*constant, "--epochs", "1", "--learning_rate", "0.01")
+    changed = (*constant, "--epochs", "2", "--learning_rate", "0.002")
+    train(*changed, expect=2)
+    train(*changed, "--override", "epochs", expect=2)
+    train(*changed, "--override", "learning_rate,epochs")
+    assert rates(tmp_path) == [0.01] * 10 + [0.002] * 10
     manifest = json.loads((tmp_path / RUN / "checkpoints/mnist_epoch1.json").read_text())
     assert manifest["config"]["learning_rate"] == 0.002
 
 
 def test_override_of_the_epochs_follows_the_new_schedule(train, tmp_path):
-    train("--epochs", "1")  # one-cycle over 10 steps has ended at 0
-    train("--epochs", "3", "--override", "epochs")
-    rates = [line["value"] for line in metrics(tmp_path) if line["tag"] == "train/lr"]
-    assert min(rates[3:]) < 0.01 < 0.05 < max(rates[3:])
+    train("--epochs", "1", "--log_every", "1")  # one-cycle over 10 steps has ended
+    train("--epochs", "3", "--log_every", "1", "--override", "epochs")
+    train("--epochs", "3", "--log_every", "1", "--output", "unbroken")
+    lines = (tmp_path / "unbroken/metrics.jsonl").read_text().splitlines()
+    unbroken = [v["value"] for v in map(json.loads, lines) if v["tag"] == "train/lr"]
+    assert rates(tmp_path)[10:] == unbroken[10:] and rates(tmp_path)[9] != unbroken[9]
 
 
 def test_fewer_epochs_than_done_are_refused(train):
