@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -106,6 +107,7 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
         TrainConfig(**given)  # what is wrong with them is said before a look for the data
         if find_source(given.get("data", "auto")) is DIGITS:
             recipe = "digits"
+            given.pop("data", None)  # the recipe says so: no second look, which may find others
     values = read_recipe(recipe) if recipe else {}
     if args.config:
         values.update(read_yaml(args.config))
@@ -134,4 +136,8 @@ def run_command(
         print("error: stopped by the keyboard; run the same command to go on", file=sys.stderr)
         code = 130
     logging.shutdown()
+    try:
+        sys.stdout.flush()
+    except OSError:  # said above; Python would say it again, and end with 120
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)

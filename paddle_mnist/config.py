@@ -12,11 +12,30 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from paddle_mnist.errors import ConfigError
 
-Count = Annotated[int, Field(ge=1)]
-Names = Annotated[
-    tuple[str, ...],
-    BeforeValidator(lambda v: [n for n in v.split(",") if n] if isinstance(v, str) else v),
-]
+
+def _no_bool(value: Any) -> Any:
+    """pydantic takes true for 1."""
+    if isinstance(value, bool):
+        raise ValueError("input should be a number")
+    return value
+
+
+def _split(value: Any) -> Any:
+    """Names by comma, as a command line has them."""
+    if isinstance(value, str):
+        return [name.strip() for name in value.split(",") if name.strip()]
+    return value
+
+
+def _off(value: Any) -> Any:
+    """YAML reads a bare `off` as false."""
+    return "off" if value is False else value
+
+
+Number = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
+Whole = Annotated[int, BeforeValidator(_no_bool)]
+Count = Annotated[Whole, Field(ge=1)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 
 
 def _option(default, group: str, help: str, *, binds: bool):
@@ -43,29 +62,29 @@ class TrainConfig:
 
     epochs: Count = _option(5, "training", "passes over the training split", binds=True)
     batch_size: Count = _option(64, "training", "samples a step", binds=True)
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = _option(
+    seed: Annotated[Whole, Field(ge=0, lt=2**32)] = _option(
         1, "training", "decides initial weights and order of samples", binds=True
     )
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = _option(
+    label_smoothing: Annotated[Number, Field(ge=0, lt=1)] = _option(
         0.0, "training", "share of the label spread over all classes", binds=True
     )
 
     optimizer: Literal["sgd", "momentum", "adagrad", "adam", "adamw"] = _option(
         "momentum", "optimizer", "the optimizer", binds=True
     )
-    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = _option(
+    learning_rate: Annotated[Number, Field(gt=0)] = _option(
         0.1, "optimizer", "the rate; with one-cycle its peak", binds=True
     )
     lr_schedule: Literal["constant", "polynomial", "cosine", "onecycle"] = _option(
         "onecycle", "optimizer", "course of the rate, stepped every batch", binds=True
     )
-    end_lr: Annotated[float, Field(ge=0, allow_inf_nan=False)] = _option(
+    end_lr: Annotated[Number, Field(ge=0)] = _option(
         0.0, "optimizer", "the rate at the last step (constant: unused)", binds=True
     )
-    momentum: Annotated[float, Field(ge=0, lt=1)] = _option(
+    momentum: Annotated[Number, Field(ge=0, lt=1)] = _option(
         0.9, "optimizer", "momentum (optimizer momentum only)", binds=True
     )
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = _option(
+    weight_decay: Annotated[Number, Field(ge=0)] = _option(
         5e-4, "optimizer", "L2 coefficient; adamw: decoupled decay", binds=True
     )
     weight_decay_layers: Names = _option(
@@ -77,7 +96,7 @@ class TrainConfig:
     output: Optional[str] = _option(
         None, "run", "run directory (default: work/output/<recipe>)", binds=False
     )
-    resume: str = _option(
+    resume: Annotated[str, BeforeValidator(_off)] = _option(
         "auto", "run", "auto, off (start at step 0), or a checkpoint", binds=False
     )
     override: Names = _option(
@@ -140,6 +159,7 @@ _ADAPTERS: dict[str, TypeAdapter] = {}
 
 def _explain(name: str, value: Any, error: ValidationError) -> str:
     reason = error.errors()[0]["msg"]
+    reason = reason.removeprefix("Value error, ")
     reason = reason[0].lower() + reason[1:]
     near = difflib.get_close_matches(str(value), choices(name), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -23,11 +23,10 @@ def require_paddle() -> None:
         )
     try:
         importlib.import_module("paddle")
-    except ModuleNotFoundError as error:
-        if error.name != "paddle":
-            raise
-        raise DeviceError(f"PaddlePaddle is not installed.\n{INSTALL}") from error
-    except (ImportError, OSError, AttributeError) as error:  # a wheel that does not fit
+    except (ImportError, OSError, AttributeError) as error:
+        if getattr(error, "name", None) == "paddle":
+            raise DeviceError(f"PaddlePaddle is not installed.\n{INSTALL}") from error
+        # a wheel that does not fit this machine, this Python, or the packages beside it
         raise DeviceError(
             f"{both[0] if both else 'paddle'} is installed but cannot be imported on this "
             f"machine ({error}).\n{INSTALL}"

@@ -1,5 +1,6 @@
 """Exact loss and accuracy: sums over samples and counts, divided once."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Union
@@ -11,7 +12,7 @@ from paddle.nn import functional as F
 
 from paddle_mnist.data.arrays import CLASSES
 from paddle_mnist.data.dataset import BatchLoader, MnistDataset, epoch_batches
-from paddle_mnist.errors import DataError
+from paddle_mnist.errors import DataError, DivergedError
 from paddle_mnist.state import TrainState
 
 BATCH_SIZE = 500  # of an evaluation; decides speed and memory, not the result
@@ -62,7 +63,7 @@ def evaluate(model: nn.Layer, data: Union[MnistDataset, Callable, Iterable]) -> 
 
     data: a `MnistDataset`, a loader of it, or what `load_data` returns.
     The model is put in evaluation mode and given back as it was, layer by layer.
-    Raises DataError if there is nothing to evaluate.
+    Raises DataError if there is nothing to evaluate, DivergedError if the loss is not finite.
     """
     loader = BatchLoader(data, BATCH_SIZE) if isinstance(data, MnistDataset) else data
     loss_sum, labels, predictions = 0.0, [], []
@@ -80,6 +81,11 @@ def evaluate(model: nn.Layer, data: Union[MnistDataset, Callable, Iterable]) -> 
             layer.training = training
     if not labels:
         raise DataError("nothing to evaluate: the data has no batches; expected at least one")
+    if not math.isfinite(loss_sum):
+        raise DivergedError(
+            f"the model's loss is {loss_sum} on these images; expected a finite number: its "
+            "weights are broken; use an earlier checkpoint, or train with a lower learning_rate"
+        )
     labels, predictions = np.concatenate(labels), np.concatenate(predictions)
     return Evaluation(
         loss=loss_sum / len(labels),

@@ -103,7 +103,12 @@ class NoSchedule:
 
 
 def schedule_of(optimizer: paddle.optimizer.Optimizer) -> Union[lr.LRScheduler, NoSchedule]:
-    """The schedule an optimizer was built with."""
+    """The schedule an optimizer was built with. Raises ConfigError for a ReduceOnPlateau."""
     # Paddle has no public way to ask; its own hapi.Model reads this attribute too.
     schedule = optimizer._learning_rate
+    if isinstance(schedule, lr.ReduceOnPlateau):
+        raise ConfigError(
+            "the schedule is a ReduceOnPlateau, which is stepped with a metric; expected one that "
+            "is a function of the step"
+        )
     return schedule if isinstance(schedule, lr.LRScheduler) else NoSchedule()

@@ -2,9 +2,12 @@
 
 import logging
 import os
+import shlex
 import shutil
 import sys
 import time
+import uuid
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -22,7 +25,7 @@ from paddle_mnist.config import TrainConfig
 from paddle_mnist.data import Data, open_data
 from paddle_mnist.data.dataset import BatchLoader, MnistDataset
 from paddle_mnist.device import select_device
-from paddle_mnist.errors import ConfigError
+from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.evaluator import EpochEvaluator, evaluate
 from paddle_mnist.model import MNIST
 from paddle_mnist.optim import build_optimizer, build_schedule, cross_entropy
@@ -35,7 +38,7 @@ from paddle_mnist.writers import (
     LogWriter,
     ManyWriters,
     VisualDLWriter,
-    cut_jsonl,
+    log_to_console,
 )
 
 log = logging.getLogger("paddle_mnist")
@@ -79,6 +82,7 @@ def train_and_evaluate(config: TrainConfig, fresh: bool = False) -> Result:
     one's result is given back at once. fresh: move what is there aside and start over.
     Raises any PaddleMnistError.
     """
+    log_to_console()
     if int(os.environ.get("PADDLE_TRAINERS_NUM", "1")) > 1:
         raise ConfigError(
             "started as one of several processes; expected one: training is not distributed yet; "
@@ -88,6 +92,7 @@ def train_and_evaluate(config: TrainConfig, fresh: bool = False) -> Result:
     started = time.perf_counter()
     data = open_data(config.data)
     data_seconds = time.perf_counter() - started
+    parts = _build(config, data)  # what is wrong with the config is said before a file is touched
 
     with RunDirectory(config.output or DEFAULT_OUTPUT).opened(fresh) as run:
         counts = " / ".join(str(len(data[mode])) for mode in data.splits)
@@ -100,54 +105,78 @@ def train_and_evaluate(config: TrainConfig, fresh: bool = False) -> Result:
                 _say(result, run, config)
                 log.info("this run is finished; to train anew: --fresh, or another --output")
                 return result
-        run.write_config(config)
-        model, state = _train(config, data, run, checkpoint, device)
-        result = _result(config, data, model, state, device, data_seconds)
+        state = _resume(config, parts, checkpoint)
+        run.start_history(checkpoint)
+        run.write_config(config, data.location)
+        run.checkpoints.context.update(_context(config, data, device, run, checkpoint))
+        evaluator = EpochEvaluator(
+            MnistDataset("valid", data, config.eval_limit), config.eval_every_epochs, config.epochs
+        )
+        state = _train(config, parts, run, state, evaluator)
+        result = _result(config, data, parts.model, state, evaluator, device, data_seconds)
         run.write_result(asdict(result))
         _say(result, run, config)
         return result
 
 
-def _train(
-    config: TrainConfig,
-    data: Data,
-    run: RunDirectory,
-    checkpoint: Optional[Checkpoint],
-    device: str,
-) -> tuple[MNIST, TrainState]:
+@dataclass(frozen=True)
+class _Parts:
+    """What is trained, by what, on what."""
+
+    model: MNIST
+    loader: BatchLoader
+    schedule: paddle.optimizer.lr.LRScheduler
+    optimizer: paddle.optimizer.Optimizer
+
+
+def _build(config: TrainConfig, data: Data) -> _Parts:
     paddle.seed(config.seed)
     model = MNIST()
     train_set = MnistDataset("train", data, config.train_limit)
-    valid_set = MnistDataset("valid", data, config.eval_limit)
     loader = BatchLoader(train_set, config.batch_size, config.seed, config.shuffle)
-    total_steps = len(loader) * config.epochs
-    schedule = build_schedule(config, total_steps)
-    optimizer = build_optimizer(config, model, schedule)
+    schedule = build_schedule(config, len(loader) * config.epochs)
+    return _Parts(model, loader, schedule, build_optimizer(config, model, schedule))
 
-    state = TrainState()
-    if checkpoint:
-        load_checkpoint(checkpoint, model, optimizer)
-        state = checkpoint.state
-        if config.override:
-            schedule.step(state.step)  # the rate of the new schedule, not the one that was saved
-        log.info("resuming after epoch %d, from %s", state.epoch, checkpoint.path)
-    cut_jsonl(run.metrics, state.step)
 
+def _resume(config: TrainConfig, parts: _Parts, checkpoint: Optional[Checkpoint]) -> TrainState:
+    """The state to go on from, and with it the model, the optimizer and the schedule."""
+    if not checkpoint:
+        return TrainState()
+    state = checkpoint.state
+    if state.step != state.epoch * len(parts.loader):
+        raise ConfigError(
+            f"{checkpoint.path}: {state.step} steps in {state.epoch} epochs, but an epoch now has "
+            f"{len(parts.loader)}; expected as many as in the run: batch_size, train_limit and the "
+            "number of images cannot be overridden; choose another --output"
+        )
+    load_checkpoint(checkpoint, parts.model, parts.optimizer)
+    if config.override:
+        parts.schedule.step(state.step)  # the new schedule's rate, not the one that was saved
+    log.info("resuming after epoch %d, from %s", state.epoch, checkpoint.path)
+    return state
+
+
+def _train(
+    config: TrainConfig,
+    parts: _Parts,
+    run: RunDirectory,
+    state: TrainState,
+    evaluator: EpochEvaluator,
+) -> TrainState:
     writers = [
-        LogWriter(config.epochs, len(loader)),
+        LogWriter(config.epochs, len(parts.loader)),
         JsonlWriter(run.metrics),
-        BarWriter(total_steps),
+        BarWriter(len(parts.loader) * config.epochs),
     ]
     if config.visualdl:
         writers.append(VisualDLWriter(run.new_visualdl_folder()))
     writer = ManyWriters(writers)
-    run.checkpoints.context.update(_context(config, data, device))
     trainer = Trainer(
         run.weights,
-        model,
-        optimizer,
+        parts.model,
+        parts.optimizer,
         loss_fn=cross_entropy(config.label_smoothing),
-        evaluator=EpochEvaluator(valid_set, config.eval_every_epochs, config.epochs),
+        evaluator=evaluator,
         checkpointer=EpochCheckpointer(
             run.checkpoints, EveryEpochs(config.save_every_epochs, config.epochs)
         ),
@@ -156,10 +185,9 @@ def _train(
         log_every=config.log_every,
     )
     try:
-        trainer.train(loader, state.epoch, config.epochs)
+        return trainer.train(parts.loader, state.epoch, config.epochs)
     finally:
         writer.close()
-    return model, state
 
 
 def _versions() -> dict[str, str]:
@@ -170,9 +198,22 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _context(config: TrainConfig, data: Data, device: str) -> dict[str, Any]:
+def _context(
+    config: TrainConfig,
+    data: Data,
+    device: str,
+    run: RunDirectory,
+    checkpoint: Optional[Checkpoint],
+) -> dict[str, Any]:
     """What every manifest of the run binds beside its state."""
+    before = checkpoint.manifest if checkpoint else {}
+    if checkpoint and checkpoint.path.resolve().parent == run.checkpoints.folder.resolve():
+        run_id, parent = before.get("run_id"), before.get("parent")
+    else:  # a new run; with --resume PATH the child of another
+        run_id, parent = uuid.uuid4().hex, before.get("run_id")
     return {
+        "run_id": run_id,
+        "parent": parent,
         "config": config.binding(),
         "dataset": data.name,
         "data_hash": data.hash,
@@ -183,14 +224,16 @@ def _context(config: TrainConfig, data: Data, device: str) -> dict[str, Any]:
     }
 
 
-def _result(config, data, model, state, device, data_seconds) -> Result:
+def _result(config, data, model, state, evaluator, device, data_seconds) -> Result:
+    # where nothing was left to train, no validation came with it
+    valid = state.metrics or evaluator.after_epoch(state, model)
     found = evaluate(model, MnistDataset("eval", data, config.eval_limit))
     return Result(
         dataset=data.name,
         eval_acc=found.accuracy,
         eval_loss=found.loss,
-        valid_acc=state.metrics["valid/acc"],
-        valid_loss=state.metrics["valid/loss"],
+        valid_acc=valid["valid/acc"],
+        valid_loss=valid["valid/loss"],
         epochs=state.epoch,
         steps=state.step,
         params=sum(parameter.size for parameter in model.parameters()),
@@ -225,12 +268,13 @@ def dashboard_command(folder: Path) -> str:
     """
     beside = Path(sys.executable).with_name("visualdl")
     program = "visualdl" if shutil.which("visualdl") or not beside.exists() else str(beside)
-    return f"{program} --logdir {folder} --port 8080 --language en --disable-telemetry"
+    options = "--port 8080 --language en --disable-telemetry"
+    return f"{shlex.join([program, '--logdir', str(folder)])} {options}"
 
 
 def evaluate_checkpoint(
     checkpoint: str,
-    output: str = DEFAULT_OUTPUT,
+    output: Optional[str] = None,
     data: Optional[str] = None,
     split: str = "eval",
     device: str = "auto",
@@ -239,25 +283,38 @@ def evaluate_checkpoint(
 
     checkpoint: "latest" or "best" of the run at `output`, or the path of a checkpoint or of a bare
         `.pdparams`, such as the tutorial writes.
-    data: by default the run's, or "auto" where there is none.
-    Raises CheckpointError if it is missing, damaged or does not fit the net; DataError.
+    output: by default `work/output/default`, or `work/output/digits` where only that is.
+    data: by default the run's; "auto" for weights that are not a run's.
+    Raises CheckpointError if it is missing, damaged or does not fit the net; DataError, also when
+    the run's images are no longer found.
     """
-    run = RunDirectory(output)
-    path = Path(checkpoint)
-    if path.suffix == PARAMS and path.exists() and not path.with_suffix(".json").exists():
-        name, weights, trained_on = str(path), safe_load(path), None
-    else:
-        found = find_checkpoint(checkpoint, run)
-        name, weights = str(found.path.with_suffix(PARAMS)), found.load(PARAMS)
-        trained_on = found.manifest.get("data_hash")
-        owner = RunDirectory(found.path.parent.parent)
-        if data is None and owner.config.exists():
-            data = owner.read_config().data
+    name, weights, manifest, owner = _weights(checkpoint, output)
     device = select_device(device)
     model = MNIST()
     load_weights(model, weights, name)
-    images = open_data(data or "auto")
-    if trained_on not in (None, images.hash):
-        log.warning("%s was trained on other data than %s", name, images.source)
+    wanted = data or (owner.read_config().data if "config" in manifest else "auto")
+    images = open_data(wanted)
+    if not data and manifest.get("data_hash") not in (None, images.hash):
+        raise DataError(
+            f"{images.source}: other images than {name} was trained with; name the ones to "
+            "evaluate on with --data"
+        )
     report = evaluate(model, MnistDataset(split, images)).report()
     return {"checkpoint": name, "dataset": images.name, "split": split, **report}
+
+
+def _weights(
+    checkpoint: str, output: Optional[str]
+) -> tuple[str, dict[str, Any], Mapping[str, Any], RunDirectory]:
+    """The name and contents of weights, the manifest they belong to, and the run it is of."""
+    path = Path(checkpoint)
+    if path.suffix == PARAMS and path.exists() and not path.with_suffix(".json").exists():
+        owner = RunDirectory(path.parent)
+        newest = owner.checkpoints.all()[-1:]  # of a run's `mnist.pdparams`; else there is none
+        return str(path), safe_load(path), newest[0].manifest if newest else {}, owner
+    if output is None:
+        other = DEFAULT_OUTPUT.replace("default", "digits")
+        output = other if Path(other).exists() and not Path(DEFAULT_OUTPUT).exists() else None
+    found = find_checkpoint(checkpoint, RunDirectory(output or DEFAULT_OUTPUT))
+    owner = RunDirectory(found.path.parent.parent)
+    return str(found.path.with_suffix(PARAMS)), found.load(PARAMS), found.manifest, owner

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional, Union
 
-import yaml
 from filelock import FileLock, Timeout
 
 from paddle_mnist.checkpoint.store import PREFIX, Checkpoint, CheckpointStore, read_manifest
-from paddle_mnist.config import TrainConfig
+from paddle_mnist.config import TrainConfig, read_yaml
 from paddle_mnist.errors import CheckpointError, ConfigError, RunLockedError
 from paddle_mnist.files import write_atomically, writing
+from paddle_mnist.writers import cut_jsonl
 
 log = logging.getLogger("paddle_mnist")
 
@@ -24,7 +24,10 @@ class RunDirectory:
     """Names and rules of a run directory. Making one touches nothing on the disk."""
 
     def __init__(self, path: Union[str, Path]):
-        self.path = Path(path)
+        try:
+            self.path = Path(path).expanduser()
+        except RuntimeError as error:  # ~nobody
+            raise ConfigError(f"output is {path}; {error}; expected a folder") from error
         self.config = self.path / "config.yaml"
         self.metrics = self.path / "metrics.jsonl"
         self.result = self.path / "result.json"
@@ -78,8 +81,11 @@ class RunDirectory:
                 f"{self.path}: holds files but no config.yaml, so it is not a run's directory, and "
                 "--fresh leaves it alone; choose another --output"
             )
+        here = self.path.resolve()
+        if Path.cwd().is_relative_to(here):
+            raise ConfigError(f"{self.path}: is the current folder; --fresh cannot move it aside")
         number = 1
-        while (aside := self.path.with_name(f"{self.path.name}.{number}")).exists():
+        while (aside := self.path.parent / f"{here.name}.{number}").exists():
             number += 1
         with writing(aside):
             os.rename(self.path, aside)
@@ -91,7 +97,7 @@ class RunDirectory:
         Raises ConfigError, with a diff, if the configuration or the data would give another
         result than the run's so far, and CheckpointError if no checkpoint is whole.
         """
-        newest = self.checkpoints.newest()
+        newest = self.checkpoints.newest(set_aside=True)
         checkpoint = newest
         if config.resume == "off" and newest:
             raise ConfigError(
@@ -112,20 +118,31 @@ class RunDirectory:
             _must_agree(checkpoint, config, data_hash, self.path)
         return checkpoint
 
-    def write_config(self, config: TrainConfig) -> None:
-        """Write the configuration, but for what was said of this one start."""
-        lasting = dataclasses.replace(config, resume="auto", override=())
+    def write_config(self, config: TrainConfig, data_location: str) -> None:
+        """Write the configuration: data as they were found, and nothing said of this one start.
+
+        A result of fewer epochs, which a run that goes on had, is no longer its result.
+        """
+        with writing(self.result):
+            self.result.unlink(missing_ok=True)
+        lasting = dataclasses.replace(config, data=data_location, resume="auto", override=())
         write_atomically(self.config, lasting.as_yaml().encode())
 
     def read_config(self) -> TrainConfig:
         """The configuration of the run. Raises ConfigError."""
-        if not self.config.exists():
-            raise ConfigError(f"{self.path}: no config.yaml; expected the directory of a run")
-        values = yaml.safe_load(self.config.read_text(encoding="utf-8"))
-        return TrainConfig.from_mapping(values, origin=str(self.config))
+        return TrainConfig.from_mapping(read_yaml(self.config), origin=str(self.config))
+
+    def start_history(self, checkpoint: Optional[Checkpoint]) -> None:
+        """Cut `metrics.jsonl` at the checkpoint, having taken it over if that is another run's."""
+        if checkpoint and checkpoint.path.resolve().parent != self.checkpoints.folder.resolve():
+            theirs = RunDirectory(checkpoint.path.parent.parent).metrics
+            if theirs.exists():
+                write_atomically(self.metrics, theirs.read_bytes())
+        cut_jsonl(self.metrics, checkpoint.step if checkpoint else 0)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        write_atomically(self.result, (json.dumps(result, indent=1) + "\n").encode())
+        text = json.dumps(result, indent=1, allow_nan=False) + "\n"
+        write_atomically(self.result, text.encode())
 
     def read_result(self, checkpoint: Checkpoint) -> Optional[dict[str, Any]]:
         """The result of the run if it ended with this checkpoint."""
@@ -133,16 +150,19 @@ class RunDirectory:
             return None
         try:
             result = json.loads(self.result.read_text(encoding="utf-8"))
-        except ValueError as error:
-            log.warning("%s is damaged (%s); evaluating again", self.result, error)
+            return result if result["checkpoint"] == checkpoint.name else None
+        except (ValueError, TypeError, KeyError) as error:
+            log.warning("%s is damaged (%r); evaluating again", self.result, error)
             return None
-        return result if result.get("checkpoint") == checkpoint.name else None
 
     def new_visualdl_folder(self) -> Path:
         """A folder for this process alone: VisualDL reads only one file of each."""
-        with writing(self.visualdl):
-            self.visualdl.mkdir(exist_ok=True)
-        return self.visualdl / f"{len(list(self.visualdl.iterdir())) + 1:03}"
+        number = 1
+        while (folder := self.visualdl / f"{number:03}").exists():
+            number += 1
+        with writing(folder):
+            folder.mkdir(parents=True)
+        return folder
 
 
 def find_checkpoint(name: str, run: RunDirectory) -> Checkpoint:
@@ -159,6 +179,8 @@ def find_checkpoint(name: str, run: RunDirectory) -> Checkpoint:
             )
         return found
     path = Path(name)
+    if not path.name:
+        raise CheckpointError(f"checkpoint is {name!r}; expected latest, best, or a path")
     if path.suffix in (".pdparams", ".pdopt"):
         path = path.with_suffix("")
     return read_manifest(path if path.suffix == ".json" else path.with_name(f"{path.name}.json"))

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paddle_mnist.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class BatchSampler:
@@ -18,6 +20,10 @@ class BatchSampler:
     batch_size: int
     seed: int = 0
     shuffle: bool = True
+
+    def __post_init__(self):
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size is {self.batch_size}; expected at least 1")
 
     def __len__(self) -> int:
         """Batches an epoch."""

@@ -14,7 +14,7 @@ class TrainState:
     step: optimizer steps since the run began.
     samples: samples seen since the run began.
     train_seconds: time spent in training steps since the run began, over all its processes.
-    metrics: the newest validation's values by tag.
+    metrics: the values, by tag, of the evaluation after the newest epoch; none if none was due.
     """
 
     epoch: int = 0
@@ -23,11 +23,6 @@ class TrainState:
     samples: int = 0
     train_seconds: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Work on this epoch; the position stays if it is the one that was in work."""
-        if epoch != self.epoch:
-            self.epoch, self.position = epoch, 0
 
     def advance(self, samples: int) -> None:
         """One more step was done, on so many samples."""

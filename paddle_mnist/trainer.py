@@ -32,7 +32,7 @@ class Trainer:
     evaluator, checkpointer, writer: collaborators (`paddle_mnist.state` says what is asked of
         them). By default nothing is evaluated, every epoch is saved to `save_path`, and lines of
         the log go to the console.
-    state: where to go on; a new one starts at step 0.
+    state: where the first `train` goes on, inside an epoch too; by default each starts an epoch.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Trainer:
         self.checkpointer = checkpointer
         self.writer = writer
         self.state = state or TrainState()
+        self.going_on = state is not None
         self.log_every = log_every
         self.progress: Optional[Progress] = None
 
@@ -85,22 +86,20 @@ class Trainer:
             CheckpointStore(save_path), EveryEpochs(1, end_epoch)
         )
         for epoch in range(start_epoch, end_epoch):
-            self.train_epoch(train_datasets, epoch)
-            metrics = self.evaluator.after_epoch(self.state, self.model)
-            self.state.metrics.update(metrics)
-            writer.write(self.state, metrics)
+            self.train_epoch(train_datasets, epoch, start=self.state.position)
+            self.state.metrics = dict(self.evaluator.after_epoch(self.state, self.model))
+            writer.write(self.state, self.state.metrics)
             checkpointer.after_epoch(self.state, self.model, self.optimizer)
         self.save()
         return self.state
 
-    def train_epoch(self, datasets: Any, epoch: int) -> None:
-        """Train on every batch of one epoch, from the state's position in it on."""
+    def train_epoch(self, datasets: Any, epoch: int, start: int = 0) -> None:
+        """Train on the batches of one epoch, from number `start` on."""
         if self.progress is None:
             self._watch(datasets, epoch, epoch + 1)
         self.model.train()
-        self.state.begin_epoch(epoch)
-        batches = epoch_batches(datasets, epoch, start=self.state.position)
-        for batch in self.progress.timed(batches):
+        self.state.epoch, self.state.position = epoch, start
+        for batch in self.progress.timed(epoch_batches(datasets, epoch, start)):
             self.train_step(batch)
             self.state.advance(batch[1].shape[0])
             self.progress.after_step(self.state)
@@ -133,7 +132,8 @@ class Trainer:
         """Begin to keep figures of the steps; gives the writer that they go to."""
         steps = batches_an_epoch(loader)
         writer = self.writer or console_writer(end_epoch, steps)
-        if self.state.step == 0 and steps:
-            self.state.step = start_epoch * steps  # the epochs before were trained elsewhere
+        if not self.going_on:  # the epochs before were trained elsewhere, or by an earlier call
+            self.state = TrainState(epoch=start_epoch, step=start_epoch * (steps or 0))
+        self.going_on = False
         self.progress = Progress(writer, self.log_every, self.optimizer.get_lr)
         return writer

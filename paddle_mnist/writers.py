@@ -114,13 +114,13 @@ def cut_jsonl(path: Path, step: int) -> None:
     if not path.exists():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+    for line in path.read_bytes().splitlines(keepends=True):
         try:
-            if json.loads(line)["step"] <= step and line.endswith("\n"):
+            if json.loads(line)["step"] <= step and line.endswith(b"\n"):
                 kept.append(line)
-        except ValueError:
+        except (ValueError, TypeError, KeyError):
             log.warning("%s: dropping a torn line, %.60r", path, line)
-    write_atomically(path, "".join(kept).encode())
+    write_atomically(path, b"".join(kept))
 
 
 class VisualDLWriter:
@@ -183,8 +183,13 @@ class _TqdmHandler(logging.StreamHandler):
     """Prints lines above a progress bar instead of through it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        tqdm.write(self.format(record), file=self.stream)
-        self.flush()
+        try:
+            tqdm.write(self.format(record), file=self.stream)
+            self.flush()
+        except OSError as error:  # a full disk, or the reader of a pipe is gone
+            raise OutputError(
+                f"the console: cannot write ({error.strerror}); run the same command again to go on"
+            ) from error
 
 
 def log_to_console(stream=None) -> None:

@@ -13,7 +13,7 @@ from paddle_mnist.checkpoint.checkpointer import EpochCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint, load_weights
 from paddle_mnist.checkpoint.policy import EveryEpochs
 from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, CheckpointStore, read_manifest
-from paddle_mnist.errors import CheckpointError, OutputError
+from paddle_mnist.errors import CheckpointError, DivergedError, OutputError
 from paddle_mnist.state import TrainState
 
 OPTIMIZERS = {
@@ -176,7 +176,7 @@ def test_state_of_another_optimizer_is_refused_with_a_diff(store, saved, loaded,
 def test_order_is_by_step_not_by_name(store, bytes_of):
     for epoch in (11, 10, 3):  # as strings, "epoch9" comes after "epoch10"
         store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch))
-    assert [c.name for c in store.list()] == ["mnist_epoch2", "mnist_epoch9", "mnist_epoch10"]
+    assert [c.name for c in store.all()] == ["mnist_epoch2", "mnist_epoch9", "mnist_epoch10"]
     assert store.newest().name == "mnist_epoch10"
 
 
@@ -194,7 +194,7 @@ def test_files_without_a_manifest_are_no_checkpoint(store, bytes_of):
     store.commit("mnist_epoch0", bytes_of, state_of(1))
     (store.folder / "mnist_epoch1.pdparams").write_bytes(b"torn")
     (store.folder / ".mnist_epoch1.pdopt.part").write_bytes(b"torn")
-    assert [c.name for c in store.list()] == ["mnist_epoch0"]
+    assert [c.name for c in store.all()] == ["mnist_epoch0"]
 
 
 def _flip(path, at=0.5):
@@ -230,9 +230,15 @@ def test_damaged_checkpoint_is_set_aside_and_the_one_before_used(store, bytes_of
     for epoch in (1, 2):
         store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch))
     DAMAGE[name](store.folder / "mnist_epoch1")
-    assert store.newest().name == "mnist_epoch0"
-    assert (store.folder / "quarantine" / "mnist_epoch1.json").exists()
-    assert not list(store.folder.glob("mnist_epoch1*"))
+    there = sorted(path.name for path in store.folder.iterdir())
+    assert store.newest().name == "mnist_epoch0"  # one who only reads moves nothing
+    assert there == sorted(path.name for path in store.folder.iterdir())
+    for number in (1, 2):  # damaged, trained again, and damaged again
+        assert store.newest(set_aside=True).name == "mnist_epoch0"
+        assert (store.folder / f"quarantine/mnist_epoch1.{number}/mnist_epoch1.json").exists()
+        assert not list(store.folder.glob("mnist_epoch1*"))
+        store.commit("mnist_epoch1", bytes_of, state_of(2))
+        DAMAGE[name](store.folder / "mnist_epoch1")
 
 
 def test_files_of_two_checkpoints_do_not_mix(store, bytes_of):
@@ -249,7 +255,7 @@ def test_damage_never_means_a_start_from_zero(store, bytes_of):
     (store.folder / "mnist_epoch0.pdopt").unlink()
     for _ in range(2):  # the second time only the quarantine tells
         with pytest.raises(CheckpointError, match="no checkpoint is whole"):
-            store.newest()
+            store.newest(set_aside=True)
 
 
 def test_a_commit_that_fails_half_way_is_not_there(store, bytes_of):
@@ -268,7 +274,7 @@ def test_a_commit_over_an_old_one_of_its_name_never_mixes_the_two(store, bytes_o
     (store.folder / "mnist_epoch1.pdopt").mkdir()  # in the way of the second file
     with pytest.raises(OutputError):
         store.commit("mnist_epoch1", {**bytes_of, PARAMS: b"new"}, state_of(2))
-    assert [c.name for c in store.list()] == ["mnist_epoch0"]
+    assert [c.name for c in store.all()] == ["mnist_epoch0"]
 
 
 def test_manifest_binds_its_context(store, bytes_of):
@@ -278,6 +284,17 @@ def test_manifest_binds_its_context(store, bytes_of):
     assert (manifest["data_hash"], manifest["optimizer"]) == ("abc", "Adam")
     assert manifest["state"] == state_of(1).as_dict()
     assert manifest["files"]["mnist_epoch0.pdparams"]["size"] == len(bytes_of[PARAMS])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_never_saved(store, value):
+    built = build()
+    save(store, built, 1)
+    with paddle.no_grad():
+        built[0].conv2.bias[3] = value
+    with pytest.raises(DivergedError, match=r"conv2\.bias is no longer finite after epoch 2"):
+        save(store, built, 2)
+    assert [c.name for c in store.all()] == ["mnist_epoch0"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The configuration: what is wrong is named in one line; what is right survives YAML."""
 
+import re
 import sys
 
 import pytest
@@ -37,6 +38,8 @@ BAD_VALUES = {
     ("shuffle", "maybe"): "boolean",
     ("train_limit", 0): "greater than or equal to 1",
     ("override", "epoch"): "did you mean 'epochs'?",
+    ("epochs", True): "should be a number",
+    ("learning_rate", True): "should be a number",
     ("end_lr", 5): "expected at most the learning_rate",
 }
 
@@ -68,6 +71,14 @@ def test_bad_value_is_named(field, value):
 def test_config_survives_yaml(values):
     config = TrainConfig(**values)
     assert TrainConfig.from_mapping(yaml.safe_load(config.as_yaml())) == config
+
+
+def test_values_as_yaml_and_a_command_line_write_them():
+    config = TrainConfig(
+        **yaml.safe_load("{resume: off, learning_rate: 1e-3, weight_decay_layers: 'conv1, fc,'}")
+    )
+    assert config.resume == "off" and config.learning_rate == 0.001
+    assert config.weight_decay_layers == ("conv1", "fc")
 
 
 def test_config_cannot_be_changed():
@@ -132,6 +143,7 @@ def test_run_directory_is_named_by_the_recipe(tmp_path, argv, output):
 def test_without_mnist_or_recipe_the_recipe_is_digits(tiny):
     assert parse("--epochs", "2").data == "digits"
     assert parse("--epochs", "2").batch_size == read_recipe("digits")["batch_size"]
+    assert parse("--data", "auto").data == "digits"  # found once, and not looked for again
     assert parse("--recipe", "default").data == "auto"
     assert parse("--data_url", str(tiny)).batch_size == TrainConfig().batch_size
 
@@ -194,4 +206,4 @@ def test_help_lists_every_field_and_needs_no_paddle(tool):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert all(f"--{name} " in done.stdout for name in FIELDS)
+    assert all(re.search(rf"--{name}[ ,]", done.stdout) for name in FIELDS)

@@ -331,6 +331,39 @@ def test_download_fetches_checks_and_keeps(elsewhere, served, good_idx, monkeypa
     assert sorted(p.name for p in folder.glob("*.gz")) == sorted(f"{n}.gz" for n in sums)
 
 
+def test_folder_named_mnist_is_not_mnist(tmp_path, good_idx):
+    for name in ("mnist", "digits"):
+        folder = shutil.copytree(good_idx, tmp_path / name)
+        assert open_data(str(folder)).name == f"other files ({folder})"
+
+
+@pytest.mark.parametrize("data", ["~nobody_of_this_name/x", "x" * 300, "a\0b"])
+def test_path_that_cannot_be_is_named(data):
+    with pytest.raises(DataError, match="expected"):
+        find_source(data)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx"]
+)
+def test_server_that_breaks_off_is_done_without(elsewhere, monkeypatch, answer, caplog):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            connection, _ = server.accept()
+            connection.recv(9999)
+            connection.sendall(answer)
+            connection.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        monkeypatch.setenv("PADDLE_MNIST_URL", f"http://127.0.0.1:{server.getsockname()[1]}/")
+        log = logging.getLogger("paddle_mnist")
+        log.addHandler(caplog.handler)
+        assert find_source().name == "digits"
+        log.removeHandler(caplog.handler)
+        assert "no connection within" not in caplog.text
+
+
 def test_download_of_something_else_is_thrown_away(elsewhere, served, monkeypatch):
     monkeypatch.setenv("PADDLE_MNIST_URL", served)
     assert find_source().name == "digits"  # the real MD5s do not match what is served

@@ -40,6 +40,15 @@ def test_limit_keeps_the_first(tiny):
     assert len(MnistDataset("train", str(tiny), limit=10**6)) == SIZES["train"]
 
 
+def test_path_for_the_data_and_limits_that_are_none(tiny):
+    assert len(MnistDataset("train", tiny)) == SIZES["train"]
+    for limit in (0, -3):
+        with pytest.raises(ConfigError, match=f"limit is {limit}"):
+            MnistDataset("train", str(tiny), limit)
+    with pytest.raises(ConfigError, match="batch_size is 0"):
+        BatchLoader(MnistDataset("train", tiny), 0)
+
+
 def test_mode_that_is_none_is_named(tiny):
     with pytest.raises(DataError, match="mode is 'Train'; expected one of train, valid, eval"):
         MnistDataset("Train", str(tiny))

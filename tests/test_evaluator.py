@@ -6,7 +6,7 @@ import pytest
 
 from paddle_mnist import MNIST, MnistDataset, evaluate, load_data
 from paddle_mnist.data.dataset import BatchLoader
-from paddle_mnist.errors import DataError
+from paddle_mnist.errors import DataError, DivergedError
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +75,13 @@ def test_report_adds_up(model, dataset):
         assert row["support"] == there
         assert row["recall"] == pytest.approx(right / there if there else 0)
         assert row["precision"] == pytest.approx(right / taken if taken else 0)
+
+
+def test_a_model_whose_loss_is_not_finite_is_said(dataset):
+    model = MNIST()
+    model.fc.bias.set_value(paddle.full([10], float("nan")))
+    with pytest.raises(DivergedError, match="loss is nan on these images"):
+        evaluate(model, dataset)
 
 
 def test_nothing_to_evaluate_is_said(model):

@@ -64,6 +64,12 @@ def test_schedule_of_an_optimizer():
     assert isinstance(schedule_of(paddle.optimizer.SGD(0.1, parameters)), NoSchedule)
 
 
+def test_schedule_that_wants_a_metric_is_refused():
+    schedule = paddle.optimizer.lr.ReduceOnPlateau(0.1)
+    with pytest.raises(ConfigError, match="ReduceOnPlateau"):
+        schedule_of(paddle.optimizer.SGD(schedule, nn.Linear(1, 1).parameters()))
+
+
 # One parameter, three steps of the textbook's formula on given gradients.
 GRADIENTS = [0.5, -0.2, 0.1]
 

@@ -30,7 +30,11 @@ def room_of(module: str) -> str:
 
 def imports(path: Path):
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("paddle_mnist."):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            raise AssertionError(f"{path}: a relative import; write the whole name")
+        if isinstance(node, ast.ImportFrom) and node.module == "paddle_mnist":
+            yield from (paddle_mnist._PUBLIC[name.name] for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("paddle_mnist."):
             yield node.module
         elif isinstance(node, ast.Import):
             yield from (n.name for n in node.names if n.name.startswith("paddle_mnist."))

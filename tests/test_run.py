@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -241,6 +242,34 @@ def test_override_of_the_epochs_follows_the_new_schedule(train, tmp_path):
     assert rates(tmp_path)[10:] == unbroken[10:] and rates(tmp_path)[9] != unbroken[9]
 
 
+def test_override_that_changes_the_steps_of_an_epoch_is_refused(train):
+    train("--epochs", "1")
+    args = ("--epochs", "2", "--batch_size", "64", "--override", "epochs,batch_size")
+    error = train(*args, expect=2).stderr
+    assert "10 steps in 1 epochs, but an epoch now has 5" in error
+
+
+def test_fewer_epochs_may_end_a_run_where_it_stands(train, tmp_path, tiny):
+    """Stopped after two epochs of which none was evaluated, and then declared finished."""
+    process = start(tmp_path, tiny, "--epochs", "40", "--eval_every_epochs", "40")
+    wait_for(tmp_path / RUN / "checkpoints/mnist_epoch1.json", process)
+    process.kill()
+    process.wait()
+    done = len(list((tmp_path / RUN / "checkpoints").glob("*.json")))
+    train("--epochs", str(done), "--override", "epochs")
+    result = json.loads((tmp_path / RUN / "result.json").read_text())
+    assert result["epochs"] == done and 0 < result["valid_acc"] <= 1
+
+
+def test_result_of_fewer_epochs_does_not_stand_while_a_run_goes_on(train, tmp_path, tiny):
+    train("--epochs", "1")
+    process = start(tmp_path, tiny, "--epochs", "40", "--override", "epochs")
+    wait_for(tmp_path / RUN / "checkpoints/mnist_epoch1.json", process)
+    process.kill()
+    process.wait()
+    assert not (tmp_path / RUN / "result.json").exists()
+
+
 def test_fewer_epochs_than_done_are_refused(train):
     train("--epochs", "2")
     error = train("--epochs", "1", "--override", "epochs", expect=2).stderr
@@ -266,6 +295,18 @@ def test_fresh_leaves_a_folder_alone_that_is_no_run(train, tmp_path):
     assert (tmp_path / "letters/to.txt").exists()
 
 
+def test_fresh_with_a_bad_option_moves_nothing(train, tmp_path):
+    train("--epochs", "1")
+    train("--fresh", "--weight_decay_layers", "nope", expect=2)
+    assert (tmp_path / RUN / "result.json").exists()
+    assert not (tmp_path / f"{RUN}.1").exists()
+
+
+def test_fresh_of_the_current_folder_is_refused(train, tmp_path):
+    train("--epochs", "1", "--output", ".")
+    assert "is the current folder" in train("--output", ".", "--fresh", expect=2).stderr
+
+
 def test_config_of_a_run_is_to_be_used_again(train, tool, tmp_path):
     train("--epochs", "1", "--override", "epochs", "--seed", "4")
     config = (tmp_path / RUN / "config.yaml").read_text()
@@ -288,7 +329,12 @@ def test_resume_off_and_resume_from_a_path(train, tmp_path, finished):
         assert one.read_bytes() == (finished / RUN / "mnist.pdparams").read_bytes()
     # the same command again
     assert "this run is finished" in train("--resume", first, "--output", "there").stdout
-    assert "No such file" in train("--resume", "nope", "--output", "x", expect=4).stderr
+    manifest = json.loads((tmp_path / "there/checkpoints/mnist_epoch2.json").read_text())
+    first_manifest = json.loads((tmp_path / f"{first}.json").read_text())
+    assert manifest["parent"] == first_manifest["run_id"] != manifest["run_id"]
+    assert metrics(tmp_path, "there") == metrics(finished)
+    for name in ("nope", ".", ""):
+        assert train("--resume", name, "--output", "x", expect=4).stderr.count("\n") == 1
 
 
 def test_same_images_in_another_form_are_the_same_data(train, tmp_path):
@@ -362,6 +408,54 @@ def test_diverged_training_names_the_step_and_ends_with_6(train):
     assert "the loss is" in error and "at epoch 1, step" in error and error.count("\n") == 1
 
 
+def test_diverged_at_the_last_step_is_no_success(train, tmp_path):
+    """The loss is taken before the step that breaks the weights; no later one is there to tell."""
+    error = train(
+        *("--learning_rate", "1e38", "--optimizer", "sgd", "--lr_schedule", "constant"),
+        *("--train_limit", "32", "--epochs", "1"),
+        expect=6,
+    ).stderr
+    assert "expected a finite number" in error and error.count("\n") == 1
+    assert not list((tmp_path / RUN / "checkpoints").glob("*.json"))
+    assert not (tmp_path / RUN / "result.json").exists()
+
+
+@pytest.mark.parametrize("content", ["[]", "5", '{"checkpoint": "mnist_epoch2"', "{}"])
+def test_damaged_result_is_made_again(train, tmp_path, finished, content):
+    train()
+    (tmp_path / RUN / "result.json").write_text(content)
+    train()
+    same_end(tmp_path, finished)
+
+
+def test_console_that_takes_no_more_stops_and_the_run_goes_on(train, tmp_path, tiny, finished):
+    command = [sys.executable, str(ROOT / "tools/train.py"), *SMALL, "--data", str(tiny)]
+    for target in ("> /dev/full", "| head -2"):
+        done = subprocess.run(
+            ["bash", "-c", f"set -o pipefail; {shlex.join(command)} {target}"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 7, done.stderr
+        assert done.stderr.startswith("error: the console: cannot write")
+        assert done.stderr.count("\n") == 1
+    train()
+    same_end(tmp_path, finished)
+
+
+def test_library_call_logs_like_the_command(tmp_path, tiny):
+    program = (
+        "from paddle_mnist import TrainConfig, train_and_evaluate\n"
+        f"train_and_evaluate(TrainConfig(data={str(tiny)!r}, epochs=1, output='run'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert "epoch 1/1" in done.stdout
+    assert "epoch 1/1" in (tmp_path / "run/train.log").read_text()
+
+
 @pytest.mark.parametrize(
     ("device", "said"),
     [("gpu:0", "built without GPU"), ("tpu", "expected auto, cpu"), ("gpu:x", "expected auto")],
@@ -403,11 +497,7 @@ def test_one_of_several_processes_is_refused(train):
 def test_eval_gives_the_runs_result(tool, finished):
     result = json.loads((finished / RUN / "result.json").read_text())
     for checkpoint in ("latest", f"{RUN}/mnist.pdparams", f"{RUN}/checkpoints/mnist_epoch2"):
-        args = ("--checkpoint", checkpoint, "--json")
-        data = ("--data", "tiny.json.gz") if checkpoint.endswith("mnist.pdparams") else ()
-        if data:
-            write_json(finished / "tiny.json.gz", tiny_splits())
-        report = json.loads(tool("eval", *args, *data, cwd=finished).stdout)
+        report = json.loads(tool("eval", "--checkpoint", checkpoint, "--json", cwd=finished).stdout)
         assert report["accuracy"] == result["eval_acc"]
         assert report["loss"] == result["eval_loss"]
         assert report["count"] == 70 == sum(map(sum, report["confusion_matrix"]))
@@ -439,6 +529,8 @@ def test_eval_prints_a_table(tool, finished):
         (["-k", "other.pdparams"], 4, "does not fit the model"),
         (["--split", "test"], 2, "invalid choice"),
         (["--data", "nope"], 3, "nope: no such file"),
+        (["-k", ""], 4, "expected latest, best, or a path"),
+        (["-k", "."], 4, "expected latest, best, or a path"),
     ],
 )
 def test_eval_names_what_is_wrong(tool, finished, args, code, said):
@@ -447,6 +539,32 @@ def test_eval_names_what_is_wrong(tool, finished, args, code, said):
     (finished / "bad.pdparams").write_bytes(b"hello")
     paddle.save({"w": paddle.ones([2])}, str(finished / "other.pdparams"))
     assert said in tool("eval", *args, cwd=finished, expect=code).stderr
+
+
+def test_eval_never_takes_other_images_than_the_runs(tool, tmp_path, tiny):
+    """Trained on what the environment named; then that is gone, or names something else."""
+    path = write_json(tmp_path / "mine.json.gz", tiny_splits())
+    small = ("--recipe", "default", "--epochs", "1", "--visualdl", "false")
+    tool("train", *small, PADDLE_MNIST_DATA=str(path))
+    assert json.loads(tool("eval", "--json").stdout)["dataset"] == "mine.json.gz"
+    write_json(path, tiny_splits(seed=5))
+    assert "other images than" in tool("eval", expect=3).stderr
+    path.unlink()
+    assert "mine.json.gz: no such file" in tool("eval", expect=3).stderr
+    assert json.loads(tool("eval", "--json", "--data", tiny).stdout)["dataset"] == "tiny.json.gz"
+
+
+def test_eval_of_tutorial_files_beside_a_config_of_somebody_else(tool, tmp_path, tiny):
+    import paddle
+
+    from paddle_mnist import MNIST
+
+    (tmp_path / "config.yaml").write_text("my: own")
+    (tmp_path / "checkpoint").mkdir()
+    paddle.save(MNIST().state_dict(), str(tmp_path / "checkpoint/mnist_epoch0.pdparams"))
+    args = ("-k", "checkpoint/mnist_epoch0.pdparams", "--data", tiny, "--json")
+    assert json.loads(tool("eval", *args).stdout)["count"] == 70
+    assert json.loads(tool("eval", *args[:2], "--json").stdout)["dataset"] == "digits"
 
 
 # ------------------------------------------------------------------ digits
@@ -465,3 +583,4 @@ def test_plain_command_without_mnist_trains_on_digits_and_says_so(tool, tmp_path
         (tmp_path / "work/output/digits/checkpoints/mnist_epoch0.json").read_text()
     )
     assert manifest["dataset"] == "digits"
+    assert json.loads(tool("eval", "--json").stdout)["accuracy"] == result["eval_acc"]

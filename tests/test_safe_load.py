@@ -57,6 +57,16 @@ def test_state_dicts_come_back_bit_for_bit(tmp_path, protocol):
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
+def test_state_dicts_inside_a_dictionary(protocol):
+    model, optimizer = trained()
+    both = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}
+    buffer = io.BytesIO()
+    paddle.save(both, buffer, protocol=protocol)
+    found = safe_loads(buffer.getvalue())
+    assert equal(found["model"], dict(both["model"])) and found["epoch"] == 3
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4])
 @pytest.mark.parametrize(
     "dtype", ["bool", "int8", "uint8", "int32", "int64", "float16", "float32", "float64"]
 )

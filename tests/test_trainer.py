@@ -10,6 +10,7 @@ import pytest
 from make import tiny_splits, write_json
 
 from paddle_mnist import MNIST, BatchLoader, MnistDataset, Trainer
+from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError, DivergedError, OutputError
 from paddle_mnist.state import TrainState
 
@@ -195,6 +196,34 @@ def test_a_trainer_may_be_used_again(tiny, tmp_path):
     names = [sorted(p.name for p in (tmp_path / f).glob("*.pdparams")) for f in ("first", "second")]
     assert names == [["mnist_epoch0.pdparams"], ["mnist_epoch1.pdparams", "mnist_epoch2.pdparams"]]
     assert (trainer.state.epoch, trainer.state.step) == (3, 9)
+
+
+def test_an_interrupted_epoch_is_trained_whole_when_begun_again(tiny, tmp_path):
+    class Interrupted(MNIST):
+        steps = 0
+
+        def forward(self, *args):
+            self.steps += 1
+            if self.steps == 2:
+                raise KeyboardInterrupt
+            return super().forward(*args)
+
+    trainer, loader = make(tiny, tmp_path, model=Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train(loader, 0, 1, tmp_path / "c")
+    state = trainer.train(loader, 0, 1, tmp_path / "c")
+    assert (state.step, state.samples) == (3, 70)
+
+
+def test_metrics_of_a_checkpoint_are_of_its_own_weights(tiny, tmp_path):
+    class EveryOther:
+        def after_epoch(self, state, model):
+            return {} if state.epoch % 2 else {"valid/acc": state.epoch / 10}
+
+    trainer, loader = make(tiny, tmp_path, evaluator=EveryOther())
+    trainer.train(loader, 0, 4, tmp_path / "c")
+    found = {c.name: c.state.metrics for c in CheckpointStore(tmp_path / "c").all()}
+    assert list(found.values()) == [{}, {"valid/acc": 0.2}, {}, {"valid/acc": 0.4}]
 
 
 def test_epoch_by_epoch_as_in_the_tutorial(tiny, tmp_path, monkeypatch):

@@ -82,6 +82,13 @@ def test_jsonl_has_one_object_a_line_and_no_speeds(tmp_path):
     writer.close()
 
 
+def test_cutting_drops_lines_that_are_none_of_ours(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'5\n{}\n[1]\n\xff\n{"step": "x"}\n{"step": 1}\n')
+    cut_jsonl(path, 9)
+    assert path.read_bytes() == b'{"step": 1}\n'
+
+
 @pytest.mark.parametrize(("step", "left"), [(0, []), (5, [5]), (9, [5, 9]), (99, [5, 9, 12])])
 def test_cutting_keeps_what_lies_before_and_drops_a_torn_line(tmp_path, step, left):
     path = tmp_path / "metrics.jsonl"

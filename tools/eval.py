@@ -18,7 +18,7 @@ def main(argv) -> None:
         help="latest, best, a checkpoint of a run, or a bare .pdparams [latest]",
     )
     parser.add_argument(
-        "--output", default="work/output/default", metavar="RUN", help="run directory [%(default)s]"
+        "--output", metavar="RUN", help="run directory [work/output/default, else .../digits]"
     )
     parser.add_argument("--data", help="auto, digits, or a file or folder [the run's]")
     parser.add_argument("--split", default="eval", choices=MODES, help="[eval]")

@@ -121,6 +121,10 @@ def _no_bytes() -> bytes:
     return b""
 
 
+def _ordered() -> dict:
+    return {}
+
+
 def _named_tensor(pair: tuple) -> tuple:
     return tuple(pair)
 
@@ -136,6 +140,7 @@ _CALLS: dict[str, Any] = {
     "numpy ndarray": _NDARRAY,
     "numpy dtype": _Dtype,
     "_codecs encode": _encoded,
+    "collections OrderedDict": _ordered,  # a state_dict inside another dictionary
     **dict.fromkeys(("__builtin__ bytes", "builtins bytes"), _no_bytes),
     **dict.fromkeys(("__builtin__ tuple", "builtins tuple"), _named_tensor),
 }

@@ -138,48 +138,63 @@ class CheckpointStore:
             **(more or {}),
         }
         sync_folder(self.folder)
-        write_atomically(path, json.dumps(manifest, indent=1).encode())
+        write_atomically(path, json.dumps(manifest, indent=1, allow_nan=False).encode())
         sync_folder(self.folder)
         return Checkpoint(path, manifest)
 
-    def list(self) -> list[Checkpoint]:
-        """The checkpoints, oldest first, by step. A damaged manifest is set aside, and named."""
-        found = []
+    def all(self) -> list[Checkpoint]:
+        """The checkpoints with a readable manifest, oldest first, by step. Moves nothing."""
+        return self._read()[0]
+
+    def _read(self) -> tuple[list[Checkpoint], list[tuple[Path, CheckpointError]]]:
+        """The checkpoints, by step, and the manifests that cannot be read, with the reason."""
+        found, unreadable = [], []
         for path in sorted(self.folder.glob(f"{PREFIX}_*.json")):
             try:
                 found.append(read_manifest(path))
             except CheckpointError as error:
-                self._set_aside(path, error)
-        return sorted(found, key=lambda checkpoint: checkpoint.step)
+                unreadable.append((path, error))
+        return sorted(found, key=lambda checkpoint: checkpoint.step), unreadable
 
-    def newest(self) -> Optional[Checkpoint]:
+    def newest(self, set_aside: bool = False) -> Optional[Checkpoint]:
         """The newest checkpoint that verifies; None in a folder that never held one.
 
-        Damaged ones are moved to `quarantine/` and named. Raises CheckpointError if there are
-        some and none is whole: a training never starts anew because of damage.
+        Damaged ones that are newer are named, and moved to `quarantine/` if `set_aside`, which is
+        for the one writer of the folder. Raises CheckpointError if there are some and none is
+        whole: a training never starts anew because of damage.
         """
-        for checkpoint in reversed(self.list()):
+        found, damaged = self._read()
+        whole = None
+        while found and not whole:
             try:
-                checkpoint.verify()
-                return checkpoint
+                found[-1].verify()
+                whole = found[-1]
             except CheckpointError as error:
-                self._set_aside(checkpoint.path, error)
-        if (self.folder / QUARANTINE).exists():
+                damaged.append((found.pop().path, error))
+        for path, reason in damaged:
+            log.warning("damaged checkpoint: %s", reason)
+            if set_aside:
+                self._set_aside(path)
+        if not whole and (damaged or (self.folder / QUARANTINE).exists()):
             raise CheckpointError(
-                f"{self.folder}: no checkpoint is whole; the damaged ones are in {QUARANTINE}/; "
-                "put a good one back, or start over with --fresh"
+                f"{self.folder}: no checkpoint is whole; put a good one back, or start over with "
+                "--fresh"
             )
-        return None
+        return whole
 
     def best(self, tag: str = "valid/acc") -> Optional[Checkpoint]:
         """The checkpoint with the highest value of a metric, the earliest of equals."""
-        scored = [c for c in self.list() if tag in c.manifest["state"]["metrics"]]
+        scored = [c for c in self.all() if tag in c.manifest["state"]["metrics"]]
         return max(scored, key=lambda c: c.manifest["state"]["metrics"][tag], default=None)
 
-    def _set_aside(self, manifest: Path, reason: CheckpointError) -> None:
+    def _set_aside(self, manifest: Path) -> None:
+        """Move a checkpoint's files to a folder of their own in `quarantine/`."""
         quarantine = self.folder / QUARANTINE
-        log.warning("damaged checkpoint, moved to %s: %s", quarantine, reason)
-        with writing(quarantine):
-            quarantine.mkdir(exist_ok=True)
+        number = 1
+        while (target := quarantine / f"{manifest.stem}.{number}").exists():
+            number += 1
+        with writing(target):
+            target.mkdir(parents=True)
             for path in sorted(self.folder.glob(f"{manifest.stem}.*")):
-                os.replace(path, quarantine / path.name)
+                os.replace(path, target / path.name)
+        log.warning("moved to %s", target)

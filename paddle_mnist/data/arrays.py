@@ -46,11 +46,13 @@ class Data:
     """The three splits of one source, and what they are called.
 
     name: "mnist" for the real one, "digits" for the embedded one, else the file's or folder's.
+    source: where they come from, for people; location: for `data=` to find them again.
     hash: SHA-256 of the images and labels, hex; the same for every form they come in.
     """
 
     name: str
     source: str
+    location: str
     hash: str
     splits: Mapping[str, Split]
 

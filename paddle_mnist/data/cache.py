@@ -40,15 +40,20 @@ def open_data(data: str = "auto") -> Data:
     source = find_source(data)
     if source is DIGITS:  # quicker made than cached
         splits = source.read()
-        return Data(DIGITS.name, str(source), data_hash(splits), splits)
+        return Data(DIGITS.name, str(source), source.location, data_hash(splits), splits)
     try:
         key = _source_hash(source)
     except OSError as error:
         raise DataError(f"{error.filename}: {error.strerror}; expected a readable file") from error
     folder = cache_folder() / f"v{VERSION}-{key[:32]}"
     splits, digest = _open(folder) or _build(folder, source)
-    name = "mnist" if digest == MNIST_HASH else source.name
-    return Data(name, str(source), digest, splits)
+    if digest == MNIST_HASH:
+        name = "mnist"
+    elif source.name in ("mnist", DIGITS.name):  # a file's or folder's name proves nothing
+        name = f"other files ({source})"
+    else:
+        name = source.name
+    return Data(name, str(source), source.location, digest, splits)
 
 
 def _source_hash(source: Source) -> str:

@@ -1,6 +1,7 @@
 """`MnistDataset` and the ways to take batches from it."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -21,18 +22,20 @@ class MnistDataset(paddle.io.Dataset):
     limit: keep the first so many images only.
 
     Item i is (image, label): float32 [1, 28, 28] in 0..1 and int64 [1].
-    Raises DataError.
+    Raises DataError, and ConfigError for a limit below 1.
     """
 
     def __init__(
         self,
         mode: str = "train",
-        data: Union[str, Data] = "auto",
+        data: Union[str, Path, Data] = "auto",
         limit: Optional[int] = None,
     ):
         super().__init__()
-        if isinstance(data, str):
-            data = open_data(data)
+        if not isinstance(data, Data):
+            data = open_data(str(data))
+        if limit is not None and limit < 1:
+            raise ConfigError(f"limit is {limit}; expected at least 1, or None for all")
         self.mode = mode
         self.data = data
         self._split = data[mode]

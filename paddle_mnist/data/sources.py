@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import http.client
 import logging
 import os
 import queue
@@ -52,7 +53,17 @@ class Source:
     def __str__(self) -> str:
         if not self.paths:
             return "scikit-learn's digits (embedded; not MNIST)"
-        return str(self.paths[0] if len(self.paths) == 1 else self.paths[0].parent)
+        return str(self._path)
+
+    @property
+    def location(self) -> str:
+        """What `find_source` takes to find it again, from any folder."""
+        return str(self._path.resolve()) if self.paths else self.name
+
+    @property
+    def _path(self) -> Path:
+        """The file, or the folder of several."""
+        return self.paths[0] if len(self.paths) == 1 else self.paths[0].parent
 
 
 DIGITS = Source("digits", (), read_digits)
@@ -75,7 +86,11 @@ def find_source(data: str = "auto") -> Source:
     if data == "digits":
         return DIGITS
     if data != "auto":
-        return _named(Path(data).expanduser())
+        try:
+            return _named(Path(data).expanduser())
+        except (OSError, RuntimeError, ValueError) as error:  # too long, ~nobody, a NUL in it
+            reason = getattr(error, "strerror", None) or error
+            raise DataError(f"{data}: {reason}; expected a file or folder") from error
     found = _json_in(WORK) or _idx_in(WORK) or _idx_in(paddle_cache())
     if found:
         return found
@@ -144,6 +159,8 @@ def _fetch(url: str, path: Path, md5: str) -> None:
         if found.hexdigest() != md5:
             raise DataError(f"{url}: MD5 {found.hexdigest()}; expected {md5}")
         os.replace(part, path)
+    except http.client.HTTPException as error:
+        raise DataError(f"{url}: broken off ({error!r})") from error
     finally:
         part.unlink(missing_ok=True)
 
@@ -158,7 +175,7 @@ def _connect(url: str):
     def ask():
         try:
             answer.put(urllib.request.urlopen(url, timeout=CONNECT_SECONDS))
-        except (OSError, ValueError) as error:  # URLError is an OSError
+        except (OSError, ValueError, http.client.HTTPException) as error:
             answer.put(error)
 
     threading.Thread(target=ask, daemon=True).start()
