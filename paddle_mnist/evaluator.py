@@ -106,7 +106,10 @@ class EpochEvaluator:
     def after_epoch(self, state: TrainState, model: nn.Layer) -> Mapping[str, float]:
         if state.epoch % self.every_epochs and state.epoch != self.epochs:
             return {}
-        found = evaluate(model, self.dataset)
+        try:
+            found = evaluate(model, self.dataset)
+        except DivergedError as error:
+            raise DivergedError(f"after epoch {state.epoch}, step {state.step}: {error}") from error
         return {"valid/loss": found.loss, "valid/acc": found.accuracy}
 
 
