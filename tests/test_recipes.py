@@ -10,6 +10,7 @@ from paddle_mnist.config import recipes
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", recipes())
 def test_recipe_reaches_what_its_header_promises(tool, tmp_path, request, name):
     command, expect = recipes()[name].read_text().splitlines()[:2]
