@@ -435,6 +435,17 @@ def test_damaged_cache_is_built_anew(cache, tiny, name):
     assert {path.suffix for path in cache.iterdir()} == {"", ".lock"}  # nothing left lying about
 
 
+def test_cache_of_another_source_is_not_taken(cache, tiny, tmp_path):
+    other = write_json(tmp_path / "other.json.gz", tiny_splits(seed=1))
+    wanted = open_data(str(tiny)).hash
+    mine = entry(cache)
+    open_data(str(other))
+    (theirs,) = (path for path in cache.iterdir() if path.is_dir() and path != mine)
+    shutil.rmtree(mine)
+    shutil.copytree(theirs, mine)
+    assert data_hash(open_data(str(tiny)).splits) == wanted
+
+
 def test_changed_source_has_another_cache(cache, tmp_path):
     path = tmp_path / "a.json.gz"
     write_json(path, tiny_splits())

@@ -72,6 +72,8 @@ def _open(folder: Path, say: bool = False) -> Optional[tuple[dict[str, Split], s
         return None
     try:
         index = json.loads((folder / "index.json").read_text())
+        if index["source"] != folder.name:
+            raise ValueError("it was made from another source")
         splits = {}
         for mode in MODES:
             arrays = []
@@ -120,7 +122,12 @@ def _write(folder: Path, splits: dict[str, Split]) -> None:
                 "labels": zlib.crc32(np.ascontiguousarray(split.labels)),
             }
         divisor = splits["train"].divisor
-        index = {"hash": data_hash(splits), "divisor": divisor, "crc32": checksums}
+        index = {
+            "source": folder.name,
+            "hash": data_hash(splits),
+            "divisor": divisor,
+            "crc32": checksums,
+        }
         (part / "index.json").write_text(json.dumps(index))
         if folder.exists():  # a damaged one: out of the way first, for a rename to be possible
             os.rename(folder, part / "damaged")
