@@ -102,7 +102,19 @@ class TrainConfig:
     override: Names = _option(
         (), "run", "fields, by comma, that this resume may change", binds=False
     )
-    save_every_epochs: Count = _option(1, "run", "epochs between checkpoints", binds=False)
+    save_every_epochs: Count = _option(1, "saving", "epochs between checkpoints", binds=False)
+    save_every_steps: Optional[Count] = _option(
+        None, "saving", "steps between checkpoints", binds=False
+    )
+    save_every_seconds: Optional[Annotated[Number, Field(gt=0)]] = _option(
+        None, "saving", "seconds between checkpoints", binds=False
+    )
+    keep_epochs: bool = _option(True, "saving", "keep every epoch's end", binds=False)
+    keep_last: Count = _option(3, "saving", "keep the newest so many of all", binds=False)
+    keep_every_minutes: Optional[Annotated[Number, Field(gt=0)]] = _option(
+        None, "saving", "keep one of each span of so many minutes", binds=False
+    )
+    keep_best: bool = _option(True, "saving", "keep the best by valid accuracy", binds=False)
     eval_every_epochs: Count = _option(1, "run", "epochs between validations", binds=False)
     log_every: Count = _option(100, "run", "steps between log lines", binds=False)
     visualdl: bool = _option(True, "run", "write VisualDL scalars", binds=False)

@@ -1,5 +1,6 @@
 """`train_and_evaluate`: the only place where the concrete parts meet."""
 
+import functools
 import logging
 import os
 import shlex
@@ -16,9 +17,9 @@ import numpy
 import paddle
 
 import paddle_mnist
-from paddle_mnist.checkpoint.checkpointer import EpochCheckpointer
+from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint, load_weights
-from paddle_mnist.checkpoint.policy import EveryEpochs
+from paddle_mnist.checkpoint.policy import Keep, SaveWhen
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.store import PARAMS, Checkpoint
 from paddle_mnist.config import TrainConfig
@@ -29,6 +30,7 @@ from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.evaluator import EpochEvaluator, evaluate
 from paddle_mnist.model import MNIST
 from paddle_mnist.optim import build_optimizer, build_schedule, cross_entropy
+from paddle_mnist.randomness import reseed
 from paddle_mnist.rundir import RunDirectory, find_checkpoint
 from paddle_mnist.state import TrainState
 from paddle_mnist.trainer import Trainer
@@ -143,16 +145,17 @@ def _resume(config: TrainConfig, parts: _Parts, checkpoint: Optional[Checkpoint]
     if not checkpoint:
         return TrainState()
     state = checkpoint.state
-    if state.step != state.epoch * len(parts.loader):
+    if state.step != state.epoch * len(parts.loader) + state.position:
         raise ConfigError(
-            f"{checkpoint.path}: {state.step} steps in {state.epoch} epochs, but an epoch now has "
-            f"{len(parts.loader)}; expected as many as in the run: batch_size, train_limit and the "
-            "number of images cannot be overridden; choose another --output"
+            f"{checkpoint.path}: step {state.step} is number {state.position} of epoch "
+            f"{state.epoch + 1}, but an epoch now has {len(parts.loader)} steps; expected as many "
+            "as in the run: batch_size, train_limit and the number of images cannot be "
+            "overridden; choose another --output"
         )
     load_checkpoint(checkpoint, parts.model, parts.optimizer)
     if config.override:
         parts.schedule.step(state.step)  # the new schedule's rate, not the one that was saved
-    log.info("resuming after epoch %d, from %s", state.epoch, checkpoint.path)
+    log.info("resuming after step %d, from %s", state.step, checkpoint.path)
     return state
 
 
@@ -177,17 +180,25 @@ def _train(
         parts.optimizer,
         loss_fn=cross_entropy(config.label_smoothing),
         evaluator=evaluator,
-        checkpointer=EpochCheckpointer(
-            run.checkpoints, EveryEpochs(config.save_every_epochs, config.epochs)
-        ),
+        checkpointer=StoreCheckpointer(run.checkpoints, *_saving(config)),
         writer=writer,
         state=state,
         log_every=config.log_every,
+        reseed=functools.partial(reseed, config.seed),
     )
     try:
         return trainer.train(parts.loader, state.epoch, config.epochs)
     finally:
         writer.close()
+
+
+def _saving(config: TrainConfig) -> tuple[SaveWhen, Keep]:
+    """When to save, and what to keep."""
+    when = SaveWhen(
+        config.epochs, config.save_every_epochs, config.save_every_steps, config.save_every_seconds
+    )
+    keep = Keep(config.keep_epochs, config.keep_last, config.keep_every_minutes, config.keep_best)
+    return when, keep
 
 
 def _versions() -> dict[str, str]:

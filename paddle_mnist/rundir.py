@@ -15,6 +15,7 @@ from paddle_mnist.checkpoint.store import PREFIX, Checkpoint, CheckpointStore, r
 from paddle_mnist.config import TrainConfig, read_yaml
 from paddle_mnist.errors import CheckpointError, ConfigError, RunLockedError
 from paddle_mnist.files import write_atomically, writing
+from paddle_mnist.state import TrainState
 from paddle_mnist.writers import cut_jsonl
 
 log = logging.getLogger("paddle_mnist")
@@ -138,7 +139,7 @@ class RunDirectory:
             theirs = RunDirectory(checkpoint.path.parent.parent).metrics
             if theirs.exists():
                 write_atomically(self.metrics, theirs.read_bytes())
-        cut_jsonl(self.metrics, checkpoint.step if checkpoint else 0)
+        cut_jsonl(self.metrics, checkpoint.state if checkpoint else TrainState())
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         text = json.dumps(result, indent=1, allow_nan=False) + "\n"

@@ -1,8 +1,21 @@
 """`TrainState`, the one record of progress, and what the loop asks of its collaborators."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
+
+from paddle_mnist.errors import DivergedError
+
+
+@dataclass
+class Window:
+    """Sums over the samples since the last line of the log, and the newest step's rate."""
+
+    loss_sum: float = 0.0
+    right: int = 0
+    samples: int = 0
+    lr: float = 0.0
 
 
 @dataclass
@@ -14,6 +27,7 @@ class TrainState:
     step: optimizer steps since the run began.
     samples: samples seen since the run began.
     train_seconds: time spent in training steps since the run began, over all its processes.
+    window: sums since the last line of the log, so that a run which goes on here writes it alike.
     metrics: the values, by tag, of the evaluation after the newest epoch; none if none was due.
     """
 
@@ -22,7 +36,34 @@ class TrainState:
     step: int = 0
     samples: int = 0
     train_seconds: float = 0.0
+    window: Window = field(default_factory=Window)
     metrics: dict[str, float] = field(default_factory=dict)
+    _pending: list = field(default_factory=list, repr=False, compare=False)
+
+    def record(self, loss: Any, right: Any, samples: int, lr: float) -> None:
+        """The outcome of the step in work: its mean loss and hits, as tensors still.
+
+        They are looked at only by `settle`, so that a step need not wait for its device.
+        """
+        self._pending.append((self.epoch, self.step + 1, loss, right, samples, lr))
+
+    def settle(self) -> None:
+        """Add what was recorded to the window, in order. Raises DivergedError.
+
+        Each step's mean loss weighs as much as its batch is large.
+        """
+        for epoch, step, loss, right, samples, lr in self._pending:
+            value = loss.item()
+            if not math.isfinite(value):
+                raise DivergedError(
+                    f"the loss is {value} at epoch {epoch + 1}, step {step}; expected a finite "
+                    "number; try a lower learning_rate (checkpoints before it are good)"
+                )
+            self.window.loss_sum += value * samples
+            self.window.right += right.item()
+            self.window.samples += samples
+            self.window.lr = lr
+        self._pending.clear()
 
     def advance(self, samples: int) -> None:
         """One more step was done, on so many samples."""
@@ -35,11 +76,14 @@ class TrainState:
         self.position = 0
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Plain values, settled. Raises DivergedError."""
+        self.settle()
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "_pending"}
+        return {**values, "window": asdict(self.window), "metrics": dict(self.metrics)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TrainState":
-        return cls(**values)
+        return cls(**{**values, "window": Window(**values["window"])})
 
 
 class Writer(Protocol):
@@ -61,5 +105,7 @@ class Evaluator(Protocol):
 
 class Checkpointer(Protocol):
     """Saves what is needed to go on, when it is due."""
+
+    def after_step(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
 
     def after_epoch(self, state: TrainState, model: Any, optimizer: Any) -> None: ...

@@ -8,9 +8,9 @@ import paddle
 from paddle import nn
 from paddle.utils import unique_name
 
-from paddle_mnist.checkpoint.checkpointer import EpochCheckpointer
+from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
 from paddle_mnist.checkpoint.contents import saved_bytes
-from paddle_mnist.checkpoint.policy import EveryEpochs
+from paddle_mnist.checkpoint.policy import SaveWhen
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.data.dataset import batches_an_epoch, epoch_batches
 from paddle_mnist.errors import ConfigError
@@ -33,6 +33,8 @@ class Trainer:
         them). By default nothing is evaluated, every epoch is saved to `save_path`, and lines of
         the log go to the console.
     state: where the first `train` goes on, inside an epoch too; by default each starts an epoch.
+    reseed: called with the number of steps done before each step; with a function that seeds
+        Paddle's generators, what is drawn in a step (dropout) does not depend on earlier steps.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Trainer:
         writer: Optional[Writer] = None,
         state: Optional[TrainState] = None,
         log_every: int = 100,
+        reseed: Callable[[int], None] = lambda step: None,
     ):
         names = [parameter.name for parameter in model.parameters()]
         if len(set(names)) < len(names):
@@ -65,6 +68,7 @@ class Trainer:
         self.state = state or TrainState()
         self.going_on = state is not None
         self.log_every = log_every
+        self.reseed = reseed
         self.progress: Optional[Progress] = None
 
     def train(
@@ -82,27 +86,35 @@ class Trainer:
         Raises DivergedError when a loss is not finite, OutputError when a file cannot be written.
         """
         writer = self._watch(train_datasets, start_epoch, end_epoch)
-        checkpointer = self.checkpointer or EpochCheckpointer(
-            CheckpointStore(save_path), EveryEpochs(1, end_epoch)
+        checkpointer = self.checkpointer or StoreCheckpointer(
+            CheckpointStore(save_path), SaveWhen(end_epoch)
         )
         for epoch in range(start_epoch, end_epoch):
-            self.train_epoch(train_datasets, epoch, start=self.state.position)
+            self.train_epoch(train_datasets, epoch, self.state.position, checkpointer)
             self.state.metrics = dict(self.evaluator.after_epoch(self.state, self.model))
             writer.write(self.state, self.state.metrics)
             checkpointer.after_epoch(self.state, self.model, self.optimizer)
         self.save()
         return self.state
 
-    def train_epoch(self, datasets: Any, epoch: int, start: int = 0) -> None:
+    def train_epoch(
+        self,
+        datasets: Any,
+        epoch: int,
+        start: int = 0,
+        checkpointer: Checkpointer = NO_CHECKPOINTER,
+    ) -> None:
         """Train on the batches of one epoch, from number `start` on."""
         if self.progress is None:
             self._watch(datasets, epoch, epoch + 1)
         self.model.train()
         self.state.epoch, self.state.position = epoch, start
         for batch in self.progress.timed(epoch_batches(datasets, epoch, start)):
+            self.reseed(self.state.step)
             self.train_step(batch)
             self.state.advance(batch[1].shape[0])
             self.progress.after_step(self.state)
+            checkpointer.after_step(self.state, self.model, self.optimizer)
         self.progress.flush(self.state)
         self.state.end_epoch()
 
@@ -119,7 +131,7 @@ class Trainer:
         self.optimizer.clear_grad()
         self.schedule.step()
         if self.progress is not None:
-            self.progress.add(loss, logits, labels)
+            self.progress.add(self.state, loss, logits, labels)
         return loss
 
     def save(self) -> None:

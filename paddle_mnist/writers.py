@@ -106,8 +106,8 @@ class JsonlWriter:
             self.file.close()
 
 
-def cut_jsonl(path: Path, step: int) -> None:
-    """Drop the lines of `metrics.jsonl` that lie after `step`, and a torn last one.
+def cut_jsonl(path: Path, state: TrainState) -> None:
+    """Drop the lines of `metrics.jsonl` that were written after `state`, and a torn last one.
 
     They belong to work that a resumed run does again.
     """
@@ -116,11 +116,20 @@ def cut_jsonl(path: Path, step: int) -> None:
     kept = []
     for line in path.read_bytes().splitlines(keepends=True):
         try:
-            if json.loads(line)["step"] <= step and line.endswith(b"\n"):
+            if line.endswith(b"\n") and _before(state, **json.loads(line)):
                 kept.append(line)
         except (ValueError, TypeError, KeyError):
             log.warning("%s: dropping a torn line, %.60r", path, line)
     write_atomically(path, b"".join(kept))
+
+
+def _before(state: TrainState, step: int, tag: str = "", **_: object) -> bool:
+    """Whether a line of this step was written before the state was saved."""
+    if step != state.step or not state.position:
+        return step <= state.step
+    # Saved inside the epoch, after its step: a line of training had been written if nothing had
+    # come together since; those of the epoch's end come later, also where this is its last step.
+    return tag.startswith("train/") and not state.window.samples
 
 
 class VisualDLWriter:

@@ -6,12 +6,14 @@ import os
 import numpy as np
 import paddle
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from paddle import nn
 
 from paddle_mnist import MNIST
-from paddle_mnist.checkpoint.checkpointer import EpochCheckpointer
+from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint, load_weights
-from paddle_mnist.checkpoint.policy import EveryEpochs
+from paddle_mnist.checkpoint.policy import Keep, Saved, SaveWhen
 from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, CheckpointStore, read_manifest
 from paddle_mnist.errors import CheckpointError, DivergedError, OutputError
 from paddle_mnist.state import TrainState
@@ -48,9 +50,7 @@ def state_of(epoch, accuracy=None):
 def save(store, built, epoch, accuracy=None):
     """Commit `mnist_epoch{epoch - 1}`: `epoch` epochs are done."""
     model, optimizer, _ = built
-    EpochCheckpointer(store, EveryEpochs(1, 9)).after_epoch(
-        state_of(epoch, accuracy), model, optimizer
-    )
+    StoreCheckpointer(store, SaveWhen(9)).after_epoch(state_of(epoch, accuracy), model, optimizer)
     return read_manifest(store.folder / f"mnist_epoch{epoch - 1}.json")
 
 
@@ -292,15 +292,82 @@ def test_weights_that_are_not_finite_are_never_saved(store, value):
     save(store, built, 1)
     with paddle.no_grad():
         built[0].conv2.bias[3] = value
-    with pytest.raises(DivergedError, match=r"conv2\.bias is no longer finite after epoch 2"):
+    with pytest.raises(DivergedError, match=r"conv2\.bias is no longer finite after step 20"):
         save(store, built, 2)
     assert [c.name for c in store.all()] == ["mnist_epoch0"]
+
+
+# ------------------------------------------------------------------ policies, without a disk
 
 
 @pytest.mark.parametrize(
     ("every", "epochs", "due"),
     [(1, 3, [1, 2, 3]), (2, 5, [2, 4, 5]), (3, 3, [3]), (9, 4, [4])],
 )
-def test_when_to_save(every, epochs, due):
-    policy = EveryEpochs(every, epochs)
-    assert [e for e in range(1, epochs + 1) if policy(TrainState(epoch=e))] == due
+def test_when_to_save_after_an_epoch(every, epochs, due):
+    when = SaveWhen(epochs, every)
+    assert [e for e in range(1, epochs + 1) if when.after_epoch(TrainState(epoch=e))] == due
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds", "due"),
+    [
+        # (step, seconds since the newest checkpoint) of six steps
+        (None, None, []),
+        (2, None, [2, 4, 6]),
+        (4, None, [4]),
+        (None, 5.0, [3, 6]),
+        (2, 5.0, [2, 3, 4, 6]),  # any of them, and one does not silence the other
+        (None, 99.0, []),  # seconds alone never mean every step
+    ],
+)
+def test_when_to_save_after_a_step(steps, seconds, due):
+    when = SaveWhen(1, every_steps=steps, every_seconds=seconds)
+    since = {1: 1.0, 2: 4.9, 3: 5.0, 4: 0.5, 5: 1.5, 6: 7.0}
+    assert [n for n, s in since.items() if when.after_step(TrainState(step=n), s)] == due
+
+
+def entries():
+    """Ten checkpoints a minute apart; two end epochs; step 3 has the best score, as has 8."""
+    scores = {3: 0.9, 8: 0.9, 5: 0.7}
+    return [Saved(f"s{n}", (n, 0), n * 60.0, n in (4, 8), scores.get(n)) for n in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept"),
+    [
+        (Keep(epochs=False, last=1, best=False), [9]),
+        (Keep(epochs=False, last=3, best=False), [7, 8, 9]),
+        (Keep(epochs=True, last=1, best=False), [4, 8, 9]),
+        (Keep(epochs=False, last=1, best=True), [3, 9]),
+        (Keep(epochs=False, last=1, every_minutes=4, best=False), [3, 7, 9]),
+        (Keep(epochs=True, last=2, every_minutes=4, best=True), [3, 4, 7, 8, 9]),
+        (Keep(epochs=False, last=99, best=False), list(range(10))),
+    ],
+)
+def test_what_to_keep_is_the_union_of_the_rules(keep, kept):
+    assert keep(entries()) == {f"s{n}" for n in kept}
+    assert keep(reversed(entries())) == keep(entries())
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 99), st.booleans(), st.none() | st.floats(0, 1)), min_size=1),
+    st.builds(Keep, st.booleans(), st.integers(1, 5), st.none() | st.floats(0.1, 9), st.booleans()),
+)
+def test_the_newest_is_always_kept_and_keeping_is_stable(drawn, keep):
+    saved = [Saved(f"s{i}", (n, i), n * 30.0, end, s) for i, (n, end, s) in enumerate(drawn)]
+    kept = keep(saved)
+    assert max(saved, key=lambda one: one.order).name in kept
+    assert keep([one for one in saved if one.name in kept]) == kept
+
+
+def test_pruning_deletes_what_the_policy_drops_and_nothing_else(store, bytes_of):
+    for epoch in range(1, 5):
+        store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch, 1 / epoch))
+    (store.folder / "notes.txt").write_text("mine")
+    dropped = store.prune(Keep(epochs=False, last=1, best=True))
+    assert dropped == ["mnist_epoch1", "mnist_epoch2"]
+    assert store.newest().name == "mnist_epoch3" and store.best().name == "mnist_epoch0"
+    assert {path.stem for path in store.folder.iterdir()} == {
+        *("mnist_epoch0", "mnist_epoch3", "notes"),
+    }

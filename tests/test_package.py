@@ -17,7 +17,17 @@ PACKAGE = ROOT / "paddle_mnist"
 LAYERS = [
     {"errors", "config"},
     {"state", "device", "files"},
-    {"data", "sampler", "optim", "watch", "model", "checkpoint", "writers", "progress"},
+    {
+        "data",
+        "sampler",
+        "optim",
+        "watch",
+        "model",
+        "checkpoint",
+        "writers",
+        "progress",
+        "randomness",
+    },
     {"evaluator", "trainer", "rundir"},
     {"cli", "run"},
 ]

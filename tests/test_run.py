@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import shlex
 import signal
@@ -154,7 +155,35 @@ def test_killed_run_goes_on_to_the_same_bits(train, tmp_path, tiny, finished, at
     process.send_signal(signal.SIGKILL)
     process.wait()
     output = train().stdout
-    assert ("resuming after epoch" in output) == (at != "vdl")
+    assert ("resuming after step" in output) == (at != "vdl")
+    same_end(tmp_path, finished)
+
+
+@pytest.mark.parametrize("at", [1, 13, 20, 29])
+def test_run_killed_inside_an_epoch_goes_on_from_there(train, tmp_path, tiny, finished, at):
+    """Saved after every step; an epoch's last step has two checkpoints: inside it, and after it."""
+    process = start(tmp_path, tiny, "--save_every_steps", "1")
+    epoch = (at - 1) // 10
+    wait_for(tmp_path / RUN / f"checkpoints/mnist_epoch{epoch}_step{at}.json", process)
+    process.kill()
+    process.wait()
+    output = train().stdout
+    assert int(re.search(r"resuming after step (\d+)", output)[1]) >= at
+    same_end(tmp_path, finished)
+
+
+def test_what_is_kept(train, tmp_path, finished):
+    train("--save_every_steps", "3", "--keep_last", "2", "--keep_epochs", "false")
+    names = {path.stem for path in (tmp_path / RUN / "checkpoints").iterdir()}
+    accuracies = [line["value"] for line in metrics(finished) if line["tag"] == "valid/acc"]
+    best = accuracies.index(max(accuracies))
+    assert names == {"mnist_epoch2_step30", "mnist_epoch2", f"mnist_epoch{best}"}
+    same_end(tmp_path, finished)
+
+
+def test_saving_by_the_clock(train, tmp_path, finished):
+    train("--save_every_seconds", "0.001", "--keep_last", "99")
+    assert len(list((tmp_path / RUN / "checkpoints").glob("*_step*.json"))) == 30
     same_end(tmp_path, finished)
 
 
@@ -192,7 +221,7 @@ def test_damaged_checkpoint_is_named_and_the_one_before_used(train, tmp_path, fi
     os.truncate(tmp_path / RUN / "checkpoints/mnist_epoch2.pdopt", 99)
     output = train().stdout
     assert "damaged checkpoint" in output and "mnist_epoch2.pdopt: 99 bytes" in output
-    assert "resuming after epoch 2" in output
+    assert "resuming after step 20" in output
     same_end(tmp_path, finished)
 
 
@@ -246,7 +275,7 @@ def test_override_that_changes_the_steps_of_an_epoch_is_refused(train):
     train("--epochs", "1")
     args = ("--epochs", "2", "--batch_size", "64", "--override", "epochs,batch_size")
     error = train(*args, expect=2).stderr
-    assert "10 steps in 1 epochs, but an epoch now has 5" in error
+    assert "step 10 is number 0 of epoch 2, but an epoch now has 5 steps" in error
 
 
 def test_fewer_epochs_may_end_a_run_where_it_stands(train, tmp_path, tiny):

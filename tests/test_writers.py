@@ -20,7 +20,7 @@ from conftest import ROOT
 
 from paddle_mnist.errors import OutputError
 from paddle_mnist.run import dashboard_command
-from paddle_mnist.state import TrainState
+from paddle_mnist.state import TrainState, Window
 from paddle_mnist.writers import JsonlWriter, LogWriter, ManyWriters, VisualDLWriter, cut_jsonl
 
 VALUES = {
@@ -85,7 +85,7 @@ def test_jsonl_has_one_object_a_line_and_no_speeds(tmp_path):
 def test_cutting_drops_lines_that_are_none_of_ours(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'5\n{}\n[1]\n\xff\n{"step": "x"}\n{"step": 1}\n')
-    cut_jsonl(path, 9)
+    cut_jsonl(path, TrainState(step=9))
     assert path.read_bytes() == b'{"step": 1}\n'
 
 
@@ -93,14 +93,36 @@ def test_cutting_drops_lines_that_are_none_of_ours(tmp_path):
 def test_cutting_keeps_what_lies_before_and_drops_a_torn_line(tmp_path, step, left):
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(f'{{"step": {n}}}\n' for n in (5, 9, 12)) + '{"step": 3, "val')
-    cut_jsonl(path, step)
+    cut_jsonl(path, TrainState(step=step))
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == left
+
+
+@pytest.mark.parametrize(
+    ("state", "left"),
+    [
+        # lines as they come: at step 5 a train line was due; 8 ends the epoch
+        (TrainState(step=5, position=5), ["train 5"]),
+        (TrainState(step=6, position=6, window=Window(samples=32)), ["train 5"]),
+        (TrainState(step=8, position=8, window=Window(samples=9)), ["train 5"]),
+        (TrainState(step=8, position=0, epoch=1), ["train 5", "train 8", "valid 8"]),
+        (TrainState(step=8, position=8), ["train 5", "train 8"]),  # if one was due at 8, too
+    ],
+)
+def test_cutting_knows_what_was_written_before_a_state(tmp_path, state, left):
+    path = tmp_path / "metrics.jsonl"
+    lines = [("train", 5), ("train", 8), ("valid", 8), ("train", 10)]
+    path.write_text(
+        "".join(json.dumps({"step": n, "tag": f"{kind}/loss"}) + "\n" for kind, n in lines)
+    )
+    cut_jsonl(path, state)
+    found = map(json.loads, path.read_text().splitlines())
+    assert [f"{line['tag'][:5]} {line['step']}" for line in found] == left
 
 
 def test_cutting_a_last_line_without_its_end(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"step": 2}')  # whole, but more may have been meant to come
-    cut_jsonl(path, 9)
+    cut_jsonl(path, TrainState(step=9))
     assert path.read_text() == '{"step": 1}\n'
 
 

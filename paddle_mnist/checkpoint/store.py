@@ -10,11 +10,13 @@ import hashlib
 import json
 import logging
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional, Union
 
+from paddle_mnist.checkpoint.policy import Keep, Saved
 from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.files import sync_folder, write_atomically, writing
@@ -23,6 +25,7 @@ from paddle_mnist.state import TrainState
 log = logging.getLogger("paddle_mnist")
 
 FORMAT = 1  # of the manifest
+BEST = "valid/acc"  # the metric whose highest value is the best
 PREFIX = "mnist"
 PARAMS, OPTIMIZER = ".pdparams", ".pdopt"
 QUARANTINE = "quarantine"
@@ -44,8 +47,25 @@ class Checkpoint:
         return TrainState.from_dict(self.manifest["state"])
 
     @property
+    def order(self) -> tuple[int, int]:
+        """Later ones are greater; after an epoch is later than inside it, at the same step."""
+        return self.manifest["state"]["step"], self.manifest["state"]["epoch"]
+
+    @property
     def step(self) -> int:
         return self.manifest["state"]["step"]
+
+    @property
+    def saved(self) -> Saved:
+        """What the policy of keeping looks at."""
+        state = self.manifest["state"]
+        return Saved(
+            self.name,
+            self.order,
+            time=self.manifest["saved_at"],
+            ends_epoch=state["position"] == 0,
+            score=state["metrics"].get(BEST),
+        )
 
     def read(self, suffix: str) -> bytes:
         """The bytes of one of its files. Raises CheckpointError unless they are the committed."""
@@ -95,6 +115,7 @@ def read_manifest(path: Union[str, Path]) -> Checkpoint:
         if set(manifest["files"]) != names:
             raise CheckpointError(f"{path}: names other files than {', '.join(sorted(names))}")
         TrainState.from_dict(manifest["state"])
+        float(manifest["saved_at"])
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}; expected a manifest") from error
     except (ValueError, KeyError, TypeError) as error:
@@ -134,6 +155,7 @@ class CheckpointStore:
             "format": FORMAT,
             "files": {name + suffix: _fingerprint(data) for suffix, data in files.items()},
             "state": state.as_dict(),
+            "saved_at": time.time(),
             **self.context,
             **(more or {}),
         }
@@ -141,6 +163,21 @@ class CheckpointStore:
         write_atomically(path, json.dumps(manifest, indent=1, allow_nan=False).encode())
         sync_folder(self.folder)
         return Checkpoint(path, manifest)
+
+    def prune(self, keep: Keep) -> list[str]:
+        """Delete the checkpoints that a policy drops; gives their names. Raises OutputError.
+
+        The manifest goes first: what is left of a deletion that was broken off is no checkpoint.
+        """
+        found = self.all()
+        kept = keep(checkpoint.saved for checkpoint in found)
+        dropped = [checkpoint for checkpoint in found if checkpoint.name not in kept]
+        for checkpoint in dropped:
+            with writing(checkpoint.path):
+                checkpoint.path.unlink()
+                for name in checkpoint.manifest["files"]:
+                    checkpoint.path.with_name(name).unlink(missing_ok=True)
+        return [checkpoint.name for checkpoint in dropped]
 
     def all(self) -> list[Checkpoint]:
         """The checkpoints with a readable manifest, oldest first, by step. Moves nothing."""
@@ -154,7 +191,7 @@ class CheckpointStore:
                 found.append(read_manifest(path))
             except CheckpointError as error:
                 unreadable.append((path, error))
-        return sorted(found, key=lambda checkpoint: checkpoint.step), unreadable
+        return sorted(found, key=lambda checkpoint: checkpoint.order), unreadable
 
     def newest(self, set_aside: bool = False) -> Optional[Checkpoint]:
         """The newest checkpoint that verifies; None in a folder that never held one.
@@ -182,10 +219,10 @@ class CheckpointStore:
             )
         return whole
 
-    def best(self, tag: str = "valid/acc") -> Optional[Checkpoint]:
-        """The checkpoint with the highest value of a metric, the earliest of equals."""
-        scored = [c for c in self.all() if tag in c.manifest["state"]["metrics"]]
-        return max(scored, key=lambda c: c.manifest["state"]["metrics"][tag], default=None)
+    def best(self) -> Optional[Checkpoint]:
+        """The checkpoint with the highest validation accuracy, the earliest of equals."""
+        scored = [checkpoint for checkpoint in self.all() if checkpoint.saved.score is not None]
+        return max(scored, key=lambda checkpoint: checkpoint.saved.score, default=None)
 
     def _set_aside(self, manifest: Path) -> None:
         """Move a checkpoint's files to a folder of their own in `quarantine/`."""
