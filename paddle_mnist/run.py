@@ -278,6 +278,8 @@ def dashboard_command(folder: Path) -> str:
     Chinese; telemetry is switched off because it is on unasked.
     """
     beside = Path(sys.executable).with_name("visualdl")
+    if beside.is_relative_to(Path.cwd()):
+        beside = beside.relative_to(Path.cwd())
     program = "visualdl" if shutil.which("visualdl") or not beside.exists() else str(beside)
     options = "--port 8080 --language en --disable-telemetry"
     return f"{shlex.join([program, '--logdir', str(folder)])} {options}"
