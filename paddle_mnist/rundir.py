@@ -209,10 +209,11 @@ def _must_agree(checkpoint: Checkpoint, config: TrainConfig, data_hash: str, pat
             + "\nStart over with --fresh (moves it aside), choose another --output, or change the "
             f"run on purpose with --override {names}"
         )
-    done = checkpoint.state.epoch
-    if config.epochs < done:
+    begun = checkpoint.state.epoch + (checkpoint.state.position > 0)
+    if config.epochs < begun:
         raise ConfigError(
-            f"epochs is {config.epochs}, but {path} has {done} done; expected at least as many"
+            f"epochs is {config.epochs}, but {path} has {begun} begun or done; expected at least "
+            "as many"
         )
 
 

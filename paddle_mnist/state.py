@@ -28,7 +28,7 @@ class TrainState:
     samples: samples seen since the run began.
     train_seconds: time spent in training steps since the run began, over all its processes.
     window: sums since the last line of the log, so that a run which goes on here writes it alike.
-    metrics: the values, by tag, of the evaluation after the newest epoch; none if none was due.
+    metrics: what an evaluation of these very weights gave, by tag; none if there was none.
     """
 
     epoch: int = 0
@@ -66,7 +66,8 @@ class TrainState:
         self._pending.clear()
 
     def advance(self, samples: int) -> None:
-        """One more step was done, on so many samples."""
+        """One more step was done, on so many samples; what it made of the weights is not judged."""
+        self.metrics = {}
         self.position += 1
         self.step += 1
         self.samples += samples

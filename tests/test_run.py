@@ -290,6 +290,21 @@ def test_fewer_epochs_may_end_a_run_where_it_stands(train, tmp_path, tiny):
     assert result["epochs"] == done and 0 < result["valid_acc"] <= 1
 
 
+def test_epoch_that_was_begun_cannot_be_declared_away(train, tmp_path, tiny):
+    """Its steps are in the weights: they are no longer those of the epochs before."""
+    process = start(tmp_path, tiny, "--epochs", "40", "--save_every_steps", "1")
+    wait_for(tmp_path / RUN / "checkpoints/mnist_epoch1_step13.json", process)
+    process.kill()
+    process.wait()
+    for path in (tmp_path / RUN / "checkpoints").glob("mnist_epoch1*"):
+        if "_step13." not in path.name:
+            path.unlink()
+    for path in (tmp_path / RUN / "checkpoints").glob("mnist_epoch[2-9]*"):
+        path.unlink()
+    error = train("--epochs", "1", "--override", "epochs", expect=2).stderr
+    assert "epochs is 1, but" in error and "2 begun or done" in error
+
+
 def test_result_of_fewer_epochs_does_not_stand_while_a_run_goes_on(train, tmp_path, tiny):
     train("--epochs", "1")
     process = start(tmp_path, tiny, "--epochs", "40", "--override", "epochs")
@@ -302,7 +317,7 @@ def test_result_of_fewer_epochs_does_not_stand_while_a_run_goes_on(train, tmp_pa
 def test_fewer_epochs_than_done_are_refused(train):
     train("--epochs", "2")
     error = train("--epochs", "1", "--override", "epochs", expect=2).stderr
-    assert "epochs is 1, but" in error and "2 done" in error
+    assert "epochs is 1, but" in error and "2 begun or done" in error
 
 
 def test_fresh_moves_aside_and_deletes_nothing(train, tmp_path, finished):

@@ -237,6 +237,20 @@ def test_metrics_of_a_checkpoint_are_of_its_own_weights(tiny, tmp_path):
     assert list(found.values()) == [{}, {"valid/acc": 0.2}, {}, {"valid/acc": 0.4}]
 
 
+def test_checkpoints_inside_an_epoch_have_no_metrics_of_older_weights(tiny, tmp_path):
+    class Judges:
+        def after_epoch(self, state, model):
+            return {"valid/acc": 0.9}
+
+    store = CheckpointStore(tmp_path / "c")
+    when, keep = SaveWhen(2, every_epochs=2, every_steps=1), Keep(last=9)
+    saves = StoreCheckpointer(store, when, keep)
+    trainer, loader = make(tiny, tmp_path, evaluator=Judges(), checkpointer=saves)
+    trainer.train(loader, 0, 2)
+    assert [c.name for c in store.all() if c.state.metrics] == ["mnist_epoch1"]
+    assert store.best().name == "mnist_epoch1"
+
+
 def test_epoch_by_epoch_as_in_the_tutorial(tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     one, loader = make(tiny, tmp_path)
