@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Optional, TextIO
 
+from paddle_mnist import heartbeat, signals
 from paddle_mnist.config import (
     FIELDS,
     TrainConfig,
@@ -22,6 +23,8 @@ from paddle_mnist.config import (
 from paddle_mnist.data import find_source
 from paddle_mnist.data.sources import DIGITS
 from paddle_mnist.errors import ConfigError, PaddleMnistError
+from paddle_mnist.rundir import RunDirectory
+from paddle_mnist.supervisor import supervise
 from paddle_mnist.writers import log_to_console
 
 ALIASES = {"data": "data_url", "output": "train_url"}  # as ModelArts passes them
@@ -117,6 +120,26 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
     return TrainConfig.from_mapping(values, origin=args.config or "config")
 
 
+def supervised(config: TrainConfig, argv: Sequence[str]) -> Optional[int]:
+    """Have this command run, and restarted, by another process; gives its exit code.
+
+    None where no restart is asked for, or this is that process. A restart goes on: it is not told
+    to start over again.
+    """
+    if not config.max_restarts or heartbeat.watched():
+        return None
+    again = [arg for arg in argv if arg != "--fresh"]
+    if config.resume == "off":
+        again += ["--resume", "auto"]
+    store = RunDirectory(config.output).checkpoints
+    return supervise(
+        lambda restart: [sys.executable, sys.argv[0], *(again if restart else argv)],
+        lambda: max((checkpoint.step for checkpoint in store.all()), default=0),
+        config.max_restarts,
+        config.hang_timeout,
+    )
+
+
 def run_command(
     main: Callable[[Sequence[str]], Optional[int]], log_to: Optional[TextIO] = None
 ) -> NoReturn:
@@ -128,13 +151,11 @@ def run_command(
     # Paddle says so on every import; it compiles nothing here.
     warnings.filterwarnings("ignore", message="No ccache found")
     try:
-        code = main(sys.argv[1:]) or 0
+        with signals.handled(), signals.interruptible():
+            code = main(sys.argv[1:]) or 0
     except PaddleMnistError as error:
         print(f"error: {error}", file=sys.stderr)
         code = error.exit_code
-    except KeyboardInterrupt:
-        print("error: stopped by the keyboard; run the same command to go on", file=sys.stderr)
-        code = 130
     logging.shutdown()
     try:
         sys.stdout.flush()

@@ -1,6 +1,7 @@
 """`TrainConfig`: everything a training is told, checked when it is made. Imports no paddle."""
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from importlib import resources
@@ -27,6 +28,28 @@ def _split(value: Any) -> Any:
     return value
 
 
+def _amounts(value: Any) -> Any:
+    """`rotate=10,shift=2`, a list of such, or a mapping; checked, as texts in a fixed order."""
+    if isinstance(value, Mapping):
+        value = [f"{name}={amount}" for name, amount in value.items()]
+    given = dict(str(one).partition("=")[::2] for one in _split(value))
+    for name, amount in given.items():
+        if name not in AMOUNTS:
+            raise ValueError(f"expected {', '.join(f'{known}=N' for known in AMOUNTS)}")
+        try:
+            given[name] = float(amount)
+        except ValueError:
+            given[name] = math.nan
+        if not 0 <= given[name] < AMOUNTS[name]:
+            raise ValueError(f"{name} should be a number, at least 0 and below {AMOUNTS[name]}")
+    return [f"{name}={given[name]:g}" for name in AMOUNTS if given.get(name)]
+
+
+def amounts(augment: tuple[str, ...]) -> dict[str, float]:
+    """What a config's `augment` holds, by name; empty: no augmentation."""
+    return {name: float(amount) for name, amount in (one.split("=") for one in augment)}
+
+
 def _off(value: Any) -> Any:
     """YAML reads a bare `off` as false."""
     return "off" if value is False else value
@@ -35,6 +58,9 @@ def _off(value: Any) -> Any:
 Number = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
 Whole = Annotated[int, BeforeValidator(_no_bool)]
 Count = Annotated[Whole, Field(ge=1)]
+# What `augment` takes, each below: degrees, degrees, pixels, share.
+AMOUNTS = {"rotate": 180, "shear": 60, "shift": 28, "scale": 1}
+Amounts = Annotated[tuple[str, ...], BeforeValidator(_amounts)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 
 
@@ -67,6 +93,29 @@ class TrainConfig:
     )
     label_smoothing: Annotated[Number, Field(ge=0, lt=1)] = _option(
         0.0, "training", "share of the label spread over all classes", binds=True
+    )
+
+    augment: Amounts = _option(
+        (), "training", "random affine, as rotate=10,shear=5,shift=2,scale=0.1", binds=True
+    )
+    ema: Annotated[Number, Field(ge=0, lt=1)] = _option(
+        0.0, "training", "decay of the moving average of the weights; 0: none", binds=True
+    )
+    early_stop_patience: Optional[Count] = _option(
+        None, "training", "evaluations without a better one; ends with the best", binds=True
+    )
+
+    init_from: Optional[str] = _option(
+        None, "start", "weights to start from: a .pdparams, checkpoint or run", binds=True
+    )
+    incremental_from: Optional[str] = _option(
+        None, "start", "checkpoint or run to train further: optimizer too", binds=True
+    )
+    replay_data: Optional[str] = _option(
+        None, "start", "old images to mix in, against forgetting", binds=False
+    )
+    replay_fraction: Annotated[Number, Field(gt=0, lt=1)] = _option(
+        0.2, "start", "their share of every epoch", binds=True
     )
 
     optimizer: Literal["sgd", "momentum", "adagrad", "adam", "adamw"] = _option(
@@ -115,6 +164,18 @@ class TrainConfig:
         None, "saving", "keep one of each span of so many minutes", binds=False
     )
     keep_best: bool = _option(True, "saving", "keep the best by valid accuracy", binds=False)
+    keep_breakpoints: bool = _option(
+        True, "saving", "keep what was saved when a training broke off", binds=False
+    )
+    save_on_exception: bool = _option(
+        True, "saving", "save when an error ends the training", binds=False
+    )
+    max_restarts: Annotated[Whole, Field(ge=0)] = _option(
+        0, "run", "restart a training that died or hangs so often", binds=False
+    )
+    hang_timeout: Annotated[Number, Field(gt=0)] = _option(
+        600.0, "run", "seconds without a step that count as hanging", binds=False
+    )
     eval_every_epochs: Count = _option(1, "run", "epochs between validations", binds=False)
     log_every: Count = _option(100, "run", "steps between log lines", binds=False)
     visualdl: bool = _option(True, "run", "write VisualDL scalars", binds=False)
@@ -130,6 +191,17 @@ class TrainConfig:
             raise ConfigError(
                 f"end_lr is {self.end_lr}; expected at most the learning_rate, "
                 f"{self.learning_rate}, which it ends"
+            )
+        starts = [
+            *(["resume"] if self.resume not in ("auto", "off") else []),
+            *(name for name in ("init_from", "incremental_from") if getattr(self, name)),
+        ]
+        if len(starts) > 1:
+            raise ConfigError(f"{' and '.join(starts)} are given; expected one of them at most")
+        if self.early_stop_patience and not self.keep_best:
+            raise ConfigError(
+                "early_stop_patience ends with the best checkpoint, but keep_best is off; expected "
+                "it on"
             )
         unknown = [name for name in self.override if name not in FIELDS]
         if unknown:

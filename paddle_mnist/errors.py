@@ -7,10 +7,14 @@
     ├── DeviceError             5   Paddle or the device is not available
     ├── DivergedError           6   the loss is no longer a finite number
     ├── OutputError             7   something cannot be written
-    └── RunLockedError         75   another process holds the run directory
+    ├── RunLockedError         75   another process holds the run directory
+    ├── NoProgressError        93   restarted again and again without getting further
+    └── StoppedError    130 / 143   SIGINT or SIGTERM asked for the end
 
 A message says what was found, what was expected and what to do about it.
 """
+
+import signal
 
 
 class PaddleMnistError(Exception):
@@ -43,3 +47,16 @@ class OutputError(PaddleMnistError):
 
 class RunLockedError(PaddleMnistError):
     exit_code = 75
+
+
+class NoProgressError(PaddleMnistError):
+    exit_code = 93
+
+
+class StoppedError(PaddleMnistError):
+    """A signal asked for the end. signum: its number; the exit code is 128 more, as shells do."""
+
+    def __init__(self, signum: int):
+        super().__init__(f"stopped by {signal.Signals(signum).name}; run the same command to go on")
+        self.signum = signum
+        self.exit_code = 128 + signum

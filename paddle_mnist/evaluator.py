@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
+from paddle_mnist import signals
 from paddle_mnist.data.arrays import CLASSES
 from paddle_mnist.data.dataset import BatchLoader, MnistDataset, epoch_batches
 from paddle_mnist.errors import DataError, DivergedError
@@ -70,7 +71,7 @@ def evaluate(model: nn.Layer, data: Union[MnistDataset, Callable, Iterable]) -> 
     modes = [(layer, layer.training) for layer in model.sublayers(include_self=True)]
     model.eval()
     try:
-        with paddle.no_grad():
+        with paddle.no_grad(), signals.interruptible():
             for images, label in epoch_batches(loader, epoch=0):
                 logits = model(images)
                 loss_sum += F.cross_entropy(logits, label, reduction="sum").item()
@@ -96,21 +97,43 @@ def evaluate(model: nn.Layer, data: Union[MnistDataset, Callable, Iterable]) -> 
 
 
 class EpochEvaluator:
-    """Evaluates after every so many epochs, and after the last one."""
+    """Evaluates after every so many epochs, and after the last one.
 
-    def __init__(self, dataset: MnistDataset, every_epochs: int, epochs: int):
-        self.dataset = dataset
+    datasets: what to evaluate on, by name; gives e.g. "valid/loss" and "valid/acc".
+    patience: enough is enough after so many evaluations without a better valid/acc.
+    """
+
+    def __init__(
+        self,
+        datasets: Mapping[str, MnistDataset],
+        every_epochs: int,
+        epochs: int,
+        patience: Optional[int] = None,
+    ):
+        self.datasets = datasets
         self.every_epochs = every_epochs
         self.epochs = epochs
+        self.patience = patience
 
     def after_epoch(self, state: TrainState, model: nn.Layer) -> Mapping[str, float]:
-        if state.epoch % self.every_epochs and state.epoch != self.epochs:
+        done = state.epoch + 1
+        if done % self.every_epochs and done != self.epochs:
             return {}
         try:
-            found = evaluate(model, self.dataset)
+            return self.metrics(model)
         except DivergedError as error:
-            raise DivergedError(f"after epoch {state.epoch}, step {state.step}: {error}") from error
-        return {"valid/loss": found.loss, "valid/acc": found.accuracy}
+            raise DivergedError(f"after epoch {done}, step {state.step}: {error}") from error
+
+    def metrics(self, model: nn.Layer) -> dict[str, float]:
+        """Loss and accuracy on each dataset."""
+        values = {}
+        for name, dataset in self.datasets.items():
+            found = evaluate(model, dataset)
+            values.update({f"{name}/loss": found.loss, f"{name}/acc": found.accuracy})
+        return values
+
+    def enough(self, state: TrainState) -> bool:
+        return self.patience is not None and state.evaluations_since_best >= self.patience
 
 
 class NoEvaluator:
@@ -118,3 +141,6 @@ class NoEvaluator:
 
     def after_epoch(self, state: TrainState, model: nn.Layer) -> Mapping[str, float]:
         return {}
+
+    def enough(self, state: TrainState) -> bool:
+        return False

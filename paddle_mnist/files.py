@@ -1,11 +1,23 @@
-"""Writing files so that a crash leaves the old one or the new one, never half of either."""
+"""Writing files so that a crash leaves the old one or the new one, never half of either.
+
+Everything that changes the disk goes through the functions of `os` named here, one call each, so
+that a test can stand between: kill the process at any of them, or let any of them fail.
+"""
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Optional
 
 from paddle_mnist.errors import OutputError
+
+log = logging.getLogger("paddle_mnist")
+
+PART = ".part"  # how temporary names end; they begin with a dot
+
+_WRITE = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
 
 
 @contextlib.contextmanager
@@ -22,16 +34,22 @@ def writing(path: Path) -> Iterator[None]:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write under a temporary name, force it to the disk, rename. Raises OutputError."""
-    part = path.with_name(f".{path.name}.part")
+    part = path.with_name(f".{path.name}{PART}")
     with writing(path):
         try:
-            with open(part, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            descriptor = os.open(part, _WRITE | os.O_TRUNC, 0o666)
+            try:
+                left = data
+                while left:  # a disk that fills up takes a part, and refuses the next
+                    left = left[os.write(descriptor, left) :]
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
             os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+        except BaseException:
+            with contextlib.suppress(OSError):  # what went wrong before is what is said
+                os.unlink(part)
+            raise
 
 
 def sync_folder(folder: Path) -> None:
@@ -44,3 +62,65 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, to outlast a power loss. Raises OutputError."""
+    with writing(folder):
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
+        for path in reversed(missing):
+            with contextlib.suppress(FileExistsError):  # another process was quicker
+                os.mkdir(path)
+            sync_folder(path.parent)
+        if not folder.is_dir():
+            raise NotADirectoryError(20, "Not a directory")
+
+
+def remove(path: Path) -> None:
+    """Delete a file if it is there. Raises OutputError."""
+    with writing(path), contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+class Journal:
+    """A text file to which lines are added.
+
+    What the disk does not take now is kept, warned of once, and written with the next line: a
+    training outlives a full disk. Raises OutputError from `close` if something is left even then,
+    and at once if the file cannot be opened.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        with writing(path):
+            self._descriptor: Optional[int] = os.open(path, _WRITE | os.O_APPEND, 0o666)
+        self._left = b""
+        self._failing = False
+
+    def append(self, text: str) -> None:
+        self._left += text.encode()
+        try:
+            self._write()
+        except OSError as error:
+            if not self._failing:
+                self._failing = True  # first, for the warning may come back here
+                log.warning(
+                    "%s: cannot write (%s); training goes on, and what is to be written there is "
+                    "kept until it can be; free space",
+                    *(self.path, error.strerror),
+                )
+
+    def _write(self) -> None:
+        while self._left:
+            self._left = self._left[os.write(self._descriptor, self._left) :]
+        self._failing = False
+
+    def close(self) -> None:
+        if self._descriptor is None:
+            return
+        with writing(self.path):
+            try:
+                self._write()
+            finally:
+                os.close(self._descriptor)
+                self._descriptor = None

@@ -54,7 +54,7 @@ class Progress:
     def flush(self, state: TrainState) -> None:
         """Write what has come together since the last line. Raises DivergedError."""
         state.settle()
-        window, state.window = state.window, Window()
+        window = state.window
         if not window.samples:
             return
         seconds = time.perf_counter() - self._started
@@ -70,3 +70,4 @@ class Progress:
         }
         self._clear()
         self.writer.write(state, values)
+        state.window = Window()  # not before: what could not be written is still to be

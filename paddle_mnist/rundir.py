@@ -11,14 +11,23 @@ from typing import Any, Optional, Union
 
 from filelock import FileLock, Timeout
 
-from paddle_mnist.checkpoint.store import PREFIX, Checkpoint, CheckpointStore, read_manifest
+from paddle_mnist.checkpoint.safe_load import safe_load
+from paddle_mnist.checkpoint.store import (
+    PARAMS,
+    PREFIX,
+    Checkpoint,
+    CheckpointStore,
+    read_manifest,
+)
 from paddle_mnist.config import TrainConfig, read_yaml
 from paddle_mnist.errors import CheckpointError, ConfigError, RunLockedError
-from paddle_mnist.files import write_atomically, writing
+from paddle_mnist.files import Journal, make_folder, remove, write_atomically, writing
 from paddle_mnist.state import TrainState
 from paddle_mnist.writers import cut_jsonl
 
 log = logging.getLogger("paddle_mnist")
+
+DEFAULT_OUTPUT = "work/output/default"
 
 
 class RunDirectory:
@@ -58,8 +67,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        with writing(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         lock = FileLock(self.path / ".lock")  # the system drops it when its holder dies
         with writing(self.path):
             try:
@@ -92,12 +100,21 @@ class RunDirectory:
             os.rename(self.path, aside)
         log.info("moved %s to %s", self.path, aside)
 
-    def resume_point(self, config: TrainConfig, data_hash: str) -> Optional[Checkpoint]:
+    def owns(self, checkpoint: Checkpoint) -> bool:
+        """Whether a checkpoint is this run's."""
+        return checkpoint.path.resolve().parent == self.checkpoints.folder.resolve()
+
+    def resume_point(
+        self, config: TrainConfig, hashes: Mapping[str, Optional[str]]
+    ) -> Optional[Checkpoint]:
         """The checkpoint to go on from; None to start at step 0.
+
+        hashes: of the images, as manifests have them, `data_hash` and `replay_hash`.
 
         Raises ConfigError, with a diff, if the configuration or the data would give another
         result than the run's so far, and CheckpointError if no checkpoint is whole.
         """
+        self.checkpoints.clear()
         newest = self.checkpoints.newest(set_aside=True)
         checkpoint = newest
         if config.resume == "off" and newest:
@@ -108,25 +125,25 @@ class RunDirectory:
         if config.resume not in ("auto", "off"):
             named = find_checkpoint(config.resume, self)
             named.verify()
-            own = newest and named.path.resolve().parent == newest.path.resolve().parent
-            if own and named.step < newest.step:
+            if newest and self.owns(named) and named.step < newest.step:
                 raise ConfigError(
                     f"resume names {named.path}, step {named.step}, but {self.path} holds "
                     f"{newest.name}, step {newest.step}; choose another --output"
                 )
             checkpoint = newest or named  # the same command again goes on where it was stopped
         if checkpoint:
-            _must_agree(checkpoint, config, data_hash, self.path)
+            _must_agree(checkpoint, config, hashes, self.path)
         return checkpoint
 
-    def write_config(self, config: TrainConfig, data_location: str) -> None:
-        """Write the configuration: data as they were found, and nothing said of this one start.
+    def write_config(self, config: TrainConfig, data: str, replay_data: Optional[str]) -> None:
+        """Write the configuration: data where they were found, and nothing of this one start.
 
         A result of fewer epochs, which a run that goes on had, is no longer its result.
         """
-        with writing(self.result):
-            self.result.unlink(missing_ok=True)
-        lasting = dataclasses.replace(config, data=data_location, resume="auto", override=())
+        remove(self.result)
+        lasting = dataclasses.replace(
+            config, data=data, replay_data=replay_data, resume="auto", override=()
+        )
         write_atomically(self.config, lasting.as_yaml().encode())
 
     def read_config(self) -> TrainConfig:
@@ -135,7 +152,7 @@ class RunDirectory:
 
     def start_history(self, checkpoint: Optional[Checkpoint]) -> None:
         """Cut `metrics.jsonl` at the checkpoint, having taken it over if that is another run's."""
-        if checkpoint and checkpoint.path.resolve().parent != self.checkpoints.folder.resolve():
+        if checkpoint and not self.owns(checkpoint):
             theirs = RunDirectory(checkpoint.path.parent.parent).metrics
             if theirs.exists():
                 write_atomically(self.metrics, theirs.read_bytes())
@@ -151,7 +168,7 @@ class RunDirectory:
             return None
         try:
             result = json.loads(self.result.read_text(encoding="utf-8"))
-            return result if result["checkpoint"] == checkpoint.name else None
+            return result if result["steps"] == checkpoint.step else None
         except (ValueError, TypeError, KeyError) as error:
             log.warning("%s is damaged (%r); evaluating again", self.result, error)
             return None
@@ -161,16 +178,20 @@ class RunDirectory:
         number = 1
         while (folder := self.visualdl / f"{number:03}").exists():
             number += 1
-        with writing(folder):
-            folder.mkdir(parents=True)
+        make_folder(folder)
         return folder
 
 
-def find_checkpoint(name: str, run: RunDirectory) -> Checkpoint:
-    """The checkpoint that "latest", "best" or a path names; the path with any suffix or none.
+def find_checkpoint(name: str, run: Optional[RunDirectory] = None) -> Checkpoint:
+    """The checkpoint that "latest" or "best" names in a run, or a path anywhere.
 
+    The path with any suffix or none, or of a run directory, which means its newest.
     Raises CheckpointError if there is none.
     """
+    if run is None:
+        folder = name and Path(name).is_dir()
+        run = RunDirectory(name if folder else DEFAULT_OUTPUT)
+        name = "latest" if folder else name
     if name in ("latest", "best"):
         store = run.checkpoints
         found = store.newest() if name == "latest" else store.best()
@@ -187,19 +208,44 @@ def find_checkpoint(name: str, run: RunDirectory) -> Checkpoint:
     return read_manifest(path if path.suffix == ".json" else path.with_name(f"{path.name}.json"))
 
 
-def _must_agree(checkpoint: Checkpoint, config: TrainConfig, data_hash: str, path: Path) -> None:
+def find_weights(
+    name: str, output: Optional[str] = None
+) -> tuple[str, dict[str, Any], Mapping[str, Any], RunDirectory]:
+    """The path and contents of weights, the manifest they belong to, and the run it is of.
+
+    name: as in `find_checkpoint`, or a bare `.pdparams`, such as the tutorial writes.
+    output: the run directory; by default the one that was trained without naming any.
+    """
+    path = Path(name)
+    if path.suffix == PARAMS and path.exists() and not path.with_suffix(".json").exists():
+        owner = RunDirectory(path.parent)
+        newest = owner.checkpoints.all()[-1:]  # of a run's `mnist.pdparams`; else there is none
+        return str(path), safe_load(path), newest[0].manifest if newest else {}, owner
+    if output is None and not (name and path.is_dir()):
+        other = DEFAULT_OUTPUT.replace("default", "digits")
+        only_other = Path(other).exists() and not Path(DEFAULT_OUTPUT).exists()
+        output = other if only_other else DEFAULT_OUTPUT
+    found = find_checkpoint(name, RunDirectory(output) if output else None)
+    owner = RunDirectory(found.path.parent.parent)
+    return str(found.path.with_suffix(PARAMS)), found.load(PARAMS), found.manifest, owner
+
+
+def _must_agree(
+    checkpoint: Checkpoint, config: TrainConfig, hashes: Mapping[str, Optional[str]], path: Path
+) -> None:
     stored = checkpoint.manifest.get("config")
     if stored is None:
         raise CheckpointError(
             f"{checkpoint.path}: holds no configuration, so it is not a run's; start from its "
             "weights in your own code, as the tutorial does"
         )
-    given = {**config.binding(), "data": data_hash[:12]}
-    stored = {**stored, "data": checkpoint.manifest["data_hash"][:12]}
+    # A field that is younger than the run had its default.
+    stored = {**TrainConfig().binding(), **stored, **_contents(checkpoint.manifest)}
+    given = {**config.binding(), **_contents(hashes)}
     changed = [
-        f"  {name}: {stored.get(name)!r} in the run, {value!r} now"
+        f"  {name}: {stored[name]!r} in the run, {value!r} now"
         for name, value in given.items()
-        if stored.get(name) != value and name not in config.override
+        if stored[name] != value and name not in config.override
     ]
     if changed:
         names = ",".join(line.split(":")[0].strip() for line in changed)
@@ -217,19 +263,23 @@ def _must_agree(checkpoint: Checkpoint, config: TrainConfig, data_hash: str, pat
         )
 
 
-class _LogFile(logging.FileHandler):
-    """`train.log`. What cannot be written ends the run, instead of a note on stderr."""
+def _contents(hashes: Mapping[str, Any]) -> dict[str, Optional[str]]:
+    """The images by the fields that name them: what is in them binds, not where they are."""
+    fields = {"data": "data_hash", "replay_data": "replay_hash"}
+    return {name: (hashes.get(key) or "")[:12] or None for name, key in fields.items()}
+
+
+class _LogFile(logging.Handler):
+    """`train.log`. Lines that a full disk does not take are written later."""
 
     def __init__(self, path: Path):
-        with writing(path):
-            super().__init__(path, encoding="utf-8")
-        self.path = path
+        super().__init__()
+        self.journal = Journal(path)
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's name)
-        with writing(self.path):
-            raise  # the error that logging has caught
+    def emit(self, record: logging.LogRecord) -> None:
+        self.journal.append(f"{self.format(record)}\n")
 
     def close(self) -> None:
-        with writing(self.path):
-            super().close()
+        super().close()
+        self.journal.close()

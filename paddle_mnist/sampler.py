@@ -12,7 +12,8 @@ from paddle_mnist.errors import ConfigError
 class BatchSampler:
     """Cuts the epochs of `length` samples into batches; the last one may be short.
 
-    Every sample comes exactly once an epoch. Holds no state: the order of epoch e is the same
+    Every sample comes exactly once an epoch, and with them `replayed` ones of `pool` more, which
+    are numbered on and drawn anew each epoch. Holds no state: the order of epoch e is the same
     whoever asks, and whenever.
     """
 
@@ -20,6 +21,8 @@ class BatchSampler:
     batch_size: int
     seed: int = 0
     shuffle: bool = True
+    replayed: int = 0
+    pool: int = 0
 
     def __post_init__(self):
         if self.batch_size < 1:
@@ -27,18 +30,21 @@ class BatchSampler:
 
     def __len__(self) -> int:
         """Batches an epoch."""
-        return -(-self.length // self.batch_size)
+        return -(-(self.length + self.replayed) // self.batch_size)
 
     def order(self, epoch: int) -> np.ndarray:
-        """The indices of all samples, int64 [length], in the order of this epoch."""
-        if not self.shuffle:
-            return np.arange(self.length)
+        """The indices of all samples, int64 [length + replayed], in the order of this epoch."""
         # RandomState, not Generator: NumPy promises its stream never changes (NEP 19), so a run
         # goes on in the same order after NumPy was upgraded.
-        return np.random.RandomState([self.seed, epoch]).permutation(self.length)
+        random = np.random.RandomState([self.seed, epoch])
+        samples = np.arange(self.length)
+        if self.replayed:
+            old = self.length + random.permutation(self.pool)[: self.replayed]
+            samples = np.concatenate([samples, old])
+        return random.permutation(samples) if self.shuffle else samples
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[np.ndarray]:
         """The batches of an epoch from number `start` on, each int64 [at most batch_size]."""
         order = self.order(epoch)
-        for first in range(start * self.batch_size, self.length, self.batch_size):
+        for first in range(start * self.batch_size, len(order), self.batch_size):
             yield order[first : first + self.batch_size]

@@ -1,11 +1,14 @@
 """`TrainState`, the one record of progress, and what the loop asks of its collaborators."""
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any, Optional, Protocol
 
 from paddle_mnist.errors import DivergedError
+
+BEST = "valid/acc"  # the metric whose highest value is the best
 
 
 @dataclass
@@ -22,13 +25,15 @@ class Window:
 class TrainState:
     """Where a training stands. Saved as JSON in every manifest; nothing is read out of a path.
 
-    epoch: the epoch in work, 0-based; between epochs, the one to come.
+    epoch: the epoch in work, 0-based, until it is evaluated; then the one to come.
     position: batches of this epoch that are done.
     step: optimizer steps since the run began.
     samples: samples seen since the run began.
     train_seconds: time spent in training steps since the run began, over all its processes.
     window: sums since the last line of the log, so that a run which goes on here writes it alike.
     metrics: what an evaluation of these very weights gave, by tag; none if there was none.
+    scores: [step, valid/acc] of every evaluation of the run.
+    torn: a step's change of the weights was broken off; they are no step's now.
     """
 
     epoch: int = 0
@@ -38,6 +43,8 @@ class TrainState:
     train_seconds: float = 0.0
     window: Window = field(default_factory=Window)
     metrics: dict[str, float] = field(default_factory=dict)
+    scores: list[list] = field(default_factory=list)
+    torn: bool = False
     _pending: list = field(default_factory=list, repr=False, compare=False)
 
     def record(self, loss: Any, right: Any, samples: int, lr: float) -> None:
@@ -65,12 +72,32 @@ class TrainState:
             self.window.lr = lr
         self._pending.clear()
 
-    def advance(self, samples: int) -> None:
-        """One more step was done, on so many samples; what it made of the weights is not judged."""
-        self.metrics = {}
+    @contextlib.contextmanager
+    def stepping(self, samples: int) -> Iterator[None]:
+        """One step, on so many samples: done when left, torn if it is left by an error."""
+        self.torn = True
+        yield
+        self.metrics = {}  # what the step made of the weights is not judged
         self.position += 1
         self.step += 1
         self.samples += samples
+        self.torn = False
+
+    def judge(self, metrics: Mapping[str, float]) -> None:
+        """What an evaluation gave; done twice at a step, it counts once."""
+        self.metrics = dict(metrics)
+        if BEST in metrics:
+            earlier = [score for score in self.scores if score[0] < self.step]
+            self.scores = [*earlier, [self.step, metrics[BEST]]]
+
+    @property
+    def best(self) -> Optional[list]:
+        """[step, valid/acc] of the highest score, the earliest of equals; None before any."""
+        return max(self.scores, key=lambda score: score[1], default=None)
+
+    @property
+    def evaluations_since_best(self) -> int:
+        return len(self.scores) - 1 - self.scores.index(self.best) if self.scores else 0
 
     def end_epoch(self) -> None:
         self.epoch += 1
@@ -79,7 +106,8 @@ class TrainState:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, settled. Raises DivergedError."""
         self.settle()
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "_pending"}
+        names = [f.name for f in fields(self) if f.name not in ("torn", "_pending")]
+        values = {name: getattr(self, name) for name in names}
         return {**values, "window": asdict(self.window), "metrics": dict(self.metrics)}
 
     @classmethod
@@ -99,9 +127,13 @@ class Writer(Protocol):
 
 
 class Evaluator(Protocol):
-    """Judges a model between epochs; gives values by tag, none where no evaluation is due."""
+    """Judges a model at the end of an epoch, and whether it is worth going on."""
 
-    def after_epoch(self, state: TrainState, model: Any) -> Mapping[str, float]: ...
+    def after_epoch(self, state: TrainState, model: Any) -> Mapping[str, float]:
+        """Values by tag; none where no evaluation is due."""
+
+    def enough(self, state: TrainState) -> bool:
+        """Whether to stop before the next epoch."""
 
 
 class Checkpointer(Protocol):
@@ -110,3 +142,10 @@ class Checkpointer(Protocol):
     def after_step(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
 
     def after_epoch(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
+
+    def after_error(
+        self, error: BaseException, state: TrainState, model: Any, optimizer: Any
+    ) -> None:
+        """Called with what ends a training, which is raised on afterwards."""
+
+    def at_end(self, state: TrainState, model: Any, optimizer: Any) -> None: ...

@@ -8,14 +8,14 @@ import paddle
 from paddle import nn
 from paddle.utils import unique_name
 
+from paddle_mnist.average import NO_AVERAGE, Average
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
 from paddle_mnist.checkpoint.contents import saved_bytes
-from paddle_mnist.checkpoint.policy import SaveWhen
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.data.dataset import batches_an_epoch, epoch_batches
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.evaluator import NoEvaluator
-from paddle_mnist.files import write_atomically, writing
+from paddle_mnist.files import make_folder, write_atomically
 from paddle_mnist.optim import cross_entropy, schedule_of
 from paddle_mnist.progress import Progress
 from paddle_mnist.state import Checkpointer, Evaluator, TrainState, Writer
@@ -29,6 +29,7 @@ class Trainer:
     model, optimizer: a `paddle.nn.Layer` giving logits, and a Paddle optimizer of its parameters;
         an `LRScheduler` of the optimizer is stepped after every batch.
     loss_fn: (logits [B, 10], labels [B, 1]) -> mean loss []; by default the cross-entropy.
+    average: of the weights, kept beside them; evaluated and written in their place.
     evaluator, checkpointer, writer: collaborators (`paddle_mnist.state` says what is asked of
         them). By default nothing is evaluated, every epoch is saved to `save_path`, and lines of
         the log go to the console.
@@ -44,6 +45,7 @@ class Trainer:
         optimizer: paddle.optimizer.Optimizer,
         *,
         loss_fn: Optional[Callable] = None,
+        average: Average = NO_AVERAGE,
         evaluator: Optional[Evaluator] = None,
         checkpointer: Optional[Checkpointer] = None,
         writer: Optional[Writer] = None,
@@ -62,6 +64,7 @@ class Trainer:
         self.optimizer = optimizer
         self.schedule = schedule_of(optimizer)
         self.loss_fn = loss_fn or cross_entropy()
+        self.average = average
         self.evaluator = evaluator or NoEvaluator()
         self.checkpointer = checkpointer
         self.writer = writer
@@ -87,13 +90,22 @@ class Trainer:
         """
         writer = self._watch(train_datasets, start_epoch, end_epoch)
         checkpointer = self.checkpointer or StoreCheckpointer(
-            CheckpointStore(save_path), SaveWhen(end_epoch)
+            CheckpointStore(save_path), average=self.average
         )
-        for epoch in range(start_epoch, end_epoch):
-            self.train_epoch(train_datasets, epoch, self.state.position, checkpointer)
-            self.state.metrics = dict(self.evaluator.after_epoch(self.state, self.model))
-            writer.write(self.state, self.state.metrics)
-            checkpointer.after_epoch(self.state, self.model, self.optimizer)
+        try:
+            for epoch in range(start_epoch, end_epoch):
+                if self.evaluator.enough(self.state):
+                    break
+                self.train_epoch(train_datasets, epoch, self.state.position, checkpointer)
+                with self.average.in_use(self.model):
+                    self.state.judge(self.evaluator.after_epoch(self.state, self.model))
+                writer.write(self.state, self.state.metrics)
+                self.state.end_epoch()
+                checkpointer.after_epoch(self.state, self.model, self.optimizer)
+        except BaseException as error:
+            checkpointer.after_error(error, self.state, self.model, self.optimizer)
+            raise
+        checkpointer.at_end(self.state, self.model, self.optimizer)
         self.save()
         return self.state
 
@@ -112,11 +124,9 @@ class Trainer:
         for batch in self.progress.timed(epoch_batches(datasets, epoch, start)):
             self.reseed(self.state.step)
             self.train_step(batch)
-            self.state.advance(batch[1].shape[0])
             self.progress.after_step(self.state)
             checkpointer.after_step(self.state, self.model, self.optimizer)
         self.progress.flush(self.state)
-        self.state.end_epoch()
 
     def train_step(self, data: Iterable) -> paddle.Tensor:
         """One step on a batch (images [B, 1, 28, 28], labels [B, 1]); gives its mean loss []."""
@@ -124,21 +134,22 @@ class Trainer:
         logits = self.model(images)
         loss = self.loss_fn(logits, labels)
         loss.backward()
-        # The first step names the optimizer's state; guarded, it has the names that the first
-        # optimizer of a process gives, whichever this is, so that saved states fit.
-        with unique_name.guard():
-            self.optimizer.step()
-        self.optimizer.clear_grad()
-        self.schedule.step()
-        if self.progress is not None:
-            self.progress.add(self.state, loss, logits, labels)
+        with self.state.stepping(labels.shape[0]):
+            if self.progress is not None:
+                self.progress.add(self.state, loss, logits, labels)
+            # The first step names the optimizer's state; guarded, it has the names that the first
+            # optimizer of a process gives, whichever this is, so that saved states fit.
+            with unique_name.guard():
+                self.optimizer.step()
+            self.optimizer.clear_grad()
+            self.schedule.step()
+            self.average.update(self.model, self.state.step)
         return loss
 
     def save(self) -> None:
         """Write the weights to `model_path`, whole or not at all. Raises OutputError."""
-        with writing(self.model_path):
-            self.model_path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.model_path, saved_bytes(self.model.state_dict()))
+        make_folder(self.model_path.parent)
+        write_atomically(self.model_path, saved_bytes(self.average.weights(self.model)))
 
     def _watch(self, loader: Any, start_epoch: int, end_epoch: int) -> Writer:
         """Begin to keep figures of the steps; gives the writer that they go to."""
@@ -146,6 +157,8 @@ class Trainer:
         writer = self.writer or console_writer(end_epoch, steps)
         if not self.going_on:  # the epochs before were trained elsewhere, or by an earlier call
             self.state = TrainState(epoch=start_epoch, step=start_epoch * (steps or 0))
-        self.going_on = False
         self.progress = Progress(writer, self.log_every, self.optimizer.get_lr)
+        if self.going_on:  # a line was due, if that is what the training broke off at
+            self.progress.after_step(self.state)
+        self.going_on = False
         return writer

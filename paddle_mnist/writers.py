@@ -1,5 +1,6 @@
 """Where metrics go: console lines and a progress bar, JSON lines, VisualDL."""
 
+import contextlib
 import datetime
 import json
 import logging
@@ -13,7 +14,7 @@ from typing import Optional
 from tqdm import tqdm
 
 from paddle_mnist.errors import OutputError
-from paddle_mnist.files import write_atomically, writing
+from paddle_mnist.files import Journal, write_atomically, writing
 from paddle_mnist.state import TrainState, Writer
 
 log = logging.getLogger("paddle_mnist")
@@ -30,9 +31,10 @@ class LogWriter:
         # Values come during an epoch (position > 0) or right after one.
         epoch = f"epoch {state.epoch + (state.position > 0)}/{self.epochs}"
         step = f"step {state.step}" + (f"/{self.total}" if self.total else "")
-        if "valid/loss" in values:
-            loss, accuracy = values["valid/loss"], values["valid/acc"]
-            log.info(f"{epoch} {step} valid loss {loss:.4f} acc {accuracy:.4f}")
+        for name in ("valid", "replay"):
+            if f"{name}/loss" in values:
+                loss, accuracy = values[f"{name}/loss"], values[f"{name}/acc"]
+                log.info(f"{epoch} {step} {name} loss {loss:.4f} acc {accuracy:.4f}")
         if "train/loss" in values:
             log.info(f"{epoch} {step} {_training(values)}{self._eta(state, values)}")
 
@@ -78,14 +80,12 @@ class JsonlWriter:
     """`metrics.jsonl`: one object a line, {"step", "epoch", "tag", "value", "time"}.
 
     epoch is 0-based, time in seconds since 1970. Speeds are left out: they differ each time, and
-    the rest of a resumed run's file equals an unbroken run's but for `time`.
-    Raises OutputError when a line cannot be written.
+    the rest of a resumed run's file equals an unbroken run's but for `time`. What a full disk does
+    not take is written later; raises OutputError from `close` if it could not be.
     """
 
     def __init__(self, path: Path):
-        self.path = path
-        with writing(path):
-            self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (closed by close)
+        self.journal = Journal(path)
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
         epoch = state.epoch if state.position else state.epoch - 1
@@ -94,16 +94,13 @@ class JsonlWriter:
             for tag, value in values.items()
             if not tag.startswith("speed/")
         ]
-        with writing(self.path):
-            self.file.write("".join(f"{json.dumps(line)}\n" for line in lines))
-            self.file.flush()
+        self.journal.append("".join(f"{json.dumps(line)}\n" for line in lines))
 
     def advance(self, state: TrainState) -> None:
         """Nothing to do."""
 
     def close(self) -> None:
-        with writing(self.path):
-            self.file.close()
+        self.journal.close()
 
 
 def cut_jsonl(path: Path, state: TrainState) -> None:
@@ -133,7 +130,11 @@ def _before(state: TrainState, step: int, tag: str = "", **_: object) -> bool:
 
 
 class VisualDLWriter:
-    """VisualDL scalars in a fresh folder. Raises OutputError when they cannot be written."""
+    """VisualDL scalars in a fresh folder.
+
+    When they can no longer be written, that is said once, and training goes on without them:
+    `metrics.jsonl` has them too. Raises OutputError from `close` then.
+    """
 
     def __init__(self, folder: Path):
         from visualdl import LogWriter as VisualDL  # here, for it is slow to import
@@ -145,17 +146,26 @@ class VisualDLWriter:
             # The file is opened, and its thread started, by the first value.
             self.writer.add_text("about", f"written by paddle_mnist to {folder.name}", 0)
         self.threads = [t for t in threading.enumerate() if t not in before]
+        self.failure: Optional[OutputError] = None
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
-        self._check()
-        with writing(self.folder):
-            for tag, value in values.items():
-                self.writer.add_scalar(tag, value, state.step)
+        if self.failure:
+            return
+        try:
+            self._check()
+            with writing(self.folder):
+                for tag, value in values.items():
+                    self.writer.add_scalar(tag, value, state.step)
+        except OutputError as error:
+            self.failure = error
+            log.warning("no more VisualDL in this start, training goes on: %s", error)
 
     def advance(self, state: TrainState) -> None:
         """Nothing to do."""
 
     def close(self) -> None:
+        if self.failure:
+            raise self.failure
         self._check()
         with writing(self.folder):
             self.writer.close()
@@ -184,8 +194,9 @@ class ManyWriters:
             writer.advance(state)
 
     def close(self) -> None:
-        for writer in self.writers:
-            writer.close()
+        with contextlib.ExitStack() as stack:  # each, whatever happens to the others
+            for writer in reversed(self.writers):
+                stack.callback(writer.close)
 
 
 class _TqdmHandler(logging.StreamHandler):

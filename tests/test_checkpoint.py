@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import paddle
@@ -15,7 +16,7 @@ from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint, load_weights
 from paddle_mnist.checkpoint.policy import Keep, Saved, SaveWhen
 from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, CheckpointStore, read_manifest
-from paddle_mnist.errors import CheckpointError, DivergedError, OutputError
+from paddle_mnist.errors import CheckpointError, DivergedError, OutputError, StoppedError
 from paddle_mnist.state import TrainState
 
 OPTIMIZERS = {
@@ -50,7 +51,7 @@ def state_of(epoch, accuracy=None):
 def save(store, built, epoch, accuracy=None):
     """Commit `mnist_epoch{epoch - 1}`: `epoch` epochs are done."""
     model, optimizer, _ = built
-    StoreCheckpointer(store, SaveWhen(9)).after_epoch(state_of(epoch, accuracy), model, optimizer)
+    StoreCheckpointer(store, SaveWhen()).after_epoch(state_of(epoch, accuracy), model, optimizer)
     return read_manifest(store.folder / f"mnist_epoch{epoch - 1}.json")
 
 
@@ -301,12 +302,37 @@ def test_weights_that_are_not_finite_are_never_saved(store, value):
 
 
 @pytest.mark.parametrize(
-    ("every", "epochs", "due"),
-    [(1, 3, [1, 2, 3]), (2, 5, [2, 4, 5]), (3, 3, [3]), (9, 4, [4])],
+    ("every", "on_best", "due"),
+    [
+        (1, False, [1, 2, 3, 4, 5, 6]),
+        (2, False, [2, 4, 6]),
+        (3, False, [3, 6]),
+        (9, False, []),
+        (3, True, [1, 3, 4, 6]),  # the scores are best at 1, and better at 4
+    ],
 )
-def test_when_to_save_after_an_epoch(every, epochs, due):
-    when = SaveWhen(epochs, every)
-    assert [e for e in range(1, epochs + 1) if when.after_epoch(TrainState(epoch=e))] == due
+def test_when_to_save_after_an_epoch(every, on_best, due):
+    when = SaveWhen(every, on_best=on_best)
+    saved, state = [], TrainState()
+    for epoch, score in enumerate([0.5, 0.5, 0.4, 0.6, 0.6, 0.1], 1):
+        state.step += 10
+        state.judge({"valid/acc": score})
+        state.end_epoch()
+        saved += [epoch] if when.after_epoch(state) else []
+    assert saved == due
+
+
+@pytest.mark.parametrize(
+    ("on_error", "error", "due"),
+    [
+        (True, ValueError(), True),
+        (False, ValueError(), False),
+        (True, StoppedError(15), True),
+        (False, StoppedError(15), True),  # who sends a signal means to go on later
+    ],
+)
+def test_when_to_save_after_an_error(on_error, error, due):
+    assert SaveWhen(on_error=on_error).after_error(error) == due
 
 
 @pytest.mark.parametrize(
@@ -322,27 +348,31 @@ def test_when_to_save_after_an_epoch(every, epochs, due):
     ],
 )
 def test_when_to_save_after_a_step(steps, seconds, due):
-    when = SaveWhen(1, every_steps=steps, every_seconds=seconds)
+    when = SaveWhen(every_steps=steps, every_seconds=seconds)
     since = {1: 1.0, 2: 4.9, 3: 5.0, 4: 0.5, 5: 1.5, 6: 7.0}
     assert [n for n, s in since.items() if when.after_step(TrainState(step=n), s)] == due
 
 
 def entries():
-    """Ten checkpoints a minute apart; two end epochs; step 3 has the best score, as has 8."""
+    """Ten checkpoints a minute apart; two end epochs; 3 and 8 have the best score; 2 broke off."""
     scores = {3: 0.9, 8: 0.9, 5: 0.7}
-    return [Saved(f"s{n}", (n, 0), n * 60.0, n in (4, 8), scores.get(n)) for n in range(10)]
+    return [Saved(f"s{n}", (n, 0), n * 60.0, n in (4, 8), scores.get(n), n == 2) for n in range(10)]
+
+
+NOTHING = Keep(epochs=False, last=1, best=False, breakpoints=False)  # but the newest
 
 
 @pytest.mark.parametrize(
     ("keep", "kept"),
     [
-        (Keep(epochs=False, last=1, best=False), [9]),
-        (Keep(epochs=False, last=3, best=False), [7, 8, 9]),
-        (Keep(epochs=True, last=1, best=False), [4, 8, 9]),
-        (Keep(epochs=False, last=1, best=True), [3, 9]),
-        (Keep(epochs=False, last=1, every_minutes=4, best=False), [3, 7, 9]),
-        (Keep(epochs=True, last=2, every_minutes=4, best=True), [3, 4, 7, 8, 9]),
-        (Keep(epochs=False, last=99, best=False), list(range(10))),
+        (NOTHING, [9]),
+        (replace(NOTHING, last=3), [7, 8, 9]),
+        (replace(NOTHING, epochs=True), [4, 8, 9]),
+        (replace(NOTHING, best=True), [3, 9]),
+        (replace(NOTHING, breakpoints=True), [2, 9]),
+        (replace(NOTHING, every_minutes=4), [3, 7, 9]),
+        (Keep(last=2, every_minutes=4), [2, 3, 4, 7, 8, 9]),
+        (replace(NOTHING, last=99), list(range(10))),
     ],
 )
 def test_what_to_keep_is_the_union_of_the_rules(keep, kept):
@@ -351,11 +381,17 @@ def test_what_to_keep_is_the_union_of_the_rules(keep, kept):
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 99), st.booleans(), st.none() | st.floats(0, 1)), min_size=1),
-    st.builds(Keep, st.booleans(), st.integers(1, 5), st.none() | st.floats(0.1, 9), st.booleans()),
+    st.lists(
+        st.tuples(*(st.integers(0, 99), st.booleans(), st.none() | st.floats(0, 1), st.booleans())),
+        min_size=1,
+    ),
+    st.builds(
+        *(Keep, st.booleans(), st.integers(1, 5), st.none() | st.floats(0.1, 9), st.booleans()),
+        st.booleans(),
+    ),
 )
 def test_the_newest_is_always_kept_and_keeping_is_stable(drawn, keep):
-    saved = [Saved(f"s{i}", (n, i), n * 30.0, end, s) for i, (n, end, s) in enumerate(drawn)]
+    saved = [Saved(f"s{i}", (n, i), n * 30.0, *more) for i, (n, *more) in enumerate(drawn)]
     kept = keep(saved)
     assert max(saved, key=lambda one: one.order).name in kept
     assert keep([one for one in saved if one.name in kept]) == kept

@@ -16,8 +16,10 @@ PACKAGE = ROOT / "paddle_mnist"
 # `watch`, and `progress` is the loop's own.
 LAYERS = [
     {"errors", "config"},
-    {"state", "device", "files"},
+    {"state", "device", "files", "signals", "heartbeat"},
     {
+        "augment",
+        "average",
         "data",
         "sampler",
         "optim",
@@ -28,8 +30,8 @@ LAYERS = [
         "progress",
         "randomness",
     },
-    {"evaluator", "trainer", "rundir"},
-    {"cli", "run"},
+    {"evaluator", "trainer", "rundir", "supervisor"},
+    {"cli", "run", "score", "start"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 
@@ -43,7 +45,8 @@ def imports(path: Path):
         if isinstance(node, ast.ImportFrom) and node.level:
             raise AssertionError(f"{path}: a relative import; write the whole name")
         if isinstance(node, ast.ImportFrom) and node.module == "paddle_mnist":
-            yield from (paddle_mnist._PUBLIC[name.name] for name in node.names)
+            names = (name.name for name in node.names)
+            yield from (paddle_mnist._PUBLIC.get(name, f"paddle_mnist.{name}") for name in names)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("paddle_mnist."):
             yield node.module
         elif isinstance(node, ast.Import):

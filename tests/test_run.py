@@ -574,7 +574,7 @@ def test_eval_prints_a_table(tool, finished):
         (["--split", "test"], 2, "invalid choice"),
         (["--data", "nope"], 3, "nope: no such file"),
         (["-k", ""], 4, "expected latest, best, or a path"),
-        (["-k", "."], 4, "expected latest, best, or a path"),
+        (["-k", "."], 4, "no checkpoint there"),
     ],
 )
 def test_eval_names_what_is_wrong(tool, finished, args, code, said):

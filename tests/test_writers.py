@@ -143,13 +143,16 @@ def test_visualdl_scalars_are_read_back(tmp_path):
     assert loss[0].value == pytest.approx(0.0412)
 
 
-def test_visualdl_that_can_no_longer_write_says_so_instead_of_waiting_for_ever(tmp_path):
+def test_visualdl_that_can_no_longer_write_says_so_instead_of_waiting_for_ever(tmp_path, caplog):
     """Its thread dies of an error; the real error is provoked in test_run."""
     writer = VisualDLWriter(tmp_path / "001")
     for thread in writer.threads:
         thread.stop()
-    with pytest.raises(OutputError, match="VisualDL can no longer write there"):
+    for _ in range(3):
         writer.write(IN_EPOCH, VALUES)
+    assert caplog.text.count("no more VisualDL in this start, training goes on") == 1
+    with pytest.raises(OutputError, match="VisualDL can no longer write there"):
+        writer.close()
 
 
 def test_many_writers_are_told_everything_in_order():

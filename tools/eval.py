@@ -26,7 +26,7 @@ def main(argv) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
     require_paddle()
-    from paddle_mnist.run import evaluate_checkpoint
+    from paddle_mnist.score import evaluate_checkpoint
 
     report = evaluate_checkpoint(args.checkpoint, args.output, args.data, args.split, args.device)
     print(json.dumps(report) if args.json else as_text(report))

@@ -1,41 +1,112 @@
 """Saves a training when it is due, and lets old checkpoints go."""
 
+import logging
 import time
+from typing import Optional
 
 import paddle
 from paddle import nn
 
+from paddle_mnist import signals
+from paddle_mnist.average import NO_AVERAGE, Average
 from paddle_mnist.checkpoint.contents import parameter_names, saved_bytes
 from paddle_mnist.checkpoint.policy import Keep, SaveWhen
-from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, PREFIX, CheckpointStore
-from paddle_mnist.errors import DivergedError
+from paddle_mnist.checkpoint.store import (
+    BREAKPOINT,
+    OPTIMIZER,
+    PARAMS,
+    PREFIX,
+    TRAINING,
+    CheckpointStore,
+)
+from paddle_mnist.errors import DivergedError, OutputError
 from paddle_mnist.state import TrainState
+
+log = logging.getLogger("paddle_mnist")
 
 
 class StoreCheckpointer:
     """Commits checkpoints to a store when `when` says, then deletes those that `keep` drops.
 
-    After epoch E (0-based) `mnist_epoch{E}`, after step S inside it `mnist_epoch{E}_step{S}`.
-    Raises DivergedError rather than save weights that are not finite.
+    After epoch E (0-based) `mnist_epoch{E}`, after step S inside it `mnist_epoch{E}_step{S}`, and
+    when a training is broken off there `mnist_epoch{E}_step{S}_breakpoint`.
+
+    A checkpoint that cannot be written is warned of, and tried again when the next one is due; the
+    last one, at the end, must be written. A signal ends the training at the next step.
+    Raises OutputError, StoppedError, and DivergedError rather than save what is not finite.
     """
 
-    def __init__(self, store: CheckpointStore, when: SaveWhen, keep: Keep = Keep()):  # noqa: B008
+    def __init__(
+        self,
+        store: CheckpointStore,
+        when: SaveWhen = SaveWhen(),  # noqa: B008
+        keep: Keep = Keep(),  # noqa: B008
+        average: Average = NO_AVERAGE,
+        saved: Optional[TrainState] = None,
+    ):
+        """average: a moving average of the weights, which is saved in their place.
+
+        saved: the state that the training goes on from, if it is in the store already.
+        """
         self.store = store
         self.when = when
         self.keep = keep
-        self._saved = time.monotonic()
+        self.average = average
+        self._tried = time.monotonic()
+        self._saved = saved and _place(saved)  # of the newest checkpoint
 
     def after_step(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
-        if self.when.after_step(state, time.monotonic() - self._saved):
-            self._save(f"{PREFIX}_epoch{state.epoch}_step{state.step}", state, model, optimizer)
+        if self.when.after_step(state, time.monotonic() - self._tried):
+            self._try(_inside(state), state, model, optimizer)
+        signals.check()
 
     def after_epoch(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
         if self.when.after_epoch(state):
-            self._save(f"{PREFIX}_epoch{state.epoch - 1}", state, model, optimizer)
+            self._try(_ended(state), state, model, optimizer)
+        signals.check()
+
+    def at_end(
+        self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
+    ) -> None:
+        if self._saved != _place(state):
+            self._save(_ended(state), state, model, optimizer)
+
+    def after_error(
+        self,
+        error: BaseException,
+        state: TrainState,
+        model: nn.Layer,
+        optimizer: paddle.optimizer.Optimizer,
+    ) -> None:
+        """Save where the training was broken off, and say so; the error is not this one's."""
+        if isinstance(error, DivergedError) or not self.when.after_error(error):
+            return
+        if state.torn:
+            log.warning(
+                "step %d was broken off half way, so it cannot be saved; the newest checkpoint is "
+                "from before it",
+                state.step + 1,
+            )
+        elif self._saved == _place(state):
+            log.info("nothing was done since the newest checkpoint; the same command goes on there")
+        elif state.step:
+            name = (_inside(state) if state.position else _ended(state)) + BREAKPOINT
+            try:
+                self._save(name, state, model, optimizer)
+                log.info("saved %s; the same command goes on there", name)
+            except (OutputError, DivergedError) as failure:
+                log.warning("%s is not saved: %s", name, failure)
+
+    def _try(self, name: str, state: TrainState, model, optimizer) -> None:
+        self._tried = time.monotonic()
+        try:
+            self._save(name, state, model, optimizer)
+        except OutputError as error:
+            log.warning("%s is not saved, training goes on: %s", name, error)
 
     def _save(self, name: str, state: TrainState, model, optimizer) -> None:
         weights = model.state_dict()
@@ -46,13 +117,30 @@ class StoreCheckpointer:
                     "not saved; try a lower learning_rate (the checkpoints before it are good)"
                 )
         files = {
-            PARAMS: saved_bytes(weights),
+            PARAMS: saved_bytes(self.average.weights(model)),
             OPTIMIZER: saved_bytes(optimizer.state_dict()),
         }
+        if self.average is not NO_AVERAGE:
+            files[TRAINING] = saved_bytes(weights)
         more = {"names": parameter_names(model), "optimizer": type(optimizer).__name__}
         self.store.commit(name, files, state, more)
-        self.store.prune(self.keep)
-        self._saved = time.monotonic()
+        self._saved = _place(state)
+        try:
+            self.store.prune(self.keep)
+        except OutputError as error:
+            log.warning("old checkpoints could not be deleted, training goes on: %s", error)
+
+
+def _place(state: TrainState) -> tuple[int, int]:
+    return state.step, state.epoch
+
+
+def _inside(state: TrainState) -> str:
+    return f"{PREFIX}_epoch{state.epoch}_step{state.step}"
+
+
+def _ended(state: TrainState) -> str:
+    return f"{PREFIX}_epoch{state.epoch - 1}"
 
 
 class _NoCheckpointer:
@@ -61,6 +149,10 @@ class _NoCheckpointer:
     def after_step(self, state, model, optimizer) -> None: ...
 
     def after_epoch(self, state, model, optimizer) -> None: ...
+
+    def after_error(self, error, state, model, optimizer) -> None: ...
+
+    def at_end(self, state, model, optimizer) -> None: ...
 
 
 NO_CHECKPOINTER = _NoCheckpointer()

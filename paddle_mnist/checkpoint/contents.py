@@ -9,8 +9,9 @@ import paddle
 from paddle import nn
 from paddle.utils import unique_name
 
+from paddle_mnist.average import NO_AVERAGE, Average
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE
-from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, Checkpoint
+from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, TRAINING, Checkpoint
 from paddle_mnist.errors import CheckpointError
 
 _SCHEDULE = "LR_Scheduler"
@@ -34,9 +35,14 @@ def load_weights(model: nn.Layer, weights: Mapping[str, Any], origin: Any) -> No
     `Layer.set_state_dict` alone only warns of what is missing or of another shape, and says
     nothing of what is too much.
     """
+    model.set_state_dict(fitting(model, weights, origin))
+
+
+def fitting(model: nn.Layer, weights: Mapping[str, Any], origin: Any) -> dict[str, Any]:
+    """The entries of a state_dict that fit a model exactly. Raises CheckpointError, with a diff."""
     weights = {name: value for name, value in weights.items() if name != NAME_TABLE}
     _must_match(weights, model.state_dict(), f"{origin} does not fit the model")
-    model.set_state_dict(weights)
+    return weights
 
 
 def load_optimizer(
@@ -45,10 +51,12 @@ def load_optimizer(
     saved_names: Mapping[str, str],
     model: nn.Layer,
     origin: Any,
+    schedule: bool = True,
 ) -> None:
     """Put an optimizer's saved state back, matched by structured parameter names.
 
     saved_names: the parameters' structured to generated names when it was saved.
+    schedule: whether the rate's schedule goes on too; else it stays where it is.
     Changes the model's weights: load those afterwards. Raises CheckpointError, with a diff,
     unless every entry has its place.
 
@@ -62,6 +70,10 @@ def load_optimizer(
     optimizer.clear_grad()
 
     expected = optimizer.state_dict()
+    if not schedule:
+        saved = {key: value for key, value in saved.items() if key != _SCHEDULE}
+        if _SCHEDULE in expected:
+            saved[_SCHEDULE] = expected[_SCHEDULE]
     ours = {name: structured for structured, name in parameter_names(model).items()}
     theirs = {name: structured for structured, name in saved_names.items()}
     key_of = {_structured(key, ours): key for key in expected if key != NAME_TABLE}
@@ -109,14 +121,22 @@ def _form(value: Any) -> str:
 
 
 def load_checkpoint(
-    checkpoint: Checkpoint, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
+    checkpoint: Checkpoint,
+    model: nn.Layer,
+    optimizer: paddle.optimizer.Optimizer,
+    average: Average = NO_AVERAGE,
+    schedule: bool = True,
 ) -> None:
-    """Put a checkpoint back into a model and its optimizer, schedule included.
+    """Put a checkpoint back into a model, the average of its weights, and its optimizer.
 
-    Raises CheckpointError unless both fit exactly; then neither may be used on.
+    schedule: whether the rate's schedule goes on too; else it stays where it is.
+    Raises CheckpointError unless all fit exactly; then none may be used on.
     """
     saved = checkpoint.load(OPTIMIZER)
-    weights = checkpoint.load(PARAMS)
+    suffix = TRAINING if checkpoint.has(TRAINING) else PARAMS
+    weights = checkpoint.load(suffix)
     origin = checkpoint.path.with_name(checkpoint.name + OPTIMIZER)
-    load_optimizer(optimizer, saved, checkpoint.manifest["names"], model, origin)
-    load_weights(model, weights, checkpoint.path.with_name(checkpoint.name + PARAMS))
+    load_optimizer(optimizer, saved, checkpoint.manifest["names"], model, origin, schedule)
+    load_weights(model, weights, checkpoint.path.with_name(checkpoint.name + suffix))
+    origin = checkpoint.path.with_name(checkpoint.name + PARAMS)
+    average.load(fitting(model, checkpoint.load(PARAMS), origin))

@@ -19,15 +19,16 @@ from typing import Any, Optional, Union
 from paddle_mnist.checkpoint.policy import Keep, Saved
 from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.files import sync_folder, write_atomically, writing
-from paddle_mnist.state import TrainState
+from paddle_mnist.files import PART, make_folder, remove, sync_folder, write_atomically, writing
+from paddle_mnist.state import BEST, TrainState
 
 log = logging.getLogger("paddle_mnist")
 
 FORMAT = 1  # of the manifest
-BEST = "valid/acc"  # the metric whose highest value is the best
 PREFIX = "mnist"
 PARAMS, OPTIMIZER = ".pdparams", ".pdopt"
+TRAINING = ".pdtrain"  # the weights in training, where .pdparams holds their average
+BREAKPOINT = "_breakpoint"  # the end of a name
 QUARANTINE = "quarantine"
 
 
@@ -65,7 +66,12 @@ class Checkpoint:
             time=self.manifest["saved_at"],
             ends_epoch=state["position"] == 0,
             score=state["metrics"].get(BEST),
+            breakpoint=self.name.endswith(BREAKPOINT),
         )
+
+    def has(self, suffix: str) -> bool:
+        """Whether it names such a file."""
+        return self.name + suffix in self.manifest["files"]
 
     def read(self, suffix: str) -> bytes:
         """The bytes of one of its files. Raises CheckpointError unless they are the committed."""
@@ -111,9 +117,9 @@ def read_manifest(path: Union[str, Path]) -> Checkpoint:
                 f"{path}: format {version!r}; this version reads format {FORMAT}; "
                 "use the package it was written with"
             )
-        names = {path.stem + suffix for suffix in (PARAMS, OPTIMIZER)}
-        if set(manifest["files"]) != names:
-            raise CheckpointError(f"{path}: names other files than {', '.join(sorted(names))}")
+        names = [path.stem + suffix for suffix in (PARAMS, OPTIMIZER, TRAINING)]
+        if set(manifest["files"]) not in (set(names[:2]), set(names)):
+            raise CheckpointError(f"{path}: names other files than {', '.join(names)}")
         TrainState.from_dict(manifest["state"])
         float(manifest["saved_at"])
     except OSError as error:
@@ -144,11 +150,9 @@ class CheckpointStore:
 
         files: contents by suffix. more: further entries of the manifest.
         """
-        with writing(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         path = self.folder / f"{name}.json"
-        with writing(path):
-            path.unlink(missing_ok=True)  # while its files change, an old one is not there either
+        remove(path)  # while its files change, an old one is not there either
         for suffix, data in files.items():
             write_atomically(self.folder / (name + suffix), data)
         manifest = {
@@ -169,15 +173,26 @@ class CheckpointStore:
 
         The manifest goes first: what is left of a deletion that was broken off is no checkpoint.
         """
+        dropped = self.dropped(keep)
+        for checkpoint in dropped:
+            remove(checkpoint.path)
+            for name in checkpoint.manifest["files"]:
+                remove(checkpoint.path.with_name(name))
+        return [checkpoint.name for checkpoint in dropped]
+
+    def dropped(self, keep: Keep) -> list[Checkpoint]:
+        """What a policy lets go; never the newest that is whole, whatever is newer and damaged."""
         found = self.all()
         kept = keep(checkpoint.saved for checkpoint in found)
-        dropped = [checkpoint for checkpoint in found if checkpoint.name not in kept]
-        for checkpoint in dropped:
-            with writing(checkpoint.path):
-                checkpoint.path.unlink()
-                for name in checkpoint.manifest["files"]:
-                    checkpoint.path.with_name(name).unlink(missing_ok=True)
-        return [checkpoint.name for checkpoint in dropped]
+        for checkpoint in reversed(found):
+            try:
+                checkpoint.verify()
+            except CheckpointError as error:
+                log.warning("damaged checkpoint: %s", error)
+                continue
+            kept.add(checkpoint.name)
+            break
+        return [checkpoint for checkpoint in found if checkpoint.name not in kept]
 
     def all(self) -> list[Checkpoint]:
         """The checkpoints with a readable manifest, oldest first, by step. Moves nothing."""
@@ -230,8 +245,13 @@ class CheckpointStore:
         number = 1
         while (target := quarantine / f"{manifest.stem}.{number}").exists():
             number += 1
-        with writing(target):
-            target.mkdir(parents=True)
+        make_folder(target)
+        with writing(target):  # the manifest first: what is left behind is no checkpoint
             for path in sorted(self.folder.glob(f"{manifest.stem}.*")):
                 os.replace(path, target / path.name)
         log.warning("moved to %s", target)
+
+    def clear(self) -> None:
+        """Delete the temporary files of saves that were broken off; for the one writer."""
+        for path in sorted(self.folder.glob(f".{PREFIX}_*{PART}")):
+            remove(path)

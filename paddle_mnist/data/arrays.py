@@ -1,7 +1,7 @@
 """What every source turns into: one contiguous array of images and one of labels a split."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Optional
 
@@ -60,6 +60,21 @@ class Data:
         if mode not in self.splits:
             raise DataError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
         return self.splits[mode]
+
+    def only(self, digits: Collection[int]) -> "Data":
+        """The images of some digits, as a source of its own. Raises DataError if a split has none.
+
+        Labels stay what they are.
+        """
+        splits = {}
+        for mode, split in self.splits.items():
+            there = np.flatnonzero(np.isin(split.labels, list(digits)))
+            if not len(there):
+                raise DataError(f"{self.source}: no {digits} in its {mode} split; expected some")
+            splits[mode] = Split(split.images[there], split.labels[there], split.divisor)
+        mark = "#" + ",".join(map(str, sorted(digits)))
+        texts = (f"{text}{mark}" for text in (self.name, self.source, self.location))
+        return Data(*texts, data_hash(splits), splits)
 
 
 def data_hash(splits: Mapping[str, Split]) -> str:

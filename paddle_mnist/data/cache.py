@@ -18,7 +18,7 @@ import numpy as np
 from filelock import FileLock
 
 from paddle_mnist.data.arrays import MNIST_HASH, MODES, Data, Split, data_hash
-from paddle_mnist.data.sources import DIGITS, Source, find_source
+from paddle_mnist.data.sources import DIGITS, Source, find_source, wanted
 from paddle_mnist.errors import DataError
 
 log = logging.getLogger("paddle_mnist")
@@ -35,9 +35,15 @@ def cache_folder() -> Path:
 def open_data(data: str = "auto") -> Data:
     """The splits of the source that `data` names (see `find_source`), checked, from the cache.
 
+    `PATH#0-4` takes only the images of these digits, of every split.
     Raises DataError, naming file, place, found and expected.
     """
-    source = find_source(data)
+    _, digits = wanted(data)
+    found = _open_source(find_source(data))
+    return found.only(digits) if digits else found
+
+
+def _open_source(source: Source) -> Data:
     if source is DIGITS:  # quicker made than cached
         splits = source.read()
         return Data(DIGITS.name, str(source), source.location, data_hash(splits), splits)

@@ -1,13 +1,16 @@
 """`MnistDataset` and the ways to take batches from it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional, Union
 
 import numpy as np
 import paddle
 
-from paddle_mnist.data.arrays import Data
+from paddle_mnist import heartbeat, signals
+from paddle_mnist.augment import unchanged
+from paddle_mnist.data.arrays import SIZE, Data
 from paddle_mnist.data.cache import open_data
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.sampler import BatchSampler
@@ -55,14 +58,49 @@ class MnistDataset(paddle.io.Dataset):
         return self._split.pixels(indices)[:, np.newaxis], labels[:, np.newaxis]
 
 
+@dataclass(frozen=True)
+class Replay:
+    """Images of an earlier training, to be mixed with the new ones against forgetting.
+
+    fraction: their share of every epoch, more than 0 and less than 1.
+    """
+
+    dataset: MnistDataset
+    fraction: float
+
+    def count(self, new: int) -> int:
+        """How many come with so many new ones. Raises ConfigError if there are not that many."""
+        wanted = round(new * self.fraction / (1 - self.fraction))
+        if wanted > len(self.dataset):
+            most = len(self.dataset) / (len(self.dataset) + new)
+            raise ConfigError(
+                f"replay_fraction is {self.fraction}: {wanted} images to {new} new ones, but "
+                f"replay_data has {len(self.dataset)}; expected at most {most:.3f}"
+            )
+        return wanted
+
+
 class BatchLoader:
-    """The batches of a dataset as tensors, in the order of a `BatchSampler`."""
+    """The batches of a dataset as tensors, in the order of a `BatchSampler`.
+
+    augment: (images float32 [B, 1, 28, 28], epoch, indices int64 [B]) -> images.
+    replay: what to mix in; its samples are numbered on after the dataset's.
+    """
 
     def __init__(
-        self, dataset: MnistDataset, batch_size: int, seed: int = 0, shuffle: bool = False
+        self,
+        dataset: MnistDataset,
+        batch_size: int,
+        seed: int = 0,
+        shuffle: bool = False,
+        augment: Callable = unchanged,
+        replay: Optional[Replay] = None,
     ):
         self.dataset = dataset
-        self.sampler = BatchSampler(len(dataset), batch_size, seed, shuffle)
+        self.augment = augment
+        self.replay = replay
+        drawn = (replay.count(len(dataset)), len(replay.dataset)) if replay else (0, 0)
+        self.sampler = BatchSampler(len(dataset), batch_size, seed, shuffle, *drawn)
 
     def __len__(self) -> int:
         """Batches an epoch."""
@@ -71,8 +109,19 @@ class BatchLoader:
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[paddle.Tensor, paddle.Tensor]]:
         """The batches of an epoch from number `start` on."""
         for indices in self.sampler.batches(epoch, start):
-            images, labels = self.dataset.batch(indices)
-            yield paddle.to_tensor(images), paddle.to_tensor(labels)
+            images, labels = self._batch(indices)
+            images = self.augment(paddle.to_tensor(images), epoch, indices)
+            yield images, paddle.to_tensor(labels)
+
+    def _batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if not self.replay:
+            return self.dataset.batch(indices)
+        new = indices < len(self.dataset)
+        images = np.empty((len(indices), 1, SIZE, SIZE), np.float32)
+        labels = np.empty((len(indices), 1), np.int64)
+        images[new], labels[new] = self.dataset.batch(indices[new])
+        images[~new], labels[~new] = self.replay.dataset.batch(indices[~new] - len(self.dataset))
+        return images, labels
 
     def __iter__(self) -> Iterator[tuple[paddle.Tensor, paddle.Tensor]]:
         return self.epoch(0)
@@ -105,7 +154,7 @@ def epoch_batches(loader: Any, epoch: int, start: int = 0) -> Iterator:
         `start` are read and dropped.
     """
     if hasattr(loader, "epoch"):
-        yield from loader.epoch(epoch, start)
+        yield from _fetched(loader.epoch(epoch, start))
         return
     batches = loader() if callable(loader) else loader
     if not hasattr(batches, "__iter__"):
@@ -113,9 +162,21 @@ def epoch_batches(loader: Any, epoch: int, start: int = 0) -> Iterator:
             f"a loader is a {type(loader).__name__}; expected a BatchLoader, a "
             "paddle.io.DataLoader or a function that yields batches"
         )
-    for number, (images, labels) in enumerate(batches):
+    for number, (images, labels) in enumerate(_fetched(batches)):
         if number >= start:
             yield _tensor(images), _tensor(labels)
+
+
+def _fetched(batches: Iterable) -> Iterator:
+    """The same batches; a signal breaks off the wait for one, and each is a sign of life."""
+    iterator, nothing = iter(batches), object()
+    while True:
+        with signals.interruptible():
+            batch = next(iterator, nothing)
+        heartbeat.beat()
+        if batch is nothing:
+            return
+        yield batch
 
 
 def batches_an_epoch(loader: Any) -> Optional[int]:

@@ -6,6 +6,7 @@ import http.client
 import logging
 import os
 import queue
+import re
 import threading
 import urllib.error
 import urllib.request
@@ -77,12 +78,12 @@ def paddle_cache() -> Path:
 def find_source(data: str = "auto") -> Source:
     """The source that `data` names. Raises DataError when it names none.
 
+    `data` may end with the digits to take, as in `work/mnist.json.gz#0-4`; see `open_data`.
     A given `data` goes before the environment variable PADDLE_MNIST_DATA, and that before
     "auto": work/mnist.json.gz, IDX files in work/ or in Paddle's cache, a download, and at last
     the embedded digits, which is said aloud. A path never falls back to anything else.
     """
-    if data == "auto":
-        data = os.environ.get("PADDLE_MNIST_DATA") or "auto"
+    data, _ = wanted(data)
     if data == "digits":
         return DIGITS
     if data != "auto":
@@ -103,6 +104,30 @@ def find_source(data: str = "auto") -> Source:
             *(WORK, JSON_FILE, WORK, paddle_cache(), error, DIGITS),
         )
         return DIGITS
+
+
+def wanted(data: str) -> tuple[str, tuple[int, ...]]:
+    """The source that `data` names, auto resolved by the environment, and the digits to take of it.
+
+    `PATH#0-4` and `PATH#1,3,5-7` are some of the digits; without them, all: an empty tuple.
+    Raises DataError for a selection that is none.
+    """
+    where, selection = _cut(data)
+    if where == "auto":
+        where, more = _cut(os.environ.get("PADDLE_MNIST_DATA") or "auto")
+        selection = selection or more
+    digits: set[int] = set()
+    for part in filter(None, selection.split(",")):
+        first, _, last = part.partition("-")
+        digits |= set(range(int(first), int(last or first) + 1))
+    if selection and not digits:
+        raise DataError(f"{data}: no digits between {selection}; expected, say, #0-4 or #1,3,5")
+    return where, tuple(sorted(digits))
+
+
+def _cut(data: str) -> tuple[str, str]:
+    found = re.fullmatch(r"(.*)#((?:\d(?:-\d)?)(?:,\d(?:-\d)?)*)", data, re.DOTALL)
+    return (found[1], found[2]) if found else (data, "")
 
 
 def _named(path: Path) -> Source:

@@ -1,0 +1,93 @@
+"""SIGTERM and SIGINT, held back while a step or a save is under way.
+
+Inside `handled` and `held` they only leave a note, and `check` raises StoppedError where the code
+is ready to stop. Inside `interruptible`, for work that may be broken off anywhere (reading data,
+evaluation), they raise it at once. Signals belong to a process, and so does this module.
+"""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Optional
+
+from paddle_mnist.errors import StoppedError
+
+STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+class _Note:
+    """What has come in, and who may be told."""
+
+    owner: Optional[int] = None  # the process that handles signals
+    signum: Optional[int] = None  # the first that came
+    raising = False
+
+
+_note = _Note()
+
+
+@contextlib.contextmanager
+def handled() -> Iterator[None]:
+    """Keep SIGTERM and SIGINT for `pending`. Inside another, or not in the main thread: nothing."""
+    if _note.owner == os.getpid() or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _note.owner, _note.signum, _note.raising = os.getpid(), None, False
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # as under nohup: stays ignored
+            signal.signal(number, _keep)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        _note.owner = None
+
+
+def _keep(signum: int, frame) -> None:
+    if os.getpid() != _note.owner:  # a forked worker has nothing to save: it ends as it would have
+        signal.signal(signum, signal.SIG_DFL)
+        os.kill(os.getpid(), signum)
+        return
+    if _note.signum is None:  # later ones change nothing: what the first asked for is under way
+        _note.signum = signum
+        if _note.raising:
+            raise StoppedError(signum)
+
+
+def pending() -> Optional[int]:
+    """The signal that asked for the end, if one has."""
+    return _note.signum if _note.owner == os.getpid() else None
+
+
+def check() -> None:
+    """Raises StoppedError if a signal has asked for the end."""
+    signum = pending()
+    if signum is not None:
+        raise StoppedError(signum)
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """What stands inside is not broken off, whatever stands around it."""
+    before, _note.raising = _note.raising, False
+    try:
+        yield
+    finally:
+        _note.raising = before
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """What stands inside may be broken off anywhere by a StoppedError."""
+    before = _note.raising
+    try:
+        _note.raising = True
+        check()  # one that came before
+        yield
+        check()  # one whose error was swallowed inside
+    finally:
+        _note.raising = before

@@ -1,0 +1,110 @@
+"""Where a training starts: anew, from its own checkpoint, or from what another has learned."""
+
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import numpy
+import paddle
+
+import paddle_mnist
+from paddle_mnist.augment import Affine, unchanged
+from paddle_mnist.average import NO_AVERAGE, Average, ExponentialAverage
+from paddle_mnist.checkpoint.contents import load_checkpoint, load_weights
+from paddle_mnist.checkpoint.store import Checkpoint
+from paddle_mnist.config import TrainConfig, amounts
+from paddle_mnist.data import Data
+from paddle_mnist.data.dataset import BatchLoader, MnistDataset, Replay
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.model import MNIST
+from paddle_mnist.optim import build_optimizer, build_schedule
+from paddle_mnist.rundir import find_checkpoint, find_weights
+from paddle_mnist.state import TrainState
+
+log = logging.getLogger("paddle_mnist")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is trained, by what, on what."""
+
+    model: MNIST
+    loader: BatchLoader
+    schedule: paddle.optimizer.lr.LRScheduler
+    optimizer: paddle.optimizer.Optimizer
+    average: Average
+
+
+def build(config: TrainConfig, data: Data, replay: Optional[Data]) -> Parts:
+    """The parts as they are before the first step."""
+    paddle.seed(config.seed)
+    model = MNIST()
+    drawn = amounts(config.augment)
+    loader = BatchLoader(
+        MnistDataset("train", data, config.train_limit),
+        config.batch_size,
+        config.seed,
+        config.shuffle,
+        augment=Affine(drawn, config.seed) if drawn else unchanged,
+        replay=replay and Replay(MnistDataset("train", replay), config.replay_fraction),
+    )
+    schedule = build_schedule(config, len(loader) * config.epochs)
+    average = ExponentialAverage(model, config.ema) if config.ema else NO_AVERAGE
+    return Parts(model, loader, schedule, build_optimizer(config, model, schedule), average)
+
+
+def go_on(config: TrainConfig, parts: Parts, checkpoint: Checkpoint) -> TrainState:
+    """Put a checkpoint into the parts; gives the state to go on from. Raises CheckpointError."""
+    state = checkpoint.state
+    if state.step != state.epoch * len(parts.loader) + state.position:
+        raise ConfigError(
+            f"{checkpoint.path}: step {state.step} is number {state.position} of epoch "
+            f"{state.epoch + 1}, but an epoch now has {len(parts.loader)} steps; expected as many "
+            "as in the run: batch_size, train_limit and the number of images cannot be "
+            "overridden; choose another --output"
+        )
+    load_checkpoint(checkpoint, parts.model, parts.optimizer, parts.average)
+    if config.override:
+        parts.schedule.step(state.step)  # the new schedule's rate, not the one that was saved
+    log.info("resuming after step %d, from %s", state.step, checkpoint.path)
+    return state
+
+
+def begin(config: TrainConfig, parts: Parts) -> Mapping[str, Any]:
+    """Put in what another training has learned, if that is asked for; gives its manifest.
+
+    init_from: its weights; incremental_from: its optimizer's state too, but for the rate, whose
+    schedule starts anew. Raises CheckpointError unless they fit.
+    """
+    if config.init_from:
+        name, weights, manifest, _ = find_weights(config.init_from)
+        load_weights(parts.model, weights, name)
+    elif config.incremental_from:
+        checkpoint = find_checkpoint(config.incremental_from)
+        name, manifest = str(checkpoint.path), checkpoint.manifest
+        load_checkpoint(checkpoint, parts.model, parts.optimizer, schedule=False)
+    else:
+        return {}
+    parts.average.load(parts.model.state_dict())
+    log.info("starting from what %s has learned", name)
+    return manifest
+
+
+def versions() -> dict[str, str]:
+    return {
+        "paddle": paddle.__version__,
+        "numpy": numpy.__version__,
+        "package": paddle_mnist.__version__,
+    }
+
+
+def lineage(own: Optional[Checkpoint], before: Mapping[str, Any]) -> dict[str, Any]:
+    """run_id and parent: of the run that goes on from its own checkpoint, else of a new one.
+
+    before: the manifest that a new run comes from, or an empty one.
+    """
+    if own:
+        return {key: own.manifest.get(key) for key in ("run_id", "parent")}
+    return {"run_id": uuid.uuid4().hex, "parent": before.get("run_id")}
