@@ -151,7 +151,7 @@ def run_command(
     # Paddle says so on every import; it compiles nothing here.
     warnings.filterwarnings("ignore", message="No ccache found")
     try:
-        with signals.handled(), signals.interruptible():
+        with signals.handled(last=True), signals.interruptible():
             code = main(sys.argv[1:]) or 0
     except PaddleMnistError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -4,6 +4,7 @@ import importlib
 import re
 from importlib import metadata
 
+from paddle_mnist import signals
 from paddle_mnist.errors import DeviceError
 
 INSTALL = """\
@@ -23,6 +24,7 @@ def require_paddle() -> None:
         )
     try:
         importlib.import_module("paddle")
+        signals.take()
     except (ImportError, OSError, AttributeError) as error:
         if getattr(error, "name", None) == "paddle":
             raise DeviceError(f"PaddlePaddle is not installed.\n{INSTALL}") from error

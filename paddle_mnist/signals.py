@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Optional
 
 from paddle_mnist.errors import StoppedError
@@ -21,6 +21,7 @@ class _Note:
     """What has come in, and who may be told."""
 
     owner: Optional[int] = None  # the process that handles signals
+    taken: Sequence[int] = ()
     signum: Optional[int] = None  # the first that came
     raising = False
 
@@ -29,22 +30,34 @@ _note = _Note()
 
 
 @contextlib.contextmanager
-def handled() -> Iterator[None]:
-    """Keep SIGTERM and SIGINT for `pending`. Inside another, or not in the main thread: nothing."""
+def handled(last: bool = False) -> Iterator[None]:
+    """Take SIGTERM and SIGINT. Inside another, or not in the main thread: changes nothing.
+
+    last: the process ends with this; signals that come while it does change nothing.
+    """
     if _note.owner == os.getpid() or threading.current_thread() is not threading.main_thread():
         yield
         return
     _note.owner, _note.signum, _note.raising = os.getpid(), None, False
     before = {number: signal.getsignal(number) for number in STOPPING}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # as under nohup: stays ignored
-            signal.signal(number, _keep)
+    _note.taken = [number for number in STOPPING if before[number] is not signal.SIG_IGN]  # nohup
+    take()
     try:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if last else handler)
         _note.owner = None
+
+
+def take() -> None:
+    """Take the signals again, after a library has put handlers of its own in place of ours.
+
+    Importing Paddle does, unseen by Python: SIGTERM would then end the process with C++ frames.
+    """
+    if _note.owner == os.getpid():
+        for number in _note.taken:
+            signal.signal(number, _keep)
 
 
 def _keep(signum: int, frame) -> None:

@@ -1,0 +1,232 @@
+"""SIGTERM and SIGINT, really sent, to real processes, in every phase of a training."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import ROOT
+
+SMALL = ["--recipe", "default", "--epochs", "3", "--batch_size", "32", "--log_every", "4"]
+SMALL += ["--visualdl", "false"]
+RUN = "work/output/default"
+SENT = [(signal.SIGTERM, 1), (signal.SIGINT, 3)]
+CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
+
+# A training that sends itself a signal, where `moment` says. Its parts are Paddle's and ours; only
+# the moment is set.
+PROGRAM = """
+import os, signal, sys, warnings
+warnings.filterwarnings("ignore", message="No ccache found")
+signum, times, moment = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+
+def send(*_):
+    for _ in range(times):
+        os.kill(os.getpid(), signum)
+
+def before(owner, name, at=1):
+    "Send at the at-th call of owner.name, then do what it does."
+    calls, real = [], getattr(owner, name)
+    def wrapped(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == at:
+            send()
+        return real(*args, **kwargs)
+    setattr(owner, name, wrapped)
+
+import paddle
+from paddle_mnist import run, start
+from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.data.dataset import MnistDataset
+from paddle_mnist.model import MNIST
+if moment == "reading data":
+    before(run, "open_data")
+elif moment == "warm-up":  # the first forward pass
+    before(MNIST, "forward")
+elif moment == "training":
+    before(paddle.optimizer.Momentum, "step", at=5)
+elif moment == "data loading":  # the batch after the fifth step
+    before(MnistDataset, "batch", at=6)
+elif moment == "evaluation":  # 10 training batches came first
+    before(MnistDataset, "batch", at=11)
+elif moment.startswith("saving"):  # the N-th such operation of the first save
+    commit, (_, name, number) = CheckpointStore.commit, moment.split()
+    def armed(*args, **kwargs):
+        CheckpointStore.commit = commit
+        before(os, name, at=int(number))
+        return commit(*args, **kwargs)
+    CheckpointStore.commit = armed
+elif moment == "loading":  # of a checkpoint
+    before(start, "load_checkpoint")
+elif moment == "the last evaluation":
+    before(run, "evaluate")
+sys.argv[1:] = sys.argv[4:]
+sys.path.insert(0, "TOOLS")
+import train
+from paddle_mnist.cli import run_command
+run_command(train.main)
+""".replace("TOOLS", str(ROOT / "tools"))
+
+# moment: what is saved then, None: nothing was done that a checkpoint does not hold
+MOMENTS = {
+    "reading data": None,
+    "warm-up": "mnist_epoch0_step1_breakpoint",
+    "training": "mnist_epoch0_step5_breakpoint",
+    "data loading": "mnist_epoch0_step5_breakpoint",
+    "evaluation": "mnist_epoch0_step10_breakpoint",
+    "saving write 1": None,
+    "saving fsync 2": None,
+    "saving replace 3": None,
+    "the last evaluation": None,
+}
+
+
+def stop_at(folder, tiny, moment, signum, times=1, args=()):
+    command = [sys.executable, "-c", PROGRAM, str(int(signum)), str(times), moment, *SMALL]
+    return subprocess.run(
+        [*command, "--data", str(tiny), *args],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory, tiny):
+    folder = tmp_path_factory.mktemp("unbroken")
+    assert stop_at(folder, tiny, "never", signal.SIGTERM).returncode == 0
+    return end_of(folder)
+
+
+def end_of(folder):
+    names = ("mnist.pdparams", "checkpoints/mnist_epoch2.pdopt")
+    lines = (folder / RUN / "metrics.jsonl").read_text()
+    history = re.sub(r', "time": [\d.]+', "", lines)
+    return [(folder / RUN / name).read_bytes() for name in names] + [history]
+
+
+# each moment with one of them, and the weightiest with both
+@pytest.mark.parametrize(
+    ("moment", "signum", "times"),
+    [
+        *((moment, *SENT[number % 2]) for number, moment in enumerate(MOMENTS)),
+        *(("training", *SENT[1]), ("saving fsync 2", *SENT[0]), ("evaluation", *SENT[1])),
+    ],
+)
+def test_signal_saves_and_the_run_goes_on_to_the_same_bits(
+    tmp_path, tiny, unbroken, moment, signum, times
+):
+    """Sent three times, the later ones come during the end and the save, and tear nothing."""
+    done = stop_at(tmp_path, tiny, moment, signum, times)
+    assert done.returncode == CODES[signum], done.stderr
+    assert done.stderr == f"error: stopped by {signum.name}; run the same command to go on\n"
+    saved = [path.stem for path in (tmp_path / RUN / "checkpoints").glob("*_breakpoint.json")]
+    assert saved == ([MOMENTS[moment]] if MOMENTS[moment] else [])
+    if saved:
+        assert f"saved {saved[0]}; the same command goes on there" in done.stdout
+    again = stop_at(tmp_path, tiny, "never", signum)
+    assert again.returncode == 0 and (f"{saved[0]}.json" in again.stdout if saved else True)
+    assert end_of(tmp_path) == unbroken
+
+
+def test_signal_while_a_checkpoint_is_loaded(tmp_path, tiny, unbroken):
+    stop_at(tmp_path, tiny, "training", signal.SIGTERM)
+    done = stop_at(tmp_path, tiny, "loading", signal.SIGTERM)
+    assert done.returncode == 143
+    assert "nothing was done since the newest checkpoint" in done.stdout
+    assert stop_at(tmp_path, tiny, "never", signal.SIGTERM).returncode == 0
+    assert end_of(tmp_path) == unbroken
+
+
+def test_signals_at_any_time_one_after_the_other(tmp_path, tiny, unbroken):
+    """Until the run is done; each start gets further, or had not begun."""
+    draw = random.Random(7)
+    codes = []
+    for _ in range(40):
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                ROOT / "tools/train.py",
+                *SMALL,
+                "--data",
+                tiny,
+            ],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        for line in process.stdout:  # it reads its data, or trains
+            if line.startswith(draw.choice(["data:", "data:", "epoch"])):
+                break
+        time.sleep(draw.uniform(0, 0.3))
+        signum = draw.choice(list(CODES))
+        process.send_signal(signum)
+        _, error = process.communicate(timeout=60)
+        assert process.returncode in (CODES[signum], 0), error
+        assert "Traceback" not in error
+        codes.append(process.returncode)
+        if process.returncode == 0:
+            break
+    else:
+        assert stop_at(tmp_path, tiny, "never", signal.SIGTERM).returncode == 0
+    assert len(codes) > 1
+    assert end_of(tmp_path) == unbroken
+
+
+def test_ignored_signals_stay_ignored(tmp_path, tiny):
+    """As under nohup, or in a shell's background job."""
+    ignoring = [sys.executable, "-c", "import os, signal, sys; "
+                "signal.signal(signal.SIGINT, signal.SIG_IGN); "
+                "os.execv(sys.executable, sys.argv[1:])"]  # fmt: skip
+    program = [sys.executable, "-c", PROGRAM, "2", "1", "training", *SMALL, "--data", str(tiny)]
+    done = subprocess.run([*ignoring, *program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# ------------------------------------------------------------------ the library, without a command
+
+LIBRARY = """
+import os, signal, sys, threading, paddle
+from paddle_mnist import MNIST, BatchLoader, MnistDataset, Trainer
+class Net(MNIST):
+    steps = 0
+    def forward(self, *args):
+        self.steps += 1
+        if self.steps == 6:
+            WHAT
+        return super().forward(*args)
+model = Net()
+loader = BatchLoader(MnistDataset("train", "digits", 128), 32)
+optimizer = paddle.optimizer.Adam(0.01, parameters=model.parameters())
+Trainer("m.pdparams", model, optimizer).train(loader, 0, 3, "c")
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        ("raise ValueError('mine')", "ValueError: mine"),
+        ("os.kill(os.getpid(), signal.SIGINT)", "KeyboardInterrupt"),
+        ("sys.exit(3)", ""),
+    ],
+)
+def test_exceptions_save_and_are_raised_on(tmp_path, what, error):
+    done = subprocess.run(
+        [sys.executable, "-c", LIBRARY.replace("WHAT", what)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert done.returncode != 0 and error in done.stderr
+    assert "saved mnist_epoch1_step5_breakpoint" in done.stdout
+    assert (tmp_path / "c/mnist_epoch1_step5_breakpoint.json").exists()
