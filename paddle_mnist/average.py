@@ -32,6 +32,8 @@ class ExponentialAverage:
     def __init__(self, model: nn.Layer, decay: float):
         self.decay = decay
         self._average = {name: value.clone().detach() for name, value in _entries(model)}
+        for name, value in _entries(model):  # paddle.save writes the names down
+            self._average[name].name = value.name
 
     def update(self, model: nn.Layer, step: int) -> None:
         share = 1 - min(self.decay, (1 + step) / (10 + step))

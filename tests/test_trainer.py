@@ -1,7 +1,5 @@
 """The loop: the tutorial's own cells, what is called when, and what stops it."""
 
-import contextlib
-import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -13,14 +11,10 @@ from make import tiny_splits, write_json
 
 from paddle_mnist import MNIST, BatchLoader, MnistDataset, Trainer
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
-from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.policy import Keep, SaveWhen
 from paddle_mnist.checkpoint.store import CheckpointStore
-from paddle_mnist.config import TrainConfig
 from paddle_mnist.errors import ConfigError, DivergedError, OutputError
 from paddle_mnist.evaluator import NoEvaluator
-from paddle_mnist.optim import build_optimizer, build_schedule
-from paddle_mnist.randomness import reseed
 from paddle_mnist.state import TrainState
 
 # The tutorial's part three, with its class definitions replaced by one import. It is run as it
@@ -303,92 +297,3 @@ def test_weights_that_cannot_be_written_are_said(tiny):
     trainer, _ = make(tiny, Path("/sys/paddle_mnist"))  # not even root can write there
     with pytest.raises(OutputError, match=r"/sys/paddle_mnist: cannot write"):
         trainer.save()
-
-
-class Dropped(MNIST):
-    """The net of a user who added dropout."""
-
-    def __init__(self):
-        super().__init__()
-        self.dropout = paddle.nn.Dropout(0.5)
-
-    def forward(self, images):
-        return self.dropout(super().forward(images))
-
-
-class StoppedError(Exception):
-    pass
-
-
-def train_small(tiny, folder, optimizer, schedule, stop_after=None):
-    """Two epochs of three steps, the last one short, shuffled; from the newest checkpoint on.
-
-    Gives what a metric writer was told, but for speeds.
-    """
-    config = TrainConfig(
-        optimizer=optimizer, lr_schedule=schedule, learning_rate=0.01, end_lr=0.001, epochs=2
-    )
-    written = []
-
-    class Writes:
-        def write(self, state, values):
-            values = {tag: v for tag, v in values.items() if not tag.startswith("speed/")}
-            written.append((state.step, values))
-
-        def advance(self, state): ...
-
-    class StopsAfter(StoreCheckpointer):
-        def after_step(self, state, model, optimizer):
-            super().after_step(state, model, optimizer)
-            if state.step == stop_after:
-                raise StoppedError
-
-    paddle.seed(11)
-    model = Dropped()
-    loader = BatchLoader(MnistDataset("train", tiny, 70), 32, seed=5, shuffle=True)
-    built = build_optimizer(config, model, build_schedule(config, 6))
-    store = CheckpointStore(folder)
-    newest, state = store.newest(), TrainState()
-    if newest:
-        load_checkpoint(newest, model, built)
-        state = newest.state
-    trainer = Trainer(
-        *(folder / "mnist.pdparams", model, built),
-        writer=Writes(),
-        checkpointer=StopsAfter(store, SaveWhen(every_steps=1), Keep(last=9)),
-        state=state,
-        log_every=2,
-        reseed=functools.partial(reseed, 5),
-    )
-    with contextlib.suppress(StoppedError):
-        trainer.train(loader, state.epoch, 2)
-    return written
-
-
-def end_of(folder):
-    return [
-        (folder / name).read_bytes()
-        for name in ("mnist.pdparams", "mnist_epoch1.pdparams", "mnist_epoch1.pdopt")
-    ]
-
-
-EVERYWHERE = [("adam", "onecycle", step) for step in range(1, 7)]
-THREE_POINTS = [
-    (optimizer, schedule, step)
-    for optimizer in ("sgd", "momentum", "adagrad", "adam", "adamw")
-    for schedule in ("constant", "polynomial", "cosine", "onecycle")
-    for step in (1, 3, 5)
-    if (optimizer, schedule) != ("adam", "onecycle")
-]
-
-
-@pytest.mark.parametrize(("optimizer", "schedule", "step"), EVERYWHERE + THREE_POINTS)
-def test_stopped_after_any_step_and_gone_on_with_it_ends_alike(
-    tiny, tmp_path, optimizer, schedule, step
-):
-    """Bit for bit: weights, optimizer and rate; and the metrics are written once each."""
-    unbroken = train_small(tiny, tmp_path / "unbroken", optimizer, schedule)
-    before = train_small(tiny, tmp_path / "broken", optimizer, schedule, stop_after=step)
-    after = train_small(tiny, tmp_path / "broken", optimizer, schedule)
-    assert end_of(tmp_path / "broken") == end_of(tmp_path / "unbroken")
-    assert before + after == unbroken
