@@ -17,6 +17,15 @@ def test_data_benchmark_needs_a_json_file(tool):
     assert "expected an AI Studio JSON file" in tool("benchmark", "data", expect=2).stderr
 
 
+def test_checkpoint_benchmark_gives_the_two_shares(tool):
+    run = tool("benchmark", "checkpoint", "--data", "digits", "--rounds", 1, "--json")
+    report = json.loads(run.stdout)
+    save, step = report["save_seconds"], report["step_seconds"]
+    assert report["every_50_steps_share"] == save / (save + 50 * step)
+    assert report["every_epoch_share"] == save / (save + 19 * step)
+    assert report["steps_an_epoch"] == 19 and save > 0 and step > 0
+
+
 @pytest.mark.slow
 def test_table_is_written_into_the_readme(tool, real_data, tmp_path):
     for name in ("README.md", "README.zh-CN.md"):

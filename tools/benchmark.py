@@ -1,8 +1,10 @@
 #!/usr/bin/env python
 """Measure this package. Everything is measured side by side in one run; quote the ratios.
 
-data   time until the images of an AI Studio JSON file are there, and peak memory: the standard
-       library's json.load, this package without its cache, and with it
+data        time until the images of an AI Studio JSON file are there, and peak memory: the standard
+            library's json.load, this package without its cache, and with it
+checkpoint  the share of a training's time that goes into saving, after each epoch and every 50
+            steps: the time inside the saves of a real training, over its whole time
 """
 
 import json
@@ -12,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from paddle_mnist.cli import Parser, run_command
@@ -67,7 +70,79 @@ def data(path: Path, rounds: int) -> dict:
     }
 
 
-def as_markdown(report: dict) -> str:
+SAVE_EVERY = 50  # steps
+
+
+def checkpoint(source: str, rounds: int) -> dict:
+    """What saving costs the default recipe, medians over `rounds` trainings of 200 steps."""
+    from paddle_mnist.config import TrainConfig, read_recipe
+    from paddle_mnist.data import open_data
+    from paddle_mnist.start import build
+
+    data = open_data(source)
+    images = len(data["train"])
+    shortened = {"train_limit": min(200 * 64, images), "epochs": -(-200 * 64 // images)}
+    config = TrainConfig.from_mapping({**read_recipe("default"), **shortened})
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [
+            _time_saving(build(config, data, None), config.epochs, Path(folder, str(number)))
+            for number in range(rounds + 1)
+        ][1:]  # the first warms up
+    save, step = (statistics.median(run[what] for run in runs) for what in ("save", "step"))
+    steps = -(-images // config.batch_size)
+    return {
+        "rounds": rounds,
+        "dataset": data.name,
+        "steps_an_epoch": steps,
+        "step_seconds": step,
+        "save_seconds": save,
+        "every_epoch_share": save / (save + steps * step),
+        "every_50_steps_share": save / (save + SAVE_EVERY * step),
+    }
+
+
+def _time_saving(parts, epochs: int, folder: Path) -> dict:
+    """Median seconds of a step and of a save, deletion of an older one included."""
+    from paddle_mnist import Trainer
+    from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
+    from paddle_mnist.checkpoint.policy import Keep, SaveWhen
+    from paddle_mnist.checkpoint.store import CheckpointStore
+
+    class Timed(StoreCheckpointer):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.ends, self.steps, self.saves = time.perf_counter(), [], []
+
+        def after_step(self, state, model, optimizer):
+            state.settle()  # the step is done when its loss is there
+            began = time.perf_counter()
+            self.steps.append(began - self.ends)
+            super().after_step(state, model, optimizer)
+            self.ends = time.perf_counter()
+            if state.step % SAVE_EVERY == 0:
+                self.saves.append(self.ends - began)
+
+    timed = Timed(
+        CheckpointStore(folder), SaveWhen(every_steps=SAVE_EVERY), Keep(epochs=False, last=1)
+    )
+    trainer = Trainer(
+        folder / "mnist.pdparams", parts.model, parts.optimizer, checkpointer=timed, log_every=1000
+    )
+    trainer.train(parts.loader, 0, epochs)
+    return {"step": statistics.median(timed.steps), "save": statistics.median(timed.saves)}
+
+
+def checkpoint_table(report: dict) -> str:
+    milliseconds = {name: 1000 * report[f"{name}_seconds"] for name in ("step", "save")}
+    rows = ["| a checkpoint | share of the training's time |", "|---|---|"]
+    each = f"after each epoch ({report['steps_an_epoch']} steps)"
+    rows.append(f"| {each} | {report['every_epoch_share']:.2%} |")
+    rows.append(f"| every {SAVE_EVERY} steps | {report['every_50_steps_share']:.2%} |")
+    note = "One save takes {save:.1f} ms, one step {step:.1f} ms (medians).".format(**milliseconds)
+    return "\n".join([*rows, "", note])
+
+
+def data_table(report: dict) -> str:
     rows = ["| images ready | seconds | peak MiB | json.load takes |", "|---|---|---|---|"]
     for name, title in (
         ("stdlib", "`json.load(gzip.open(...))`"),
@@ -80,6 +155,13 @@ def as_markdown(report: dict) -> str:
     return "\n".join(rows)
 
 
+def json_file(name: str) -> Path:
+    source = find_source(name)
+    if len(source.paths) != 1:
+        raise ConfigError(f"data is {source}; expected an AI Studio JSON file; name it with --data")
+    return source.paths[0].resolve()
+
+
 def write_readmes(folder: Path, what: str, table: str) -> None:
     """Put a table between its marks, `<!-- benchmark WHAT -->` and `<!-- end -->`."""
     for path in sorted(folder.glob("README*.md")):
@@ -90,19 +172,22 @@ def write_readmes(folder: Path, what: str, table: str) -> None:
 
 def main(argv) -> None:
     parser = Parser(prog="tools/benchmark.py", description=__doc__)
-    parser.add_argument("what", choices=["data"])
-    parser.add_argument("--data", default="auto", metavar="PATH", help="the JSON file [auto]")
+    parser.add_argument("what", choices=["data", "checkpoint"])
+    parser.add_argument("--data", default="auto", metavar="PATH", help="as for training [auto]")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="[3]")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--readme", metavar="FOLDER", help="put the table into the READMEs there")
     args = parser.parse_args(argv)
-    source = find_source(args.data)
-    if len(source.paths) != 1:
-        raise ConfigError(f"data is {source}; expected an AI Studio JSON file; name it with --data")
-    report = data(source.paths[0].resolve(), max(1, args.rounds))
-    print(json.dumps(report) if args.json else as_markdown(report))
+    rounds = max(1, args.rounds)
+    if args.what == "data":
+        report = data(json_file(args.data), rounds)
+        table = data_table(report)
+    else:
+        report = checkpoint(args.data, rounds)
+        table = checkpoint_table(report)
+    print(json.dumps(report) if args.json else table)
     if args.readme:
-        write_readmes(Path(args.readme), args.what, as_markdown(report))
+        write_readmes(Path(args.readme), args.what, table)
 
 
 if __name__ == "__main__":

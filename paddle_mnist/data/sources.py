@@ -127,7 +127,7 @@ def wanted(data: str) -> tuple[str, tuple[int, ...]]:
 
 def _cut(data: str) -> tuple[str, str]:
     found = re.fullmatch(r"(.*)#((?:\d(?:-\d)?)(?:,\d(?:-\d)?)*)", data, re.DOTALL)
-    return (found[1], found[2]) if found else (data, "")
+    return (found[1], found[2]) if found and not Path(data).exists() else (data, "")
 
 
 def _named(path: Path) -> Source:
