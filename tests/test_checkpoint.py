@@ -118,6 +118,33 @@ def test_files_are_read_by_plain_paddle(store):
     assert state["LR_Scheduler"]["last_epoch"] == 1
 
 
+def test_loading_in_ones_own_code(store, tmp_path):
+    """A checkpoint by any of its names, and a file of plain Paddle's; strict unless told."""
+    from paddle_mnist import checkpoint
+
+    built = build()
+    saved = save(store, built, 1)
+    paddle.save(built[0].state_dict(), str(tmp_path / "bare.pdparams"))
+    stem = saved.path.with_suffix("")
+    for path in (stem, str(stem), stem.with_suffix(PARAMS), saved.path, tmp_path / "bare.pdparams"):
+        model = build(seed=7)[0]
+        assert checkpoint.load_into(model, path) == []
+        for ours, theirs in zip(model.parameters(), built[0].parameters()):
+            assert ours.numpy().tobytes() == theirs.numpy().tobytes()
+    weights = checkpoint.load(stem)
+    other = OtherNet()
+    with pytest.raises(CheckpointError, match="the mapping does not fit the model"):
+        checkpoint.load_into(other, weights)
+    left = checkpoint.load_into(other, weights, strict=False)
+    assert left == sorted(
+        f"{layer}.{what}" for layer in ("conv2", "extra", "fc") for what in ("bias", "weight")
+    )
+    assert np.array_equal(other.conv1.weight.numpy(), weights["conv1.weight"])
+    stem.with_suffix(PARAMS).write_bytes(b"")
+    with pytest.raises(CheckpointError, match="0 bytes"):
+        checkpoint.load(stem)
+
+
 class OtherNet(nn.Layer):
     """MNIST with a wider last layer, one layer more, and one less."""
 

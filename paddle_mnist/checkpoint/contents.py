@@ -2,7 +2,8 @@
 
 import io
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Union
 
 import numpy as np
 import paddle
@@ -10,8 +11,8 @@ from paddle import nn
 from paddle.utils import unique_name
 
 from paddle_mnist.average import NO_AVERAGE, Average
-from paddle_mnist.checkpoint.safe_load import NAME_TABLE
-from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, TRAINING, Checkpoint
+from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load
+from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, TRAINING, Checkpoint, read_manifest
 from paddle_mnist.errors import CheckpointError
 
 _SCHEDULE = "LR_Scheduler"
@@ -27,6 +28,39 @@ def saved_bytes(state_dict: Mapping[str, Any]) -> bytes:
 def parameter_names(model: nn.Layer) -> dict[str, str]:
     """Structured to generated names, `{"conv1.weight": "conv2d_0.w_0", ...}`."""
     return {name: parameter.name for name, parameter in model.named_parameters()}
+
+
+def load(path: Union[str, Path]) -> dict[str, Any]:
+    """The weights in a file, `{"conv1.weight": float32 [20, 1, 5, 5], ...}`, as NumPy arrays.
+
+    path: of a checkpoint, with any suffix or none, whose files are verified; or of a bare
+    `.pdparams`, such as the tutorial writes. Runs nothing of what the file says.
+    Raises CheckpointError.
+    """
+    path = Path(path)
+    stem = path.with_suffix("") if path.suffix in (PARAMS, OPTIMIZER, ".json") else path
+    manifest = stem.with_name(f"{stem.name}.json")
+    weights = read_manifest(manifest).load(PARAMS) if manifest.exists() else safe_load(path)
+    return {name: value for name, value in weights.items() if name != NAME_TABLE}
+
+
+def load_into(
+    model: nn.Layer, weights: Union[str, Path, Mapping[str, Any]], strict: bool = True
+) -> list[str]:
+    """Put weights, or those in a file (see `load`), into a model; gives what was left out.
+
+    strict: all must fit; else entries that are missing, too much, or of another shape or dtype are
+    left as they are, and named in the list that is given back. Raises CheckpointError.
+    """
+    origin = "the mapping" if isinstance(weights, Mapping) else weights
+    found = weights if isinstance(weights, Mapping) else load(weights)
+    if strict:
+        load_weights(model, found, origin)
+        return []
+    ours = model.state_dict()
+    fit = {name for name in ours if name in found and _form(found[name]) == _form(ours[name])}
+    model.set_state_dict({name: found[name] if name in fit else ours[name] for name in ours})
+    return sorted({name for name in {*ours, *found} if name != NAME_TABLE} - fit)
 
 
 def load_weights(model: nn.Layer, weights: Mapping[str, Any], origin: Any) -> None:
