@@ -1,5 +1,6 @@
 """Checkpoints: committed whole, verified, matched to the model or refused with a diff."""
 
+import itertools
 import json
 import os
 from dataclasses import replace
@@ -17,6 +18,7 @@ from paddle_mnist.checkpoint.contents import load_checkpoint, load_weights
 from paddle_mnist.checkpoint.policy import Keep, Saved, SaveWhen
 from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, CheckpointStore, read_manifest
 from paddle_mnist.errors import CheckpointError, DivergedError, OutputError, StoppedError
+from paddle_mnist.optim import NoSchedule
 from paddle_mnist.state import TrainState
 
 OPTIMIZERS = {
@@ -196,6 +198,83 @@ def test_state_of_another_optimizer_is_refused_with_a_diff(store, saved, loaded,
     with pytest.raises(CheckpointError, match="does not fit the optimizer") as caught:
         load_checkpoint(checkpoint, *build(loaded)[:2])
     assert said in str(caught.value)
+
+
+class Net(nn.Layer):
+    """Layers of the given names and widths, made in that order; always run first, middle, last."""
+
+    def __init__(self, **widths):
+        super().__init__()
+        for name, width in widths.items():
+            setattr(self, name, nn.Linear(16 if name != "last" else 8, width))
+
+    def forward(self, images):
+        hidden = paddle.tanh(self.first(images.reshape([-1, 49, 16]).mean(1)))
+        hidden = self.middle(paddle.concat([hidden, hidden], 1)) if self.has("middle") else hidden
+        return self.last(hidden)
+
+    def has(self, name):
+        return name in dict(self.named_sublayers())
+
+
+SAVED_NET = {"first": 8, "middle": 8, "last": 4}
+
+
+def net_steps(widths, steps, checkpoint=None, optimizer="adam", schedule=True):
+    """A net and its optimizer, after a load if there is something to load, and some steps."""
+    paddle.seed(5)
+    model = Net(**widths)
+    rate = paddle.optimizer.lr.CosineAnnealingDecay(0.01, 50) if schedule else 0.01
+    built = OPTIMIZERS[optimizer](rate, parameters=model.parameters())
+    if checkpoint:
+        load_checkpoint(checkpoint, model, built)
+    for number in steps:
+        step(model, built, rate if schedule else NoSchedule(), number)
+    return model, built, rate
+
+
+@pytest.fixture
+def net_checkpoint(store):
+    return save(store, net_steps(SAVED_NET, range(3)), 1)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(SAVED_NET)))
+def test_reordered_layers_are_matched_by_their_names(net_checkpoint, order):
+    """Paddle numbers layers as they are made, so that its own keys would be mixed up silently."""
+    unbroken = net_steps(SAVED_NET, range(6))[0].state_dict()
+    widths = {name: SAVED_NET[name] for name in order}
+    model = net_steps(widths, range(3, 6), net_checkpoint)[0].state_dict()
+    for name, value in unbroken.items():
+        assert model[name].numpy().tobytes() == value.numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"widths": {**SAVED_NET, "extra": 2}}, "missing     extra.weight moment1: [16, 2]"),
+        ({"widths": {"first": 8, "last": 4}}, "unexpected  middle.bias moment2: [8]"),
+        ({"widths": {**SAVED_NET, "last": 5}}, "[8, 4] float32; expected [8, 5] float32"),
+        (
+            {"widths": {"first": 8, "centre": 8, "last": 4}},
+            "missing     centre.weight moment1: [16, 8]",
+        ),
+        ({"optimizer": "momentum"}, "missing     first.weight velocity"),
+        ({"optimizer": "sgd"}, "unexpected  first.weight moment1"),
+        ({"schedule": False}, "unexpected  LR_Scheduler: dict"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_a_diff_before_the_first_step(
+    net_checkpoint, changed, said
+):
+    with pytest.raises(CheckpointError, match="does not fit the optimizer") as caught:
+        net_steps(**{"widths": SAVED_NET, "steps": [], "checkpoint": net_checkpoint, **changed})
+    assert said in str(caught.value)
+
+
+def test_a_schedule_where_none_was_saved_is_refused(store):
+    checkpoint = save(store, net_steps(SAVED_NET, range(3), schedule=False), 1)
+    with pytest.raises(CheckpointError, match="missing     LR_Scheduler"):
+        net_steps(SAVED_NET, [], checkpoint)
 
 
 # ------------------------------------------------------------------ the store
