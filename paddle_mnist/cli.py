@@ -4,6 +4,7 @@ import argparse
 import difflib
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -118,6 +119,13 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
     if not values.get("output"):
         values["output"] = str(Path("work", "output", recipe or Path(args.config).stem))
     return TrainConfig.from_mapping(values, origin=args.config or "config")
+
+
+def write_table(path: Path, mark: str, table: str) -> None:
+    """Put a table into a page, between the lines `<!-- MARK -->` and `<!-- end -->`."""
+    marks = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- end -->)", re.DOTALL)
+    text = path.read_text("utf-8")
+    path.write_text(marks.sub(lambda found: f"{found[1]}{table}\n{found[2]}", text), "utf-8")
 
 
 def supervised(config: TrainConfig, argv: Sequence[str]) -> Optional[int]:

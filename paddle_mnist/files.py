@@ -65,15 +65,20 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, to outlast a power loss. Raises OutputError."""
+    """Make a folder and those above it, to outlast a power loss. Raises OutputError.
+
+    One that is there may be what an earlier call made and did not come to force to the disk, so it
+    is forced now; those above it were, before it was made.
+    """
     with writing(folder):
-        missing = [path for path in (folder, *folder.parents) if not path.exists()]
-        for path in reversed(missing):
-            with contextlib.suppress(FileExistsError):  # another process was quicker
-                os.mkdir(path)
-            sync_folder(path.parent)
         if not folder.is_dir():
-            raise NotADirectoryError(20, "Not a directory")
+            make_folder(folder.parent)
+            with contextlib.suppress(FileExistsError):  # another process was quicker
+                os.mkdir(folder)
+            if not folder.is_dir():
+                raise NotADirectoryError(20, "Not a directory")
+        if os.access(folder.parent, os.R_OK):
+            sync_folder(folder.parent)
 
 
 def remove(path: Path) -> None:

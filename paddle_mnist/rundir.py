@@ -21,7 +21,7 @@ from paddle_mnist.checkpoint.store import (
 )
 from paddle_mnist.config import TrainConfig, read_yaml
 from paddle_mnist.errors import CheckpointError, ConfigError, RunLockedError
-from paddle_mnist.files import Journal, make_folder, remove, write_atomically, writing
+from paddle_mnist.files import Journal, make_folder, remove, sync_folder, write_atomically, writing
 from paddle_mnist.state import TrainState
 from paddle_mnist.writers import cut_jsonl
 
@@ -160,7 +160,9 @@ class RunDirectory:
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         text = json.dumps(result, indent=1, allow_nan=False) + "\n"
+        sync_folder(self.path)  # the weights are there for good before a result says so
         write_atomically(self.result, text.encode())
+        sync_folder(self.path)
 
     def read_result(self, checkpoint: Checkpoint) -> Optional[dict[str, Any]]:
         """The result of the run if it ended with this checkpoint."""

@@ -75,6 +75,14 @@ def test_every_recipe_is_listed_with_what_its_header_promises():
         assert float(promised) * 100 == pytest.approx(float(percent))
 
 
+def test_every_fault_names_a_test_that_is_there():
+    section = READMES["README.md"].partition("## What happens if")[2].partition("\n## ")[0]
+    named = re.findall(r"^\|.*`(test_\w+\.py)::(test_\w+)` \|$", section, re.M)
+    assert len(named) == section.count("\n|") - 2
+    for file, test in named:
+        assert f"def {test}(" in (ROOT / "tests" / file).read_text(), f"{file}::{test}"
+
+
 def test_every_dependency_is_explained():
     config = (ROOT / "setup.cfg").read_text()
     names = re.findall(r"^    ([A-Za-z][\w-]+)(?:[<>=].*)?$", config, re.M)

@@ -5,19 +5,26 @@ data        time until the images of an AI Studio JSON file are there, and peak 
             library's json.load, this package without its cache, and with it
 checkpoint  the share of a training's time that goes into saving, after each epoch and every 50
             steps: the time inside the saves of a real training, over its whole time
+signal      seconds from SIGTERM, sent at random moments of a training and its evaluations, to the
+            committed checkpoint; in each round 100 of them
 """
 
+import concurrent.futures
 import json
+import multiprocessing
 import os
-import re
+import random
+import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
-from paddle_mnist.cli import Parser, run_command
+from paddle_mnist.cli import Parser, run_command, write_table
 from paddle_mnist.data.sources import find_source
 from paddle_mnist.errors import ConfigError
 
@@ -132,6 +139,65 @@ def _time_saving(parts, epochs: int, folder: Path) -> dict:
     return {"step": statistics.median(timed.steps), "save": statistics.median(timed.saves)}
 
 
+def stopping(source: str, rounds: int) -> dict:
+    """Seconds from SIGTERM to the commit: median, 99th percentile and largest."""
+    from paddle_mnist import MnistDataset, Trainer, signals
+    from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
+    from paddle_mnist.checkpoint.contents import load_checkpoint
+    from paddle_mnist.checkpoint.store import CheckpointStore
+    from paddle_mnist.config import TrainConfig, read_recipe
+    from paddle_mnist.data import open_data
+    from paddle_mnist.errors import StoppedError
+    from paddle_mnist.evaluator import EpochEvaluator
+    from paddle_mnist.start import build
+
+    data, draw, seconds = open_data(source), random.Random(1), []
+    config = TrainConfig.from_mapping({**read_recipe("digits"), "data": source})
+    with tempfile.TemporaryDirectory() as folder:
+        store = CheckpointStore(folder)
+        while len(seconds) < 100 * rounds:
+            parts, newest = build(config, data, None), store.newest()
+            if newest and newest.state.epoch < config.epochs:
+                load_checkpoint(newest, parts.model, parts.optimizer)
+            trainer = Trainer(
+                *(Path(folder, "mnist.pdparams"), parts.model, parts.optimizer),
+                evaluator=EpochEvaluator({"valid": MnistDataset("valid", data)}, 1, config.epochs),
+                checkpointer=StoreCheckpointer(store),
+                state=newest and newest.state,
+                log_every=1000,
+            )
+            sent: list[float] = []
+
+            def send(sent=sent):
+                sent.append(time.perf_counter())
+                os.kill(os.getpid(), signal.SIGTERM)
+
+            timer = threading.Timer(draw.uniform(0, 1), send)
+            with signals.handled(), signals.held():
+                timer.start()
+                try:
+                    trainer.train(parts.loader, trainer.state.epoch, config.epochs)
+                    shutil.rmtree(folder)  # it is done: from the start again
+                except StoppedError:
+                    seconds.append(time.perf_counter() - sent[0])
+                finally:
+                    timer.join()
+    seconds.sort()
+    return {
+        "signals": len(seconds),
+        "median_seconds": statistics.median(seconds),
+        "p99_seconds": seconds[-(-99 * len(seconds) // 100) - 1],
+        "largest_seconds": seconds[-1],
+    }
+
+
+def stopping_table(report: dict) -> str:
+    rows = ["| from SIGTERM to the committed checkpoint | seconds |", "|---|---|"]
+    for name, title in (("median", "median"), ("p99", "99th percentile"), ("largest", "largest")):
+        rows.append(f"| {title} of {report['signals']} | {report[f'{name}_seconds']:.3f} |")
+    return "\n".join(rows)
+
+
 def checkpoint_table(report: dict) -> str:
     milliseconds = {name: 1000 * report[f"{name}_seconds"] for name in ("step", "save")}
     rows = ["| a checkpoint | share of the training's time |", "|---|---|"]
@@ -162,32 +228,30 @@ def json_file(name: str) -> Path:
     return source.paths[0].resolve()
 
 
-def write_readmes(folder: Path, what: str, table: str) -> None:
-    """Put a table between its marks, `<!-- benchmark WHAT -->` and `<!-- end -->`."""
-    for path in sorted(folder.glob("README*.md")):
-        marks = re.compile(rf"(<!-- benchmark {what} -->\n).*?(<!-- end -->)", re.DOTALL)
-        text = marks.sub(lambda found: f"{found[1]}{table}\n{found[2]}", path.read_text("utf-8"))
-        path.write_text(text, "utf-8")
-
-
 def main(argv) -> None:
     parser = Parser(prog="tools/benchmark.py", description=__doc__)
-    parser.add_argument("what", choices=["data", "checkpoint"])
+    parser.add_argument("what", choices=["data", "checkpoint", "signal"])
     parser.add_argument("--data", default="auto", metavar="PATH", help="as for training [auto]")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="[3]")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--readme", metavar="FOLDER", help="put the table into the READMEs there")
+    parser.add_argument("--docs", metavar="FOLDER", help="put the table into the pages there")
     args = parser.parse_args(argv)
     rounds = max(1, args.rounds)
     if args.what == "data":
         report = data(json_file(args.data), rounds)
         table = data_table(report)
-    else:
+    elif args.what == "checkpoint":
         report = checkpoint(args.data, rounds)
         table = checkpoint_table(report)
+    else:
+        spawn = multiprocessing.get_context("spawn")  # this process has its own way with signals
+        with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
+            report = pool.submit(stopping, args.data, rounds).result()
+        table = stopping_table(report)
     print(json.dumps(report) if args.json else table)
-    if args.readme:
-        write_readmes(Path(args.readme), args.what, table)
+    if args.docs:
+        for path in sorted(Path(args.docs).glob("*.md")):
+            write_table(path, f"benchmark {args.what}", table)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Checkpoints on the disk: commit, verify, list, set aside.
 
 A checkpoint is `mnist_epoch{E}.pdparams`, `.pdopt` and `.json`, the manifest. It exists when its
-manifest does and the files named there have the sizes and SHA-256s given there. Order of a
-commit: each file is written under a temporary name, forced to the disk and renamed; the manifest
-last. Until then the checkpoint is not there, from then on it is whole.
+manifest does, with the checksum that stands in it, and the files named there have the sizes and
+SHA-256s given there. Order of a commit: each file is written under a temporary name, forced to the
+disk and renamed; the manifest last. Until then the checkpoint is not there, from then on it is
+whole.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -28,8 +30,10 @@ FORMAT = 1  # of the manifest
 PREFIX = "mnist"
 PARAMS, OPTIMIZER = ".pdparams", ".pdopt"
 TRAINING = ".pdtrain"  # the weights in training, where .pdparams holds their average
+DATA = (PARAMS, OPTIMIZER, TRAINING)
 BREAKPOINT = "_breakpoint"  # the end of a name
 QUARANTINE = "quarantine"
+CHECKSUM = "checksum"  # the entry of a manifest that protects the others
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,16 @@ class Checkpoint:
             breakpoint=self.name.endswith(BREAKPOINT),
         )
 
+    @property
+    def size(self) -> int:
+        """Bytes on the disk, the manifest's too; none of files that are gone."""
+        paths = [self.path, *map(self.path.with_name, self.manifest["files"])]
+        total = 0
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                total += path.stat().st_size
+        return total
+
     def has(self, suffix: str) -> bool:
         """Whether it names such a file."""
         return self.name + suffix in self.manifest["files"]
@@ -106,6 +120,13 @@ def _fingerprint(data: bytes) -> dict[str, Any]:
     return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 over all entries but itself, as JSON without white space, keys in order."""
+    others = {key: value for key, value in manifest.items() if key != CHECKSUM}
+    text = json.dumps(others, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def read_manifest(path: Union[str, Path]) -> Checkpoint:
     """The checkpoint whose manifest is at `path`. Raises CheckpointError."""
     path = Path(path)
@@ -114,19 +135,33 @@ def read_manifest(path: Union[str, Path]) -> Checkpoint:
         version = manifest["format"]
         if version != FORMAT:
             raise CheckpointError(
-                f"{path}: format {version!r}; this version reads format {FORMAT}; "
+                f"{path}: format {version!r:.40}; this version reads format {FORMAT}; "
                 "use the package it was written with"
             )
-        names = [path.stem + suffix for suffix in (PARAMS, OPTIMIZER, TRAINING)]
+        if manifest.get(CHECKSUM) != _checksum(manifest):
+            raise CheckpointError(
+                f"{path}: its checksum is not that of its entries, so it is damaged or was edited; "
+                "use another"
+            )
+        names = [path.stem + suffix for suffix in DATA]
         if set(manifest["files"]) not in (set(names[:2]), set(names)):
             raise CheckpointError(f"{path}: names other files than {', '.join(names)}")
         TrainState.from_dict(manifest["state"])
         float(manifest["saved_at"])
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}; expected a manifest") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: not a manifest ({error!r}); use another") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{path}: not a manifest ({reason}); use another") from error
     return Checkpoint(path, manifest)
+
+
+def _names(path: Path, fingerprints: Mapping[str, Any]) -> bool:
+    """Whether a manifest is there, and of these very contents."""
+    try:
+        return read_manifest(path).manifest["files"] == fingerprints
+    except CheckpointError:
+        return False
 
 
 class CheckpointStore:
@@ -152,19 +187,23 @@ class CheckpointStore:
         """
         make_folder(self.folder)
         path = self.folder / f"{name}.json"
-        remove(path)  # while its files change, an old one is not there either
+        fingerprints = {name + suffix: _fingerprint(data) for suffix, data in files.items()}
+        if not _names(path, fingerprints):
+            remove(path)  # while its files change, an old one is not there either
         for suffix, data in files.items():
             write_atomically(self.folder / (name + suffix), data)
         manifest = {
             "format": FORMAT,
-            "files": {name + suffix: _fingerprint(data) for suffix, data in files.items()},
+            "files": fingerprints,
             "state": state.as_dict(),
             "saved_at": time.time(),
             **self.context,
             **(more or {}),
         }
+        manifest = json.loads(json.dumps(manifest, allow_nan=False))  # as it will be read
+        manifest[CHECKSUM] = _checksum(manifest)
         sync_folder(self.folder)
-        write_atomically(path, json.dumps(manifest, indent=1, allow_nan=False).encode())
+        write_atomically(path, json.dumps(manifest, indent=1).encode())
         sync_folder(self.folder)
         return Checkpoint(path, manifest)
 
@@ -176,6 +215,9 @@ class CheckpointStore:
         dropped = self.dropped(keep)
         for checkpoint in dropped:
             remove(checkpoint.path)
+        if dropped:
+            sync_folder(self.folder)  # a power loss may else bring back a manifest without its data
+        for checkpoint in dropped:
             for name in checkpoint.manifest["files"]:
                 remove(checkpoint.path.with_name(name))
         return [checkpoint.name for checkpoint in dropped]
@@ -238,6 +280,36 @@ class CheckpointStore:
         """The checkpoint with the highest validation accuracy, the earliest of equals."""
         scored = [checkpoint for checkpoint in self.all() if checkpoint.saved.score is not None]
         return max(scored, key=lambda checkpoint: checkpoint.saved.score, default=None)
+
+    def damage(self) -> dict[Path, CheckpointError]:
+        """Why checkpoints cannot be used, by manifest; every one is verified. Moves nothing."""
+        found, unreadable = self._read()
+        reasons = dict(unreadable)
+        for checkpoint in found:
+            try:
+                checkpoint.verify()
+            except CheckpointError as error:
+                reasons[checkpoint.path] = error
+        # What is gone by now a training has just let go.
+        return {path: reason for path, reason in reasons.items() if path.exists()}
+
+    def strays(self) -> list[Path]:
+        """Files of no checkpoint: temporary ones, and data that no manifest names.
+
+        They are what a save or a deletion that was broken off leaves, or a manifest that was lost.
+        """
+        found, unreadable = self._read()
+        named = {name for checkpoint in found for name in checkpoint.manifest["files"]}
+        named |= {path.stem + suffix for path, _ in unreadable for suffix in DATA}
+        data = [path for suffix in DATA for path in self.folder.glob(f"{PREFIX}_*{suffix}")]
+        return sorted(
+            [path for path in data if path.name not in named]
+            + list(self.folder.glob(f".{PREFIX}_*{PART}"))
+        )
+
+    def quarantined(self) -> list[Path]:
+        """The folders of the checkpoints that were set aside."""
+        return sorted((self.folder / QUARANTINE).glob("*"))
 
     def _set_aside(self, manifest: Path) -> None:
         """Move a checkpoint's files to a folder of their own in `quarantine/`."""
