@@ -203,6 +203,11 @@ class TrainConfig:
                 "early_stop_patience ends with the best checkpoint, but keep_best is off; expected "
                 "it on"
             )
+        if self.early_stop_patience and "resume" in starts:
+            raise ConfigError(
+                "early_stop_patience and resume PATH are given; expected one of them: the best "
+                "checkpoint may be one of the run that PATH is of; go on in its own --output"
+            )
         unknown = [name for name in self.override if name not in FIELDS]
         if unknown:
             raise ConfigError(unknown_name("override", unknown[0], FIELDS))

@@ -30,6 +30,9 @@ OPTIMIZERS = {
 }
 
 
+NOTHING = Keep(epochs=False, last=1, best=False, breakpoints=False)  # but the newest
+
+
 def build(optimizer="adam", model=None, seed=1):
     paddle.seed(seed)
     model = model or MNIST()
@@ -293,6 +296,26 @@ def test_best_is_by_metric_the_earliest_of_equals(store, bytes_of):
     assert store.best().name == "mnist_epoch1"
 
 
+def test_best_that_is_damaged_is_not_taken(store, bytes_of):
+    for epoch, accuracy in enumerate([0.5, 0.9, 0.7], 1):
+        store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch, accuracy))
+    (store.folder / "mnist_epoch1.pdopt").unlink()
+    assert store.best().name == "mnist_epoch2"
+    for epoch in (0, 2):
+        (store.folder / f"mnist_epoch{epoch}.pdopt").unlink()
+    with pytest.raises(CheckpointError, match="no checkpoint that was judged is whole"):
+        store.best()
+
+
+def test_the_newest_that_is_whole_is_never_deleted(store, bytes_of):
+    """Whatever damaged one is newer, and whatever the policy."""
+    for epoch in (1, 2, 3):
+        store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch))
+    _flip(store.folder / "mnist_epoch2.pdparams")
+    assert store.prune(NOTHING) == ["mnist_epoch0"]
+    assert store.newest().name == "mnist_epoch1"
+
+
 def test_empty_folder_has_no_checkpoint(store):
     assert store.newest() is None and store.best() is None
 
@@ -463,9 +486,6 @@ def entries():
     """Ten checkpoints a minute apart; two end epochs; 3 and 8 have the best score; 2 broke off."""
     scores = {3: 0.9, 8: 0.9, 5: 0.7}
     return [Saved(f"s{n}", (n, 0), n * 60.0, n in (4, 8), scores.get(n), n == 2) for n in range(10)]
-
-
-NOTHING = Keep(epochs=False, last=1, best=False, breakpoints=False)  # but the newest
 
 
 @pytest.mark.parametrize(

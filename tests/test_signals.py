@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT
 
 SMALL = ["--recipe", "default", "--epochs", "3", "--batch_size", "32", "--log_every", "4"]
-SMALL += ["--visualdl", "false"]
+SMALL += ["--visualdl", "false", "--ema", "0.9"]
 RUN = "work/output/default"
 SENT = [(signal.SIGTERM, 1), (signal.SIGINT, 3)]
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
@@ -105,7 +105,7 @@ def unbroken(tmp_path_factory, tiny):
 
 
 def end_of(folder):
-    names = ("mnist.pdparams", "checkpoints/mnist_epoch2.pdopt")
+    names = ["mnist.pdparams", *(f"checkpoints/mnist_epoch2.{s}" for s in ("pdopt", "pdtrain"))]
     lines = (folder / RUN / "metrics.jsonl").read_text()
     history = re.sub(r', "time": [\d.]+', "", lines)
     return [(folder / RUN / name).read_bytes() for name in names] + [history]

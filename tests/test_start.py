@@ -125,6 +125,7 @@ def test_such_a_run_goes_on_without_its_origin(train, tmp_path, tiny, old):
         (["--replay_data", "OLDDATA", "--replay_fraction", "0.6"], 2, "expected at most 0.5"),
         (["--replay_data", "OLDDATA", "--replay_fraction", "1"], 2, "replay_fraction is '1'"),
         (["--early_stop_patience", "2", "--keep_best", "false"], 2, "expected it on"),
+        (["--early_stop_patience", "2", "--resume", "OLD"], 2, "expected one of them"),
         (["--augment", "rotat=3"], 2, "expected rotate=N"),
         (["--augment", "rotate=x"], 2, "at least 0 and below 180"),
         (["--ema", "1"], 2, "ema is '1'"),

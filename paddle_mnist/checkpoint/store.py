@@ -226,14 +226,8 @@ class CheckpointStore:
         """What a policy lets go; never the newest that is whole, whatever is newer and damaged."""
         found = self.all()
         kept = keep(checkpoint.saved for checkpoint in found)
-        for checkpoint in reversed(found):
-            try:
-                checkpoint.verify()
-            except CheckpointError as error:
-                log.warning("damaged checkpoint: %s", error)
-                continue
-            kept.add(checkpoint.name)
-            break
+        newest = next(filter(self._whole, reversed(found)), None)
+        kept |= {newest.name} if newest else set()
         return [checkpoint for checkpoint in found if checkpoint.name not in kept]
 
     def all(self) -> list[Checkpoint]:
@@ -277,9 +271,27 @@ class CheckpointStore:
         return whole
 
     def best(self) -> Optional[Checkpoint]:
-        """The checkpoint with the highest validation accuracy, the earliest of equals."""
+        """The whole checkpoint with the highest validation accuracy, the earliest of equals.
+
+        None if none was judged. Damaged ones are named; raises CheckpointError if all are.
+        """
         scored = [checkpoint for checkpoint in self.all() if checkpoint.saved.score is not None]
-        return max(scored, key=lambda checkpoint: checkpoint.saved.score, default=None)
+        for checkpoint in sorted(scored, key=lambda one: -one.saved.score):
+            if self._whole(checkpoint):
+                return checkpoint
+        if scored:
+            raise CheckpointError(f"{self.folder}: no checkpoint that was judged is whole")
+        return None
+
+    @staticmethod
+    def _whole(checkpoint: Checkpoint) -> bool:
+        """Whether it verifies; says so if not."""
+        try:
+            checkpoint.verify()
+            return True
+        except CheckpointError as error:
+            log.warning("damaged checkpoint: %s", error)
+            return False
 
     def damage(self) -> dict[Path, CheckpointError]:
         """Why checkpoints cannot be used, by manifest; every one is verified. Moves nothing."""
