@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from conftest import ROOT
+from make import tiny_splits, write_json
 from test_writers import LINE
 
 from paddle_mnist.config import recipes
@@ -44,6 +45,20 @@ def test_commands_run_as_written_and_in_order(tmp_path, tool):
     """In an empty folder; where MNIST cannot be had they use the embedded digits."""
     (commands,) = (block for block in blocks("README.md", "sh") if "tools/eval.py" in block)
     for line in commands.splitlines():
+        python, script, *arguments = shlex.split(line, comments=True)
+        assert python == "python"
+        tool(script.removeprefix("tools/").removesuffix(".py"), *arguments)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_commands_of_the_pages_run_as_written(tmp_path, tool, page):
+    """In a folder with a small work/mnist.json.gz, where the plain command was run before."""
+    (tmp_path / "work").mkdir()
+    write_json(tmp_path / "work/mnist.json.gz", tiny_splits())
+    tool("train", "--epochs", "1", "--visualdl", "false")
+    commands = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
+    assert commands
+    for line in "".join(commands).replace("\\\n", " ").splitlines():
         python, script, *arguments = shlex.split(line, comments=True)
         assert python == "python"
         tool(script.removeprefix("tools/").removesuffix(".py"), *arguments)

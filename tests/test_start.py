@@ -162,7 +162,7 @@ def test_a_selection_that_is_none(tiny, tmp_path, monkeypatch):
     with pytest.raises(DataError, match="no digits between"):
         open_data(f"{tiny}#4-0")
     few = write_json(tmp_path / "few.json.gz", tiny_splits({"train": 9, "valid": 1, "eval": 1}))
-    with pytest.raises(DataError, match="in its .* split; expected some"):
+    with pytest.raises(DataError, match=r"in its .* split; expected some"):
         open_data(f"{few}#0-4")
     odd = write_json(tmp_path / "a#0-4", tiny_splits())  # the name of a file, as it is
     assert len(open_data(str(odd))["train"]) == 300
