@@ -153,6 +153,7 @@ class Trainer:
 
     def _watch(self, loader: Any, start_epoch: int, end_epoch: int) -> Writer:
         """Begin to keep figures of the steps; gives the writer that they go to."""
+        self.optimizer.clear_grad()  # of a step that an earlier call broke off
         steps = batches_an_epoch(loader)
         writer = self.writer or console_writer(end_epoch, steps)
         if not self.going_on:  # the epochs before were trained elsewhere, or by an earlier call

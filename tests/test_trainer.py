@@ -1,5 +1,6 @@
 """The loop: the tutorial's own cells, what is called when, and what stops it."""
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -222,6 +223,52 @@ def test_an_interrupted_epoch_is_trained_whole_when_begun_again(tiny, tmp_path):
         trainer.train(loader, 0, 1, tmp_path / "c")
     state = trainer.train(loader, 0, 1, tmp_path / "c")
     assert (state.step, state.samples) == (3, 70)
+
+
+def test_gradients_of_a_step_that_was_broken_off_are_not_used(tiny, tmp_path):
+    """As in a notebook: interrupted between the gradients and the step, then started again."""
+
+    class Interrupts:
+        def __call__(self, logits, labels):
+            loss = paddle.nn.functional.cross_entropy(logits, labels)
+            if self.once:
+                self.once = False
+                loss.backward()
+                raise KeyboardInterrupt
+            return loss
+
+        once = True
+
+    broken, loader = make(tiny, tmp_path, loss_fn=Interrupts())
+    with pytest.raises(KeyboardInterrupt):
+        broken.train(loader, 0, 1, tmp_path / "c")
+    broken.train(loader, 0, 1, tmp_path / "c")
+    whole, loader = make(tiny, tmp_path / "whole")
+    whole.train(loader, 0, 1, tmp_path / "whole/c")
+    assert broken.model_path.read_bytes() == whole.model_path.read_bytes()
+
+
+def test_a_step_that_was_broken_off_half_way_is_not_saved(tiny, tmp_path, caplog):
+    """Some weights are changed and others not: no step's, and no checkpoint's."""
+
+    class Breaks(paddle.optimizer.SGD):
+        steps = 0
+
+        def step(self):
+            self.steps += 1
+            if self.steps == 2:
+                raise MemoryError
+            super().step()
+
+    trainer, loader = make(tiny, tmp_path)
+    trainer.optimizer = Breaks(0.05, parameters=trainer.model.parameters())
+    log = logging.getLogger("paddle_mnist")
+    log.addHandler(caplog.handler)
+    with pytest.raises(MemoryError):
+        trainer.train(loader, 0, 1, tmp_path / "c")
+    log.removeHandler(caplog.handler)
+    assert "step 2 was broken off half way, so it cannot be saved" in caplog.text
+    assert not list((tmp_path / "c").glob("*"))
 
 
 def test_metrics_of_a_checkpoint_are_of_its_own_weights(tiny, tmp_path):
