@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-STOPS = [*map(str, range(1, 7)), "epoch 1", "epoch 2"]
+STOPS = [*map(str, range(1, 7)), "epoch 1", "epoch 2", "told 1", "told 2"]
 ADAM = {"optimizer": "adam", "schedule": "onecycle"}
 OTHERS = [
     {"optimizer": optimizer, "schedule": schedule}
@@ -57,6 +57,7 @@ def test_stopped_anywhere(tiny, begun, stop):
     assert end_of(job["folder"]) == end_of(unbroken["folder"])
     assert before["told"] + after["told"] == whole["told"]
     assert before["given"] + after["given"] == whole["given"]
+    assert after["scores"] == whole["scores"]
 
 
 def test_an_epoch_holds_each_sample_once(begun):

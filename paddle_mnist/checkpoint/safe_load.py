@@ -4,8 +4,9 @@ A `.pdparams` or `.pdopt` is a pickle, and a pickle is a program: `pickle.load`,
 `paddle.load`, call whatever function a file names. Here the file's opcodes are walked by a small
 interpreter that knows only those `paddle.save` needs, builds plain containers and NumPy arrays,
 and imports nothing: the functions that a file may name stand in the table `_CALLS`. Whatever else
-it holds is refused with a CheckpointError before anything is made of it. Memory is bounded by
-the file's size, for each opcode makes at most one object.
+it holds is refused with a CheckpointError before anything is made of it. Memory and time are
+bounded by the file's size: each opcode makes at most one object, of a fixed size but for texts,
+bytes and arrays, and of those no more bytes are made than the file has.
 """
 
 import math
@@ -25,6 +26,9 @@ _CUT_TENSORS = "UnpackBigParamInfor@@"
 
 _DTYPES = frozenset("b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16".split())
 _MAX_DEPTH = 8  # of containers in each other; a state_dict has 2
+_MAX_AXES = 32  # of an array, as NumPy 1 has it
+_MAX_ARGUMENTS = 3  # of a call
+_MAX_KEY = 2**60  # of whole numbers as keys: greater ones may be made to have one hash
 
 
 def safe_load(path: Union[str, Path]) -> dict[str, Any]:
@@ -46,7 +50,7 @@ def safe_loads(data: bytes, origin: Union[str, Path] = "checkpoint") -> dict[str
         found = _plain(_run(data))
         if not isinstance(found, dict):
             raise _RefusedError(f"holds a {type(found).__name__}")
-        return _join_cut_tensors(found)
+        return _join_cut_tensors(found, len(data))
     except _RefusedError as refusal:
         raise CheckpointError(
             f"{origin}: {refusal}; expected tensors and plain containers as paddle.save writes "
@@ -54,8 +58,8 @@ def safe_loads(data: bytes, origin: Union[str, Path] = "checkpoint") -> dict[str
         ) from None
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise CheckpointError(
-            f"{origin}: damaged, or not a file of paddle.save ({error or type(error).__name__}); "
-            "fall back on another checkpoint"
+            f"{origin}: damaged, or not a file of paddle.save ({error!s:.200}); fall back on "
+            "another checkpoint"
         ) from error
 
 
@@ -95,8 +99,8 @@ class _Array:
         _version, shape, dtype, fortran, raw = state
         if not isinstance(dtype, _Dtype) or not isinstance(raw, bytes):
             raise _RefusedError("an array that is not plain bytes")
-        if not all(type(n) is int and n >= 0 for n in shape):
-            raise _RefusedError("an array whose shape is not whole numbers")
+        if len(shape) > _MAX_AXES or not all(type(n) is int and n >= 0 for n in shape):
+            raise _RefusedError(f"an array whose shape is not {_MAX_AXES} whole numbers at most")
         if math.prod(shape) * dtype.dtype.itemsize != len(raw):
             raise ValueError(f"an array of {len(raw)} bytes, which is not what its shape takes")
         flat = np.frombuffer(raw, dtype.dtype)
@@ -113,7 +117,7 @@ def _scalar(dtype: _Dtype, raw: bytes) -> Union[int, float, bool, complex]:
 
 def _encoded(text: str, encoding: str) -> bytes:
     if encoding != "latin1":
-        raise _RefusedError(f"bytes in the encoding {encoding!r:.40}")
+        raise _RefusedError(f"bytes in the encoding {_shown(encoding)}")
     return text.encode("latin1")
 
 
@@ -126,7 +130,9 @@ def _ordered() -> dict:
 
 
 def _named_tensor(pair: tuple) -> tuple:
-    return tuple(pair)
+    if type(pair) is not tuple:  # of a list it would make another one
+        raise _RefusedError(f"a tuple of {_shown(pair)}")
+    return pair
 
 
 _NDARRAY = object()  # the class is only ever an argument of _reconstruct
@@ -170,6 +176,7 @@ def _run(data: bytes) -> Any:
     stack: list[Any] = []
     memo: dict[int, Any] = {}
     end = None
+    left = len(data)  # bytes that calls may make
     for opcode, argument, position in pickletools.genops(data):
         name = opcode.name
         if name in _LITERALS:
@@ -202,12 +209,20 @@ def _run(data: bytes) -> Any:
             stack.append(_callable(argument))
         elif name == "STACK_GLOBAL":
             function, module = stack.pop(), stack.pop()
+            if type(function) is not str or type(module) is not str:
+                raise _RefusedError(f"names {_shown(module)} and {_shown(function)}")
             stack.append(_callable(f"{module} {function}"))
         elif name == "REDUCE":
             arguments, function = stack.pop(), stack.pop()
             if function is _NDARRAY or not any(function is call for call in _CALLS.values()):
                 raise _RefusedError(f"calls something at byte {position}")
-            stack.append(function(*arguments))
+            if type(arguments) is not tuple or len(arguments) > _MAX_ARGUMENTS:
+                raise _RefusedError(f"calls with other arguments at byte {position}")
+            made = function(*arguments)
+            left -= len(made) if type(made) is bytes else 0
+            if left < 0:
+                raise _RefusedError("makes more bytes than it has")
+            stack.append(made)
         elif name == "BUILD":
             state, target = stack.pop(), stack[-1]
             if not isinstance(target, (_Array, _Dtype)):
@@ -252,6 +267,8 @@ def _set(target: Any, items: list) -> None:
     for key, value in zip(items[::2], items[1::2]):
         if type(key) not in (str, int):  # a tuple of tuples would take for ever to hash
             raise _RefusedError(f"a key that is a {type(key).__name__}")
+        if type(key) is int and abs(key) > _MAX_KEY:
+            raise _RefusedError("a key that is a huge number")
         target[key] = value
 
 
@@ -293,8 +310,15 @@ def _plain(found: Any) -> Any:
     return walk(found, depth=0)
 
 
-def _join_cut_tensors(found: dict[str, Any]) -> dict[str, Any]:
+def _join_cut_tensors(found: dict[str, Any], limit: int) -> dict[str, Any]:
+    """limit: bytes in all, lest one array stand for many pieces."""
     for name, cut in found.pop(_CUT_TENSORS, {}).items():
-        slices = [np.ravel(found.pop(part)) for part in cut["slices"]]
-        found[name] = np.concatenate(slices).reshape(cut["OriginShape"])
+        pieces = [found.pop(part) for part in cut["slices"]]
+        if not all(isinstance(piece, np.ndarray) for piece in pieces):
+            raise _RefusedError("a tensor in pieces that are no arrays")
+        limit -= sum(piece.nbytes for piece in pieces)
+        if limit < 0:
+            raise _RefusedError("tensors in pieces with more bytes than it has")
+        found[name] = np.concatenate([np.ravel(piece) for piece in pieces])
+        found[name] = found[name].reshape(cut["OriginShape"])
     return found
