@@ -1,7 +1,7 @@
 """Damage of every kind to every file of a checkpoint: found, named, set aside, the one before used.
 
 The table is made over real checkpoints of a small net, with and without an averaged copy of the
-weights. `golden/format-1` holds a checkpoint as this version writes it, to be read by all later.
+weights. `golden/format-N` hold a checkpoint of each format there was, to be read for ever.
 """
 
 import hashlib
@@ -22,6 +22,7 @@ from paddle_mnist.average import NO_AVERAGE, ExponentialAverage
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.store import (
+    FORMAT,
     OPTIMIZER,
     PARAMS,
     TRAINING,
@@ -31,8 +32,11 @@ from paddle_mnist.checkpoint.store import (
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.state import TrainState
 
-GOLDEN = Path(__file__).parent / "golden" / "format-1"
-GOLDEN_DIGEST = "446f552dab9230e04dbb302ffd6da4f5fd6841dceeab20dce0b3f53f25f0984d"
+GOLDEN = Path(__file__).parent / "golden"
+GOLDEN_DIGESTS = {
+    1: "2731990054eae266b9c603f17a96efb3a2b409af4d75b2d2f9ff9e818331fb01",
+    2: "2b17174902f09029059610e7a9eea51742a0bcd699341290dea62a6b084bdffc",
+}
 MANIFEST = ".json"
 FILES = {
     "plain": (PARAMS, OPTIMIZER, MANIFEST),
@@ -53,9 +57,10 @@ def small_net(averaged):
 def save_epochs(folder, averaged, epochs=2):
     """Train a small net and save it after each epoch of one step, as `Trainer` does.
 
-    `golden/format-1` is what `save_epochs("tests/golden/format-1", averaged=True, epochs=1)` left
-    under Paddle 3.3.1 when the format was made. Never make it anew: a version that cannot read it
-    cannot read the users' checkpoints either.
+    `golden/format-2` is what `save_epochs("tests/golden/format-2", averaged=True, epochs=1)` left
+    under Paddle 3.3.1 when the format was made, `golden/format-1` what it left before, without an
+    average. Never make them anew: a version that cannot read them cannot read the users'
+    checkpoints either.
     """
     context = {"config": {"seed": 1, "batch_size": 32}, "data_hash": "ab" * 32}
     store = CheckpointStore(folder, context)
@@ -178,9 +183,9 @@ DAMAGE = {
 # To any file but the manifest, without which it is no checkpoint: see below.
 LOSS = {"missing": Path.unlink, "a folder": make_folder}
 MANIFESTS = {
-    "of format 2": partial(edit, format=2),
+    "of format 3": partial(edit, format=3),
     "of format '1.1'": partial(edit, format="1.1"),
-    "of format 2, sealed in another way": partial(edit, format=2, checksum="x", sealed=False),
+    "of format 3, sealed in another way": partial(edit, format=3, checksum="x", sealed=False),
     "without a checksum": partial(edit, sealed=False, checksum=None),
     "edited": partial(edit, sealed=False, data_hash="cd" * 32),
     "of a list": lambda path: path.write_text("[]"),
@@ -290,12 +295,12 @@ def test_with_both_damaged_nothing_is_started_anew(copied, said, case):
     assert len(list((folder / "quarantine").iterdir())) == 2
 
 
-@pytest.mark.parametrize("damage", ["of format 2", "of format 2, sealed in another way"])
+@pytest.mark.parametrize("damage", ["of format 3", "of format 3, sealed in another way"])
 def test_a_future_format_is_called_so(copied, damage):
     """It is no damage, and what helps is another version; whichever way that one is sealed."""
     stem = copied("plain") / NEWER
     MANIFESTS[damage](stem.with_suffix(MANIFEST))
-    with pytest.raises(CheckpointError, match=r"mnist_epoch1\.json: format 2; this version reads "):
+    with pytest.raises(CheckpointError, match=r"mnist_epoch1\.json: format 3; this version reads "):
         read_manifest(stem.with_suffix(MANIFEST))
 
 
@@ -375,36 +380,44 @@ GOLDEN_VALUES = {
 }
 
 
-def test_a_checkpoint_of_format_1_is_read_for_ever():
+@pytest.mark.parametrize("number", GOLDEN_DIGESTS)
+def test_a_checkpoint_of_every_format_is_read_for_ever(number):
     """What users have on their disks: verified, and the values that were saved."""
-    checkpoint = CheckpointStore(GOLDEN).newest()
-    assert checkpoint.name == OLDER and checkpoint.manifest["format"] == 1
+    folder = GOLDEN / f"format-{number}"
+    checkpoint = CheckpointStore(folder).newest()
+    assert checkpoint.name == OLDER and checkpoint.manifest["format"] == number
     assert checkpoint.state == TrainState(
         epoch=1,
         step=1,
         samples=32,
         metrics={"valid/acc": 0.5, "valid/loss": 0.25},
-        scores=[[1, 0.5]],
+        scores=[[1, 0.5]] if number > 1 else [],
     )
     assert checkpoint.manifest["config"] == {"seed": 1, "batch_size": 32}
     for (suffix, name), values in GOLDEN_VALUES.items():
+        if not checkpoint.has(TRAINING):  # what is in training is what there is
+            suffix = {TRAINING: PARAMS, PARAMS: None}.get(suffix, suffix)
+        if suffix is None:
+            continue
         found = checkpoint.load(suffix)[name]
         assert found.dtype == np.float32 and found.shape == np.shape(values)
         assert np.allclose(found, values, rtol=2e-5, atol=1e-8), (suffix, name)
     schedule = checkpoint.load(OPTIMIZER)["LR_Scheduler"]
     assert schedule == {"last_epoch": 1, "last_lr": pytest.approx(0.00999013364)}
-    digest = hashlib.sha256(b"".join(data for _, data in sorted(contents(GOLDEN).items())))
-    assert digest.hexdigest() == GOLDEN_DIGEST  # made anew, they would prove nothing
+    digest = hashlib.sha256(b"".join(data for _, data in sorted(contents(folder).items())))
+    assert digest.hexdigest() == GOLDEN_DIGESTS[number]  # made anew, they would prove nothing
 
 
-def test_a_checkpoint_of_format_1_goes_into_a_net_by_structured_names():
-    checkpoint = CheckpointStore(GOLDEN).newest()
+@pytest.mark.parametrize("number", GOLDEN_DIGESTS)
+def test_a_checkpoint_of_every_format_goes_into_a_net_by_structured_names(number):
+    checkpoint = CheckpointStore(GOLDEN / f"format-{number}").newest()
     nn.Linear(2, 2)  # so that Paddle's names for the net are not those in the files
     model, optimizer, average = small_net(averaged=True)
     names = checkpoint.manifest["names"]
     assert model.weight.name != names["weight"]
     load_checkpoint(checkpoint, model, optimizer, average)
-    for suffix, loaded in {TRAINING: model.state_dict(), PARAMS: average.weights(model)}.items():
+    trained = TRAINING if checkpoint.has(TRAINING) else PARAMS
+    for suffix, loaded in ((trained, model.state_dict()), (PARAMS, average.weights(model))):
         for name, value in loaded.items():
             assert value.numpy().tobytes() == checkpoint.load(suffix)[name].tobytes()
     state, saved = optimizer.state_dict(), checkpoint.load(OPTIMIZER)
@@ -419,7 +432,8 @@ def test_a_checkpoint_of_format_1_goes_into_a_net_by_structured_names():
 def test_todays_files_have_the_golden_form(tmp_path):
     """Who changes what is written must raise FORMAT, and keep reading this one."""
     save_epochs(tmp_path, averaged=True, epochs=1)
-    today, golden = (CheckpointStore(folder).newest() for folder in (tmp_path, GOLDEN))
+    newest = GOLDEN / f"format-{FORMAT}"
+    today, golden = (CheckpointStore(folder).newest() for folder in (tmp_path, newest))
     assert form(today.manifest) == form(golden.manifest)
     for suffix in (PARAMS, OPTIMIZER, TRAINING):
         found, expected = today.load(suffix), golden.load(suffix)

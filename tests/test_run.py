@@ -234,6 +234,24 @@ def test_no_whole_checkpoint_is_exit_4_and_never_a_start_from_zero(train, tmp_pa
         assert "no checkpoint is whole" in error and "--fresh" in error
 
 
+def test_run_of_an_earlier_version_goes_on(train, tmp_path, finished):
+    """Its manifests have no checksum, and know nothing of fields that came later."""
+    train()
+    for path in (tmp_path / RUN / "checkpoints").glob("*.json"):
+        manifest = {**json.loads(path.read_text()), "format": 1}
+        del manifest["checksum"], manifest["replay_hash"], manifest["state"]["scores"]
+        for younger in ("augment", "ema", "incremental_from"):
+            del manifest["config"][younger]
+        path.write_text(json.dumps(manifest))
+    assert "this run is finished" in train().stdout
+    for path in (tmp_path / RUN / "checkpoints").glob("mnist_epoch2.*"):
+        path.unlink()
+    (tmp_path / RUN / "result.json").unlink()
+    assert "resuming after step 20" in train().stdout
+    same_end(tmp_path, finished)
+    assert "  ema: 0.0 in the run, 0.9 now" in train("--ema", "0.9", expect=2).stderr
+
+
 def test_changed_command_is_refused_with_a_diff(train, tmp_path, finished, tiny):
     train("--epochs", "1")
     other = write_json(tmp_path / "other.json.gz", tiny_splits(seed=9))

@@ -26,7 +26,7 @@ from paddle_mnist.state import BEST, TrainState
 
 log = logging.getLogger("paddle_mnist")
 
-FORMAT = 1  # of the manifest
+FORMAT = 2  # of the manifest; 1 had no checksum, scores, breakpoints and averages
 PREFIX = "mnist"
 PARAMS, OPTIMIZER = ".pdparams", ".pdopt"
 TRAINING = ".pdtrain"  # the weights in training, where .pdparams holds their average
@@ -133,12 +133,13 @@ def read_manifest(path: Union[str, Path]) -> Checkpoint:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         version = manifest["format"]
-        if version != FORMAT:
+        if version not in (1, FORMAT):
             raise CheckpointError(
-                f"{path}: format {version!r:.40}; this version reads format {FORMAT}; "
+                f"{path}: format {version!r:.40}; this version reads formats up to {FORMAT}; "
                 "use the package it was written with"
             )
-        if manifest.get(CHECKSUM) != _checksum(manifest):
+        sealed = CHECKSUM in manifest or version > 1
+        if sealed and manifest.get(CHECKSUM) != _checksum(manifest):
             raise CheckpointError(
                 f"{path}: its checksum is not that of its entries, so it is damaged or was edited; "
                 "use another"
