@@ -1,8 +1,8 @@
 """SIGTERM and SIGINT, held back while a step or a save is under way.
 
-Inside `handled` and `held` they only leave a note, and `check` raises StoppedError where the code
-is ready to stop. Inside `interruptible`, for work that may be broken off anywhere (reading data,
-evaluation), they raise it at once. Signals belong to a process, and so does this module.
+Inside `handled` and `held` they only leave a note, and what is under way goes on. Inside
+`interruptible`, for work that may be broken off anywhere (fetching a batch, evaluation), they raise
+StoppedError: at once, or when it begins. Signals belong to a process, and so does this module.
 """
 
 import contextlib
@@ -76,7 +76,7 @@ def pending() -> Optional[int]:
     return _note.signum if _note.owner == os.getpid() else None
 
 
-def check() -> None:
+def _check() -> None:
     """Raises StoppedError if a signal has asked for the end."""
     signum = pending()
     if signum is not None:
@@ -99,8 +99,8 @@ def interruptible() -> Iterator[None]:
     before = _note.raising
     try:
         _note.raising = True
-        check()  # one that came before
+        _check()  # one that came before
         yield
-        check()  # one whose error was swallowed inside
+        _check()  # one whose error was swallowed inside
     finally:
         _note.raising = before

@@ -7,7 +7,6 @@ from typing import Optional
 import paddle
 from paddle import nn
 
-from paddle_mnist import signals
 from paddle_mnist.average import NO_AVERAGE, Average
 from paddle_mnist.checkpoint.contents import parameter_names, saved_bytes
 from paddle_mnist.checkpoint.policy import Keep, SaveWhen
@@ -32,8 +31,8 @@ class StoreCheckpointer:
     when a training is broken off there `mnist_epoch{E}_step{S}_breakpoint`.
 
     A checkpoint that cannot be written is warned of, and tried again when the next one is due; the
-    last one, at the end, must be written. A signal ends the training at the next step.
-    Raises OutputError, StoppedError, and DivergedError rather than save what is not finite.
+    last one, at the end, must be written. Raises OutputError for that one, and DivergedError rather
+    than save what is not finite.
     """
 
     def __init__(
@@ -62,14 +61,12 @@ class StoreCheckpointer:
         self._stepped = True
         if self.when.after_step(state, time.monotonic() - self._tried):
             self._try(_inside(state), state, model, optimizer)
-        signals.check()
 
     def after_epoch(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
         if self.when.after_epoch(state):
             self._try(_ended(state), state, model, optimizer)
-        signals.check()
 
     def at_end(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
