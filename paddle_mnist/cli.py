@@ -23,7 +23,7 @@ from paddle_mnist.config import (
 )
 from paddle_mnist.data import find_source
 from paddle_mnist.data.sources import DIGITS
-from paddle_mnist.errors import ConfigError, PaddleMnistError
+from paddle_mnist.errors import ConfigError, OutputError, PaddleMnistError
 from paddle_mnist.rundir import RunDirectory
 from paddle_mnist.supervisor import supervise
 from paddle_mnist.writers import log_to_console
@@ -131,21 +131,30 @@ def write_table(path: Path, mark: str, table: str) -> None:
 def supervised(config: TrainConfig, argv: Sequence[str]) -> Optional[int]:
     """Have this command run, and restarted, by another process; gives its exit code.
 
-    None where no restart is asked for, or this is that process. A restart goes on: it is not told
-    to start over again.
+    None where no restart is asked for, or this is that process. Once a start has moved an old run
+    aside, the next are not told to start over again.
     """
     if not config.max_restarts or heartbeat.watched():
         return None
-    again = [arg for arg in argv if arg != "--fresh"]
-    if config.resume == "off":
-        again += ["--resume", "auto"]
-    store = RunDirectory(config.output).checkpoints
-    return supervise(
-        lambda restart: [sys.executable, sys.argv[0], *(again if restart else argv)],
-        lambda: max((checkpoint.step for checkpoint in store.all()), default=0),
-        config.max_restarts,
-        config.hang_timeout,
-    )
+    run = RunDirectory(config.output)
+    old = _identity(run.config)
+
+    def command(restart: bool) -> list[str]:
+        again = list(argv)
+        if restart and (old is None or _identity(run.config) != old):
+            again = [arg for arg in argv if arg != "--fresh"]
+            again += ["--resume", "auto"] if config.resume == "off" else []
+        return [sys.executable, sys.argv[0], *again]
+
+    def step() -> int:
+        return max((checkpoint.step for checkpoint in run.checkpoints.all()), default=0)
+
+    return supervise(command, step, config.max_restarts, config.hang_timeout)
+
+
+def _identity(path: Path) -> Optional[tuple[int, int]]:
+    """Tells a file from another that comes to its place."""
+    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
 
 
 def run_command(
@@ -164,6 +173,9 @@ def run_command(
     except PaddleMnistError as error:
         print(f"error: {error}", file=sys.stderr)
         code = error.exit_code
+    except BrokenPipeError:
+        print("error: the console: cannot write (Broken pipe)", file=sys.stderr)
+        code = OutputError.exit_code
     logging.shutdown()
     try:
         sys.stdout.flush()

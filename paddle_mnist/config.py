@@ -61,6 +61,7 @@ Count = Annotated[Whole, Field(ge=1)]
 # What `augment` takes, each below: degrees, degrees, pixels, share.
 AMOUNTS = {"rotate": 180, "shear": 60, "shift": 28, "scale": 1}
 Amounts = Annotated[tuple[str, ...], BeforeValidator(_amounts)]
+Origin = Annotated[str, Field(min_length=1)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 
 
@@ -105,13 +106,13 @@ class TrainConfig:
         None, "training", "evaluations without a better one; ends with the best", binds=True
     )
 
-    init_from: Optional[str] = _option(
+    init_from: Optional[Origin] = _option(
         None, "start", "weights to start from: a .pdparams, checkpoint or run", binds=True
     )
-    incremental_from: Optional[str] = _option(
+    incremental_from: Optional[Origin] = _option(
         None, "start", "checkpoint or run to train further: optimizer too", binds=True
     )
-    replay_data: Optional[str] = _option(
+    replay_data: Optional[Origin] = _option(
         None, "start", "old images to mix in, against forgetting", binds=False
     )
     replay_fraction: Annotated[Number, Field(gt=0, lt=1)] = _option(
@@ -230,7 +231,12 @@ class TrainConfig:
     def binding(self) -> dict[str, Any]:
         """The fields that decide the result."""
         values = self.as_dict()
-        return {f.name: values[f.name] for f in fields(self) if f.metadata["binds"]}
+        for name in ("init_from", "incremental_from"):  # the same place, however it is written
+            values[name] = values[name] and str(Path(values[name]).expanduser().absolute())
+        bound = {f.name: values[f.name] for f in fields(self) if f.metadata["binds"]}
+        if self.early_stop_patience:  # which counts evaluations
+            bound["eval_every_epochs"] = self.eval_every_epochs
+        return bound
 
 
 FIELDS = {f.name: f for f in fields(TrainConfig)}

@@ -19,9 +19,9 @@ class Progress:
         self._clear()
 
     def _clear(self) -> None:
-        self._steps = 0
+        self._steps = self._samples = 0
         self._reader_seconds = 0.0
-        self._started = time.perf_counter()
+        self._started = self._counted = time.perf_counter()
 
     def timed(self, batches: Iterable) -> Iterator:
         """The same batches, with the time spent waiting for them kept."""
@@ -43,10 +43,14 @@ class Progress:
     ) -> None:
         """One step's outcome: loss [], logits [B, 10], labels [B, 1]."""
         right = (logits.detach().argmax(axis=1) == labels.flatten()).sum()
+        self._samples += labels.shape[0]
         state.record(loss.detach(), right, labels.shape[0], self._lr)
 
     def after_step(self, state: TrainState) -> None:
-        """Write a line if one is due. Raises DivergedError."""
+        """Count its time, and write a line if one is due. Raises DivergedError."""
+        now = time.perf_counter()
+        state.train_seconds += now - self._counted
+        self._counted = now
         if state.step % self.log_every == 0:
             self.flush(state)
         self.writer.advance(state)
@@ -58,7 +62,6 @@ class Progress:
         if not window.samples:
             return
         seconds = time.perf_counter() - self._started
-        state.train_seconds += seconds
         values = {
             "train/loss": window.loss_sum / window.samples,
             "train/acc": window.right / window.samples,
@@ -66,7 +69,7 @@ class Progress:
             # of this process alone, which may have begun inside the window
             "speed/reader_cost": self._reader_seconds / max(1, self._steps),
             "speed/batch_cost": seconds / max(1, self._steps),
-            "speed/ips": window.samples / seconds,
+            "speed/ips": self._samples / seconds,
         }
         self._clear()
         self.writer.write(state, values)

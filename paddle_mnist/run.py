@@ -15,12 +15,12 @@ from paddle_mnist import signals
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_weights, saved_bytes
 from paddle_mnist.checkpoint.policy import Keep, SaveWhen
-from paddle_mnist.checkpoint.store import PARAMS
+from paddle_mnist.checkpoint.store import PARAMS, Checkpoint
 from paddle_mnist.config import TrainConfig
 from paddle_mnist.data import Data, open_data
 from paddle_mnist.data.dataset import MnistDataset
 from paddle_mnist.device import select_device
-from paddle_mnist.errors import ConfigError
+from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.evaluator import EpochEvaluator, evaluate
 from paddle_mnist.files import write_atomically
 from paddle_mnist.optim import cross_entropy
@@ -139,9 +139,8 @@ def _train_in(
     done = checkpoint and (
         checkpoint.state.epoch == config.epochs or evaluator.enough(checkpoint.state)
     )
-    found = run.read_result(checkpoint) if done else None
-    if found:
-        result = Result(**found)
+    result = _finished(run, checkpoint) if done else None
+    if result:
         _say(result, run, config)
         log.info("this run is finished; to train anew: --fresh, or another --output")
         return result
@@ -183,6 +182,18 @@ def _train_in(
     run.write_result({key: v for key, v in asdict(result).items() if v is not None})
     _say(result, run, config)
     return result
+
+
+def _finished(run: RunDirectory, checkpoint: Checkpoint) -> Optional[Result]:
+    """The result of a run that ended with this checkpoint, if all that it came to is there."""
+    found = run.read_result(checkpoint)
+    if not found or not run.weights.exists():
+        return None
+    try:
+        return Result(**found)
+    except TypeError as error:  # damaged, or of another version of this package
+        log.warning("%s is not a result (%s); evaluating again", run.result, error)
+        return None
 
 
 def _train(
@@ -247,9 +258,15 @@ def _use_final_weights(
     They are the last ones, or their average; the best ones where a training may end early.
     """
     if not config.early_stop_patience:
-        load_weights(parts.model, parts.average.weights(parts.model), "the average")
+        if config.ema:
+            load_weights(parts.model, parts.average.weights(parts.model), "the average")
         return f"mnist_epoch{state.epoch - 1}"
     best = run.checkpoints.best()
+    if not best or (state.best and best.step != state.best[0]):
+        raise CheckpointError(
+            f"{run.checkpoints.folder}: the best checkpoint is not there any more; expected it of "
+            f"[step, accuracy] {state.best}; put it back, or evaluate another with tools/eval.py"
+        )
     load_weights(parts.model, best.load(PARAMS), best.path)
     write_atomically(run.weights, saved_bytes(parts.model.state_dict()))
     state.metrics = best.state.metrics

@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.store import (
+    DATA,
     PARAMS,
     PREFIX,
     Checkpoint,
@@ -83,8 +84,8 @@ class RunDirectory:
             lock.release()
 
     def _move_aside(self) -> None:
-        if not any(path.name != ".lock" for path in self.path.iterdir()):
-            return
+        if not any(path.name not in (".lock", "train.log") for path in self.path.iterdir()):
+            return  # no run: one that was refused before it began
         if not self.config.exists():
             raise ConfigError(
                 f"{self.path}: holds files but no config.yaml, so it is not a run's directory, and "
@@ -116,6 +117,8 @@ class RunDirectory:
         """
         self.checkpoints.clear()
         newest = self.checkpoints.newest(set_aside=True)
+        if not newest:
+            self._nothing_lost()
         checkpoint = newest
         if config.resume == "off" and newest:
             raise ConfigError(
@@ -132,8 +135,19 @@ class RunDirectory:
                 )
             checkpoint = newest or named  # the same command again goes on where it was stopped
         if checkpoint:
-            _must_agree(checkpoint, config, hashes, self.path)
+            _must_agree(checkpoint, config, hashes, self.path, self.owns(checkpoint))
         return checkpoint
+
+    def _nothing_lost(self) -> None:
+        """Without a checkpoint: raises CheckpointError if there must have been one."""
+        strays = self.checkpoints.strays()
+        if self.result.exists() or len({path.stem for path in strays if path.suffix == PARAMS}) > 1:
+            raise CheckpointError(
+                f"{self.checkpoints.folder}: a run was trained here, but no manifest is there; put "
+                "its checkpoints back, or start over with --fresh"
+            )
+        for path in strays:
+            log.warning("%s: no manifest names it, so it was never committed; starting anew", path)
 
     def write_config(self, config: TrainConfig, data: str, replay_data: Optional[str]) -> None:
         """Write the configuration: data where they were found, and nothing of this one start.
@@ -190,10 +204,9 @@ def find_checkpoint(name: str, run: Optional[RunDirectory] = None) -> Checkpoint
     The path with any suffix or none, or of a run directory, which means its newest.
     Raises CheckpointError if there is none.
     """
-    if run is None:
-        folder = name and Path(name).is_dir()
-        run = RunDirectory(name if folder else DEFAULT_OUTPUT)
-        name = "latest" if folder else name
+    if name not in ("", "latest", "best") and Path(name).is_dir():
+        name, run = "latest", RunDirectory(name)
+    run = run or RunDirectory(DEFAULT_OUTPUT)
     if name in ("latest", "best"):
         store = run.checkpoints
         found = store.newest() if name == "latest" else store.best()
@@ -205,7 +218,7 @@ def find_checkpoint(name: str, run: Optional[RunDirectory] = None) -> Checkpoint
     path = Path(name)
     if not path.name:
         raise CheckpointError(f"checkpoint is {name!r}; expected latest, best, or a path")
-    if path.suffix in (".pdparams", ".pdopt"):
+    if path.suffix in DATA:
         path = path.with_suffix("")
     return read_manifest(path if path.suffix == ".json" else path.with_name(f"{path.name}.json"))
 
@@ -223,18 +236,23 @@ def find_weights(
         owner = RunDirectory(path.parent)
         newest = owner.checkpoints.all()[-1:]  # of a run's `mnist.pdparams`; else there is none
         return str(path), safe_load(path), newest[0].manifest if newest else {}, owner
-    if output is None and not (name and path.is_dir()):
+    if output is None:
         other = DEFAULT_OUTPUT.replace("default", "digits")
         only_other = Path(other).exists() and not Path(DEFAULT_OUTPUT).exists()
         output = other if only_other else DEFAULT_OUTPUT
-    found = find_checkpoint(name, RunDirectory(output) if output else None)
+    found = find_checkpoint(name, RunDirectory(output))
     owner = RunDirectory(found.path.parent.parent)
     return str(found.path.with_suffix(PARAMS)), found.load(PARAMS), found.manifest, owner
 
 
 def _must_agree(
-    checkpoint: Checkpoint, config: TrainConfig, hashes: Mapping[str, Optional[str]], path: Path
+    checkpoint: Checkpoint,
+    config: TrainConfig,
+    hashes: Mapping[str, Optional[str]],
+    path: Path,
+    own: bool,
 ) -> None:
+    """own: whether the run goes on in its own directory; else where it began is its own affair."""
     stored = checkpoint.manifest.get("config")
     if stored is None:
         raise CheckpointError(
@@ -244,10 +262,11 @@ def _must_agree(
     # A field that is younger than the run had its default.
     stored = {**TrainConfig().binding(), **stored, **_contents(checkpoint.manifest)}
     given = {**config.binding(), **_contents(hashes)}
+    allowed = config.override if own else (*config.override, "init_from", "incremental_from")
     changed = [
-        f"  {name}: {stored[name]!r} in the run, {value!r} now"
+        f"  {name}: {stored.get(name)!r} in the run, {value!r} now"
         for name, value in given.items()
-        if stored[name] != value and name not in config.override
+        if stored.get(name) != value and name not in allowed
     ]
     if changed:
         names = ",".join(line.split(":")[0].strip() for line in changed)

@@ -53,7 +53,8 @@ def handled(last: bool = False) -> Iterator[None]:
 def take() -> None:
     """Take the signals again, after a library has put handlers of its own in place of ours.
 
-    Importing Paddle does, unseen by Python: SIGTERM would then end the process with C++ frames.
+    Importing Paddle does, unseen by Python: until this is called SIGTERM ends the process at once,
+    with C++ frames. (Blocking the signals for so long does not help: NumPy's threads get them.)
     """
     if _note.owner == os.getpid():
         for number in _note.taken:

@@ -88,6 +88,7 @@ class Trainer:
         save_path: the folder of the checkpoints, when no checkpointer was given.
         Raises DivergedError when a loss is not finite, OutputError when a file cannot be written.
         """
+        something = self.going_on or start_epoch < end_epoch
         writer = self._watch(train_datasets, start_epoch, end_epoch)
         checkpointer = self.checkpointer or StoreCheckpointer(
             CheckpointStore(save_path), average=self.average
@@ -105,7 +106,8 @@ class Trainer:
         except BaseException as error:
             checkpointer.after_error(error, self.state, self.model, self.optimizer)
             raise
-        checkpointer.at_end(self.state, self.model, self.optimizer)
+        if something:
+            checkpointer.at_end(self.state, self.model, self.optimizer)
         self.save()
         return self.state
 

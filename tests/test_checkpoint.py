@@ -307,6 +307,38 @@ def test_best_that_is_damaged_is_not_taken(store, bytes_of):
         store.best()
 
 
+def test_what_is_kept_is_whole(store, bytes_of):
+    """A damaged best does not cost the next best its life."""
+    for epoch, accuracy in enumerate([0.9, 0.99, 0.98, 0.5, 0.6], 1):
+        store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch, accuracy))
+    _flip(store.folder / "mnist_epoch1.pdparams")
+    assert store.prune(replace(NOTHING, best=True)) == ["mnist_epoch0", "mnist_epoch3"]
+    assert store.best().name == "mnist_epoch2" and store.newest().name == "mnist_epoch4"
+    assert (store.folder / "mnist_epoch1.json").exists()  # left, to be set aside
+
+
+def test_reading_while_the_writer_deletes(store, bytes_of):
+    """Between the listing and the look at the files: what was deleted is no damage."""
+    for epoch in (1, 2):
+        store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch, 0.5))
+
+    class Late(CheckpointStore):
+        def all(self):
+            return self._read()[0]
+
+        def _read(self):
+            found = super()._read()
+            if (self.folder / "mnist_epoch1.json").exists():
+                store.commit("mnist_epoch2", bytes_of, state_of(3, 0.4))
+                store.prune(NOTHING)
+            return found
+
+    assert Late(store.folder).newest().name == "mnist_epoch2"
+    for epoch in (1, 2):
+        store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch, 0.5))
+    assert Late(store.folder).best().name == "mnist_epoch2"
+
+
 def test_the_newest_that_is_whole_is_never_deleted(store, bytes_of):
     """Whatever damaged one is newer, and whatever the policy."""
     for epoch in (1, 2, 3):

@@ -233,7 +233,8 @@ def test_verify_agrees_with_the_training(tool, run, tiny):
 NEWEST = ["--keep_last", "1", "--keep_epochs", "false", "--keep_best", "false"]
 # Options, and what is left of the five: the epoch's end is the best, and number 2.
 POLICIES = {
-    "default": ([], [2, 3, 4]),
+    "as the run does": ([], [0, 1, 2, 3, 4]),  # it was told to keep 99
+    "three": (["--keep_last", "3"], [2, 3, 4]),
     "newest": (NEWEST, [4]),
     "epochs": (["--keep_last", "1", "--keep_best", "false"], [2, 4]),
     "best": (["--keep_last", "1", "--keep_epochs", "false"], [2, 4]),

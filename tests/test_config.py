@@ -207,3 +207,16 @@ def test_help_lists_every_field_and_needs_no_paddle(tool):
     )
     assert done.returncode == 0, done.stderr
     assert all(re.search(rf"--{name}[ ,]", done.stdout) for name in FIELDS)
+
+
+def test_what_decides_the_result_with_early_stopping():
+    """How often there is an evaluation, once evaluations are counted."""
+    assert "eval_every_epochs" not in TrainConfig(eval_every_epochs=2).binding()
+    counted = TrainConfig(eval_every_epochs=2, early_stop_patience=1)
+    assert counted.binding()["eval_every_epochs"] == 2
+
+
+def test_one_place_however_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = ("run", "run/", "./run", str(tmp_path / "run"))
+    assert len({TrainConfig(init_from=name).binding()["init_from"] for name in names}) == 1

@@ -171,6 +171,11 @@ def edit(path, sealed=True, **values):
     path.write_text(json.dumps(seal(manifest) if sealed else manifest))
 
 
+def data_of(path):
+    """The names that belong to the manifest at `path`."""
+    return [path.stem + suffix for suffix in (PARAMS, OPTIMIZER)]
+
+
 # To any file.
 DAMAGE = {
     **{f"flipped at {place}/25": partial(flip, place=place) for place in range(26)},
@@ -196,6 +201,8 @@ MANIFESTS = {
     # A right checksum makes no right manifest.
     "of other files": partial(edit, files={"../../etc/passwd": {"size": 1}}),
     "of no files": partial(edit, files={}),
+    "of files without sizes": lambda path: edit(path, files={key: {} for key in data_of(path)}),
+    "of a list of files": lambda path: edit(path, files=data_of(path)),
     "without a state": partial(edit, state=None),
     "with a state of other fields": partial(edit, state={"epoch": 1, "pace": 3}),
     "without a time": partial(edit, saved_at=None),
@@ -232,9 +239,9 @@ CASES = cases()
 
 def test_the_table_is_whole():
     """It is made by loops, so it could lose whole regions without a sound."""
-    assert len(CASES) == 273
+    assert len(CASES) == 277
     by_kind = {kind: sum(key[0] == kind for key in CASES) for kind in FILES}
-    assert by_kind == {"plain": 119, "averaged": 154}
+    assert by_kind == {"plain": 121, "averaged": 156}
 
 
 def keep_copies(folder):
@@ -334,6 +341,23 @@ def test_every_bit_of_every_file_is_guarded(copied, kind):
                 os.pwrite(file.fileno(), bytes([byte]), at)
     read_manifest(folder / f"{NEWER}{MANIFEST}").verify()  # they were all put back
     assert flips > 7_000 and harmless < 20
+
+
+def test_no_flip_in_a_manifest_of_format_1_ends_in_a_traceback(tmp_path):
+    """It has no checksum, so that some flips pass; the others must be refused like any damage."""
+    folder = Path(shutil.copytree(GOLDEN / "format-1", tmp_path / "old"))
+    path = folder / f"{OLDER}{MANIFEST}"
+    good, refused = path.read_bytes(), 0
+    with path.open("r+b", buffering=0) as file:
+        for at, byte in enumerate(good):
+            for bit in range(8):
+                os.pwrite(file.fileno(), bytes([byte ^ 1 << bit]), at)
+                try:
+                    read_manifest(path).verify()
+                except CheckpointError:
+                    refused += 1
+            os.pwrite(file.fileno(), bytes([byte]), at)
+    assert refused > 4 * len(good)
 
 
 def test_data_without_a_manifest_is_no_checkpoint(copied, said):

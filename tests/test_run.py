@@ -252,6 +252,31 @@ def test_run_of_an_earlier_version_goes_on(train, tmp_path, finished):
     assert "  ema: 0.0 in the run, 0.9 now" in train("--ema", "0.9", expect=2).stderr
 
 
+def test_lost_manifests_are_no_start_from_zero(train, tmp_path):
+    train("--epochs", "2")
+    files = (tmp_path / RUN / "checkpoints").glob("*.json")
+    for path in files:
+        path.unlink()
+    before = {path: path.read_bytes() for path in (tmp_path / RUN / "checkpoints").iterdir()}
+    for _ in range(2):
+        assert "no manifest is there" in train("--epochs", "2", expect=4).stderr
+        (tmp_path / RUN / "result.json").unlink(missing_ok=True)
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_weights_that_are_gone_are_written_again(train, tmp_path, finished):
+    train()
+    (tmp_path / RUN / "mnist.pdparams").unlink()
+    train()
+    same_end(tmp_path, finished)
+
+
+def test_fresh_after_a_start_that_was_refused(train, tmp_path):
+    train("--incremental_from", "nope", expect=4)
+    train("--fresh", "--epochs", "1")
+    assert (tmp_path / RUN / "result.json").exists()
+
+
 def test_changed_command_is_refused_with_a_diff(train, tmp_path, finished, tiny):
     train("--epochs", "1")
     other = write_json(tmp_path / "other.json.gz", tiny_splits(seed=9))
@@ -385,6 +410,8 @@ def test_resume_off_and_resume_from_a_path(train, tmp_path, finished):
     assert "start over with --fresh" in train("--resume", "off", expect=2).stderr
     first = f"{RUN}/checkpoints/mnist_epoch0"
     assert "choose another --output" in train("--resume", first, expect=2).stderr
+    train("--resume", RUN, "--output", "whole")  # a run's directory: its newest, here its last
+    assert (tmp_path / "whole/checkpoints/mnist_epoch2.json").exists()
     for suffix in ("", ".pdparams", ".json"):
         train("--resume", first + suffix, "--output", f"there{suffix}")
         one = tmp_path / f"there{suffix}/mnist.pdparams"
@@ -482,7 +509,9 @@ def test_diverged_at_the_last_step_is_no_success(train, tmp_path):
     assert not (tmp_path / RUN / "result.json").exists()
 
 
-@pytest.mark.parametrize("content", ["[]", "5", '{"checkpoint": "mnist_epoch2"', "{}"])
+@pytest.mark.parametrize(
+    "content", ['{"steps": 30}', "[]", "5", '{"checkpoint": "mnist_epoch2"', "{}"]
+)
 def test_damaged_result_is_made_again(train, tmp_path, finished, content):
     train()
     (tmp_path / RUN / "result.json").write_text(content)

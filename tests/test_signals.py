@@ -1,5 +1,6 @@
 """SIGTERM and SIGINT, really sent, to real processes, in every phase of a training."""
 
+import json
 import os
 import random
 import re
@@ -55,6 +56,8 @@ elif moment == "data loading":  # the batch after the fifth step
     before(MnistDataset, "batch", at=6, at_once=True)
 elif moment == "evaluation":  # 10 training batches came first
     before(MnistDataset, "batch", at=11, at_once=True)
+elif moment == "epoch 3's evaluation":  # 30 training batches and two evaluations came first
+    before(MnistDataset, "batch", at=33, at_once=True)
 elif moment.startswith("saving"):  # the N-th such operation of the first save
     commit, (_, name, number) = CheckpointStore.commit, moment.split()
     def armed(*args, **kwargs):
@@ -113,12 +116,18 @@ def end_of(folder):
     return [(folder / RUN / name).read_bytes() for name in names] + [history]
 
 
-# each moment with one of them, and the weightiest with both
+# the weightiest moments at once, each of them with either signal among the slow tests
 @pytest.mark.parametrize(
     ("moment", "signum", "times"),
     [
-        *((moment, *SENT[number % 2]) for number, moment in enumerate(MOMENTS)),
-        *(("training", *SENT[1]), ("saving fsync 2", *SENT[0]), ("evaluation", *SENT[1])),
+        ("training", *SENT[0]),
+        ("saving fsync 2", *SENT[1]),
+        ("evaluation", *SENT[0]),
+        *(
+            pytest.param(moment, *sent, marks=pytest.mark.slow)
+            for sent in SENT
+            for moment in MOMENTS
+        ),
     ],
 )
 def test_signal_saves_and_the_run_goes_on_to_the_same_bits(
@@ -132,11 +141,55 @@ def test_signal_saves_and_the_run_goes_on_to_the_same_bits(
     assert saved == ([MOMENTS[moment]] if MOMENTS[moment] else [])
     if saved:
         assert f"saved {saved[0]}; the same command goes on there" in done.stdout
+        manifest = json.loads((tmp_path / RUN / f"checkpoints/{saved[0]}.json").read_text())
+        assert manifest["state"]["train_seconds"] > 0  # of the line that was not due yet, too
     again = stop_at(tmp_path, tiny, "never", signum)
     assert again.returncode == 0 and (f"{saved[0]}.json" in again.stdout if saved else True)
     assert end_of(tmp_path) == unbroken
 
 
+IMPORT = """
+import os, runpy, signal, sys
+class Sends:
+    "Finds nothing, but is asked for every module."
+    def find_spec(self, name, path, target=None):
+        if name == "MODULE":
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+sys.meta_path.insert(0, Sends())
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("module", ["paddle.version", "paddle.tensor"])
+def test_signal_while_paddle_is_imported(tmp_path, tiny, module):
+    """It is no fault of the import. Nothing has begun, so nothing is lost.
+
+    Paddle's own handler, there from the middle of its import on, ends the process by the signal.
+    """
+    tool = ROOT / "tools/train.py"
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT.replace("MODULE", module), tool, *SMALL, "--data", tiny],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == (143 if module == "paddle.version" else -signal.SIGTERM), done.stderr
+    assert "cannot be imported" not in done.stderr and "Traceback (most" not in done.stderr
+    assert not (tmp_path / RUN).exists()
+
+
+def test_signal_in_the_last_evaluation_and_nothing_left_to_train(tmp_path, tiny):
+    """The last state is saved even if the process that comes to the end did no step of it."""
+    rare = ("--save_every_epochs", "2", "--keep_best", "false")
+    assert stop_at(tmp_path, tiny, "epoch 3's evaluation", 15, args=rare).returncode == 143
+    assert stop_at(tmp_path, tiny, "never", 15, args=rare).returncode == 0
+    assert (tmp_path / RUN / "checkpoints/mnist_epoch2.json").exists()
+    assert "this run is finished" in stop_at(tmp_path, tiny, "never", 15, args=rare).stdout
+
+
+@pytest.mark.slow
 def test_signal_while_a_checkpoint_is_loaded(tmp_path, tiny, unbroken):
     stop_at(tmp_path, tiny, "training", signal.SIGTERM)
     done = stop_at(tmp_path, tiny, "loading", signal.SIGTERM)

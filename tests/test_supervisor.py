@@ -74,7 +74,13 @@ def unbroken(tmp_path_factory, tiny):
     return (folder / RUN / "mnist.pdparams").read_bytes()
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    ["dies", "stops", *(pytest.param(name, marks=SLOW) for name in ("an error", "sleeps"))],
+)
 def test_training_that_dies_or_hangs_is_restarted_to_the_same_bits(
     train, tmp_path, unbroken, trouble
 ):
@@ -88,6 +94,7 @@ def test_training_that_dies_or_hangs_is_restarted_to_the_same_bits(
     assert (tmp_path / RUN / "mnist.pdparams").read_bytes() == unbroken
 
 
+@pytest.mark.slow
 def test_budget_of_restarts(train, tmp_path):
     """It gets further each time, and dies each time."""
     process = train(f"if step in (12, 22, 23): {KILL}", "--max_restarts", "1")
@@ -108,8 +115,10 @@ def test_no_progress_is_exit_93(train):
     ("args", "code", "said"),
     [
         (["--weight_decay_layers", "nope"], 2, "the net's layers are"),
-        (["--data", "nope"], 3, "no such file"),
-        (["--learning_rate", "1e30", "--optimizer", "sgd"], 6, "the loss is"),
+        pytest.param(["--data", "nope"], 3, "no such file", marks=SLOW),
+        pytest.param(
+            ["--learning_rate", "1e30", "--optimizer", "sgd"], 6, "the loss is", marks=SLOW
+        ),
     ],
 )
 def test_what_a_restart_would_not_change_is_not_tried_again(train, args, code, said):
@@ -136,9 +145,9 @@ def wait_for(path, process):
         time.sleep(0.005)
 
 
-def gone(pid):
-    """Whether a process ends, in 15 s at most."""
-    for _ in range(1500):
+def gone(pid, seconds=15):
+    """Whether a process ends, in so many seconds at most."""
+    for _ in range(100 * seconds):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
                 return True
@@ -151,7 +160,9 @@ def gone(pid):
 LONG = ("--epochs", "500", "--max_restarts", "3")
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=SLOW)]
+)
 def test_signals_are_handed_on(train, tmp_path, signum, code):
     process = train("pass", *LONG)
     wait_for(tmp_path / RUN / "checkpoints/mnist_epoch1.json", process)
@@ -172,6 +183,28 @@ def test_supervisor_that_is_killed_leaves_no_orphan(train, tmp_path):
     assert "the supervisor is gone; stopping" in process.stdout.read()
 
 
+@pytest.mark.slow
+def test_supervisor_that_is_killed_leaves_no_orphan_that_hangs(train, tmp_path):
+    process = train("if step == 13: time.sleep(9999)", *LONG)
+    wait_for(tmp_path / RUN / "checkpoints/mnist_epoch0.json", process)
+    child = child_of(process)
+    time.sleep(0.5)  # it sleeps now
+    process.kill()
+    assert gone(child, seconds=30)
+
+
+@pytest.mark.slow
+def test_restart_starts_over_if_the_first_start_died_before_it_could(train, tmp_path):
+    assert train("pass", "--epochs", "1").wait(60) == 0
+    process = train("pass", "--fresh", "--max_restarts", "2")
+    os.kill(child_of(process), signal.SIGKILL)  # it has not even been imported
+    output, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+    assert output.count("moved") == 1 and "this run is finished" not in output
+    assert (tmp_path / "work/output/default.1").exists()
+
+
+@pytest.mark.slow
 def test_restart_does_not_start_over_again(train, tmp_path, unbroken):
     """--fresh and --resume off are for the first start."""
     options = ("--fresh", "--resume", "off", "--max_restarts", "3")

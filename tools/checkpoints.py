@@ -2,6 +2,7 @@
 """List, verify or prune the checkpoints of a run. Needs no PaddlePaddle."""
 
 import contextlib
+import dataclasses
 import json
 import sys
 from datetime import datetime
@@ -26,13 +27,15 @@ def main(argv) -> None:
     parser.add_argument("--json", action="store_true", help="list: print one JSON object")
     parser.add_argument("--yes", action="store_true", help="prune: delete, not only say what")
     for name in KEEP:
-        default = "" if FIELDS[name].default is None else f" [{FIELDS[name].default}]"
-        text = f"prune: {FIELDS[name].metadata['help']}{default}"
+        text = f"prune: {FIELDS[name].metadata['help']} [as the run does]"
         parser.add_argument(f"--{name}", metavar="VALUE", help=text)
     args = parser.parse_args(argv)
-    config = TrainConfig(**{k: v for k, v in vars(args).items() if k in KEEP and v is not None})
+    given = {k: v for k, v in vars(args).items() if k in KEEP and v is not None}
+    TrainConfig(**given)  # what is wrong with them is said before a look at the disk
 
     store, run = find(args.run)
+    config = run.read_config() if run and run.config.exists() else TrainConfig()
+    config = dataclasses.replace(config, **given)
     if args.action == "verify":
         verify(store)
     elif args.action == "prune":

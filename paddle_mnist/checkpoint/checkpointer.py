@@ -53,12 +53,10 @@ class StoreCheckpointer:
         self.average = average
         self._tried = time.monotonic()
         self._saved = saved and _place(saved)  # of the newest checkpoint
-        self._stepped = False
 
     def after_step(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
-        self._stepped = True
         if self.when.after_step(state, time.monotonic() - self._tried):
             self._try(_inside(state), state, model, optimizer)
 
@@ -71,7 +69,7 @@ class StoreCheckpointer:
     def at_end(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
-        if self._stepped and self._saved != _place(state):
+        if self._saved != _place(state):
             self._save(_ended(state), state, model, optimizer)
 
     def after_error(

@@ -12,7 +12,14 @@ from paddle.utils import unique_name
 
 from paddle_mnist.average import NO_AVERAGE, Average
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load
-from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, TRAINING, Checkpoint, read_manifest
+from paddle_mnist.checkpoint.store import (
+    DATA,
+    OPTIMIZER,
+    PARAMS,
+    TRAINING,
+    Checkpoint,
+    read_manifest,
+)
 from paddle_mnist.errors import CheckpointError
 
 _SCHEDULE = "LR_Scheduler"
@@ -38,7 +45,7 @@ def load(path: Union[str, Path]) -> dict[str, Any]:
     Raises CheckpointError.
     """
     path = Path(path)
-    stem = path.with_suffix("") if path.suffix in (PARAMS, OPTIMIZER, ".json") else path
+    stem = path.with_suffix("") if path.suffix in (*DATA, ".json") else path
     manifest = stem.with_name(f"{stem.name}.json")
     weights = read_manifest(manifest).load(PARAMS) if manifest.exists() else safe_load(path)
     return {name: value for name, value in weights.items() if name != NAME_TABLE}
@@ -172,5 +179,6 @@ def load_checkpoint(
     origin = checkpoint.path.with_name(checkpoint.name + OPTIMIZER)
     load_optimizer(optimizer, saved, checkpoint.manifest["names"], model, origin, schedule)
     load_weights(model, weights, checkpoint.path.with_name(checkpoint.name + suffix))
-    origin = checkpoint.path.with_name(checkpoint.name + PARAMS)
-    average.load(fitting(model, checkpoint.load(PARAMS), origin))
+    if average is not NO_AVERAGE:
+        origin = checkpoint.path.with_name(checkpoint.name + PARAMS)
+        average.load(fitting(model, checkpoint.load(PARAMS), origin))

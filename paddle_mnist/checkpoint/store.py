@@ -1,6 +1,7 @@
 """Checkpoints on the disk: commit, verify, list, set aside.
 
-A checkpoint is `mnist_epoch{E}.pdparams`, `.pdopt` and `.json`, the manifest. It exists when its
+A checkpoint is `mnist_epoch{E}.pdparams`, `.pdopt`, with an average of the weights `.pdtrain`, and
+`.json`, the manifest. It exists when its
 manifest does, with the checksum that stands in it, and the files named there have the sizes and
 SHA-256s given there. Order of a commit: each file is written under a temporary name, forced to the
 disk and renamed; the manifest last. Until then the checkpoint is not there, from then on it is
@@ -147,11 +148,18 @@ def read_manifest(path: Union[str, Path]) -> Checkpoint:
         names = [path.stem + suffix for suffix in DATA]
         if set(manifest["files"]) not in (set(names[:2]), set(names)):
             raise CheckpointError(f"{path}: names other files than {', '.join(names)}")
-        TrainState.from_dict(manifest["state"])
+        for name, file in manifest["files"].items():
+            if set(file) != set(_fingerprint(b"")):
+                raise CheckpointError(f"{path}: does not give size and SHA-256 of {name}")
+        for entry in manifest["files"].values():
+            int(entry["size"]), str(entry["sha256"])
+        state = TrainState.from_dict(manifest["state"])
+        if min(state.epoch, state.position, state.step, state.samples) < 0:
+            raise ValueError("a state before the beginning")
         float(manifest["saved_at"])
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}; expected a manifest") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"{path}: not a manifest ({reason}); use another") from error
     return Checkpoint(path, manifest)
@@ -224,12 +232,20 @@ class CheckpointStore:
         return [checkpoint.name for checkpoint in dropped]
 
     def dropped(self, keep: Keep) -> list[Checkpoint]:
-        """What a policy lets go; never the newest that is whole, whatever is newer and damaged."""
-        found = self.all()
-        kept = keep(checkpoint.saved for checkpoint in found)
-        newest = next(filter(self._whole, reversed(found)), None)
-        kept |= {newest.name} if newest else set()
-        return [checkpoint for checkpoint in found if checkpoint.name not in kept]
+        """What a policy lets go. What it keeps is whole: damaged ones count for nothing there.
+
+        They are not let go either, but left to be set aside.
+        """
+        left, whole = self.all(), set()
+        while True:
+            kept = keep(checkpoint.saved for checkpoint in left)
+            dropped = [checkpoint for checkpoint in left if checkpoint.name not in kept]
+            unseen = [one for one in left if one.name in kept and one.name not in whole]
+            damaged = [one for one in unseen if not self._whole(one)] if dropped else []
+            if not damaged:
+                return dropped
+            left = [one for one in left if one not in damaged]
+            whole |= {one.name for one in unseen if one not in damaged}
 
     def all(self) -> list[Checkpoint]:
         """The checkpoints with a readable manifest, oldest first, by step. Moves nothing."""
@@ -242,7 +258,8 @@ class CheckpointStore:
             try:
                 found.append(read_manifest(path))
             except CheckpointError as error:
-                unreadable.append((path, error))
+                if path.exists():  # not one that the writer has just deleted
+                    unreadable.append((path, error))
         return sorted(found, key=lambda checkpoint: checkpoint.order), unreadable
 
     def newest(self, set_aside: bool = False) -> Optional[Checkpoint]:
@@ -259,6 +276,8 @@ class CheckpointStore:
                 found[-1].verify()
                 whole = found[-1]
             except CheckpointError as error:
+                if not found[-1].path.exists():  # its writer has deleted it: what is there now?
+                    return self.newest(set_aside)
                 damaged.append((found.pop().path, error))
         for path, reason in damaged:
             log.warning("damaged checkpoint: %s", reason)
@@ -280,6 +299,8 @@ class CheckpointStore:
         for checkpoint in sorted(scored, key=lambda one: -one.saved.score):
             if self._whole(checkpoint):
                 return checkpoint
+            if not checkpoint.path.exists():  # its writer has deleted it: what is there now?
+                return self.best()
         if scored:
             raise CheckpointError(f"{self.folder}: no checkpoint that was judged is whole")
         return None

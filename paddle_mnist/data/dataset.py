@@ -71,6 +71,11 @@ class Replay:
     def count(self, new: int) -> int:
         """How many come with so many new ones. Raises ConfigError if there are not that many."""
         wanted = round(new * self.fraction / (1 - self.fraction))
+        if not wanted:
+            raise ConfigError(
+                f"replay_fraction is {self.fraction}: less than one image to {new} new ones; "
+                f"expected at least {1 / (new + 1):.2g}"
+            )
         if wanted > len(self.dataset):
             most = len(self.dataset) / (len(self.dataset) + new)
             raise ConfigError(
