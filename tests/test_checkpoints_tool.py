@@ -297,6 +297,14 @@ def test_prune_keeps_the_newest_that_is_whole(tool, run):
     assert [(row["name"], row["newest"]) for row in found] == [(NAMES[3], True), (NAMES[4], False)]
 
 
+def test_prune_leaves_nothing_beside_a_folder_that_is_no_runs(tool, run):
+    """Somebody's `checkpoints/`: what is beside it is his, and no place for a lock and a log."""
+    folder = Path(shutil.copytree(run / "checkpoints", run.parent / "mine/checkpoints"))
+    assert "4 of 5" in tool("checkpoints", folder, "prune", *NEWEST, "--yes").stdout
+    assert list((run.parent / "mine").iterdir()) == [folder]
+    assert {path.stem for path in folder.iterdir()} == {NAMES[4]}
+
+
 @pytest.mark.parametrize("place", ["run", "run/checkpoints"])
 def test_prune_of_a_run_that_is_training(tool, run, place):
     """Two that delete by their own rules could delete each other's newest. To look is free."""
