@@ -17,6 +17,7 @@ def test_data_benchmark_needs_a_json_file(tool):
     assert "expected an AI Studio JSON file" in tool("benchmark", "data", expect=2).stderr
 
 
+@pytest.mark.slow
 def test_checkpoint_benchmark_gives_the_two_shares(tool):
     run = tool("benchmark", "checkpoint", "--data", "digits", "--rounds", 1, "--json")
     report = json.loads(run.stdout)

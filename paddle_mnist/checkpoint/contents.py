@@ -174,11 +174,10 @@ def load_checkpoint(
     Raises CheckpointError unless all fit exactly; then none may be used on.
     """
     saved = checkpoint.load(OPTIMIZER)
+    averaged = checkpoint.load(PARAMS)
     suffix = TRAINING if checkpoint.has(TRAINING) else PARAMS
-    weights = checkpoint.load(suffix)
+    weights = checkpoint.load(suffix) if suffix == TRAINING else averaged
     origin = checkpoint.path.with_name(checkpoint.name + OPTIMIZER)
     load_optimizer(optimizer, saved, checkpoint.manifest["names"], model, origin, schedule)
     load_weights(model, weights, checkpoint.path.with_name(checkpoint.name + suffix))
-    if average is not NO_AVERAGE:
-        origin = checkpoint.path.with_name(checkpoint.name + PARAMS)
-        average.load(fitting(model, checkpoint.load(PARAMS), origin))
+    average.load(fitting(model, averaged, checkpoint.path.with_name(checkpoint.name + PARAMS)))
