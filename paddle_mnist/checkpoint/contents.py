@@ -178,6 +178,9 @@ def load_checkpoint(
     suffix = TRAINING if checkpoint.has(TRAINING) else PARAMS
     weights = checkpoint.load(suffix) if suffix == TRAINING else averaged
     origin = checkpoint.path.with_name(checkpoint.name + OPTIMIZER)
-    load_optimizer(optimizer, saved, checkpoint.manifest["names"], model, origin, schedule)
+    names = checkpoint.manifest.get("names")
+    if not isinstance(names, dict):
+        raise CheckpointError(f"{checkpoint.path}: gives no parameter names; use another")
+    load_optimizer(optimizer, saved, names, model, origin, schedule)
     load_weights(model, weights, checkpoint.path.with_name(checkpoint.name + suffix))
     average.load(fitting(model, averaged, checkpoint.path.with_name(checkpoint.name + PARAMS)))
