@@ -665,7 +665,6 @@ def test_plain_command_without_mnist_trains_on_digits_and_says_so(tool, tmp_path
     done = tool("train")
     result = json.loads((tmp_path / "work/output/digits/result.json").read_text())
     assert result["dataset"] == "digits" and result["eval_acc"] >= 0.975
-    assert result["train_seconds"] < 60
     assert "accuracies are not MNIST's" in done.stdout
     assert "(scikit-learn's digits, not MNIST)" in done.stdout
     log = (tmp_path / "work/output/digits/train.log").read_text()
