@@ -383,9 +383,6 @@ DAMAGE = {
     "manifest emptied": lambda stem: os.truncate(stem.with_suffix(".json"), 0),
     "manifest of a list": lambda stem: stem.with_suffix(".json").write_text("[]"),
     "from the future": lambda stem: _change(stem, format=3),
-    "other files": lambda stem: _change(stem, files={"../../etc/passwd": {"size": 1}}),
-    "no state": lambda stem: _change(stem, state=None),
-    "a state of other fields": lambda stem: _change(stem, state={"epoch": 1, "pace": 3}),
 }
 
 
