@@ -10,10 +10,12 @@ _PUBLIC = {
     "MNIST": "paddle_mnist.model",
     "MnistDataset": "paddle_mnist.data.dataset",
     "TrainConfig": "paddle_mnist.config",
+    "Observer": "paddle_mnist.state",
     "Trainer": "paddle_mnist.trainer",
     "evaluate": "paddle_mnist.evaluator",
     "load_data": "paddle_mnist.data.dataset",
     "train_and_evaluate": "paddle_mnist.run",
+    "watch": "paddle_mnist.watching",
 }
 
 __all__ = sorted(_PUBLIC)

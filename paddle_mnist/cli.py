@@ -77,8 +77,10 @@ def add_train_options(parser: Parser) -> None:
         groups[title] = group
         names = [f"--{name}"] + ([f"--{ALIASES[name]}"] if name in ALIASES else [])
         listed = f" ({', '.join(choices(name))})" if choices(name) else ""
-        default = "" if field.default in (None, ()) else f" [{field.default}]"
-        flag = {"nargs": "?", "const": "true"} if isinstance(field.default, bool) else {}
+        value = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+        default = "" if value in (None, "") else f" [{value}]"
+        bare = field.metadata["bare"]
+        flag = {"nargs": "?", "const": bare} if bare else {}
         group.add_argument(
             *names,
             dest=name,

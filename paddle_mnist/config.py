@@ -50,6 +50,31 @@ def amounts(augment: tuple[str, ...]) -> dict[str, float]:
     return {name: float(amount) for name, amount in (one.split("=") for one in augment)}
 
 
+def _batches(bare: int):
+    """Numbers of batches, by comma; true stands for the one of the tutorial."""
+
+    def batches(value: Any) -> Any:
+        if str(value).lower() in ("true", "false"):
+            return (bare,) if str(value).lower() == "true" else ()
+        return [value] if isinstance(value, int) else _split(value)
+
+    return BeforeValidator(batches)
+
+
+def _pages(value: Any) -> Any:
+    """Names of pages, by comma; true stands for the usual ones, false for none."""
+    named = {"true": USUAL_PAGES, "false": (), "off": (), "all": PAGES}
+    if str(value).lower() in named:
+        return named[str(value).lower()]
+    names = _split(value)
+    for name in names:
+        if name not in PAGES:
+            near = difflib.get_close_matches(str(name), PAGES, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"expected true, false, all, or some of {', '.join(PAGES)}{hint}")
+    return [name for name in PAGES if name in names]
+
+
 def _off(value: Any) -> Any:
     """YAML reads a bare `off` as false."""
     return "off" if value is False else value
@@ -60,14 +85,28 @@ Whole = Annotated[int, BeforeValidator(_no_bool)]
 Count = Annotated[Whole, Field(ge=1)]
 # What `augment` takes, each below: degrees, degrees, pixels, share.
 AMOUNTS = {"rotate": 180, "shear": 60, "shift": 28, "scale": 1}
+# Of VisualDL; the first six are written unless others are asked for.
+PAGES = (
+    *("scalars", "histograms", "images", "figures", "text", "hparams"),
+    *("curves", "embeddings", "graph"),
+)
+USUAL_PAGES = PAGES[:6]
+Pages = Annotated[tuple[str, ...], BeforeValidator(_pages)]
+Batches = tuple[Annotated[Whole, Field(ge=0)], ...]
 Amounts = Annotated[tuple[str, ...], BeforeValidator(_amounts)]
 Origin = Annotated[str, Field(min_length=1)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 
 
-def _option(default, group: str, help: str, *, binds: bool):
-    """`binds`: whether the value decides the result, so that a resumed run may not change it."""
-    return field(default=default, metadata={"group": group, "help": help, "binds": binds})
+def _option(default, group: str, help: str, *, binds: bool, bare: Optional[str] = None):
+    """binds: whether the value decides the result, so that a resumed run may not change it.
+
+    bare: the value of the option given without one, where that is allowed.
+    """
+    if isinstance(default, bool):
+        bare = "true"
+    metadata = {"group": group, "help": help, "binds": binds, "bare": bare}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -179,7 +218,29 @@ class TrainConfig:
     )
     eval_every_epochs: Count = _option(1, "run", "epochs between validations", binds=False)
     log_every: Count = _option(100, "run", "steps between log lines", binds=False)
-    visualdl: bool = _option(True, "run", "write VisualDL scalars", binds=False)
+
+    visualdl: Pages = _option(
+        *(
+            USUAL_PAGES,
+            "looking inside",
+            "VisualDL pages, by comma; true: usual, all, false",
+        ),
+        binds=False,
+        bare="true",
+    )
+    figures: bool = _option(True, "looking inside", "draw figures at the end", binds=False)
+    watch: Annotated[Whole, Field(ge=0)] = _option(
+        100, "looking inside", "steps between looks at layers and gradients; 0: none", binds=False
+    )
+    check_shape: Annotated[Batches, _batches(0)] = _option(
+        (), "looking inside", "print shapes in these batches; bare: 0", binds=False, bare="true"
+    )
+    check_content: Annotated[Batches, _batches(401)] = _option(
+        (), "looking inside", "print contents in these batches; bare: 401", binds=False, bare="true"
+    )
+    profile: Annotated[Whole, Field(ge=0)] = _option(
+        0, "looking inside", "profile so many steps; bare: 20", binds=False, bare="20"
+    )
 
     def __post_init__(self):
         for name, adapter in _adapters().items():

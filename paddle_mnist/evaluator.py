@@ -25,24 +25,31 @@ class Evaluation:
 
     loss: mean cross-entropy in nats. accuracy: share of right answers.
     labels, predictions: int64 [count], in the order of the data.
+    probabilities: float32 [count, 10], of each digit.
     """
 
     loss: float
     accuracy: float
     labels: np.ndarray
     predictions: np.ndarray
+    probabilities: np.ndarray
 
     @property
     def count(self) -> int:
         return len(self.labels)
 
+    @property
+    def confusion_matrix(self) -> np.ndarray:
+        """Counts, int64 [10, 10]; row i, column j: a digit i that was taken for j."""
+        cells = CLASSES * self.labels + self.predictions
+        return np.bincount(cells, minlength=CLASSES**2).reshape(CLASSES, CLASSES)
+
     def report(self) -> dict[str, Any]:
         """Plain values: loss, accuracy, count, per_class and confusion_matrix.
 
         per_class: for each digit precision, recall, f1-score and support (its count).
-        confusion_matrix: [10][10] counts; row i, column j: a digit i that was taken for j.
         """
-        from sklearn.metrics import classification_report, confusion_matrix
+        from sklearn.metrics import classification_report  # here, for it is slow to import
 
         digits = list(range(CLASSES))
         table = classification_report(
@@ -53,9 +60,7 @@ class Evaluation:
             "accuracy": self.accuracy,
             "count": self.count,
             "per_class": {str(digit): table[str(digit)] for digit in digits},
-            "confusion_matrix": confusion_matrix(
-                self.labels, self.predictions, labels=digits
-            ).tolist(),
+            "confusion_matrix": self.confusion_matrix.tolist(),
         }
 
 
@@ -67,7 +72,7 @@ def evaluate(model: nn.Layer, data: Union[MnistDataset, Callable, Iterable]) -> 
     Raises DataError if there is nothing to evaluate, DivergedError if the loss is not finite.
     """
     loader = BatchLoader(data, BATCH_SIZE) if isinstance(data, MnistDataset) else data
-    loss_sum, labels, predictions = 0.0, [], []
+    loss_sum, labels, predictions, probabilities = 0.0, [], [], []
     modes = [(layer, layer.training) for layer in model.sublayers(include_self=True)]
     model.eval()
     try:
@@ -77,6 +82,7 @@ def evaluate(model: nn.Layer, data: Union[MnistDataset, Callable, Iterable]) -> 
                 loss_sum += F.cross_entropy(logits, label, reduction="sum").item()
                 labels.append(label.numpy().ravel())
                 predictions.append(logits.numpy().argmax(axis=1))
+                probabilities.append(F.softmax(logits).numpy())
     finally:
         for layer, training in modes:
             layer.training = training
@@ -93,6 +99,7 @@ def evaluate(model: nn.Layer, data: Union[MnistDataset, Callable, Iterable]) -> 
         accuracy=float(np.count_nonzero(labels == predictions) / len(labels)),
         labels=labels,
         predictions=predictions,
+        probabilities=np.concatenate(probabilities),
     )
 
 

@@ -6,7 +6,7 @@ import paddle
 from paddle import nn
 from paddle.utils import unique_name
 
-from paddle_mnist.watch import printed
+from paddle_mnist.watching import printed
 
 
 class MNIST(nn.Layer):
@@ -43,7 +43,7 @@ class MNIST(nn.Layer):
         """Logits [B, 10], or (logits, accuracy of this batch) when labels [B, 1] are given.
 
         inputs: float32 [B, 1, 28, 28].
-        check_shape, check_content: print shapes or contents (`paddle_mnist.watch.printed`).
+        check_shape, check_content: print shapes or contents (`paddle_mnist.watching.printed`).
         """
         if check_shape or check_content:
             with printed(self, check_shape, check_content):

@@ -1,5 +1,6 @@
 """`train_and_evaluate`: the only place where the concrete parts meet."""
 
+import contextlib
 import functools
 import logging
 import os
@@ -21,20 +22,23 @@ from paddle_mnist.data import Data, open_data
 from paddle_mnist.data.dataset import MnistDataset
 from paddle_mnist.device import select_device
 from paddle_mnist.errors import CheckpointError, ConfigError
-from paddle_mnist.evaluator import EpochEvaluator, evaluate
+from paddle_mnist.evaluator import EpochEvaluator, Evaluation, evaluate
 from paddle_mnist.files import write_atomically
 from paddle_mnist.optim import cross_entropy
+from paddle_mnist.profiling import NO_PROFILE, Profile
 from paddle_mnist.randomness import reseed
+from paddle_mnist.report import conclude, introduce, read_history
 from paddle_mnist.rundir import DEFAULT_OUTPUT, RunDirectory
 from paddle_mnist.start import Parts, begin, build, go_on, lineage, versions
-from paddle_mnist.state import TrainState
+from paddle_mnist.state import Observer, TrainState, Writer
 from paddle_mnist.trainer import Trainer
+from paddle_mnist.visual import VisualDLWriter
+from paddle_mnist.watching import print_at, watch
 from paddle_mnist.writers import (
     BarWriter,
     JsonlWriter,
     LogWriter,
     ManyWriters,
-    VisualDLWriter,
     log_to_console,
 )
 
@@ -162,11 +166,24 @@ def _train_in(
         world_size=1,
         versions=versions(),
     )
-    state = _train(config, parts, run, state, evaluator, own and own.state)
-    name = _use_final_weights(config, parts, run, state)
+    board = VisualDLWriter(
+        run.new_visualdl_folder() if config.visualdl else run.visualdl,
+        *(config.visualdl, config.watch or config.log_every),
+    )
+    with contextlib.closing(_writers(config, parts, run, board)) as writer:
+        introduce(board, config, parts.loader.dataset, device)
+        state = _train(config, parts, run, state, evaluator, own and own.state, writer, board)
+        name = _use_final_weights(config, parts, run, state)
+        scores, found = _scores(config, parts, data, state, evaluator)
+        with signals.interruptible():
+            conclude(
+                *(board, run.figures if config.figures else None, config, parts.model),
+                *(data.datasets("eval", config.eval_limit)["valid"], found),
+                *(read_history(run.metrics), scores, state.step),
+            )
     result = Result(
         dataset=data.new.name,
-        **_scores(config, parts, data, state, evaluator),
+        **scores,
         epochs=state.epoch,
         steps=state.step,
         params=sum(parameter.size for parameter in parts.model.parameters()),
@@ -203,15 +220,10 @@ def _train(
     state: TrainState,
     evaluator: EpochEvaluator,
     saved: Optional[TrainState],
+    writer: Writer,
+    board: VisualDLWriter,
 ) -> TrainState:
-    writers = [
-        LogWriter(config.epochs, len(parts.loader)),
-        JsonlWriter(run.metrics),
-        BarWriter(len(parts.loader) * config.epochs),
-    ]
-    if config.visualdl:
-        writers.append(VisualDLWriter(run.new_visualdl_folder()))
-    writer = ManyWriters(writers)
+    profile = Profile(run.profile, config.profile) if config.profile else NO_PROFILE
     trainer = Trainer(
         run.weights,
         parts.model,
@@ -221,14 +233,39 @@ def _train(
         average=parts.average,
         checkpointer=StoreCheckpointer(run.checkpoints, *_saving(config), parts.average, saved),
         writer=writer,
+        observers=[*_watching(config, parts, state, writer), board],
+        profile=profile,
         state=state,
         log_every=config.log_every,
         reseed=functools.partial(reseed, config.seed),
     )
-    try:
+    with contextlib.closing(profile):
         return trainer.train(parts.loader, state.epoch, config.epochs)
-    finally:
-        writer.close()
+
+
+def _writers(
+    config: TrainConfig, parts: Parts, run: RunDirectory, board: VisualDLWriter
+) -> ManyWriters:
+    return ManyWriters(
+        [
+            LogWriter(config.epochs, len(parts.loader)),
+            JsonlWriter(run.metrics),
+            BarWriter(len(parts.loader) * config.epochs),
+            board,
+        ]
+    )
+
+
+def _watching(
+    config: TrainConfig, parts: Parts, state: TrainState, writer: Writer
+) -> list[Observer]:
+    """What looks into the net while it trains."""
+    if config.check_shape or config.check_content:
+        print_at(parts.model, config.check_shape, config.check_content, state.step, log.info)
+    if not config.watch:
+        return []
+    options = {"writer": writer, "train_only": True, "start": state.step}
+    return [watch(parts.model, every=config.watch, **options)]
 
 
 def _saving(config: TrainConfig) -> tuple[SaveWhen, Keep]:
@@ -280,16 +317,17 @@ def _scores(
     data: _Images,
     state: TrainState,
     evaluator: EpochEvaluator,
-) -> dict[str, float]:
-    """The accuracies and losses of a result."""
+) -> tuple[dict[str, float], Evaluation]:
+    """The accuracies and losses of a result, and what the model made of the eval split."""
     # where nothing was left to train, no validation came with it
     valid = state.metrics or evaluator.metrics(parts.model)
     scores = {"valid_acc": valid["valid/acc"], "valid_loss": valid["valid/loss"]}
+    found = {}
     for name, dataset in data.datasets("eval", config.eval_limit).items():
-        found = evaluate(parts.model, dataset)
+        found[name] = evaluate(parts.model, dataset)
         prefix = "replay_eval" if name == "replay" else "eval"
-        scores |= {f"{prefix}_acc": found.accuracy, f"{prefix}_loss": found.loss}
-    return scores
+        scores |= {f"{prefix}_acc": found[name].accuracy, f"{prefix}_loss": found[name].loss}
+    return scores, found["valid"]
 
 
 def _say(result: Result, run: RunDirectory, config: TrainConfig) -> None:

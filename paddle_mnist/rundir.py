@@ -44,6 +44,8 @@ class RunDirectory:
         self.result = self.path / "result.json"
         self.log = self.path / "train.log"
         self.visualdl = self.path / "vdl"
+        self.figures = self.path / "figures"
+        self.profile = self.path / "profile"
         self.weights = self.path / f"{PREFIX}.pdparams"
         self.checkpoints = CheckpointStore(self.path / "checkpoints")
 

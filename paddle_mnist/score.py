@@ -1,5 +1,6 @@
 """What a saved model makes of a split."""
 
+from dataclasses import dataclass
 from typing import Any, Optional
 
 from paddle_mnist.checkpoint.contents import load_weights
@@ -7,24 +8,36 @@ from paddle_mnist.data import open_data
 from paddle_mnist.data.dataset import MnistDataset
 from paddle_mnist.device import select_device
 from paddle_mnist.errors import DataError
-from paddle_mnist.evaluator import evaluate
+from paddle_mnist.evaluator import Evaluation, evaluate
 from paddle_mnist.model import MNIST
 from paddle_mnist.rundir import find_weights
 
 
-def evaluate_checkpoint(
+@dataclass(frozen=True)
+class Scored:
+    """A saved model, and what it made of a split. name: of the weights' file."""
+
+    name: str
+    model: MNIST
+    dataset: MnistDataset
+    found: Evaluation
+
+
+def score_checkpoint(
     checkpoint: str,
     output: Optional[str] = None,
     data: Optional[str] = None,
     split: str = "eval",
     device: str = "auto",
-) -> dict[str, Any]:
-    """What a checkpoint makes of a split: `Evaluation.report`, and what was evaluated on what.
+    limit: Optional[int] = None,
+) -> Scored:
+    """Evaluate a checkpoint on a split.
 
     checkpoint: "latest" or "best" of the run at `output`, or the path of a checkpoint or of a bare
         `.pdparams`, such as the tutorial writes.
     output: by default `work/output/default`, or `work/output/digits` where only that is.
     data: by default the run's; "auto" for weights that are not a run's.
+    limit: on so many images only.
     Raises CheckpointError if it is missing, damaged or does not fit the net; DataError, also when
     the run's images are no longer found.
     """
@@ -39,5 +52,23 @@ def evaluate_checkpoint(
             f"{images.source}: other images than {name} was trained with; name the ones to "
             "evaluate on with --data"
         )
-    report = evaluate(model, MnistDataset(split, images)).report()
-    return {"checkpoint": name, "dataset": images.name, "split": split, **report}
+    dataset = MnistDataset(split, images, limit)
+    return Scored(name, model, dataset, evaluate(model, dataset))
+
+
+def evaluate_checkpoint(
+    checkpoint: str,
+    output: Optional[str] = None,
+    data: Optional[str] = None,
+    split: str = "eval",
+    device: str = "auto",
+) -> dict[str, Any]:
+    """`Evaluation.report`, and what was evaluated on what; arguments as for `score_checkpoint`."""
+    scored = score_checkpoint(checkpoint, output, data, split, device)
+    dataset = scored.dataset.data.name
+    return {
+        "checkpoint": scored.name,
+        "dataset": dataset,
+        "split": split,
+        **scored.found.report(),
+    }

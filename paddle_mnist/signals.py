@@ -77,6 +77,11 @@ def pending() -> Optional[int]:
     return _note.signum if _note.owner == os.getpid() else None
 
 
+def answered() -> None:
+    """What the signal asked for is done: it ends nothing more."""
+    _note.signum = None
+
+
 def _check() -> None:
     """Raises StoppedError if a signal has asked for the end."""
     signum = pending()

@@ -50,6 +50,14 @@ def build(config: TrainConfig, data: Data, replay: Optional[Data]) -> Parts:
         augment=Affine(drawn, config.seed) if drawn else unchanged,
         replay=replay and Replay(MnistDataset("train", replay), config.replay_fraction),
     )
+    for name in ("check_shape", "check_content"):
+        for number in getattr(config, name):
+            if number >= len(loader) * config.epochs:
+                raise ConfigError(
+                    f"{name} names batch {number}, but this training has "
+                    f"{len(loader) * config.epochs}, counted from 0; expected one of them, as in "
+                    f"--{name} {len(loader) - 1}"
+                )
     schedule = build_schedule(config, len(loader) * config.epochs)
     average = ExponentialAverage(model, config.ema) if config.ema else NO_AVERAGE
     return Parts(model, loader, schedule, build_optimizer(config, model, schedule), average)

@@ -1,12 +1,16 @@
 """`TrainState`, the one record of progress, and what the loop asks of its collaborators."""
 
 import contextlib
+import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Optional, Protocol
 
-from paddle_mnist.errors import DivergedError
+import numpy as np
+
+from paddle_mnist.config import unknown_name
+from paddle_mnist.errors import ConfigError, DivergedError
 
 BEST = "valid/acc"  # the metric whose highest value is the best
 
@@ -113,6 +117,62 @@ class TrainState:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TrainState":
         return cls(**{**values, "window": Window(**values["window"])})
+
+
+class View:
+    """What an observer may look at: where a training stands, its figures, its net. Read-only.
+
+    step: steps done. loss: the newest step's mean loss, in nats; None before any. metrics: the
+    newest value of every tag that was written so far.
+    """
+
+    def __init__(self, state: TrainState, loss: Any, metrics: Mapping[str, float], model: Any):
+        self.step = state.step
+        self._state, self._loss, self._metrics, self._model = state, loss, metrics, model
+
+    @property
+    def state(self) -> TrainState:
+        """A copy of the training's state."""
+        self._state.settle()
+        return copy.deepcopy(self._state)
+
+    @property
+    def loss(self) -> Optional[float]:
+        return None if self._loss is None else self._loss.item()
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        return dict(self._metrics)
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of the parameters, as in `state_dict`."""
+        return [name for name, _ in self._model.named_parameters()]
+
+    def parameter(self, name: str) -> np.ndarray:
+        """A copy of a parameter's values. Raises ConfigError for a name that is none."""
+        return self._parameter(name).numpy()
+
+    def gradient(self, name: str) -> Optional[np.ndarray]:
+        """A copy of the newest step's gradient of a parameter; None if it has none."""
+        gradient = self._parameter(name).grad
+        return None if gradient is None else gradient.numpy()
+
+    def _parameter(self, name: str) -> Any:
+        parameters = dict(self._model.named_parameters())
+        if name not in parameters:
+            raise ConfigError(unknown_name("the model", name, parameters))
+        return parameters[name]
+
+
+class Observer:
+    """Looks on while a `Trainer` trains, and changes nothing; override what is of use."""
+
+    def after_step(self, view: View) -> None:
+        """Called after each step, before it may be saved."""
+
+    def after_epoch(self, view: View) -> None:
+        """Called after each epoch and its evaluation, before it may be saved."""
 
 
 class Writer(Protocol):

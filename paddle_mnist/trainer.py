@@ -1,6 +1,6 @@
 """`Trainer`: the training loop."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -17,9 +17,10 @@ from paddle_mnist.errors import ConfigError
 from paddle_mnist.evaluator import NoEvaluator
 from paddle_mnist.files import make_folder, write_atomically
 from paddle_mnist.optim import cross_entropy, schedule_of
+from paddle_mnist.profiling import NO_PROFILE, Profiler
 from paddle_mnist.progress import Progress
-from paddle_mnist.state import Checkpointer, Evaluator, TrainState, Writer
-from paddle_mnist.writers import console_writer
+from paddle_mnist.state import Checkpointer, Evaluator, Observer, TrainState, View, Writer
+from paddle_mnist.writers import ManyWriters, NewestMetrics, console_writer
 
 
 class Trainer:
@@ -33,6 +34,8 @@ class Trainer:
     evaluator, checkpointer, writer: collaborators (`paddle_mnist.state` says what is asked of
         them). By default nothing is evaluated, every epoch is saved to `save_path`, and lines of
         the log go to the console.
+    observers: look on, after every step and every epoch (`paddle_mnist.state.Observer`).
+    profile: measures where a step's time goes (`paddle_mnist.profiling.Profile`).
     state: where the first `train` goes on, inside an epoch too; by default each starts an epoch.
     reseed: called with the number of steps done before each step; with a function that seeds
         Paddle's generators, what is drawn in a step (dropout) does not depend on earlier steps.
@@ -49,6 +52,8 @@ class Trainer:
         evaluator: Optional[Evaluator] = None,
         checkpointer: Optional[Checkpointer] = None,
         writer: Optional[Writer] = None,
+        observers: Sequence[Observer] = (),
+        profile: Profiler = NO_PROFILE,
         state: Optional[TrainState] = None,
         log_every: int = 100,
         reseed: Callable[[int], None] = lambda step: None,
@@ -68,6 +73,10 @@ class Trainer:
         self.evaluator = evaluator or NoEvaluator()
         self.checkpointer = checkpointer
         self.writer = writer
+        self.observers = observers
+        self.profile = profile
+        self.metrics = NewestMetrics()
+        self.loss: Optional[paddle.Tensor] = None
         self.state = state or TrainState()
         self.going_on = state is not None
         self.log_every = log_every
@@ -102,6 +111,8 @@ class Trainer:
                     self.state.judge(self.evaluator.after_epoch(self.state, self.model))
                 writer.write(self.state, self.state.metrics)
                 self.state.end_epoch()
+                for observer in self.observers:
+                    observer.after_epoch(self.view())
                 checkpointer.after_epoch(self.state, self.model, self.optimizer)
         except BaseException as error:
             checkpointer.after_error(error, self.state, self.model, self.optimizer)
@@ -126,38 +137,48 @@ class Trainer:
         for batch in self.progress.timed(epoch_batches(datasets, epoch, start)):
             self.reseed(self.state.step)
             self.train_step(batch)
-            self.progress.after_step(self.state)
-            checkpointer.after_step(self.state, self.model, self.optimizer)
+            with self.profile.part("logging"):
+                self.progress.after_step(self.state)
+                for observer in self.observers:
+                    observer.after_step(self.view())
+            with self.profile.part("saving"):
+                checkpointer.after_step(self.state, self.model, self.optimizer)
+            self.profile.after_step()
         self.progress.flush(self.state)
 
     def train_step(self, data: Iterable) -> paddle.Tensor:
         """One step on a batch (images [B, 1, 28, 28], labels [B, 1]); gives its mean loss []."""
         images, labels = data
-        logits = self.model(images)
-        loss = self.loss_fn(logits, labels)
-        loss.backward()
-        with self.state.stepping(labels.shape[0]):
+        with self.profile.part("forward"):
+            logits = self.model(images)
+            self.loss = self.loss_fn(logits, labels)
+        with self.profile.part("backward"):
+            self.optimizer.clear_grad()  # not after the step: observers look at its gradients
+            self.loss.backward()
+        with self.profile.part("optimizer"), self.state.stepping(labels.shape[0]):
             if self.progress is not None:
-                self.progress.add(self.state, loss, logits, labels)
+                self.progress.add(self.state, self.loss, logits, labels)
             # The first step names the optimizer's state; guarded, it has the names that the first
             # optimizer of a process gives, whichever this is, so that saved states fit.
             with unique_name.guard():
                 self.optimizer.step()
-            self.optimizer.clear_grad()
             self.schedule.step()
             self.average.update(self.model, self.state.step)
-        return loss
+        return self.loss
 
     def save(self) -> None:
         """Write the weights to `model_path`, whole or not at all. Raises OutputError."""
         make_folder(self.model_path.parent)
         write_atomically(self.model_path, saved_bytes(self.average.weights(self.model)))
 
+    def view(self) -> View:
+        """What observers are shown."""
+        return View(self.state, self.loss, self.metrics.values, self.model)
+
     def _watch(self, loader: Any, start_epoch: int, end_epoch: int) -> Writer:
         """Begin to keep figures of the steps; gives the writer that they go to."""
-        self.optimizer.clear_grad()  # of a step that an earlier call broke off
         steps = batches_an_epoch(loader)
-        writer = self.writer or console_writer(end_epoch, steps)
+        writer = ManyWriters([self.writer or console_writer(end_epoch, steps), self.metrics])
         if not self.going_on:  # the epochs before were trained elsewhere, or by an earlier call
             self.state = TrainState(epoch=start_epoch, step=start_epoch * (steps or 0))
         self.progress = Progress(writer, self.log_every, self.optimizer.get_lr)

@@ -1,11 +1,10 @@
-"""Where metrics go: console lines and a progress bar, JSON lines, VisualDL."""
+"""Where metrics go: console lines and a progress bar, JSON lines; VisualDL is in `visual`."""
 
 import contextlib
 import datetime
 import json
 import logging
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Optional
 from tqdm import tqdm
 
 from paddle_mnist.errors import OutputError
-from paddle_mnist.files import Journal, write_atomically, writing
+from paddle_mnist.files import Journal, write_atomically
 from paddle_mnist.state import TrainState, Writer
 
 log = logging.getLogger("paddle_mnist")
@@ -125,58 +124,25 @@ def _before(state: TrainState, step: int, tag: str = "", **_: object) -> bool:
     if step != state.step or not state.position:
         return step <= state.step
     # Saved inside the epoch, after its step: a line of training had been written if nothing had
-    # come together since; those of the epoch's end come later, also where this is its last step.
-    return tag.startswith("train/") and not state.window.samples
+    # come together since, one of the watch in any case; those of the epoch's end come later, also
+    # where this is its last step.
+    return tag.startswith("watch/") or (tag.startswith("train/") and not state.window.samples)
 
 
-class VisualDLWriter:
-    """VisualDL scalars in a fresh folder.
+class NewestMetrics:
+    """Holds the newest value of every tag."""
 
-    When they can no longer be written, that is said once, and training goes on without them:
-    `metrics.jsonl` has them too. Raises OutputError from `close` then.
-    """
-
-    def __init__(self, folder: Path):
-        from visualdl import LogWriter as VisualDL  # here, for it is slow to import
-
-        self.folder = folder
-        before = set(threading.enumerate())
-        with writing(folder):
-            self.writer = VisualDL(logdir=str(folder), flush_secs=5, display_name=folder.name)
-            # The file is opened, and its thread started, by the first value.
-            self.writer.add_text("about", f"written by paddle_mnist to {folder.name}", 0)
-        self.threads = [t for t in threading.enumerate() if t not in before]
-        self.failure: Optional[OutputError] = None
+    def __init__(self):
+        self.values: dict[str, float] = {}
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
-        if self.failure:
-            return
-        try:
-            self._check()
-            with writing(self.folder):
-                for tag, value in values.items():
-                    self.writer.add_scalar(tag, value, state.step)
-        except OutputError as error:
-            self.failure = error
-            log.warning("no more VisualDL in this start, training goes on: %s", error)
+        self.values.update(values)
 
     def advance(self, state: TrainState) -> None:
         """Nothing to do."""
 
     def close(self) -> None:
-        if self.failure:
-            raise self.failure
-        self._check()
-        with writing(self.folder):
-            self.writer.close()
-
-    def _check(self) -> None:
-        # VisualDL writes in a thread that an error ends; values would then wait for it for ever.
-        if not all(thread.is_alive() for thread in self.threads):
-            raise OutputError(
-                f"{self.folder}: VisualDL can no longer write there; free space, or switch it "
-                "off with --visualdl false, and run the same command again"
-            )
+        """Nothing to do."""
 
 
 class ManyWriters:

@@ -1,9 +1,13 @@
 """What the tests share: data made on the spot, commands run as a user runs them."""
 
+import itertools
+import multiprocessing
 import os
-import subprocess
+import runpy
 import sys
+import time
 from pathlib import Path
+from subprocess import CompletedProcess, TimeoutExpired
 
 import pytest
 from make import tiny_splits, write_json
@@ -38,19 +42,42 @@ def tiny(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def tool(tmp_path):
+def tool(tmp_path, tmp_path_factory):
     """Run a command of tools/ in an empty folder; gives the finished process, output as text."""
+    outputs = tmp_path_factory.mktemp("outputs")
+    number = itertools.count()
 
     def run(name, *args, cwd=tmp_path, expect=0, timeout=300, **env):
-        done = subprocess.run(
-            [sys.executable, ROOT / "tools" / f"{name}.py", *map(str, args)],
-            cwd=cwd,
-            env={**os.environ, **env},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        at = next(number)
+        out, err = (outputs / f"{at}.{kind}" for kind in ("out", "err"))
+        argv = [str(ROOT / "tools" / f"{name}.py"), *map(str, args)]
+        process = FORKS.Process(target=_run, args=(argv, cwd, {**os.environ, **env}, out, err))
+        process.start()
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            raise TimeoutExpired(argv, timeout)
+        done = CompletedProcess(argv, process.exitcode, out.read_text(), err.read_text())
         assert done.returncode == expect, done.stdout + done.stderr
         return done
 
     return run
+
+
+# Every command is a process of its own, forked from one that has done the imports, which take
+# longer than most of what is tested here. Tests that need a process from its first instruction
+# (of signals, kills, imports, the README's commands) start one themselves.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(
+    ["paddle", "visualdl", "sklearn.metrics", "matplotlib.figure", "paddle_mnist.run"]
+)
+
+
+def _run(argv, cwd, environment, out, err):
+    os.chdir(cwd)
+    os.environ.update(environment)  # not cleared: Paddle has set OMP_NUM_THREADS there
+    time.tzset()
+    for path, stream in ((out, 1), (err, 2)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), stream)
+    sys.argv = argv
+    runpy.run_path(argv[0], run_name="__main__")

@@ -30,7 +30,7 @@ logging.getLogger("paddle_mnist").addHandler(Stop())
 try:
     train_and_evaluate(TrainConfig(
         data=sys.argv[1], output="run", epochs=3, batch_size=32, save_every_steps=5, keep_last=99,
-        log_every=4, visualdl=False,
+        log_every=4, visualdl=False, figures=False,
     ))
 except StoppedError:
     sys.exit(0)

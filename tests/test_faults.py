@@ -471,7 +471,18 @@ def test_training_outlives_a_disk_that_is_full_for_a_while(tool, tiny, tmp_path,
 
     It cannot end before there is room: it prints more than fits into a pipe that nobody reads.
     """
-    small = ["--epochs", "8", "--batch_size", "8", "--data", str(tiny), "--visualdl", "false"]
+    small = [
+        "--epochs",
+        "8",
+        "--batch_size",
+        "8",
+        "--data",
+        str(tiny),
+        "--visualdl",
+        "false",
+        "--figures",
+        "false",
+    ]
     options = [*small, "--recipe", "default", "--save_every_steps", "1", "--log_every", "1"]
     options += ["--keep_last", "1", "--keep_epochs", "false"]
     ballast = small_disk / "ballast"

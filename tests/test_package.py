@@ -13,7 +13,7 @@ import paddle_mnist
 PACKAGE = ROOT / "paddle_mnist"
 
 # Lower layers never import higher ones; rooms of one layer may import each other. `model` uses
-# `watch`, and `progress` is the loop's own.
+# `watching`, and `progress` is the loop's own.
 LAYERS = [
     {"errors", "config"},
     {"state", "device", "files", "signals", "heartbeat"},
@@ -23,7 +23,11 @@ LAYERS = [
         "data",
         "sampler",
         "optim",
-        "watch",
+        "diagnosis",
+        "visual",
+        "figures",
+        "profiling",
+        "watching",
         "model",
         "checkpoint",
         "writers",
@@ -31,7 +35,7 @@ LAYERS = [
         "randomness",
     },
     {"evaluator", "trainer", "rundir", "supervisor"},
-    {"cli", "run", "score", "start"},
+    {"cli", "dashboard", "report", "run", "score", "start"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 

@@ -16,6 +16,7 @@ from make import tiny_splits, write_gzip, write_idx, write_json
 
 # A small training: 300 images, 10 steps an epoch.
 SMALL = ["--recipe", "default", "--epochs", "3", "--batch_size", "32", "--log_every", "4"]
+SMALL += ["--figures", "false"]
 RUN = "work/output/default"
 
 
@@ -91,7 +92,9 @@ def test_run_directory_holds_what_is_promised(finished):
         f"mnist_epoch{e}.{s}" for e in range(3) for s in ("pdparams", "pdopt", "json")
     }
     tags = {line["tag"] for line in metrics(finished)}
-    assert tags == {"train/loss", "train/acc", "train/lr", "valid/loss", "valid/acc"}
+    looked = {tag for tag in tags if tag.startswith("watch/")}
+    assert tags - looked == {"train/loss", "train/acc", "train/lr", "valid/loss", "valid/acc"}
+    assert {tag.split("/")[1] for tag in looked} >= {"conv1", "relu2", "fc", "fc.weight"}
     steps = [line["step"] for line in metrics(finished) if line["tag"] == "train/loss"]
     assert steps == [4, 8, 10, 12, 16, 20, 24, 28, 30]
     epochs = [line["epoch"] for line in metrics(finished) if line["tag"] == "valid/acc"]
@@ -286,7 +289,7 @@ def test_changed_command_is_refused_with_a_diff(train, tmp_path, finished, tiny)
     assert "  data: '" in error
     assert all(way in error for way in ("--fresh", "--output", "--override epochs,seed,data"))
     # what does not decide the result may change
-    train("--epochs", "1", "--log_every", "3", "--visualdl", "false")
+    train("--epochs", "1", "--log_every", "3", "--visualdl", "false", "--figures", "false")
 
 
 def rates(folder):
@@ -635,7 +638,7 @@ def test_eval_names_what_is_wrong(tool, finished, args, code, said):
 def test_eval_never_takes_other_images_than_the_runs(tool, tmp_path, tiny):
     """Trained on what the environment named; then that is gone, or names something else."""
     path = write_json(tmp_path / "mine.json.gz", tiny_splits())
-    small = ("--recipe", "default", "--epochs", "1", "--visualdl", "false")
+    small = ("--recipe", "default", "--epochs", "1", "--visualdl", "false", "--figures", "false")
     tool("train", *small, PADDLE_MNIST_DATA=str(path))
     assert json.loads(tool("eval", "--json").stdout)["dataset"] == "mine.json.gz"
     write_json(path, tiny_splits(seed=5))

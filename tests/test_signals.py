@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT
 
 SMALL = ["--recipe", "default", "--epochs", "3", "--batch_size", "32", "--log_every", "4"]
-SMALL += ["--visualdl", "false", "--ema", "0.9"]
+SMALL += ["--visualdl", "false", "--figures", "false", "--ema", "0.9"]
 RUN = "work/output/default"
 SENT = [(signal.SIGTERM, 1), (signal.SIGINT, 3)]
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}

@@ -14,7 +14,7 @@ from paddle_mnist.data.dataset import Replay
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.start import begin, build
 
-SMALL = ["--recipe", "default", "--batch_size", "32", "--visualdl", "false"]
+SMALL = ["--recipe", "default", "--batch_size", "32", "--visualdl", "false", "--figures", "false"]
 
 
 @pytest.fixture
@@ -34,7 +34,13 @@ def old(tmp_path_factory, tiny):
     folder = tmp_path_factory.mktemp("old") / "run"
     train_and_evaluate(
         TrainConfig(
-            *(f"{tiny}#0-4",), epochs=2, batch_size=32, output=str(folder), visualdl=False, seed=3
+            *(f"{tiny}#0-4",),
+            epochs=2,
+            batch_size=32,
+            output=str(folder),
+            visualdl=False,
+            figures=False,
+            seed=3,
         )
     )
     return folder

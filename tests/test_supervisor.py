@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-SMALL = ["--recipe", "default", "--epochs", "3", "--batch_size", "32", "--visualdl", "false"]
+SMALL = [
+    "--recipe",
+    "default",
+    "--epochs",
+    "3",
+    "--batch_size",
+    "32",
+    "--visualdl",
+    "false",
+    "--figures",
+    "false",
+]
 RUN = "work/output/default"
 
 # tools/train.py, in which something happens at the start of a given step: {at: what}.

@@ -10,7 +10,7 @@ import paddle
 import pytest
 from make import tiny_splits, write_json
 
-from paddle_mnist import MNIST, BatchLoader, MnistDataset, Trainer
+from paddle_mnist import MNIST, BatchLoader, MnistDataset, Observer, Trainer, watch
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.policy import Keep, SaveWhen
 from paddle_mnist.checkpoint.store import CheckpointStore
@@ -344,3 +344,91 @@ def test_weights_that_cannot_be_written_are_said(tiny):
     trainer, _ = make(tiny, Path("/sys/paddle_mnist"))  # not even root can write there
     with pytest.raises(OutputError, match=r"/sys/paddle_mnist: cannot write"):
         trainer.save()
+
+
+# ------------------------------------------------------------------ observers
+
+
+def observed(tiny, tmp_path, observer, **options):
+    paddle.seed(1)
+    model = MNIST()
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+    trainer = Trainer(
+        tmp_path / "m.pdparams", model, optimizer, observers=[observer], log_every=4, **options
+    )
+    loader = BatchLoader(MnistDataset("train", tiny), 32)
+    return trainer, lambda: trainer.train(loader, 0, 2, tmp_path / "checkpoint")
+
+
+def test_observers_see_each_step_and_epoch_as_it_is(tiny, tmp_path):
+    class Look(Observer):
+        def __init__(self):
+            self.steps, self.epochs, self.before = [], [], None
+
+        def after_step(self, view):
+            weight, gradient = view.parameter("fc.weight"), view.gradient("fc.weight")
+            if self.before is not None:  # plain SGD: what changed is the rate times the gradient
+                assert np.allclose(self.before - weight, 0.1 * gradient, atol=1e-6)
+            self.before = weight
+            assert view.step == view.state.step and 0 < view.loss < 10
+            self.steps.append((view.step, view.state.position))
+
+        def after_epoch(self, view):
+            self.epochs.append((view.state.epoch, view.metrics["train/loss"]))
+
+    look = Look()
+    trainer, train = observed(tiny, tmp_path, look)
+    train()
+    assert look.steps == [(n, (n - 1) % 10 + 1) for n in range(1, 21)]
+    assert [epoch for epoch, _ in look.epochs] == [1, 2]
+    assert look.epochs[1][1] == trainer.metrics.values["train/loss"]
+
+
+def test_observers_change_nothing(tiny, tmp_path):
+    class Meddler(Observer):
+        def after_step(self, view):
+            view.parameter("fc.weight")[:] = 0
+            view.gradient("fc.weight")[:] = 0
+            view.state.step = 99
+            view.metrics["train/loss"] = 0
+
+    for name, observer in (("plain", Observer()), ("meddled", Meddler())):
+        folder = tmp_path / name
+        folder.mkdir()
+        observed(tiny, folder, observer)[1]()
+    for name in ("m.pdparams", "checkpoint/mnist_epoch1.pdopt"):
+        one, other = (tmp_path / folder / name for folder in ("plain", "meddled"))
+        assert one.read_bytes() == other.read_bytes(), name
+
+
+def test_observer_that_asks_for_a_parameter_that_is_not_there(tiny, tmp_path):
+    class Lost(Observer):
+        def after_step(self, view):
+            assert view.parameters[:2] == ["conv1.weight", "conv1.bias"]
+            view.gradient("conv3.weight")
+
+    with pytest.raises(ConfigError, match=r"unknown name 'conv3.weight'; did you mean"):
+        observed(tiny, tmp_path, Lost())[1]()
+    assert (tmp_path / "checkpoint/mnist_epoch0_step1_breakpoint.json").exists()
+
+
+def test_watch_as_an_observer_writes_what_it_saw(tiny, tmp_path):
+    class Kept:
+        def __init__(self):
+            self.written = []
+
+        def write(self, state, values):
+            self.written += [(state.step, tag) for tag in values if tag.startswith("watch/")]
+
+        def advance(self, state):
+            pass
+
+        def close(self):
+            pass
+
+    kept = Kept()
+    trainer, train = observed(tiny, tmp_path, Observer())
+    trainer.observers = [watch(trainer.model, every=5, writer=kept, train_only=True)]
+    train()
+    assert sorted({step for step, _ in kept.written}) == [1, 5, 10, 15, 20]
+    assert (15, "watch/conv1.weight/update_ratio") in kept.written

@@ -5,11 +5,14 @@ data        time until the images of an AI Studio JSON file are there, and peak 
             library's json.load, this package without its cache, and with it
 checkpoint  the share of a training's time that goes into saving, after each epoch and every 50
             steps: the time inside the saves of a real training, over its whole time
+watch       what looking into the net costs a training: off, every 100 steps (the default), every
+            step; the same training takes turns, a step at a time, with and without
 signal      seconds from SIGTERM, sent at random moments of a training and its evaluations, to the
             committed checkpoint; in each round 100 of them
 """
 
 import concurrent.futures
+import itertools
 import json
 import multiprocessing
 import os
@@ -139,6 +142,59 @@ def _time_saving(parts, epochs: int, folder: Path) -> dict:
     return {"step": statistics.median(timed.steps), "save": statistics.median(timed.saves)}
 
 
+WATCHED = {"off": None, "removed again": 1, "every 100 steps": 100, "every step": 1}
+
+
+def watching(source: str, rounds: int) -> dict:
+    """The share that a watch adds to a step, medians over `rounds` x 200 steps of each kind.
+
+    Trainings of the same net take turns, a step each, so that what else the machine does
+    falls on all of them.
+    """
+    from paddle_mnist.config import TrainConfig, read_recipe
+    from paddle_mnist.data import open_data
+    from paddle_mnist.data.dataset import epoch_batches
+    from paddle_mnist.optim import cross_entropy
+    from paddle_mnist.start import build
+    from paddle_mnist.watching import watch
+
+    data, loss_of = open_data(source), cross_entropy()
+    config = TrainConfig.from_mapping({**read_recipe("default"), "epochs": 1000})
+    batches = itertools.chain.from_iterable(
+        epoch_batches(build(config, data, None).loader, epoch) for epoch in itertools.count()
+    )
+    seconds = {name: [] for name in WATCHED}
+    steps = {}
+    for name, every in WATCHED.items():
+        parts = build(config, data, None)
+        if every:
+            watch(parts.model, every=every, tell=lambda finding: None)
+        steps[name] = (parts.model, parts.optimizer)
+    for number in range(-20, 200 * rounds):
+        images, labels = next(batches)
+        for name, (model, optimizer) in steps.items():
+            began = time.perf_counter()
+            loss_of(model(images), labels).backward()
+            optimizer.step()
+            optimizer.clear_grad()
+            if number >= 0:  # the first ones warm up
+                seconds[name].append(time.perf_counter() - began)
+    medians = {name: statistics.median(found) for name, found in seconds.items()}
+    share = {name: value / medians["off"] - 1 for name, value in medians.items()}
+    share["every 100 steps"] += share["every step"] / 100  # the median step there has no look
+    return {
+        "steps": len(seconds["off"]),
+        "step_seconds": medians["off"],
+        "share": share,
+    }
+
+
+def watching_table(report: dict) -> str:
+    rows = ["| watch | adds to the time of a step |", "|---|---|"]
+    rows += [f"| {name} | {share:.1%} |" for name, share in report["share"].items()]
+    return "\n".join([*rows, "", f"Medians of {report['steps']} steps of each kind, in turns."])
+
+
 def stopping(source: str, rounds: int) -> dict:
     """Seconds from SIGTERM to the commit: median, 99th percentile and largest."""
     from paddle_mnist import MnistDataset, Trainer, signals
@@ -230,7 +286,7 @@ def json_file(name: str) -> Path:
 
 def main(argv) -> None:
     parser = Parser(prog="tools/benchmark.py", description=__doc__)
-    parser.add_argument("what", choices=["data", "checkpoint", "signal"])
+    parser.add_argument("what", choices=["data", "checkpoint", "signal", "watch"])
     parser.add_argument("--data", default="auto", metavar="PATH", help="as for training [auto]")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="[3]")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -243,6 +299,9 @@ def main(argv) -> None:
     elif args.what == "checkpoint":
         report = checkpoint(args.data, rounds)
         table = checkpoint_table(report)
+    elif args.what == "watch":
+        report = watching(args.data, rounds)
+        table = watching_table(report)
     else:
         spawn = multiprocessing.get_context("spawn")  # this process has its own way with signals
         with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:

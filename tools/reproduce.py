@@ -3,8 +3,12 @@
 
 forgetting  train on the digits 0 to 4, go on with 5 to 9, with and without old images replayed;
             accuracy on both halves of the eval split
+collapse    weights drawn from U(-1, 1), as in the tutorial's part three: the loss of the first 20
+            steps, and what a watch of the net says about them
 """
 
+import dataclasses
+import itertools
 import json
 import sys
 from dataclasses import replace
@@ -24,7 +28,13 @@ def forgetting(data: str, output: Path, epochs: int, seed: int) -> dict:
     from paddle_mnist.score import evaluate_checkpoint
 
     base = TrainConfig.from_mapping(
-        {**read_recipe("default"), "epochs": epochs, "seed": seed, "visualdl": False}
+        {
+            **read_recipe("default"),
+            "epochs": epochs,
+            "seed": seed,
+            "visualdl": False,
+            "figures": False,
+        }
     )
     further = {"data": data + NEW, "incremental_from": str(output / "old")}
     runs = {
@@ -42,41 +52,110 @@ def forgetting(data: str, output: Path, epochs: int, seed: int) -> dict:
     return {"epochs": epochs, "seed": seed, "accuracy": found}
 
 
+TITLES = {
+    "old": "0-4",
+    "new": "then 5-9",
+    "new_replayed": "then 5-9, a fifth of each epoch 0-4",
+}
+
+
 def forgetting_table(report: dict) -> str:
-    titles = {
-        "old": "0-4",
-        "new": "then 5-9",
-        "new_replayed": "then 5-9, a fifth of each epoch 0-4",
-    }
     rows = ["| trained on | accuracy on 0-4 | on 5-9 |", "|---|---|---|"]
-    for name, title in titles.items():
+    for name, title in TITLES.items():
         accuracy = report["accuracy"][name]
         rows.append(f"| {title} | {accuracy['old']:.2%} | {accuracy['new']:.2%} |")
     return "\n".join(rows)
 
 
+def forgetting_figure(report: dict):
+    from paddle_mnist import figures
+
+    return figures.bars(
+        {
+            half: [report["accuracy"][name][end] for name in TITLES]
+            for half, end in (("digits 0-4", "old"), ("digits 5-9", "new"))
+        },
+        [f"trained on\n{title}" for title in TITLES.values()],
+        "accuracy on the eval split (share)",
+    )
+
+
+STEPS = 20
+
+
+def collapse(data: str, seed: int) -> dict:
+    """The losses of the first steps, and the findings of a watch that looks at each."""
+    import paddle
+    from paddle import nn
+
+    from paddle_mnist import MNIST, BatchLoader, MnistDataset, watch
+    from paddle_mnist.data.dataset import epoch_batches
+
+    paddle.seed(seed)
+    nn.initializer.set_global_initializer(nn.initializer.Uniform(), nn.initializer.Constant())
+    try:
+        model = MNIST()
+    finally:
+        nn.initializer.set_global_initializer(None)
+    optimizer = paddle.optimizer.Momentum(0.01, parameters=model.parameters())
+    loader = BatchLoader(MnistDataset("train", data), 32, shuffle=False)
+    losses = []
+    with watch(model, tell=lambda finding: None) as seen:
+        for images, labels in itertools.islice(epoch_batches(loader, 0), STEPS):
+            loss = nn.functional.cross_entropy(model(images), labels)
+            losses.append(loss.item())
+            loss.backward()
+            optimizer.step()
+            optimizer.clear_grad()
+    findings = [dataclasses.asdict(finding) for finding in seen.findings]
+    return {"seed": seed, "losses": losses, "findings": findings}
+
+
+def collapse_table(report: dict) -> str:
+    rows = ["| step | where | what the watch says |", "|---|---|---|"]
+    rows += [f"| {f['step']} | {f['place']} | {f['message']} |" for f in report["findings"]]
+    first, last = report["losses"][0], report["losses"][-1]
+    return "\n".join(
+        [
+            *rows,
+            "",
+            f"The loss of step 1 is {first:.1f}, of step {len(report['losses'])} {last:.2f}.",
+        ]
+    )
+
+
 def main(argv) -> None:
     parser = Parser(prog="tools/reproduce.py", description=__doc__)
-    parser.add_argument("--only", default="forgetting", choices=["forgetting"], help="[all]")
+    parser.add_argument("--only", choices=["forgetting", "collapse"], help="[all]")
     parser.add_argument("--data", default="auto", metavar="PATH", help="MNIST [auto]")
     parser.add_argument("--output", default="work/output/reproduce", metavar="FOLDER")
-    parser.add_argument("--epochs", type=int, default=3, metavar="N", help="[3]")
+    parser.add_argument("--epochs", type=int, default=3, metavar="N", help="of forgetting [3]")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="[1]")
-    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
-    parser.add_argument("--docs", metavar="FOLDER", help="put the table into the pages there")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument(
+        "--docs", metavar="FOLDER", help="put tables and figures into the pages there"
+    )
     args = parser.parse_args(argv)
     require_paddle()
+    from paddle_mnist import figures
     from paddle_mnist.data import open_data
 
     data = open_data(args.data)
     if data.name == "digits":
         raise DataError(f"data is {data.source}; expected MNIST; name it with --data")
-    report = forgetting(data.location, Path(args.output, "forgetting"), args.epochs, args.seed)
-    table = forgetting_table(report)
-    print(json.dumps(report) if args.json else table)
-    if args.docs:
-        for path in sorted(Path(args.docs).glob("*.md")):
-            write_table(path, "reproduce forgetting", table)
+    for claim in [args.only] if args.only else ["collapse", "forgetting"]:
+        if claim == "collapse":
+            report = collapse(data.location, args.seed)
+            table, drawn = collapse_table(report), {}
+        else:
+            output = Path(args.output, "forgetting")
+            report = forgetting(data.location, output, args.epochs, args.seed)
+            table, drawn = forgetting_table(report), {"forgetting": forgetting_figure(report)}
+        print(json.dumps(report) if args.json else table)
+        if args.docs:
+            for path in sorted(Path(args.docs).glob("*.md")):
+                write_table(path, f"reproduce {claim}", table)
+            figures.save(drawn, Path(args.docs, "figures"), [f"{name}.png" for name in drawn])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,94 @@
+"""Serve VisualDL's dashboard of some runs."""
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from paddle_mnist import signals
+from paddle_mnist.errors import ConfigError, DataError
+from paddle_mnist.rundir import RunDirectory
+
+log = logging.getLogger("paddle_mnist")
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def serve(runs: Sequence[str], host: str, port: int, language: str) -> None:
+    """Serve until SIGTERM or SIGINT comes.
+
+    runs: run directories, or folders of VisualDL's files. port: 0 for any that is free.
+    Raises DataError when there is nothing to show, ConfigError when it cannot listen there.
+    """
+    from visualdl.server.app import create_app  # here, for it is slow to import
+    from visualdl.server.args import ParseArgs
+    from werkzeug.serving import make_server
+
+    folders = [_folder(Path(run)) for run in runs] or list(_all_runs())
+    # Runs are called by their path as it is given: from the nearest common folder it is short.
+    common = Path(os.path.commonpath([folder.resolve().parent.parent for folder in folders]))
+    names = [str(folder.resolve().relative_to(common)) for folder in folders]
+    # The language is given because the pages fail for browsers that ask for neither English nor
+    # Chinese; telemetry is off, for it is nobody's business. The pages that install packages when
+    # they are opened are not among the default ones.
+    options = {"host": host, "port": port, "language": language, "telemetry": False}
+    before, here = signal.getsignal(signal.SIGINT), Path.cwd()
+    with _listening(host, port) as listening:
+        try:
+            os.chdir(common)
+            app = create_app(ParseArgs(logdir=names, **options))
+            signal.signal(signal.SIGINT, before)  # it makes Ctrl-C end the process there and then
+            logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
+            port = listening.getsockname()[1]
+            server = make_server(host, port, app, fd=listening.fileno())
+            for name in names:
+                log.info("showing %s", name)
+            log.info("dashboard: http://%s:%d/app/scalar (Ctrl-C stops it)", host, port)
+            if host not in LOOPBACK:
+                log.warning("%s is not loopback: whoever reaches this machine can read it", host)
+            # In a thread of its own: raised in a request, a signal's error would be swallowed.
+            with signals.handled(), signals.held():
+                threading.Thread(target=server.serve_forever, daemon=True).start()
+                while signals.pending() is None:
+                    time.sleep(0.1)
+                    signals.take()  # some pages import Paddle, which takes SIGTERM for itself
+                signals.answered()
+        finally:
+            os.chdir(here)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"{host}:{port}: cannot listen there ({reason}); choose another --port or --host"
+        ) from error
+
+
+def _folder(path: Path) -> Path:
+    """What VisualDL reads of a run."""
+    folder = RunDirectory(path).visualdl
+    folder = folder if folder.is_dir() else path
+    if not any(folder.rglob("vdlrecords*")):
+        raise DataError(
+            f"{path}: nothing of VisualDL there; expected a run directory that was trained with "
+            "--visualdl on, its default"
+        )
+    return folder
+
+
+def _all_runs() -> Iterator[Path]:
+    """Every run of `work/output`. Raises DataError when there is none to show."""
+    found = sorted({path.parents[2] for path in Path("work/output").glob("*/vdl/*/*/vdlrecords*")})
+    if not found:
+        raise DataError(
+            "work/output: no run with VisualDL's files there; train first, or name a run directory"
+        )
+    yield from found

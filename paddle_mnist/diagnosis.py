@@ -1,0 +1,136 @@
+"""What is wrong with a net, told from its figures, in words."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# A layer's output is too large when its root mean square is above this. In the recipe `default` on
+# MNIST the largest is 7; drawn from U(-1, 1), the tutorial's weights give about 150 at once.
+TOO_LARGE = 50.0
+# Looks in a row at which a channel gives only zeros, or a gradient is zero, until that is said.
+PATIENCE = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong, first seen at a step, in a layer or parameter.
+
+    kind: "not finite", "exploding", "dead channels", "dead layer" or "no gradient".
+    """
+
+    step: int
+    place: str
+    kind: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"step {self.step}, {self.place}: {self.message}"
+
+
+class Diagnosis:
+    """Collects findings, each kind at each place once, and tells them."""
+
+    def __init__(self, tell: Callable[[Finding], None]):
+        self.findings: list[Finding] = []
+        self._tell = tell
+        self._said: set[tuple] = set()
+        self._dead: Counter = Counter()  # looks in a row, by layer and channel
+        self._no_gradient: Counter = Counter()  # looks in a row, by parameter
+        self._dead_in: tuple[Any, list[int]] = (None, [])  # the newest output, its dead channels
+
+    def output(
+        self,
+        step: int,
+        name: str,
+        layer: Any,
+        inputs: Sequence[Any],
+        output: Any,
+        size: float,
+        nonfinite: float,
+        dead: Sequence[int],
+    ) -> None:
+        """Judge one output: its root mean square, how much of it is not finite, dead channels."""
+        if nonfinite:
+            self._find(
+                *(step, name, "not finite"),
+                f"{nonfinite:.0f} of its outputs are NaN or infinite. What comes after it is lost "
+                "too. Go back to the checkpoint before, and lower the learning rate.",
+            )
+        elif size > TOO_LARGE:
+            self._find(step, name, "exploding", _exploding(layer, size, output.shape[-1]))
+        # A layer that hands on zeros it was given (pooling, say) is not the one at fault.
+        before, inherited = self._dead_in
+        own = [c for c in dead if not (inputs and inputs[0] is before and c in inherited)]
+        self._dead_in = (output, list(dead))
+        for channel in range(output.shape[1] if output.ndim > 1 else 1):
+            key = (name, channel)
+            self._dead[key] = self._dead[key] + 1 if channel in own else 0
+        gone = [c for (n, c), looks in self._dead.items() if n == name and looks >= PATIENCE]
+        channels = output.shape[1] if output.ndim > 1 else 1
+        if len(gone) == channels:
+            self._find(step, name, "dead layer", _dead_layer(channels))
+        elif gone:
+            self._find(
+                *(step, name, "dead channels"),
+                f"channel{'s' * (len(gone) > 1)} {', '.join(map(str, gone))} of {channels} gave "
+                f"nothing but zeros in {PATIENCE} batches that were looked at: no gradient reaches "
+                "their weights, so they will hardly come back. A few are common; many mean that "
+                "the learning rate is too high.",
+            )
+
+    def gradient(self, step: int, name: str, norm: float) -> None:
+        """Judge the norm of a parameter's gradient."""
+        if not math.isfinite(norm):
+            self._find(
+                *(step, name, "not finite"),
+                "its gradient is NaN or infinite, and the step puts that into the weights. Go back "
+                "to the checkpoint before, and lower the learning rate.",
+            )
+        self._no_gradient[name] = self._no_gradient[name] + 1 if norm == 0 else 0
+        if self._no_gradient[name] == PATIENCE:
+            self._find(
+                *(step, name, "no gradient"),
+                f"its gradient was exactly zero in {PATIENCE} batches that were looked at: it "
+                "learns nothing any more. A layer after it gives only zeros, or does not use it.",
+            )
+
+    def _find(self, step: int, place: str, kind: str, message: str) -> None:
+        if (place, kind) not in self._said:
+            self._said.add((place, kind))
+            finding = Finding(step, place, kind, message)
+            self.findings.append(finding)
+            self._tell(finding)
+
+
+def _exploding(layer: Any, size: float, classes: int) -> str:
+    said = (
+        f"its outputs are of size {size:.0f} (root mean square); where a net trains well they stay "
+        f"below {TOO_LARGE:.0f}."
+    )
+    weight = getattr(layer, "weight", None)
+    if weight is None:
+        return f"{said} The layers before it make them so large."
+    # He et al., "Delving Deep into Rectifiers", 2015: std sqrt(2 / inputs) keeps the size of
+    # signals from layer to layer. Paddle's linear weights are [inputs, outputs].
+    inputs = weight.shape[0] if weight.ndim == 2 else weight.size // weight.shape[0]
+    right = math.sqrt(2 / inputs)
+    found = weight.detach().astype("float32").pow(2).mean().sqrt().item()
+    if found < 3 * right:
+        return f"{said} The layers before it, or a learning rate that is too high, make them so."
+    return (
+        f"{said} Its weights are too large: {found:.2g} (root mean square), where with {inputs} "
+        f"inputs {right:.2g} keeps signals at their size. If it was so from the first step, they "
+        "were drawn too large: use Paddle's default initialisation; else lower the learning rate."
+    )
+
+
+def _dead_layer(channels: int) -> str:
+    return (
+        f"all of its {channels} channels gave nothing but zeros in {PATIENCE} batches that were "
+        "looked at. Every image now looks the same to the layers after it, so the net can only "
+        "guess (with ten classes: accuracy 10 %, loss ln 10 = 2.30), and no gradient gets back "
+        "through it, so training on will not mend it. Start anew, with smaller initial weights or "
+        "a lower learning rate."
+    )

@@ -1,0 +1,284 @@
+"""Pictures of a run: from its metrics, its predictions, its weights. Drawn without a display."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from paddle_mnist.data.arrays import CLASSES
+from paddle_mnist.files import make_folder, writing
+
+# Okabe & Ito, "Color Universal Design", 2008: told apart with any kind of colour blindness.
+BLUE, VERMILION, GREEN, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9"
+COLOURS = (BLUE, VERMILION, GREEN, ORANGE, SKY)
+COLUMNS = 10  # of channels
+MAPS = "cividis"  # even for all eyes (Nunez, Anderton & Renslow, 2018)
+WIDTH = 7.0  # inches; at 120 dots an inch as wide as a README shows
+
+History = Sequence[Mapping[str, Any]]  # the lines of a `metrics.jsonl`
+
+
+def series(history: History, tag: str) -> tuple[list[int], list[float]]:
+    """The steps and values of a tag, in order."""
+    rows = sorted((row["step"], row["value"]) for row in history if row["tag"] == tag)
+    return [step for step, _ in rows], [value for _, value in rows]
+
+
+def _new(height: float, rows: int = 1, columns: int = 1, **options) -> tuple[Figure, np.ndarray]:
+    figure = Figure(figsize=(WIDTH, height), dpi=120, layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def curves(history: History) -> Figure:
+    """Loss and accuracy over the steps, of training and of validation."""
+    figure, ((loss, accuracy),) = _new(3.2, 1, 2)
+    for axes, name, label in (
+        (loss, "loss", "loss (nats)"),
+        (accuracy, "acc", "accuracy (share of right answers)"),
+    ):
+        for split, colour, mark in (("train", BLUE, ""), ("valid", VERMILION, "o")):
+            steps, values = series(history, f"{split}/{name}")
+            axes.plot(steps, values, color=colour, marker=mark, markersize=4, label=split)
+        axes.set(xlabel="step", ylabel=label)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    loss.set_yscale("log")
+    return figure
+
+
+def learning_rate(history: History) -> Figure:
+    """The rate of each step that was logged."""
+    figure, ((axes,),) = _new(2.6)
+    axes.plot(*series(history, "train/lr"), color=BLUE)
+    axes.set(xlabel="step", ylabel="learning rate", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    return figure
+
+
+def confusion(counts: np.ndarray) -> Figure:
+    """counts: int [10, 10]; row i, column j: a digit i that was taken for j.
+
+    The colours tell the mistakes apart; the right answers, many more, are left white.
+    """
+    wrong = counts * (1 - np.eye(len(counts), dtype=int))
+    figure, ((axes,),) = _new(5.6)
+    shown = axes.imshow(wrong, cmap="Blues", vmin=0, vmax=max(1, wrong.max()))
+    for row, line in enumerate(counts):
+        for column, count in enumerate(line):
+            dark = row != column and count > 0.6 * wrong.max()
+            axes.text(
+                *(column, row, f"{count:,}" if count else "·"),
+                ha="center",
+                va="center",
+                fontsize=8,
+                color="white" if dark else "black",
+                fontweight="bold" if row == column else "normal",
+            )
+    digits = range(len(counts))
+    axes.set(xlabel="taken for", ylabel="the digit", xticks=digits, yticks=digits)
+    figure.colorbar(shown, label="mistakes (images)", shrink=0.8)
+    return figure
+
+
+def per_class(labels: np.ndarray, predictions: np.ndarray) -> Figure:
+    """Of each digit the share that was read rightly. labels, predictions: int [N]."""
+    figure, ((axes,),) = _new(2.8)
+    there = [digit for digit in range(CLASSES) if (labels == digit).any()]
+    shares = [(predictions[labels == digit] == digit).mean() for digit in there]
+    bars = axes.bar(there, shares, color=BLUE)
+    axes.bar_label(bars, [f"{share:.1%}" for share in shares], fontsize=8)
+    low = min(shares)
+    axes.set(
+        xlabel="digit",
+        ylabel="accuracy (share)",
+        xticks=range(CLASSES),
+        ylim=(max(0, low - 1.5 * (1 - low) - 0.01), 1 + 0.3 * (1 - low) + 0.002),
+    )
+    axes.axhline(1, color="black", linewidth=0.5)
+    return figure
+
+
+def kernels(weight: np.ndarray) -> Figure:
+    """The first layer's kernels, numbered from 0, row by row. weight: [C, 1, k, k]."""
+    tiles = _tiles(weight[:, 0])
+    figure, ((axes,),) = _new(1.1 + 0.6 * len(tiles) / weight.shape[2])
+    top = np.abs(weight).max()
+    shown = axes.imshow(tiles, cmap="PuOr", vmin=-top, vmax=top)
+    size = weight.shape[2] + 1
+    ticks = [size * at + size / 2 - 1 for at in range(COLUMNS)]
+    axes.set_xticks(ticks, range(COLUMNS))
+    rows = range(len(tiles) // size)
+    axes.set_yticks(ticks[: len(rows)], [COLUMNS * row for row in rows])
+    axes.set(xlabel="kernel: this number ...", ylabel="... plus this")
+    axes.spines[:].set_visible(False)
+    figure.colorbar(shown, label="weight", shrink=0.8)
+    return figure
+
+
+def feature_maps(image: np.ndarray, maps: Mapping[str, np.ndarray], answer: str) -> Figure:
+    """One digit on its way through the net; each channel from its own darkest to its brightest.
+
+    image: [28, 28]. maps: by layer, in order, [C, H, W] each. answer: what came of it.
+    """
+    rows = [math.ceil(len(channels) / COLUMNS) for channels in maps.values()]
+    figure, grid = _new(
+        *(1.6 + 0.75 * sum(rows), 1 + len(maps)), height_ratios=[2, *(0.3 + r for r in rows)]
+    )
+    for (axes,), name in zip(grid, ["", *maps]):
+        axes.axis("off")
+        axes.set_title(f"{name}: {' x '.join(map(str, maps[name].shape))}" if name else answer)
+        axes.title.set_fontsize(9)
+        if name:
+            axes.imshow(_tiles(_stretched(maps[name])), cmap=MAPS)
+        else:
+            axes.imshow(image, cmap="gray")
+    return figure
+
+
+def _stretched(channels: np.ndarray) -> np.ndarray:
+    """[C, H, W], each channel from 0 to 1."""
+    low = channels.min(axis=(1, 2), keepdims=True)
+    spread = channels.max(axis=(1, 2), keepdims=True) - low
+    return (channels - low) / np.where(spread > 0, spread, 1)
+
+
+def _tiles(channels: np.ndarray) -> np.ndarray:
+    """[C, H, W] side by side, with nothing (masked) between them."""
+    count, height, width = channels.shape
+    rows = math.ceil(count / COLUMNS)
+    tiles = np.ma.zeros((rows * COLUMNS, height + 1, width + 1))
+    tiles[...] = np.ma.masked
+    tiles[:count, :height, :width] = channels
+    tiles = tiles.reshape(rows, COLUMNS, height + 1, width + 1)
+    return tiles.swapaxes(1, 2).reshape(rows * (height + 1), COLUMNS * (width + 1))
+
+
+def worst(labels: np.ndarray, probabilities: np.ndarray, count: int = 20) -> np.ndarray:
+    """The mistakes that a net was most sure about: their indices, int [<= count].
+
+    labels: int [N]. probabilities: [N, 10].
+    """
+    taken = probabilities.argmax(axis=1)
+    wrong = np.flatnonzero(taken != labels)
+    return wrong[np.argsort(-probabilities[wrong, taken[wrong]], kind="stable")][:count]
+
+
+def mistakes(images: np.ndarray, labels: np.ndarray, probabilities: np.ndarray, of: str) -> Figure:
+    """Images that were read wrongly: what they are, what the net said, how sure it was of both.
+
+    images: [N, 28, 28]. labels: int [N]. probabilities: [N, 10]. of: the title.
+    """
+    columns = 5
+    rows = max(1, math.ceil(len(labels) / columns))
+    figure, grid = _new(1.55 * rows + 0.4, rows, columns)
+    figure.suptitle(of, fontsize=10)
+    for axes in grid.ravel():
+        axes.axis("off")
+    for axes, image, label, shares in zip(grid.ravel(), images, labels, probabilities):
+        axes.imshow(image, cmap="gray_r")
+        said = shares.argmax()
+        axes.set_title(
+            f"a {label} ({shares[label]:.0%}), said {said} ({shares[said]:.0%})", fontsize=8
+        )
+    return figure
+
+
+def health(history: History) -> Optional[Figure]:
+    """How layers and steps fare over time; None where the run was not watched."""
+    tags = sorted({row["tag"] for row in history if row["tag"].startswith("watch/")})
+    if not tags:
+        return None
+    shown = (
+        ("zeros", "zeros (share)", ("relu1", "relu2"), "linear"),
+        ("std", "spread of outputs (std)", ("conv1", "conv2", "fc"), "log"),
+        ("dead", "dead channels (of 20)", ("relu1", "relu2"), "linear"),
+        (
+            *("update_ratio", "change a step / weights"),
+            *(("conv1.weight", "conv2.weight", "fc.weight"), "log"),
+        ),
+    )
+    figure, grid = _new(5.2, 2, 2, sharex=True)
+    for axes, (what, label, places, scale) in zip(grid.ravel(), shown):
+        for place, colour in zip(places, COLOURS):
+            steps, values = series(history, f"watch/{place}/{what}")
+            axes.plot(steps, values, color=colour, marker=".", markersize=4, label=place)
+        axes.set(ylabel=label, yscale=scale)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    grid[0, 0].set_ylim(0, 1)
+    grid[1, 0].set_ylim(bottom=0)
+    for axes in grid[1]:
+        axes.set_xlabel("step")
+    return figure
+
+
+def compare(histories: Mapping[str, History]) -> Figure:
+    """Several runs over each other: a resumed one over the uninterrupted one, say.
+
+    Later ones are drawn dashed over earlier ones, so that equal curves show both. The title tells
+    by how much two runs differ at most.
+    """
+    figure, ((loss, accuracy),) = _new(3.4, 1, 2)
+    for axes, tag, label in (
+        (loss, "train/loss", "training loss (nats)"),
+        (accuracy, "valid/acc", "validation accuracy (share)"),
+    ):
+        drawn = {name: series(history, tag) for name, history in histories.items()}
+        for number, (name, (steps, values)) in enumerate(drawn.items()):
+            axes.plot(
+                *(steps, values),
+                color=COLOURS[number % len(COLOURS)],
+                linestyle="-" if number == 0 else (number, (4, 4)),
+                linewidth=3.5 if number == 0 else 2,
+                label=name,
+            )
+        axes.set(xlabel="step", ylabel=label)
+        axes.set_title(_difference(list(drawn.values())), fontsize=9)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    loss.set_yscale("log")
+    return figure
+
+
+def _difference(drawn: Sequence[tuple[list[int], list[float]]]) -> str:
+    if len(drawn) != 2:
+        return ""
+    first, second = (dict(zip(*one)) for one in drawn)
+    common = first.keys() & second.keys()
+    if not common:
+        return "no step in common"
+    return f"largest difference: {max(abs(first[s] - second[s]) for s in common):.3g}"
+
+
+def bars(values: Mapping[str, Sequence[float]], titles: Sequence[str], label: str) -> Figure:
+    """Groups of bars. values: by name, one for each title. label: of the y axis; from 0 to 1."""
+    figure, ((axes,),) = _new(3.0)
+    width = 0.8 / len(values)
+    for number, ((name, heights), colour) in enumerate(zip(values.items(), COLOURS)):
+        at = np.arange(len(titles)) + (number - (len(values) - 1) / 2) * width
+        drawn = axes.bar(at, heights, width, color=colour, label=name)
+        axes.bar_label(drawn, [f"{height:.1%}" for height in heights], fontsize=8)
+    axes.set_xticks(range(len(titles)), titles)
+    axes.set(ylabel=label, ylim=(0, 1.12))
+    axes.legend(fontsize=8, ncols=len(values), loc="upper center")
+    return figure
+
+
+def save(figures: Mapping[str, Figure], folder: Path, only: Collection[str] = ()) -> None:
+    """Write each as `<name>.png` and `<name>.svg`, or `only` some files. Raises OutputError."""
+    make_folder(folder)
+    for name, figure in figures.items():
+        for kind in ("png", "svg"):
+            path = folder / f"{name}.{kind}"
+            if only and path.name not in only:
+                continue
+            # Without dates and random names; still, the solver of the layout may move a text by
+            # a hundredth of a dot.
+            metadata = {"Date": None} if kind == "svg" else {"Software": None}
+            with writing(path), rc_context({"svg.hashsalt": name}):
+                figure.savefig(path, metadata=metadata)
+            figure.set_layout_engine("none")  # it is laid out; once is slow enough

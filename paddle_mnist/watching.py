@@ -1,0 +1,380 @@
+"""Looking into a net while it runs, through hooks that are removed afterwards."""
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Optional
+
+import numpy as np
+import paddle
+from paddle import nn
+
+from paddle_mnist.config import unknown_name
+from paddle_mnist.diagnosis import Diagnosis, Finding
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.state import Observer, View, Writer
+
+log = logging.getLogger("paddle_mnist")
+
+WHAT = ("outputs", "parameters", "gradients")
+
+Look = Callable[[str, nn.Layer, Any, paddle.Tensor], None]
+
+
+@contextlib.contextmanager
+def _hooked(layers: Mapping[str, nn.Layer], look: Look) -> Iterator[None]:
+    """While this is open, `look(name, layer, inputs, output)` follows each layer's forward."""
+
+    def hook(name):
+        return lambda layer, inputs, output: look(name, layer, inputs, _tensor(output))
+
+    handles = [layer.register_forward_post_hook(hook(name)) for name, layer in layers.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _tensor(output: Any) -> paddle.Tensor:
+    """The output, or the first of several."""
+    return output[0] if isinstance(output, (tuple, list)) else output
+
+
+def _leaves(model: nn.Layer) -> dict[str, nn.Layer]:
+    """The layers that hold no others, by name."""
+    return {name: layer for name, layer in model.named_sublayers() if not layer.sublayers()}
+
+
+class _Passes:
+    """Opens a context around those forward passes of a model that are due.
+
+    Training passes are counted from 1 on top of `start`, so the number of one is that of its step;
+    one of an evaluation has the number of the training pass before it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Layer,
+        due: Callable[[int, bool], bool],
+        around: Callable[[int], contextlib.AbstractContextManager],
+        start: int = 0,
+    ):
+        """due: of a pass's number, and whether it is one of training."""
+        self.number = start
+        self._due, self._around = due, around
+        self._inside = contextlib.ExitStack()
+        self._handles = [
+            model.register_forward_pre_hook(self._before),
+            model.register_forward_post_hook(self._after),
+        ]
+
+    def _before(self, model, inputs) -> None:
+        self._inside.close()  # of a pass that was broken off
+        self.number += model.training
+        if self._due(self.number, model.training):
+            self._inside.enter_context(self._around(self.number))
+
+    def _after(self, model, inputs, output) -> None:
+        self._inside.close()
+
+    def remove(self) -> None:
+        self._inside.close()
+        for handle in self._handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def printed(
+    model: nn.Layer,
+    shape: bool = False,
+    content: bool = False,
+    say: Callable[[str], None] = print,
+) -> Iterator[None]:
+    """While this is open, each forward pass prints what the tutorial's flags print.
+
+    shape: of each layer its hyper-parameters, then the input's and each output's shape.
+    content: the convolutions' first kernels, one random channel of each convolution's output,
+        and the last layer's output. The channel is drawn with NumPy's global generator.
+    say: called with each text.
+    """
+    layers = _leaves(model)
+    convolutions = {n: layer for n, layer in layers.items() if isinstance(layer, nn.Conv2D)}
+    first, last = next(iter(layers)), list(layers)[-1]
+
+    def show_shape(name, layer, inputs, output):
+        if name == first:
+            say(f"input: {list(inputs[0].shape)}")
+        say(f"{name} output: {list(output.shape)}")
+
+    def show_content(name, layer, inputs, output):
+        if name in convolutions:
+            say(f"{name} kernel 0:\n{layer.weight[0].numpy()}")
+            channel = np.random.randint(output.shape[1])
+            say(f"{name} output, image 0, channel {channel}:\n{output[0, channel].numpy()}")
+        elif name == last:
+            say(f"{name} output, image 0:\n{output[0].numpy()}")
+
+    with contextlib.ExitStack() as stack:
+        if shape:
+            for name, layer in layers.items():
+                parameters = {n: list(p.shape) for n, p in layer.named_parameters()}
+                say(f"{name}: {type(layer).__name__}({layer.extra_repr()}) {parameters or ''}")
+            stack.enter_context(_hooked(layers, show_shape))
+        if content:
+            stack.enter_context(_hooked(layers, show_content))
+        yield
+
+
+def print_at(
+    model: nn.Layer,
+    shape: Collection[int],
+    content: Collection[int],
+    start: int = 0,
+    say: Callable[[str], None] = print,
+) -> _Passes:
+    """Print as `printed` does in some batches of a training, counted from 0; gives a handle.
+
+    start: the number of batches that were trained before. The handle's `remove()` ends it.
+    """
+
+    def due(number, training):
+        return training and (number - 1 in shape or number - 1 in content)
+
+    @contextlib.contextmanager
+    def around(number):
+        say(f"batch {number - 1}:")
+        with printed(model, number - 1 in shape, number - 1 in content, say):
+            yield
+
+    return _Passes(model, due, around, start)
+
+
+class Watch(Observer):
+    """Figures of a net's layers and parameters, by tag, and what is wrong with them in words.
+
+    `values` holds the figures of the newest pass that was looked at:
+
+    watch/LAYER/mean, std, min, max: of the layer's output.
+    watch/LAYER/zeros: the share of exact zeros in it.
+    watch/LAYER/nonfinite: how many are NaN or infinite; the figures above are then left out.
+    watch/LAYER/dead: how many channels (the second axis) are all zero in this batch.
+    watch/PARAMETER/norm, gradient_norm: Euclidean.
+    watch/PARAMETER/update_ratio: the norm of the step's change over that of the parameter.
+
+    `shapes` and `dtypes` hold the outputs', by layer. `findings` holds what was found wrong, each
+    thing once (`paddle_mnist.diagnosis`). Works in training, in evaluation (then without gradients
+    and changes), and on a model that was loaded. `remove()`, or leaving a `with`, ends it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Layer,
+        what: Iterable[str] = WHAT,
+        every: int = 1,
+        layers: Optional[Iterable[str]] = None,
+        *,
+        writer: Optional[Writer] = None,
+        tell: Callable[[Finding], None] = lambda finding: log.warning("%s", finding),
+        train_only: bool = False,
+        start: int = 0,
+    ):
+        """Look at the first pass and every `every`-th, of training and of evaluation alike.
+
+        what: of "outputs", "parameters" and "gradients".
+        layers: names of layers, those inside them included; by default all.
+        writer: where the figures go after each step of a `Trainer` this is an observer of.
+        tell: called with each finding; by default it is logged.
+        train_only: leave evaluations alone.
+        start: steps that were trained before, in a training that goes on.
+        Raises ConfigError for a name that is none.
+        """
+        self.what, self.every, self.train_only = set(what), every, train_only
+        for name in self.what - set(WHAT):
+            raise ConfigError(unknown_name("watch", name, WHAT))
+        if every < 1:
+            raise ConfigError(f"watch looks every {every} passes; expected at least 1")
+        self._layers = _chosen(model, layers)
+        self._parameters = {
+            name: parameter
+            for name, parameter in model.named_parameters()
+            if name.rpartition(".")[0] in self._layers
+        }
+        self._writer = writer
+        self._diagnosis = Diagnosis(tell)
+        self.shapes: dict[str, list[int]] = {}
+        self.dtypes: dict[str, str] = {}
+        self._values: dict[str, float] = {}
+        self._gradients: dict[str, paddle.Tensor] = {}
+        self._before: dict[str, paddle.Tensor] = {}
+        self._hooks: list[Any] = []
+        self._looked: Optional[int] = None  # the step whose change of the weights is awaited
+        self._model = model
+        self._evaluated = 0
+        self._passes = _Passes(model, self._due, self._look, start)
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """The figures of the newest pass that was looked at, by tag."""
+        self._complete()
+        return dict(self._values)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was found wrong so far, in order."""
+        self._complete()
+        return list(self._diagnosis.findings)
+
+    def remove(self) -> None:
+        """Look no longer; what was seen stays."""
+        self._complete()
+        self._passes.remove()
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.remove()
+
+    def after_step(self, view: View) -> None:
+        if self._looked == view.step:
+            self._complete()
+            if self._writer:
+                self._writer.write(view.state, self._values)
+
+    def _due(self, number: int, training: bool) -> bool:
+        self._complete()  # the look before this pass: its step is done
+        if training:
+            return number % self.every == 0 or number == 1
+        if self.train_only:
+            return False
+        self._evaluated += 1
+        return self._evaluated % self.every == 0 or self._evaluated == 1
+
+    @contextlib.contextmanager
+    def _look(self, number: int) -> Iterator[None]:
+        self._values, self._looked = {}, number
+        training = self._model.training
+        if training and "parameters" in self.what:
+            self._before = {name: p.clone().detach() for name, p in self._parameters.items()}
+        if training and "gradients" in self.what:
+            self._hooks = [
+                p.register_hook(lambda gradient, name=name: self._keep(name, gradient))
+                for name, p in self._parameters.items()
+                if not p.stop_gradient
+            ]
+        if "outputs" not in self.what:
+            yield
+            return
+        outputs: list[tuple] = []
+        look = _hooked(self._layers, lambda *seen: outputs.append(self._measure(*seen)))
+        with look:
+            yield
+        self._note_outputs(number, outputs)
+
+    def _keep(self, name: str, gradient: paddle.Tensor) -> None:
+        self._gradients[name] = _norm(gradient)
+
+    def _measure(self, name, layer, inputs, output):
+        """Figures of one output, left on its device: to fetch each would wait for each."""
+        self.shapes[name], self.dtypes[name] = list(output.shape), str(output.dtype)
+        with paddle.no_grad():
+            values = output.detach().astype("float32")
+            size = values.size
+            finite = paddle.isfinite(values).astype("float32").sum()
+            mean = values.mean()
+            figures = paddle.stack(
+                [
+                    mean,
+                    paddle.sqrt(((values - mean) ** 2).mean()),
+                    values.min(),
+                    values.max(),
+                    (values == 0).astype("float32").sum() / size,
+                    size - finite,
+                ]
+            )
+            largest = values.abs()
+            if values.ndim > 1:  # of each channel
+                largest = largest.max(axis=[a for a in range(values.ndim) if a != 1])
+            else:
+                largest = largest.max().reshape([1])
+        return name, layer, inputs, output, figures, largest
+
+    def _note_outputs(self, number: int, outputs: list[tuple]) -> None:
+        for name, layer, inputs, output, figures, largest in outputs:
+            mean, std, low, high, zeros, nonfinite = figures.numpy().tolist()
+            dead = np.flatnonzero(largest.numpy() == 0).tolist()
+            found = {"mean": mean, "std": std, "min": low, "max": high, "zeros": zeros}
+            if nonfinite:
+                found = {}
+            found |= {"nonfinite": nonfinite, "dead": len(dead)}
+            self._values |= {f"watch/{name}/{what}": value for what, value in found.items()}
+            size = math.hypot(mean, std)
+            self._diagnosis.output(number, name, layer, inputs, output, size, nonfinite, dead)
+
+    def _complete(self) -> None:
+        """What is known once the step that was looked at is done: norms, changes, findings."""
+        if self._looked is None:
+            return
+        number, self._looked = self._looked, None
+        for hook in self._hooks:
+            hook.remove()
+        with paddle.no_grad():
+            for name, before in self._before.items():
+                size = _norm(before).item()
+                change = _norm(self._parameters[name] - before).item()
+                self._values[f"watch/{name}/norm"] = size
+                if change:  # else the step is not done yet, or there is none
+                    self._values[f"watch/{name}/update_ratio"] = change / size if size else math.inf
+            for name, norm in self._gradients.items():
+                self._values[f"watch/{name}/gradient_norm"] = norm.item()
+                self._diagnosis.gradient(number, name, norm.item())
+        self._values = {tag: value for tag, value in self._values.items() if math.isfinite(value)}
+        self._before, self._gradients, self._hooks = {}, {}, []
+
+
+def _norm(tensor: paddle.Tensor) -> paddle.Tensor:
+    return paddle.sqrt((tensor.detach().astype("float32") ** 2).sum())
+
+
+def _chosen(model: nn.Layer, names: Optional[Iterable[str]]) -> dict[str, nn.Layer]:
+    leaves = _leaves(model) or {"": model}
+    if names is None:
+        return leaves
+    known = dict(model.named_sublayers())
+    chosen = {}
+    for name in names:
+        if name not in known:
+            raise ConfigError(unknown_name("watch", name, known))
+        chosen |= {n: leaf for n, leaf in leaves.items() if n == name or n.startswith(f"{name}.")}
+    return chosen
+
+
+def outputs_of(
+    model: nn.Layer, images: paddle.Tensor, layers: Collection[str]
+) -> dict[str, np.ndarray]:
+    """The outputs of some layers, by name, for images [B, 1, 28, 28]; in evaluation mode."""
+    found: dict[str, np.ndarray] = {}
+    training = model.training
+    model.eval()
+    look = _hooked(
+        _chosen(model, layers), lambda name, layer, i, output: found.update({name: output.numpy()})
+    )
+    try:
+        with paddle.no_grad(), look:
+            model(images)
+    finally:
+        if training:
+            model.train()
+    return found
+
+
+def watch(model: nn.Layer, what: Iterable[str] = WHAT, every: int = 1, **options: Any) -> Watch:
+    """Look into a model while it runs: `Watch(model, what, every, ...)`, to be removed again.
+
+    >>> with watch(model, every=10) as seen:
+    ...     model(images)
+    ...     print(seen.values["watch/relu1/zeros"], seen.findings)
+    """
+    return Watch(model, what, every, **options)

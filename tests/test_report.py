@@ -1,0 +1,235 @@
+"""A run that is looked into with everything on: figures, pages, prints, profile."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from matplotlib.figure import Figure
+from PIL import Image
+
+from paddle_mnist import figures
+from paddle_mnist.report import read_history
+
+FIGURES = (
+    "curves learning_rate confusion_matrix per_class kernels feature_maps mistakes health".split()
+)
+OPTIONS = [
+    *("--recipe", "default", "--batch_size", "32", "--epochs", "2", "--log_every", "5"),
+    *("--watch", "5", "--visualdl", "all", "--check_shape", "--check_content", "3,12"),
+    *("--profile", "4"),
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, tiny):
+    """The run's folder, and what it printed, on a machine without a display and with a secret."""
+    folder = tmp_path_factory.mktemp("looked") / "run"
+    environment = {**os.environ, "MY_TOKEN": "sesame-open", "MPLBACKEND": "TkAgg"}
+    environment.pop("DISPLAY", None)
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools/train.py", *OPTIONS, "--data", tiny, "--output", folder],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return folder, done.stdout
+
+
+def drawn(folder):
+    """The names of the pictures in a folder, each seen to be a whole PNG and SVG."""
+    for path in folder.iterdir():
+        if path.suffix == ".png":
+            with Image.open(path) as image:
+                image.load()
+                assert 600 <= image.width <= 1000  # readable in a README
+        else:
+            assert xml.etree.ElementTree.parse(path).getroot().tag.endswith("svg")
+    names = {path.stem for path in folder.iterdir()}
+    assert {path.name for path in folder.iterdir()} == {
+        f"{name}.{kind}" for name in names for kind in ("png", "svg")
+    }
+    return names
+
+
+def test_run_draws_its_figures(run):
+    assert drawn(run[0] / "figures") == set(FIGURES)
+
+
+def test_figures_can_be_switched_off(tool, tiny, tmp_path):
+    small = [*OPTIONS[:8], "--epochs", "1", "--visualdl", "figures", "--figures", "false"]
+    tool("train", *small, "--data", tiny, "--output", tmp_path / "run")
+    assert not (tmp_path / "run/figures").exists()
+
+
+def test_nothing_of_the_environment_is_written_down(run):
+    for path in run[0].rglob("*"):
+        assert path.is_dir() or b"sesame-open" not in path.read_bytes(), path
+
+
+def test_prints_what_the_tutorial_prints_in_the_batches_asked_for(run):
+    printed = run[1]
+    assert re.findall(r"^batch (\d+):$", printed, re.M) == ["0", "3", "12"]
+    assert printed.count("fc output: [32, 10]") == 1
+    assert printed.count("conv1 kernel 0") == 2
+    assert "conv1 kernel 0" in (run[0] / "train.log").read_text()
+
+
+def test_profile_accounts_for_the_whole_step(run):
+    folder = run[0] / "profile"
+    rows = re.findall(
+        r"\| ([a-z ]+) \| ([\d.]+) \| ([\d.]+)% \|", (folder / "steps.md").read_text()
+    )
+    times = {name: float(ms) for name, ms, _ in rows}
+    whole = times.pop("a step")
+    assert list(times) == [
+        *("reader", "forward", "backward", "optimizer", "logging", "saving", "between them")
+    ]
+    assert sum(times.values()) == pytest.approx(whole, abs=0.01)
+    assert times["backward"] > times["optimizer"] > 0
+    trace = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    named = " ".join(event.get("name", "") for event in trace)
+    assert all(part in named for part in ("reader", "forward", "backward", "conv2d"))
+    assert "conv2d" in (folder / "operators.txt").read_text()
+
+
+def test_profile_of_a_training_that_is_too_short_is_said(tool, tiny, tmp_path):
+    small = ["--recipe", "default", "--epochs", "1", "--batch_size", "32", "--visualdl", "false"]
+    small += ["--figures", "false", "--data", tiny, "--output", tmp_path / "run"]
+    done = tool("train", *small, "--profile")
+    assert "ended before step 30 of this start, so there is no profile" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--check_shape", "--check_content"])
+def test_batch_that_does_not_come_is_refused(tool, tiny, option, tmp_path):
+    small = ["--recipe", "default", "--epochs", "1", "--batch_size", "32", "--data", tiny]
+    done = tool("train", *small, "--output", tmp_path / "run", option, "10", expect=2)
+    assert "names batch 10, but this training has 10, counted from 0" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+# ------------------------------------------------------------------ drawn again, and compared
+
+
+def test_plot_draws_the_same_again(run, tool, tmp_path):
+    done = tool("plot", run[0], "--output", tmp_path / "again")
+    assert done.stdout.split() == [str(tmp_path / "again")]
+    assert drawn(tmp_path / "again") == set(FIGURES)
+    for name in FIGURES:
+        one, other = (
+            np.asarray(Image.open(folder / f"{name}.png"), float)
+            for folder in (run[0] / "figures", tmp_path / "again")
+        )
+        assert np.abs(one - other).mean() < 0.05, name
+
+
+def test_plot_of_a_resumed_run_over_the_unbroken_one(tool, tiny, tmp_path):
+    small = ["--recipe", "default", "--batch_size", "32", "--visualdl", "false", "--data", tiny]
+    small += ["--figures", "false", "--log_every", "5"]
+    tool("train", *small, "--epochs", "2", "--output", "unbroken")
+    for epochs in ("1", "2"):
+        options = ["--epochs", epochs, "--output", "resumed", "--lr_schedule", "constant"]
+        more = ["--override", "epochs"] if epochs == "2" else []
+        tool("train", *small, *options, *more)
+    tool("train", *small, "--epochs", "2", "--output", "straight", "--lr_schedule", "constant")
+    tool("plot", "straight", "resumed", "--output", "both")
+    svg = (tmp_path / "both/compare.svg").read_text()
+    assert svg.count("largest difference: 0 ") == svg.count("largest difference") == 2
+    tool("plot", "unbroken", "resumed", "--output", "both")
+    assert "largest difference: 0 " not in (tmp_path / "both/compare.svg").read_text()
+    assert {path.name for path in (tmp_path / "both").iterdir() if path.is_dir()} == {
+        *("straight", "resumed", "unbroken")
+    }
+
+
+def test_plot_draws_only_what_is_asked_for(run, tool, tmp_path):
+    tool("plot", run[0], "--output", tmp_path / "some", "--only", "curves.png,kernels.svg")
+    assert {path.name for path in (tmp_path / "some").iterdir()} == {"curves.png", "kernels.svg"}
+    done = tool("plot", run[0], "--only", "curve.png", expect=2)
+    assert "unknown name 'curve.png'; did you mean 'curves.png'" in done.stderr
+
+
+def test_plot_of_a_folder_that_is_no_run(tool, tmp_path):
+    done = tool("plot", tmp_path, expect=3)
+    assert "no metrics.jsonl with lines; expected a run directory" in done.stderr
+
+
+def test_torn_last_line_of_the_metrics_is_left_out(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "tag": "a", "value": 2}\n{"step": 2, "t')
+    assert read_history(tmp_path / "metrics.jsonl") == [{"step": 1, "tag": "a", "value": 2}]
+
+
+# ------------------------------------------------------------------ one figure at a time
+
+
+def labelled(figure: Figure) -> list[str]:
+    return [f"{a.get_xlabel()} {a.get_ylabel()}" for a in figure.axes if a.axison]
+
+
+HISTORY = [
+    {"step": step, "tag": tag, "value": 1 / step}
+    for step in (10, 20)
+    for tag in ("train/loss", "train/acc", "train/lr", "valid/loss", "valid/acc")
+]
+
+
+def test_series_are_in_the_order_of_steps():
+    assert figures.series(HISTORY[::-1], "train/lr") == ([10, 20], [0.1, 0.05])
+
+
+def test_axes_are_labelled_with_units():
+    assert labelled(figures.curves(HISTORY)) == [
+        *("step loss (nats)", "step accuracy (share of right answers)")
+    ]
+    assert labelled(figures.learning_rate(HISTORY)) == ["step learning rate"]
+    labels = np.arange(20) % 10
+    assert labelled(figures.per_class(labels, labels)) == ["digit accuracy (share)"]
+
+
+def test_confusion_matrix_shows_every_count():
+    counts = np.diag(np.arange(100, 110))
+    counts[4, 9] = 7
+    (axes, _) = figures.confusion(counts).axes
+    texts = {text.get_position(): text.get_text() for text in axes.texts}
+    assert texts[(9, 4)] == "7" and texts[(3, 3)] == "103" and texts[(0, 1)] == "·"
+
+
+def test_worst_mistakes_come_first():
+    labels = np.array([0, 1, 2, 3])
+    probabilities = np.full((4, 10), 0.01)
+    probabilities[0, 0] = 0.91  # right
+    for at, (said, sure) in enumerate([(5, 0.5), (5, 0.9), (5, 0.7)], 1):
+        probabilities[at, said] = sure
+    assert figures.worst(labels, probabilities).tolist() == [2, 3, 1]
+    assert figures.worst(labels, probabilities, 2).tolist() == [2, 3]
+
+
+def test_net_without_mistakes_has_a_figure_of_them():
+    figure = figures.mistakes(np.zeros((0, 28, 28)), np.zeros(0, int), np.zeros((0, 10)), "0 of 9")
+    assert figure.get_suptitle() == "0 of 9"
+
+
+def test_run_that_was_not_watched_has_no_health():
+    assert figures.health(HISTORY) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [([1, 2], [1, 2], "largest difference: 0"), ([1, 2], [1, 2.5], "largest difference: 0.5")],
+)
+def test_comparison_tells_the_largest_difference(first, second, said):
+    def history(values):
+        return [
+            {"step": step, "tag": tag, "value": value}
+            for step, value in enumerate(values)
+            for tag in ("train/loss", "valid/acc")
+        ]
+
+    figure = figures.compare({"a": history(first), "b": history(second)})
+    assert [axes.get_title() for axes in figure.axes] == [said] * 2

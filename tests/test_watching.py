@@ -1,0 +1,317 @@
+"""Looking into a net: figures against NumPy's, findings in words, and nothing left behind."""
+
+import logging
+
+import numpy as np
+import paddle
+import pytest
+from paddle import nn
+from paddle.nn import functional as F
+
+import paddle_mnist
+from paddle_mnist import MNIST, BatchLoader, MnistDataset
+from paddle_mnist.data import open_data
+from paddle_mnist.data.dataset import epoch_batches
+from paddle_mnist.diagnosis import PATIENCE
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.watching import outputs_of, print_at, watch
+
+LAYERS = ["conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2", "fc"]
+
+
+@pytest.fixture
+def model():
+    paddle.seed(3)
+    return MNIST()
+
+
+@pytest.fixture
+def images():
+    return paddle.to_tensor(np.random.RandomState(5).rand(6, 1, 28, 28).astype("float32"))
+
+
+LABELS = paddle.to_tensor([[0], [1], [2], [3], [4], [5]])
+
+
+def step(model, optimizer, images):
+    loss = F.cross_entropy(model(images), LABELS)
+    loss.backward()
+    optimizer.step()
+    optimizer.clear_grad()
+
+
+def sgd(model, rate=0.1):
+    return paddle.optimizer.SGD(rate, parameters=model.parameters())
+
+
+def test_is_found_at_the_package_and_is_no_module():
+    assert paddle_mnist.watch is watch
+
+
+def test_figures_of_outputs_are_those_of_numpy(model, images):
+    model.conv1.bias.set_value(paddle.to_tensor([-100.0] * 3 + [0.0] * 17))  # three dead channels
+    outputs = outputs_of(model, images, LAYERS)
+    with watch(model) as seen:
+        model(images)
+        values = seen.values
+    assert list(seen.shapes) == LAYERS
+    for name, output in outputs.items():
+        axes = (0, *range(2, output.ndim))
+        expected = {
+            "mean": output.mean(dtype="float64"),
+            "std": output.std(dtype="float64"),
+            "min": output.min(),
+            "max": output.max(),
+            "zeros": (output == 0).mean(),
+            "nonfinite": 0,
+            "dead": np.count_nonzero(np.abs(output).max(axis=axes) == 0),
+        }
+        found = {what: values[f"watch/{name}/{what}"] for what in expected}
+        assert found == pytest.approx(expected, rel=1e-4, abs=1e-6), name
+        assert seen.shapes[name] == list(output.shape)
+        assert seen.dtypes[name].endswith("float32")
+    assert values["watch/relu1/dead"] == 3 == values["watch/max_pool1/dead"]
+
+
+def test_figures_of_parameters_and_gradients_are_those_of_numpy(model, images):
+    before = {name: p.numpy() for name, p in model.named_parameters()}
+    with watch(model) as seen:
+        loss = F.cross_entropy(model(images), LABELS)
+        loss.backward()
+        gradients = {name: p.grad.numpy() for name, p in model.named_parameters()}
+        optimizer = sgd(model)
+        optimizer.step()
+        optimizer.clear_grad()
+        values = seen.values
+    for name, old in before.items():
+        norms = [np.linalg.norm(a) for a in (old, gradients[name], 0.1 * gradients[name])]
+        assert values.get(f"watch/{name}/norm") == pytest.approx(norms[0], rel=1e-4, abs=1e-9)
+        assert values[f"watch/{name}/gradient_norm"] == pytest.approx(norms[1], rel=1e-4)
+        if norms[0]:
+            expected = pytest.approx(norms[2] / norms[0], rel=1e-3)
+            assert values[f"watch/{name}/update_ratio"] == expected
+
+
+def test_looks_change_no_bit_of_a_training_and_leave_nothing(model, images):
+    paddle.seed(3)
+    other = MNIST()
+    optimizers = {one: sgd(one) for one in (model, other)}
+    with watch(model, every=2) as seen:
+        for _ in range(5):
+            for one, optimizer in optimizers.items():
+                step(one, optimizer, images)
+    for one, two in zip(model.parameters(), other.parameters()):
+        assert np.array_equal(one.numpy(), two.numpy())
+    before = seen.values
+    step(model, optimizers[model], images)
+    assert seen.values == before
+
+
+@pytest.mark.parametrize(
+    ("every", "start", "steps"),
+    [
+        (1, 0, [1, 2, 3, 4, 5, 6]),
+        (3, 0, [1, 3, 6]),
+        (4, 2, [4, 8]),
+        (100, 0, [1]),
+        (2, 1, [2, 4, 6]),
+    ],
+)
+def test_looks_at_the_first_pass_and_every_nth(model, images, every, start, steps):
+    looked, optimizer = [], sgd(model)
+    with watch(model, every=every, start=start) as seen:
+        for number in range(start + 1, start + 7):
+            step(model, optimizer, images)
+            if seen.values.get("watch/fc/mean") not in (looked[-1:] or [None]):
+                looked.append(seen.values["watch/fc/mean"])
+                assert steps.pop(0) == number
+    assert not steps
+
+
+def test_works_in_evaluation_and_on_a_loaded_model(model, images, tmp_path):
+    paddle.save(model.state_dict(), str(tmp_path / "mnist.pdparams"))
+    loaded = MNIST()
+    loaded.set_state_dict(paddle.load(str(tmp_path / "mnist.pdparams")))
+    loaded.eval()
+    with watch(loaded, every=2) as seen, watch(loaded, train_only=True) as blind, paddle.no_grad():
+        loaded(images)
+        first = seen.values
+        loaded(images + 1)
+        second = seen.values
+        assert not blind.values
+    assert first["watch/relu2/mean"] == pytest.approx(
+        outputs_of(model, images, ["relu2"])["relu2"].mean(), rel=1e-4
+    )
+    assert second["watch/relu2/mean"] != first["watch/relu2/mean"]
+    assert not [tag for tag in first if "gradient" in tag or "update" in tag]
+
+
+@pytest.mark.parametrize(
+    ("options", "tags"),
+    [
+        ({"layers": ["conv1"], "what": ["gradients"]}, ["conv1.weight/gradient_norm"]),
+        ({"layers": ["fc"], "what": ["parameters"]}, ["fc.bias/norm", "fc.weight/update_ratio"]),
+        ({"layers": ["relu2"]}, ["relu2/zeros"]),
+    ],
+)
+def test_some_layers_and_some_figures(model, images, options, tags):
+    with watch(model, **options) as seen:
+        step(model, sgd(model), images)
+    found = {tag.removeprefix("watch/") for tag in seen.values}
+    assert found >= set(tags)
+    assert {tag.split("/")[0].split(".")[0] for tag in found} == set(options["layers"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"what": ["output"]}, "unknown name 'output'; did you mean 'outputs'"),
+        ({"layers": ["conv3"]}, "unknown name 'conv3'; did you mean 'conv"),
+        ({"every": 0}, "every 0 passes; expected at least 1"),
+    ],
+)
+def test_wrong_names_are_said(model, options, said):
+    with pytest.raises(ConfigError, match=said):
+        watch(model, **options)
+
+
+def test_layers_inside_layers_and_several_outputs(images):
+    class Pair(nn.Layer):
+        def forward(self, x):
+            return x, -x
+
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.block = nn.Sequential(nn.Flatten(), nn.Linear(784, 4))
+            self.pair = Pair()
+
+        def forward(self, x):
+            return self.pair(self.block(x))[0]
+
+    net = Net()
+    with watch(net, layers=["block", "pair"]) as seen:
+        net(images)
+    assert seen.shapes == {"block.0": [6, 784], "block.1": [6, 4], "pair": [6, 4]}
+
+
+# ------------------------------------------------------------------ what is found wrong
+
+
+def findings(model, images, passes=PATIENCE, rate=0.0, **options):
+    told = []
+    with watch(model, tell=told.append, **options) as seen:
+        optimizer = sgd(model, rate)
+        for _ in range(passes):
+            step(model, optimizer, images)
+    assert told == seen.findings
+    return [(finding.step, finding.place, finding.kind) for finding in told], told
+
+
+def test_healthy_net_is_not_complained_of(model, images):
+    assert findings(model, images)[0] == []
+
+
+def test_dead_channels_are_named_where_they_die_and_once(model, images):
+    model.conv1.bias.set_value(paddle.to_tensor([0.0, -100.0, -100.0] + [0.0] * 17))
+    found, told = findings(model, images, 2 * PATIENCE)
+    assert found == [(PATIENCE, "relu1", "dead channels")]  # not max_pool1, which hands them on
+    assert "channels 1, 2 of 20" in told[0].message
+
+
+def test_dead_layer_and_the_gradients_it_stops(model, images):
+    model.conv2.bias.set_value(paddle.full([20], -30.0))
+    found, told = findings(model, images)
+    assert found[0] == (PATIENCE, "relu2", "dead layer")
+    assert {place for _, place, kind in found if kind == "no gradient"} == {
+        *("conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias", "fc.weight")
+    }
+    assert "can only guess" in told[0].message
+
+
+def test_exploding_layer_is_told_its_weights_are_too_large(model, images):
+    model.fc.weight.set_value(1000 * model.fc.weight)
+    found, told = findings(model, images, 1)
+    assert found == [(1, "fc", "exploding")]
+    assert "Its weights are too large" in told[0].message and "0.045" in told[0].message
+
+
+def test_what_is_not_finite_is_named_at_its_first_layer(model, images):
+    model.conv2.weight.set_value(model.conv2.weight * float("nan"))
+    found, _ = findings(model, images, 1)
+    assert found[0] == (1, "conv2", "not finite")
+    with watch(model) as seen:
+        model(images)
+    assert seen.values["watch/conv2/nonfinite"] == 6 * 20 * 14 * 14
+    assert "watch/conv2/mean" not in seen.values
+
+
+def test_without_another_wish_findings_are_logged(model, images, caplog):
+    model.fc.weight.set_value(1000 * model.fc.weight)
+    with caplog.at_level(logging.WARNING, "paddle_mnist"), watch(model):
+        model(images)
+    assert "step 1, fc: its outputs are of size" in caplog.text
+
+
+@pytest.mark.parametrize("source", ["digits", "mnist"])
+def test_collapse_of_the_tutorials_part_three_is_diagnosed_in_twenty_steps(source, request):
+    """Weights drawn from U(-1, 1), as the tutorial sets, Momentum 0.01, batches of 32."""
+    data = "digits" if source == "digits" else str(request.getfixturevalue("real_data"))
+    uniform, zero = nn.initializer.Uniform(), nn.initializer.Constant()
+    paddle.seed(1)
+    nn.initializer.set_global_initializer(uniform, zero)
+    try:
+        model = MNIST()
+    finally:
+        nn.initializer.set_global_initializer(None)
+    optimizer = paddle.optimizer.Momentum(0.01, parameters=model.parameters())
+    loader = BatchLoader(MnistDataset("train", open_data(data)), 32, shuffle=False)
+    with watch(model) as seen:
+        for number, (images, labels) in enumerate(epoch_batches(loader, 0)):
+            if number == 20:
+                break
+            F.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            optimizer.clear_grad()
+    found = {(finding.step, finding.place, finding.kind) for finding in seen.findings}
+    assert (1, "fc", "exploding") in found
+    assert [kind for _, place, kind in found if place == "relu1" and kind.startswith("dead")]
+    (said,) = (f.message for f in seen.findings if f.kind == "exploding" and f.place == "fc")
+    assert "drawn too large: use Paddle's default initialisation" in said
+
+
+# ------------------------------------------------------------------ printing
+
+
+def test_prints_in_the_batches_that_are_named(model, images):
+    said = []
+    handle = print_at(model, shape=[0], content=[0, 3], start=0, say=said.append)
+    for _ in range(5):
+        model(images)
+    handle.remove()
+    model(images)
+    assert [text for text in said if text.startswith("batch")] == ["batch 0:", "batch 3:"]
+    assert sum("fc output: [6, 10]" in text for text in said) == 1
+    assert sum("conv1 kernel 0" in text for text in said) == 2
+
+
+def test_prints_count_on_in_a_training_that_goes_on(model, images):
+    said = []
+    print_at(model, shape=[401], content=[], start=400, say=said.append)
+    model.eval()
+    model(images)  # an evaluation does not count
+    model.train()
+    for _ in range(3):
+        model(images)
+    assert [text for text in said if text.startswith("batch")] == ["batch 401:"]
+
+
+def test_broken_pass_leaves_no_hook(model, images):
+    said = []
+    handle = print_at(model, shape=[0, 1], content=[], say=said.append)
+    with pytest.raises(Exception, match=r"."):
+        model(images[:, :, :3, :3])
+    said.clear()
+    model(images)
+    assert said.count("fc output: [6, 10]") == 1
+    handle.remove()
