@@ -210,7 +210,7 @@ def health(history: History) -> Optional[Figure]:
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
     grid[0, 0].set_ylim(0, 1)
-    grid[1, 0].set_ylim(bottom=0)
+    grid[1, 0].set_ylim(0, max(1, grid[1, 0].get_ylim()[1]))
     for axes in grid[1]:
         axes.set_xlabel("step")
     return figure
