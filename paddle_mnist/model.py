@@ -33,6 +33,12 @@ class MNIST(nn.Layer):
             self.max_pool2 = nn.MaxPool2D(kernel_size=2, stride=2)
             self.fc = nn.Linear(in_features=980, out_features=10)
 
+    def logits(self, inputs: paddle.Tensor) -> paddle.Tensor:
+        """The net itself: float32 [B, 1, 28, 28] -> [B, 10]."""
+        x = self.max_pool1(self.relu1(self.conv1(inputs)))
+        x = self.max_pool2(self.relu2(self.conv2(x)))
+        return self.fc(paddle.flatten(x, start_axis=1))
+
     def forward(
         self,
         inputs: paddle.Tensor,
@@ -48,9 +54,7 @@ class MNIST(nn.Layer):
         if check_shape or check_content:
             with printed(self, check_shape, check_content):
                 return self.forward(inputs, label)
-        x = self.max_pool1(self.relu1(self.conv1(inputs)))
-        x = self.max_pool2(self.relu2(self.conv2(x)))
-        logits = self.fc(paddle.flatten(x, start_axis=1))
+        logits = self.logits(inputs)
         if label is None:
             return logits
         return logits, paddle.metric.accuracy(input=logits, label=label)

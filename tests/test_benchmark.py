@@ -35,3 +35,13 @@ def test_table_is_written_into_the_readme(tool, real_data, tmp_path):
     text = (tmp_path / "README.md").read_text()
     assert text.startswith("a\n<!-- benchmark data -->\n| images ready") and "old" not in text
     assert text.endswith("<!-- end -->\nb\n")
+
+
+@pytest.mark.slow
+def test_watch_benchmark_gives_a_share_for_each_kind(tool):
+    report = json.loads(
+        tool("benchmark", "watch", "--data", "digits", "--rounds", 1, "--json").stdout
+    )
+    kinds = ("off", "removed again", "every 100 steps", "every step")
+    assert tuple(report["share"]) == kinds and report["share"]["off"] == 0
+    assert report["steps"] == 200 and report["step_seconds"] > 0

@@ -168,7 +168,9 @@ def watching(source: str, rounds: int) -> dict:
     for name, every in WATCHED.items():
         parts = build(config, data, None)
         if every:
-            watch(parts.model, every=every, tell=lambda finding: None)
+            handle = watch(parts.model, every=every, tell=lambda finding: None)
+        if name == "removed again":
+            handle.remove()
         steps[name] = (parts.model, parts.optimizer)
     for number in range(-20, 200 * rounds):
         images, labels = next(batches)
