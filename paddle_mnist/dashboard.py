@@ -47,7 +47,8 @@ def serve(runs: Sequence[str], host: str, port: int, language: str) -> None:
             server = make_server(host, port, app, fd=listening.fileno())
             for name in names:
                 log.info("showing %s", name)
-            log.info("dashboard: http://%s:%d/app/scalar (Ctrl-C stops it)", host, port)
+            shown = f"[{host}]" if ":" in host else host
+            log.info("dashboard: http://%s:%d/app/scalar (Ctrl-C stops it)", shown, port)
             if host not in LOOPBACK:
                 log.warning("%s is not loopback: whoever reaches this machine can read it", host)
             # In a thread of its own: raised in a request, a signal's error would be swallowed.

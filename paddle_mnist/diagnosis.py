@@ -2,9 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 # A layer's output is too large when its root mean square is above this. In the recipe `default` on
 # MNIST the largest is 7; drawn from U(-1, 1), the tutorial's weights give about 150 at once.
@@ -35,49 +37,37 @@ class Diagnosis:
     def __init__(self, tell: Callable[[Finding], None]):
         self.findings: list[Finding] = []
         self._tell = tell
-        self._said: set[tuple] = set()
-        self._dead: Counter = Counter()  # looks in a row, by layer and channel
+        self._said: set[object] = set()
+        self._dead: dict[str, np.ndarray] = {}  # looks in a row, by layer, of each channel
         self._no_gradient: Counter = Counter()  # looks in a row, by parameter
-        self._dead_in: tuple[Any, list[int]] = (None, [])  # the newest output, its dead channels
 
-    def output(
-        self,
-        step: int,
-        name: str,
-        layer: Any,
-        inputs: Sequence[Any],
-        output: Any,
-        size: float,
-        nonfinite: float,
-        dead: Sequence[int],
-    ) -> None:
-        """Judge one output: its root mean square, how much of it is not finite, dead channels."""
+    def size(self, step: int, name: str, layer: Any, size: float, nonfinite: int) -> None:
+        """Judge one output: its root mean square, how much of it is not finite."""
         if nonfinite:
             self._find(
                 *(step, name, "not finite"),
-                f"{nonfinite:.0f} of its outputs are NaN or infinite. What comes after it is lost "
+                f"{nonfinite} of its outputs are NaN or infinite. What comes after it is lost "
                 "too. Go back to the checkpoint before, and lower the learning rate.",
             )
         elif size > TOO_LARGE:
-            self._find(step, name, "exploding", _exploding(layer, size, output.shape[-1]))
-        # A layer that hands on zeros it was given (pooling, say) is not the one at fault.
-        before, inherited = self._dead_in
-        own = [c for c in dead if not (inputs and inputs[0] is before and c in inherited)]
-        self._dead_in = (output, list(dead))
-        for channel in range(output.shape[1] if output.ndim > 1 else 1):
-            key = (name, channel)
-            self._dead[key] = self._dead[key] + 1 if channel in own else 0
-        gone = [c for (n, c), looks in self._dead.items() if n == name and looks >= PATIENCE]
-        channels = output.shape[1] if output.ndim > 1 else 1
-        if len(gone) == channels:
-            self._find(step, name, "dead layer", _dead_layer(channels))
-        elif gone:
+            self._find(step, name, "exploding", _exploding(layer, size))
+
+    def channels(self, step: int, name: str, dead: np.ndarray) -> None:
+        """Judge one output's channels. dead: bool [C], those that this layer made all zero."""
+        looks = self._dead.get(name, np.zeros(len(dead), int))
+        if len(looks) != len(dead):
+            looks = np.zeros(len(dead), int)
+        self._dead[name] = looks = np.where(dead, looks + 1, 0)
+        gone = np.flatnonzero(looks >= PATIENCE)
+        if len(gone) == len(dead):
+            self._find(step, name, "dead layer", _dead_layer(len(dead)))
+        elif len(gone):
             self._find(
                 *(step, name, "dead channels"),
-                f"channel{'s' * (len(gone) > 1)} {', '.join(map(str, gone))} of {channels} gave "
+                f"channel{'s' * (len(gone) > 1)} {', '.join(map(str, gone))} of {len(dead)} gave "
                 f"nothing but zeros in {PATIENCE} batches that were looked at: no gradient reaches "
                 "their weights, so they will hardly come back. A few are common; many mean that "
-                "the learning rate is too high.",
+                "the learning rate, or the initial weights, are too large.",
             )
 
     def gradient(self, step: int, name: str, norm: float) -> None:
@@ -97,14 +87,16 @@ class Diagnosis:
             )
 
     def _find(self, step: int, place: str, kind: str, message: str) -> None:
-        if (place, kind) not in self._said:
-            self._said.add((place, kind))
+        # What is not finite goes on through the layers after: the first is named.
+        said = kind if kind == "not finite" else (place, kind)
+        if said not in self._said:
+            self._said.add(said)
             finding = Finding(step, place, kind, message)
             self.findings.append(finding)
             self._tell(finding)
 
 
-def _exploding(layer: Any, size: float, classes: int) -> str:
+def _exploding(layer: Any, size: float) -> str:
     said = (
         f"its outputs are of size {size:.0f} (root mean square); where a net trains well they stay "
         f"below {TOO_LARGE:.0f}."

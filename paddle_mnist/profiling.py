@@ -23,6 +23,9 @@ PARTS = ("reader", "forward", "backward", "optimizer", "logging", "saving")
 class Profiler(Protocol):
     """What the loop asks of a profile."""
 
+    def before_epoch(self) -> None:
+        """What was since the last step, evaluation say, is no part of a step."""
+
     def part(self, name: str) -> contextlib.AbstractContextManager:
         """Inside, the time is this part's (of `PARTS`)."""
 
@@ -32,6 +35,9 @@ class Profiler(Protocol):
 
 class NoProfile:
     """Nothing is measured."""
+
+    def before_epoch(self) -> None:
+        """Nothing to do."""
 
     def part(self, name: str) -> contextlib.AbstractContextManager:
         return contextlib.nullcontext()
@@ -63,6 +69,13 @@ class Profile:
         self._tracer = None
         self._event = None
         self._began = self._left = time.perf_counter()
+
+    def before_epoch(self) -> None:
+        now = time.perf_counter()
+        self._began += now - self._left
+        self._left = now
+        self._end_event()
+        self._begin_event("reader")
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:

@@ -58,8 +58,9 @@ def introduce(board: VisualDLWriter, config: TrainConfig, dataset: MnistDataset,
     """What the dashboard shows of a training before it begins. dataset: what is trained on."""
     board.text("configuration", config.as_yaml())
     board.text("environment", environment(device))
-    images, _ = dataset.batch(np.arange(min(SHOWN, len(dataset))))
-    board.images("inputs", _grey(images[:, 0]))
+    if "images" in board.pages:
+        images, _ = dataset.batch(np.arange(min(SHOWN, len(dataset))))
+        board.images("inputs", _grey(images[:, 0]))
 
 
 def conclude(
@@ -82,8 +83,9 @@ def conclude(
         drawn = draw(model, dataset, found, history)
         figures.save(drawn, folder)
         board.figures(drawn, step)
-    worst = figures.worst(found.labels, found.probabilities)
-    board.images("mistakes", _grey(dataset.batch(worst)[0][:, 0]))
+    if "images" in board.pages:
+        worst = figures.worst(found.labels, found.probabilities)
+        board.images("mistakes", _grey(dataset.batch(worst)[0][:, 0]))
     board.curves(found.labels, found.probabilities, step)
     if "embeddings" in board.pages:
         images, labels = dataset.batch(np.arange(min(EMBEDDED, len(dataset))))
@@ -127,14 +129,15 @@ def draw_runs(
     """Draw the figures of each run, and all of them over one another if there are several.
 
     output: the folder; by default each run's own, and the first one's for the comparison. With
-    several runs each has a folder in it, by its name. only: these files alone, as `curves.png`.
-    Gives the folders and files that were written.
+    several runs each has a folder in it, by its path from where they part. only: these files
+    alone, as `curves.png`. Gives the folders and files that were written.
     Raises DataError for a folder that is no run, and what `score_checkpoint` raises.
     """
     histories, written = {}, []
     for name in only:
         if name not in FILES:
             raise ConfigError(unknown_name("--only", name, FILES))
+    common = os.path.commonpath([path.resolve().parent for path in runs])
     for path in runs:
         run = RunDirectory(path)
         histories[str(path)] = read_history(run.metrics)
@@ -145,7 +148,8 @@ def draw_runs(
         scored = score_checkpoint(weights, device=device, limit=limit)
         folder = run.figures
         if output:
-            folder = Path(output, path.name) if len(runs) > 1 else Path(output)
+            near = os.path.relpath(path.resolve(), common) if len(runs) > 1 else "."
+            folder = Path(output, near)
         drawn = draw(scored.model, scored.dataset, scored.found, histories[str(path)])
         figures.save(drawn, folder, only)
         written.append(folder)

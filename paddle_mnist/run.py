@@ -147,6 +147,8 @@ def _train_in(
     if result:
         _say(result, run, config)
         log.info("this run is finished; to train anew: --fresh, or another --output")
+        if config.figures and not run.figures.exists():
+            log.info("its figures are not there; tools/plot.py %s draws them", run.path)
         return result
 
     if checkpoint:
@@ -170,34 +172,36 @@ def _train_in(
         run.new_visualdl_folder() if config.visualdl else run.visualdl,
         *(config.visualdl, config.watch or config.log_every),
     )
-    with contextlib.closing(_writers(config, parts, run, board)) as writer:
+    with contextlib.closing(board):
         introduce(board, config, parts.loader.dataset, device)
-        state = _train(config, parts, run, state, evaluator, own and own.state, writer, board)
+        with contextlib.closing(_writers(config, parts, run)) as files:
+            writer = ManyWriters([files, board])
+            state = _train(config, parts, run, state, evaluator, own and own.state, writer, board)
         name = _use_final_weights(config, parts, run, state)
         scores, found = _scores(config, parts, data, state, evaluator)
-        with signals.interruptible():
+        result = Result(
+            dataset=data.new.name,
+            **scores,
+            epochs=state.epoch,
+            steps=state.step,
+            params=sum(parameter.size for parameter in parts.model.parameters()),
+            seed=config.seed,
+            world_size=1,
+            device=device,
+            train_seconds=round(state.train_seconds, 3),
+            data_seconds=round(data_seconds, 3),
+            samples_per_second=round(state.samples / state.train_seconds, 1),
+            checkpoint=name,
+            **versions(),
+        )
+        run.write_result({key: v for key, v in asdict(result).items() if v is not None})
+        _say(result, run, config)
+        with signals.interruptible():  # a result is not lost with its pictures
             conclude(
                 *(board, run.figures if config.figures else None, config, parts.model),
                 *(data.datasets("eval", config.eval_limit)["valid"], found),
                 *(read_history(run.metrics), scores, state.step),
             )
-    result = Result(
-        dataset=data.new.name,
-        **scores,
-        epochs=state.epoch,
-        steps=state.step,
-        params=sum(parameter.size for parameter in parts.model.parameters()),
-        seed=config.seed,
-        world_size=1,
-        device=device,
-        train_seconds=round(state.train_seconds, 3),
-        data_seconds=round(data_seconds, 3),
-        samples_per_second=round(state.samples / state.train_seconds, 1),
-        checkpoint=name,
-        **versions(),
-    )
-    run.write_result({key: v for key, v in asdict(result).items() if v is not None})
-    _say(result, run, config)
     return result
 
 
@@ -243,15 +247,12 @@ def _train(
         return trainer.train(parts.loader, state.epoch, config.epochs)
 
 
-def _writers(
-    config: TrainConfig, parts: Parts, run: RunDirectory, board: VisualDLWriter
-) -> ManyWriters:
+def _writers(config: TrainConfig, parts: Parts, run: RunDirectory) -> ManyWriters:
     return ManyWriters(
         [
             LogWriter(config.epochs, len(parts.loader)),
             JsonlWriter(run.metrics),
             BarWriter(len(parts.loader) * config.epochs),
-            board,
         ]
     )
 

@@ -134,13 +134,14 @@ class Trainer:
             self._watch(datasets, epoch, epoch + 1)
         self.model.train()
         self.state.epoch, self.state.position = epoch, start
+        self.profile.before_epoch()
         for batch in self.progress.timed(epoch_batches(datasets, epoch, start)):
             self.reseed(self.state.step)
             self.train_step(batch)
             with self.profile.part("logging"):
-                self.progress.after_step(self.state)
                 for observer in self.observers:
                     observer.after_step(self.view())
+                self.progress.after_step(self.state)
             with self.profile.part("saving"):
                 checkpointer.after_step(self.state, self.model, self.optimizer)
             self.profile.after_step()

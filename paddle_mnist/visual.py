@@ -75,6 +75,7 @@ class VisualDLWriter(Observer):
         self.failure: Optional[OutputError] = None
         self._files: dict[str, Any] = {}
         self._threads: list[threading.Thread] = []
+        self._errors: list[OSError] = []  # of those threads
         if pages:
             self._file("train")  # at once: a folder that cannot be written is said before training
 
@@ -88,7 +89,7 @@ class VisualDLWriter(Observer):
 
     @_page("histograms")
     def after_step(self, view: View) -> None:
-        if view.step % self.every:
+        if view.step % self.every and view.step != 1:
             return
         for name in view.parameters:
             values = {"weights": view.parameter(name), "gradients": view.gradient(name)}
@@ -191,14 +192,32 @@ class VisualDLWriter(Observer):
         with writing(self.folder):
             for file in self._files.values():
                 file.close()
+        self._check(closed=True)  # what was still to be written is, or is not
 
-    def _check(self) -> None:
-        # VisualDL writes in threads that an error ends; values would then wait for them for ever.
-        if not all(thread.is_alive() for thread in self._threads):
+    def _check(self, closed: bool = False) -> None:
+        if self._errors or not (closed or all(thread.is_alive() for thread in self._threads)):
+            reason = f" ({self._errors[0].strerror})" if self._errors else ""
             raise OutputError(
-                f"{self.folder}: VisualDL can no longer write there; free space, or switch it "
-                "off with --visualdl false, and run the same command again"
+                f"{self.folder}: VisualDL can no longer write there{reason}; free space, or switch "
+                "it off with --visualdl false, and run the same command again"
             )
+
+    def _tell_errors(self, file) -> None:
+        """Have a file of VisualDL keep the errors of its writing, which happens in a thread.
+
+        It prints them and goes on, with a torn file; one that raises them retires this.
+        """
+        records = file._get_file_writer()._async_writer._record_writer
+        write = records.write
+
+        def kept(data) -> None:
+            try:
+                write(data)
+            except OSError as error:
+                self._errors.append(error)
+                raise
+
+        records.write = kept
 
     def _file(self, split: str):
         if split not in self._files:
@@ -209,6 +228,7 @@ class VisualDLWriter(Observer):
             with writing(folder):
                 # No display name: VisualDL mixes up runs that have the same one.
                 self._files[split] = LogWriter(logdir=str(folder), flush_secs=5)
+                self._tell_errors(self._files[split])
                 # The file is opened, and its thread started, by the first value.
                 self._files[split].add_text("about", f"written by paddle_mnist: {split}", 0)
             self._threads += [t for t in threading.enumerate() if t not in before]

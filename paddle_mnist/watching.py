@@ -28,7 +28,12 @@ def _hooked(layers: Mapping[str, nn.Layer], look: Look) -> Iterator[None]:
     """While this is open, `look(name, layer, inputs, output)` follows each layer's forward."""
 
     def hook(name):
-        return lambda layer, inputs, output: look(name, layer, inputs, _tensor(output))
+        def follow(layer, inputs, output):
+            tensor = _tensor(output)
+            if tensor is not None and tensor.size:
+                look(name, layer, inputs, tensor)
+
+        return follow
 
     handles = [layer.register_forward_post_hook(hook(name)) for name, layer in layers.items()]
     try:
@@ -38,9 +43,13 @@ def _hooked(layers: Mapping[str, nn.Layer], look: Look) -> Iterator[None]:
             handle.remove()
 
 
-def _tensor(output: Any) -> paddle.Tensor:
-    """The output, or the first of several."""
-    return output[0] if isinstance(output, (tuple, list)) else output
+def _tensor(output: Any) -> Optional[paddle.Tensor]:
+    """The output, or the first tensor of several; None where there is none."""
+    if isinstance(output, paddle.Tensor):
+        return output
+    several = output.values() if isinstance(output, dict) else output
+    found = map(_tensor, several) if isinstance(output, (tuple, list, dict)) else ()
+    return next((tensor for tensor in found if tensor is not None), None)
 
 
 def _leaves(model: nn.Layer) -> dict[str, nn.Layer]:
@@ -217,14 +226,13 @@ class Watch(Observer):
 
     @property
     def values(self) -> Mapping[str, float]:
-        """The figures of the newest pass that was looked at, by tag."""
-        self._complete()
-        return dict(self._values)
+        """The figures of the newest pass that was looked at, by tag, as far as they are known."""
+        found = {**self._values, **dict(self._figures_of_parameters())}
+        return {tag: value for tag, value in found.items() if math.isfinite(value)}
 
     @property
     def findings(self) -> list[Finding]:
-        """What was found wrong so far, in order."""
-        self._complete()
+        """What was found wrong so far, in order; in gradients, up to the step before."""
         return list(self._diagnosis.findings)
 
     def remove(self) -> None:
@@ -239,7 +247,7 @@ class Watch(Observer):
         self.remove()
 
     def after_step(self, view: View) -> None:
-        if self._looked == view.step:
+        if self._looked is not None:
             self._complete()
             if self._writer:
                 self._writer.write(view.state, self._values)
@@ -276,44 +284,59 @@ class Watch(Observer):
         """Figures of one output. NumPy's, which on a CPU are much quicker than Paddle's."""
         self.shapes[name], self.dtypes[name] = list(output.shape), str(output.dtype)
         values = output.detach().astype("float32").numpy()
-        found = {
-            "mean": float(values.mean()),
-            "std": float(values.std()),
-            "min": float(values.min()),
-            "max": float(values.max()),
-            "zeros": 1 - np.count_nonzero(values) / values.size,
-        }
+        with np.errstate(all="ignore"):  # what is not finite is told below
+            found = {
+                "mean": float(values.mean()),
+                "std": float(values.std()),
+                "min": float(values.min()),
+                "max": float(values.max()),
+                "zeros": 1 - np.count_nonzero(values) / values.size,
+            }
         size, nonfinite = math.hypot(found["mean"], found["std"]), 0
         if not math.isfinite(found["min"] + found["max"]):  # a NaN is both, wherever it is
             nonfinite, found = int(values.size - np.isfinite(values).sum()), {}
-        others = tuple(axis for axis in range(values.ndim) if axis != 1)
-        alive = values.any(axis=others) if values.ndim > 1 else values.any(keepdims=True)
-        dead = np.flatnonzero(~alive).tolist()
-        found |= {"nonfinite": nonfinite, "dead": len(dead)}
+        dead = _zero_channels(values)
+        found |= {"nonfinite": nonfinite, "dead": int(dead.sum())}
         self._values |= {f"watch/{name}/{what}": value for what, value in found.items()}
-        self._diagnosis.output(number, name, layer, inputs, output, size, nonfinite, dead)
+        self._diagnosis.size(number, name, layer, size, nonfinite)
+        # Only a layer that hands channels on one by one, such as a ReLU, can be what killed one,
+        # and not one that was zero before (in pooling after it, or at the border of images).
+        given = _tensor(inputs)
+        if given is not None and not layer.parameters() and given.shape[1:2] == output.shape[1:2]:
+            own = dead & ~_zero_channels(given.detach().astype("float32").numpy())
+            self._diagnosis.channels(number, name, own)
 
     def _complete(self) -> None:
-        """What is known once the step that was looked at is done: norms, changes, findings."""
+        """The step that was looked at is done, or nothing more will come of it."""
         if self._looked is None:
             return
         number, self._looked = self._looked, None
+        self._values = self.values
         for hook in self._hooks:
             hook.remove()
-        with paddle.no_grad():
-            for name, before in self._before.items():
-                size = _norm(before).item()
-                change = _norm(self._parameters[name] - before).item()
-                self._values[f"watch/{name}/norm"] = size
-                if change:  # else the step is not done yet, or there is none
-                    self._values[f"watch/{name}/update_ratio"] = change / size if size else math.inf
-            for name, norm in self._gradients.items():
-                self._values[f"watch/{name}/gradient_norm"] = norm.item()
-                self._diagnosis.gradient(number, name, norm.item())
-        self._values = {tag: value for tag, value in self._values.items() if math.isfinite(value)}
+        for name, norm in self._gradients.items():
+            self._diagnosis.gradient(number, name, norm.item())
         self._before, self._gradients, self._hooks = {}, {}, []
 
+    def _figures_of_parameters(self) -> Iterator[tuple[str, float]]:
+        """Of the step that was looked at, as far as it has come."""
+        for name, before in self._before.items():
+            size = _norm(before).item()
+            change = _norm(self._parameters[name] - before).item()
+            yield f"watch/{name}/norm", size
+            if change and size:  # else the step is not done yet, or there is none
+                yield f"watch/{name}/update_ratio", change / size
+        for name, norm in self._gradients.items():
+            yield f"watch/{name}/gradient_norm", norm.item()
 
+
+def _zero_channels(values: np.ndarray) -> np.ndarray:
+    """Whether each channel, of the second axis, is all zero: bool [C]."""
+    others = tuple(axis for axis in range(values.ndim) if axis != 1)
+    return ~(values.any(axis=others) if values.ndim > 1 else values.any(keepdims=True))
+
+
+@paddle.no_grad()
 def _norm(tensor: paddle.Tensor) -> paddle.Tensor:
     return paddle.sqrt((tensor.detach().astype("float32") ** 2).sum())
 

@@ -56,6 +56,7 @@ def served(folder, *arguments):
         stderr=log,  # VisualDL writes many lines; a pipe that nobody reads would stop it
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         lines = []

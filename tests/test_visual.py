@@ -1,15 +1,20 @@
 """What is written for VisualDL's dashboard, read back with its own reader."""
 
 import logging
+import subprocess
+import sys
 
 import numpy as np
+import paddle
 import pytest
 from matplotlib.figure import Figure
+from paddle.nn import functional as F
 from visualdl import LogReader
 
+from paddle_mnist import MNIST
 from paddle_mnist.config import PAGES
 from paddle_mnist.errors import OutputError
-from paddle_mnist.state import TrainState
+from paddle_mnist.state import TrainState, View
 from paddle_mnist.visual import VisualDLWriter
 
 VALUES = {"train/loss": 0.0412, "train/lr": 0.00731, "watch/fc/mean": 0.5, "speed/ips": 2277.4}
@@ -105,6 +110,41 @@ def test_without_pages_nothing_is_touched(tmp_path):
     board.write(STATE, VALUES)
     board.close()
     assert not list(tmp_path.iterdir())
+
+
+def test_histograms_of_weights_and_gradients(board):
+    model = MNIST()
+    F.cross_entropy(model(paddle.rand([4, 1, 28, 28])), paddle.zeros([4, 1], "int64")).backward()
+    for step in (1, 50, 100):
+        board.after_step(View(TrainState(step=step), None, {}, model))
+    reader = read(board)
+    names = [name for name, _ in model.named_parameters()]
+    kinds = ("weights", "gradients")
+    assert set(reader.get_tags()["histogram"]) == {f"{k}/{n}" for k in kinds for n in names}
+    assert [r.id for r in reader.get_data("histogram", "weights/fc.weight")] == [1, 100]
+
+
+def test_disk_that_takes_no_more_is_noticed(tmp_path):
+    """VisualDL itself prints that, and goes on with a torn file. Files may grow to 2,000 bytes."""
+    program = f"""
+import logging, resource, sys
+from pathlib import Path
+from paddle_mnist.errors import OutputError
+from paddle_mnist.state import TrainState
+from paddle_mnist.visual import VisualDLWriter
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+logging.basicConfig()
+board = VisualDLWriter(Path({str(tmp_path / "001")!r}), ["scalars"])
+try:
+    for step in range(500):
+        board.write(TrainState(position=1, step=step), {{"train/loss": 1.0}})
+    board.close()
+except OutputError as error:
+    sys.exit(f"said: {{error}}")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "said: " in done.stderr and "can no longer write there (File too large)" in done.stderr
+    assert done.stderr.count("no more VisualDL in this start, training goes on") == 1
 
 
 def test_that_can_no_longer_write_says_so_instead_of_waiting_for_ever(board, caplog):

@@ -92,6 +92,19 @@ def test_figures_of_parameters_and_gradients_are_those_of_numpy(model, images):
             assert values[f"watch/{name}/update_ratio"] == expected
 
 
+def test_figures_may_be_read_while_the_step_is_on_its_way(model, images):
+    optimizer, known = sgd(model), []
+    with watch(model, layers=["fc"]) as seen:
+        loss = F.cross_entropy(model(images), LABELS)
+        known.append({tag.rpartition("/")[2] for tag in seen.values})
+        loss.backward()
+        known.append({tag.rpartition("/")[2] for tag in seen.values})
+        optimizer.step()
+        known.append({tag.rpartition("/")[2] for tag in seen.values})
+    assert known[0] >= {"mean", "norm"} and not known[0] & {"gradient_norm", "update_ratio"}
+    assert known[1] - known[0] == {"gradient_norm"} and known[2] - known[1] == {"update_ratio"}
+
+
 def test_looks_change_no_bit_of_a_training_and_leave_nothing(model, images):
     paddle.seed(3)
     other = MNIST()
@@ -236,8 +249,9 @@ def test_exploding_layer_is_told_its_weights_are_too_large(model, images):
     assert "Its weights are too large" in told[0].message and "0.045" in told[0].message
 
 
-def test_what_is_not_finite_is_named_at_its_first_layer(model, images):
-    model.conv2.weight.set_value(model.conv2.weight * float("nan"))
+@pytest.mark.parametrize("kind", ["nan", "inf"])
+def test_what_is_not_finite_is_named_at_its_first_layer(model, images, kind):
+    model.conv2.weight.set_value(model.conv2.weight * float(kind))
     found, _ = findings(model, images, 1)
     assert found[0] == (1, "conv2", "not finite")
     with watch(model) as seen:
@@ -278,6 +292,66 @@ def test_collapse_of_the_tutorials_part_three_is_diagnosed_in_twenty_steps(sourc
     assert [kind for _, place, kind in found if place == "relu1" and kind.startswith("dead")]
     (said,) = (f.message for f in seen.findings if f.kind == "exploding" and f.place == "fc")
     assert "drawn too large: use Paddle's default initialisation" in said
+
+
+def test_what_is_no_channel_is_not_called_dead(caplog):
+    """Pixels at the border of images are always zero; one dead channel is not 49 features."""
+
+    class Net(nn.Layer):
+        def __init__(self, *layers):
+            super().__init__()
+            self.layers = nn.Sequential(*layers)
+
+        def forward(self, x):
+            return self.layers(x)
+
+    border = paddle.zeros([6, 1, 28, 28])
+    border[:, :, 8:20, 8:20] = 1.0
+    convolution = nn.Conv2D(1, 4, 3)
+    convolution.bias.set_value(paddle.to_tensor([-50.0, 0.0, 0.0, 0.0]))
+    nets = (
+        Net(nn.Flatten(), nn.Dropout(0.5), nn.Linear(784, 10)),
+        Net(convolution, nn.ReLU(), nn.Flatten(), nn.Linear(4 * 26 * 26, 10)),
+    )
+    said = []
+    for net in nets:
+        with watch(net) as seen:
+            for _ in range(PATIENCE):
+                net(border)
+        said.append([(finding.place, finding.kind) for finding in seen.findings])
+    assert said == [[], [("layers.1", "dead channels")]]
+
+
+def test_layers_that_give_no_tensor_or_one_number_are_no_crash(images):
+    class Odd(nn.Layer):
+        def __init__(self, give):
+            super().__init__()
+            self.give = give
+
+        def forward(self, x):
+            return self.give(x)
+
+    gives = {
+        "nothing": lambda x: None,
+        "empty": lambda x: x[:0],
+        "number": lambda x: 1000 * x.sum(),
+        "mapping": lambda x: {"a": [(x, x)]},
+        "text": lambda x: "text",
+    }
+
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            for name, give in gives.items():
+                self.add_sublayer(name, Odd(give))
+
+        def forward(self, x):
+            return [layer(x) for layer in self.children()]
+
+    with watch(Net()) as seen:
+        seen._model(images)
+    assert set(seen.shapes) == {"number", "mapping"} and seen.shapes["number"] == []
+    assert [(finding.place, finding.kind) for finding in seen.findings] == [("number", "exploding")]
 
 
 # ------------------------------------------------------------------ printing
