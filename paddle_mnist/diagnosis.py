@@ -11,7 +11,8 @@ import numpy as np
 # A layer's output is too large when its root mean square is above this. In the recipe `default` on
 # MNIST the largest is 7; drawn from U(-1, 1), the tutorial's weights give about 150 at once.
 TOO_LARGE = 50.0
-# Looks in a row at which a channel gives only zeros, or a gradient is zero, until that is said.
+# Looks in a row at which a channel gives only zeros, or a gradient is zero, until that is said;
+# with batches of 32, 160 images then agree.
 PATIENCE = 5
 
 
@@ -34,9 +35,9 @@ class Finding:
 class Diagnosis:
     """Collects findings, each kind at each place once, and tells them."""
 
-    def __init__(self, tell: Callable[[Finding], None]):
+    def __init__(self, tell: Callable[[Finding], None], patience: int = PATIENCE):
         self.findings: list[Finding] = []
-        self._tell = tell
+        self._tell, self._patience = tell, patience
         self._said: set[object] = set()
         self._dead: dict[str, np.ndarray] = {}  # looks in a row, by layer, of each channel
         self._no_gradient: Counter = Counter()  # looks in a row, by parameter
@@ -58,16 +59,16 @@ class Diagnosis:
         if len(looks) != len(dead):
             looks = np.zeros(len(dead), int)
         self._dead[name] = looks = np.where(dead, looks + 1, 0)
-        gone = np.flatnonzero(looks >= PATIENCE)
+        gone = np.flatnonzero(looks >= self._patience)
         if len(gone) == len(dead):
-            self._find(step, name, "dead layer", _dead_layer(len(dead)))
+            self._find(step, name, "dead layer", _dead_layer(len(dead), self._patience))
         elif len(gone):
             self._find(
                 *(step, name, "dead channels"),
                 f"channel{'s' * (len(gone) > 1)} {', '.join(map(str, gone))} of {len(dead)} gave "
-                f"nothing but zeros in {PATIENCE} batches that were looked at: no gradient reaches "
-                "their weights, so they will hardly come back. A few are common; many mean that "
-                "the learning rate, or the initial weights, are too large.",
+                f"nothing but zeros in {self._patience} batches that were looked at: no gradient "
+                "reaches their weights, so they will hardly come back. A few are common; many mean "
+                "that the learning rate, or the initial weights, are too large.",
             )
 
     def gradient(self, step: int, name: str, norm: float) -> None:
@@ -79,11 +80,11 @@ class Diagnosis:
                 "to the checkpoint before, and lower the learning rate.",
             )
         self._no_gradient[name] = self._no_gradient[name] + 1 if norm == 0 else 0
-        if self._no_gradient[name] == PATIENCE:
+        if self._no_gradient[name] == self._patience:
             self._find(
                 *(step, name, "no gradient"),
-                f"its gradient was exactly zero in {PATIENCE} batches that were looked at: it "
-                "learns nothing any more. A layer after it gives only zeros, or does not use it.",
+                f"its gradient was exactly zero in {self._patience} batches that were looked at: "
+                "it learns nothing any more. A layer after it gives only zeros.",
             )
 
     def _find(self, step: int, place: str, kind: str, message: str) -> None:
@@ -118,9 +119,9 @@ def _exploding(layer: Any, size: float) -> str:
     )
 
 
-def _dead_layer(channels: int) -> str:
+def _dead_layer(channels: int, patience: int) -> str:
     return (
-        f"all of its {channels} channels gave nothing but zeros in {PATIENCE} batches that were "
+        f"all of its {channels} channels gave nothing but zeros in {patience} batches that were "
         "looked at. Every image now looks the same to the layers after it, so the net can only "
         "guess (with ten classes: accuracy 10 %, loss ln 10 = 2.30), and no gradient gets back "
         "through it, so training on will not mend it. Start anew, with smaller initial weights or "

@@ -123,7 +123,7 @@ class View:
     """What an observer may look at: where a training stands, its figures, its net. Read-only.
 
     step: steps done. loss: the newest step's mean loss, in nats; None before any. metrics: the
-    newest value of every tag that was written so far.
+    newest value of every tag of the log: the line of this very step is written after this.
     """
 
     def __init__(self, state: TrainState, loss: Any, metrics: Mapping[str, float], model: Any):

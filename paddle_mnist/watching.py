@@ -12,7 +12,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.config import unknown_name
-from paddle_mnist.diagnosis import Diagnosis, Finding
+from paddle_mnist.diagnosis import PATIENCE, Diagnosis, Finding
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.state import Observer, View, Writer
 
@@ -189,6 +189,7 @@ class Watch(Observer):
         tell: Callable[[Finding], None] = lambda finding: log.warning("%s", finding),
         train_only: bool = False,
         start: int = 0,
+        patience: int = PATIENCE,
     ):
         """Look at the first pass and every `every`-th, of training and of evaluation alike.
 
@@ -198,6 +199,7 @@ class Watch(Observer):
         tell: called with each finding; by default it is logged.
         train_only: leave evaluations alone.
         start: steps that were trained before, in a training that goes on.
+        patience: looks in a row at which something is zero until it is called dead.
         Raises ConfigError for a name that is none.
         """
         self.what, self.every, self.train_only = set(what), every, train_only
@@ -212,7 +214,7 @@ class Watch(Observer):
             if name.rpartition(".")[0] in self._layers
         }
         self._writer = writer
-        self._diagnosis = Diagnosis(tell)
+        self._diagnosis = Diagnosis(tell, patience)
         self.shapes: dict[str, list[int]] = {}
         self.dtypes: dict[str, str] = {}
         self._values: dict[str, float] = {}

@@ -232,6 +232,12 @@ def test_dead_channels_are_named_where_they_die_and_once(model, images):
     assert "channels 1, 2 of 20" in told[0].message
 
 
+def test_patience_is_how_many_looks_it_takes(model, images):
+    model.conv1.bias.set_value(paddle.to_tensor([-100.0] + [0.0] * 19))
+    assert findings(model, images, 4, patience=2)[0] == [(2, "relu1", "dead channels")]
+    assert findings(model, images, 4, patience=5)[0] == []
+
+
 def test_dead_layer_and_the_gradients_it_stops(model, images):
     model.conv2.bias.set_value(paddle.full([20], -30.0))
     found, told = findings(model, images)
