@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -112,6 +113,38 @@ def test_batch_that_does_not_come_is_refused(tool, tiny, option, tmp_path):
     done = tool("train", *small, "--output", tmp_path / "run", option, "10", expect=2)
     assert "names batch 10, but this training has 10, counted from 0" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+# ------------------------------------------------------------------ a result outlives its pictures
+
+PLAIN = ["--recipe", "default", "--epochs", "1", "--batch_size", "32", "--visualdl", "false"]
+
+
+def test_pictures_that_cannot_be_written_cost_no_result(tool, tiny, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/figures").write_text("in the way")
+    done = tool("train", *PLAIN, "--data", tiny, "--output", "run", expect=7)
+    assert "eval accuracy" in done.stdout and done.stderr.count("\n") == 1
+    assert json.loads((tmp_path / "run/result.json").read_text())["steps"] == 10
+
+
+def test_signal_while_drawing_costs_no_result(tool, tiny, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-u", ROOT / "tools/train.py", *PLAIN, "--data", tiny, "--output", "run"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stdout:
+        if line.startswith("eval accuracy"):
+            process.send_signal(signal.SIGTERM)
+    assert process.wait() == 143
+    again = tool("train", *PLAIN, "--data", tiny, "--output", "run").stdout
+    assert "this run is finished" in again
+    if not (tmp_path / "run/figures").exists():
+        assert "its figures are not there; tools/plot.py run draws them" in again
+    tool("plot", "run")
+    assert drawn(tmp_path / "run/figures") == set(FIGURES)
 
 
 # ------------------------------------------------------------------ drawn again, and compared
