@@ -38,7 +38,9 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             usage="%(prog)s [options]",
             allow_abbrev=False,
-            formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=36),
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
+                prog, max_help_position=36
+            ),
             **kwargs,
         )
 

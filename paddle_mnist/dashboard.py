@@ -1,4 +1,7 @@
-"""Serve VisualDL's dashboard of some runs."""
+"""Serve VisualDL's dashboard of some runs, with the ways round its server's faults.
+
+They are those of version 2.5.3; what retires each stands beside it.
+"""
 
 import logging
 import os
@@ -33,15 +36,17 @@ def serve(runs: Sequence[str], host: str, port: int, language: str) -> None:
     common = Path(os.path.commonpath([folder.resolve().parent.parent for folder in folders]))
     names = [str(folder.resolve().relative_to(common)) for folder in folders]
     # The language is given because the pages fail for browsers that ask for neither English nor
-    # Chinese; telemetry is off, for it is nobody's business. The pages that install packages when
-    # they are opened are not among the default ones.
+    # Chinese (retired by pages that fall back to one); telemetry is off, for it is nobody's
+    # business (by one that is off unasked).
     options = {"host": host, "port": port, "language": language, "telemetry": False}
     before, here = signal.getsignal(signal.SIGINT), Path.cwd()
     with _listening(host, port) as listening:
         try:
             os.chdir(common)
             app = create_app(ParseArgs(logdir=names, **options))
-            signal.signal(signal.SIGINT, before)  # it makes Ctrl-C end the process there and then
+            # It makes Ctrl-C end the process there and then; an app that leaves it alone retires
+            # this.
+            signal.signal(signal.SIGINT, before)
             logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
             port = listening.getsockname()[1]
             server = make_server(host, port, app, fd=listening.fileno())

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
@@ -20,7 +20,7 @@ PATIENCE = 5
 class Finding:
     """Something wrong, first seen at a step, in a layer or parameter.
 
-    kind: "not finite", "exploding", "dead channels", "dead layer" or "no gradient".
+    kind: "not finite", "exploding", "dead channels", "dead layer", "same answer" or "no gradient".
     """
 
     step: int
@@ -33,17 +33,26 @@ class Finding:
 
 
 class Diagnosis:
-    """Collects findings, each kind at each place once, and tells them."""
+    """Collects findings, each kind at each place once, and tells them.
+
+    Dead channels are told again when they have become twice as many.
+    """
 
     def __init__(self, tell: Callable[[Finding], None], patience: int = PATIENCE):
         self.findings: list[Finding] = []
         self._tell, self._patience = tell, patience
         self._said: set[object] = set()
-        self._dead: dict[str, np.ndarray] = {}  # looks in a row, by layer, of each channel
+        # looks in a row, of each channel, by layer, and whether in training
+        self._dead: dict[tuple[str, bool], np.ndarray] = {}
         self._no_gradient: Counter = Counter()  # looks in a row, by parameter
 
-    def size(self, step: int, name: str, layer: Any, size: float, nonfinite: int) -> None:
-        """Judge one output: its root mean square, how much of it is not finite."""
+    def size(
+        self, step: int, name: str, layer: Any, size: float, nonfinite: int, given: Optional[Any]
+    ) -> None:
+        """Judge one output: its root mean square, how much of it is not finite.
+
+        given: the layer's input, a tensor.
+        """
         if nonfinite:
             self._find(
                 *(step, name, "not finite"),
@@ -51,14 +60,14 @@ class Diagnosis:
                 "too. Go back to the checkpoint before, and lower the learning rate.",
             )
         elif size > TOO_LARGE:
-            self._find(step, name, "exploding", _exploding(layer, size))
+            self._find(step, name, "exploding", _exploding(layer, size, given))
 
-    def channels(self, step: int, name: str, dead: np.ndarray) -> None:
+    def channels(self, step: int, name: str, dead: np.ndarray, training: bool) -> None:
         """Judge one output's channels. dead: bool [C], those that this layer made all zero."""
-        looks = self._dead.get(name, np.zeros(len(dead), int))
+        looks = self._dead.get((name, training), np.zeros(len(dead), int))
         if len(looks) != len(dead):
             looks = np.zeros(len(dead), int)
-        self._dead[name] = looks = np.where(dead, looks + 1, 0)
+        self._dead[name, training] = looks = np.where(dead, looks + 1, 0)
         gone = np.flatnonzero(looks >= self._patience)
         if len(gone) == len(dead):
             self._find(step, name, "dead layer", _dead_layer(len(dead), self._patience))
@@ -69,6 +78,23 @@ class Diagnosis:
                 f"nothing but zeros in {self._patience} batches that were looked at: no gradient "
                 "reaches their weights, so they will hardly come back. A few are common; many mean "
                 "that the learning rate, or the initial weights, are too large.",
+                again=len(gone).bit_length(),
+            )
+
+    def answers(self, step: int, images: np.ndarray, answers: np.ndarray) -> None:
+        """Judge the net's answers to a batch. images: [B, ...]; answers: [B, C]."""
+        if len(images) != len(answers) or len(images) < 2 or not np.isfinite(answers).all():
+            return
+        if (
+            np.ptp(answers, axis=0).max() <= 1e-6 * abs(answers).max()
+            and np.ptp(images, axis=0).any()
+        ):
+            self._find(
+                *(step, "the net", "same answer"),
+                f"the {len(answers)} images of this batch differ, but all got the same answer: "
+                "nothing of them gets through to the last layer. Look for the first layer that "
+                "gives only zeros; start anew, with smaller initial weights or a lower learning "
+                "rate.",
             )
 
     def gradient(self, step: int, name: str, norm: float) -> None:
@@ -87,9 +113,10 @@ class Diagnosis:
                 "it learns nothing any more. A layer after it gives only zeros.",
             )
 
-    def _find(self, step: int, place: str, kind: str, message: str) -> None:
+    def _find(self, step: int, place: str, kind: str, message: str, again: int = 0) -> None:
+        """again: with another one the same is told once more."""
         # What is not finite goes on through the layers after: the first is named.
-        said = kind if kind == "not finite" else (place, kind)
+        said = kind if kind == "not finite" else (place, kind, again)
         if said not in self._said:
             self._said.add(said)
             finding = Finding(step, place, kind, message)
@@ -97,7 +124,7 @@ class Diagnosis:
             self._tell(finding)
 
 
-def _exploding(layer: Any, size: float) -> str:
+def _exploding(layer: Any, size: float, given: Optional[Any]) -> str:
     said = (
         f"its outputs are of size {size:.0f} (root mean square); where a net trains well they stay "
         f"below {TOO_LARGE:.0f}."
@@ -109,14 +136,23 @@ def _exploding(layer: Any, size: float) -> str:
     # signals from layer to layer. Paddle's linear weights are [inputs, outputs].
     inputs = weight.shape[0] if weight.ndim == 2 else weight.size // weight.shape[0]
     right = math.sqrt(2 / inputs)
-    found = weight.detach().astype("float32").pow(2).mean().sqrt().item()
+    found = _root_mean_square(weight)
     if found < 3 * right:
-        return f"{said} The layers before it, or a learning rate that is too high, make them so."
+        fed = "unknown" if given is None else f"{_root_mean_square(given):.2g}"
+        return (
+            f"{said} What it is given is of size {fed}. The layers before it, or a learning rate "
+            "that is too high, make it so; or, before the first layer, images that are not scaled "
+            "to 0..1."
+        )
     return (
         f"{said} Its weights are too large: {found:.2g} (root mean square), where with {inputs} "
         f"inputs {right:.2g} keeps signals at their size. If it was so from the first step, they "
         "were drawn too large: use Paddle's default initialisation; else lower the learning rate."
     )
+
+
+def _root_mean_square(tensor: Any) -> float:
+    return tensor.detach().astype("float32").pow(2).mean().sqrt().item()
 
 
 def _dead_layer(channels: int, patience: int) -> str:

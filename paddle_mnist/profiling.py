@@ -7,11 +7,12 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Optional, Protocol
 
 import paddle
 from paddle import profiler
 
+from paddle_mnist.errors import OutputError
 from paddle_mnist.files import make_folder, write_atomically, writing
 
 log = logging.getLogger("paddle_mnist")
@@ -67,6 +68,7 @@ class Profile:
         self._seconds: dict[str, float] = defaultdict(float)
         self._done = -WARM_UP
         self._tracer = None
+        self._failure: Optional[OutputError] = None
         self._event = None
         self._began = self._left = time.perf_counter()
 
@@ -98,29 +100,49 @@ class Profile:
             self._began = self._left
         elif self._done == self.steps:
             self._write_table()
-            targets = [profiler.ProfilerTarget.CPU]
-            if paddle.device.get_device().startswith("gpu"):
-                targets.append(profiler.ProfilerTarget.GPU)
-            self._tracer = profiler.Profiler(targets=targets, on_trace_ready=self._write_trace)
-            self._tracer.start()
+            if not self._failure:
+                self._start_tracing()
         elif self._done == 2 * self.steps:
-            self.close()
+            self._stop()
         self._left = time.perf_counter()
         self._begin_event("reader")
 
     def close(self) -> None:
-        """Write the trace of a training that is over, or says that it was too short."""
-        self._end_event()
-        if self._tracer:
-            tracer, self._tracer = self._tracer, None
-            tracer.stop()
-        elif self._done < self.steps:
+        """Write the trace of a training that is over, or say that it was too short.
+
+        Raises OutputError if anything could not be written.
+        """
+        self._stop()
+        if self._failure:
+            raise self._failure
+        if self._done < self.steps:
             log.warning(
                 "the training ended before step %d of this start, so there is no profile; "
                 "expected a longer one, or a smaller --profile",
                 WARM_UP + self.steps,
             )
-            self._done = self.steps
+
+    def _stop(self) -> None:
+        self._end_event()
+        if self._tracer:
+            tracer, self._tracer = self._tracer, None
+            tracer.stop()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A fault of the disk ends no training: it is told, and raised when that is over."""
+        try:
+            yield
+        except OutputError as error:
+            self._failure = error
+            log.warning("no profile, training goes on: %s", error)
+
+    def _start_tracing(self) -> None:
+        targets = [profiler.ProfilerTarget.CPU]
+        if paddle.device.get_device().startswith("gpu"):
+            targets.append(profiler.ProfilerTarget.GPU)
+        self._tracer = profiler.Profiler(targets=targets, on_trace_ready=self._write_trace)
+        self._tracer.start()
 
     def _begin_event(self, name: str) -> None:
         if self._tracer:
@@ -141,15 +163,18 @@ class Profile:
         for name, value in seconds.items():
             rows.append(f"| {name} | {1000 * value / self.steps:.3f} | {value / whole:.1%} |")
         table = "\n".join(rows)
-        make_folder(self.folder)
-        write_atomically(self.folder / "steps.md", f"{table}\n".encode())
         log.info("where the time of %d steps went:\n%s", self.steps, table)
+        with self._writing():
+            make_folder(self.folder)
+            write_atomically(self.folder / "steps.md", f"{table}\n".encode())
 
     def _write_trace(self, tracer: profiler.Profiler) -> None:
         tables = io.StringIO()
         with contextlib.redirect_stdout(tables):
             tracer.summary(time_unit="ms")
-        with writing(self.folder):
-            tracer.export(str(self.folder / "trace.json"), format="json")
-        write_atomically(self.folder / "operators.txt", tables.getvalue().encode())
-        log.info("trace and operators of %d steps: %s", self.steps, self.folder)
+        with self._writing():
+            with writing(self.folder):
+                tracer.export(str(self.folder / "trace.json"), format="json")
+                (self.folder / "trace.json").stat()  # Paddle says nothing when it cannot write it
+            write_atomically(self.folder / "operators.txt", tables.getvalue().encode())
+            log.info("trace and operators of %d steps: %s", self.steps, self.folder)

@@ -27,7 +27,8 @@ DRAWN = (
     *("curves", "learning_rate", "confusion_matrix", "per_class", "kernels", "feature_maps"),
     *("mistakes", "health"),
 )
-FILES = [f"{name}.{kind}" for name in DRAWN for kind in ("png", "svg")]
+COMPARED = ["compare.png", "compare.svg"]  # of several runs
+FILES = [*(f"{name}.{kind}" for name in DRAWN for kind in ("png", "svg")), *COMPARED]
 EMBEDDED = 1000  # images whose features the dashboard shows
 SHOWN = 16  # images that it shows before training
 
@@ -137,27 +138,38 @@ def draw_runs(
     for name in only:
         if name not in FILES:
             raise ConfigError(unknown_name("--only", name, FILES))
+        if name in COMPARED and len(runs) < 2:
+            raise ConfigError(f"{name} is of several runs; expected more than {runs[0]}")
+    each = not only or set(only) - set(COMPARED)
     common = os.path.commonpath([path.resolve().parent for path in runs])
     for path in runs:
         run = RunDirectory(path)
         histories[str(path)] = read_history(run.metrics)
         if not histories[str(path)]:
             raise DataError(f"{path}: no metrics.jsonl with lines; expected a run directory")
-        weights = str(run.weights) if run.weights.exists() else str(path)
-        limit = run.read_config().eval_limit
-        scored = score_checkpoint(weights, device=device, limit=limit)
-        folder = run.figures
-        if output:
-            near = os.path.relpath(path.resolve(), common) if len(runs) > 1 else "."
-            folder = Path(output, near)
-        drawn = draw(scored.model, scored.dataset, scored.found, histories[str(path)])
-        figures.save(drawn, folder, only)
-        written.append(folder)
-    if len(histories) > 1:
-        folder = Path(output) if output else written[0]
-        figures.save({"compare": figures.compare(histories)}, folder)
-        written.append(folder / "compare.png")
+        if each:
+            folder = run.figures
+            if output:
+                near = os.path.relpath(path.resolve(), common) if len(runs) > 1 else "."
+                folder = Path(output, near)
+            scored = score_checkpoint(
+                _newest_weights(run), device=device, limit=run.read_config().eval_limit
+            )
+            drawn = draw(scored.model, scored.dataset, scored.found, histories[str(path)])
+            figures.save(drawn, folder, only)
+            written.append(folder)
+    if len(histories) > 1 and (not only or set(only) & set(COMPARED)):
+        folder = Path(output) if output else RunDirectory(runs[0]).figures
+        figures.save({"compare": figures.compare(histories)}, folder, only)
+        written += [folder / name for name in COMPARED if not only or name in only]
     return written
+
+
+def _newest_weights(run: RunDirectory) -> str:
+    """What names the weights that a run has come to, also where it is not finished."""
+    newest = run.checkpoints.newest()
+    finished = run.weights.exists() and (not newest or run.read_result(newest))
+    return str(run.weights if finished else run.path)
 
 
 def _maps(model: nn.Layer, images: np.ndarray) -> dict[str, np.ndarray]:

@@ -5,7 +5,6 @@ import functools
 import logging
 import os
 import shlex
-import shutil
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -237,7 +236,7 @@ def _train(
         average=parts.average,
         checkpointer=StoreCheckpointer(run.checkpoints, *_saving(config), parts.average, saved),
         writer=writer,
-        observers=[*_watching(config, parts, state, writer), board],
+        observers=[*_watching(config, parts, state), board],
         profile=profile,
         state=state,
         log_every=config.log_every,
@@ -257,16 +256,13 @@ def _writers(config: TrainConfig, parts: Parts, run: RunDirectory) -> ManyWriter
     )
 
 
-def _watching(
-    config: TrainConfig, parts: Parts, state: TrainState, writer: Writer
-) -> list[Observer]:
+def _watching(config: TrainConfig, parts: Parts, state: TrainState) -> list[Observer]:
     """What looks into the net while it trains."""
     if config.check_shape or config.check_content:
         print_at(parts.model, config.check_shape, config.check_content, state.step, log.info)
     if not config.watch:
         return []
-    options = {"writer": writer, "train_only": True, "start": state.step}
-    return [watch(parts.model, every=config.watch, **options)]
+    return [watch(parts.model, every=config.watch, train_only=True, start=state.step)]
 
 
 def _saving(config: TrainConfig) -> tuple[SaveWhen, Keep]:
@@ -341,19 +337,18 @@ def _say(result: Result, run: RunDirectory, config: TrainConfig) -> None:
     if result.replay_eval_acc is not None:
         log.info("on the replayed data's eval split: accuracy %.4f", result.replay_eval_acc)
     log.info("weights: %s   everything else: %s", run.weights, run.path)
-    if config.visualdl:
-        log.info("dashboard: %s", dashboard_command(run.visualdl))
+    if config.visualdl and DASHBOARD.exists():  # it is not, where only the package is installed
+        log.info("dashboard: %s", dashboard_command(run.path))
 
 
-def dashboard_command(folder: Path) -> str:
-    """The command that shows a run in VisualDL, as one types it here.
+DASHBOARD = Path(__file__).parents[1] / "tools" / "dashboard.py"
 
-    The language is given because the pages fail for browsers that ask for neither English nor
-    Chinese; telemetry is switched off because it is on unasked.
-    """
-    beside = Path(sys.executable).with_name("visualdl")
-    if beside.is_relative_to(Path.cwd()):
-        beside = beside.relative_to(Path.cwd())
-    program = "visualdl" if shutil.which("visualdl") or not beside.exists() else str(beside)
-    options = "--port 8080 --language en --disable-telemetry"
-    return f"{shlex.join([program, '--logdir', str(folder)])} {options}"
+
+def dashboard_command(run: Path) -> str:
+    """The command that shows a run in VisualDL, as one types it here."""
+    here = Path.cwd()
+    python, tool = (
+        path.relative_to(here) if path.is_relative_to(here) else path
+        for path in (Path(sys.executable), DASHBOARD)
+    )
+    return shlex.join(["python" if python.is_absolute() else str(python), str(tool), str(run)])

@@ -166,12 +166,15 @@ class View:
 
 
 class Observer:
-    """Looks on while a `Trainer` trains, and changes nothing; override what is of use."""
+    """Looks on while a `Trainer` trains, and changes nothing; override what is of use.
 
-    def after_step(self, view: View) -> None:
+    Figures that it gives back, by tag, are written where the trainer writes its own.
+    """
+
+    def after_step(self, view: View) -> Optional[Mapping[str, float]]:
         """Called after each step, before it may be saved."""
 
-    def after_epoch(self, view: View) -> None:
+    def after_epoch(self, view: View) -> Optional[Mapping[str, float]]:
         """Called after each epoch and its evaluation, before it may be saved."""
 
 

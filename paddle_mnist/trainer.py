@@ -76,6 +76,7 @@ class Trainer:
         self.observers = observers
         self.profile = profile
         self.metrics = NewestMetrics()
+        self.log: Writer = self.metrics
         self.loss: Optional[paddle.Tensor] = None
         self.state = state or TrainState()
         self.going_on = state is not None
@@ -98,7 +99,7 @@ class Trainer:
         Raises DivergedError when a loss is not finite, OutputError when a file cannot be written.
         """
         something = self.going_on or start_epoch < end_epoch
-        writer = self._watch(train_datasets, start_epoch, end_epoch)
+        self._begin(train_datasets, start_epoch, end_epoch)
         checkpointer = self.checkpointer or StoreCheckpointer(
             CheckpointStore(save_path), average=self.average
         )
@@ -109,10 +110,9 @@ class Trainer:
                 self.train_epoch(train_datasets, epoch, self.state.position, checkpointer)
                 with self.average.in_use(self.model):
                     self.state.judge(self.evaluator.after_epoch(self.state, self.model))
-                writer.write(self.state, self.state.metrics)
+                self.log.write(self.state, self.state.metrics)
                 self.state.end_epoch()
-                for observer in self.observers:
-                    observer.after_epoch(self.view())
+                self.observe("after_epoch")
                 checkpointer.after_epoch(self.state, self.model, self.optimizer)
         except BaseException as error:
             checkpointer.after_error(error, self.state, self.model, self.optimizer)
@@ -131,7 +131,7 @@ class Trainer:
     ) -> None:
         """Train on the batches of one epoch, from number `start` on."""
         if self.progress is None:
-            self._watch(datasets, epoch, epoch + 1)
+            self._begin(datasets, epoch, epoch + 1)
         self.model.train()
         self.state.epoch, self.state.position = epoch, start
         self.profile.before_epoch()
@@ -139,8 +139,7 @@ class Trainer:
             self.reseed(self.state.step)
             self.train_step(batch)
             with self.profile.part("logging"):
-                for observer in self.observers:
-                    observer.after_step(self.view())
+                self.observe("after_step")
                 self.progress.after_step(self.state)
             with self.profile.part("saving"):
                 checkpointer.after_step(self.state, self.model, self.optimizer)
@@ -172,18 +171,20 @@ class Trainer:
         make_folder(self.model_path.parent)
         write_atomically(self.model_path, saved_bytes(self.average.weights(self.model)))
 
-    def view(self) -> View:
-        """What observers are shown."""
-        return View(self.state, self.loss, self.metrics.values, self.model)
+    def observe(self, event: str) -> None:
+        """Show the observers where the training stands; write what they give back."""
+        for observer in self.observers:
+            view = View(self.state, self.loss, self.metrics.values, self.model)
+            if found := getattr(observer, event)(view):
+                self.log.write(self.state, found)
 
-    def _watch(self, loader: Any, start_epoch: int, end_epoch: int) -> Writer:
-        """Begin to keep figures of the steps; gives the writer that they go to."""
+    def _begin(self, loader: Any, start_epoch: int, end_epoch: int) -> None:
+        """Begin to keep figures of the steps."""
         steps = batches_an_epoch(loader)
-        writer = ManyWriters([self.writer or console_writer(end_epoch, steps), self.metrics])
+        self.log = ManyWriters([self.writer or console_writer(end_epoch, steps), self.metrics])
         if not self.going_on:  # the epochs before were trained elsewhere, or by an earlier call
             self.state = TrainState(epoch=start_epoch, step=start_epoch * (steps or 0))
-        self.progress = Progress(writer, self.log_every, self.optimizer.get_lr)
+        self.progress = Progress(self.log, self.log_every, self.optimizer.get_lr)
         if self.going_on:  # a line was due, if that is what the training broke off at
             self.progress.after_step(self.state)
         self.going_on = False
-        return writer

@@ -1,4 +1,8 @@
-"""VisualDL: what is written for its dashboard, with the ways round its faults in this one place."""
+"""VisualDL: what is written for its dashboard, with the ways round its faults in this one place.
+
+They are those of version 2.5.3, the newest there is; each comment says what retires it. Its server
+has faults of its own: `dashboard.py` has the ways round those.
+"""
 
 import contextlib
 import functools
@@ -146,9 +150,10 @@ class VisualDLWriter(Observer):
     def embeddings(self, features: np.ndarray, labels: np.ndarray) -> None:
         """features: [N, width], one row an image. labels: int [N].
 
-        They are turned into the 50 directions that vary most: of longer rows the page shows only
-        some points. It wants two columns of names; with one of them it waits for ever.
+        They are turned into the 50 directions that vary most.
         """
+        # Of longer rows the page shows only some points, and with one column of names it waits for
+        # ever: a page that draws 1,000 rows of 980 numbers, named once, retires both.
         centred = features - features.mean(axis=0)
         _, _, directions = np.linalg.svd(centred, full_matrices=False)
         names = [[str(label) for label in labels], [f"image {n}" for n in range(len(labels))]]
@@ -160,7 +165,8 @@ class VisualDLWriter(Observer):
     @_page("hparams")
     def hparams(self, config: Mapping[str, Any], scores: Mapping[str, float], step: int) -> None:
         """One row of the page that compares runs: what was set, and what came of it."""
-        # It knows no bools and no lists, and leaves None out, so that rows would not line up.
+        # It knows no bools and no lists, and leaves None out, so that rows would not line up. An
+        # add_hparams that takes what JSON takes retires this.
         plain = {
             name: value if type(value) in (int, float, str) else str(value)
             for name, value in config.items()
@@ -226,7 +232,8 @@ class VisualDLWriter(Observer):
             before = set(threading.enumerate())
             folder = self.folder / split
             with writing(folder):
-                # No display name: VisualDL mixes up runs that have the same one.
+                # No display name: VisualDL mixes up runs that have the same one. One that keeps
+                # runs apart by their folders retires this.
                 self._files[split] = LogWriter(logdir=str(folder), flush_secs=5)
                 self._tell_errors(self._files[split])
                 # The file is opened, and its thread started, by the first value.
@@ -236,12 +243,16 @@ class VisualDLWriter(Observer):
 
 
 def _tag(tag: str) -> str:
-    """VisualDL refuses a per cent sign in a tag."""
+    """VisualDL refuses a per cent sign in a tag; one that quotes it retires this."""
     return tag.replace("%", "percent")
 
 
 def _pixels(figure: Any) -> np.ndarray:
-    """uint8 [H, W, 3]. VisualDL's own way asks pyplot, which may look for a display."""
+    """uint8 [H, W, 3].
+
+    VisualDL's own way asks pyplot, which may look for a display; an add_figure that asks the figure
+    retires this.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas = FigureCanvasAgg(figure)

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Optional
 
@@ -14,13 +15,14 @@ from paddle import nn
 from paddle_mnist.config import unknown_name
 from paddle_mnist.diagnosis import PATIENCE, Diagnosis, Finding
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.state import Observer, View, Writer
+from paddle_mnist.state import Observer, View
 
 log = logging.getLogger("paddle_mnist")
 
 WHAT = ("outputs", "parameters", "gradients")
 
 Look = Callable[[str, nn.Layer, Any, paddle.Tensor], None]
+Finish = Callable[[Any, Any], None]
 
 
 @contextlib.contextmanager
@@ -68,29 +70,39 @@ class _Passes:
         self,
         model: nn.Layer,
         due: Callable[[int, bool], bool],
-        around: Callable[[int], contextlib.AbstractContextManager],
+        around: Callable[[int], contextlib.AbstractContextManager[Optional[Finish]]],
         start: int = 0,
     ):
-        """due: of a pass's number, and whether it is one of training."""
+        """due: of a pass's number, and whether it is one of training.
+
+        around: what it gives, if anything, is called with the inputs and the output of the pass.
+        """
         self.number = start
         self._due, self._around = due, around
         self._inside = contextlib.ExitStack()
+        self._finish: Optional[Finish] = None
         self._handles = [
             model.register_forward_pre_hook(self._before),
             model.register_forward_post_hook(self._after),
         ]
 
     def _before(self, model, inputs) -> None:
-        self._inside.close()  # of a pass that was broken off
+        self._close()  # of a pass that was broken off
         self.number += model.training
         if self._due(self.number, model.training):
-            self._inside.enter_context(self._around(self.number))
+            self._finish = self._inside.enter_context(self._around(self.number))
 
     def _after(self, model, inputs, output) -> None:
+        if self._finish:
+            self._finish(inputs, output)
+        self._close()
+
+    def _close(self) -> None:
+        self._finish = None
         self._inside.close()
 
     def remove(self) -> None:
-        self._inside.close()
+        self._close()
         for handle in self._handles:
             handle.remove()
 
@@ -173,9 +185,13 @@ class Watch(Observer):
     watch/PARAMETER/norm, gradient_norm: Euclidean.
     watch/PARAMETER/update_ratio: the norm of the step's change over that of the parameter.
 
+    A layer that is called again in one pass has its further outputs as LAYER:2, LAYER:3.
     `shapes` and `dtypes` hold the outputs', by layer. `findings` holds what was found wrong, each
     thing once (`paddle_mnist.diagnosis`). Works in training, in evaluation (then without gradients
     and changes), and on a model that was loaded. `remove()`, or leaving a `with`, ends it.
+
+    As an observer of a `Trainer` its figures are written with all others, those of an evaluation
+    as valid/watch/LAYER/....
     """
 
     def __init__(
@@ -185,7 +201,6 @@ class Watch(Observer):
         every: int = 1,
         layers: Optional[Iterable[str]] = None,
         *,
-        writer: Optional[Writer] = None,
         tell: Callable[[Finding], None] = lambda finding: log.warning("%s", finding),
         train_only: bool = False,
         start: int = 0,
@@ -194,8 +209,7 @@ class Watch(Observer):
         """Look at the first pass and every `every`-th, of training and of evaluation alike.
 
         what: of "outputs", "parameters" and "gradients".
-        layers: names of layers, those inside them included; by default all.
-        writer: where the figures go after each step of a `Trainer` this is an observer of.
+        layers: names of layers, those inside them included; by default all that hold no others.
         tell: called with each finding; by default it is logged.
         train_only: leave evaluations alone.
         start: steps that were trained before, in a training that goes on.
@@ -207,13 +221,15 @@ class Watch(Observer):
             raise ConfigError(unknown_name("watch", name, WHAT))
         if every < 1:
             raise ConfigError(f"watch looks every {every} passes; expected at least 1")
-        self._layers = _chosen(model, layers)
-        self._parameters = {
-            name: parameter
-            for name, parameter in model.named_parameters()
-            if name.rpartition(".")[0] in self._layers
-        }
-        self._writer = writer
+        self._layers = _leaves(model) or {"": model}
+        self._parameters = dict(model.named_parameters())
+        if layers is not None:
+            self._layers = _chosen(model, layers)
+            self._parameters = {
+                name: parameter
+                for name, parameter in self._parameters.items()
+                if name.rpartition(".")[0] in self._layers
+            }
         self._diagnosis = Diagnosis(tell, patience)
         self.shapes: dict[str, list[int]] = {}
         self.dtypes: dict[str, str] = {}
@@ -224,6 +240,8 @@ class Watch(Observer):
         self._looked: Optional[int] = None  # the step whose change of the weights is awaited
         self._model = model
         self._evaluated = 0
+        self._seen_in_evaluation = False
+        self._calls: Counter = Counter()  # of each layer, in the pass that is looked at
         self._passes = _Passes(model, self._due, self._look, start)
 
     @property
@@ -248,11 +266,18 @@ class Watch(Observer):
     def __exit__(self, *error) -> None:
         self.remove()
 
-    def after_step(self, view: View) -> None:
-        if self._looked is not None:
-            self._complete()
-            if self._writer:
-                self._writer.write(view.state, self._values)
+    def after_step(self, view: View) -> Mapping[str, float]:
+        if self._looked is None:
+            return {}
+        self._complete()
+        return self._values
+
+    def after_epoch(self, view: View) -> Mapping[str, float]:
+        if not self._seen_in_evaluation:
+            return {}
+        self._complete()
+        self._seen_in_evaluation = False
+        return {f"valid/{tag}": value for tag, value in self._values.items()}
 
     def _due(self, number: int, training: bool) -> bool:
         self._complete()  # the look before this pass: its step is done
@@ -264,9 +289,11 @@ class Watch(Observer):
         return self._evaluated % self.every == 0 or self._evaluated == 1
 
     @contextlib.contextmanager
-    def _look(self, number: int) -> Iterator[None]:
+    def _look(self, number: int) -> Iterator[Optional[Finish]]:
         self._values, self._looked = {}, number
+        self._calls.clear()
         training = self._model.training
+        self._seen_in_evaluation = not training
         if training and "parameters" in self.what:
             self._before = {name: p.clone().detach() for name, p in self._parameters.items()}
         if training and "gradients" in self.what:
@@ -275,17 +302,22 @@ class Watch(Observer):
                 for name, p in self._parameters.items()
                 if not p.stop_gradient
             ]
-        layers = self._layers if "outputs" in self.what else {}
-        with _hooked(layers, functools.partial(self._note, number)):
-            yield
+        if "outputs" in self.what:
+            with _hooked(self._layers, functools.partial(self._note, number)):
+                yield functools.partial(self._judge_answers, number)
+        else:
+            yield None
 
     def _keep(self, name: str, gradient: paddle.Tensor) -> None:
         self._gradients[name] = _norm(gradient)
 
     def _note(self, number: int, name: str, layer, inputs, output: paddle.Tensor) -> None:
         """Figures of one output. NumPy's, which on a CPU are much quicker than Paddle's."""
+        self._calls[name] += 1
+        if self._calls[name] > 1:
+            name = f"{name}:{self._calls[name]}"
         self.shapes[name], self.dtypes[name] = list(output.shape), str(output.dtype)
-        values = output.detach().astype("float32").numpy()
+        values = _floats(output)
         with np.errstate(all="ignore"):  # what is not finite is told below
             found = {
                 "mean": float(values.mean()),
@@ -300,13 +332,19 @@ class Watch(Observer):
         dead = _zero_channels(values)
         found |= {"nonfinite": nonfinite, "dead": int(dead.sum())}
         self._values |= {f"watch/{name}/{what}": value for what, value in found.items()}
-        self._diagnosis.size(number, name, layer, size, nonfinite)
+        given = _tensor(inputs)
+        self._diagnosis.size(number, name, layer, size, nonfinite, given)
         # Only a layer that hands channels on one by one, such as a ReLU, can be what killed one,
         # and not one that was zero before (in pooling after it, or at the border of images).
-        given = _tensor(inputs)
-        if given is not None and not layer.parameters() and given.shape[1:2] == output.shape[1:2]:
-            own = dead & ~_zero_channels(given.detach().astype("float32").numpy())
-            self._diagnosis.channels(number, name, own)
+        plain = not layer.parameters() and not layer.sublayers()
+        if given is not None and plain and given.shape[1:2] == output.shape[1:2]:
+            own = dead & ~_zero_channels(_floats(given))
+            self._diagnosis.channels(number, name, own, self._model.training)
+
+    def _judge_answers(self, number: int, inputs: Any, output: Any) -> None:
+        given, answers = _tensor(inputs), _tensor(output)
+        if given is not None and answers is not None and answers.ndim == 2:
+            self._diagnosis.answers(number, _floats(given), _floats(answers))
 
     def _complete(self) -> None:
         """The step that was looked at is done, or nothing more will come of it."""
@@ -338,21 +376,23 @@ def _zero_channels(values: np.ndarray) -> np.ndarray:
     return ~(values.any(axis=others) if values.ndim > 1 else values.any(keepdims=True))
 
 
+def _floats(tensor: paddle.Tensor) -> np.ndarray:
+    return tensor.detach().astype("float32").numpy()
+
+
 @paddle.no_grad()
 def _norm(tensor: paddle.Tensor) -> paddle.Tensor:
     return paddle.sqrt((tensor.detach().astype("float32") ** 2).sum())
 
 
-def _chosen(model: nn.Layer, names: Optional[Iterable[str]]) -> dict[str, nn.Layer]:
-    leaves = _leaves(model) or {"": model}
-    if names is None:
-        return leaves
+def _chosen(model: nn.Layer, names: Iterable[str]) -> dict[str, nn.Layer]:
+    """The layers of these names, and those inside them. Raises ConfigError."""
     known = dict(model.named_sublayers())
     chosen = {}
     for name in names:
         if name not in known:
             raise ConfigError(unknown_name("watch", name, known))
-        chosen |= {n: leaf for n, leaf in leaves.items() if n == name or n.startswith(f"{name}.")}
+        chosen |= {n: layer for n, layer in known.items() if f"{n}.".startswith(f"{name}.")}
     return chosen
 
 

@@ -128,6 +128,18 @@ def test_pictures_that_cannot_be_written_cost_no_result(tool, tiny, tmp_path):
     assert json.loads((tmp_path / "run/result.json").read_text())["steps"] == 10
 
 
+def test_profile_that_cannot_be_written_costs_no_training(tool, tiny, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/profile").write_text("in the way")
+    small = [*PLAIN, "--data", tiny, "--output", "run", "--figures", "false"]
+    done = tool("train", *small, "--epochs", "4", "--profile", "4", expect=7)
+    assert "where the time of 4 steps went" in done.stdout
+    assert "no profile, training goes on: run/profile" in done.stdout
+    assert "epoch 4/4 step 40/40 valid" in done.stdout and done.stderr.count("\n") == 1
+    done = tool("train", *small, "--epochs", "4")
+    assert "epoch 4/4 step 40/40 lr" not in done.stdout and "eval accuracy" in done.stdout
+
+
 def test_signal_while_drawing_costs_no_result(tool, tiny, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-u", ROOT / "tools/train.py", *PLAIN, "--data", tiny, "--output", "run"],
@@ -172,13 +184,37 @@ def test_plot_of_a_resumed_run_over_the_unbroken_one(tool, tiny, tmp_path):
         tool("train", *small, *options, *more)
     tool("train", *small, "--epochs", "2", "--output", "straight", "--lr_schedule", "constant")
     tool("plot", "straight", "resumed", "--output", "both")
+    assert {path.name for path in (tmp_path / "both").iterdir() if path.is_dir()} == {
+        *("straight", "resumed")
+    }
     svg = (tmp_path / "both/compare.svg").read_text()
     assert svg.count("largest difference: 0 ") == svg.count("largest difference") == 2
-    tool("plot", "unbroken", "resumed", "--output", "both")
-    assert "largest difference: 0 " not in (tmp_path / "both/compare.svg").read_text()
-    assert {path.name for path in (tmp_path / "both").iterdir() if path.is_dir()} == {
-        *("straight", "resumed", "unbroken")
-    }
+    done = tool("plot", "unbroken", "resumed", "--output", "two", "--only", "compare.svg")
+    assert done.stdout == "two/compare.svg\n"
+    assert [path.name for path in (tmp_path / "two").iterdir()] == ["compare.svg"]
+    assert "largest difference: 0 " not in (tmp_path / "two/compare.svg").read_text()
+    done = tool("plot", "unbroken", "--only", "compare.svg", expect=2)
+    assert "compare.svg is of several runs; expected more than unbroken" in done.stderr
+
+
+def test_plot_of_a_longer_training_that_is_not_finished_takes_its_newest_weights(
+    tool, tiny, tmp_path
+):
+    """Not those that the shorter training of the same run had ended with."""
+    small = [*PLAIN, "--data", tiny, "--figures", "false", "--output", "run"]
+    small += ["--lr_schedule", "constant"]
+    tool("train", *small)
+    tool("plot", "run", "--output", "short", "--only", "kernels.svg")
+    longer = ["--epochs", "3", "--override", "epochs", "--save_every_steps", "1"]
+    command = [sys.executable, "-u", ROOT / "tools/train.py", *small, *longer, "--log_every", "1"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        if re.search(r"step 15/30 lr", line):
+            process.kill()
+    assert process.wait() == -signal.SIGKILL
+    tool("plot", "run", "--output", "long", "--only", "kernels.svg")
+    short, long = ((tmp_path / name / "kernels.svg").read_bytes() for name in ("short", "long"))
+    assert short != long
 
 
 def test_plot_draws_only_what_is_asked_for(run, tool, tmp_path):

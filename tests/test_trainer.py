@@ -15,7 +15,7 @@ from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.policy import Keep, SaveWhen
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError, DivergedError, OutputError
-from paddle_mnist.evaluator import NoEvaluator
+from paddle_mnist.evaluator import EpochEvaluator, NoEvaluator
 from paddle_mnist.state import TrainState
 
 # The tutorial's part three, with its class definitions replaced by one import. It is run as it
@@ -418,7 +418,7 @@ def test_watch_as_an_observer_writes_what_it_saw(tiny, tmp_path):
             self.written = []
 
         def write(self, state, values):
-            self.written += [(state.step, tag) for tag in values if tag.startswith("watch/")]
+            self.written += [(state.step, tag) for tag in values if "watch/" in tag]
 
         def advance(self, state):
             pass
@@ -427,8 +427,23 @@ def test_watch_as_an_observer_writes_what_it_saw(tiny, tmp_path):
             pass
 
     kept = Kept()
-    trainer, train = observed(tiny, tmp_path, Observer())
-    trainer.observers = [watch(trainer.model, every=5, writer=kept, train_only=True)]
+
+    class Reads(Observer):
+        def after_step(self, view):
+            if view.step == 7:
+                self.seen = view.metrics["watch/fc/mean"]
+
+    kept, reads = Kept(), Reads()
+    valid = {"valid": MnistDataset("valid", str(tiny))}
+    trainer, train = observed(tiny, tmp_path, reads, evaluator=EpochEvaluator(valid, 1, 2))
+    trainer.writer = kept
+    trainer.observers = [watch(trainer.model, every=5), reads]
     train()
-    assert sorted({step for step, _ in kept.written}) == [1, 5, 10, 15, 20]
+    steps = {
+        split: sorted({s for s, tag in kept.written if tag.startswith(split)})
+        for split in ("watch/", "valid/watch/")
+    }
+    assert steps == {"watch/": [1, 5, 10, 15, 20], "valid/watch/": [10]}
     assert (15, "watch/conv1.weight/update_ratio") in kept.written
+    assert (10, "valid/watch/relu2/zeros") in kept.written
+    assert np.isfinite(reads.seen)

@@ -1,17 +1,17 @@
 """Looking into a net: figures against NumPy's, findings in words, and nothing left behind."""
 
 import logging
+import runpy
 
 import numpy as np
 import paddle
 import pytest
+from conftest import ROOT
 from paddle import nn
 from paddle.nn import functional as F
 
 import paddle_mnist
-from paddle_mnist import MNIST, BatchLoader, MnistDataset
-from paddle_mnist.data import open_data
-from paddle_mnist.data.dataset import epoch_batches
+from paddle_mnist import MNIST
 from paddle_mnist.diagnosis import PATIENCE
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.watching import outputs_of, print_at, watch
@@ -205,7 +205,45 @@ def test_layers_inside_layers_and_several_outputs(images):
     net = Net()
     with watch(net, layers=["block", "pair"]) as seen:
         net(images)
-    assert seen.shapes == {"block.0": [6, 784], "block.1": [6, 4], "pair": [6, 4]}
+    shapes = {"block.0": [6, 784], "block.1": [6, 4], "pair": [6, 4]}
+    assert seen.shapes == {**shapes, "block": [6, 4]}
+    with watch(net) as seen:
+        net(images)
+    assert seen.shapes == shapes
+
+
+def test_parameters_of_layers_that_hold_others_are_watched_too(images):
+    class Scaled(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.scale = self.create_parameter([1], default_initializer=nn.initializer.Constant(2))
+            self.fc = nn.Linear(784, 10)
+
+        def forward(self, x):
+            return self.scale * self.fc(x.flatten(1))
+
+    net = Scaled()
+    with watch(net) as seen:
+        step(net, sgd(net), images)
+    assert seen.values["watch/scale/norm"] == 2
+    assert {"watch/scale/gradient_norm", "watch/fc.bias/gradient_norm"} <= set(seen.values)
+
+
+def test_layer_that_is_called_twice_has_two_outputs(images):
+    class Shared(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.relu = nn.ReLU()
+
+        def forward(self, x):
+            return self.relu(self.relu(x) - 1)  # of 0..1: all zero
+
+    net = Shared()
+    with watch(net, patience=2, tell=lambda finding: None) as seen:
+        for _ in range(2):
+            net(images)
+    assert seen.values["watch/relu/zeros"] < 1 == seen.values["watch/relu:2/zeros"]
+    assert [(f.step, f.place, f.kind) for f in seen.findings] == [(2, "relu:2", "dead layer")]
 
 
 # ------------------------------------------------------------------ what is found wrong
@@ -241,11 +279,51 @@ def test_patience_is_how_many_looks_it_takes(model, images):
 def test_dead_layer_and_the_gradients_it_stops(model, images):
     model.conv2.bias.set_value(paddle.full([20], -30.0))
     found, told = findings(model, images)
-    assert found[0] == (PATIENCE, "relu2", "dead layer")
+    assert found[:2] == [(1, "the net", "same answer"), (PATIENCE, "relu2", "dead layer")]
     assert {place for _, place, kind in found if kind == "no gradient"} == {
         *("conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias", "fc.weight")
     }
-    assert "can only guess" in told[0].message
+    assert "can only guess" in told[1].message
+
+
+def test_more_and_more_dead_channels_are_told_again(model, images):
+    told, optimizer = [], sgd(model, 0.0)
+    with watch(model, patience=1, tell=told.append):
+        for dead in (1, 1, 2, 3, 4, 19):
+            model.conv1.bias.set_value(paddle.to_tensor([-20.0] * dead + [0.0] * (20 - dead)))
+            step(model, optimizer, images)
+    assert [(f.step, f.kind) for f in told] == [
+        (number, "dead channels") for number in (1, 3, 5, 6)
+    ]
+
+
+def test_evaluations_and_training_are_judged_apart(model, images):
+    """A channel that is dead in four looks of each has not been so in five of either."""
+    model.conv1.bias.set_value(paddle.to_tensor([-100.0] + [0.0] * 19))
+    with watch(model, tell=lambda finding: None) as seen:
+        for mode in (model.train, model.eval):
+            mode()
+            for _ in range(PATIENCE - 1):
+                model(images)
+        assert not seen.findings
+        model(images)
+    assert [finding.place for finding in seen.findings] == ["relu1"]
+
+
+def test_net_that_gives_one_answer_to_all_images(model, images):
+    model.conv2.bias.set_value(paddle.full([20], -30.0))
+    found, told = findings(model, images, 1)
+    assert found == [(1, "the net", "same answer")]
+    assert "the 6 images of this batch differ" in told[0].message
+    alike = images[:1].expand([6, 1, 28, 28])
+    assert findings(model, alike, 1)[0] == []  # that they get the same answer is right
+
+
+def test_images_that_are_not_scaled_are_told(model, images):
+    found, told = findings(model, 255 * images, 1)
+    assert found[0] == (1, "conv1", "exploding")
+    assert "What it is given is of size 1" in told[0].message
+    assert "images that are not scaled to 0..1" in told[0].message
 
 
 def test_exploding_layer_is_told_its_weights_are_too_large(model, images):
@@ -277,26 +355,11 @@ def test_without_another_wish_findings_are_logged(model, images, caplog):
 def test_collapse_of_the_tutorials_part_three_is_diagnosed_in_twenty_steps(source, request):
     """Weights drawn from U(-1, 1), as the tutorial sets, Momentum 0.01, batches of 32."""
     data = "digits" if source == "digits" else str(request.getfixturevalue("real_data"))
-    uniform, zero = nn.initializer.Uniform(), nn.initializer.Constant()
-    paddle.seed(1)
-    nn.initializer.set_global_initializer(uniform, zero)
-    try:
-        model = MNIST()
-    finally:
-        nn.initializer.set_global_initializer(None)
-    optimizer = paddle.optimizer.Momentum(0.01, parameters=model.parameters())
-    loader = BatchLoader(MnistDataset("train", open_data(data)), 32, shuffle=False)
-    with watch(model) as seen:
-        for number, (images, labels) in enumerate(epoch_batches(loader, 0)):
-            if number == 20:
-                break
-            F.cross_entropy(model(images), labels).backward()
-            optimizer.step()
-            optimizer.clear_grad()
-    found = {(finding.step, finding.place, finding.kind) for finding in seen.findings}
-    assert (1, "fc", "exploding") in found
+    report = runpy.run_path(str(ROOT / "tools/reproduce.py"))["collapse"](data, seed=1)
+    assert len(report["losses"]) == 20 and report["losses"][0] > 10
+    found = {(f["step"], f["place"], f["kind"]): f["message"] for f in report["findings"]}
     assert [kind for _, place, kind in found if place == "relu1" and kind.startswith("dead")]
-    (said,) = (f.message for f in seen.findings if f.kind == "exploding" and f.place == "fc")
+    said = found[1, "fc", "exploding"]
     assert "drawn too large: use Paddle's default initialisation" in said
 
 

@@ -25,7 +25,9 @@ def main(argv) -> None:
     serve(args.runs, args.host, args.port, args.language)
     logging.shutdown()
     sys.stdout.flush()
-    os._exit(0)  # VisualDL leaves a thread that never ends, and Python would wait for it
+    # VisualDL leaves a thread that never ends, and Python would wait for it; one that makes it a
+    # daemon retires this.
+    os._exit(0)
 
 
 if __name__ == "__main__":
