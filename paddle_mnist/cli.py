@@ -140,6 +140,12 @@ def supervised(config: TrainConfig, argv: Sequence[str]) -> Optional[int]:
     """
     if not config.max_restarts or heartbeat.watched():
         return None
+    if int(os.environ.get("PADDLE_TRAINERS_NUM", "1")) > 1:
+        raise ConfigError(
+            f"max_restarts is {config.max_restarts}, but Paddle's launch has started this process "
+            "as one of several, which cannot be restarted alone; expected plain python with "
+            "--nprocs and --max_restarts, or launch's own --elastic_level and --max_restart"
+        )
     run = RunDirectory(config.output)
     old = _identity(run.config)
 

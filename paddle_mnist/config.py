@@ -75,6 +75,11 @@ def _pages(value: Any) -> Any:
     return [name for name in PAGES if name in names]
 
 
+def _auto(value: Any) -> Any:
+    """0 stands for as many as the machine can run side by side."""
+    return 0 if value == "auto" else value
+
+
 def _off(value: Any) -> Any:
     """YAML reads a bare `off` as false."""
     return "off" if value is False else value
@@ -181,6 +186,15 @@ class TrainConfig:
     )
 
     device: str = _option("auto", "device", "auto, cpu, gpu:0 or xpu:0", binds=False)
+    nprocs: Annotated[Whole, Field(ge=0), BeforeValidator(_auto)] = _option(
+        1, "device", "processes, each with its share of every batch; or auto", binds=False
+    )
+    gpus: Optional[str] = _option(
+        None, "device", "the GPUs of these processes, as 0,1; so many are started", binds=False
+    )
+    grad_shards: Optional[Count] = _option(
+        None, "device", "parts of a batch; the same bits on any number of processes", binds=True
+    )
 
     output: Optional[str] = _option(
         None, "run", "run directory (default: work/output/<recipe>)", binds=False

@@ -1,6 +1,7 @@
 """Is there a Paddle, and which device is there to run on."""
 
 import importlib
+import os
 import re
 from importlib import metadata
 
@@ -22,6 +23,7 @@ def require_paddle() -> None:
             "paddlepaddle and paddlepaddle-gpu are both installed, and share their files; "
             f"uninstall both, then install one.\n{INSTALL}"
         )
+    os.environ.setdefault("GLOG_minloglevel", "1")  # 0 tells of every socket
     try:
         with signals.held():  # raised inside, it would pass for a fault of the import
             importlib.import_module("paddle")
@@ -42,6 +44,14 @@ def _installed(distribution: str) -> bool:
         return True
     except metadata.PackageNotFoundError:
         return False
+
+
+def own_device(name: str) -> str:
+    """The device of this process, one of several: the GPU that was chosen for it, if there are."""
+    import paddle
+
+    gpus = paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0
+    return f"gpu:{paddle.distributed.ParallelEnv().device_id}" if gpus and name == "auto" else name
 
 
 def select_device(name: str = "auto") -> str:

@@ -9,6 +9,8 @@
     ├── OutputError             7   something cannot be written
     ├── RunLockedError         75   another process holds the run directory
     ├── NoProgressError        93   restarted again and again without getting further
+    ├── PeerError               1   another process of the training is gone
+    ├── ProcessError  its own code   a process of the training died
     └── StoppedError    130 / 143   SIGINT or SIGTERM asked for the end
 
 A message says what was found, what was expected and what to do about it.
@@ -53,6 +55,18 @@ class NoProgressError(PaddleMnistError):
     exit_code = 93
 
 
+class PeerError(PaddleMnistError):
+    pass
+
+
+class ProcessError(PaddleMnistError):
+    """A process died, without an error of this package. exit_code: as a shell would have it."""
+
+    def __init__(self, message: str, exit_code: int):
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class StoppedError(PaddleMnistError):
     """A signal asked for the end. signum: its number; the exit code is 128 more, as shells do."""
 
@@ -60,3 +74,6 @@ class StoppedError(PaddleMnistError):
         super().__init__(f"stopped by {signal.Signals(signum).name}; run the same command to go on")
         self.signum = signum
         self.exit_code = 128 + signum
+
+    def __reduce__(self):
+        return type(self), (self.signum,)

@@ -1,7 +1,7 @@
 """Exact loss and accuracy: sums over samples and counts, divided once."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -13,6 +13,7 @@ from paddle.nn import functional as F
 from paddle_mnist import signals
 from paddle_mnist.data.arrays import CLASSES
 from paddle_mnist.data.dataset import BatchLoader, MnistDataset, epoch_batches
+from paddle_mnist.distributed import ALONE, World
 from paddle_mnist.errors import DataError, DivergedError
 from paddle_mnist.state import TrainState
 
@@ -64,30 +65,41 @@ class Evaluation:
         }
 
 
-def evaluate(model: nn.Layer, data: Union[MnistDataset, Callable, Iterable]) -> Evaluation:
+def evaluate(
+    model: nn.Layer, data: Union[MnistDataset, Callable, Iterable], world: World = ALONE
+) -> Evaluation:
     """Run the model over all of `data`, every sample once, the last short batch too.
 
     data: a `MnistDataset`, a loader of it, or what `load_data` returns.
+    world: the processes that share a `MnistDataset`'s batches among them, taking turns. Each gets
+        the whole result, which is the same to the last bit however many they are.
     The model is put in evaluation mode and given back as it was, layer by layer.
     Raises DataError if there is nothing to evaluate, DivergedError if the loss is not finite.
     """
     loader = BatchLoader(data, BATCH_SIZE) if isinstance(data, MnistDataset) else data
-    loss_sum, labels, predictions, probabilities = 0.0, [], [], []
+    turns = (world.rank, world.size) if isinstance(data, MnistDataset) else (0, 1)
+    batches = []
     modes = [(layer, layer.training) for layer in model.sublayers(include_self=True)]
     model.eval()
     try:
         with paddle.no_grad(), signals.interruptible():
-            for images, label in epoch_batches(loader, epoch=0):
+            for images, label in epoch_batches(loader, 0, *turns):
                 logits = model(images)
-                loss_sum += F.cross_entropy(logits, label, reduction="sum").item()
-                labels.append(label.numpy().ravel())
-                predictions.append(logits.numpy().argmax(axis=1))
-                probabilities.append(F.softmax(logits).numpy())
+                loss = F.cross_entropy(logits, label, reduction="sum").item()
+                batches.append(
+                    (
+                        *(loss, label.numpy().ravel(), logits.numpy().argmax(axis=1)),
+                        F.softmax(logits).numpy(),
+                    )
+                )
+            batches = _in_turns(world.gather_objects(batches)) if turns[1] > 1 else batches
     finally:
         for layer, training in modes:
             layer.training = training
-    if not labels:
+    if not batches:
         raise DataError("nothing to evaluate: the data has no batches; expected at least one")
+    losses, labels, predictions, probabilities = zip(*batches)
+    loss_sum = sum(losses)
     if not math.isfinite(loss_sum):
         raise DivergedError(
             f"the model's loss is {loss_sum} on these images; expected a finite number: its "
@@ -103,6 +115,12 @@ def evaluate(model: nn.Layer, data: Union[MnistDataset, Callable, Iterable]) -> 
     )
 
 
+def _in_turns(parts: Sequence[Sequence[Any]]) -> list[Any]:
+    """What several processes took in turns, in the order in which it was."""
+    most = max(map(len, parts))
+    return [part[turn] for turn in range(most) for part in parts if turn < len(part)]
+
+
 class EpochEvaluator:
     """Evaluates after every so many epochs, and after the last one.
 
@@ -116,11 +134,13 @@ class EpochEvaluator:
         every_epochs: int,
         epochs: int,
         patience: Optional[int] = None,
+        world: World = ALONE,
     ):
         self.datasets = datasets
         self.every_epochs = every_epochs
         self.epochs = epochs
         self.patience = patience
+        self.world = world
 
     def after_epoch(self, state: TrainState, model: nn.Layer) -> Mapping[str, float]:
         done = state.epoch + 1
@@ -135,7 +155,7 @@ class EpochEvaluator:
         """Loss and accuracy on each dataset."""
         values = {}
         for name, dataset in self.datasets.items():
-            found = evaluate(model, dataset)
+            found = evaluate(model, dataset, self.world)
             values.update({f"{name}/loss": found.loss, f"{name}/acc": found.accuracy})
         return values
 

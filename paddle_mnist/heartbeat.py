@@ -13,10 +13,12 @@ import select
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Optional
 
 log = logging.getLogger("paddle_mnist")
 
+START_SECONDS = 60  # more than hang_timeout until the first sign of life: imports, reading data
 GRACE_SECONDS = 10  # for the step in work and a checkpoint, before a process that hangs is ended
 VARIABLE = "PADDLE_MNIST_HEARTBEAT"
 
@@ -28,6 +30,7 @@ def _taken() -> Optional[int]:
 
 
 _descriptor = _taken()
+_listeners: list[Callable[[], None]] = []
 
 
 def watched() -> bool:
@@ -35,8 +38,15 @@ def watched() -> bool:
     return _descriptor is not None
 
 
+def tell(listener: Callable[[], None]) -> None:
+    """Have every sign of life told to one more listener."""
+    _listeners.append(listener)
+
+
 def beat() -> None:
     """Give a sign of life."""
+    for listener in _listeners:
+        listener()
     if _descriptor is not None:
         # full: the supervisor has plenty to read yet; broken: the thread below sees to it
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
@@ -48,10 +58,47 @@ def _end_with_the_supervisor(descriptor: int) -> None:
     poll = select.poll()
     poll.register(descriptor, 0)  # only for the error that a pipe without a reader is
     poll.poll()
-    log.warning("the supervisor is gone; stopping")
+    _stop("the supervisor is gone; stopping")
+
+
+def _stop(reason: str) -> None:
+    log.warning("%s", reason)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE_SECONDS)
     os._exit(128 + signal.SIGTERM)
+
+
+def end_with_the_parent() -> None:
+    """Stop this process as if by SIGTERM when the one that started it is gone."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        _stop("the process that started this one is gone; stopping")
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def end_without_progress(seconds: float) -> None:
+    """End this process after so many seconds without a sign of life.
+
+    Counted in turns of a thread, so that time in which the process was stopped does not count.
+    """
+    left = [seconds]
+
+    def reset() -> None:
+        left[0] = seconds
+
+    def watch() -> None:
+        while left[0] > 0:
+            time.sleep(1)
+            left[0] -= 1
+        log.error("no sign of life for %g s; ending: another process stalls, or this one", seconds)
+        os._exit(1)
+
+    tell(reset)
+    threading.Thread(target=watch, daemon=True).start()
 
 
 if _descriptor is not None:

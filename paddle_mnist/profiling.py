@@ -18,7 +18,7 @@ from paddle_mnist.files import make_folder, write_atomically, writing
 log = logging.getLogger("paddle_mnist")
 
 WARM_UP = 10  # steps that are not measured: the first ones make buffers and fill caches
-PARTS = ("reader", "forward", "backward", "optimizer", "logging", "saving")
+PARTS = ("reader", "forward", "backward", "exchange", "optimizer", "logging", "saving")
 
 
 class Profiler(Protocol):

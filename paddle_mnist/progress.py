@@ -3,8 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-import paddle
-
+from paddle_mnist.exchange import Outcome
 from paddle_mnist.state import TrainState, Window, Writer
 
 
@@ -38,13 +37,10 @@ class Progress:
             self._lr = self.rate()
             yield batch
 
-    def add(
-        self, state: TrainState, loss: paddle.Tensor, logits: paddle.Tensor, labels: paddle.Tensor
-    ) -> None:
-        """One step's outcome: loss [], logits [B, 10], labels [B, 1]."""
-        right = (logits.detach().argmax(axis=1) == labels.flatten()).sum()
-        self._samples += labels.shape[0]
-        state.record(loss.detach(), right, labels.shape[0], self._lr)
+    def add(self, state: TrainState, outcome: Outcome) -> None:
+        """One step's outcome."""
+        self._samples += outcome.samples
+        state.record(outcome.loss, outcome.right, outcome.samples, self._lr)
 
     def after_step(self, state: TrainState) -> None:
         """Count its time, and write a line if one is due. Raises DivergedError."""
@@ -66,7 +62,7 @@ class Progress:
             "train/loss": window.loss_sum / window.samples,
             "train/acc": window.right / window.samples,
             "train/lr": window.lr,
-            # of this process alone, which may have begun inside the window
+            # since this process began, which may have been inside the window
             "speed/reader_cost": self._reader_seconds / max(1, self._steps),
             "speed/batch_cost": seconds / max(1, self._steps),
             "speed/ips": self._samples / seconds,

@@ -2,33 +2,37 @@
 
 import contextlib
 import functools
+import json
 import logging
 import os
 import shlex
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Optional
 
 from paddle_mnist import signals
-from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
+from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_weights, saved_bytes
 from paddle_mnist.checkpoint.policy import Keep, SaveWhen
 from paddle_mnist.checkpoint.store import PARAMS, Checkpoint
 from paddle_mnist.config import TrainConfig
 from paddle_mnist.data import Data, open_data
 from paddle_mnist.data.dataset import MnistDataset
-from paddle_mnist.device import select_device
-from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.device import own_device, select_device
+from paddle_mnist.distributed import World, join, spawn
+from paddle_mnist.errors import CheckpointError
 from paddle_mnist.evaluator import EpochEvaluator, Evaluation, evaluate
+from paddle_mnist.exchange import make_exchange
 from paddle_mnist.files import write_atomically
 from paddle_mnist.optim import cross_entropy
+from paddle_mnist.processes import hint, processes_to_start
 from paddle_mnist.profiling import NO_PROFILE, Profile
 from paddle_mnist.randomness import reseed
 from paddle_mnist.report import conclude, introduce, read_history
-from paddle_mnist.rundir import DEFAULT_OUTPUT, RunDirectory
-from paddle_mnist.start import Parts, begin, build, go_on, lineage, versions
+from paddle_mnist.rundir import DEFAULT_OUTPUT, NoRunDirectory, RunDirectory
+from paddle_mnist.start import Parts, begin, build, fingerprint, go_on, lineage, versions
 from paddle_mnist.state import Observer, TrainState, Writer
 from paddle_mnist.trainer import Trainer
 from paddle_mnist.visual import VisualDLWriter
@@ -84,20 +88,29 @@ def train_and_evaluate(config: TrainConfig, fresh: bool = False) -> Result:
     Raises any PaddleMnistError.
     """
     log_to_console()
-    if int(os.environ.get("PADDLE_TRAINERS_NUM", "1")) > 1:
-        raise ConfigError(
-            "started as one of several processes; expected one: training is not distributed yet; "
-            "start it with plain python"
-        )
     with signals.handled(), signals.held():
-        device = select_device(config.device)
+        nprocs = processes_to_start(config)
+        if nprocs > 1:
+            return _train_in_processes(config, fresh, nprocs)
+        world = join(config.hang_timeout)
+        device = select_device(own_device(config.device) if world.size > 1 else config.device)
         with signals.interruptible():
             started = time.perf_counter()
-            data = _Images(open_data(config.data), _replayed(config))
+            world.first(lambda: _images(config) and None)  # fetched and cached by one, for all
+            data = _images(config)
+            world.must_agree(data.hashes, "the images")
             seconds = time.perf_counter() - started
-            parts = build(config, data.new, data.old)  # before a file is touched
-        with RunDirectory(config.output or DEFAULT_OUTPUT).opened(fresh) as run:
-            return _train_in(run, config, parts, data, device, seconds)
+            parts = build(config, data.new, data.old, world)  # before a file is touched
+        faster = hint(config, len(parts.loader) * config.batch_size * config.epochs)
+        if world.size == 1 and faster:
+            log.info(faster)
+        if not world.leads:  # what is looked at is looked at in rank 0
+            config = replace(config, visualdl=(), figures=False, watch=0, profile=0)
+            config = replace(config, check_shape=(), check_content=())
+        run = (RunDirectory if world.leads else NoRunDirectory)(config.output or DEFAULT_OUTPUT)
+        with contextlib.ExitStack() as stack:
+            world.first(lambda: stack.enter_context(run.opened(fresh)) and None)
+            return _train_in(run, config, parts, data, world, device, seconds)
 
 
 @dataclass(frozen=True)
@@ -118,8 +131,9 @@ class _Images:
         return {name: MnistDataset(mode, data, limit) for name, data in found.items() if data}
 
 
-def _replayed(config: TrainConfig) -> Optional[Data]:
-    return open_data(config.replay_data) if config.replay_data else None
+def _images(config: TrainConfig) -> _Images:
+    replayed = open_data(config.replay_data) if config.replay_data else None
+    return _Images(open_data(config.data), replayed)
 
 
 def _train_in(
@@ -127,6 +141,7 @@ def _train_in(
     config: TrainConfig,
     parts: Parts,
     data: _Images,
+    world: World,
     device: str,
     data_seconds: float,
 ) -> Result:
@@ -136,13 +151,13 @@ def _train_in(
             log.info("%s: %s, from %s; %s images", what, images.name, images.source, counts)
     evaluator = EpochEvaluator(
         data.datasets("valid", config.eval_limit),
-        *(config.eval_every_epochs, config.epochs, config.early_stop_patience),
+        *(config.eval_every_epochs, config.epochs, config.early_stop_patience, world),
     )
-    checkpoint = run.resume_point(config, data.hashes)
+    checkpoint = world.first(lambda: _resume_point(run, config, data))
     done = checkpoint and (
         checkpoint.state.epoch == config.epochs or evaluator.enough(checkpoint.state)
     )
-    result = _finished(run, checkpoint) if done else None
+    result = world.first(lambda: _finished(run, checkpoint)) if done else None
     if result:
         _say(result, run, config)
         log.info("this run is finished; to train anew: --fresh, or another --output")
@@ -153,9 +168,13 @@ def _train_in(
     if checkpoint:
         state, before = go_on(config, parts, checkpoint), checkpoint.manifest
     else:
-        state, before = TrainState(), begin(config, parts)
-    run.start_history(checkpoint)
-    run.write_config(config, data.new.location, data.old and data.old.location)
+        state, before = TrainState(), begin(config, parts, world)
+    if world.size > 1:
+        digest = fingerprint(parts, state)
+        world.must_agree(digest, "the weights, the optimizer's state or the place in the training")
+        log.info("%d processes start from the same: SHA-256 %s", world.size, digest)
+    world.first(lambda: run.start_history(checkpoint))
+    world.first(lambda: run.write_config(config, data.new.location, data.old and data.old.location))
     own = checkpoint if checkpoint and run.owns(checkpoint) else None
     run.checkpoints.context.update(
         lineage(own, before),
@@ -164,7 +183,7 @@ def _train_in(
         dataset=data.new.name,
         device=device,
         threads=os.environ.get("OMP_NUM_THREADS"),
-        world_size=1,
+        world_size=world.size,
         versions=versions(),
     )
     board = VisualDLWriter(
@@ -173,10 +192,12 @@ def _train_in(
     )
     with contextlib.closing(board):
         introduce(board, config, parts.loader.dataset, device)
-        with contextlib.closing(_writers(config, parts, run)) as files:
+        with contextlib.closing(_writers(config, parts, run, world)) as files:
             writer = ManyWriters([files, board])
-            state = _train(config, parts, run, state, evaluator, own and own.state, writer, board)
-        name = _use_final_weights(config, parts, run, state)
+            collaborators = (evaluator, own and own.state, writer, board, world)
+            state = _train(config, parts, run, state, *collaborators)
+        name = world.first(lambda: _use_final_weights(config, parts, run, state))
+        world.share(parts.model.state_dict().values())
         scores, found = _scores(config, parts, data, state, evaluator)
         result = Result(
             dataset=data.new.name,
@@ -185,7 +206,7 @@ def _train_in(
             steps=state.step,
             params=sum(parameter.size for parameter in parts.model.parameters()),
             seed=config.seed,
-            world_size=1,
+            world_size=world.size,
             device=device,
             train_seconds=round(state.train_seconds, 3),
             data_seconds=round(data_seconds, 3),
@@ -193,7 +214,8 @@ def _train_in(
             checkpoint=name,
             **versions(),
         )
-        run.write_result({key: v for key, v in asdict(result).items() if v is not None})
+        written = {key: value for key, value in asdict(result).items() if value is not None}
+        world.first(lambda: run.write_result(written))
         _say(result, run, config)
         with signals.interruptible():  # a result is not lost with its pictures
             conclude(
@@ -202,6 +224,25 @@ def _train_in(
                 *(read_history(run.metrics), scores, state.step),
             )
     return result
+
+
+def _resume_point(run: RunDirectory, config: TrainConfig, data: _Images) -> Optional[Checkpoint]:
+    found = run.resume_point(config, data.hashes)
+    return found and found.in_memory()  # it goes to other processes, whose disks may be others
+
+
+def _train_in_processes(config: TrainConfig, fresh: bool, nprocs: int) -> Result:
+    """The same in several processes, each of which calls `train_and_evaluate`.
+
+    What they came to is in `result.json`: little travels between processes.
+    """
+    one = replace(config, nprocs=1, gpus=None)
+    spawn(
+        *(train_and_evaluate, (one, fresh), nprocs, config.gpus),
+        hang_timeout=config.hang_timeout,
+    )
+    run = RunDirectory(config.output or DEFAULT_OUTPUT)
+    return Result(**json.loads(run.result.read_text(encoding="utf-8")))
 
 
 def _finished(run: RunDirectory, checkpoint: Checkpoint) -> Optional[Result]:
@@ -225,7 +266,9 @@ def _train(
     saved: Optional[TrainState],
     writer: Writer,
     board: VisualDLWriter,
+    world: World,
 ) -> TrainState:
+    store = StoreCheckpointer(run.checkpoints, *_saving(config), parts.average, saved)
     profile = Profile(run.profile, config.profile) if config.profile else NO_PROFILE
     trainer = Trainer(
         run.weights,
@@ -234,19 +277,22 @@ def _train(
         loss_fn=cross_entropy(config.label_smoothing),
         evaluator=evaluator,
         average=parts.average,
-        checkpointer=StoreCheckpointer(run.checkpoints, *_saving(config), parts.average, saved),
+        checkpointer=store if world.leads else NO_CHECKPOINTER,
         writer=writer,
         observers=[*_watching(config, parts, state), board],
         profile=profile,
         state=state,
         log_every=config.log_every,
         reseed=functools.partial(reseed, config.seed),
+        exchange=make_exchange(parts.model, world, config.grad_shards),
     )
     with contextlib.closing(profile):
         return trainer.train(parts.loader, state.epoch, config.epochs)
 
 
-def _writers(config: TrainConfig, parts: Parts, run: RunDirectory) -> ManyWriters:
+def _writers(config: TrainConfig, parts: Parts, run: RunDirectory, world: World) -> ManyWriters:
+    if not world.leads:
+        return ManyWriters([])
     return ManyWriters(
         [
             LogWriter(config.epochs, len(parts.loader)),
@@ -258,11 +304,13 @@ def _writers(config: TrainConfig, parts: Parts, run: RunDirectory) -> ManyWriter
 
 def _watching(config: TrainConfig, parts: Parts, state: TrainState) -> list[Observer]:
     """What looks into the net while it trains."""
+    where = {"start": state.step, "passes_a_step": parts.loader.passes_a_step}
     if config.check_shape or config.check_content:
-        print_at(parts.model, config.check_shape, config.check_content, state.step, log.info)
+        printed = (config.check_shape, config.check_content)
+        print_at(parts.model, *printed, say=log.info, **where)
     if not config.watch:
         return []
-    return [watch(parts.model, every=config.watch, train_only=True, start=state.step)]
+    return [watch(parts.model, every=config.watch, train_only=True, **where)]
 
 
 def _saving(config: TrainConfig) -> tuple[SaveWhen, Keep]:
@@ -321,7 +369,7 @@ def _scores(
     scores = {"valid_acc": valid["valid/acc"], "valid_loss": valid["valid/loss"]}
     found = {}
     for name, dataset in data.datasets("eval", config.eval_limit).items():
-        found[name] = evaluate(parts.model, dataset)
+        found[name] = evaluate(parts.model, dataset, evaluator.world)
         prefix = "replay_eval" if name == "replay" else "eval"
         scores |= {f"{prefix}_acc": found[name].accuracy, f"{prefix}_loss": found[name].loss}
     return scores, found["valid"]

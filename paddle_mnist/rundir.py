@@ -200,6 +200,23 @@ class RunDirectory:
         return folder
 
 
+class NoRunDirectory(RunDirectory):
+    """For a process that trains with others and writes nothing: rank 0 has the run directory."""
+
+    @contextlib.contextmanager
+    def opened(self, fresh: bool = False) -> Iterator[RunDirectory]:
+        yield self
+
+    def write_config(self, config: TrainConfig, data: str, replay_data: Optional[str]) -> None:
+        """Nothing to do."""
+
+    def start_history(self, checkpoint: Optional[Checkpoint]) -> None:
+        """Nothing to do."""
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Nothing to do."""
+
+
 def find_checkpoint(name: str, run: Optional[RunDirectory] = None) -> Checkpoint:
     """The checkpoint that "latest" or "best" names in a run, or a path anywhere.
 

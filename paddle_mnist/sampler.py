@@ -1,4 +1,4 @@
-"""The order of samples: a pure function of (seed, epoch), with a position in it."""
+"""The order of samples: a pure function of (seed, epoch), with a position, and a rank's share."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,8 +43,40 @@ class BatchSampler:
             samples = np.concatenate([samples, old])
         return random.permutation(samples) if self.shuffle else samples
 
-    def batches(self, epoch: int, start: int = 0) -> Iterator[np.ndarray]:
-        """The batches of an epoch from number `start` on, each int64 [at most batch_size]."""
+    def batches(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[np.ndarray]:
+        """The batches of an epoch from number `start` on, each int64 [at most batch_size].
+
+        step: only every so many-th of them.
+        """
         order = self.order(epoch)
-        for first in range(start * self.batch_size, len(order), self.batch_size):
+        for first in range(start * self.batch_size, len(order), step * self.batch_size):
             yield order[first : first + self.batch_size]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How every batch is cut up: into `shards` parts, of which one of `size` processes has its own.
+
+    The parts are the same whoever works on them; a process has as many as any other.
+    """
+
+    shards: int = 1
+    rank: int = 0
+    size: int = 1
+
+    def __post_init__(self):
+        if self.shards % self.size:
+            raise ConfigError(
+                f"grad_shards is {self.shards}, for {self.size} processes; expected a multiple of "
+                f"the number of processes, as in --grad_shards {self.size}"
+            )
+
+    def __call__(self, batch: np.ndarray) -> list[tuple[int, np.ndarray]]:
+        """The numbers and samples of this process's parts; some are empty where a batch is short.
+
+        Parts differ by one sample at most, the larger ones first.
+        """
+        own = self.shards // self.size
+        parts = np.array_split(batch, self.shards)
+        first = self.rank * own
+        return list(enumerate(parts))[first : first + own]

@@ -2,14 +2,15 @@
 
 Inside `handled` and `held` they only leave a note, and what is under way goes on. Inside
 `interruptible`, for work that may be broken off anywhere (fetching a batch, evaluation), they raise
-StoppedError: at once, or when it begins. Signals belong to a process, and so does this module.
+StoppedError: at once, or when it begins. One of several processes waits until all know of it.
+Signals belong to a process, and so does this module.
 """
 
 import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Optional
 
 from paddle_mnist.errors import StoppedError
@@ -24,6 +25,8 @@ class _Note:
     taken: Sequence[int] = ()
     signum: Optional[int] = None  # the first that came
     raising = False
+    together = False  # one of several processes: what ends one ends all, at the same place
+    agreed: Optional[int] = None  # what they have told one another
 
 
 _note = _Note()
@@ -39,6 +42,7 @@ def handled(last: bool = False) -> Iterator[None]:
         yield
         return
     _note.owner, _note.signum, _note.raising = os.getpid(), None, False
+    _note.together, _note.agreed = False, None
     before = {number: signal.getsignal(number) for number in STOPPING}
     _note.taken = [number for number in STOPPING if before[number] is not signal.SIG_IGN]  # nohup
     take()
@@ -68,18 +72,34 @@ def _keep(signum: int, frame) -> None:
         return
     if _note.signum is None:  # later ones change nothing: what the first asked for is under way
         _note.signum = signum
-        if _note.raising:
+        if _note.raising and not _note.together:
             raise StoppedError(signum)
 
 
-def pending() -> Optional[int]:
-    """The signal that asked for the end, if one has."""
+def asked() -> Optional[int]:
+    """The signal that came to this process, if one has."""
     return _note.signum if _note.owner == os.getpid() else None
+
+
+def pending() -> Optional[int]:
+    """The signal that is to end this process: that it got, or that its processes agreed on."""
+    return _note.agreed if _note.together else asked()
+
+
+def together() -> None:
+    """From here on a signal ends this process only when all of them know of it."""
+    _note.together = True
+
+
+def agree(signums: Iterable[Optional[int]]) -> None:
+    """What every one of several processes knows of now: the first signal there is, if any."""
+    if _note.agreed is None:
+        _note.agreed = next((signum for signum in signums if signum is not None), None)
 
 
 def answered() -> None:
     """What the signal asked for is done: it ends nothing more."""
-    _note.signum = None
+    _note.signum = _note.agreed = None
 
 
 def _check() -> None:
@@ -110,3 +130,10 @@ def interruptible() -> Iterator[None]:
         _check()  # one whose error was swallowed inside
     finally:
         _note.raising = before
+
+
+def named(code: int) -> str:
+    """What a shell's exit code stands for: a signal's name, or the number."""
+    if code > 128 and code - 128 in {number.value for number in signal.Signals}:
+        return signal.Signals(code - 128).name
+    return f"exit code {code}"

@@ -1,5 +1,7 @@
 """Where a training starts: anew, from its own checkpoint, or from what another has learned."""
 
+import hashlib
+import json
 import logging
 import uuid
 from collections.abc import Mapping
@@ -17,10 +19,12 @@ from paddle_mnist.checkpoint.store import Checkpoint
 from paddle_mnist.config import TrainConfig, amounts
 from paddle_mnist.data import Data
 from paddle_mnist.data.dataset import BatchLoader, MnistDataset, Replay
+from paddle_mnist.distributed import ALONE, World
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.model import MNIST
 from paddle_mnist.optim import build_optimizer, build_schedule
 from paddle_mnist.rundir import find_checkpoint, find_weights
+from paddle_mnist.sampler import Cut
 from paddle_mnist.state import TrainState
 
 log = logging.getLogger("paddle_mnist")
@@ -37,9 +41,10 @@ class Parts:
     average: Average
 
 
-def build(config: TrainConfig, data: Data, replay: Optional[Data]) -> Parts:
-    """The parts as they are before the first step."""
+def build(config: TrainConfig, data: Data, replay: Optional[Data], world: World = ALONE) -> Parts:
+    """The parts as they are before the first step, in one of the processes of `world`."""
     paddle.seed(config.seed)
+    several = config.grad_shards or world.size > 1
     model = MNIST()
     drawn = amounts(config.augment)
     loader = BatchLoader(
@@ -49,6 +54,7 @@ def build(config: TrainConfig, data: Data, replay: Optional[Data]) -> Parts:
         config.shuffle,
         augment=Affine(drawn, config.seed) if drawn else unchanged,
         replay=replay and Replay(MnistDataset("train", replay), config.replay_fraction),
+        cut=Cut(config.grad_shards or world.size, world.rank, world.size) if several else None,
     )
     for name in ("check_shape", "check_content"):
         for number in getattr(config, name):
@@ -80,17 +86,18 @@ def go_on(config: TrainConfig, parts: Parts, checkpoint: Checkpoint) -> TrainSta
     return state
 
 
-def begin(config: TrainConfig, parts: Parts) -> Mapping[str, Any]:
+def begin(config: TrainConfig, parts: Parts, world: World = ALONE) -> Mapping[str, Any]:
     """Put in what another training has learned, if that is asked for; gives its manifest.
 
     init_from: its weights; incremental_from: its optimizer's state too, but for the rate, whose
-    schedule starts anew. Raises CheckpointError unless they fit.
+    schedule starts anew. Rank 0 reads them, and hands them to the others.
+    Raises CheckpointError unless they fit.
     """
     if config.init_from:
-        name, weights, manifest, _ = find_weights(config.init_from)
+        name, weights, manifest = world.first(lambda: find_weights(config.init_from)[:3])
         load_weights(parts.model, weights, name)
     elif config.incremental_from:
-        checkpoint = find_checkpoint(config.incremental_from)
+        checkpoint = world.first(lambda: find_checkpoint(config.incremental_from).in_memory())
         name, manifest = str(checkpoint.path), checkpoint.manifest
         load_checkpoint(checkpoint, parts.model, parts.optimizer, schedule=False)
     else:
@@ -98,6 +105,21 @@ def begin(config: TrainConfig, parts: Parts) -> Mapping[str, Any]:
     parts.average.load(parts.model.state_dict())
     log.info("starting from what %s has learned", name)
     return manifest
+
+
+def fingerprint(parts: Parts, state: TrainState) -> str:
+    """SHA-256 of all that the next step depends on: weights, optimizer, average, state."""
+    digest = hashlib.sha256(json.dumps(state.as_dict(), sort_keys=True).encode())
+    for values in (
+        parts.model.state_dict(),
+        parts.optimizer.state_dict(),
+        parts.average.weights(parts.model),
+    ):
+        for key in sorted(values):
+            value = values[key]
+            digest.update(value.numpy().tobytes() if hasattr(value, "numpy") else b"")
+            digest.update(key.encode() if hasattr(value, "numpy") else f"{key} {value}".encode())
+    return digest.hexdigest()
 
 
 def versions() -> dict[str, str]:

@@ -71,7 +71,7 @@ class TrainState:
                     "number; try a lower learning_rate (checkpoints before it are good)"
                 )
             self.window.loss_sum += value * samples
-            self.window.right += right.item()
+            self.window.right += int(right.item())
             self.window.samples += samples
             self.window.lr = lr
         self._pending.clear()

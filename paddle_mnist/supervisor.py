@@ -1,5 +1,6 @@
 """Restart a training that died or hangs, within a budget."""
 
+import contextlib
 import logging
 import os
 import select
@@ -14,7 +15,6 @@ from paddle_mnist.errors import NoProgressError
 log = logging.getLogger("paddle_mnist")
 
 WITHOUT_PROGRESS = 3  # restarts in a row that got no further: then it is given up
-START_SECONDS = 60  # more than hang_timeout until the first sign of life: imports, reading data
 # What a restart would not change: done, arguments, data, checkpoints, device, divergence, a
 # directory that is taken; and what was asked for: SIGINT, SIGTERM.
 FINAL = {0, 2, 3, 4, 5, 6, 75, 130, 143}
@@ -44,12 +44,13 @@ def supervise(
             stuck = 0 if reached > before else stuck + (restart > 0)
             if stuck == WITHOUT_PROGRESS:
                 raise NoProgressError(
-                    f"restarted {stuck} times without getting beyond step {reached}; the last one "
-                    f"ended with {_named(code)}; expected progress; look for the reason above"
+                    f"restarted {stuck} times without getting beyond step {reached}; the last "
+                    f"ended with {signals.named(code)}; expected progress; look for the reason "
+                    "above"
                 )
             log.warning(
                 "the training ended with %s at step %d; %s",
-                *(_named(code), reached),
+                *(signals.named(code), reached),
                 f"restart {restart + 1} of {max_restarts}"
                 if restart < max_restarts
                 else "no restart is left",
@@ -77,12 +78,13 @@ def _run(command: Sequence[str], hang_timeout: float) -> int:
     finally:
         os.close(reading)
         _kill(child)
+        _end_what_it_started(child.pid)
     return code if code >= 0 else 128 - code
 
 
 def _watch(child: subprocess.Popen, reading: int, hang_timeout: float) -> int:
     handed_on = False
-    limit = time.monotonic() + hang_timeout + START_SECONDS
+    limit = time.monotonic() + hang_timeout + heartbeat.START_SECONDS
     while child.poll() is None:
         if signals.pending() and not handed_on:
             child.send_signal(signals.pending())
@@ -106,7 +108,12 @@ def _kill(child: subprocess.Popen) -> None:
         child.wait()
 
 
-def _named(code: int) -> str:
-    if code > 128 and code - 128 in {number.value for number in signal.Signals}:
-        return signal.Signals(code - 128).name
-    return f"exit code {code}"
+def _end_what_it_started(group: int) -> None:
+    """A child that was killed may leave processes that stop, and save, when they notice."""
+    number = signal.SIGTERM
+    with contextlib.suppress(ProcessLookupError):  # they are gone, or there were none
+        for _ in range(100 * heartbeat.GRACE_SECONDS):
+            os.killpg(group, number)
+            number = 0  # only asks whether there is one
+            time.sleep(0.01)
+        os.killpg(group, signal.SIGKILL)

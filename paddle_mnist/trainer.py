@@ -12,9 +12,10 @@ from paddle_mnist.average import NO_AVERAGE, Average
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
 from paddle_mnist.checkpoint.contents import saved_bytes
 from paddle_mnist.checkpoint.store import CheckpointStore
-from paddle_mnist.data.dataset import batches_an_epoch, epoch_batches
+from paddle_mnist.data.dataset import batches_an_epoch, epoch_batches, shards_of
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.evaluator import NoEvaluator
+from paddle_mnist.exchange import Exchange, NoExchange
 from paddle_mnist.files import make_folder, write_atomically
 from paddle_mnist.optim import cross_entropy, schedule_of
 from paddle_mnist.profiling import NO_PROFILE, Profiler
@@ -37,8 +38,11 @@ class Trainer:
     observers: look on, after every step and every epoch (`paddle_mnist.state.Observer`).
     profile: measures where a step's time goes (`paddle_mnist.profiling.Profile`).
     state: where the first `train` goes on, inside an epoch too; by default each starts an epoch.
-    reseed: called with the number of steps done before each step; with a function that seeds
-        Paddle's generators, what is drawn in a step (dropout) does not depend on earlier steps.
+    reseed: called with the number of steps done, and that of the shard, before each forward pass;
+        with a function that seeds Paddle's generators, what is drawn in a step (dropout) does not
+        depend on earlier steps.
+    exchange: adds up the gradients of a batch's shards, of several processes
+        (`paddle_mnist.exchange`); by default batches are whole.
     """
 
     def __init__(
@@ -56,7 +60,8 @@ class Trainer:
         profile: Profiler = NO_PROFILE,
         state: Optional[TrainState] = None,
         log_every: int = 100,
-        reseed: Callable[[int], None] = lambda step: None,
+        reseed: Callable[[int, int], None] = lambda step, shard: None,
+        exchange: Union[NoExchange, Exchange, None] = None,
     ):
         names = [parameter.name for parameter in model.parameters()]
         if len(set(names)) < len(names):
@@ -82,6 +87,7 @@ class Trainer:
         self.going_on = state is not None
         self.log_every = log_every
         self.reseed = reseed
+        self.exchange = exchange or NoExchange()
         self.progress: Optional[Progress] = None
 
     def train(
@@ -136,7 +142,6 @@ class Trainer:
         self.state.epoch, self.state.position = epoch, start
         self.profile.before_epoch()
         for batch in self.progress.timed(epoch_batches(datasets, epoch, start)):
-            self.reseed(self.state.step)
             self.train_step(batch)
             with self.profile.part("logging"):
                 self.observe("after_step")
@@ -147,17 +152,25 @@ class Trainer:
         self.progress.flush(self.state)
 
     def train_step(self, data: Iterable) -> paddle.Tensor:
-        """One step on a batch (images [B, 1, 28, 28], labels [B, 1]); gives its mean loss []."""
-        images, labels = data
-        with self.profile.part("forward"):
-            logits = self.model(images)
-            self.loss = self.loss_fn(logits, labels)
-        with self.profile.part("backward"):
-            self.optimizer.clear_grad()  # not after the step: observers look at its gradients
-            self.loss.backward()
-        with self.profile.part("optimizer"), self.state.stepping(labels.shape[0]):
+        """One step on a batch (images [B, 1, 28, 28], labels [B, 1]); gives its mean loss [].
+
+        data: also its shards, as a `BatchLoader` cuts them for the exchange.
+        """
+        self.optimizer.clear_grad()  # not after the step: observers look at its gradients
+        for shard in shards_of(data):
+            self.reseed(self.state.step, shard.number)
+            with self.profile.part("forward"):
+                logits = self.model(shard.images)
+                loss = self.loss_fn(logits, shard.labels)
+            with self.profile.part("backward"):
+                (loss * shard.weight).backward()
+                self.exchange.add(shard, loss, logits)
+        with self.profile.part("exchange"):
+            outcome = self.exchange.finish()
+        self.loss = outcome.loss
+        with self.profile.part("optimizer"), self.state.stepping(outcome.samples):
             if self.progress is not None:
-                self.progress.add(self.state, self.loss, logits, labels)
+                self.progress.add(self.state, outcome)
             # The first step names the optimizer's state; guarded, it has the names that the first
             # optimizer of a process gives, whichever this is, so that saved states fit.
             with unique_name.guard():
@@ -168,6 +181,9 @@ class Trainer:
 
     def save(self) -> None:
         """Write the weights to `model_path`, whole or not at all. Raises OutputError."""
+        self.exchange.world.first(self._write)
+
+    def _write(self) -> None:
         make_folder(self.model_path.parent)
         write_atomically(self.model_path, saved_bytes(self.average.weights(self.model)))
 

@@ -63,7 +63,8 @@ class _Passes:
     """Opens a context around those forward passes of a model that are due.
 
     Training passes are counted from 1 on top of `start`, so the number of one is that of its step;
-    one of an evaluation has the number of the training pass before it.
+    one of an evaluation has the number of the training pass before it. Where batches are cut into
+    shards, a step takes several passes: the first of them stands for it.
     """
 
     def __init__(
@@ -72,13 +73,15 @@ class _Passes:
         due: Callable[[int, bool], bool],
         around: Callable[[int], contextlib.AbstractContextManager[Optional[Finish]]],
         start: int = 0,
+        passes_a_step: int = 1,
     ):
         """due: of a pass's number, and whether it is one of training.
 
         around: what it gives, if anything, is called with the inputs and the output of the pass.
         """
         self.number = start
-        self._due, self._around = due, around
+        self._due, self._around, self._passes_a_step = due, around, passes_a_step
+        self._shard = 0  # of the training pass to come, in its step
         self._inside = contextlib.ExitStack()
         self._finish: Optional[Finish] = None
         self._handles = [
@@ -88,8 +91,11 @@ class _Passes:
 
     def _before(self, model, inputs) -> None:
         self._close()  # of a pass that was broken off
-        self.number += model.training
-        if self._due(self.number, model.training):
+        first = not model.training or self._shard == 0
+        if model.training:
+            self.number += first
+            self._shard = (self._shard + 1) % self._passes_a_step
+        if first and self._due(self.number, model.training):
             self._finish = self._inside.enter_context(self._around(self.number))
 
     def _after(self, model, inputs, output) -> None:
@@ -155,10 +161,12 @@ def print_at(
     content: Collection[int],
     start: int = 0,
     say: Callable[[str], None] = print,
+    passes_a_step: int = 1,
 ) -> _Passes:
     """Print as `printed` does in some batches of a training, counted from 0; gives a handle.
 
-    start: the number of batches that were trained before. The handle's `remove()` ends it.
+    start: the number of batches that were trained before. passes_a_step: shards of a batch in this
+    process, of which the first is printed. The handle's `remove()` ends it.
     """
 
     def due(number, training):
@@ -170,7 +178,7 @@ def print_at(
         with printed(model, number - 1 in shape, number - 1 in content, say):
             yield
 
-    return _Passes(model, due, around, start)
+    return _Passes(model, due, around, start, passes_a_step)
 
 
 class Watch(Observer):
@@ -191,7 +199,8 @@ class Watch(Observer):
     and changes), and on a model that was loaded. `remove()`, or leaving a `with`, ends it.
 
     As an observer of a `Trainer` its figures are written with all others, those of an evaluation
-    as valid/watch/LAYER/....
+    as valid/watch/LAYER/.... Where several processes share a batch, outputs are those of this one's
+    first shard; gradients are the whole batch's.
     """
 
     def __init__(
@@ -205,6 +214,7 @@ class Watch(Observer):
         train_only: bool = False,
         start: int = 0,
         patience: int = PATIENCE,
+        passes_a_step: int = 1,
     ):
         """Look at the first pass and every `every`-th, of training and of evaluation alike.
 
@@ -214,6 +224,7 @@ class Watch(Observer):
         train_only: leave evaluations alone.
         start: steps that were trained before, in a training that goes on.
         patience: looks in a row at which something is zero until it is called dead.
+        passes_a_step: shards of a batch in this process.
         Raises ConfigError for a name that is none.
         """
         self.what, self.every, self.train_only = set(what), every, train_only
@@ -242,7 +253,7 @@ class Watch(Observer):
         self._evaluated = 0
         self._seen_in_evaluation = False
         self._calls: Counter = Counter()  # of each layer, in the pass that is looked at
-        self._passes = _Passes(model, self._due, self._look, start)
+        self._passes = _Passes(model, self._due, self._look, start, passes_a_step)
 
     @property
     def values(self) -> Mapping[str, float]:
@@ -269,6 +280,8 @@ class Watch(Observer):
     def after_step(self, view: View) -> Mapping[str, float]:
         if self._looked is None:
             return {}
+        for name in self._gradients:  # now the whole batch's
+            self._gradients[name] = _norm(self._parameters[name].grad)
         self._complete()
         return self._values
 

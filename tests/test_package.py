@@ -16,12 +16,13 @@ PACKAGE = ROOT / "paddle_mnist"
 # `watching`, and `progress` is the loop's own.
 LAYERS = [
     {"errors", "config"},
-    {"state", "device", "files", "signals", "heartbeat"},
+    {"state", "device", "files", "signals", "heartbeat", "distributed", "spawning"},
     {
         "augment",
         "average",
         "data",
         "sampler",
+        "exchange",
         "optim",
         "diagnosis",
         "visual",
@@ -35,7 +36,7 @@ LAYERS = [
         "randomness",
     },
     {"evaluator", "trainer", "rundir", "supervisor"},
-    {"cli", "dashboard", "report", "run", "score", "start"},
+    {"cli", "dashboard", "parameter_server", "report", "run", "score", "processes", "start"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 

@@ -41,7 +41,8 @@ def test_both_readmes_hold_the_same_numbers_and_names():
     assert english[1] == chinese[1]
 
 
-@pytest.mark.timeout(600)  # several whole trainings
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # several whole trainings
 def test_commands_run_as_written_and_in_order(tmp_path, tool):
     """In an empty folder; where MNIST cannot be had they use the embedded digits."""
     (commands,) = (block for block in blocks("README.md", "sh") if "tools/eval.py" in block)
@@ -51,7 +52,14 @@ def test_commands_run_as_written_and_in_order(tmp_path, tool):
         tool(script.removeprefix("tools/").removesuffix(".py"), *arguments)
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+PAGES = [
+    pytest.param(page, id=page.stem, marks=pytest.mark.slow if "processes" in page.stem else ())
+    for page in sorted((ROOT / "docs").glob("*.md"))
+    if "```sh" in page.read_text()
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_commands_of_the_pages_run_as_written(tmp_path, tool, page):
     """In a folder with a small work/mnist.json.gz, where the plain command was run before."""
     (tmp_path / "work").mkdir()
@@ -62,7 +70,11 @@ def test_commands_of_the_pages_run_as_written(tmp_path, tool, page):
     for line in "".join(commands).replace("\\\n", " ").splitlines():
         python, script, *arguments = shlex.split(line, comments=True)
         assert python == "python"
-        tool(script.removeprefix("tools/").removesuffix(".py"), *arguments)
+        if script == "-m":
+            there = [arg.replace("tools/", f"{ROOT}/tools/") for arg in arguments]
+            subprocess.run([sys.executable, "-m", *there], cwd=tmp_path, check=True)
+        else:
+            tool(script.removeprefix("tools/").removesuffix(".py"), *arguments)
 
 
 EXAMPLES = [
@@ -80,8 +92,9 @@ EXAMPLES = [
 def test_python_example_runs(tmp_path, example):
     (tmp_path / "work").mkdir()
     write_json(tmp_path / "work/mnist.json.gz", tiny_splits())
+    (tmp_path / "example.py").write_text(example)
     done = subprocess.run(
-        [sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0 and done.stdout, done.stderr
 

@@ -90,7 +90,8 @@ def test_profile_accounts_for_the_whole_step(run):
     times = {name: float(ms) for name, ms, _ in rows}
     whole = times.pop("a step")
     assert list(times) == [
-        *("reader", "forward", "backward", "optimizer", "logging", "saving", "between them")
+        *("reader", "forward", "backward", "exchange", "optimizer", "logging", "saving"),
+        "between them",
     ]
     assert sum(times.values()) == pytest.approx(whole, abs=0.01)
     assert times["backward"] > times["optimizer"] > 0

@@ -580,11 +580,6 @@ def test_bad_input_is_one_clear_line(train, tmp_path, name):
     assert error.startswith("error: ") and said in error and error.count("\n") == 1
 
 
-def test_one_of_several_processes_is_refused(train):
-    error = train(expect=2, PADDLE_TRAINERS_NUM="2", PADDLE_TRAINER_ID="0").stderr
-    assert "training is not distributed yet" in error
-
-
 # ------------------------------------------------------------------ evaluation
 
 
@@ -664,6 +659,7 @@ def test_eval_of_tutorial_files_beside_a_config_of_somebody_else(tool, tmp_path,
 # ------------------------------------------------------------------ digits
 
 
+@pytest.mark.slow
 def test_plain_command_without_mnist_trains_on_digits_and_says_so(tool, tmp_path):
     done = tool("train")
     result = json.loads((tmp_path / "work/output/digits/result.json").read_text())

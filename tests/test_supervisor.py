@@ -36,10 +36,10 @@ from paddle_mnist import heartbeat
 if heartbeat.watched() or not {supervised}:  # the supervisor itself needs no Paddle
     from paddle_mnist import run
     reseed = run.reseed
-    def troubled(seed, step):
+    def troubled(seed, step, shard):
         once = Path(f"trouble{{step}}")
         {what}
-        reseed(seed, step)
+        reseed(seed, step, shard)
     run.reseed = troubled
 run_command(train.main)
 """

@@ -107,6 +107,14 @@ class Checkpoint:
             )
         return data
 
+    def in_memory(self) -> "Checkpoint":
+        """The same, with what is in its files, for a process that cannot read them."""
+        return _InMemory(
+            self.path,
+            self.manifest,
+            {Path(name).suffix: self.read(Path(name).suffix) for name in self.manifest["files"]},
+        )
+
     def load(self, suffix: str) -> dict[str, Any]:
         """The dictionary in one of its files, tensors as NumPy arrays. Raises CheckpointError."""
         return safe_loads(self.read(suffix), self.path.with_name(self.name + suffix))
@@ -115,6 +123,14 @@ class Checkpoint:
         """Raises CheckpointError unless every file is there and as committed."""
         for name in self.manifest["files"]:
             self.read(Path(name).suffix)
+
+
+@dataclass(frozen=True)
+class _InMemory(Checkpoint):
+    contents: Mapping[str, bytes]
+
+    def read(self, suffix: str) -> bytes:
+        return self.contents[suffix]
 
 
 def _fingerprint(data: bytes) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from paddle_mnist.augment import unchanged
 from paddle_mnist.data.arrays import SIZE, Data
 from paddle_mnist.data.cache import open_data
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.sampler import BatchSampler
+from paddle_mnist.sampler import BatchSampler, Cut
 
 
 class MnistDataset(paddle.io.Dataset):
@@ -85,11 +85,41 @@ class Replay:
         return wanted
 
 
+@dataclass(frozen=True)
+class Shard:
+    """A part of a batch.
+
+    images: float32 [B, 1, 28, 28]; labels: int64 [B, 1]. number: which of the batch's parts.
+    samples: how many of the batch's `whole` ones are here. A part without any has another's first
+    image in their place, so that every process takes the same steps; it weighs nothing.
+    """
+
+    images: paddle.Tensor
+    labels: paddle.Tensor
+    number: int
+    samples: int
+    whole: int
+
+    @property
+    def weight(self) -> float:
+        """Its share of the batch."""
+        return self.samples / self.whole
+
+
+def shards_of(batch: Any) -> list[Shard]:
+    """A batch as the shards that this process has of it. batch: such, or (images, labels)."""
+    if isinstance(batch, list) and isinstance(batch[0], Shard):
+        return batch
+    images, labels = batch
+    return [Shard(images, labels, 0, labels.shape[0], labels.shape[0])]
+
+
 class BatchLoader:
     """The batches of a dataset as tensors, in the order of a `BatchSampler`.
 
     augment: (images float32 [B, 1, 28, 28], epoch, indices int64 [B]) -> images.
     replay: what to mix in; its samples are numbered on after the dataset's.
+    cut: into which shards; without one, batches are whole.
     """
 
     def __init__(
@@ -100,8 +130,10 @@ class BatchLoader:
         shuffle: bool = False,
         augment: Callable = unchanged,
         replay: Optional[Replay] = None,
+        cut: Optional[Cut] = None,
     ):
         self.dataset = dataset
+        self.cut = cut
         self.augment = augment
         self.replay = replay
         drawn = (replay.count(len(dataset)), len(replay.dataset)) if replay else (0, 0)
@@ -111,12 +143,32 @@ class BatchLoader:
         """Batches an epoch."""
         return len(self.sampler)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[paddle.Tensor, paddle.Tensor]]:
-        """The batches of an epoch from number `start` on."""
-        for indices in self.sampler.batches(epoch, start):
-            images, labels = self._batch(indices)
-            images = self.augment(paddle.to_tensor(images), epoch, indices)
-            yield images, paddle.to_tensor(labels)
+    @property
+    def passes_a_step(self) -> int:
+        """How many parts of each batch are this process's."""
+        return self.cut.shards // self.cut.size if self.cut else 1
+
+    def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[Any]:
+        """The batches of an epoch from number `start` on, every `step`-th.
+
+        Each is (images [B, 1, 28, 28], labels [B, 1]), or a list of `Shard`s where they are cut.
+        """
+        for indices in self.sampler.batches(epoch, start, step):
+            if self.cut is None:
+                yield self._tensors(indices, epoch)
+            else:
+                yield [
+                    Shard(
+                        *self._tensors(mine if len(mine) else indices[:1], epoch),
+                        *(number, len(mine), len(indices)),
+                    )
+                    for number, mine in self.cut(indices)
+                ]
+
+    def _tensors(self, indices: np.ndarray, epoch: int) -> tuple[paddle.Tensor, paddle.Tensor]:
+        images, labels = self._batch(indices)
+        images = self.augment(paddle.to_tensor(images), epoch, indices)
+        return images, paddle.to_tensor(labels)
 
     def _batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not self.replay:
@@ -151,15 +203,15 @@ def load_data(mode: str = "train", batch_size: int = 100, data: str = "auto") ->
     return data_generator
 
 
-def epoch_batches(loader: Any, epoch: int, start: int = 0) -> Iterator:
-    """The batches of one epoch of any loader, from number `start` on.
+def epoch_batches(loader: Any, epoch: int, start: int = 0, step: int = 1) -> Iterator:
+    """The batches of one epoch of any loader, from number `start` on, every `step`-th.
 
     loader: a `BatchLoader`; or, as in the tutorial, a `paddle.io.DataLoader`, or a function that
         gives an iterator each time it is called. Theirs are shown the whole epoch: batches before
         `start` are read and dropped.
     """
     if hasattr(loader, "epoch"):
-        yield from _fetched(loader.epoch(epoch, start))
+        yield from _fetched(loader.epoch(epoch, start, step))
         return
     batches = loader() if callable(loader) else loader
     if not hasattr(batches, "__iter__"):
@@ -168,7 +220,7 @@ def epoch_batches(loader: Any, epoch: int, start: int = 0) -> Iterator:
             "paddle.io.DataLoader or a function that yields batches"
         )
     for number, (images, labels) in enumerate(_fetched(batches)):
-        if number >= start:
+        if number >= start and (number - start) % step == 0:
             yield _tensor(images), _tensor(labels)
 
 

@@ -1,0 +1,80 @@
+"""How many processes a training is worth, and how many it was told to start."""
+
+import os
+from typing import Optional
+
+import paddle
+
+from paddle_mnist.config import TrainConfig
+from paddle_mnist.distributed import started_by_launcher
+from paddle_mnist.errors import ConfigError, DeviceError
+from paddle_mnist.sampler import Cut
+
+AT_LEAST = 8  # samples of a batch that are worth a process
+WORTH_IT = 20_000  # samples in all; fewer are trained before another process has started
+
+
+def processes_to_start(config: TrainConfig) -> int:
+    """How many processes a configuration asks this one to start; 1: it trains itself.
+
+    Raises ConfigError for what does not go together, DeviceError for GPUs that are not there.
+    """
+    count = _wanted(config)
+    if config.grad_shards:
+        Cut(config.grad_shards, size=count)  # raises, before a process is started
+    return count
+
+
+def _wanted(config: TrainConfig) -> int:
+    chosen = [gpu.strip() for gpu in config.gpus.split(",")] if config.gpus else []
+    if started_by_launcher():
+        if config.nprocs != 1 or chosen:
+            raise ConfigError(
+                f"nprocs is {config.nprocs or 'auto'}, gpus is {config.gpus}, but this process was "
+                "started by Paddle's launch; expected one of the two: give the numbers to launch "
+                "(--nproc_per_node, --gpus), or start with plain python"
+            )
+        return 1
+    count = _gpus()
+    if chosen:
+        wrong = [gpu for gpu in chosen if not gpu.isdigit() or int(gpu) >= count]
+        if wrong:
+            raise DeviceError(f"gpus names {wrong[0]!r}, but Paddle sees {count} GPUs")
+        if config.nprocs not in (0, 1, len(chosen)):
+            raise ConfigError(
+                f"nprocs is {config.nprocs}, but gpus names {len(chosen)}; expected as many"
+            )
+        return len(chosen)
+    if config.nprocs:
+        if count and config.device != "cpu" and config.nprocs > count:
+            raise DeviceError(
+                f"nprocs is {config.nprocs}, but Paddle sees {count} GPUs; expected one for each, "
+                "or --device cpu"
+            )
+        return config.nprocs
+    return most_processes(config, count if count and config.device != "cpu" else _cores())
+
+
+def most_processes(config: TrainConfig, places: int) -> int:
+    """The most processes that make sense with so many places to run on."""
+    most = max(1, min(places, config.batch_size // AT_LEAST))
+    while config.grad_shards and config.grad_shards % most:
+        most -= 1
+    return most
+
+
+def hint(config: TrainConfig, samples: int) -> Optional[str]:
+    """One line for who trains so many samples on one of several cores; None where it is no use."""
+    most = most_processes(config, _cores())
+    on_cpu = config.device == "cpu" or (config.device == "auto" and not _gpus())
+    if most == 1 or not on_cpu or started_by_launcher() or samples < WORTH_IT:
+        return None
+    return f"{_cores()} cores are here: --nprocs {most} trains faster, with {most} processes"
+
+
+def _gpus() -> int:
+    return paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

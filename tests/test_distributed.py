@@ -1,0 +1,588 @@
+"""Several processes that train together: real ones, started in each of the ways, and killed."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from conftest import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paddle_mnist import MNIST, BatchLoader, MnistDataset, TrainConfig
+from paddle_mnist.data.dataset import shards_of
+from paddle_mnist.distributed import ALONE, join, spawn, tree_sum
+from paddle_mnist.errors import ConfigError, DeviceError, ProcessError
+from paddle_mnist.exchange import Exchange, NoExchange
+from paddle_mnist.optim import cross_entropy
+from paddle_mnist.processes import hint, most_processes, processes_to_start
+from paddle_mnist.sampler import Cut
+
+# 300 images: nine batches of 32, and one of 12, which eight parts share unevenly. Images are
+# turned, and the weights averaged.
+SMALL = ["--recipe", "default", "--batch_size", "32", "--log_every", "4", "--visualdl", "false"]
+SMALL += ["--figures", "false", "--ema", "0.9", "--augment", "rotate=10,shift=2"]
+SHARDED = [*SMALL, "--grad_shards", "8"]
+LAUNCH = [sys.executable, "-m", "paddle.distributed.launch"]
+
+SLOW = pytest.mark.slow
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="gloo and signals as on Linux")
+
+
+def command(*args, nprocs=1, launch=()):
+    """A training's command line, its ranks started by our own spawn or by Paddle's launch."""
+    if launch:
+        return [*LAUNCH, *map(str, launch), str(ROOT / "tools/train.py"), *map(str, args)]
+    return [sys.executable, str(ROOT / "tools/train.py"), "--nprocs", str(nprocs), *map(str, args)]
+
+
+def start(folder, *args, env=(), **how):
+    """The process, which tells by a variable who belongs to it."""
+    job = uuid.uuid4().hex
+    process = subprocess.Popen(
+        command(*args, **how),
+        cwd=folder,
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "JOB_OF_THE_TEST": job, **dict(env)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    process.job = job
+    return process
+
+
+def run(folder, *args, expect=0, **how):
+    """What it printed, when it is done."""
+    process = start(folder, *args, **how)
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == expect, out + err
+    assert not ranks_of(process), "an orphan is left"
+    return out + err
+
+
+def ranks_of(process):
+    """The living processes that train for a job: their numbers, by rank."""
+    found = {}
+    for path in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+        try:
+            state = (path / "stat").read_text().rpartition(")")[2].split()[0]
+            environment = (path / "environ").read_bytes().decode().split("\0")
+            line = (path / "cmdline").read_bytes()
+        except OSError:
+            continue
+        given = dict(entry.partition("=")[::2] for entry in environment)
+        if given.get("JOB_OF_THE_TEST") != process.job or state in "ZX":
+            continue
+        if "PADDLE_TRAINER_ID" in given:  # launch says it there
+            found[int(given["PADDLE_TRAINER_ID"])] = int(path.name)
+        elif b"spawn_main" in line:  # our own: in the order in which they were started
+            found[len(found)] = int(path.name)
+    return found
+
+
+def end_of(folder, output="run"):
+    """What two runs that came to the same have in common, to the last bit."""
+    run = Path(folder, output)
+    newest = max(
+        (json.loads(path.read_text()) for path in run.glob("checkpoints/*.json")),
+        key=lambda manifest: manifest["state"]["step"],
+    )
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    state = {k: v for k, v in newest["state"].items() if k not in ("train_seconds", "window")}
+    return {
+        "weights": hashlib.sha256((run / "mnist.pdparams").read_bytes()).hexdigest(),
+        "files": sorted(entry["sha256"] for entry in newest["files"].values()),
+        "state": state,
+        "metrics": [(x["step"], x["epoch"], x["tag"], x["value"]) for x in lines],
+    }
+
+
+# ------------------------------------------------------------------ each rank its share
+
+
+@given(
+    samples=st.integers(1, 200),
+    own=st.integers(1, 5),
+    size=st.integers(1, 6),
+)
+def test_parts_of_a_batch_are_the_same_for_any_number_of_processes(samples, own, size):
+    batch, shards = np.arange(samples) + 1000, own * size
+    alone = Cut(shards)(batch)
+    together = [part for rank in range(size) for part in Cut(shards, rank, size)(batch)]
+    assert [number for number, _ in together] == list(range(shards))
+    for (_, one), (_, other) in zip(alone, together):
+        assert np.array_equal(one, other)
+    assert np.array_equal(np.concatenate([part for _, part in together]), batch)
+    sizes = [len(part) for _, part in together]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(
+    values=st.lists(st.floats(-1e6, 1e6, width=32), min_size=8, max_size=8),
+    size=st.sampled_from([1, 2, 4, 8]),
+)
+def test_a_tree_of_sums_has_blocks_of_ranks_for_branches(values, size):
+    values, own = [np.float32(value) for value in values], 8 // size
+    blocks = [tree_sum(values[rank * own : (rank + 1) * own]) for rank in range(size)]
+    assert tree_sum(blocks) == tree_sum(values)
+
+
+@pytest.mark.parametrize("shards", [1, 3, 8])
+@pytest.mark.parametrize("samples", [1, 5, 32])
+def test_shards_add_up_to_the_gradient_of_the_whole_batch(tiny, shards, samples):
+    """Also where some have no sample, and where a short batch makes their sizes differ."""
+    paddle.seed(1)
+    model, loss_of = MNIST(), cross_entropy()
+
+    def gradient(exchange, cut):
+        loader = BatchLoader(MnistDataset("train", str(tiny)), samples, cut=cut)
+        for parameter in model.parameters():
+            parameter.clear_gradient(False)
+        for shard in shards_of(next(loader.epoch(0))):
+            logits = model(shard.images)
+            loss = loss_of(logits, shard.labels)
+            (loss * shard.weight).backward()
+            exchange.add(shard, loss, logits)
+        outcome = exchange.finish()
+        assert outcome.samples == samples
+        figures = [outcome.loss.item(), float(outcome.right.item())]
+        return figures, [parameter.grad.numpy() for parameter in model.parameters()]
+
+    whole = gradient(NoExchange(), None)
+    cut = gradient(Exchange(model, ALONE, ordered=True), Cut(shards))
+    assert cut[0] == pytest.approx(whole[0], rel=1e-6)
+    for one, other in zip(whole[1], cut[1]):
+        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "grad_shards", "places", "expected"),
+    [(64, None, 4, 4), (16, None, 4, 2), (4, None, 4, 1), (64, 6, 4, 3), (64, 8, 3, 2)],
+)
+def test_how_many_processes_make_sense(batch_size, grad_shards, places, expected):
+    config = TrainConfig(batch_size=batch_size, grad_shards=grad_shards)
+    assert most_processes(config, places) == expected
+
+
+def test_auto_asks_the_machine():
+    cores = len(os.sched_getaffinity(0))
+    assert processes_to_start(TrainConfig(nprocs="auto")) == min(cores, 8)
+    assert processes_to_start(TrainConfig()) == 1
+
+
+def test_who_has_several_cores_is_told():
+    cores = len(os.sched_getaffinity(0))
+    said = hint(TrainConfig(device="cpu"), 250_000)
+    assert (said is None) == (cores == 1)
+    assert cores == 1 or f"{cores} cores are here: --nprocs {min(cores, 8)} trains faster" in said
+    assert hint(TrainConfig(device="cpu"), 1000) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"gpus": "0,x"}, DeviceError, "gpus names '0'|gpus names 'x'"),
+        ({"nprocs": 3, "grad_shards": 4}, ConfigError, "grad_shards is 4, for 3 processes"),
+        ({"nprocs": -1}, ConfigError, "nprocs is -1; input should be greater than or equal to 0"),
+        ({"nprocs": "many"}, ConfigError, "nprocs is 'many'; input should be a valid integer"),
+        ({"grad_shards": 0}, ConfigError, "grad_shards is 0; input should be greater than"),
+    ],
+)
+def test_what_does_not_go_together_is_said_before_a_process_starts(options, error, said):
+    with pytest.raises(error, match=said):
+        processes_to_start(TrainConfig(**options))
+
+
+def test_processes_within_processes_are_refused(monkeypatch):
+    monkeypatch.setenv("PADDLE_TRAINER_ID", "0")
+    with pytest.raises(
+        ConfigError, match="nprocs is 2, gpus is None, but this process was started"
+    ):
+        processes_to_start(TrainConfig(nprocs=2))
+
+
+# ------------------------------------------------------------------ the same result
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, tiny):
+    """What one process comes to, with eight shards, after two epochs."""
+    folder = tmp_path_factory.mktemp("alone")
+    run(folder, *SHARDED, "--epochs", 2, "--data", tiny, "--output", "run")
+    return end_of(folder)
+
+
+@pytest.mark.parametrize("nprocs", [2, 4])
+def test_same_bits_on_any_number_of_processes(tmp_path, tiny, alone, nprocs):
+    said = run(
+        *(tmp_path, *SHARDED, "--epochs", 2, "--data", tiny, "--output", "run"), nprocs=nprocs
+    )
+    assert f"{nprocs} processes start from the same: SHA-256 " in said
+    assert "Traceback" not in said and "UserWarning" not in said and "free ports" not in said
+    assert end_of(tmp_path) == alone
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    assert result["world_size"] == nprocs
+    assert (tmp_path / "run/train.log").read_text().count("epoch 2/2 step 20/20 valid") == 1
+
+
+@pytest.mark.parametrize("nprocs", [3, pytest.param(2, marks=SLOW)])
+def test_plain_processes_come_close_and_count_alike(tmp_path, tiny, nprocs):
+    """Without --grad_shards: the order of additions is another, and nothing else. 3 divides none
+    of 32, 12, 60 and 70."""
+    plain = [*SMALL, "--epochs", 1, "--data", tiny]
+    run(tmp_path, *plain, "--output", "one")
+    run(tmp_path, *plain, "--output", "several", nprocs=nprocs)
+    one, several = (
+        paddle.load(str(tmp_path / name / "mnist.pdparams")) for name in ("one", "several")
+    )
+    for name, value in one.items():
+        np.testing.assert_allclose(several[name].numpy(), value.numpy(), rtol=1e-3, atol=2e-5)
+    results = [json.loads((tmp_path / n / "result.json").read_text()) for n in ("one", "several")]
+    for name in ("eval_acc", "valid_acc", "steps", "epochs"):
+        assert results[0][name] == results[1][name]
+    assert results[0]["eval_loss"] == pytest.approx(results[1]["eval_loss"], rel=1e-4)
+
+
+def stopped_at(folder, step, process, number=signal.SIGTERM, whom=None):
+    """Send a signal when the log tells of a step; gives the exit code and all that was said."""
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if re.search(rf"step {step}/\d+ lr", line):
+            os.kill(whom() if whom else process.pid, number)
+            break
+    out, err = process.communicate(timeout=60)
+    return process.returncode, "".join([*said, out, err])
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [(2, 1), *(pytest.param(*pair, marks=SLOW) for pair in [(2, 4), (1, 2)])]
+)
+def test_run_that_was_stopped_goes_on_with_other_processes_to_the_same_bits(
+    tmp_path, tiny, alone, first, then
+):
+    arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run"]
+    code, said = stopped_at(tmp_path, 4, start(tmp_path, *arguments, nprocs=first))
+    assert code == 143, said
+    assert len(list(tmp_path.glob("run/checkpoints/*breakpoint.json"))) == 1
+    assert not (tmp_path / "run/result.json").exists()
+    run(tmp_path, *arguments, nprocs=then)
+    assert end_of(tmp_path) == alone
+
+
+# ------------------------------------------------------------------ ways to start
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("launch", "env", "size"),
+    [
+        (["--nproc_per_node", 2, "--log_dir", "mylog"], {}, 2),
+        pytest.param(["--nproc_per_node", 2], {"CUDA_VISIBLE_DEVICES": "0,1"}, 2, marks=SLOW),
+        pytest.param(["--log_dir", "mylog"], {}, 1, marks=SLOW),
+    ],
+)
+def test_paddles_launch_starts_the_same_training(tmp_path, tiny, alone, launch, env, size):
+    arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run"]
+    said = run(tmp_path, *arguments, launch=launch, env=env)
+    assert end_of(tmp_path) == alone
+    assert said.count("launch writes the whole environment") == 1
+    assert json.loads((tmp_path / "run/result.json").read_text())["world_size"] == size
+    if "mylog" in launch:
+        logs = {path.name for path in (tmp_path / "mylog").glob("workerlog.*")}
+        assert logs == {f"workerlog.{rank}" for rank in range(size)}
+    if size == 2:
+        others = next(tmp_path.glob("*log/workerlog.1")).read_text()
+        assert "epoch" not in others  # rank 0 has the log
+
+
+@SLOW
+def test_two_nodes_with_one_shared_folder(tmp_path, tiny, alone):
+    arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run"]
+    port = free_port()
+    nodes = [
+        start(
+            *(tmp_path, *arguments),
+            launch=[
+                *("--master", f"127.0.0.1:{port}", "--nnodes", 2, "--rank", rank),
+                *("--nproc_per_node", 1, "--log_dir", f"log{rank}"),
+            ],
+        )
+        for rank in range(2)
+    ]
+    said = [node.communicate(timeout=120) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], said
+    assert end_of(tmp_path) == alone
+
+
+@SLOW
+def test_second_job_in_a_directory_gets_75(tmp_path, tiny):
+    arguments = [*SHARDED, "--epochs", 50, "--data", tiny, "--output", "run"]
+    first = start(tmp_path, *arguments, nprocs=2)
+    for line in first.stdout:
+        if "step 4/" in line:
+            break
+    said = run(tmp_path, *arguments, nprocs=2, expect=75)
+    assert said.count("another process is training there") == 1
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=60)
+    assert first.returncode == 143
+
+
+def test_supervision_of_one_rank_alone_is_refused(tool):
+    done = tool(
+        *("train", "--data", "digits", "--max_restarts", 2),
+        expect=2,
+        PADDLE_TRAINERS_NUM="2",
+        PADDLE_TRAINER_ID="1",
+    )
+    assert "max_restarts is 2, but Paddle's launch has started this process" in done.stderr
+
+
+# ------------------------------------------------------------------ whoever dies
+
+
+def last_words(folder, process):
+    out, err = process.communicate(timeout=60)
+    return out + err
+
+
+@pytest.mark.parametrize(
+    ("how", "who"),
+    [
+        pytest.param({"nprocs": 2}, 0, id="rank 0", marks=SLOW),
+        pytest.param({"nprocs": 2}, 1, id="rank 1"),
+        pytest.param({"nprocs": 2}, "parent", id="spawn's parent", marks=SLOW),
+        pytest.param({"launch": ["--nproc_per_node", 2]}, 1, id="launch's rank 1", marks=SLOW),
+        pytest.param({"launch": ["--nproc_per_node", 2]}, "parent", id="launch", marks=SLOW),
+    ],
+)
+def test_whoever_is_killed_leaves_no_orphan_and_costs_no_bit(tmp_path, tiny, alone, how, who):
+    arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run"]
+    process = start(tmp_path, *arguments, **how)
+    for line in process.stdout:
+        if re.search(r"step 4/20 lr", line):
+            break
+    ranks = ranks_of(process)
+    assert set(ranks) == {0, 1}
+    os.kill(process.pid if who == "parent" else ranks[who], signal.SIGKILL)
+    killed = time.monotonic()
+    while ranks_of(process):
+        assert time.monotonic() < killed + 15, "an orphan is left"
+        time.sleep(0.1)
+    said = last_words(tmp_path, process)
+    if who == "parent":
+        assert process.returncode == -signal.SIGKILL
+    else:
+        assert process.returncode not in (0, -signal.SIGKILL)
+    if "nprocs" in how and who != "parent":
+        assert process.returncode == 137
+        named = f"rank {who} (process {ranks[who]}) ended with SIGKILL"
+        assert named in said and said.count("error: ") == 1 and "Traceback" not in said
+    run(tmp_path, *arguments, **how)
+    assert end_of(tmp_path) == alone
+
+
+@pytest.mark.parametrize(
+    ("how", "number"),
+    [
+        ({"nprocs": 2}, signal.SIGTERM),
+        pytest.param({"nprocs": 2}, signal.SIGINT, marks=SLOW),
+        pytest.param({"launch": ["--nproc_per_node", 2]}, signal.SIGTERM, marks=SLOW),
+        pytest.param({"launch": ["--nproc_per_node", 2]}, signal.SIGINT, marks=SLOW),
+    ],
+)
+def test_signal_to_the_parent_is_one_breakpoint(tmp_path, tiny, alone, how, number):
+    arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run"]
+    code, said = stopped_at(tmp_path, 4, start(tmp_path, *arguments, **how), number)
+    if "nprocs" in how:
+        assert code == 128 + number and said.count("error: stopped by") == 1
+    else:  # launch ends with the signal's number, or the ranks' code, if it sees that first
+        assert code in (number, 143)
+        said = (tmp_path / "log/workerlog.0").read_text()
+        assert "stopped by" in (tmp_path / "log/workerlog.1").read_text()
+    assert said.count("breakpoint; the same command goes on there") == 1
+    assert len(list(tmp_path.glob("run/checkpoints/*breakpoint.json"))) == 1
+    run(tmp_path, *arguments, **how)
+    assert end_of(tmp_path) == alone
+
+
+@SLOW
+def test_rank_that_stalls_is_found(tmp_path, tiny):
+    arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run", "--hang_timeout", 4]
+    process = start(tmp_path, *arguments, nprocs=2)
+    code, said = stopped_at(*(tmp_path, 4, process, signal.SIGSTOP), lambda: ranks_of(process)[1])
+    assert code == 1 and "rank 1 gave no sign of life for 4 s" in said
+    assert not ranks_of(process)
+
+
+@SLOW
+def test_job_is_restarted_to_the_same_bits(tmp_path, tiny, alone):
+    arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run", "--max_restarts", 2]
+    process = start(tmp_path, *arguments, nprocs=2)
+    killed = []
+    for line in process.stdout:
+        if len(killed) < 2 and re.search(rf"step {4 + 8 * len(killed)}/20 lr", line):
+            sessions = [
+                int(path.name)
+                for path in Path("/proc").glob("[0-9]*")
+                if parent_of(path) == process.pid
+            ]
+            (child,) = sessions
+            killed.append(child)
+            # first a rank, then the process that started the ranks
+            os.kill(ranks_of(process)[1] if len(killed) == 1 else child, signal.SIGKILL)
+    assert process.wait(60) == 0, process.stderr.read()
+    assert len(killed) == 2
+    assert end_of(tmp_path) == alone
+
+
+def parent_of(path):
+    try:
+        return int((path / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+# ------------------------------------------------------------------ Paddle's elastic launch
+
+
+@pytest.fixture
+def etcd(tmp_path):
+    """The address of an etcd of the test's own."""
+    program = shutil.which("etcd")
+    if not program:
+        pytest.skip("etcd is not installed")
+    pytest.importorskip("etcd3", reason="etcd3 is not installed (extra elastic)")
+    clients, peers = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    folder = ["--data-dir", tmp_path / "etcd", "--listen-peer-urls", peers]
+    own = ["--listen-client-urls", clients, "--advertise-client-urls", clients]
+    with (tmp_path / "etcd.log").open("w") as log:
+        server = subprocess.Popen([program, *folder, *own], stdout=log, stderr=log)
+    yield clients.replace("http", "etcd")
+    server.kill()
+    server.wait()
+
+
+def wait_for_log(path, pattern, times=1, seconds=90):
+    deadline = time.monotonic() + seconds
+    while not path.exists() or len(re.findall(pattern, path.read_text())) < times:
+        assert time.monotonic() < deadline, path.read_text() if path.exists() else path
+        time.sleep(0.1)
+
+
+ELASTIC = ["--elastic_level", 1, "--elastic_timeout", 5, "--max_restart", 5, "--nproc_per_node", 1]
+# The pages that etcd3 was made from are older than what reads them.
+OLD_PAGES = {"PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
+
+
+@SLOW
+@pytest.mark.timeout(600)
+def test_elastic_launch_restarts_shrinks_and_grows_to_the_same_bits(tmp_path, tiny, etcd):
+    """A rank is killed, then one of the two nodes, then it comes back."""
+    arguments = [*SHARDED, "--epochs", 50, "--data", tiny, "--output"]
+    run(tmp_path, *arguments, "unbroken")
+    log = tmp_path / "run/train.log"
+
+    def node(name):
+        launch = ["--master", etcd, "--job_id", "test", "--nnodes", "1:2", *ELASTIC]
+        launch += ["--log_dir", name]
+        return start(tmp_path, *arguments, "run", launch=launch, env=OLD_PAGES)
+
+    first, second = node("first"), node("second")
+    wait_for_log(log, r"step 20/500 lr")
+    (rank,) = ranks_of(second).values()
+    os.kill(rank, signal.SIGKILL)
+    wait_for_log(log, "2 processes start from the same", 2)
+    wait_for_log(log, r"step 80/500 lr")
+    second.kill()  # the node, with all that it started
+    for number in ranks_of(second).values():
+        os.kill(number, signal.SIGKILL)
+    wait_for_log(log, "resuming after step", 2)
+    wait_for_log(log, r"step 140/500 lr")
+    second = node("second")
+    wait_for_log(log, "2 processes start from the same", 3)
+    for process in (first, second):
+        out, err = process.communicate(timeout=200)
+        assert process.returncode == 0, out + err
+    assert end_of(tmp_path) == end_of(tmp_path, "unbroken")
+
+
+# ------------------------------------------------------------------ spawn, for code of your own
+
+
+def raises_in_rank_one(tmp):
+    world = join()
+    if world.rank == 1:
+        raise ValueError("a fault of rank 1's own")
+    world.gather_objects(1)
+
+
+def gives_much(tmp):
+    world = join()
+    world.gather_objects(1)
+    return np.zeros(20_000_000)
+
+
+def disagrees(tmp):
+    world = join()
+    world.must_agree("the same", "the data")
+    world.must_agree(world.rank > 0, "the images")
+
+
+def exchanges(tmp):
+    world = join()
+    assert world.gather_objects(10 * world.rank) == [0, 10, 20]
+    assert [t.item() for t in world.gather(paddle.to_tensor(float(world.rank)))] == [0, 1, 2]
+    assert world.sum(paddle.to_tensor(1.0 + world.rank)).item() == 6
+    assert world.first(lambda: f"of rank {world.rank}") == "of rank 0"
+    shared = paddle.full([2], float(world.rank))
+    world.share([shared])
+    assert shared.tolist() == [0, 0]
+
+    def refuse():
+        raise ConfigError(f"refused by rank {world.rank}")
+
+    with pytest.raises(ConfigError, match="refused by rank 0"):
+        world.first(refuse)
+    Path(tmp, str(world.rank)).touch()
+
+
+def test_processes_exchange_what_they_are_asked_to(tmp_path):
+    spawn(exchanges, (tmp_path,), nprocs=3)
+    assert {path.name for path in tmp_path.iterdir()} == {"0", "1", "2"}
+
+
+def test_error_of_any_rank_reaches_the_user_with_its_own_traceback(tmp_path):
+    with pytest.raises(ProcessError) as caught:
+        spawn(raises_in_rank_one, (tmp_path,), nprocs=2)
+    said = str(caught.value)
+    assert said.startswith("rank 1 ended with an error of its own:\nTraceback")
+    assert "in raises_in_rank_one" in said and said.endswith("a fault of rank 1's own")
+    assert "gloo" not in said
+
+
+def test_large_results_do_not_hang(tmp_path):
+    spawn(gives_much, (tmp_path,), nprocs=2)
+
+
+def test_ranks_that_hold_something_else_are_named(tmp_path):
+    with pytest.raises(Exception, match="the images of rank 1 differ from those of rank 0"):
+        spawn(disagrees, (tmp_path,), nprocs=2)

@@ -1,0 +1,158 @@
+"""Parameter servers: real ones, on Paddle 2.6.2, which are started, killed, and gone on from."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from conftest import ROOT
+from paddle.nn import functional as F
+
+from paddle_mnist import MNIST, MnistDataset
+from paddle_mnist.errors import DeviceError
+from paddle_mnist.parameter_server import require_parameter_servers
+from paddle_mnist.sampler import BatchSampler
+
+
+def missing():
+    try:
+        require_parameter_servers()
+        return ""
+    except DeviceError as error:
+        return str(error)
+
+
+served = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+
+
+@pytest.mark.skipif(not missing(), reason="this Paddle has parameter servers")
+def test_paddle_without_servers_says_so_and_names_the_collective_way(tool, tiny):
+    done = tool("train_ps", "--data", tiny, expect=5)
+    assert done.stderr.count("\n") == 1 and "tools/train.py" in done.stderr
+
+
+def start(folder, servers, trainers, *args, log="log"):
+    """The launcher's process, which tells by a variable who belongs to it."""
+    job = uuid.uuid4().hex
+    counts = ["--server_num", servers, "--trainer_num", trainers, "--log_dir", log]
+    command = [sys.executable, "-m", "paddle.distributed.launch", *counts]
+    process = subprocess.Popen(
+        [*map(str, command), str(ROOT / "tools/train_ps.py"), *map(str, args)],
+        cwd=folder,
+        env={**os.environ, "JOB_OF_THE_TEST": job},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    process.job = job
+    return process
+
+
+def members(process):
+    """The living servers and trainers of a job: numbers, by role and rank."""
+    found = {}
+    for path in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+        try:
+            environment = (path / "environ").read_bytes().decode().split("\0")
+            state = (path / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        given = dict(entry.partition("=")[::2] for entry in environment)
+        if given.get("JOB_OF_THE_TEST") == process.job and state not in "ZX":
+            role = given.get("TRAINING_ROLE")
+            if role:
+                number = sum(name.startswith(role) for name in found)
+                found[f"{role} {number}"] = int(path.name)
+    return found
+
+
+def run(folder, servers, trainers, *args, log="log"):
+    """(loss, accuracy) before the first epoch and after each, as trainer 0 tells them."""
+    process = start(folder, servers, trainers, *args, log=log)
+    out, _ = process.communicate(timeout=250)
+    said = Path(folder, log, "workerlog.0").read_text()
+    assert process.returncode == 0, said[-3000:] + out[-3000:]
+    assert not members(process), "an orphan is left"
+    found = re.findall(r"eval loss ([\d.]+) acc ([\d.]+)", said)
+    return [(float(loss), float(accuracy)) for loss, accuracy in found]
+
+
+@served
+def test_sync_is_the_single_process_and_others_go_on_from_it(tmp_path, tiny):
+    """2 servers and 2 trainers come to what one process does with the same batches; 1 server and 3
+    trainers begin where they ended."""
+    options = ["--data", tiny, "--batch_size", 32, "--learning_rate", 0.1]
+    run(tmp_path, 2, 2, *options, "--epochs", 0, "--output", "before")
+    found = run(tmp_path, 2, 2, *options, "--epochs", 2, "--output", "first")
+
+    model = MNIST()
+    model.set_state_dict(paddle.load(str(tmp_path / "before/mnist.pdparams")))
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+    dataset = MnistDataset("train", str(tiny))
+    for epoch in range(2):
+        for batch in BatchSampler(len(dataset), 32, seed=1).batches(epoch):
+            images, labels = map(paddle.to_tensor, dataset.batch(batch))
+            F.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            optimizer.clear_grad()
+    served = paddle.load(str(tmp_path / "first/mnist.pdparams"))
+    for name, value in model.state_dict().items():
+        np.testing.assert_allclose(served[name].numpy(), value.numpy(), rtol=1e-3, atol=1e-5)
+
+    further = ["--start_from", "first/persistables", "--output", "further", "--epochs", 2]
+    then = run(tmp_path, 1, 3, *options, *further)
+    assert then[0][0] == pytest.approx(found[-1][0], abs=2e-5)  # saved with six digits
+    assert then[-1][0] < then[0][0] < found[0][0]
+
+
+@served
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_async_learns_mnist(tmp_path, real_data):
+    found = run(
+        *(tmp_path, 2, 2, "--data", real_data, "--mode", "async", "--epochs", 2),
+        *("--output", "run"),
+    )
+    assert found[-1][1] > 0.97
+
+
+@served
+@pytest.mark.parametrize(
+    "who",
+    [
+        "TRAINER 1",
+        pytest.param("TRAINER 0", marks=pytest.mark.slow),
+        pytest.param("PSERVER 1", marks=pytest.mark.slow),
+        "launch",
+    ],
+)
+def test_all_end_when_one_is_killed(tmp_path, tiny, who):
+    process = start(tmp_path, 2, 2, "--data", tiny, "--epochs", 500, "--output", "run")
+    log = tmp_path / "log/workerlog.0"
+    while not log.exists() or "epoch 1: " not in log.read_text():
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.1)
+    there = members(process)
+    assert len(there) == 4
+    os.kill(process.pid if who == "launch" else there[who], signal.SIGKILL)
+    killed = time.monotonic()
+    while members(process):
+        assert time.monotonic() < killed + 20, "an orphan is left"
+        time.sleep(0.1)
+    assert process.wait(20) != 0
+
+
+@served
+def test_folder_that_holds_no_servers_files_is_refused(tmp_path, tiny):
+    process = start(tmp_path, 1, 1, "--data", tiny, "--start_from", tmp_path)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    said = (tmp_path / "log/workerlog.0").read_text()
+    assert "no servers' files there; expected the folder persistables/" in said
