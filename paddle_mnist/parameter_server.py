@@ -1,21 +1,23 @@
 """Training with parameter servers, as Paddle 2.6.2 has them; the wheels of Paddle 3 have none.
 
 Servers hold the weights, trainers compute gradients: each sends its own and fetches what has come
-of all. `sync`: a step is everybody's, the gradient the mean over all samples of the batch. `async`:
-nobody waits for anybody.
+of all; nobody waits for anybody. (The other mode, in which a step is everybody's, stands still
+in 2.6.2 every other time, all trainers waiting for the servers; it is not offered.)
 
 Paddle's own way through this does not work for nets without sparse tables. What is private here is
 the way round, for version 2.6.2 alone, each with its reason.
 """
 
 import contextlib
+import ctypes
 import importlib
 import logging
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Optional
+from typing import Any, Optional
 
 import numpy as np
 import paddle
@@ -32,6 +34,7 @@ from paddle_mnist.sampler import BatchSampler, Cut
 
 log = logging.getLogger("paddle_mnist")
 
+STILL = 3  # fetches in a row, a fifth of a second apart, that find the same weights
 INSTEAD = (
     "train collectively instead: python -m paddle.distributed.launch --nproc_per_node 2 "
     "tools/train.py (docs/several-processes.md)"
@@ -58,11 +61,10 @@ def require_parameter_servers() -> None:
 class ServedTraining:
     """What a training with servers is told.
 
-    mode: "sync" or "async". start_from: a folder that an earlier one has saved, by any number of
-    servers and trainers. output: the folder for `persistables/` and `mnist.pdparams`.
+    start_from: a folder that an earlier one has saved, with any number of servers and trainers.
+    output: the folder for `persistables/` and `mnist.pdparams`.
     """
 
-    mode: Literal["sync", "async"] = "sync"
     epochs: int = 1
     batch_size: int = 64
     learning_rate: float = 0.05
@@ -105,7 +107,7 @@ def serve_or_train(training: ServedTraining, data: str) -> Optional[dict[str, fl
     require_parameter_servers()
     from paddle.distributed import fleet
 
-    heartbeat.end_with_the_parent()  # servers never end by themselves
+    heartbeat.end_with_the_parent()
     if training.start_from and not any(Path(training.start_from).rglob("part-*")):
         raise CheckpointError(
             f"{training.start_from}: no servers' files there; expected the folder persistables/ "
@@ -123,15 +125,21 @@ def serve_or_train(training: ServedTraining, data: str) -> Optional[dict[str, fl
     net = _build()
     for_test = static.default_main_program().clone(for_test=True)
     strategy = fleet.DistributedStrategy()
-    strategy.a_sync = training.mode == "async"
+    strategy.a_sync = True
     # SGD: the servers' Adam is another one, and only SGD goes on exactly from what they save.
     optimizer = fleet.distributed_optimizer(paddle.optimizer.SGD(training.learning_rate), strategy)
     optimizer.minimize(net.loss)
     if fleet.is_server():
+        _die_with_the_parent()
         fleet.init_server()
         fleet.run_server()
         return None
     return _Trainer(training, net, for_test).run(data)
+
+
+def _die_with_the_parent() -> None:
+    """`run_server` never ends by itself, and lets no other thread of Python run."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, prctl(2)
 
 
 class _Trainer:
@@ -145,15 +153,19 @@ class _Trainer:
 
     def run(self, data: str) -> dict[str, float]:
         """Train, save, end the servers."""
+        from paddle.distributed.ps.utils.public import get_the_one_recv_context
+
         self.executor.run(static.default_startup_program())
         self.fleet.init_worker()  # trainer 0's weights go to the servers, the others fetch them
         # The object that speaks to the servers, which `fleet` hides.
         self._runtime = self.fleet.fleet._runtime_handle
+        self._dense = get_the_one_recv_context(self._runtime.context)  # names by table
+        if self.training.start_from:
+            # `init_server(folder)` leaves out dense tables; trainers can have them loaded.
+            self.fleet.load_model(self.training.start_from, 0)
+        self.fleet.util.barrier()
+        self._pull()
         with self._communicating():
-            if self.training.start_from:
-                # `init_server(folder)` leaves out dense tables; a trainer can have them loaded.
-                self.fleet.load_model(self.training.start_from, 0)
-            self._pull()
             datasets = {mode: MnistDataset(mode, data) for mode in ("train", "eval")}
             figures = self._evaluate(datasets["eval"], "before")
             for epoch in range(self.training.epochs):
@@ -179,12 +191,7 @@ class _Trainer:
                 feed={"images": images, "labels": labels, "weight": np.array([share])},
                 fetch_list=[self.net.loss],
             )
-        if self.training.mode == "async":
-            time.sleep(0.5)  # there is no way to ask whether its queue of gradients is empty
-            self._runtime._worker.client_flush()
-        self.fleet.util.barrier()
-        self._pull()
-        self.fleet.util.barrier()
+        self._settle()
 
     def _evaluate(self, dataset: MnistDataset, when: str) -> dict[str, float]:
         loss = right = 0.0
@@ -209,14 +216,30 @@ class _Trainer:
         # Every trainer calls it: it waits for all of them, though trainer 0 alone asks the servers.
         self.fleet.save_persistables(self.executor, str(self.training.persistables))
         if self.rank == 0:
-            scope = static.global_scope()
-            weights = {
-                structured: np.array(scope.find_var(name).get_tensor())
-                for structured, name in self.net.names.items()
-            }
             path = Path(self.training.output, "mnist.pdparams")
-            write_atomically(path, saved_bytes(weights))
+            write_atomically(path, saved_bytes(self._weights()))
             log.info("servers' files: %s   weights: %s", self.training.persistables, path)
+        self.fleet.util.barrier()
+
+    def _weights(self) -> dict[str, np.ndarray]:
+        """Those of this process, by structured names."""
+        scope = static.global_scope()
+        return {
+            structured: np.array(scope.find_var(name).get_tensor())
+            for structured, name in self.net.names.items()
+        }
+
+    def _settle(self) -> None:
+        """Fetch the weights when they stand still: no queue of gradients tells that it is empty."""
+        self.fleet.util.barrier()
+        before, still = {}, 0
+        while still < STILL:
+            time.sleep(0.2)
+            self._runtime._worker.client_flush()
+            self._pull()
+            now = self._weights()
+            same = all(np.array_equal(now[name], value) for name, value in before.items())
+            before, still = now, still + 1 if before and same else 0
         self.fleet.util.barrier()
 
     def _pull(self) -> None:
@@ -228,10 +251,8 @@ class _Trainer:
     def _communicating(self) -> Iterator[None]:
         """2.6.2 makes the communicator, which sends gradients, only for its mode GEO."""
         from paddle.distributed.communicator import Communicator
-        from paddle.distributed.ps.utils.public import get_the_one_recv_context
 
         runtime = self._runtime
-        self._dense = get_the_one_recv_context(runtime.context)  # names of parameters, by table
         for operator in static.default_main_program().global_block().ops:
             if operator.type == "send":  # dense gradients go through it only under this flag
                 operator._set_attr("is_sparse", 1)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Train with parameter servers, on Paddle 2.6.2. Start it with Paddle's launch:
 
-python -m paddle.distributed.launch --server_num 2 --trainer_num 2 tools/train_ps.py --mode sync
+python -m paddle.distributed.launch --server_num 2 --trainer_num 2 tools/train_ps.py
 """
 
 from paddle_mnist.cli import Parser, run_command
@@ -11,7 +11,6 @@ from paddle_mnist.device import require_paddle
 def main(argv) -> None:
     parser = Parser(prog="tools/train_ps.py", description=__doc__)
     parser.add_argument("--data", default="auto", help="as for training [auto]")
-    parser.add_argument("--mode", choices=["sync", "async"], default="sync", help="[sync]")
     parser.add_argument("--epochs", type=int, default=1, help="[1]")
     parser.add_argument("--batch_size", type=int, default=64, help="of all trainers [64]")
     parser.add_argument("--learning_rate", type=float, default=0.05, help="of SGD [0.05]")
