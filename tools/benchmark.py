@@ -208,14 +208,15 @@ def watching_table(report: dict) -> str:
     return "\n".join([*rows, "", f"Medians of {report['steps']} steps of each kind, in turns."])
 
 
-# processes, grad_shards
+# processes, grad_shards, whether they exchange anything
 SCALED = {
-    "1 process": (1, None),
-    "2 processes": (2, None),
-    "4 processes": (4, None),
-    "1 process, `--grad_shards 4`": (1, 4),
-    "2 processes, `--grad_shards 4`": (2, 4),
-    "4 processes, `--grad_shards 4`": (4, 4),
+    "1 process": (1, None, True),
+    "2 processes": (2, None, True),
+    "2 processes that exchange nothing: what the machine gives": (2, None, False),
+    "4 processes": (4, None, True),
+    "1 process, `--grad_shards 4`": (1, 4, True),
+    "2 processes, `--grad_shards 4`": (2, 4, True),
+    "4 processes, `--grad_shards 4`": (4, 4, True),
 }
 SCALE_STEPS = 200
 
@@ -229,9 +230,10 @@ def scale(source: str, rounds: int) -> dict:
     found = {name: [] for name in SCALED}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
-            for name, (nprocs, shards) in SCALED.items():
+            for name, (nprocs, shards, exchanging) in SCALED.items():
                 path = Path(folder, "figures.json")
-                spawn(_time_steps, ({**recipe, "grad_shards": shards}, path), nprocs)
+                told = {**recipe, "grad_shards": shards}
+                spawn(_time_steps, (told, exchanging, path), nprocs)
                 found[name].append(json.loads(path.read_text()))
     kinds = {
         name: {what: statistics.median(run[what] for run in runs) for what in runs[0]}
@@ -243,14 +245,14 @@ def scale(source: str, rounds: int) -> dict:
     return {"rounds": rounds, "batch_size": recipe["batch_size"], "kinds": kinds}
 
 
-def _time_steps(recipe: dict, path: Path) -> None:
+def _time_steps(recipe: dict, exchanging: bool, path: Path) -> None:
     """In each of several processes: train some steps; rank 0 writes down what they took."""
     from paddle_mnist import Trainer
     from paddle_mnist.config import TrainConfig
     from paddle_mnist.data import open_data
     from paddle_mnist.data.dataset import epoch_batches
     from paddle_mnist.distributed import join
-    from paddle_mnist.exchange import make_exchange
+    from paddle_mnist.exchange import NoExchange, make_exchange
     from paddle_mnist.profiling import NoProfile
     from paddle_mnist.start import build
 
@@ -268,7 +270,9 @@ def _time_steps(recipe: dict, path: Path) -> None:
     parts = build(config, open_data(config.data), None, world)
     trainer = Trainer(
         *(path.with_name("mnist.pdparams"), parts.model, parts.optimizer),
-        exchange=make_exchange(parts.model, world, config.grad_shards),
+        exchange=make_exchange(parts.model, world, config.grad_shards)
+        if exchanging
+        else NoExchange(),
         profile=profile,
     )
     batches = itertools.chain.from_iterable(
@@ -448,7 +452,7 @@ def main(argv) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--docs", metavar="FOLDER", help="put the table into the pages there")
     args = parser.parse_args(argv)
-    rounds = max(1, args.rounds)
+    rounds, more = max(1, args.rounds), {}
     if args.what == "data":
         report = data(json_file(args.data), rounds)
         table = data_table(report)
@@ -459,7 +463,7 @@ def main(argv) -> None:
         report = scale(args.data, rounds)
         table = scale_table(report)
         report["foretold"] = foretold(report)
-        table += "\n\n" + foretold_table(report["foretold"])
+        more = {"foretold": foretold_table(report["foretold"])}
     elif args.what == "watch":
         report = watching(args.data, rounds)
         table = watching_table(report)
@@ -468,10 +472,12 @@ def main(argv) -> None:
         with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
             report = pool.submit(stopping, args.data, rounds).result()
         table = stopping_table(report)
-    print(json.dumps(report) if args.json else table)
+    tables = {args.what: table, **more}
+    print(json.dumps(report) if args.json else "\n\n".join(tables.values()))
     if args.docs:
         for path in sorted(Path(args.docs).glob("*.md")):
-            write_table(path, f"benchmark {args.what}", table)
+            for name, text in tables.items():
+                write_table(path, f"benchmark {name}", text)
 
 
 if __name__ == "__main__":
