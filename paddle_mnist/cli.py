@@ -159,7 +159,9 @@ def supervised(config: TrainConfig, argv: Sequence[str]) -> Optional[int]:
     def step() -> int:
         return max((checkpoint.step for checkpoint in run.checkpoints.all()), default=0)
 
-    return supervise(command, step, config.max_restarts, config.hang_timeout)
+    # One that starts processes finds out itself which of them hangs, and says so: a little sooner.
+    patience = config.hang_timeout + (0 if config.nprocs == 1 else heartbeat.GRACE_SECONDS)
+    return supervise(command, step, config.max_restarts, patience)
 
 
 def _identity(path: Path) -> Optional[tuple[int, int]]:

@@ -125,7 +125,7 @@ ALONE = World()
 
 @contextlib.contextmanager
 def _exchange() -> Iterator[None]:
-    heartbeat.beat()  # one that waits here for another has come further than that one
+    heartbeat.beat(exchanging=True)  # one that waits here has come further than who does not
     try:
         yield
     except (RuntimeError, SystemError, OSError, ValueError) as error:
@@ -141,12 +141,15 @@ def started_by_launcher() -> bool:
     return "PADDLE_TRAINER_ID" in os.environ
 
 
-def join(hang_timeout: float = 600) -> World:
+def join(hang_timeout: float = 600, device: str = "auto") -> World:
     """The processes that this one was started with; alone, where there are no others.
 
     From here on a signal stops all of them, at the same step. When what started them is gone, they
-    stop too, and when nothing moves for `hang_timeout` seconds, they end.
+    stop too, and when nothing moves for `hang_timeout` seconds, they end. device: "cpu" leaves GPUs
+    alone.
     """
+    if started_by_launcher():
+        heartbeat.end_with_the_parent()
     if os.environ.get("PADDLE_TRAINER_ID") == "0" and "PADDLE_LOG_DIR" in os.environ:
         log.warning(
             "launch writes the whole environment, passwords in it too, into %s: hand on none of "
@@ -154,26 +157,27 @@ def join(hang_timeout: float = 600) -> World:
             os.environ["PADDLE_LOG_DIR"],
         )
     size = int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
-    return _join(size, hang_timeout) if size > 1 else ALONE
-
-
-@functools.cache  # a process joins once
-def _join(size: int, hang_timeout: float) -> World:
-    if not (paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count()):
-        # On a machine without GPUs Paddle believes this variable, and looks for NCCL.
-        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-        os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"
+    if size < 2:
+        return ALONE
     rank = int(os.environ["PADDLE_TRAINER_ID"])
     if rank:
         log.setLevel(logging.WARNING)
         for handler in log.handlers:
             handler.setFormatter(logging.Formatter(f"rank {rank}: %(message)s"))
-    heartbeat.end_with_the_parent()
     heartbeat.end_without_progress(hang_timeout + heartbeat.START_SECONDS)
-    with _exchange(), contextlib.redirect_stderr(io.StringIO()):  # it lists its own flags
-        distributed.init_parallel_env()
+    _meet(device == "cpu")
     signals.together()
     return Processes(rank, size)
+
+
+@functools.cache  # processes meet once
+def _meet(on_cpu: bool) -> None:
+    if on_cpu or not (paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count()):
+        # On a machine without GPUs Paddle believes this variable, and looks for NCCL.
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"
+    with _exchange(), contextlib.redirect_stderr(io.StringIO()):  # it lists its own flags
+        distributed.init_parallel_env()
 
 
 def tree_sum(parts: Sequence[Any]) -> Any:

@@ -86,8 +86,9 @@ class Exchange:
         for parameter in self._parameters:
             parameter.grad = total[at : at + parameter.size].reshape(parameter.shape)
             at += parameter.size
-        self._stops = total[at + 2 :]
-        return Outcome(total[at], total[at + 1], self._samples)
+        figures = total[at:].clone()  # a slice alone would keep the whole gradient
+        self._stops = figures[2:]
+        return Outcome(figures[0], figures[1], self._samples)
 
     def _summed(self) -> paddle.Tensor:
         if not self._ordered:

@@ -7,6 +7,7 @@ notice before it is continued.)
 """
 
 import contextlib
+import functools
 import logging
 import os
 import select
@@ -30,7 +31,8 @@ def _taken() -> Optional[int]:
 
 
 _descriptor = _taken()
-_listeners: list[Callable[[], None]] = []
+_listeners: list[Callable[[bool], None]] = []
+_parent = os.getppid()  # now, before Paddle is imported: it may be gone by then
 
 
 def watched() -> bool:
@@ -38,15 +40,15 @@ def watched() -> bool:
     return _descriptor is not None
 
 
-def tell(listener: Callable[[], None]) -> None:
-    """Have every sign of life told to one more listener."""
+def tell(listener: Callable[[bool], None]) -> None:
+    """Have every sign of life told to one more listener, and whether it is of an exchange."""
     _listeners.append(listener)
 
 
-def beat() -> None:
-    """Give a sign of life."""
+def beat(exchanging: bool = False) -> None:
+    """Give a sign of life. exchanging: this process has come to where it may wait for another."""
     for listener in _listeners:
-        listener()
+        listener(exchanging)
     if _descriptor is not None:
         # full: the supervisor has plenty to read yet; broken: the thread below sees to it
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
@@ -68,18 +70,24 @@ def _stop(reason: str) -> None:
     os._exit(128 + signal.SIGTERM)
 
 
+def orphaned() -> bool:
+    """Whether the process that started this one is gone."""
+    return os.getppid() != _parent
+
+
+@functools.cache  # once is enough
 def end_with_the_parent() -> None:
     """Stop this process as if by SIGTERM when the one that started it is gone."""
-    parent = os.getppid()
 
     def watch() -> None:
-        while os.getppid() == parent:
+        while not orphaned():
             time.sleep(0.5)
         _stop("the process that started this one is gone; stopping")
 
     threading.Thread(target=watch, daemon=True).start()
 
 
+@functools.cache
 def end_without_progress(seconds: float) -> None:
     """End this process after so many seconds without a sign of life.
 
@@ -87,7 +95,7 @@ def end_without_progress(seconds: float) -> None:
     """
     left = [seconds]
 
-    def reset() -> None:
+    def reset(exchanging: bool) -> None:
         left[0] = seconds
 
     def watch() -> None:

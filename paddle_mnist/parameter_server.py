@@ -13,6 +13,7 @@ import ctypes
 import importlib
 import logging
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from paddle.nn import functional as F
 from paddle_mnist import heartbeat
 from paddle_mnist.checkpoint.contents import saved_bytes
 from paddle_mnist.data.dataset import MnistDataset
-from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
+from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError, DivergedError
 from paddle_mnist.files import make_folder, write_atomically
 from paddle_mnist.model import MNIST
 from paddle_mnist.sampler import BatchSampler, Cut
@@ -140,6 +141,8 @@ def serve_or_train(training: ServedTraining, data: str) -> Optional[dict[str, fl
 def _die_with_the_parent() -> None:
     """`run_server` never ends by itself, and lets no other thread of Python run."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, prctl(2)
+    if heartbeat.orphaned():
+        sys.exit(1)
 
 
 class _Trainer:
@@ -238,6 +241,11 @@ class _Trainer:
             self._runtime._worker.client_flush()
             self._pull()
             now = self._weights()
+            if not all(np.isfinite(value).all() for value in now.values()):
+                raise DivergedError(
+                    "the servers' weights are no longer finite; expected finite ones; use a lower "
+                    "--learning_rate"
+                )
             same = all(np.array_equal(now[name], value) for name, value in before.items())
             before, still = now, still + 1 if before and same else 0
         self.fleet.util.barrier()

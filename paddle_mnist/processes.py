@@ -37,14 +37,21 @@ def _wanted(config: TrainConfig) -> int:
         return 1
     count = _gpus()
     if chosen:
-        wrong = [gpu for gpu in chosen if not gpu.isdigit() or int(gpu) >= count]
-        if wrong:
-            raise DeviceError(f"gpus names {wrong[0]!r}, but Paddle sees {count} GPUs")
+        wrong = [gpu for gpu in chosen if not gpu.isdigit()]
+        if wrong or not count:
+            raise DeviceError(
+                f"gpus is {config.gpus!r}, and Paddle sees {count} GPUs; expected numbers, as 0,1"
+            )
         if config.nprocs not in (0, 1, len(chosen)):
             raise ConfigError(
                 f"nprocs is {config.nprocs}, but gpus names {len(chosen)}; expected as many"
             )
         return len(chosen)
+    if config.nprocs > 1 and ":" in config.device:
+        raise ConfigError(
+            f"device is {config.device!r}, one for {config.nprocs} processes; expected auto or "
+            "cpu, and --gpus to choose"
+        )
     if config.nprocs:
         if count and config.device != "cpu" and config.nprocs > count:
             raise DeviceError(

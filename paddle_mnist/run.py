@@ -92,12 +92,11 @@ def train_and_evaluate(config: TrainConfig, fresh: bool = False) -> Result:
         nprocs = processes_to_start(config)
         if nprocs > 1:
             return _train_in_processes(config, fresh, nprocs)
-        world = join(config.hang_timeout)
+        world = join(config.hang_timeout, config.device)
         device = select_device(own_device(config.device) if world.size > 1 else config.device)
         with signals.interruptible():
             started = time.perf_counter()
-            world.first(lambda: _images(config) and None)  # fetched and cached by one, for all
-            data = _images(config)
+            data = _images(config)  # fetched and cached by whoever is first, under a lock
             world.must_agree(data.hashes, "the images")
             seconds = time.perf_counter() - started
             parts = build(config, data.new, data.old, world)  # before a file is touched
@@ -196,7 +195,9 @@ def _train_in(
             writer = ManyWriters([files, board])
             collaborators = (evaluator, own and own.state, writer, board, world)
             state = _train(config, parts, run, state, *collaborators)
-        name = world.first(lambda: _use_final_weights(config, parts, run, state))
+        name, state.metrics = world.first(
+            lambda: (_use_final_weights(config, parts, run, state), state.metrics)
+        )
         world.share(parts.model.state_dict().values())
         scores, found = _scores(config, parts, data, state, evaluator)
         result = Result(
@@ -240,6 +241,7 @@ def _train_in_processes(config: TrainConfig, fresh: bool, nprocs: int) -> Result
     spawn(
         *(train_and_evaluate, (one, fresh), nprocs, config.gpus),
         hang_timeout=config.hang_timeout,
+        device=config.device,
     )
     run = RunDirectory(config.output or DEFAULT_OUTPUT)
     return Result(**json.loads(run.result.read_text(encoding="utf-8")))

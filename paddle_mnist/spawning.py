@@ -16,11 +16,19 @@ from typing import Any, Optional, Union
 import paddle
 
 from paddle_mnist import errors, heartbeat, signals
-from paddle_mnist.errors import PaddleMnistError, PeerError, ProcessError, StoppedError
+from paddle_mnist.errors import (
+    DeviceError,
+    PaddleMnistError,
+    PeerError,
+    ProcessError,
+    StoppedError,
+)
 
 log = logging.getLogger("paddle_mnist")
 
-LAST_WORDS = 3.0  # seconds for the other processes to end by themselves once one has died
+LAST_WORDS = 10.0  # seconds for the others to save and end by themselves once one has died
+LONGEST = 8000  # characters of a message; a pipe that nobody reads yet takes 64 KiB
+STOPPED = (130, 143)  # what a process ends with that a signal has stopped, after saving
 
 
 def spawn(
@@ -29,11 +37,13 @@ def spawn(
     nprocs: int = 2,
     gpus: Optional[str] = None,
     hang_timeout: float = 600.0,
+    device: str = "auto",
 ) -> None:
     """Call `function(*args)` in `nprocs` processes that Paddle has introduced to one another.
 
     It must be importable, and calls `paddle_mnist.distributed.join`; what it returns is dropped:
-    large results hang Paddle's own spawn. gpus: one for each process, as "4,5".
+    large results hang Paddle's own spawn. gpus: one for each process, as "4,5". device: "cpu" for
+    processes that use none of a machine's GPUs.
 
     SIGTERM and SIGINT go to all of them. When one dies, the others are ended too, and its error is
     raised here: one of this package as it is; ProcessError with its traceback, the signal that
@@ -41,27 +51,37 @@ def spawn(
     """
     spawning = multiprocessing.get_context("spawn")
     pipes = [spawning.Pipe(duplex=False) for _ in range(nprocs)]
-    beats = sharedctypes.RawArray("Q", nprocs)  # signs of life
+    # signs of life, then how many exchanges each has come to
+    beats = sharedctypes.RawArray("Q", 2 * nprocs)
     options = {"gpus": gpus} if gpus else {}
+    options |= {"backend": "gloo"} if device == "cpu" else {}
     with signals.handled(), signals.held():
         signals.take()  # importing Paddle, as this module does, takes them away
-        with _quiet():
-            context = paddle.distributed.spawn(
-                _run,
-                (function, tuple(args), [writing for _, writing in pipes], beats),
-                nprocs,
-                join=False,
-                **options,
-            )
+        try:
+            with _quiet():
+                context = paddle.distributed.spawn(
+                    _run,
+                    (function, tuple(args), [writing for _, writing in pipes], beats),
+                    nprocs,
+                    join=False,
+                    **options,
+                )
+        except (RuntimeError, ValueError) as error:  # GPUs that are not there, or not for us
+            raise DeviceError(f"{nprocs} processes cannot be started: {error}") from error
         processes = context.processes
+        for _, writing in pipes:
+            writing.close()
         try:
             first = _watch(processes, beats, hang_timeout)
         finally:
             for process in processes:
                 process.kill()
                 process.join()
-    words = [_read(reading) for reading, _ in pipes]
-    if error := _error(processes, words, first):
+        words = [_read(reading) for reading, _ in pipes]
+        error, signum = _error(processes, words, first), signals.pending()
+        if error and signum and not any(isinstance(said, StoppedError) for said in words):
+            raise StoppedError(signum)  # it came before they could listen
+    if error:
         raise error
 
 
@@ -90,8 +110,9 @@ def _run(function: Callable, args: tuple, pipes: Sequence[Any], beats: Any) -> N
     """In a new process: call the function, and say what became of it."""
     rank = int(os.environ["PADDLE_TRAINER_ID"])
 
-    def beat() -> None:
+    def beat(exchanging: bool) -> None:
         beats[rank] += 1
+        beats[len(pipes) + rank] += exchanging
 
     heartbeat.tell(beat)
     code = 0
@@ -100,12 +121,12 @@ def _run(function: Callable, args: tuple, pipes: Sequence[Any], beats: Any) -> N
             function(*args)
     except PaddleMnistError as error:
         code = error.exit_code
-        values = [error.signum] if isinstance(error, StoppedError) else [str(error)]
+        values = [error.signum] if isinstance(error, StoppedError) else [str(error)[:LONGEST]]
         values += [code] if isinstance(error, ProcessError) else []
         _say(pipes[rank], type(error).__name__, values)
     except BaseException:  # whatever it was, the process that started this one tells it
         code = 1
-        _say(pipes[rank], None, [traceback.format_exc()[-16_000:]])
+        _say(pipes[rank], None, [traceback.format_exc()[-LONGEST:]])
     sys.exit(code)
 
 
@@ -123,7 +144,7 @@ def _watch(processes: Sequence[Any], beats: Any, hang_timeout: float) -> list[in
             rank = running[sentinel]
             processes[rank].join()
             ended.append(rank)
-            if processes[rank].exitcode:
+            if processes[rank].exitcode not in (0, *STOPPED):
                 limit = min(limit, time.monotonic() + LAST_WORDS)
         if signals.pending() and not handed_on:
             handed_on = True
@@ -133,15 +154,16 @@ def _watch(processes: Sequence[Any], beats: Any, hang_timeout: float) -> list[in
         if sum(beats) != seen:
             seen = sum(beats)
             heartbeat.beat()
-            if not any(processes[rank].exitcode for rank in ended):
+            if all(processes[rank].exitcode in (0, *STOPPED) for rank in ended):
                 limit = time.monotonic() + hang_timeout
         if time.monotonic() > limit:
-            if not ended:
-                behind = [str(rank) for rank, count in enumerate(beats) if count == min(beats)]
+            if not any(processes[rank].exitcode for rank in ended):
+                reached = {rank: beats[len(processes) + rank] for rank in running.values()}
+                behind = [str(rank) for rank, n in reached.items() if n == min(reached.values())]
                 raise ProcessError(
                     f"rank {', '.join(behind)} gave no sign of life for {hang_timeout:g} s, and "
-                    "the others wait for it; all are ended; the same command goes on from the "
-                    "newest checkpoint",
+                    "whoever waits for it waits in vain; all are ended; the same command goes on "
+                    "from the newest checkpoint",
                     1,
                 )
             break
@@ -176,6 +198,9 @@ def _error(
     said, code = words[rank], processes[rank].exitcode
     if isinstance(said, StoppedError):
         return said
+    silent = [str(rank) for rank in range(len(processes)) if rank not in order]
+    if isinstance(said, PeerError) and silent:
+        return ProcessError(f"rank {', '.join(silent)} did not answer: {said}", 1)
     if isinstance(said, PaddleMnistError):
         error = said
         error.args = (f"rank {rank}: {said}",) if len(processes) > 1 and rank else said.args

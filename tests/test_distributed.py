@@ -20,7 +20,7 @@ from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddle_mnist import MNIST, BatchLoader, MnistDataset, TrainConfig
+from paddle_mnist import MNIST, BatchLoader, MnistDataset, TrainConfig, evaluator
 from paddle_mnist.data.dataset import shards_of
 from paddle_mnist.distributed import ALONE, join, spawn, tree_sum
 from paddle_mnist.errors import ConfigError, DeviceError, ProcessError
@@ -145,6 +145,8 @@ def test_shards_add_up_to_the_gradient_of_the_whole_batch(tiny, shards, samples)
     """Also where some have no sample, and where a short batch makes their sizes differ."""
     paddle.seed(1)
     model, loss_of = MNIST(), cross_entropy()
+    first = MnistDataset("train", str(tiny))[0][1].item()
+    model.fc.bias.set_value(paddle.to_tensor([9.0 * (digit == first) for digit in range(10)]))
 
     def gradient(exchange, cut):
         loader = BatchLoader(MnistDataset("train", str(tiny)), samples, cut=cut)
@@ -193,7 +195,12 @@ def test_who_has_several_cores_is_told():
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"gpus": "0,x"}, DeviceError, "gpus names '0'|gpus names 'x'"),
+        ({"gpus": "0,x"}, DeviceError, "gpus is '0,x', and Paddle sees"),
+        (
+            {"nprocs": 2, "device": "gpu:0"},
+            ConfigError,
+            "one for 2 processes; expected auto or cpu",
+        ),
         ({"nprocs": 3, "grad_shards": 4}, ConfigError, "grad_shards is 4, for 3 processes"),
         ({"nprocs": -1}, ConfigError, "nprocs is -1; input should be greater than or equal to 0"),
         ({"nprocs": "many"}, ConfigError, "nprocs is 'many'; input should be a valid integer"),
@@ -239,8 +246,8 @@ def test_same_bits_on_any_number_of_processes(tmp_path, tiny, alone, nprocs):
 
 @pytest.mark.parametrize("nprocs", [3, pytest.param(2, marks=SLOW)])
 def test_plain_processes_come_close_and_count_alike(tmp_path, tiny, nprocs):
-    """Without --grad_shards: the order of additions is another, and nothing else. 3 divides none
-    of 32, 12, 60 and 70."""
+    """Without --grad_shards: the order of additions is another, and nothing else. 3 does not divide
+    32: parts of 11, 11 and 10."""
     plain = [*SMALL, "--epochs", 1, "--data", tiny]
     run(tmp_path, *plain, "--output", "one")
     run(tmp_path, *plain, "--output", "several", nprocs=nprocs)
@@ -545,6 +552,48 @@ def disagrees(tmp):
     world = join()
     world.must_agree("the same", "the data")
     world.must_agree(world.rank > 0, "the images")
+
+
+def evaluates(tmp, data):
+    """In batches of 7: ten of them, which three processes take in turns."""
+    evaluator.BATCH_SIZE = 7
+    world = join()
+    paddle.seed(1)
+    model, dataset = MNIST(), MnistDataset("eval", data)
+    together, alone = evaluator.evaluate(model, dataset, world), evaluator.evaluate(model, dataset)
+    for name in ("labels", "predictions", "probabilities"):
+        assert np.array_equal(getattr(together, name), getattr(alone, name)), name
+    assert together.loss == alone.loss and together.count == 70
+    Path(tmp, str(world.rank)).touch()
+
+
+def test_evaluation_in_turns_is_that_of_one_process_to_the_last_bit(tmp_path, tiny):
+    spawn(evaluates, (tmp_path, str(tiny)), nprocs=3)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def hangs_after_the_others_are_done(tmp):
+    if join().rank == 1:
+        time.sleep(600)
+
+
+def test_process_that_hangs_when_others_are_done_is_no_success(tmp_path):
+    with pytest.raises(ProcessError, match="rank 1 gave no sign of life for 9 s"):
+        spawn(hangs_after_the_others_are_done, (tmp_path,), nprocs=2, hang_timeout=9)
+
+
+def sleeps(tmp):
+    world = join()
+    if world.rank == 1:
+        time.sleep(100)
+    world.gather_objects(1)
+
+
+@SLOW
+def test_process_for_which_gloo_waits_in_vain_is_named(tmp_path):
+    """After 30 s, which is gloo's patience, not ours."""
+    with pytest.raises(ProcessError, match="rank 1 did not answer: another process"):
+        spawn(sleeps, (tmp_path,), nprocs=2)
 
 
 def exchanges(tmp):
