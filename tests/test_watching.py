@@ -458,3 +458,17 @@ def test_broken_pass_leaves_no_hook(model, images):
     model(images)
     assert said.count("fc output: [6, 10]") == 1
     handle.remove()
+
+
+def test_shards_of_a_batch_are_one_step(model, images):
+    """Where a step takes three passes, the first of them stands for it."""
+    said, looked = [], []
+    handle = print_at(model, shape=[1], content=[], say=said.append, passes_a_step=3)
+    with watch(model, ["outputs"], every=2, passes_a_step=3) as seen:
+        for number in range(12):
+            model(images + number)
+            if seen.values.get("watch/fc/mean") not in looked:
+                looked.append(seen.values["watch/fc/mean"])
+    handle.remove()
+    assert len(looked) == 3  # steps 1, 2 and 4
+    assert said.count("batch 1:") == 1 and said.count("fc output: [6, 10]") == 1
