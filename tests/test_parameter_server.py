@@ -75,7 +75,7 @@ def run(folder, servers, trainers, *args, log="log"):
     """(loss, accuracy) before the first epoch and after each, as trainer 0 tells them."""
     process = start(folder, servers, trainers, *args, log=log)
     try:
-        out, _ = process.communicate(timeout=250)
+        out, _ = process.communicate(timeout=600)
     finally:
         for number in [process.pid, *members(process).values()]:
             with contextlib.suppress(ProcessLookupError):
