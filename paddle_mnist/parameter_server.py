@@ -50,11 +50,12 @@ def require_parameter_servers() -> None:
             f"protobuf below 3.21); {INSTEAD}"
         )
     try:
+        importlib.import_module("google.protobuf.pyext._message")  # what Paddle prints itself with
         importlib.import_module("paddle.distributed.fleet.meta_optimizers")
     except (ImportError, TypeError) as error:
         raise DeviceError(
-            f"Paddle's parameter servers cannot be imported ({error}); expected protobuf below "
-            f"3.21, setuptools below 70; or {INSTEAD}"
+            f"Paddle's parameter servers cannot be imported ({error}); expected Python 3.10 at "
+            f"most, protobuf below 3.21, setuptools below 70; or {INSTEAD}"
         ) from error
 
 
