@@ -9,6 +9,7 @@ notice before it is continued.)
 import contextlib
 import functools
 import logging
+import math
 import os
 import select
 import signal
@@ -32,6 +33,7 @@ def _taken() -> Optional[int]:
 
 _descriptor = _taken()
 _listeners: list[Callable[[bool], None]] = []
+_left = [math.inf]  # seconds that a sign of life may still take
 _parent = os.getppid()  # now, before Paddle is imported: it may be gone by then
 
 
@@ -91,22 +93,28 @@ def end_with_the_parent() -> None:
 def end_without_progress(seconds: float) -> None:
     """End this process after so many seconds without a sign of life.
 
-    Counted in turns of a thread, so that time in which the process was stopped does not count.
+    Counted in turns of a thread, so that time in which the process was stopped does not count, nor
+    does that from `rest` to the next sign of life.
     """
-    left = [seconds]
+    _left[0] = seconds
 
     def reset(exchanging: bool) -> None:
-        left[0] = seconds
+        _left[0] = seconds
 
     def watch() -> None:
-        while left[0] > 0:
+        while _left[0] > 0:
             time.sleep(1)
-            left[0] -= 1
+            _left[0] -= 1
         log.error("no sign of life for %g s; ending: another process stalls, or this one", seconds)
         os._exit(1)
 
     tell(reset)
     threading.Thread(target=watch, daemon=True).start()
+
+
+def rest() -> None:
+    """The work is done: from here on no sign of life is owed."""
+    _left[0] = math.inf
 
 
 if _descriptor is not None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from paddle_mnist import signals
+from paddle_mnist import heartbeat, signals
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_weights, saved_bytes
 from paddle_mnist.checkpoint.policy import Keep, SaveWhen
@@ -108,6 +108,7 @@ def train_and_evaluate(config: TrainConfig, fresh: bool = False) -> Result:
             config = replace(config, check_shape=(), check_content=())
         run = (RunDirectory if world.leads else NoRunDirectory)(config.output or DEFAULT_OUTPUT)
         with contextlib.ExitStack() as stack:
+            stack.callback(heartbeat.rest)  # what the caller does afterwards may take its time
             world.first(lambda: stack.enter_context(run.opened(fresh)) and None)
             return _train_in(run, config, parts, data, world, device, seconds)
 

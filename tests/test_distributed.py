@@ -637,3 +637,16 @@ def test_large_results_do_not_hang(tmp_path):
 def test_ranks_that_hold_something_else_are_named(tmp_path):
     with pytest.raises(Exception, match="the images of rank 1 differ from those of rank 0"):
         spawn(disagrees, (tmp_path,), nprocs=2)
+
+
+@pytest.mark.parametrize(("rests", "code"), [("", 1), ("heartbeat.rest()", 0)])
+def test_process_without_a_sign_of_life_ends_unless_its_work_is_done(rests, code):
+    program = f"""
+import time
+from paddle_mnist import heartbeat
+heartbeat.end_without_progress(2)
+heartbeat.beat()
+{rests}
+time.sleep(6)
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == code
