@@ -1,8 +1,8 @@
 """Training with parameter servers, as Paddle 2.6.2 has them; the wheels of Paddle 3 have none.
 
 Servers hold the weights, trainers compute gradients: each sends its own and fetches what has come
-of all; nobody waits for anybody. (The other mode, in which a step is everybody's, stands still
-in 2.6.2 every other time, all trainers waiting for the servers; it is not offered.)
+of all. Either nobody waits for anybody, or (`sync`) a step is everybody's, as if one process had
+made it.
 
 Paddle's own way through this does not work for nets without sparse tables. What is private here is
 the way round, for version 2.6.2 alone, each with its reason.
@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Optional
 
 import numpy as np
@@ -63,10 +64,12 @@ def require_parameter_servers() -> None:
 class ServedTraining:
     """What a training with servers is told.
 
+    sync: a step is everybody's: all wait until every gradient has come.
     start_from: a folder that an earlier one has saved, with any number of servers and trainers.
     output: the folder for `persistables/` and `mnist.pdparams`.
     """
 
+    sync: bool = False
     epochs: int = 1
     batch_size: int = 64
     learning_rate: float = 0.05
@@ -133,6 +136,7 @@ def serve_or_train(training: ServedTraining, data: str) -> Optional[dict[str, fl
     optimizer.minimize(net.loss)
     if fleet.is_server():
         _die_with_the_parent()
+        _open_the_barrier(fleet.fleet._runtime_handle)
         fleet.init_server()
         fleet.run_server()
         return None
@@ -144,6 +148,18 @@ def _die_with_the_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, prctl(2)
     if heartbeat.orphaned():
         sys.exit(1)
+
+
+def _open_the_barrier(runtime: Any) -> None:
+    """Have the servers' own barrier let each trainer pass as if it were the only one.
+
+    The communicator that tells when a gradient has been sent (SYNC) cannot do without that barrier,
+    which hangs when one trainer comes back before another has woken up (barrier_table.cc: who wakes
+    waits for an empty list, and finds the other's name on it). `fleet.util.barrier` waits instead.
+    """
+    for table in runtime.ps_desc_builder.tables:
+        if type(table).__name__ == "BarrierTable":
+            table.role_maker = SimpleNamespace(_worker_num=lambda: 1)
 
 
 class _Trainer:
@@ -188,13 +204,19 @@ class _Trainer:
         cut = Cut(self.size, self.rank, self.size)
         for batch in sampler.batches(epoch):
             ((_, mine),) = cut(batch)
-            share = np.float32(len(mine) * self.size / len(batch))
+            # Servers add up what comes. In a step that is everybody's it adds up to the mean.
+            share = len(mine) / len(batch) * (1 if self.training.sync else self.size)
             images, labels = dataset.batch(mine if len(mine) else batch[:1])
             self.executor.run(
                 static.default_main_program(),
-                feed={"images": images, "labels": labels, "weight": np.array([share])},
+                feed={"images": images, "labels": labels, "weight": np.array([share], np.float32)},
                 fetch_list=[self.net.loss],
             )
+            if self.training.sync:
+                self.executor.run(self._sent)
+                self.fleet.util.barrier()
+                self._pull()
+                self.fleet.util.barrier()
         self._settle()
 
     def _evaluate(self, dataset: MnistDataset, when: str) -> dict[str, float]:
@@ -260,14 +282,19 @@ class _Trainer:
     def _communicating(self) -> Iterator[None]:
         """2.6.2 makes the communicator, which sends gradients, only for its mode GEO."""
         from paddle.distributed.communicator import Communicator
+        from paddle.distributed.ps.utils.public import DistributedMode
 
         runtime = self._runtime
+        # Waits until what this trainer has sent is in the weights.
+        self._sent = static.Program()
+        nothing = {"inputs": {"X": []}, "outputs": {"Out": []}}
+        self._sent.global_block().append_op(type="send_barrier", **nothing)
         for operator in static.default_main_program().global_block().ops:
             if operator.type == "send":  # dense gradients go through it only under this flag
                 operator._set_attr("is_sparse", 1)
         trainer = runtime.context["trainer"]
         communicator = Communicator(
-            trainer.mode,
+            DistributedMode.SYNC if self.training.sync else trainer.mode,
             {
                 "need_global_step": "0",
                 "trainer_id": self.rank,

@@ -7,10 +7,14 @@ import pytest
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_twenty_kills_change_nothing(tool):
-    """The tool itself refuses (exit 4) when the weights are not those of the unbroken run."""
-    report = json.loads(tool("soak", "--kills", 20, "--seed", 1, "--json", timeout=900).stdout)
-    assert report["kills"] == 20 and report["trainings"] >= 1
-    assert report["resumes"] > 5  # or the kills all came too early to test anything
+@pytest.mark.parametrize(("way", "kills"), [("one", 20), ("spawn", 6), ("launch", 4)])
+def test_kills_change_nothing(tool, way, kills):
+    """The tool itself refuses (exit 4) when the weights are not those of the unbroken run, and
+    (exit 1) when anybody is left after a kill."""
+    done = tool("soak", "--way", way, "--kills", kills, "--seed", 1, "--json", timeout=900)
+    report = json.loads(done.stdout)
+    assert report["kills"] == kills and report["trainings"] >= 1
+    assert report["resumes"] >= kills // 4  # or the kills all came too early to test anything
     assert report["quarantines"] == 0
-    assert report["lost_steps"] > 0 and report["most_lost_steps"] <= 7
+    assert 0 < report["lost_steps"] and report["most_lost_steps"] <= 7
+    assert sum(map(len, report["ended"].values())) == kills

@@ -11,6 +11,7 @@ from paddle_mnist.device import require_paddle
 def main(argv) -> None:
     parser = Parser(prog="tools/train_ps.py", description=__doc__)
     parser.add_argument("--data", default="auto", help="as for training [auto]")
+    parser.add_argument("--sync", action="store_true", help="a step is everybody's [nobody waits]")
     parser.add_argument("--epochs", type=int, default=1, help="[1]")
     parser.add_argument("--batch_size", type=int, default=64, help="of all trainers [64]")
     parser.add_argument("--learning_rate", type=float, default=0.05, help="of SGD [0.05]")
