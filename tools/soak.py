@@ -210,7 +210,7 @@ class Soak:
 
 
 def ranks(process: psutil.Popen) -> dict[str, psutil.Process]:
-    """The ranks among the descendants, by name: launch numbers them, `spawn` starts them in turn."""
+    """The ranks among the descendants: launch numbers them, `spawn` starts them in turn."""
     found: dict[str, psutil.Process] = {}
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in sorted(process.children(recursive=True), key=psutil.Process.create_time):
