@@ -7,6 +7,7 @@
     ├── DeviceError             5   Paddle or the device is not available
     ├── DivergedError           6   the loss is no longer a finite number
     ├── OutputError             7   something cannot be written
+    ├── PicturesError           8   some of the pictures could not be read
     ├── RunLockedError         75   another process holds the run directory
     ├── NoProgressError        93   restarted again and again without getting further
     ├── PeerError               1   another process of the training is gone
@@ -45,6 +46,10 @@ class DivergedError(PaddleMnistError, ArithmeticError):
 
 class OutputError(PaddleMnistError):
     exit_code = 7
+
+
+class PicturesError(PaddleMnistError):
+    exit_code = 8
 
 
 class RunLockedError(PaddleMnistError):

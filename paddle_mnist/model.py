@@ -6,6 +6,8 @@ import paddle
 from paddle import nn
 from paddle.utils import unique_name
 
+from paddle_mnist.checkpoint.contents import load_weights
+from paddle_mnist.pretrained import WEIGHTS, weights
 from paddle_mnist.watching import printed
 
 
@@ -20,9 +22,11 @@ class MNIST(nn.Layer):
     each were the first of its process. Optimizers key their state by them, so a `.pdopt` fits a
     model built later in the same process, which it does not in plain Paddle. Two instances
     therefore cannot share one optimizer.
+
+    pretrained: start with the weights that come with the package (`paddle_mnist.pretrained`).
     """
 
-    def __init__(self):
+    def __init__(self, pretrained: bool = False):
         super().__init__()
         with unique_name.guard():
             self.conv1 = nn.Conv2D(in_channels=1, out_channels=20, kernel_size=5, padding=2)
@@ -32,6 +36,8 @@ class MNIST(nn.Layer):
             self.relu2 = nn.ReLU()
             self.max_pool2 = nn.MaxPool2D(kernel_size=2, stride=2)
             self.fc = nn.Linear(in_features=980, out_features=10)
+        if pretrained:
+            load_weights(self, weights(), WEIGHTS)
 
     def logits(self, inputs: paddle.Tensor) -> paddle.Tensor:
         """The net itself: float32 [B, 1, 28, 28] -> [B, 10]."""

@@ -11,6 +11,7 @@ from typing import Any, Optional, Union
 
 from filelock import FileLock, Timeout
 
+from paddle_mnist import pretrained
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.store import (
     DATA,
@@ -247,9 +248,13 @@ def find_weights(
 ) -> tuple[str, dict[str, Any], Mapping[str, Any], RunDirectory]:
     """The path and contents of weights, the manifest they belong to, and the run it is of.
 
-    name: as in `find_checkpoint`, or a bare `.pdparams`, such as the tutorial writes.
+    name: as in `find_checkpoint`; or a bare `.pdparams`, such as the tutorial writes; or
+        "pretrained", for the weights that come with the package.
     output: the run directory; by default the one that was trained without naming any.
     """
+    if name == "pretrained":
+        owner = RunDirectory(pretrained.WEIGHTS.parent)
+        return str(pretrained.WEIGHTS), pretrained.weights(), {}, owner
     path = Path(name)
     if path.suffix == PARAMS and path.exists() and not path.with_suffix(".json").exists():
         owner = RunDirectory(path.parent)

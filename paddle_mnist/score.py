@@ -34,7 +34,7 @@ def score_checkpoint(
     """Evaluate a checkpoint on a split.
 
     checkpoint: "latest" or "best" of the run at `output`, or the path of a checkpoint or of a bare
-        `.pdparams`, such as the tutorial writes.
+        `.pdparams`, such as the tutorial writes; or "pretrained".
     output: by default `work/output/default`, or `work/output/digits` where only that is.
     data: by default the run's; "auto" for weights that are not a run's.
     limit: on so many images only.

@@ -15,7 +15,7 @@ def main(argv) -> None:
         *("--checkpoint", "-k"),
         default="latest",
         metavar="PATH",
-        help="latest, best, a checkpoint of a run, or a bare .pdparams [latest]",
+        help="latest, best, pretrained, a checkpoint of a run, or a bare .pdparams [latest]",
     )
     parser.add_argument(
         "--output", metavar="RUN", help="run directory [work/output/default, else .../digits]"

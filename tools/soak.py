@@ -185,7 +185,8 @@ class Soak:
             raise ProcessError(
                 f"{len(left)} of {len(others)} processes were left {PATIENCE} s after the kill of "
                 f"{who or PARENTS[self.way]}; expected none; {left[0]} was one:\n"
-                f"{self.log.read_text()[-2000:]}"
+                f"{self.log.read_text()[-2000:]}",
+                exit_code=1,
             )
         if process.returncode == 0:  # it was done
             return False

@@ -1,0 +1,162 @@
+"""The net as a file that needs none of this package: pixels in, chosen outputs out."""
+
+import hashlib
+import importlib
+import json
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import nn
+from paddle.nn import functional as F
+
+import paddle_mnist
+from paddle_mnist.data import open_data
+from paddle_mnist.data.arrays import SIZE
+from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
+from paddle_mnist.files import make_folder, remove, sync_folder, write_atomically
+from paddle_mnist.model import MNIST
+from paddle_mnist.predictor import ABOUT, ONNX, Predictor, program_file
+
+log = logging.getLogger("paddle_mnist")
+
+INPUT = "images"
+DIVISOR = 256  # the pixel scale of every MNIST source here
+OUTPUTS = (
+    *("logits", "probabilities"),
+    *("conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2"),
+)
+CHECKED = 100  # images
+TOLERANCE = 1e-4  # of an output, between the net and its exported form
+
+
+class Served(nn.Layer):
+    """The net as it is exported: uint8 [B, 28, 28], 0 to 255, white on black, to chosen outputs.
+
+    outputs: names of `OUTPUTS`; layers give what comes out of them, [B, channels, height, width].
+    """
+
+    def __init__(self, model: MNIST, outputs: Sequence[str]):
+        super().__init__()
+        self.model = model
+        self.outputs = tuple(outputs)
+
+    def forward(self, images: paddle.Tensor) -> list[paddle.Tensor]:
+        pixels = paddle.reshape(images, [-1, 1, SIZE, SIZE]).astype("float32") / DIVISOR
+        seen = {}
+        hooks = [
+            layer.register_forward_post_hook(
+                lambda layer, given, output, name=name: seen.__setitem__(name, output)
+            )
+            for name, layer in self.model.named_children()
+        ]
+        seen["logits"] = self.model.logits(pixels)
+        for hook in hooks:
+            hook.remove()
+        seen["probabilities"] = F.softmax(seen["logits"])
+        return [seen[name] for name in self.outputs]
+
+
+def export_model(
+    model: MNIST,
+    folder: Path,
+    outputs: Sequence[str] = ("logits", "probabilities"),
+    form: str = "paddle",
+    about: Mapping[str, Any] = (),
+) -> dict[str, Any]:
+    """Write a model for inference into a folder, and prove that it computes the same.
+
+    form: "paddle": `inference.json`, or `.pdmodel` where Paddle writes that, with
+        `inference.pdiparams`; "onnx": `model.onnx`.
+    about: more for `about.json`, which names the files, inputs and outputs, and commits them.
+
+    Gives what is in `about.json`; `difference`: the largest, over 100 images and all outputs.
+    Raises ConfigError for an unknown output, DeviceError where a package is missing, OutputError,
+    and CheckpointError if what was written gives other outputs than the model.
+    """
+    unknown = [name for name in outputs if name not in OUTPUTS]
+    if unknown or not outputs or len(set(outputs)) < len(outputs):
+        raise ConfigError(
+            f"outputs are {','.join(outputs) or 'none'}; expected some of {', '.join(OUTPUTS)}, "
+            "each once"
+        )
+    model.eval()
+    served = Served(model, outputs)
+    served.eval()
+    with tempfile.TemporaryDirectory() as made:
+        files = _write_onnx(served, Path(made)) if form == "onnx" else _write(served, Path(made))
+    folder = Path(folder)
+    make_folder(folder)
+    remove(folder / ABOUT)  # while files change, nothing is exported there
+    for name, data in files.items():
+        write_atomically(folder / name, data)
+    told = {
+        **dict(about),
+        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
+        "input": {"name": INPUT, "dtype": "uint8", "shape": [-1, SIZE, SIZE]},
+        "outputs": list(outputs),
+        "paddle": paddle.__version__,
+        "package": paddle_mnist.__version__,
+    }
+    write_atomically(folder / ABOUT, json.dumps(told, indent=1).encode())
+    told["difference"] = _difference(served, folder)
+    write_atomically(folder / ABOUT, json.dumps(told, indent=1).encode())
+    sync_folder(folder)
+    return told
+
+
+def _write(served: Served, folder: Path) -> dict[str, bytes]:
+    spec = paddle.static.InputSpec([None, SIZE, SIZE], "uint8", INPUT)
+    paddle.jit.save(served, str(folder / "inference"), input_spec=[spec])
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def _write_onnx(served: Served, folder: Path) -> dict[str, bytes]:
+    try:
+        convert = importlib.import_module("paddle2onnx").export
+        importlib.import_module("onnxruntime")
+    except ImportError as error:
+        raise DeviceError(
+            f"{error.name} cannot be imported ({error}); expected paddle2onnx and onnxruntime; "
+            "install them with pip install 'paddle_mnist[onnx]'"
+        ) from error
+    _write(served, folder)
+    program = program_file(folder)
+    path = folder / ONNX
+    convert(str(program), str(program.with_suffix(".pdiparams")), str(path), 14, verbose=False)
+    return {ONNX: path.read_bytes()}
+
+
+def _difference(served: Served, folder: Path) -> float:
+    """Raises CheckpointError if it is more than rounding."""
+    images = open_data("digits")["eval"].images[:CHECKED]
+    found = Predictor(folder, device="cpu").run(images)
+    with paddle.no_grad():
+        expected = [value.numpy() for value in served(paddle.to_tensor(np.asarray(images)))]
+    largest = max(float(np.abs(found[n] - e).max()) for n, e in zip(served.outputs, expected))
+    if not largest <= TOLERANCE:
+        raise CheckpointError(
+            f"{folder}: the exported model's outputs differ by {largest:.3g} from the net's; "
+            f"expected at most {TOLERANCE:g}; do not use it, and report this"
+        )
+    return largest
+
+
+def variables(model: MNIST) -> dict[str, list[tuple[str, list[int]]]]:
+    """Fluid's three kinds of variable, for this net: names and shapes.
+
+    parameters: what is trained. persistables: what must be kept to go on, parameters included; this
+    net has nothing beside them, its optimizer has (see `paddle_mnist.fluid.save_persistables`).
+    temporaries: what a forward pass makes, of one image, and lets go.
+    """
+    parameters = [(name, list(value.shape)) for name, value in model.named_parameters()]
+    persistables = [(name, list(value.shape)) for name, value in model.state_dict().items()]
+    served = Served(model, OUTPUTS)
+    with paddle.no_grad():
+        made = served(paddle.zeros([1, SIZE, SIZE], "uint8"))
+    temporaries = [(name, list(value.shape)) for name, value in zip(OUTPUTS, made)]
+    return {"parameters": parameters, "persistables": persistables, "temporaries": temporaries}

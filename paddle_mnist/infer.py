@@ -1,0 +1,119 @@
+"""Pictures in files: what digits are they?"""
+
+import glob
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+import numpy as np
+from filelock import FileLock
+from PIL import Image
+
+from paddle_mnist.data.cache import cache_folder
+from paddle_mnist.errors import CheckpointError, DataError
+from paddle_mnist.export import export_model
+from paddle_mnist.files import make_folder, writing
+from paddle_mnist.model import MNIST
+from paddle_mnist.pictures import SIZE, SUFFIXES, Digit, read_digit
+from paddle_mnist.predictor import Predictor
+from paddle_mnist.pretrained import about
+
+STDIN = "-"
+AT_ONCE = 64  # pictures
+UNSURE = 0.6  # a probability below it
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a picture was read as, or why it was not.
+
+    digit, probability: None where there is an error. note: what is doubtful. pixels: uint8
+    [28, 28], what the net saw.
+    """
+
+    file: str
+    digit: Optional[int] = None
+    probability: Optional[float] = None
+    error: Optional[str] = None
+    note: str = ""
+    pixels: Optional[np.ndarray] = None
+
+    def as_dict(self) -> dict:
+        return {name: getattr(self, name) for name in ("file", "digit", "probability", "error")}
+
+
+def pretrained_predictor(**options) -> Predictor:
+    """The weights that come with the package, exported once into the cache.
+
+    options: of `Predictor`.
+    """
+    import paddle
+
+    made = about()
+    folder = cache_folder() / "models" / f"{made['sha256'][:16]}-paddle-{paddle.__version__}"
+    make_folder(folder)
+    with writing(folder), FileLock(folder / ".lock"):  # of several processes, one exports
+        try:
+            return Predictor(folder, **options)
+        except CheckpointError:  # not there yet, or damaged: it is only a cache
+            export_model(MNIST(pretrained=True), folder)
+        return Predictor(folder, **options)
+
+
+def pictures_in(names: Iterable[str]) -> Iterator[str]:
+    """The files that names stand for: files, folders and all below them, patterns, "-"."""
+    for name in names:
+        path = Path(name)
+        if path.is_dir():
+            found = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
+            yield from (str(p) for p in found)
+        elif name != STDIN and not path.exists() and glob.has_magic(name):
+            yield from sorted(glob.glob(name, recursive=True)) or [name]
+        else:
+            yield name
+
+
+def read_pictures(predictor: Predictor, files: Iterable[str]) -> Iterator[Reading]:
+    """One `Reading` a file, in order; a picture that cannot be read says why in its own."""
+    files = iter(files)
+    while chunk := list(itertools.islice(files, AT_ONCE)):
+        digits = [_digit(file) for file in chunk]
+        pixels = [digit.pixels for digit in digits if isinstance(digit, Digit)]
+        found = iter(predictor.run(np.stack(pixels))["probabilities"] if pixels else ())
+        for file, digit in zip(chunk, digits):
+            yield _reading(file, digit, next(found) if isinstance(digit, Digit) else None)
+
+
+def _digit(file: str):
+    """A Digit, or the DataError that says why there is none."""
+    try:
+        return read_digit(sys.stdin.buffer.read() if file == STDIN else Path(file))
+    except DataError as error:
+        return error
+
+
+def _reading(file: str, digit, probabilities: Optional[np.ndarray]) -> Reading:
+    if isinstance(digit, DataError):
+        return Reading(file, error=str(digit))
+    if digit.shapes > 1:
+        said = f"{digit.shapes} shapes side by side; expected one digit; cut them apart"
+        return Reading(file, error=said, pixels=digit.pixels)
+    best, second = np.argsort(probabilities)[::-1][:2]
+    probability = float(probabilities[best])
+    note = f"unsure: {best} or {second}" if probability < UNSURE else ""
+    return Reading(file, int(best), probability, note=note, pixels=digit.pixels)
+
+
+def sheet(readings: Iterable[Reading], columns: int = 10, times: int = 4) -> Image.Image:
+    """What the net saw of each picture, side by side; one that could not be read is grey."""
+    tiles = [
+        np.full((SIZE, SIZE), 64, np.uint8) if reading.pixels is None else reading.pixels
+        for reading in readings
+    ]
+    tiles += [np.zeros((SIZE, SIZE), np.uint8)] * (-len(tiles) % columns)
+    rows = [np.hstack(tiles[at : at + columns]) for at in range(0, len(tiles), columns)]
+    image = Image.fromarray(np.vstack(rows))
+    return image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
