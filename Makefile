@@ -18,7 +18,7 @@ test: $(VENV)/.installed-test
 	$(RUN)/python -m pytest -m "not slow" $(ARGS)
 
 test-slow: $(VENV)/.installed-test
-	$(RUN)/pip install --quiet -e '.[cpu,test,browser,elastic]' $(foreach pin,$(PINS),'$(pin)')
+	$(RUN)/pip install --quiet -e '.[cpu,test,browser,elastic,notebook,onnx,web]' $(foreach pin,$(PINS),'$(pin)')
 	$(RUN)/python -m pytest -m slow $(ARGS)
 
 $(VENV)/bin/pip:

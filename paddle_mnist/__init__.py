@@ -9,6 +9,7 @@ _PUBLIC = {
     "BatchLoader": "paddle_mnist.data.dataset",
     "MNIST": "paddle_mnist.model",
     "MnistDataset": "paddle_mnist.data.dataset",
+    "Predictor": "paddle_mnist.predictor",
     "TrainConfig": "paddle_mnist.config",
     "Observer": "paddle_mnist.state",
     "Trainer": "paddle_mnist.trainer",

@@ -3,10 +3,10 @@
 import glob
 import itertools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 from filelock import FileLock
@@ -45,21 +45,24 @@ class Reading:
         return {name: getattr(self, name) for name in ("file", "digit", "probability", "error")}
 
 
-def pretrained_predictor(**options) -> Predictor:
+def pretrained_predictor(
+    outputs: Sequence[str] = ("logits", "probabilities"), **options: Any
+) -> Predictor:
     """The weights that come with the package, exported once into the cache.
 
-    options: of `Predictor`.
+    outputs: of `paddle_mnist.export.OUTPUTS`. options: of `Predictor`.
     """
     import paddle
 
     made = about()
-    folder = cache_folder() / "models" / f"{made['sha256'][:16]}-paddle-{paddle.__version__}"
+    name = "-".join([made["sha256"][:16], paddle.__version__, *outputs])
+    folder = cache_folder() / "models" / name
     make_folder(folder)
     with writing(folder), FileLock(folder / ".lock"):  # of several processes, one exports
         try:
             return Predictor(folder, **options)
         except CheckpointError:  # not there yet, or damaged: it is only a cache
-            export_model(MNIST(pretrained=True), folder)
+            export_model(MNIST(pretrained=True), folder, outputs)
         return Predictor(folder, **options)
 
 
@@ -84,18 +87,21 @@ def read_pictures(predictor: Predictor, files: Iterable[str]) -> Iterator[Readin
         pixels = [digit.pixels for digit in digits if isinstance(digit, Digit)]
         found = iter(predictor.run(np.stack(pixels))["probabilities"] if pixels else ())
         for file, digit in zip(chunk, digits):
-            yield _reading(file, digit, next(found) if isinstance(digit, Digit) else None)
+            yield reading(file, digit, next(found) if isinstance(digit, Digit) else None)
 
 
-def _digit(file: str):
-    """A Digit, or the DataError that says why there is none."""
+def _digit(file: str) -> Union[Digit, DataError]:
+    """The digit, or why there is none."""
     try:
         return read_digit(sys.stdin.buffer.read() if file == STDIN else Path(file))
     except DataError as error:
         return error
 
 
-def _reading(file: str, digit, probabilities: Optional[np.ndarray]) -> Reading:
+def reading(
+    file: str, digit: Union[Digit, DataError], probabilities: Optional[np.ndarray]
+) -> Reading:
+    """What to say of a picture. probabilities: float32 [10], where there is a digit."""
     if isinstance(digit, DataError):
         return Reading(file, error=str(digit))
     if digit.shapes > 1:
@@ -110,8 +116,8 @@ def _reading(file: str, digit, probabilities: Optional[np.ndarray]) -> Reading:
 def sheet(readings: Iterable[Reading], columns: int = 10, times: int = 4) -> Image.Image:
     """What the net saw of each picture, side by side; one that could not be read is grey."""
     tiles = [
-        np.full((SIZE, SIZE), 64, np.uint8) if reading.pixels is None else reading.pixels
-        for reading in readings
+        np.full((SIZE, SIZE), 64, np.uint8) if one.pixels is None else one.pixels
+        for one in readings
     ]
     tiles += [np.zeros((SIZE, SIZE), np.uint8)] * (-len(tiles) % columns)
     rows = [np.hstack(tiles[at : at + columns]) for at in range(0, len(tiles), columns)]

@@ -192,6 +192,7 @@ def _onnx(folder: Path, device: str, threads: int, parallel: int) -> list[Run]:
         raise DeviceError(f"device is {device!r}, but ONNX runs on the CPU here; use cpu")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
+    options.log_severity_level = 3  # errors; it warns of constants that nothing uses
     session = runtime.InferenceSession(
         str(folder / ONNX), options, providers=["CPUExecutionProvider"]
     )

@@ -41,6 +41,14 @@ def tiny(tmp_path_factory) -> Path:
     return write_json(tmp_path_factory.mktemp("tiny") / "tiny.json.gz", tiny_splits())
 
 
+@pytest.fixture(scope="session")
+def screenshots() -> Path:
+    """A folder for pictures of pages, which are kept for people to look at."""
+    folder = Path(os.environ.get("PADDLE_MNIST_SCREENSHOTS", ROOT / "work/screenshots"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 @pytest.fixture
 def tool(tmp_path, tmp_path_factory):
     """Run a command of tools/ in an empty folder; gives the finished process, output as text."""

@@ -45,3 +45,12 @@ def test_watch_benchmark_gives_a_share_for_each_kind(tool):
     kinds = ("off", "removed again", "every 100 steps", "every step")
     assert tuple(report["share"]) == kinds and report["share"]["off"] == 0
     assert report["steps"] == 200 and report["step_seconds"] > 0
+
+
+def test_infer_benchmark_compares_engines_that_agree(tool):
+    report = json.loads(tool("benchmark", "infer", "--rounds", 1, "--json").stdout)
+    assert {"Paddle, the net in Python", "Paddle Inference"} <= set(report["engines"])
+    assert len(report["engines"]) + len(report["missing"]) == 4
+    for engine in report["engines"].values():
+        assert 0 < engine["p50_ms"] <= engine["p99_ms"] and engine["images_per_second"] > 0
+        assert engine["difference"] < 1e-3

@@ -154,18 +154,10 @@ def shown(runs):
         yield address
 
 
-@pytest.fixture(scope="module")
-def pictures():
-    """The screenshots are kept there for people to look at."""
-    folder = Path(os.environ.get("PADDLE_MNIST_SCREENSHOTS", ROOT / "work/screenshots"))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 @pytest.mark.slow
 @pytest.mark.xdist_group("browser")
 @pytest.mark.parametrize("name", PAGES)
-def test_page_shows_its_content_and_no_error(browser, shown, pictures, name):
+def test_page_shows_its_content_and_no_error(browser, shown, screenshots, name):
     texts, drawn = PAGES[name]
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
     page.set_default_timeout(60_000)
@@ -179,6 +171,6 @@ def test_page_shows_its_content_and_no_error(browser, shown, pictures, name):
     if drawn:
         page.locator(drawn).first.wait_for()
     page.wait_for_timeout(3000)  # for what moves into its place
-    page.screenshot(path=pictures / f"{name.replace('/', '-')}.png")
+    page.screenshot(path=screenshots / f"{name.replace('/', '-')}.png")
     page.close()
     assert errors == []

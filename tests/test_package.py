@@ -40,6 +40,7 @@ LAYERS = [
     {
         "cli",
         "dashboard",
+        "demo",
         "export",
         "fluid",
         "infer",

@@ -9,6 +9,9 @@ watch       what looking into the net costs a training, its writers included: of
             (the default), every step; the same training takes turns, a step at a time
 scale       images a second of the whole machine with 1, 2 and 4 processes, with and without
             --grad_shards; all kinds take turns in each round, each in processes of its own
+infer       latency of one image and images a second in batches of 256, with one thread: the net in
+            Python, Paddle Inference, and, where they are installed, ONNX Runtime and PyTorch with
+            the same net and weights; all take turns
 signal      seconds from SIGTERM, sent at random moments of a training and its evaluations, to the
             committed checkpoint; in each round 100 of them
 """
@@ -33,7 +36,7 @@ from pathlib import Path
 
 from paddle_mnist.cli import Parser, run_command, write_table
 from paddle_mnist.data.sources import find_source
-from paddle_mnist.errors import ConfigError
+from paddle_mnist.errors import ConfigError, DeviceError
 
 # Each runs in a process of its own, so that the peak of its memory is its own too. Imports come
 # before the clock starts.
@@ -355,6 +358,122 @@ def foretold_table(model: dict) -> str:
     return "\n".join(rows)
 
 
+INFER_BATCH = 256
+
+
+def inferring(rounds: int) -> dict:
+    """Milliseconds of one image (median, 99th percentile), images a second in batches.
+
+    Every engine is given uint8 images, and gives logits; they must agree.
+    """
+    import numpy as np
+
+    from paddle_mnist import MNIST
+    from paddle_mnist.export import export_model
+    from paddle_mnist.predictor import Predictor
+
+    model = MNIST(pretrained=True)
+    images = np.random.RandomState(0).randint(0, 256, (INFER_BATCH, 28, 28)).astype(np.uint8)
+    engines, missing = {"Paddle, the net in Python": _in_python(model)}, []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, form in (("Paddle Inference", "paddle"), ("ONNX Runtime", "onnx")):
+            try:
+                export_model(model, Path(folder, form), ["logits"], form)
+            except DeviceError:
+                missing.append(name)
+                continue
+            predictor = Predictor(Path(folder, form), device="cpu")
+            engines[name] = lambda images, run=predictor.run: run(images)["logits"]
+        try:
+            engines["PyTorch, the net in Python"] = _in_pytorch(model)
+        except ImportError:
+            missing.append("PyTorch, the net in Python")
+        expected = engines["Paddle Inference"](images)
+        found = {name: {"one": [], "batch": []} for name in engines}
+        for name, run in engines.items():
+            found[name]["difference"] = float(abs(run(images) - expected).max())
+        for _ in range(rounds):
+            for name, run in engines.items():
+                found[name]["one"] += [_seconds(run, images[:1]) for _ in range(100)]
+                found[name]["batch"] += [_seconds(run, images) for _ in range(5)]
+    return {
+        "rounds": rounds,
+        "missing": missing,
+        "engines": {
+            name: {
+                "p50_ms": 1000 * statistics.median(seconds["one"]),
+                "p99_ms": 1000 * statistics.quantiles(seconds["one"], n=100)[98],
+                "images_per_second": INFER_BATCH / statistics.median(seconds["batch"]),
+                "difference": seconds["difference"],
+            }
+            for name, seconds in found.items()
+        },
+    }
+
+
+def _seconds(run, images) -> float:
+    began = time.perf_counter()
+    run(images)
+    return time.perf_counter() - began
+
+
+def _in_python(model):
+    import paddle
+
+    from paddle_mnist.export import Served
+
+    served = Served(model, ["logits"])
+    served.eval()
+
+    def run(images):
+        with paddle.no_grad():
+            return served(paddle.to_tensor(images))[0].numpy()
+
+    return run
+
+
+def _in_pytorch(model):
+    """The same net and weights; PyTorch keeps a linear layer's weights the other way round."""
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(1)
+    layers = {
+        "conv1": nn.Conv2d(1, 20, 5, padding=2),
+        "conv2": nn.Conv2d(20, 20, 5, padding=2),
+        "fc": nn.Linear(980, 10),
+    }
+    for name, layer in layers.items():
+        for kind in ("weight", "bias"):
+            value = model.state_dict()[f"{name}.{kind}"].numpy()
+            value = value.T if name == "fc" and kind == "weight" else value
+            getattr(layer, kind).data = torch.from_numpy(value.copy())
+    block = [nn.ReLU(), nn.MaxPool2d(2)]
+    net = nn.Sequential(
+        layers["conv1"], *block, layers["conv2"], *block, nn.Flatten(), layers["fc"]
+    )
+
+    @torch.no_grad()
+    def run(images):
+        return net(torch.from_numpy(images)[:, None].float() / 256).numpy()
+
+    return run
+
+
+def inferring_table(report: dict) -> str:
+    rows = ["| engine | one image: median ms | 99th percentile | images a second |"]
+    rows.append("|---|---|---|---|")
+    for name, engine in report["engines"].items():
+        rows.append(
+            f"| {name} | {engine['p50_ms']:.2f} | {engine['p99_ms']:.2f} | "
+            f"{engine['images_per_second']:,.0f} |"
+        )
+    rows += [f"| {name} | not installed | | |" for name in report["missing"]]
+    most = max(engine["difference"] for engine in report["engines"].values())
+    note = f"One thread, batches of {INFER_BATCH}. Logits differ by at most {most:.2g}."
+    return "\n".join([*rows, "", note])
+
+
 def stopping(source: str, rounds: int) -> dict:
     """Seconds from SIGTERM to the commit: median, 99th percentile and largest."""
     from paddle_mnist import MnistDataset, Trainer, signals
@@ -446,7 +565,7 @@ def json_file(name: str) -> Path:
 
 def main(argv) -> None:
     parser = Parser(prog="tools/benchmark.py", description=__doc__)
-    parser.add_argument("what", choices=["data", "checkpoint", "scale", "signal", "watch"])
+    parser.add_argument("what", choices=["data", "checkpoint", "scale", "infer", "signal", "watch"])
     parser.add_argument("--data", default="auto", metavar="PATH", help="as for training [auto]")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="[3]")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -464,6 +583,9 @@ def main(argv) -> None:
         table = scale_table(report)
         report["foretold"] = foretold(report)
         more = {"foretold": foretold_table(report["foretold"])}
+    elif args.what == "infer":
+        report = inferring(rounds)
+        table = inferring_table(report)
     elif args.what == "watch":
         report = watching(args.data, rounds)
         table = watching_table(report)

@@ -7,7 +7,6 @@ Without --model the weights that come with the package do it. Exit code 8: some 
 import csv
 import io
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -28,7 +27,6 @@ def main(argv) -> None:
     form.add_argument("--csv", action="store_true", help="print comma-separated values")
     parser.add_argument("--show", metavar="FILE.png", help="write a picture of what the net saw")
     args = parser.parse_args(argv)
-    os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns of its own softmax
     require_paddle()
     from paddle_mnist.files import write_atomically
     from paddle_mnist.infer import pictures_in, pretrained_predictor, read_pictures, sheet

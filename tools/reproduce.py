@@ -137,9 +137,8 @@ def pretrained(data: str, output: Path, seed: int) -> dict:
 
     told = {**PRETRAINED, "seed": seed}
     more = {"data": data, "output": str(output), "visualdl": False, "figures": False}
-    result = train_and_evaluate(
-        TrainConfig.from_mapping({**read_recipe("default"), **told, **more})
-    ).as_dict()
+    config = TrainConfig.from_mapping({**read_recipe("default"), **told, **more})
+    result = dataclasses.asdict(train_and_evaluate(config))
     weights = (output / "mnist.pdparams").read_bytes()
     kept = ("dataset", "eval_acc", "eval_loss", "valid_acc", "valid_loss", "steps")
     about = {
@@ -164,7 +163,9 @@ def pretrained_table(about: dict) -> str:
 
 def main(argv) -> None:
     parser = Parser(prog="tools/reproduce.py", description=__doc__)
-    parser.add_argument("--only", choices=["forgetting", "collapse", "pretrained"], help="[the first two]")
+    parser.add_argument(
+        "--only", choices=["forgetting", "collapse", "pretrained"], help="[the first two]"
+    )
     parser.add_argument("--data", default="auto", metavar="PATH", help="MNIST [auto]")
     parser.add_argument("--output", default="work/output/reproduce", metavar="FOLDER")
     parser.add_argument("--epochs", type=int, default=3, metavar="N", help="of forgetting [3]")

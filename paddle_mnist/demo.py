@@ -1,0 +1,167 @@
+"""A page to draw a digit on, or to drop a picture into; the net answers while one draws."""
+
+import importlib
+import logging
+import math
+import time
+from typing import Any, Optional
+
+import numpy as np
+
+from paddle_mnist import signals
+from paddle_mnist.dashboard import LOOPBACK
+from paddle_mnist.errors import ConfigError, DataError, DeviceError
+from paddle_mnist.infer import pretrained_predictor, reading
+from paddle_mnist.pictures import find_digit, from_pixels
+from paddle_mnist.predictor import Predictor
+
+log = logging.getLogger("paddle_mnist")
+
+OUTPUTS = ("probabilities", "conv1", "conv2")
+LARGEST = "8mb"  # of a picture that is sent
+WAITING = 32  # requests; more are refused
+AT_ONCE = 2  # computations
+SHOWN = 280  # pixels of a side
+TITLE = "Which digit is it?"
+
+
+def tiles(maps: np.ndarray) -> np.ndarray:
+    """Feature maps [C, H, W] side by side, each from its least, black, to its most: uint8."""
+    low, high = maps.min(axis=(1, 2), keepdims=True), maps.max(axis=(1, 2), keepdims=True)
+    maps = (maps - low) / np.maximum(high - low, 1e-12)
+    count, height, width = maps.shape
+    columns = math.ceil(math.sqrt(count))
+    rows = math.ceil(count / columns)
+    page = np.zeros((rows * (height + 1), columns * (width + 1)))
+    for number, one in enumerate(maps):
+        top, left = number // columns * (height + 1), number % columns * (width + 1)
+        page[top : top + height, left : left + width] = one
+    return np.rint(page * 255).astype(np.uint8)
+
+
+def _plain(picture: np.ndarray) -> bool:
+    """Whether nothing is drawn yet."""
+    return bool((picture == picture[0, 0]).all())
+
+
+def enlarged(pixels: np.ndarray) -> np.ndarray:
+    times = max(1, SHOWN // max(pixels.shape))
+    return pixels.repeat(times, axis=0).repeat(times, axis=1)
+
+
+def answer(predictor: Predictor, picture: Optional[np.ndarray]) -> tuple[str, Any, Any, Any, Any]:
+    """What the page shows for a picture: words, probabilities, what the net saw, two layers.
+
+    picture: uint8 [H, W], [H, W, 3] or, with what is transparent, [H, W, 4]; None for none.
+    """
+    if picture is None:
+        return "Draw a digit.", None, None, None, None
+    try:
+        digit = find_digit(from_pixels(picture))
+    except DataError as error:
+        return f"{error}".capitalize(), None, None, None, None
+    found = {name: value[0] for name, value in predictor.run(digit.pixels, OUTPUTS).items()}
+    read = reading("", digit, found["probabilities"])
+    words = read.error or f"{read.digit}, probability {read.probability:.1%} {read.note}"
+    bars = {str(number): float(value) for number, value in enumerate(found["probabilities"])}
+    return (
+        words.strip().capitalize(),
+        bars,
+        enlarged(digit.pixels),
+        enlarged(tiles(found["conv1"])),
+        enlarged(tiles(found["conv2"])),
+    )
+
+
+def page(predictor: Predictor) -> Any:
+    """The page, a `gradio.Blocks`, ready for `launch`. Raises DeviceError without gradio."""
+    gradio = _gradio()
+    paper = np.full((SHOWN, SHOWN, 3), 255, np.uint8)
+    with gradio.Blocks(title=TITLE, analytics_enabled=False) as blocks:
+        gradio.Markdown(
+            f"# {TITLE}\nDraw one, or drop a picture of one. 画一个数字，或放入一张图片。"
+        )
+        with gradio.Row():
+            with gradio.Column():
+                with gradio.Tab("Draw"):
+                    drawn = gradio.Sketchpad(
+                        {"background": paper, "layers": [], "composite": paper},
+                        label="Draw here",
+                        type="numpy",
+                        canvas_size=(SHOWN, SHOWN),
+                        brush=gradio.Brush(default_size=14, colors=["#000000"], color_mode="fixed"),
+                        layers=False,
+                        transforms=(),
+                    )
+                with gradio.Tab("Picture"):
+                    dropped = gradio.Image(label="Picture", type="numpy", sources=["upload"])
+            with gradio.Column():
+                words = gradio.Textbox(label="Answer", interactive=False)
+                bars = gradio.Label(label="Probabilities", num_top_classes=10)
+                seen = gradio.Image(label="What the net saw", interactive=False)
+        with gradio.Row():
+            first = gradio.Image(label="conv1", interactive=False)
+            second = gradio.Image(label="conv2", interactive=False)
+        shown = [words, bars, seen, first, second]
+
+        def draw(sketch: Optional[dict]):
+            picture = sketch["composite"] if sketch else None
+            return answer(predictor, None if picture is None or _plain(picture) else picture)
+
+        limits = {"concurrency_limit": AT_ONCE, "show_progress": "hidden"}
+        drawn.input(draw, drawn, shown, api_name=False, **limits)
+        dropped.change(lambda it: answer(predictor, it), dropped, shown, api_name="read", **limits)
+    return blocks.queue(max_size=WAITING)
+
+
+def serve(model: Optional[str], host: str, port: int, share: bool) -> None:
+    """Serve the page until SIGTERM or SIGINT comes.
+
+    model: a folder of `tools/export_model.py` with OUTPUTS; by default the pretrained weights.
+    port: 0 for the first that is free from 7860 on.
+    Raises CheckpointError, ConfigError when it cannot listen there, DeviceError.
+    """
+    if model:
+        predictor = Predictor(model, parallel=AT_ONCE)
+        missing = [name for name in OUTPUTS if name not in predictor.outputs]
+        if missing:
+            raise ConfigError(
+                f"{model}: gives no {', '.join(missing)}; export it with --outputs "
+                f"{','.join(OUTPUTS)}"
+            )
+    else:
+        predictor = pretrained_predictor(OUTPUTS, parallel=AT_ONCE)
+    blocks = page(predictor)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # gradio asks itself whether it is there
+    try:
+        blocks.launch(
+            server_name=host,
+            server_port=port or None,
+            share=share,
+            max_file_size=LARGEST,
+            prevent_thread_lock=True,
+            quiet=True,
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"{host}:{port}: cannot listen there ({error}); choose another --port or --host"
+        ) from error
+    log.info("page: %s (Ctrl-C stops it)", blocks.local_url)
+    if share:
+        log.warning("%s: whoever has this address can use it", blocks.share_url)
+    elif host not in LOOPBACK:
+        log.warning("%s is not loopback: whoever reaches this machine can use it", host)
+    with signals.handled(), signals.held():
+        while signals.pending() is None:
+            time.sleep(0.1)
+        signals.answered()
+    blocks.close()
+
+
+def _gradio() -> Any:
+    try:
+        return importlib.import_module("gradio")
+    except ImportError as error:
+        raise DeviceError(
+            f"gradio cannot be imported ({error}); install it with pip install 'paddle_mnist[web]'"
+        ) from error

@@ -1,0 +1,56 @@
+"""The notebook runs from top to bottom, on each source, and is kept without outputs."""
+
+import json
+import os
+import re
+
+import pytest
+from conftest import ROOT
+
+NOTEBOOK = ROOT / "notebooks/mnist.ipynb"
+
+
+def cells():
+    return json.loads(NOTEBOOK.read_text())["cells"]
+
+
+def test_outputs_are_stripped():
+    for cell in cells():
+        assert not cell.get("outputs") and not cell.get("execution_count"), cell["id"]
+        assert set(cell["metadata"]) == set()
+
+
+def test_it_defines_nothing_the_package_has():
+    code = "".join("".join(cell["source"]) for cell in cells() if cell["cell_type"] == "code")
+    assert not re.search(r"^\s*(class|def) ", code, re.MULTILINE)
+
+
+def test_headings_are_english_and_text_is_chinese():
+    for cell in cells():
+        if cell["cell_type"] == "markdown":
+            heading, _, text = "".join(cell["source"]).partition("\n")
+            assert re.fullmatch(r"##? [A-Za-z ]+", heading), heading
+            assert re.search("[\u4e00-\u9fff]", text)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("source", ["embedded", "mnist"])
+def test_it_runs_from_top_to_bottom(tmp_path, request, source):
+    nbformat = pytest.importorskip("nbformat", reason="needs the extra notebook")
+    client = pytest.importorskip("nbclient", reason="needs the extra notebook")
+    environment = {**os.environ, "MPLBACKEND": "Agg"}
+    if source == "mnist":
+        environment["PADDLE_MNIST_DATA"] = str(request.getfixturevalue("real_data"))
+    notebook = nbformat.read(NOTEBOOK, 4)
+    runner = client.NotebookClient(
+        notebook, timeout=600, resources={"metadata": {"path": tmp_path}}
+    )
+    runner.execute(env=environment)
+    said = ["".join(o.get("text", "") for o in c.get("outputs", [])) for c in notebook.cells]
+    name = "mnist" if source == "mnist" else "digits"
+    assert any(text.startswith(f"{name} 来自") for text in said)
+    assert any("'2'" in text or "相同" in text for text in said[-1:]) and "不同" not in said[-1]
+    accuracy = float(re.search(r"导出的模型：([\d.]+)%", "".join(said))[1])
+    assert accuracy > (97 if source == "mnist" else 85)
+    assert any(text.startswith("7 0.") for text in said)  # the picture that it draws
