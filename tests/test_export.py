@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddle_mnist import MNIST, MnistDataset, evaluate, pretrained
-from paddle_mnist.errors import CheckpointError, ConfigError, DataError
+from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 from paddle_mnist.export import OUTPUTS, Served, export_model, variables
 from paddle_mnist.predictor import Predictor, as_pixels
 
@@ -235,10 +235,40 @@ def test_three_kinds_of_variable(model, tool):
     assert "temporaries:\n" in said and "  max_pool2      [1, 20, 7, 7]" in said
 
 
-def test_exported_forms_agree_on_every_eval_image(tmp_path, model, real_data, exported):
-    """Paddle's form, on all 10,000 images: the same predictions."""
+@pytest.mark.parametrize("form", ["paddle", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_exported_forms_agree_on_every_eval_image(tmp_path, model, real_data, form):
+    """On all 10,000: the same predictions."""
+    if form == "onnx":
+        for package in ("paddle2onnx", "onnxruntime"):
+            pytest.importorskip(package, reason="needs the extra onnx")
+    told = export_model(model, tmp_path, ["logits"], form)
+    assert told["difference"] < 1e-4
     dataset = MnistDataset("eval", real_data)
-    images, labels = dataset.batch(np.arange(len(dataset)))
-    found = Predictor(exported).run(images, ["logits"])["logits"]
-    plain = evaluate(model, dataset)
-    assert (found.argmax(axis=1) == labels[:, 0]).mean() == pytest.approx(plain.accuracy, abs=1e-9)
+    images, _ = dataset.batch(np.arange(len(dataset)))
+    found = Predictor(tmp_path).run(images)["logits"]
+    with paddle.no_grad():
+        expected = np.concatenate(
+            [
+                model(paddle.to_tensor(images[at : at + 1000])).numpy()
+                for at in range(0, 10_000, 1000)
+            ]
+        )
+    assert np.array_equal(found.argmax(axis=1), expected.argmax(axis=1))
+    assert np.abs(found - expected).max() < 1e-4
+
+
+@pytest.mark.slow
+def test_onnx_reads_pictures(tool):
+    for package in ("paddle2onnx", "onnxruntime"):
+        pytest.importorskip(package, reason="needs the extra onnx")
+    tool("export_model", "--format", "onnx", "--output", "out")
+    done = tool("infer", ROOT / "tests/pictures", "--model", "out", "--json")
+    for row in json.loads(done.stdout):
+        assert str(row["digit"]) == row["file"].rpartition("/")[2][0]
+
+
+def test_onnx_without_its_packages_is_said(model, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "paddle2onnx", None)
+    with pytest.raises(DeviceError, match=r"pip install 'paddle_mnist\[onnx\]'"):
+        export_model(model, tmp_path, form="onnx")
+    assert not list(tmp_path.iterdir())
