@@ -45,7 +45,7 @@ def _plain(picture: np.ndarray) -> bool:
 
 
 def enlarged(pixels: np.ndarray) -> np.ndarray:
-    times = max(1, SHOWN // max(pixels.shape))
+    times = max(2, SHOWN // max(pixels.shape))
     return pixels.repeat(times, axis=0).repeat(times, axis=1)
 
 
@@ -77,6 +77,7 @@ def page(predictor: Predictor) -> Any:
     """The page, a `gradio.Blocks`, ready for `launch`. Raises DeviceError without gradio."""
     gradio = _gradio()
     paper = np.full((SHOWN, SHOWN, 3), 255, np.uint8)
+    picture = {"interactive": False, "buttons": ["fullscreen"]}  # none that sends it elsewhere
     with gradio.Blocks(title=TITLE, analytics_enabled=False) as blocks:
         gradio.Markdown(
             f"# {TITLE}\nDraw one, or drop a picture of one. 画一个数字，或放入一张图片。"
@@ -94,22 +95,30 @@ def page(predictor: Predictor) -> Any:
                         transforms=(),
                     )
                 with gradio.Tab("Picture"):
-                    dropped = gradio.Image(label="Picture", type="numpy", sources=["upload"])
+                    dropped = gradio.Image(
+                        label="Picture", type="numpy", sources=["upload"], buttons=[]
+                    )
+                seen = gradio.Image(label="What the net saw", **picture)
             with gradio.Column():
                 words = gradio.Textbox(label="Answer", interactive=False)
                 bars = gradio.Label(label="Probabilities", num_top_classes=10)
-                seen = gradio.Image(label="What the net saw", interactive=False)
         with gradio.Row():
-            first = gradio.Image(label="conv1", interactive=False)
-            second = gradio.Image(label="conv2", interactive=False)
+            first = gradio.Image(label="conv1", **picture)
+            second = gradio.Image(label="conv2", **picture)
         shown = [words, bars, seen, first, second]
 
         def draw(sketch: Optional[dict]):
-            picture = sketch["composite"] if sketch else None
-            return answer(predictor, None if picture is None or _plain(picture) else picture)
+            drawing = sketch["composite"] if sketch else None
+            return answer(predictor, None if drawing is None or _plain(drawing) else drawing)
 
-        limits = {"concurrency_limit": AT_ONCE, "show_progress": "hidden"}
-        drawn.input(draw, drawn, shown, api_name=False, **limits)
+        # While an answer is computed only the newest drawing waits for the next.
+        limits = {
+            "concurrency_limit": AT_ONCE,
+            "show_progress": "hidden",
+            "trigger_mode": "always_last",
+        }
+        # `change` comes only with the second stroke (gradio 6.31)
+        drawn.input(draw, drawn, shown, api_visibility="private", **limits)
         dropped.change(lambda it: answer(predictor, it), dropped, shown, api_name="read", **limits)
     return blocks.queue(max_size=WAITING)
 
