@@ -3,8 +3,9 @@
 import importlib
 import logging
 import math
+import os
 import time
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from paddle_mnist import signals
 from paddle_mnist.dashboard import LOOPBACK
 from paddle_mnist.errors import ConfigError, DataError, DeviceError
 from paddle_mnist.infer import pretrained_predictor, reading
-from paddle_mnist.pictures import find_digit, from_pixels
+from paddle_mnist.pictures import find_digit, from_pixels, read_picture
 from paddle_mnist.predictor import Predictor
 
 log = logging.getLogger("paddle_mnist")
@@ -21,6 +22,7 @@ OUTPUTS = ("probabilities", "conv1", "conv2")
 LARGEST = "8mb"  # of a picture that is sent
 WAITING = 32  # requests; more are refused
 AT_ONCE = 2  # computations
+KEPT = 600  # seconds that pictures stay on the disk
 SHOWN = 280  # pixels of a side
 TITLE = "Which digit is it?"
 
@@ -39,6 +41,10 @@ def tiles(maps: np.ndarray) -> np.ndarray:
     return np.rint(page * 255).astype(np.uint8)
 
 
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
 def _plain(picture: np.ndarray) -> bool:
     """Whether nothing is drawn yet."""
     return bool((picture == picture[0, 0]).all())
@@ -49,23 +55,27 @@ def enlarged(pixels: np.ndarray) -> np.ndarray:
     return pixels.repeat(times, axis=0).repeat(times, axis=1)
 
 
-def answer(predictor: Predictor, picture: Optional[np.ndarray]) -> tuple[str, Any, Any, Any, Any]:
+def answer(
+    predictor: Predictor, picture: Union[str, np.ndarray, None]
+) -> tuple[str, Any, Any, Any, Any]:
     """What the page shows for a picture: words, probabilities, what the net saw, two layers.
 
-    picture: uint8 [H, W], [H, W, 3] or, with what is transparent, [H, W, 4]; None for none.
+    picture: a file, or uint8 [H, W], [H, W, 3] or, with what is transparent, [H, W, 4]; None for
+    none.
     """
     if picture is None:
         return "Draw a digit.", None, None, None, None
     try:
-        digit = find_digit(from_pixels(picture))
+        is_file = isinstance(picture, str)
+        digit = find_digit(read_picture(picture) if is_file else from_pixels(picture))
     except DataError as error:
-        return f"{error}".capitalize(), None, None, None, None
+        return _sentence(str(error)), None, None, None, None
     found = {name: value[0] for name, value in predictor.run(digit.pixels, OUTPUTS).items()}
     read = reading("", digit, found["probabilities"])
     words = read.error or f"{read.digit}, probability {read.probability:.1%} {read.note}"
     bars = {str(number): float(value) for number, value in enumerate(found["probabilities"])}
     return (
-        words.strip().capitalize(),
+        _sentence(words.strip()),
         bars,
         enlarged(digit.pixels),
         enlarged(tiles(found["conv1"])),
@@ -78,7 +88,7 @@ def page(predictor: Predictor) -> Any:
     gradio = _gradio()
     paper = np.full((SHOWN, SHOWN, 3), 255, np.uint8)
     picture = {"interactive": False, "buttons": ["fullscreen"]}  # none that sends it elsewhere
-    with gradio.Blocks(title=TITLE, analytics_enabled=False) as blocks:
+    with gradio.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(KEPT, KEPT)) as blocks:
         gradio.Markdown(
             f"# {TITLE}\nDraw one, or drop a picture of one. 画一个数字，或放入一张图片。"
         )
@@ -96,7 +106,11 @@ def page(predictor: Predictor) -> Any:
                     )
                 with gradio.Tab("Picture"):
                     dropped = gradio.Image(
-                        label="Picture", type="numpy", sources=["upload"], buttons=[]
+                        label="Picture",
+                        type="filepath",
+                        image_mode=None,  # read here, as every picture is
+                        sources=["upload"],
+                        buttons=[],
                     )
                 seen = gradio.Image(label="What the net saw", **picture)
             with gradio.Column():
@@ -130,6 +144,8 @@ def serve(model: Optional[str], host: str, port: int, share: bool) -> None:
     port: 0 for the first that is free from 7860 on.
     Raises CheckpointError, ConfigError when it cannot listen there, DeviceError.
     """
+    if not 0 <= port <= 65_535:
+        raise ConfigError(f"port is {port}; expected 0 to 65535")
     if model:
         predictor = Predictor(model, parallel=AT_ONCE)
         missing = [name for name in OUTPUTS if name not in predictor.outputs]
@@ -168,6 +184,7 @@ def serve(model: Optional[str], host: str, port: int, share: bool) -> None:
 
 
 def _gradio() -> Any:
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # it would tell its makers of every start
     try:
         return importlib.import_module("gradio")
     except ImportError as error:

@@ -9,7 +9,7 @@ Where Fluid loaded what happened to fit, and left the rest as it was, here every
 docs/fluid.md, which maps each old call to today's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Union
 
@@ -23,14 +23,15 @@ from paddle_mnist.checkpoint.contents import (
     saved_bytes,
 )
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load
-from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, CheckpointStore
+from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, CheckpointStore, read_manifest
 from paddle_mnist.errors import CheckpointError, ConfigError
-from paddle_mnist.export import INPUT, export_model
+from paddle_mnist.export import export_model
 from paddle_mnist.files import make_folder, sync_folder, write_atomically
 from paddle_mnist.model import MNIST
-from paddle_mnist.predictor import Predictor
+from paddle_mnist.predictor import INPUT, Predictor
 from paddle_mnist.state import TrainState
 
+_SCHEDULE = "LR_Scheduler"  # Paddle's name for it in an optimizer's state
 PERSISTABLES = "mnist_persistables"  # as the store names checkpoints
 
 Folder = Union[str, Path]
@@ -67,14 +68,15 @@ def load_vars(
     path = Path(dirname, filename)
     saved, there = safe_load(path), model.state_dict()
     unknown = [name for name in vars if name not in there]
-    if unknown:
+    if unknown or not vars:
         raise CheckpointError(
-            f"{path}: the model has no {', '.join(unknown)}; it has {', '.join(there)}"
+            f"{path}: the model has no {', '.join(unknown) or 'names that were given'}; it has "
+            f"{', '.join(there)}"
         )
     chosen = {name: saved[name] for name in vars if name in saved}
     missing = [name for name in vars if name not in saved]
     if missing:
-        names = ", ".join(name for name in saved if name != NAME_TABLE)
+        names = ", ".join(str(name) for name in saved if name != NAME_TABLE)
         raise CheckpointError(f"{path}: holds no {', '.join(missing)}; it holds {names}")
     load_weights(model, {**there, **chosen}, path)
 
@@ -106,7 +108,7 @@ def save_persistables(
             OPTIMIZER: saved_bytes(optimizer.state_dict()),
         },
         TrainState(),
-        {"names": parameter_names(model)},
+        {"names": parameter_names(model), "optimizer": type(optimizer).__name__},
     )
     return committed.path
 
@@ -114,12 +116,31 @@ def save_persistables(
 def load_persistables(
     dirname: Folder, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
 ) -> None:
-    """Put all of it back; the next step is the one that would have come. Raises CheckpointError,
-    with a diff, unless all fits: then neither model nor optimizer may be used on."""
-    newest = CheckpointStore(dirname).newest()
-    if newest is None:
-        raise CheckpointError(f"{dirname}: no persistables there; expected what was saved")
-    load_checkpoint(newest, model, optimizer)
+    """Put all of it back; the next step is the one that would have come.
+
+    Raises CheckpointError, with a diff, unless all fits: then neither may be used on.
+    """
+    saved = read_manifest(Path(dirname, f"{PERSISTABLES}.json"))
+    kind, ours = saved.manifest.get("optimizer"), type(optimizer).__name__
+    if kind != ours:
+        raise CheckpointError(f"{saved.path}: of the optimizer {kind}; expected {ours}, the given")
+    values = saved.load(OPTIMIZER)
+    if _has_moments(values):
+        load_checkpoint(saved, model, optimizer)
+        return
+    if _has_moments(optimizer.state_dict()):  # saved before its first step, or it has none (SGD)
+        raise CheckpointError(
+            f"{saved.path}: was saved before the first step, and the given optimizer has made "
+            "some; expected a new one"
+        )
+    load_weights(model, saved.load(PARAMS), saved.path)
+    schedule = {name: value for name, value in values.items() if name == _SCHEDULE}
+    if schedule:
+        optimizer.set_state_dict(schedule)
+
+
+def _has_moments(values: Mapping[str, Any]) -> bool:
+    return bool(set(values) - {_SCHEDULE, NAME_TABLE})
 
 
 def save_inference_model(
@@ -148,4 +169,4 @@ def load_inference_model(dirname: Folder) -> tuple[Predictor, list[str], list[st
     Raises CheckpointError.
     """
     predictor = Predictor(dirname)
-    return predictor, [predictor.about["input"]["name"]], list(predictor.outputs)
+    return predictor, [INPUT], list(predictor.outputs)

@@ -9,21 +9,24 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 import numpy as np
+import paddle
 from filelock import FileLock
 from PIL import Image
 
+import paddle_mnist
 from paddle_mnist.data.cache import cache_folder
 from paddle_mnist.errors import CheckpointError, DataError
 from paddle_mnist.export import export_model
 from paddle_mnist.files import make_folder, writing
 from paddle_mnist.model import MNIST
-from paddle_mnist.pictures import SIZE, SUFFIXES, Digit, read_digit
+from paddle_mnist.pictures import MOST_BYTES, SIZE, SUFFIXES, Digit, read_digit
 from paddle_mnist.predictor import Predictor
 from paddle_mnist.pretrained import about
 
 STDIN = "-"
 AT_ONCE = 64  # pictures
 UNSURE = 0.6  # a probability below it
+FORM = 1  # of what is exported into the cache; another one where `Served` computes otherwise
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,9 @@ def pretrained_predictor(
 
     outputs: of `paddle_mnist.export.OUTPUTS`. options: of `Predictor`.
     """
-    import paddle
-
     made = about()
-    name = "-".join([made["sha256"][:16], paddle.__version__, *outputs])
+    versions = (f"v{FORM}", paddle.__version__, paddle_mnist.__version__)
+    name = "-".join([made["sha256"][:16], *versions, *outputs])
     folder = cache_folder() / "models" / name
     make_folder(folder)
     with writing(folder), FileLock(folder / ".lock"):  # of several processes, one exports
@@ -69,14 +71,20 @@ def pretrained_predictor(
 def pictures_in(names: Iterable[str]) -> Iterator[str]:
     """The files that names stand for: files, folders and all below them, patterns, "-"."""
     for name in names:
-        path = Path(name)
-        if path.is_dir():
-            found = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
-            yield from (str(p) for p in found)
-        elif name != STDIN and not path.exists() and glob.has_magic(name):
-            yield from sorted(glob.glob(name, recursive=True)) or [name]
-        else:
+        try:
+            yield from _pictures_of(name) or [name]  # what is not there gets a line of its own
+        except OSError:  # a name too long, a folder that is closed to us: said when it is read
             yield name
+
+
+def _pictures_of(name: str) -> list[str]:
+    path = Path(name)
+    if name == STDIN or path.is_file():
+        return [name]
+    if path.is_dir():
+        found = (p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+        return [str(p) for p in sorted(found)]
+    return sorted(glob.glob(name, recursive=True)) if glob.has_magic(name) else []
 
 
 def read_pictures(predictor: Predictor, files: Iterable[str]) -> Iterator[Reading]:
@@ -93,9 +101,12 @@ def read_pictures(predictor: Predictor, files: Iterable[str]) -> Iterator[Readin
 def _digit(file: str) -> Union[Digit, DataError]:
     """The digit, or why there is none."""
     try:
-        return read_digit(sys.stdin.buffer.read() if file == STDIN else Path(file))
+        given = sys.stdin.buffer.read(MOST_BYTES + 1) if file == STDIN else Path(file)
+        return read_digit(given)
     except DataError as error:
         return error
+    except MemoryError:
+        return DataError("too large for this machine's memory; make it smaller")
 
 
 def reading(

@@ -21,6 +21,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", "
 MOST_BYTES = 64 << 20  # of a file
 MOST_PIXELS = 64 << 20  # of a picture, as its header says
 WORKING_SIDE = 256  # larger pictures are made smaller first
+LEAST_SIDE, MOST_SLENDER = 8, 16
 
 SIZE, BOX = 28, 20
 FAINTEST = 0.08  # of the ink's contrast, black to white being 1
@@ -49,6 +50,8 @@ def read_picture(picture: Union[str, Path, bytes]) -> np.ndarray:
     Raises DataError for what is not one picture, or too large a one.
     """
     data = picture if isinstance(picture, bytes) else _bytes(Path(picture))
+    if len(data) > MOST_BYTES:
+        raise DataError(f"more than {MOST_BYTES:,} bytes; make it smaller")
     if not data:
         raise DataError("0 bytes; expected a picture")
     if b"<svg" in data[:1000].lower():
@@ -80,10 +83,11 @@ def from_pixels(pixels: np.ndarray) -> np.ndarray:
 def _bytes(path: Path) -> bytes:
     try:
         if path.is_dir():
-            raise DataError("a folder; expected a picture")
-        if path.stat().st_size > MOST_BYTES:
-            raise DataError(f"{path.stat().st_size:,} bytes; expected at most {MOST_BYTES:,}")
-        return path.read_bytes()
+            raise DataError(f"a folder without pictures; expected some of {', '.join(SUFFIXES)}")
+        if not path.is_file() and path.exists():
+            raise DataError("a pipe or a device; expected a file")
+        with path.open("rb") as file:
+            return file.read(MOST_BYTES + 1)
     except OSError as error:
         raise DataError(f"{error.strerror}; expected a picture") from error
 
@@ -92,7 +96,13 @@ def _checked(image: Image.Image) -> Image.Image:
     width, height = image.size
     if width * height > MOST_PIXELS:
         raise DataError(f"{width:,} x {height:,} pixels; expected at most {MOST_PIXELS:,}")
-    frames = getattr(image, "n_frames", 1)
+    if min(width, height) < LEAST_SIDE or max(width, height) > MOST_SLENDER * min(width, height):
+        raise DataError(
+            f"{width:,} x {height:,} pixels; expected at least {LEAST_SIDE} x {LEAST_SIDE}, one "
+            f"side at most {MOST_SLENDER} times the other"
+        )
+    # Telephones put a second picture, of depth or brightness, into their JPEGs: an MPO.
+    frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
     if frames > 1:
         raise DataError(f"{frames} pictures in one file; expected one; save the one you mean")
     image.draft(None, (WORKING_SIDE, WORKING_SIDE))  # a JPEG is made smaller while it is read
@@ -102,16 +112,11 @@ def _checked(image: Image.Image) -> Image.Image:
 def _brightness(image: Image.Image) -> np.ndarray:
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I") or image.mode == "F":  # 16 bits and more
-        values = np.asarray(image, np.float64)
-        top = 65535 if values.max() > 255 or image.mode.startswith("I;16") else 255
-        return _smaller(np.clip(values / top, 0, 1))
+        return _deep(image)
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         image = image.convert("RGBA")
-        opaque = np.asarray(image, np.float64)
-        alpha = opaque[..., 3] / 255
-        light = (opaque[..., :3].mean(axis=2) * alpha).sum() > 127.5 * alpha.sum()
-        ground = Image.new("RGBA", image.size, (0, 0, 0, 255) if light else (255, 255, 255, 255))
-        image = Image.alpha_composite(ground, image)
+        image.thumbnail((WORKING_SIDE, WORKING_SIDE), Image.Resampling.BOX)
+        image = _grounded(image)
     image = image.convert("RGB")
     image.thumbnail((WORKING_SIDE, WORKING_SIDE), Image.Resampling.BOX)
     channels = np.asarray(image, np.float64) / 255
@@ -120,10 +125,32 @@ def _brightness(image: Image.Image) -> np.ndarray:
     return channels[..., spread.argmax()] if spread.max() > 2 * grey.std() else grey
 
 
-def _smaller(values: np.ndarray) -> np.ndarray:
-    image = Image.fromarray(values.astype(np.float32), "F")
+def _deep(image: Image.Image) -> np.ndarray:
+    """Of whole numbers of 16 bits or more, of which often fewer are used, or of floats."""
+    image = image.convert("F")
     image.thumbnail((WORKING_SIDE, WORKING_SIDE), Image.Resampling.BOX)
-    return np.asarray(image, np.float64)
+    values = np.asarray(image, np.float64)
+    if not np.isfinite(values).all():
+        raise DataError("holds values that are not finite; expected brightness")
+    top = next((2.0**bits - 1 for bits in (1, 8, 10, 12, 14, 16) if values.max() < 2**bits), None)
+    return np.clip(values / (top or values.max()), 0, 1)
+
+
+def _grounded(image: Image.Image) -> Image.Image:
+    """RGBA, put on a ground: that of the sheet, if what is opaque is one with something on it;
+    else one unlike the strokes."""
+    pixels = np.asarray(image, np.float64)
+    light, opaque = pixels[..., :3].mean(axis=2), pixels[..., 3] > 127
+    if not opaque.any():
+        raise DataError("blank: all of it is transparent; expected a digit")
+    low, high = np.percentile(light[opaque], [2, 98])
+    if high - low > 100:
+        edge = opaque & ~ndimage.binary_erosion(opaque, iterations=3)
+        ground = np.median(pixels[edge][:, :3], axis=0)
+    else:
+        ground = np.full(3, 0 if light[opaque].mean() > 127 else 255)
+    paper = Image.new("RGBA", image.size, (*(int(value) for value in ground), 255))
+    return Image.alpha_composite(paper, image)
 
 
 def find_digit(brightness: np.ndarray) -> Digit:
@@ -150,8 +177,8 @@ def _ink(brightness: np.ndarray) -> np.ndarray:
     The ground is a plane through the picture's border: light falls from one side.
     """
     height, width = brightness.shape
-    if min(height, width) < 8:
-        raise DataError(f"{width} x {height} pixels; expected at least 8 x 8")
+    if min(height, width) < LEAST_SIDE:
+        raise DataError(f"{width} x {height} pixels; expected at least {LEAST_SIDE} x {LEAST_SIDE}")
     if max(height, width) < WORKING_SIDE / 2:  # whole pixels are too coarse to measure strokes by
         times = WORKING_SIDE // max(height, width)
         image = Image.fromarray(brightness.astype(np.float32), "F")

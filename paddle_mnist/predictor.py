@@ -4,7 +4,7 @@ import hashlib
 import importlib
 import json
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -14,16 +14,24 @@ from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceE
 
 ABOUT = "about.json"
 ONNX = "model.onnx"
+PROGRAMS = ("inference.json", "inference.pdmodel")  # as Paddle 3 writes it, and Paddle 2
+PARAMETERS = "inference.pdiparams"
+INPUT = "images"
 SIZE = 28
+OUTPUTS = {  # and the shape of each, of one image
+    "logits": (10,),
+    "probabilities": (10,),
+    "conv1": (20, 28, 28),
+    "relu1": (20, 28, 28),
+    "max_pool1": (20, 14, 14),
+    "conv2": (20, 14, 14),
+    "relu2": (20, 14, 14),
+    "max_pool2": (20, 7, 7),
+}
 GPU_MEMORY_MB = 100  # to begin with; Paddle takes more when it needs it
 
-Run = Callable[[np.ndarray], list[np.ndarray]]  # uint8 [B, 28, 28] -> the outputs, in order
-
-
-def program_file(folder: Path) -> Path:
-    """`inference.json`, as Paddle 3 writes it, or `inference.pdmodel`."""
-    names = ("inference.json", "inference.pdmodel")
-    return next((folder / name for name in names if (folder / name).exists()), folder / names[0])
+# uint8 [B, 28, 28], and the places of the outputs that are wanted, or none for all -> those
+Run = Callable[..., list[np.ndarray]]
 
 
 def as_pixels(images: Any) -> np.ndarray:
@@ -33,7 +41,10 @@ def as_pixels(images: Any) -> np.ndarray:
         [N, 1, 28, 28]. Floats are rounded to 256ths, which is exact for `MnistDataset`'s.
     Raises DataError.
     """
-    images = np.asarray(images)
+    try:
+        images = np.asarray(images)
+    except ValueError as error:
+        raise DataError(f"images are no array ({error}); expected uint8 [N, 28, 28]") from error
     form = f"images are {images.dtype} {list(images.shape)}"
     if images.ndim == 4 and images.shape[1] == 1:
         images = images[:, 0]
@@ -81,16 +92,22 @@ class Predictor:
             ("parallel", parallel),
             ("batch_size", batch_size),
         ):
-            if value < 1:
-                raise ConfigError(f"{name} is {value}; expected at least 1")
+            if not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} is {value!r}; expected a whole number, at least 1")
         folder = Path(folder)
         self.about = _verified(folder)
         self.outputs = tuple(self.about["outputs"])
         self.batch_size = batch_size
         engine = _onnx if ONNX in self.about["files"] else _paddle
         self._idle: queue.LifoQueue[Run] = queue.LifoQueue()
-        for run in engine(folder, device, threads, parallel):
-            run(np.zeros([1, SIZE, SIZE], np.uint8))  # the first run is slow: it plans
+        for run in engine(folder, self.about["files"], device, threads, parallel):
+            found = run(np.zeros([1, SIZE, SIZE], np.uint8))  # the first plans, and is slow
+            shapes = [value.shape[1:] for value in found]
+            if shapes != [OUTPUTS[name] for name in self.outputs]:
+                raise CheckpointError(
+                    f"{folder}: gives outputs of shapes {shapes}, but {ABOUT} names "
+                    f"{', '.join(self.outputs)}; export again"
+                )
             self._idle.put(run)
 
     def run(self, images: Any, outputs: Optional[Sequence[str]] = None) -> dict[str, np.ndarray]:
@@ -107,31 +124,36 @@ class Predictor:
                     "with others"
                 )
         pixels = as_pixels(images)
+        places = [self.outputs.index(name) for name in wanted]
         run = self._idle.get()
         try:
-            starts = range(0, max(len(pixels), 1), self.batch_size)
-            parts = [run(pixels[start : start + self.batch_size]) for start in starts]
+            parts = [
+                run(pixels[start : start + self.batch_size], places)
+                for start in range(0, len(pixels), self.batch_size)
+            ]
         finally:
             self._idle.put(run)
-        return {
-            name: np.concatenate([part[self.outputs.index(name)] for part in parts])
-            for name in wanted
-        }
+        return {name: np.concatenate(values) for name, values in zip(wanted, zip(*parts))}
 
 
 def _verified(folder: Path) -> Mapping[str, Any]:
     """What `about.json` says, once every file is the one it names. Raises CheckpointError."""
     try:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        files, names = dict(about["files"]), [str(name) for name in about["outputs"]]
+        files, names = dict(about["files"]), list(about["outputs"])
     except OSError as error:
         raise CheckpointError(
             f"{folder / ABOUT}: {error.strerror}; expected what tools/export_model.py wrote"
         ) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{folder / ABOUT}: damaged ({error!r}); export again") from error
-    if not names or any(Path(name).name != name for name in files):
-        raise CheckpointError(f"{folder / ABOUT}: names no outputs or strange files; export again")
+    there = set(files) - {f"{PARAMETERS}.info"}  # what Paddle 2 writes beside, and nobody reads
+    forms = [{ONNX}, *({program, PARAMETERS} for program in PROGRAMS)]
+    if there not in forms or not names or any(name not in OUTPUTS for name in names):
+        raise CheckpointError(
+            f"{folder / ABOUT}: names the files {', '.join(map(repr, files))} and the outputs "
+            f"{', '.join(map(repr, names))}; expected those of an exported model; export again"
+        )
     for name, expected in files.items():
         path = folder / name
         try:
@@ -146,13 +168,15 @@ def _verified(folder: Path) -> Mapping[str, Any]:
     return about
 
 
-def _paddle(folder: Path, device: str, threads: int, parallel: int) -> list[Run]:
+def _paddle(
+    folder: Path, files: Collection[str], device: str, threads: int, parallel: int
+) -> list[Run]:
     from paddle import inference
 
     from paddle_mnist.device import select_device
 
-    program = program_file(folder)
-    config = inference.Config(str(program), str(program.with_suffix(".pdiparams")))
+    (program,) = (folder / name for name in PROGRAMS if name in files)
+    config = inference.Config(str(program), str(folder / PARAMETERS))
     config.disable_glog_info()
     kind, _, number = select_device(device).partition(":")
     if kind == "gpu":
@@ -173,15 +197,18 @@ def _paddle_run(predictor: Any) -> Run:
     given = predictor.get_input_handle(predictor.get_input_names()[0])
     names = predictor.get_output_names()
 
-    def run(pixels: np.ndarray) -> list[np.ndarray]:
+    def run(pixels: np.ndarray, places: Optional[Sequence[int]] = None) -> list[np.ndarray]:
+        wanted = names if places is None else [names[place] for place in places]
         given.copy_from_cpu(pixels)
         predictor.run()
-        return [predictor.get_output_handle(name).copy_to_cpu() for name in names]
+        return [predictor.get_output_handle(name).copy_to_cpu() for name in wanted]
 
     return run
 
 
-def _onnx(folder: Path, device: str, threads: int, parallel: int) -> list[Run]:
+def _onnx(
+    folder: Path, files: Collection[str], device: str, threads: int, parallel: int
+) -> list[Run]:
     try:
         runtime = importlib.import_module("onnxruntime")
     except ImportError as error:
@@ -193,9 +220,18 @@ def _onnx(folder: Path, device: str, threads: int, parallel: int) -> list[Run]:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3  # errors; it warns of constants that nothing uses
-    session = runtime.InferenceSession(
-        str(folder / ONNX), options, providers=["CPUExecutionProvider"]
-    )
+    try:
+        session = runtime.InferenceSession(
+            str(folder / ONNX), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:  # each of its errors is a class of its own, with no common one
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"{folder / ONNX}: cannot be run ({reason}); export again") from error
     (given,) = (node.name for node in session.get_inputs())
-    # A session may be run by many threads at once.
-    return [lambda pixels: session.run(None, {given: pixels})] * parallel
+    names = [node.name for node in session.get_outputs()]
+
+    def run(pixels: np.ndarray, places: Optional[Sequence[int]] = None) -> list[np.ndarray]:
+        wanted = names if places is None else [names[place] for place in places]
+        return session.run(wanted, {given: pixels})
+
+    return [run] * parallel  # a session may be run by many threads at once

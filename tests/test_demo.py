@@ -55,6 +55,11 @@ def test_tiles_hold_every_map():
     assert np.abs(first - (maps[0] - low) / (high - low)).max() < 0.003
 
 
+@pytest.mark.parametrize("port", [-1, 65_536])
+def test_port_that_is_none_is_said(tool, port):
+    assert f"port is {port}" in tool("demo", f"--port={port}", expect=2).stderr
+
+
 def test_model_without_layers_is_refused(tool):
     tool("export_model", "--output", "out")
     assert "gives no conv1, conv2" in tool("demo", "--model", "out", expect=2).stderr

@@ -176,6 +176,21 @@ def rename(path):
     path.write_text(json.dumps(about))
 
 
+def edited(**changes):
+    def edit(folder):
+        path = folder / "about.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return edit
+
+
+DAMAGE["no files"] = edited(files={})
+DAMAGE["an output too many"] = edited(outputs=["logits", "probabilities"])
+DAMAGE["another output"] = edited(outputs=["conv1"])
+DAMAGE["a strange output"] = edited(outputs="logits")
+DAMAGE["a strange file"] = edited(files={"inference.json\0": "", "inference.pdiparams": ""})
+
+
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_export_is_refused(model, tmp_path, damage):
     export_model(model, tmp_path, ["logits"])
@@ -223,6 +238,29 @@ def test_legacy_form_is_read_too(tmp_path, model, images):
         outputs_of(model, images[:10])[0],
         *(0, 1e-4),
     )
+
+
+def test_export_that_fails_leaves_what_was_there(model, tmp_path, images):
+    export_model(model, tmp_path, ["logits"])
+    broken = MNIST()
+    broken.fc.bias.set_value(np.full(10, np.nan, np.float32))
+    with pytest.raises(CheckpointError, match="nothing is exported"):
+        export_model(broken, tmp_path, ["logits"])
+    assert np.isfinite(Predictor(tmp_path).run(images[:2])["logits"]).all()
+
+
+def test_another_form_takes_the_place_of_the_one_before(model, tmp_path):
+    (tmp_path / "inference.pdmodel").write_bytes(b"of an earlier export")
+    (tmp_path / "model.onnx").write_bytes(b"of an earlier export")
+    told = export_model(model, tmp_path, ["logits"])
+    assert {path.name for path in tmp_path.iterdir()} == {*told["files"], "about.json"}
+
+
+def test_model_stays_in_training_and_large_values_are_rounded_more(tmp_path):
+    large = MNIST(pretrained=True)
+    large.fc.weight.set_value(large.fc.weight * 300)
+    assert export_model(large, tmp_path)["difference"] < 0.1
+    assert large.training
 
 
 def test_three_kinds_of_variable(model, tool):

@@ -5,7 +5,9 @@ import paddle
 import pytest
 
 from paddle_mnist import MNIST, fluid
+from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.state import TrainState
 
 
 def a_model(seed):
@@ -64,6 +66,46 @@ def test_persistables_are_all_that_the_next_step_needs(tmp_path):
     assert one[1].get_lr() == other[1].get_lr()
 
 
+@pytest.mark.parametrize("kind", [paddle.optimizer.Adam, paddle.optimizer.SGD])
+def test_persistables_before_the_first_step(tmp_path, kind):
+    one, other = a_model(1), a_model(2)
+    first, second = (
+        kind(
+            paddle.optimizer.lr.ExponentialDecay(0.01, 0.5, last_epoch=start),
+            parameters=model.parameters(),
+        )
+        for model, start in ((one, 3), (other, -1))
+    )
+    fluid.save_persistables(tmp_path, one, first)
+    fluid.load_persistables(tmp_path, other, second)
+    for each in ((one, first), (other, second)):
+        step(*each, 1)
+    assert len(same(values(one), values(other))) == 6
+    assert first.get_lr() == second.get_lr() < 0.002
+
+
+def test_persistables_of_another_optimizer_are_refused(tmp_path):
+    model = a_model(1)
+    fluid.save_persistables(
+        tmp_path, model, paddle.optimizer.Adam(0.01, parameters=model.parameters())
+    )
+    with pytest.raises(CheckpointError, match="of the optimizer Adam; expected SGD"):
+        fluid.load_persistables(
+            tmp_path, model, paddle.optimizer.SGD(0.01, parameters=model.parameters())
+        )
+
+
+def test_persistables_are_not_taken_for_a_runs_checkpoint(tmp_path):
+    one, other = a_model(1), a_model(2)
+    optimizer = paddle.optimizer.SGD(0.01, parameters=one.parameters())
+    store = CheckpointStore(tmp_path)
+    files = {".pdparams": b"", ".pdopt": b""}
+    store.commit("mnist_epoch7", files, TrainState(epoch=8, step=800))
+    fluid.save_persistables(tmp_path, one, optimizer)
+    fluid.load_persistables(tmp_path, other, optimizer)
+    assert len(same(values(one), values(other))) == 6
+
+
 def test_inference_model_gives_its_chosen_outputs(tmp_path):
     model = a_model(1)
     fluid.save_inference_model(tmp_path, ["images"], ["probabilities", "conv2"], model)
@@ -99,7 +141,7 @@ class Other(paddle.nn.Layer):
         ),
         (
             lambda folder: fluid.load_persistables(folder, MNIST(), None),
-            "no persistables there",
+            "No such file",
         ),
     ],
 )

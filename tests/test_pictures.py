@@ -1,6 +1,7 @@
 """Pictures of digits: what people send is read, what is no digit is refused in one line."""
 
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -83,7 +84,27 @@ def sixteen_bits():
     return as_bytes(Image.fromarray(grey))
 
 
+def deep(top, dtype, form="TIFF"):
+    grey = np.asarray(seven().convert("L"), np.float64) / 255
+    return as_bytes(Image.fromarray((grey * top).astype(dtype)), form)
+
+
+def sheet_on_nothing():
+    """A screenshot's rounded corners, a cut-out: opaque paper with a transparent margin."""
+    sheet = seven(ink=(0, 0, 0), paper=(255, 255, 255)).convert("RGBA")
+    page = Image.new("RGBA", (220, 260), (0, 0, 0, 0))
+    page.paste(sheet, (30, 30))
+    return as_bytes(page)
+
+
 KINDS = {
+    "two in one jpeg": lambda: as_bytes(
+        seven(), "MPO", save_all=True, append_images=[seven().resize((40, 50))]
+    ),
+    "12 of 16 bits": lambda: deep(4095, np.uint16, "PNG"),
+    "8 of 16 bits": lambda: deep(255, np.uint16, "PNG"),
+    "floats": lambda: deep(1, np.float32),
+    "a sheet with a transparent margin": sheet_on_nothing,
     "jpeg": lambda: as_bytes(seven(), "JPEG"),
     "gif": lambda: as_bytes(seven(), "GIF"),
     "bmp": lambda: as_bytes(seven(), "BMP"),
@@ -136,6 +157,13 @@ BAD = {
     "cut off png": (lambda: as_bytes(seven())[:900], "damaged or cut off"),
     "bomb": (huge_header, "50,000 x 50,000 pixels|more pixels than"),
     "blank": (lambda: as_bytes(Image.new("RGB", (90, 90), "white")), "blank"),
+    "slender": (lambda: as_bytes(Image.new("L", (4000, 12))), "4,000 x 12 pixels"),
+    "not finite": (
+        lambda: as_bytes(Image.fromarray(np.full((50, 50), np.nan, np.float32)), "TIFF"),
+        "not finite",
+    ),
+    "nothing opaque": (lambda: as_bytes(Image.new("RGBA", (50, 50))), "transparent"),
+    "too many bytes": (lambda: bytes((64 << 20) + 1), "more than 67,108,864 bytes"),
     "tiny": (lambda: as_bytes(Image.new("L", (3, 3))), "3 x 3 pixels"),
     "animation": (animation, "2 pictures in one file"),
     "svg": (lambda: b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"/>', "SVG"),
@@ -237,3 +265,20 @@ def test_pictures_are_taken_some_at_a_time(predictor, tmp_path):
 
     first = next(iter(read_pictures(predictor, files())))
     assert first.digit == 7 and len(taken) < 100
+
+
+def test_names_that_cannot_be_read_get_a_line_and_the_batch_goes_on(tool, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "folder.png").mkdir()
+    os.mkfifo(tmp_path / "pipe.png")
+    seven().save(tmp_path / "7.png")
+    names = ["x" * 300, "empty", "pipe.png", ".", "7.png"]
+    done = tool("infer", *names, "--json", expect=8)
+    rows = [(row["digit"], row["error"]) for row in json.loads(done.stdout)]
+    assert [digit for digit, _ in rows] == [None, None, None, 7, 7]
+    for (_, error), said in zip(rows, ("File name too long", "a folder without", "a pipe")):
+        assert said in error
+
+
+def test_device_is_asked_for_without_a_model_too(tool):
+    assert "device is 'foo'" in tool("infer", DRAWN, "--device", "foo", expect=5).stderr

@@ -23,7 +23,7 @@ def main(argv) -> None:
         "--share", action="store_true", help="also through gradio's public tunnel, for all to see"
     )
     args = parser.parse_args(argv)
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # it would tell its makers of every start
+    os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
     require_paddle()
     from paddle_mnist.demo import serve
 

@@ -38,6 +38,7 @@ def main(argv) -> None:
         raise ConfigError("--legacy is a form of Paddle's own; expected it without --format onnx")
     if args.legacy:
         os.environ["FLAGS_enable_pir_api"] = "0"  # noqa: SIM112  Paddle reads it when imported
+    os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
     require_paddle()
     from paddle_mnist import MNIST
     from paddle_mnist.checkpoint.contents import load_weights

@@ -7,6 +7,7 @@ Without --model the weights that come with the package do it. Exit code 8: some 
 import csv
 import io
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -27,49 +28,52 @@ def main(argv) -> None:
     form.add_argument("--csv", action="store_true", help="print comma-separated values")
     parser.add_argument("--show", metavar="FILE.png", help="write a picture of what the net saw")
     args = parser.parse_args(argv)
+    os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
     require_paddle()
     from paddle_mnist.files import write_atomically
     from paddle_mnist.infer import pictures_in, pretrained_predictor, read_pictures, sheet
     from paddle_mnist.predictor import Predictor
 
-    predictor = Predictor(args.model, args.device) if args.model else pretrained_predictor()
+    predictor = (
+        Predictor(args.model, args.device)
+        if args.model
+        else pretrained_predictor(device=args.device)
+    )
     if "probabilities" not in predictor.outputs:
         raise ConfigError(
             f"{args.model}: gives {', '.join(predictor.outputs)}; expected probabilities among "
             "them; export it with --outputs probabilities"
         )
-    readings = list(read_pictures(predictor, pictures_in(args.pictures)))
-    print(as_json(readings) if args.json else as_csv(readings) if args.csv else table(readings))
-    if args.show and readings:
+    readings = []
+    write = None if args.json else csv_line if args.csv else table_line
+    if write:
+        print("file,digit,probability,error" if args.csv else "digit  probability  file")
+    for reading in read_pictures(predictor, pictures_in(args.pictures)):
+        readings.append(reading)
+        if write:
+            print(write(reading), flush=True)
+    if args.json:
+        print(json.dumps([reading.as_dict() for reading in readings], indent=1))
+    if args.show:
         data = io.BytesIO()
         sheet(readings).save(data, "PNG")
         write_atomically(Path(args.show), data.getvalue())
     failed = sum(reading.error is not None for reading in readings)
-    if failed or not readings:
+    if failed:
         raise PicturesError(f"{failed} of {len(readings)} pictures could not be read; see above")
 
 
-def as_json(readings) -> str:
-    return json.dumps([reading.as_dict() for reading in readings], indent=1)
-
-
-def as_csv(readings) -> str:
+def csv_line(reading) -> str:
     text = io.StringIO()
-    rows = csv.DictWriter(text, ["file", "digit", "probability", "error"], lineterminator="\n")
-    rows.writeheader()
-    rows.writerows(reading.as_dict() for reading in readings)
-    return text.getvalue().rstrip()
+    csv.writer(text, lineterminator="").writerow(reading.as_dict().values())
+    return text.getvalue()
 
 
-def table(readings) -> str:
-    lines = ["digit  probability  file"]
-    for one in readings:
-        if one.error:
-            lines.append(f"    -            -  {one.file}: {one.error}")
-        else:
-            note = f" ({one.note})" if one.note else ""
-            lines.append(f"{one.digit:5}  {one.probability:11.4f}  {one.file}{note}")
-    return "\n".join(lines)
+def table_line(one) -> str:
+    if one.error:
+        return f"    -            -  {one.file}: {one.error}"
+    note = f" ({one.note})" if one.note else ""
+    return f"{one.digit:5}  {one.probability:11.4f}  {one.file}{note}"
 
 
 if __name__ == "__main__":
