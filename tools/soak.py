@@ -109,7 +109,7 @@ def table(report: Report) -> str:
 class Soak:
     def __init__(self, folder: Path, way: str, kills: int, draw: random.Random):
         self.folder, self.way, self.kills, self.draw = folder, way, kills, draw
-        self.report, self.log = Report(way), folder / "log"
+        self.report, self.log = Report(way), folder / "said"
 
     def run(self) -> Report:
         """Raises CheckpointError if a training does not end with the bits of the unbroken one,
