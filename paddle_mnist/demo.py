@@ -112,9 +112,9 @@ def page(predictor: Predictor) -> Any:
                         sources=["upload"],
                         buttons=[],
                     )
+                words = gradio.Textbox(label="Answer", interactive=False)
                 seen = gradio.Image(label="What the net saw", **picture)
             with gradio.Column():
-                words = gradio.Textbox(label="Answer", interactive=False)
                 bars = gradio.Label(label="Probabilities", num_top_classes=10)
         with gradio.Row():
             first = gradio.Image(label="conv1", **picture)

@@ -16,5 +16,6 @@ def test_kills_change_nothing(tool, way, kills):
     assert report["kills"] == kills and report["trainings"] >= 1
     assert report["resumes"] >= kills // 4  # or the kills all came too early to test anything
     assert report["quarantines"] == 0
-    assert report["lost_steps"] > 0 and report["most_lost_steps"] <= 7
+    assert report["most_lost_steps"] <= 7
+    assert report["lost_steps"] > 0 or way != "one"  # several save on the way out, if they can
     assert sum(map(len, report["ended"].values())) == kills
