@@ -3,7 +3,6 @@
 import hashlib
 import importlib
 import json
-import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,8 +20,6 @@ from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
 from paddle_mnist.files import make_folder, remove, sync_folder, write_atomically
 from paddle_mnist.model import MNIST
 from paddle_mnist.predictor import ABOUT, INPUT, ONNX, OUTPUTS, PROGRAMS, Predictor
-
-log = logging.getLogger("paddle_mnist")
 
 DIVISOR = 256  # the pixel scale of every MNIST source here
 OPSET = 14  # of ONNX, 2021: old enough for every runtime

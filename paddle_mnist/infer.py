@@ -14,12 +14,13 @@ from filelock import FileLock
 from PIL import Image
 
 import paddle_mnist
+from paddle_mnist.data.arrays import SIZE
 from paddle_mnist.data.cache import cache_folder
 from paddle_mnist.errors import CheckpointError, DataError
 from paddle_mnist.export import export_model
 from paddle_mnist.files import make_folder, writing
 from paddle_mnist.model import MNIST
-from paddle_mnist.pictures import MOST_BYTES, SIZE, SUFFIXES, Digit, read_digit
+from paddle_mnist.pictures import MOST_BYTES, SUFFIXES, Digit, read_digit
 from paddle_mnist.predictor import Predictor
 from paddle_mnist.pretrained import about
 

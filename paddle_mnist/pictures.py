@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 from scipy import ndimage
 
+from paddle_mnist.data.arrays import SIZE
 from paddle_mnist.errors import DataError
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
@@ -23,7 +24,7 @@ MOST_PIXELS = 64 << 20  # of a picture, as its header says
 WORKING_SIDE = 256  # larger pictures are made smaller first
 LEAST_SIDE, MOST_SLENDER = 8, 16
 
-SIZE, BOX = 28, 20
+BOX = 20  # pixels, of the SIZE that an image has
 FAINTEST = 0.08  # of the ink's contrast, black to white being 1
 SPECK = 0.04  # of the largest shape's area: less is dirt
 BESIDE = 0.15  # of the largest shape's area: a second digit has at least as much

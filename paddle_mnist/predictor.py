@@ -10,6 +10,7 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
+from paddle_mnist.data.arrays import SIZE
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 
 ABOUT = "about.json"
@@ -17,7 +18,6 @@ ONNX = "model.onnx"
 PROGRAMS = ("inference.json", "inference.pdmodel")  # as Paddle 3 writes it, and Paddle 2
 PARAMETERS = "inference.pdiparams"
 INPUT = "images"
-SIZE = 28
 OUTPUTS = {  # and the shape of each, of one image
     "logits": (10,),
     "probabilities": (10,),

@@ -100,9 +100,13 @@ def table(report: Report) -> str:
         f"{report.kills} kills, {report.trainings} trainings, {report.resumes} resumes, "
         f"{report.lost_steps} steps done again ({report.most_lost_steps} at most at once), "
         f"{report.quarantines} damaged checkpoints; each training ended with the bits of the "
-        f"unbroken one. From a start to its first step: median "
-        f"{statistics.median(report.again):.1f} s, largest {max(report.again):.1f} s.",
+        "unbroken one.",
     ]
+    if report.again:  # or all were killed in start-up
+        median, largest = statistics.median(report.again), max(report.again)
+        rows[-1] += (
+            f" From a start to its first step: median {median:.1f} s, largest {largest:.1f} s."
+        )
     return "\n".join(rows)
 
 
