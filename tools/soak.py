@@ -79,7 +79,7 @@ def main(argv) -> None:
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         report = Soak(Path(folder), args.way, args.kills, random.Random(args.seed)).run()
-    print(json.dumps(dataclasses.asdict(report)) if args.json else table(report))
+    print(json.dumps(vars(report)) if args.json else table(report))
     if args.docs:
         page = Path(args.docs, "several-processes.md")
         write_table(page, f"soak {args.way}", table(report))
