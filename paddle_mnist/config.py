@@ -85,6 +85,11 @@ def _off(value: Any) -> Any:
     return "off" if value is False else value
 
 
+def _switch(value: Any) -> Any:
+    """YAML reads a bare `on` as true."""
+    return "on" if value is True else _off(value)
+
+
 Number = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
 Whole = Annotated[int, BeforeValidator(_no_bool)]
 Count = Annotated[Whole, Field(ge=1)]
@@ -191,6 +196,12 @@ class TrainConfig:
     )
     gpus: Optional[str] = _option(
         None, "device", "the GPUs of these processes, as 0,1; so many are started", binds=False
+    )
+    fast_conv: Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)] = _option(
+        "auto", "device", "convolve by NumPy's matrix products; auto: on a CPU", binds=True
+    )
+    threads: Annotated[Whole, Field(ge=0), BeforeValidator(_auto)] = _option(
+        0, "device", "threads of the fast convolution in each process; or auto", binds=False
     )
     grad_shards: Optional[Count] = _option(
         None, "device", "parts of a batch; the same bits on any number of processes", binds=True

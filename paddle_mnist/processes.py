@@ -1,4 +1,4 @@
-"""How many processes a training is worth, and how many it was told to start."""
+"""How many processes and threads a training is worth, and how many it was told to start."""
 
 import os
 from typing import Optional
@@ -11,6 +11,7 @@ from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.sampler import Cut
 
 AT_LEAST = 8  # samples of a batch that are worth a process
+MOST_THREADS = 4  # of the fast convolution: they take turns with all that is Python's
 WORTH_IT = 20_000  # samples in all; fewer are trained before another process has started
 
 
@@ -72,11 +73,33 @@ def most_processes(config: TrainConfig, places: int) -> int:
 
 def hint(config: TrainConfig, samples: int) -> Optional[str]:
     """One line for who trains so many samples on one of several cores; None where it is no use."""
-    most = most_processes(config, _cores())
+    most = most_processes(config, _cores() // max(1, fast_conv_threads(config)))
     on_cpu = config.device == "cpu" or (config.device == "auto" and not _gpus())
     if most == 1 or not on_cpu or started_by_launcher() or samples < WORTH_IT:
         return None
     return f"{_cores()} cores are here: --nprocs {most} trains faster, with {most} processes"
+
+
+def fast_conv_threads(config: TrainConfig) -> int:
+    """Threads of the fast convolution in this process, on its device; 0: Paddle's own layers.
+
+    Raises DeviceError where it is asked for and cannot be had.
+    """
+    device = paddle.device.get_device()
+    if config.fast_conv == "on" and device != "cpu":
+        raise DeviceError(
+            f"fast_conv is on, but the device is {device}; expected --device cpu, or auto"
+        )
+    if config.fast_conv == "off" or device != "cpu":
+        return 0
+    return config.threads or min(MOST_THREADS, max(1, _cores() // _neighbours()))
+
+
+def _neighbours() -> int:
+    """The processes of this training on this machine."""
+    here = paddle.distributed.ParallelEnv()
+    host = here.current_endpoint.rpartition(":")[0]
+    return max(1, sum(one.rpartition(":")[0] == host for one in here.trainer_endpoints))
 
 
 def _gpus() -> int:

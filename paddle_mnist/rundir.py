@@ -283,8 +283,9 @@ def _must_agree(
             f"{checkpoint.path}: holds no configuration, so it is not a run's; start from its "
             "weights in your own code, as the tutorial does"
         )
-    # A field that is younger than the run had its default.
-    stored = {**TrainConfig().binding(), **stored, **_contents(checkpoint.manifest)}
+    # A field that is younger than the run had its default, or what there was before it.
+    before = TrainConfig(fast_conv="off").binding()
+    stored = {**before, **stored, **_contents(checkpoint.manifest)}
     given = {**config.binding(), **_contents(hashes)}
     allowed = config.override if own else (*config.override, "init_from", "incremental_from")
     changed = [

@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from paddle_mnist.checkpoint.contents import load_weights
+from paddle_mnist.config import TrainConfig
 from paddle_mnist.data import open_data
 from paddle_mnist.data.dataset import MnistDataset
 from paddle_mnist.device import select_device
 from paddle_mnist.errors import DataError
 from paddle_mnist.evaluator import Evaluation, evaluate
 from paddle_mnist.model import MNIST
+from paddle_mnist.processes import fast_conv_threads
 from paddle_mnist.rundir import find_weights
 
 
@@ -44,6 +46,8 @@ def score_checkpoint(
     name, weights, manifest, owner = find_weights(checkpoint, output)
     device = select_device(device)
     model = MNIST()
+    way = (manifest.get("config") or {}).get("fast_conv", "auto")  # as its run evaluated
+    model.fast_conv = fast_conv_threads(TrainConfig(fast_conv=way))
     load_weights(model, weights, name)
     wanted = data or (owner.read_config().data if "config" in manifest else "auto")
     images = open_data(wanted)

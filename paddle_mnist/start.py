@@ -23,6 +23,7 @@ from paddle_mnist.distributed import ALONE, World
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.model import MNIST
 from paddle_mnist.optim import build_optimizer, build_schedule
+from paddle_mnist.processes import fast_conv_threads
 from paddle_mnist.rundir import find_checkpoint, find_weights
 from paddle_mnist.sampler import Cut
 from paddle_mnist.state import TrainState
@@ -46,6 +47,7 @@ def build(config: TrainConfig, data: Data, replay: Optional[Data], world: World 
     paddle.seed(config.seed)
     several = config.grad_shards or world.size > 1
     model = MNIST()
+    model.fast_conv = fast_conv_threads(config)
     drawn = amounts(config.augment)
     loader = BatchLoader(
         MnistDataset("train", data, config.train_limit),

@@ -23,6 +23,7 @@ LAYERS = [
         "data",
         "sampler",
         "exchange",
+        "fast_conv",
         "optim",
         "diagnosis",
         "visual",
