@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import time
+from concurrent import futures
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -19,7 +20,9 @@ from paddle_mnist.predictor import Predictor
 log = logging.getLogger("paddle_mnist")
 
 OUTPUTS = ("probabilities", "conv1", "conv2")
-LARGEST = "8mb"  # of a picture that is sent
+LARGEST = 8 * 2**20  # bytes of a picture that is sent
+AROUND = 2**16  # bytes around it in a request
+PATIENCE = 10  # seconds for an answer
 WAITING = 32  # requests; more are refused
 AT_ONCE = 2  # computations
 KEPT = 600  # seconds that pictures stay on the disk
@@ -83,9 +86,41 @@ def answer(
     )
 
 
+def in_time(
+    workers: futures.Executor, predictor: Predictor, picture: Union[str, np.ndarray, None]
+) -> tuple[str, Any, Any, Any, Any]:
+    """`answer`, or after PATIENCE seconds that there is none."""
+    asked = workers.submit(answer, predictor, picture)
+    try:
+        return asked.result(PATIENCE)
+    except futures.TimeoutError:
+        asked.cancel()
+        said = f"No answer within {PATIENCE} s; try again, or with a smaller picture."
+        return said, None, None, None, None
+
+
+class SizeLimit:
+    """Refuses requests whose body is larger than a picture may be, or of unsaid length (ASGI)."""
+
+    def __init__(self, app: Any):
+        self.app = app
+
+    async def __call__(self, scope, receive, send) -> None:
+        headers = dict(scope.get("headers", ()))
+        length = headers.get(b"content-length", b"0")
+        unsaid = b"transfer-encoding" in headers or not length.isdigit()
+        if not unsaid and int(length) <= LARGEST + AROUND:
+            await self.app(scope, receive, send)
+            return
+        status = 411 if unsaid else 413
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
 def page(predictor: Predictor) -> Any:
     """The page, a `gradio.Blocks`, ready for `launch`. Raises DeviceError without gradio."""
     gradio = _gradio()
+    workers = futures.ThreadPoolExecutor(AT_ONCE, "answer")
     paper = np.full((SHOWN, SHOWN, 3), 255, np.uint8)
     picture = {"interactive": False, "buttons": ["fullscreen"]}  # none that sends it elsewhere
     with gradio.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(KEPT, KEPT)) as blocks:
@@ -123,7 +158,11 @@ def page(predictor: Predictor) -> Any:
 
         def draw(sketch: Optional[dict]):
             drawing = sketch["composite"] if sketch else None
-            return answer(predictor, None if drawing is None or _plain(drawing) else drawing)
+            nothing = drawing is None or _plain(drawing)
+            return in_time(workers, predictor, None if nothing else drawing)
+
+        def read(path: Optional[str]):
+            return in_time(workers, predictor, path)
 
         # While an answer is computed only the newest drawing waits for the next.
         limits = {
@@ -133,7 +172,7 @@ def page(predictor: Predictor) -> Any:
         }
         # `change` comes only with the second stroke (gradio 6.31)
         drawn.input(draw, drawn, shown, api_visibility="private", **limits)
-        dropped.change(lambda it: answer(predictor, it), dropped, shown, api_name="read", **limits)
+        dropped.change(read, dropped, shown, api_name="read", **limits)
     return blocks.queue(max_size=WAITING)
 
 
@@ -157,6 +196,7 @@ def serve(model: Optional[str], host: str, port: int, share: bool) -> None:
     else:
         predictor = pretrained_predictor(OUTPUTS, parallel=AT_ONCE)
     blocks = page(predictor)
+    starlette = importlib.import_module("starlette.middleware")  # what gradio serves with
     logging.getLogger("httpx").setLevel(logging.WARNING)  # gradio asks itself whether it is there
     try:
         blocks.launch(
@@ -165,6 +205,7 @@ def serve(model: Optional[str], host: str, port: int, share: bool) -> None:
             share=share,
             max_file_size=LARGEST,
             prevent_thread_lock=True,
+            app_kwargs={"middleware": [starlette.Middleware(SizeLimit)]},
             quiet=True,
         )
     except OSError as error:

@@ -125,11 +125,17 @@ def reading(
     return Reading(file, int(best), probability, note=note, pixels=digit.pixels)
 
 
+ON_A_SHEET = 1000  # pictures: 100 rows of ten, 11,200 pixels high
+
+
 def sheet(readings: Iterable[Reading], columns: int = 10, times: int = 4) -> Image.Image:
-    """What the net saw of each picture, side by side; one that could not be read is grey."""
+    """What the net saw of each picture, side by side; one that could not be read is grey.
+
+    Of the first ON_A_SHEET pictures.
+    """
     tiles = [
         np.full((SIZE, SIZE), 64, np.uint8) if one.pixels is None else one.pixels
-        for one in readings
+        for one in itertools.islice(readings, ON_A_SHEET)
     ]
     tiles += [np.zeros((SIZE, SIZE), np.uint8)] * (-len(tiles) % columns)
     rows = [np.hstack(tiles[at : at + columns]) for at in range(0, len(tiles), columns)]

@@ -8,13 +8,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
+from concurrent import futures
 
 import numpy as np
 import pytest
 from conftest import ROOT
 from draw import STROKES, as_bytes, draw_digit
 
+from paddle_mnist import demo
 from paddle_mnist.demo import answer, tiles
 from paddle_mnist.infer import pretrained_predictor
 
@@ -44,6 +47,13 @@ def test_answer_tells_digit_probabilities_and_layers(predictor):
 def test_what_is_no_digit_is_said_on_the_page(predictor, picture, said):
     words, *others = answer(predictor, picture)
     assert said in words and others == [None] * 4
+
+
+def test_answer_that_takes_too_long_is_given_up(predictor, monkeypatch):
+    monkeypatch.setattr(demo, "PATIENCE", 0)
+    with futures.ThreadPoolExecutor(1) as workers:
+        words, *others = demo.in_time(workers, predictor, np.asarray(draw_digit(3, 1)))
+    assert words.startswith("No answer within 0 s") and others == [None] * 4
 
 
 def test_tiles_hold_every_map():
@@ -103,6 +113,13 @@ def test_programs_can_ask_and_ctrl_c_ends_it(tmp_path):
         assert found[0].startswith("4, probability") and found[1]["label"] == "4"
         config = json.loads(urllib.request.urlopen(f"{address}/config", timeout=30).read())
         assert config["analytics_enabled"] is False
+        for body, headers, status in (
+            (b"x", {"Content-Length": "9000000"}, 413),
+            (iter([b"x"]), {}, 411),  # sent in chunks, without a length
+        ):
+            asked = urllib.request.Request(f"{address}/gradio_api/upload", body, headers)
+            with pytest.raises(urllib.error.HTTPError, match=str(status)):
+                urllib.request.urlopen(asked, timeout=30)
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
 

@@ -31,7 +31,13 @@ def main(argv) -> None:
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
     require_paddle()
     from paddle_mnist.files import write_atomically
-    from paddle_mnist.infer import pictures_in, pretrained_predictor, read_pictures, sheet
+    from paddle_mnist.infer import (
+        ON_A_SHEET,
+        pictures_in,
+        pretrained_predictor,
+        read_pictures,
+        sheet,
+    )
     from paddle_mnist.predictor import Predictor
 
     predictor = (
@@ -58,6 +64,8 @@ def main(argv) -> None:
         data = io.BytesIO()
         sheet(readings).save(data, "PNG")
         write_atomically(Path(args.show), data.getvalue())
+        if len(readings) > ON_A_SHEET:
+            print(f"{args.show}: the first {ON_A_SHEET} of {len(readings)}", file=sys.stderr)
     failed = sum(reading.error is not None for reading in readings)
     if failed:
         raise PicturesError(f"{failed} of {len(readings)} pictures could not be read; see above")
