@@ -1,11 +1,14 @@
 """What `tools/reproduce.py` measures, with one epoch each instead of three."""
 
+import ast
 import json
 import re
 import shlex
 
 import pytest
 from conftest import ROOT
+from reproduction import trainings
+from reproduction.trainings import Results, Training
 
 
 @pytest.mark.slow
@@ -52,6 +55,42 @@ def test_every_line_that_made_a_table_is_one_that_the_tools_take(tool):
         made = arguments[arguments.index("--only") + 1] if name == "reproduce" else arguments[0]
         assert f"{made}  " in known, line
         assert any(f"<!-- {name} {made} -->" in page.read_text() for page in pages), line
+
+
+def test_rehearsal_of_a_table(tool, tiny, tmp_path):
+    """Two seeds, one epoch; then all is there, and a change of the seeds trains what is missing."""
+    arguments = ("--quick", "--only", "l2", "--data", tiny, "--output", "out", "--json")
+    first = tool("reproduce", *arguments, "--jobs", 2)
+    found = json.loads(first.stdout)["l2"]
+    assert set(found) == {"without", "with"}
+    assert found["with"]["seeds"] == [1, 2] and len(set(found["with"]["eval_acc"])) >= 1
+    assert first.stderr.count("of 4: tutorial") == 4
+    written = (tmp_path / "out/quick/REPRODUCTION.md").read_text()
+    block = json.loads(re.search(r"```json\n(.*?)```", written, re.DOTALL)[1])
+    assert block["l2"] == found and block["ladder"] == {}
+    accuracy = 100 * sum(found["with"]["eval_acc"]) / 2
+    assert f"| with L2 1e-5 | {accuracy:.3f}% |" in written
+    kept = json.loads((tmp_path / "out/quick/trainings.json").read_text()).values()
+    assert [len(one["wrong"]) for one in kept] == [round(70 - 70 * one["eval_acc"]) for one in kept]
+    again = tool("reproduce", *arguments, "--seeds", 3)
+    assert again.stderr.count("of 2: tutorial") == 2
+    assert json.loads(again.stdout)["l2"]["with"]["eval_acc"][:2] == found["with"]["eval_acc"]
+
+
+def test_results_are_those_of_the_code(tmp_path, monkeypatch):
+    results, one = Results(tmp_path / "r.json"), Training("tutorial", 1, (("epochs", 2),))
+    results.put(one, {"eval_acc": 0.5})
+    assert Results(tmp_path / "r.json").get(one)["eval_acc"] == 0.5
+    assert results.get(Training("tutorial", 2, (("epochs", 2),))) is None
+    monkeypatch.setattr(trainings, "_fingerprint", "another")
+    assert results.get(one) is None
+
+
+def test_words_in_the_code_do_not_make_it_another():
+    one = '"""About."""\ndef f(x):\n    """What."""\n    return x + 1  # why\n'
+    other = '"""Otherwise."""\ndef f(x):\n    return x + 1\n'
+    bare = [ast.dump(trainings._bare(ast.parse(text))) for text in (one, other)]
+    assert bare[0] == bare[1] != ast.dump(trainings._bare(ast.parse(other.replace("1", "2"))))
 
 
 def test_digits_are_not_taken_for_mnist(tool):

@@ -1,14 +1,13 @@
 """Looking into a net: figures against NumPy's, findings in words, and nothing left behind."""
 
 import logging
-import runpy
 
 import numpy as np
 import paddle
 import pytest
-from conftest import ROOT
 from paddle import nn
 from paddle.nn import functional as F
+from reproduction import collapse
 
 import paddle_mnist
 from paddle_mnist import MNIST
@@ -355,7 +354,7 @@ def test_without_another_wish_findings_are_logged(model, images, caplog):
 def test_collapse_of_the_tutorials_part_three_is_diagnosed_in_twenty_steps(source, request):
     """Weights drawn from U(-1, 1), as the tutorial sets, Momentum 0.01, batches of 32."""
     data = "digits" if source == "digits" else str(request.getfixturevalue("real_data"))
-    report = runpy.run_path(str(ROOT / "tools/reproduce.py"))["collapse"](data, seed=1)
+    report = collapse.measured(data, seed=1)
     assert len(report["losses"]) == 20 and report["losses"][0] > 10
     found = {(f["step"], f["place"], f["kind"]): f["message"] for f in report["findings"]}
     assert [kind for _, place, kind in found if place == "relu1" and kind.startswith("dead")]

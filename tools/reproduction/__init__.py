@@ -1,0 +1,1 @@
+"""The tutorial's claims, one by one: what is trained, what is measured, and what came of it."""

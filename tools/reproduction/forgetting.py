@@ -1,0 +1,65 @@
+"""New digits drive out the old ones, unless some of these are replayed."""
+
+from dataclasses import replace
+from pathlib import Path
+
+OLD, NEW = "#0-4", "#5-9"
+
+
+def measured(data: str, output: Path, epochs: int, seed: int) -> dict:
+    """Accuracies on the eval split's old and new digits after each of three trainings."""
+    from paddle_mnist import TrainConfig, train_and_evaluate
+    from paddle_mnist.config import read_recipe
+    from paddle_mnist.score import evaluate_checkpoint
+
+    base = TrainConfig.from_mapping(
+        {
+            **read_recipe("default"),
+            "epochs": epochs,
+            "seed": seed,
+            "visualdl": False,
+            "figures": False,
+        }
+    )
+    further = {"data": data + NEW, "incremental_from": str(output / "old")}
+    runs = {
+        "old": {"data": data + OLD},
+        "new": further,
+        "new_replayed": {**further, "replay_data": data + OLD, "replay_fraction": 0.2},
+    }
+    found = {}
+    for name, options in runs.items():
+        train_and_evaluate(replace(base, output=str(output / name), **options))
+        found[name] = {
+            half: evaluate_checkpoint("latest", str(output / name), data + digits)["accuracy"]
+            for half, digits in (("old", OLD), ("new", NEW))
+        }
+    return {"epochs": epochs, "seed": seed, "accuracy": found}
+
+
+TITLES = {
+    "old": "0-4",
+    "new": "then 5-9",
+    "new_replayed": "then 5-9, a fifth of each epoch 0-4",
+}
+
+
+def table(report: dict) -> str:
+    rows = ["| trained on | accuracy on 0-4 | on 5-9 |", "|---|---|---|"]
+    for name, title in TITLES.items():
+        accuracy = report["accuracy"][name]
+        rows.append(f"| {title} | {accuracy['old']:.2%} | {accuracy['new']:.2%} |")
+    return "\n".join(rows)
+
+
+def figure(report: dict):
+    from paddle_mnist import figures
+
+    return figures.bars(
+        {
+            half: [report["accuracy"][name][end] for name in TITLES]
+            for half, end in (("digits 0-4", "old"), ("digits 5-9", "new"))
+        },
+        [f"trained on\n{title}" for title in TITLES.values()],
+        "accuracy on the eval split (share)",
+    )

@@ -1,0 +1,35 @@
+"""`REPRODUCTION.md`: every claim with what was measured, in words, tables and one JSON block."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+HEAD = """# Reproduction
+
+What the tutorial claims, measured with this package: {machine}. Every table is made
+by `python tools/reproduce.py --only ID --data MNIST`, all of them and this page by the same
+without `--only`; what has a result of this code is not trained again. Standard deviations are of
+samples (n - 1); an accuracy of 99 % on 10,000 images has a standard error of 0.1 % of its own,
+which seeds do not show.
+"""
+
+
+def page(claims: Sequence, reports: Mapping[str, Any], machine: str) -> str:
+    parts = [HEAD.format(machine=machine), "## 摘要\n", _summary(claims, reports)]
+    for one in claims:
+        report = reports[one.id]
+        parts.append(
+            f"## {one.id}\n\n"
+            f"Claim ({one.source}): {one.claim}.\n\n"
+            f"Tested: {one.how}.\n\n{one.table(report)}\n\n"
+            f"**{one.judged(report)}**\n"
+        )
+    block = json.dumps(reports, indent=1, sort_keys=True)
+    parts.append(f"## Every figure\n\n```json\n{block}\n```\n")
+    return "\n".join(parts)
+
+
+def _summary(claims: Sequence, reports: Mapping[str, Any]) -> str:
+    lines = ["| 项目 | 结论 |", "|---|---|"]
+    lines += [f"| {one.id} | {one.judged(reports[one.id])} |" for one in claims]
+    return "\n".join(lines) + "\n"
