@@ -1,0 +1,1 @@
+"""What `tools/benchmark.py` measures, each thing in a module with `measured` and `table`."""

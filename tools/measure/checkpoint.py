@@ -1,0 +1,77 @@
+"""The share of a training's time that goes into saving."""
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+SAVE_EVERY = 50  # steps
+
+
+def measured(source: str, rounds: int) -> dict:
+    """What saving costs the default recipe, medians over `rounds` trainings of 200 steps."""
+    from paddle_mnist.config import TrainConfig, read_recipe
+    from paddle_mnist.data import open_data
+    from paddle_mnist.start import build
+
+    data = open_data(source)
+    images = len(data["train"])
+    shortened = {"train_limit": min(200 * 64, images), "epochs": -(-200 * 64 // images)}
+    config = TrainConfig.from_mapping({**read_recipe("default"), **shortened})
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [
+            _time_saving(build(config, data, None), config.epochs, Path(folder, str(number)))
+            for number in range(rounds + 1)
+        ][1:]  # the first warms up
+    save, step = (statistics.median(run[what] for run in runs) for what in ("save", "step"))
+    steps = -(-images // config.batch_size)
+    return {
+        "rounds": rounds,
+        "dataset": data.name,
+        "steps_an_epoch": steps,
+        "step_seconds": step,
+        "save_seconds": save,
+        "every_epoch_share": save / (save + steps * step),
+        "every_50_steps_share": save / (save + SAVE_EVERY * step),
+    }
+
+
+def _time_saving(parts, epochs: int, folder: Path) -> dict:
+    """Median seconds of a step and of a save, deletion of an older one included."""
+    from paddle_mnist import Trainer
+    from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
+    from paddle_mnist.checkpoint.policy import Keep, SaveWhen
+    from paddle_mnist.checkpoint.store import CheckpointStore
+
+    class Timed(StoreCheckpointer):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.ends, self.steps, self.saves = time.perf_counter(), [], []
+
+        def after_step(self, state, model, optimizer):
+            state.settle()  # the step is done when its loss is there
+            began = time.perf_counter()
+            self.steps.append(began - self.ends)
+            super().after_step(state, model, optimizer)
+            self.ends = time.perf_counter()
+            if state.step % SAVE_EVERY == 0:
+                self.saves.append(self.ends - began)
+
+    timed = Timed(
+        CheckpointStore(folder), SaveWhen(every_steps=SAVE_EVERY), Keep(epochs=False, last=1)
+    )
+    trainer = Trainer(
+        folder / "mnist.pdparams", parts.model, parts.optimizer, checkpointer=timed, log_every=1000
+    )
+    trainer.train(parts.loader, 0, epochs)
+    return {"step": statistics.median(timed.steps), "save": statistics.median(timed.saves)}
+
+
+def table(report: dict) -> str:
+    milliseconds = {name: 1000 * report[f"{name}_seconds"] for name in ("step", "save")}
+    rows = ["| a checkpoint | share of the training's time |", "|---|---|"]
+    each = f"after each epoch ({report['steps_an_epoch']} steps)"
+    rows.append(f"| {each} | {report['every_epoch_share']:.2%} |")
+    rows.append(f"| every {SAVE_EVERY} steps | {report['every_50_steps_share']:.2%} |")
+    note = "One save takes {save:.1f} ms, one step {step:.1f} ms (medians).".format(**milliseconds)
+    return "\n".join([*rows, "", note])

@@ -1,0 +1,157 @@
+"""Images a second with several processes; what they say of more, and of GPUs."""
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+# processes, grad_shards, whether they exchange anything
+SCALED = {
+    "1 process": (1, None, True),
+    "2 processes": (2, None, True),
+    "2 processes that exchange nothing: what the machine gives": (2, None, False),
+    "4 processes": (4, None, True),
+    "1 process, `--grad_shards 4`": (1, 4, True),
+    "2 processes, `--grad_shards 4`": (2, 4, True),
+    "4 processes, `--grad_shards 4`": (4, 4, True),
+}
+SCALE_STEPS = 200
+
+
+def measured(source: str, rounds: int) -> dict:
+    """Medians over `rounds` of the images a second, and of the exchange's share of a step."""
+    from paddle_mnist.config import read_recipe
+    from paddle_mnist.distributed import spawn
+
+    recipe = {**read_recipe("default"), "data": source, "epochs": 1000}
+    found = {name: [] for name in SCALED}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(rounds):
+            for name, (nprocs, shards, exchanging) in SCALED.items():
+                path = Path(folder, "figures.json")
+                told = {**recipe, "grad_shards": shards}
+                spawn(_time_steps, (told, exchanging, path), nprocs)
+                found[name].append(json.loads(path.read_text()))
+    kinds = {
+        name: {what: statistics.median(run[what] for run in runs) for what in runs[0]}
+        for name, runs in found.items()
+    }
+    alone = kinds["1 process"]["images_per_second"]
+    for kind in kinds.values():
+        kind["ratio"] = kind["images_per_second"] / alone
+    return {"rounds": rounds, "batch_size": recipe["batch_size"], "kinds": kinds}
+
+
+def _time_steps(recipe: dict, exchanging: bool, path: Path) -> None:
+    """In each of several processes: train some steps; rank 0 writes down what they took."""
+    from paddle_mnist import Trainer
+    from paddle_mnist.config import TrainConfig
+    from paddle_mnist.data import open_data
+    from paddle_mnist.data.dataset import epoch_batches
+    from paddle_mnist.distributed import join
+    from paddle_mnist.exchange import NoExchange, make_exchange
+    from paddle_mnist.profiling import NoProfile
+    from paddle_mnist.start import build
+
+    class Exchanging(NoProfile):
+        seconds = 0.0
+
+        @contextlib.contextmanager
+        def part(self, name):
+            began = time.perf_counter()
+            yield
+            if name == "exchange":
+                self.seconds += time.perf_counter() - began
+
+    world, config, profile = join(), TrainConfig.from_mapping(recipe), Exchanging()
+    parts = build(config, open_data(config.data), None, world)
+    trainer = Trainer(
+        *(path.with_name("mnist.pdparams"), parts.model, parts.optimizer),
+        exchange=make_exchange(parts.model, world, config.grad_shards)
+        if exchanging
+        else NoExchange(),
+        profile=profile,
+    )
+    batches = itertools.chain.from_iterable(
+        epoch_batches(parts.loader, epoch) for epoch in itertools.count()
+    )
+    for number in range(-20, SCALE_STEPS):
+        if number == 0:  # the first ones warm up
+            world.gather_objects(None)
+            began, profile.seconds = time.perf_counter(), 0.0
+        trainer.train_step(next(batches))
+    world.gather_objects(None)
+    seconds = time.perf_counter() - began
+    if world.leads:
+        figures = {
+            "images_per_second": SCALE_STEPS * config.batch_size / seconds,
+            "step_seconds": seconds / SCALE_STEPS,
+            "exchange_share": profile.seconds / seconds,
+        }
+        path.write_text(json.dumps(figures))
+
+
+def table(report: dict) -> str:
+    rows = ["| processes | times one process | exchange and waiting |", "|---|---|---|"]
+    for name, kind in report["kinds"].items():
+        rows.append(f"| {name} | {kind['ratio']:.2f} | {kind['exchange_share']:.1%} |")
+    note = (
+        f"Images a second of the whole machine, {os.cpu_count()} cores, batches of "
+        f"{report['batch_size']}; medians of {report['rounds']} rounds, all kinds in turns."
+    )
+    return "\n".join([*rows, "", note])
+
+
+# A GPU and its network, assumed, not measured: effective rate, time to start a step's kernels,
+# bandwidth and latency of a message between two. Order of magnitude of an A100 on InfiniBand.
+GPU = {"flops": 30e12, "start": 1e-3, "bytes_per_second": 2e10, "latency": 1e-5}
+# This net: parameters, and FLOPs of an image's step (forward 4.5 M, backward twice that).
+NET = {"parameters": 20_350, "flops": 13.4e6}
+
+
+def foretold(report: dict) -> dict:
+    """What the measured steps say of more cores, and simple assumptions of GPUs.
+
+    A step on W processes takes own + batch x image / W + exchange, the exchange log2(W) times that
+    of two. From one and two processes: own = 2 (t2 - e2) - t1, image = (t1 - own) / batch.
+    """
+    one, two = (report["kinds"][name] for name in ("1 process", "2 processes"))
+    batch, t1, t2 = report["batch_size"], one["step_seconds"], two["step_seconds"]
+    exchange = two["exchange_share"] * t2
+    own = max(0.0, 2 * (t2 - exchange) - t1)
+    image = (t1 - own) / batch
+    cores = {
+        size: t1 / (own + batch * image / size + exchange * math.log2(size))
+        for size in (2, 4, 8, 16, 32)
+    }
+    gpus = {}
+    for size in (8, 64, 256, 1024):
+        gpus[size] = {}
+        for name, factor in (("this net", 1), ("1,000 times larger", 1000)):
+            compute = GPU["start"] + 64 * factor * NET["flops"] / GPU["flops"]
+            message = 4 * factor * NET["parameters"]
+            ring = 2 * (size - 1) * (message / size / GPU["bytes_per_second"] + GPU["latency"])
+            gpus[size][name] = compute / (compute + ring)
+    return {"own": own, "image": image, "exchange": exchange, "cores": cores, "gpus": gpus}
+
+
+def foretold_table(model: dict) -> str:
+    rows = ["| cores, one process each | times one process |", "|---|---|"]
+    rows += [f"| {size} | {ratio:.1f} |" for size, ratio in model["cores"].items()]
+    milliseconds = {k: 1000 * model[k] for k in ("own", "image", "exchange")}
+    rows += [
+        "",
+        "Fitted: {own:.2f} ms a step that do not shrink, {image:.3f} ms an image, "
+        "{exchange:.2f} ms for an exchange of two.".format(**milliseconds),
+        "",
+        "| GPUs, 64 images each | share of work in the time: this net | 1,000 times larger |",
+        "|---|---|---|",
+    ]
+    for size, shares in model["gpus"].items():
+        rows.append(f"| {size:,} | " + " | ".join(f"{x:.0%}" for x in shares.values()) + " |")
+    return "\n".join(rows)

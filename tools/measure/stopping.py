@@ -1,0 +1,78 @@
+"""Seconds from SIGTERM to the committed checkpoint."""
+
+import concurrent.futures
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+
+def measured(source: str, rounds: int) -> dict:
+    spawn = multiprocessing.get_context("spawn")  # this process has its own way with signals
+    with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
+        return pool.submit(_stopped, source, rounds).result()
+
+
+def _stopped(source: str, rounds: int) -> dict:
+    """Seconds from SIGTERM to the commit: median, 99th percentile and largest."""
+    from paddle_mnist import MnistDataset, Trainer, signals
+    from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
+    from paddle_mnist.checkpoint.contents import load_checkpoint
+    from paddle_mnist.checkpoint.store import CheckpointStore
+    from paddle_mnist.config import TrainConfig, read_recipe
+    from paddle_mnist.data import open_data
+    from paddle_mnist.errors import StoppedError
+    from paddle_mnist.evaluator import EpochEvaluator
+    from paddle_mnist.start import build
+
+    data, draw, seconds = open_data(source), random.Random(1), []
+    config = TrainConfig.from_mapping({**read_recipe("digits"), "data": source})
+    with tempfile.TemporaryDirectory() as folder:
+        store = CheckpointStore(folder)
+        while len(seconds) < 100 * rounds:
+            parts, newest = build(config, data, None), store.newest()
+            if newest and newest.state.epoch < config.epochs:
+                load_checkpoint(newest, parts.model, parts.optimizer)
+            trainer = Trainer(
+                *(Path(folder, "mnist.pdparams"), parts.model, parts.optimizer),
+                evaluator=EpochEvaluator({"valid": MnistDataset("valid", data)}, 1, config.epochs),
+                checkpointer=StoreCheckpointer(store),
+                state=newest and newest.state,
+                log_every=1000,
+            )
+            sent: list[float] = []
+
+            def send(sent=sent):
+                sent.append(time.perf_counter())
+                os.kill(os.getpid(), signal.SIGTERM)
+
+            timer = threading.Timer(draw.uniform(0, 1), send)
+            with signals.handled(), signals.held():
+                timer.start()
+                try:
+                    trainer.train(parts.loader, trainer.state.epoch, config.epochs)
+                    shutil.rmtree(folder)  # it is done: from the start again
+                except StoppedError:
+                    seconds.append(time.perf_counter() - sent[0])
+                finally:
+                    timer.join()
+    seconds.sort()
+    return {
+        "signals": len(seconds),
+        "median_seconds": statistics.median(seconds),
+        "p99_seconds": seconds[-(-99 * len(seconds) // 100) - 1],
+        "largest_seconds": seconds[-1],
+    }
+
+
+def table(report: dict) -> str:
+    rows = ["| from SIGTERM to the committed checkpoint | seconds |", "|---|---|"]
+    for name, title in (("median", "median"), ("p99", "99th percentile"), ("largest", "largest")):
+        rows.append(f"| {title} of {report['signals']} | {report[f'{name}_seconds']:.3f} |")
+    return "\n".join(rows)
