@@ -3,6 +3,14 @@
 
 data        time until the images of an AI Studio JSON file are there, and peak memory: the standard
             library's json.load, this package without its cache, and with it
+clocks      seconds to --help, to import, to the images, to the first step and of a steady one
+train       images a second of steady training: Paddle's layers, this package, PyTorch where it is
+            installed; what our own loop adds to a step
+time-to-accuracy  seconds from the command to a net of 98.6 %, everything included: the tutorial's
+            loop, PyTorch, the recipe `fast`
+memory      peak memory by source, batch size and optimizer, and the tutorial's
+evaluate    seconds to evaluate the eval split, the tutorial's way and ours
+operators   where the time of a step goes
 checkpoint  the share of a training's time that goes into saving, after each epoch and every 50
             steps: the time inside the saves of a real training, over its whole time
 watch       what looking into the net costs a training, its writers included: off, every 100 steps
@@ -14,18 +22,43 @@ infer       latency of one image and images a second in batches of 256, with one
             the same net and weights; all take turns
 signal      seconds from SIGTERM, sent at random moments of a training and its evaluations, to the
             committed checkpoint; in each round 100 of them
+all         all of these
 """
 
+import contextlib
 import json
+import os
+import platform
+import re
 import sys
+from importlib import metadata
 from pathlib import Path
 
-from measure import checkpoint, data, inferring, scale, stopping, watching
+from measure import (
+    accuracy,
+    checkpoint,
+    clocks,
+    data,
+    evaluating,
+    inferring,
+    memory,
+    operators,
+    scale,
+    stopping,
+    training,
+    watching,
+)
 
 from paddle_mnist.cli import Parser, run_command, write_table
 
 MEASURES = {
     "data": data,
+    "clocks": clocks,
+    "train": training,
+    "time-to-accuracy": accuracy,
+    "memory": memory,
+    "evaluate": evaluating,
+    "operators": operators,
     "checkpoint": checkpoint,
     "watch": watching,
     "scale": scale,
@@ -36,23 +69,41 @@ MEASURES = {
 
 def main(argv) -> None:
     parser = Parser(prog="tools/benchmark.py", description=__doc__)
-    parser.add_argument("what", choices=MEASURES)
+    parser.add_argument("what", choices=[*MEASURES, "all"])
     parser.add_argument("--data", default="auto", metavar="PATH", help="as for training [auto]")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="[3]")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser.add_argument("--docs", metavar="FOLDER", help="put the table into the pages there")
     args = parser.parse_args(argv)
-    measure = MEASURES[args.what]
+    for what in MEASURES if args.what == "all" else [args.what]:
+        measure_one(what, args)
+
+
+def measure_one(what: str, args) -> None:
+    measure = MEASURES[what]
     report = measure.measured(args.data, max(1, args.rounds))
-    tables = {args.what: measure.table(report)}
-    if args.what == "scale":
+    tables = {what: measure.table(report)}
+    if what == "scale":
         report["foretold"] = scale.foretold(report)
         tables["foretold"] = scale.foretold_table(report["foretold"])
-    print(json.dumps(report) if args.json else "\n\n".join(tables.values()))
+    report["machine"] = machine()
+    print(json.dumps(report) if args.json else "\n\n".join(tables.values()), flush=True)
     if args.docs:
         for path in sorted(Path(args.docs).glob("*.md")):
             for name, text in tables.items():
                 write_table(path, f"benchmark {name}", text)
+
+
+def machine() -> dict[str, str]:
+    """What the figures were measured on."""
+    found = {"python": platform.python_version(), "cores": str(os.cpu_count())}
+    for name in ("paddlepaddle", "numpy", "torch", "onnxruntime"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    with contextlib.suppress(OSError):  # not on every system
+        models = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+        found["cpu"] = models[0] if models else platform.machine()
+    return found
 
 
 if __name__ == "__main__":

@@ -1,0 +1,45 @@
+"""The tutorial's recipe in PyTorch eager, its images in memory: who we are compared with."""
+
+import argparse
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from paddle_mnist.data import open_data
+
+
+def tensors(source: str, mode: str) -> tuple[torch.Tensor, torch.Tensor]:
+    split = open_data(source)[mode]
+    images, labels = split.pixels(slice(None)), np.asarray(split.labels, np.int64)
+    return torch.from_numpy(images[:, None]), torch.from_numpy(labels)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data")
+    parser.add_argument("--seed", type=int)
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    images, labels = tensors(args.data, "train")
+    block = [nn.ReLU(), nn.MaxPool2d(2)]
+    first, second = nn.Conv2d(1, 20, 5, padding=2), nn.Conv2d(20, 20, 5, padding=2)
+    model = nn.Sequential(first, *block, second, *block, nn.Flatten(), nn.Linear(980, 10))
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    for _ in range(5):
+        for chosen in torch.randperm(len(images)).split(100):
+            optimizer.zero_grad()
+            F.cross_entropy(model(images[chosen]), labels[chosen]).backward()
+            optimizer.step()
+    images, labels = tensors(args.data, "eval")
+    with torch.no_grad():
+        right = sum(
+            int((model(images[part]).argmax(1) == labels[part]).sum())
+            for part in torch.arange(len(images)).split(500)
+        )
+    print(f"eval accuracy {right / len(images):.4f}")
+
+
+if __name__ == "__main__":
+    main()
