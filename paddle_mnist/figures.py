@@ -254,6 +254,17 @@ def _difference(drawn: Sequence[tuple[list[int], list[float]]]) -> str:
     return f"largest difference: {max(abs(first[s] - second[s]) for s in common):.3g}"
 
 
+def lines(values: Mapping[str, Sequence[float]], xlabel: str, ylabel: str) -> Figure:
+    """One line for each name, over the numbers from 1; logarithmic."""
+    figure, ((axes,),) = _new(3.6)
+    for (name, heights), colour in zip(values.items(), (*COLOURS, "black")):
+        axes.plot(range(1, len(heights) + 1), heights, color=colour, linewidth=1, label=name)
+    axes.set(xlabel=xlabel, ylabel=ylabel, yscale="log")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    return figure
+
+
 def bars(values: Mapping[str, Sequence[float]], titles: Sequence[str], label: str) -> Figure:
     """Groups of bars. values: by name, one for each title. label: of the y axis; from 0 to 1."""
     figure, ((axes,),) = _new(3.0)

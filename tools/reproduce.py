@@ -5,6 +5,11 @@ claimed     the tutorial's 98.6 %, over several seeds
 optimizers  the four that the tutorial names, at its rate
 l2          with and without its L2 regularisation
 rate        its rate that never decays, and the one that does
+initialization  weights drawn from U(-1, 1) and otherwise: signals, losses
+averages    means of batch means against counting
+names       checkpoints sorted as texts
+resumed     a training killed and resumed against an unbroken one
+everyone    several processes that all read everything
 ladder      what makes the net better, one change at a time
 forgetting  train on the digits 0 to 4, go on with 5 to 9, with and without old images replayed;
             accuracy on both halves of the eval split
@@ -21,9 +26,8 @@ import platform
 import sys
 from pathlib import Path
 
-from reproduction import collapse, forgetting, pretrained
-from reproduction.accuracy import CLAIMS
-from reproduction.compared import Scale
+from reproduction import accuracy, collapse, forgetting, initialization, pretrained, traps
+from reproduction.compared import Compared, Scale
 from reproduction.page import page
 from reproduction.trainings import Results, train_all
 
@@ -32,22 +36,43 @@ from paddle_mnist.device import require_paddle
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.files import write_atomically
 
+CLAIMS = (*accuracy.CLAIMS, *initialization.CLAIMS, *traps.CLAIMS)
 INTO_DOCS = ("forgetting", "collapse", "pretrained")
 
 
 def write_page(args, data: str) -> None:
     """Train what has no result yet, and write `REPRODUCTION.md` from all that there are."""
+    from paddle_mnist import figures
+
     scale = Scale(args.seeds, args.quick)
     folder = Path(args.output, "quick") if args.quick else Path(args.results)
     results = Results(folder / "trainings.json")
     chosen = [one for one in CLAIMS if args.only in (None, one.id)]
-    trainings = [training for one in chosen for training in one.trainings(scale)]
-    train_all(trainings, results, data, Path(args.output), args.jobs)
-    reports = {one.id: one.report(results, scale) for one in CLAIMS}
+    output = Path(args.output).absolute()
+    compared = [one for one in chosen if isinstance(one, Compared)]
+    trainings = [training for one in compared for training in one.trainings(scale)]
+    train_all(trainings, results, data, output, args.jobs)
+    for one in chosen:
+        if one not in compared:
+            one.run(data, folder, output, scale)
+    reports = {
+        one.id: one.report(results, scale) if isinstance(one, Compared) else one.report(folder)
+        for one in CLAIMS
+    }
     for one in chosen:
         print(json.dumps({one.id: reports[one.id]}) if args.json else one.table(reports[one.id]))
     where = folder / "REPRODUCTION.md" if args.quick else Path(args.page)
-    write_atomically(where, page(CLAIMS, reports, machine()).encode())
+    pictures = (folder if args.quick else folder.parent) / "figures"
+    drawn = {}
+    for one in chosen:
+        if getattr(one, "draw", None):
+            drawn[f"reproduction-{one.id}"] = one.draw(reports[one.id])
+    figures.save(drawn, pictures, [f"{name}.png" for name in drawn])
+    paths = {one.id: pictures / f"reproduction-{one.id}.png" for one in CLAIMS}
+    there = {
+        name: os.path.relpath(path, where.parent) for name, path in paths.items() if path.exists()
+    }
+    write_atomically(where, page(CLAIMS, reports, machine(), there).encode())
 
 
 def machine() -> str:

@@ -14,7 +14,10 @@ which seeds do not show.
 """
 
 
-def page(claims: Sequence, reports: Mapping[str, Any], machine: str) -> str:
+def page(
+    claims: Sequence, reports: Mapping[str, Any], machine: str, drawn: Mapping[str, str]
+) -> str:
+    """The whole page. drawn: the paths of the figures, by claim."""
     parts = [HEAD.format(machine=machine), "## 摘要\n", _summary(claims, reports)]
     for one in claims:
         report = reports[one.id]
@@ -24,6 +27,8 @@ def page(claims: Sequence, reports: Mapping[str, Any], machine: str) -> str:
             f"Tested: {one.how}.\n\n{one.table(report)}\n\n"
             f"**{one.judged(report)}**\n"
         )
+        if one.id in drawn:
+            parts.append(f"![{one.claim}]({drawn[one.id]})\n")
     block = json.dumps(reports, indent=1, sort_keys=True)
     parts.append(f"## Every figure\n\n```json\n{block}\n```\n")
     return "\n".join(parts)
