@@ -86,7 +86,8 @@ class _Features(PyLayer):
 
         parts = zip(*_map_chunks(run, len(gradients), ctx.threads))
         _give_back(kept)
-        return None, *(paddle.to_tensor(np.add.reduce(part)) for part in parts)
+        with np.errstate(all="ignore"):
+            return None, *(paddle.to_tensor(np.add.reduce(part)) for part in parts)
 
 
 # ------------------------------------------------------------------ threads and memory
@@ -97,8 +98,13 @@ def _map_chunks(run: Callable[[slice], object], count: int, threads: int) -> lis
     pairs = -(-count // (2 * CHUNK))
     bounds = [count * i // (2 * pairs) for i in range(2 * pairs + 1)]
     chunks = [slice(a, b) for a, b in zip(bounds, bounds[1:]) if a < b]
+
+    def quietly(chunk: slice) -> object:
+        with np.errstate(all="ignore"):  # what is not finite is told by who looks at the loss
+            return run(chunk)
+
     with _blas().limit(limits=1):  # its own threads would be in the way of ours
-        return list((_pool(threads).map if threads > 1 else map)(run, chunks))
+        return list((_pool(threads).map if threads > 1 else map)(quietly, chunks))
 
 
 @functools.cache

@@ -438,6 +438,26 @@ def test_same_images_in_another_form_are_the_same_data(train, tmp_path):
     assert "this run is finished" in train("--data", idx, *small).stdout
 
 
+def test_any_set_of_the_same_form_is_trained(train, tmp_path):
+    """As Fashion-MNIST and KMNIST are: four IDX files in a folder, which gives the name."""
+    splits = tiny_splits({"train": 200, "valid": 10_000, "eval": 50}, seed=7)
+    folder = write_idx(tmp_path / "kimono", splits)
+    limits = (
+        "--eval_limit",
+        "50",
+        "--batch_size",
+        "16",
+        "--epochs",
+        "6",
+        "--learning_rate",
+        "0.02",
+    )
+    out = train("--data", folder, *limits, "--output", "run").stdout
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    assert result["dataset"] == "kimono" and "MNIST" not in out.split("eval accuracy")[1]
+    assert result["eval_acc"] > 0.9 and result["steps"] == 6 * 13
+
+
 # ------------------------------------------------------------------ what can be in the way
 
 
@@ -504,11 +524,11 @@ def test_diverged_at_the_last_step_is_no_success(train, tmp_path):
     """A loss is taken before its step: the last step's damage shows in no training loss."""
     error = train(
         *("--learning_rate", "1e38", "--optimizer", "sgd", "--lr_schedule", "constant"),
-        *("--train_limit", "32", "--epochs", "2"),
+        *("--train_limit", "32", "--epochs", "1"),
         expect=6,
     ).stderr
-    assert "finite" in error and "epoch 2, step 2" in error and error.count("\n") == 1
-    assert not (tmp_path / RUN / "checkpoints/mnist_epoch1.json").exists()
+    assert "finite" in error and "epoch 1, step 1" in error and error.count("\n") == 1
+    assert not (tmp_path / RUN / "checkpoints/mnist_epoch0.json").exists()
     assert not (tmp_path / RUN / "result.json").exists()
 
 
