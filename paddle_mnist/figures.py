@@ -265,6 +265,19 @@ def lines(values: Mapping[str, Sequence[float]], xlabel: str, ylabel: str) -> Fi
     return figure
 
 
+def reliability(bins: Mapping[str, Sequence[tuple[int, float, float]]]) -> Figure:
+    """Of each name (how many, mean confidence, share of right answers) by confidence."""
+    figure, ((axes,),) = _new(3.6)
+    axes.plot([0, 1], [0, 1], color="black", linewidth=0.5)
+    for (name, one), colour in zip(bins.items(), COLOURS):
+        _, sure, right = zip(*one)
+        axes.plot(sure, right, color=colour, marker="o", markersize=4, label=name)
+    axes.set(xlabel="mean confidence (share)", ylabel="right answers (share)")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    return figure
+
+
 def bars(values: Mapping[str, Sequence[float]], titles: Sequence[str], label: str) -> Figure:
     """Groups of bars. values: by name, one for each title. label: of the y axis; from 0 to 1."""
     figure, ((axes,),) = _new(3.0)

@@ -10,6 +10,8 @@ averages    means of batch means against counting
 names       checkpoints sorted as texts
 resumed     a training killed and resumed against an unbroken one
 everyone    several processes that all read everything
+calibration how sure the pretrained net is, and how sure it should be
+robustness  its accuracy on images shifted, rotated, noisy, inverted
 ladder      what makes the net better, one change at a time
 forgetting  train on the digits 0 to 4, go on with 5 to 9, with and without old images replayed;
             accuracy on both halves of the eval split
@@ -26,7 +28,15 @@ import platform
 import sys
 from pathlib import Path
 
-from reproduction import accuracy, collapse, forgetting, initialization, pretrained, traps
+from reproduction import (
+    accuracy,
+    collapse,
+    failures,
+    forgetting,
+    initialization,
+    pretrained,
+    traps,
+)
 from reproduction.compared import Compared, Scale
 from reproduction.page import page
 from reproduction.trainings import Results, train_all
@@ -36,7 +46,12 @@ from paddle_mnist.device import require_paddle
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.files import write_atomically
 
-CLAIMS = (*accuracy.CLAIMS, *initialization.CLAIMS, *traps.CLAIMS)
+CLAIMS = (
+    *accuracy.CLAIMS,
+    *initialization.CLAIMS,
+    *traps.CLAIMS,
+    *failures.CLAIMS,
+)
 INTO_DOCS = ("forgetting", "collapse", "pretrained")
 
 

@@ -9,18 +9,34 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
-# processes, grad_shards, whether they exchange anything
+
+class Kind(NamedTuple):
+    """base: the kind that it is compared with."""
+
+    nprocs: int
+    options: dict
+    exchanging: bool = True
+    base: str = "1 process"
+
+
+SHARDS, LARGE, OWN = {"grad_shards": 4}, {"batch_size": 256}, {"fast_conv": "off"}
 SCALED = {
-    "1 process": (1, None, True),
-    "2 processes": (2, None, True),
-    "2 processes that exchange nothing: what the machine gives": (2, None, False),
-    "4 processes": (4, None, True),
-    "1 process, `--grad_shards 4`": (1, 4, True),
-    "2 processes, `--grad_shards 4`": (2, 4, True),
-    "4 processes, `--grad_shards 4`": (4, 4, True),
+    "1 process": Kind(1, {}),
+    "1 process, a thread on each core": Kind(1, {"threads": 0}),
+    "2 processes": Kind(2, {}),
+    "2 processes that exchange nothing: what the machine gives": Kind(2, {}, exchanging=False),
+    "4 processes": Kind(4, {}),
+    "1 process, `--grad_shards 4`": Kind(1, SHARDS),
+    "2 processes, `--grad_shards 4`": Kind(2, SHARDS),
+    "4 processes, `--grad_shards 4`": Kind(4, SHARDS),
+    "1 process, batches of 256": Kind(1, LARGE, base="1 process, batches of 256"),
+    "2 processes, batches of 256": Kind(2, LARGE, base="1 process, batches of 256"),
+    "1 process, Paddle's convolution": Kind(1, OWN, base="1 process, Paddle's convolution"),
+    "2 processes, Paddle's convolution": Kind(2, OWN, base="1 process, Paddle's convolution"),
 }
-SCALE_STEPS = 200
+IMAGES = 12_800  # of each kind in a round
 
 
 def measured(source: str, rounds: int) -> dict:
@@ -32,18 +48,18 @@ def measured(source: str, rounds: int) -> dict:
     found = {name: [] for name in SCALED}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
-            for name, (nprocs, shards, exchanging) in SCALED.items():
+            for name, kind in SCALED.items():
                 path = Path(folder, "figures.json")
-                told = {**recipe, "grad_shards": shards}
-                spawn(_time_steps, (told, exchanging, path), nprocs)
+                told = {**recipe, "threads": 1, **kind.options}
+                spawn(_time_steps, (told, kind.exchanging, path), kind.nprocs)
                 found[name].append(json.loads(path.read_text()))
     kinds = {
         name: {what: statistics.median(run[what] for run in runs) for what in runs[0]}
         for name, runs in found.items()
     }
-    alone = kinds["1 process"]["images_per_second"]
-    for kind in kinds.values():
-        kind["ratio"] = kind["images_per_second"] / alone
+    for name, kind in kinds.items():
+        base = kinds[SCALED[name].base]
+        kind["ratio"] = kind["images_per_second"] / base["images_per_second"]
     return {"rounds": rounds, "batch_size": recipe["batch_size"], "kinds": kinds}
 
 
@@ -80,7 +96,8 @@ def _time_steps(recipe: dict, exchanging: bool, path: Path) -> None:
     batches = itertools.chain.from_iterable(
         epoch_batches(parts.loader, epoch) for epoch in itertools.count()
     )
-    for number in range(-20, SCALE_STEPS):
+    steps = IMAGES // config.batch_size
+    for number in range(-20, steps):
         if number == 0:  # the first ones warm up
             world.gather_objects(None)
             began, profile.seconds = time.perf_counter(), 0.0
@@ -89,8 +106,8 @@ def _time_steps(recipe: dict, exchanging: bool, path: Path) -> None:
     seconds = time.perf_counter() - began
     if world.leads:
         figures = {
-            "images_per_second": SCALE_STEPS * config.batch_size / seconds,
-            "step_seconds": seconds / SCALE_STEPS,
+            "images_per_second": steps * config.batch_size / seconds,
+            "step_seconds": seconds / steps,
             "exchange_share": profile.seconds / seconds,
         }
         path.write_text(json.dumps(figures))
@@ -102,7 +119,9 @@ def table(report: dict) -> str:
         rows.append(f"| {name} | {kind['ratio']:.2f} | {kind['exchange_share']:.1%} |")
     note = (
         f"Images a second of the whole machine, {os.cpu_count()} cores, batches of "
-        f"{report['batch_size']}; medians of {report['rounds']} rounds, all kinds in turns."
+        f"{report['batch_size']} unless said otherwise, one thread a process; each is compared "
+        "with one process of the same batches and the same convolution. Medians of "
+        f"{report['rounds']} rounds, all kinds in turns."
     )
     return "\n".join([*rows, "", note])
 
