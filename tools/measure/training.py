@@ -2,12 +2,18 @@
 
 import contextlib
 import itertools
+import os
 import statistics
+import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from measure.rivals import BATCH, KINDS, rate
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from measure.rivals import BATCH, CORES, KINDS, rate
 
 SECONDS = 5  # of a kind in each round
 
@@ -26,7 +32,25 @@ def measured(source: str, rounds: int) -> dict:
         "images_per_second": medians,
         "spread": {kind: (min(found[kind]), max(found[kind])) for kind in medians},
         "loop_share": _loop_share(source, rounds),
+        "gflops": _gflops(),
     }
+
+
+IMAGE = 13.4e6  # FLOPs of an image's step: forward 4.7 M, backward twice that but for its input
+SIZE = 1024  # of the matrices
+
+
+def _gflops() -> float:
+    """What this machine does in products of large float32 matrices, on all cores."""
+    draw = np.random.default_rng(1)
+    pairs = [draw.random((2, SIZE, SIZE), dtype=np.float32) for _ in range(CORES)]
+    found = []
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(CORES) as pool:
+        for _ in range(9):
+            began = time.perf_counter()
+            list(pool.map(lambda pair: [pair[0] @ pair[1] for _ in range(4)], pairs))
+            found.append(4 * CORES * 2 * SIZE**3 / (time.perf_counter() - began) / 1e9)
+    return statistics.median(found)
 
 
 BLOCK = 25  # steps
@@ -37,16 +61,14 @@ def _loop_share(source: str, rounds: int) -> float:
 
     Both train in one process, in turns of BLOCK steps, with the same fast convolution.
     """
-    import os
-
-    from measure.rivals import CORES, paddle_loop
+    from measure.rivals import paddle_loop
     from paddle_mnist import Trainer
     from paddle_mnist.config import TrainConfig, read_recipe
     from paddle_mnist.data import open_data
     from paddle_mnist.start import build
     from paddle_mnist.visual import VisualDLWriter
     from paddle_mnist.watching import watch
-    from paddle_mnist.writers import JsonlWriter, LogWriter, ManyWriters
+    from paddle_mnist.writers import JsonlWriter, LogWriter, ManyWriters, log_to_console
 
     told = {"batch_size": BATCH, "train_limit": BLOCK * BATCH, "epochs": 1000, "threads": CORES}
     config = TrainConfig.from_mapping({**read_recipe("default"), **told})
@@ -64,7 +86,8 @@ def _loop_share(source: str, rounds: int) -> float:
             writer=stack.enter_context(contextlib.closing(ManyWriters(files))),
             observers=[watch(parts.model, every=100, tell=lambda finding: None)],
         )
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        with open(os.devnull, "w") as nowhere:
+            log_to_console(nowhere)
             for turn in itertools.count(-2):
                 began = time.perf_counter()
                 for number in range(len(parts.loader)):
@@ -76,6 +99,7 @@ def _loop_share(source: str, rounds: int) -> float:
                     seconds["ours"].append(time.perf_counter() - middle)
                 if turn == 20 * rounds:
                     break
+            log_to_console(sys.stderr)
     return statistics.median(seconds["ours"]) / statistics.median(seconds["bare"]) - 1
 
 
@@ -99,4 +123,19 @@ def table(report: dict) -> str:
         f"{report['rounds']} rounds in which all take turns (least to most). What sampler, log, "
         f"files, VisualDL and a watch add to a step of the bare loop: {report['loop_share']:.1%}."
     )
-    return "\n".join([*rows, "", note])
+    most = report["gflops"] * 1e9 / IMAGE
+    shares = ", ".join(
+        f"{title} {rates[kind] / most:.0%}"
+        for kind, title in (
+            ("plain", "Paddle"),
+            ("fast", "this package"),
+            ("torch tuned", "PyTorch"),
+        )
+        if kind in rates
+    )
+    limit = (
+        f"The limit: products of large matrices run at {report['gflops']:.0f} GFLOP/s here, on all "
+        f"cores; an image's step is {IMAGE / 1e6:.1f} MFLOP, so that {most:,.0f} images a second "
+        f"would be all. Reached: {shares}."
+    )
+    return "\n".join([*rows, "", note, "", limit])
