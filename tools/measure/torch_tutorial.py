@@ -1,6 +1,7 @@
 """The tutorial's recipe in PyTorch eager, its images in memory: who we are compared with."""
 
 import argparse
+import os
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ def main() -> None:
     parser.add_argument("--data")
     parser.add_argument("--seed", type=int)
     args = parser.parse_args()
+    torch.set_num_threads(os.cpu_count())
     torch.manual_seed(args.seed)
     images, labels = tensors(args.data, "train")
     block = [nn.ReLU(), nn.MaxPool2d(2)]
