@@ -8,6 +8,7 @@ train       images a second of steady training: Paddle's layers, this package, P
             installed; what our own loop adds to a step
 time-to-accuracy  seconds from the command to a net of 98.6 %, everything included: the tutorial's
             loop, PyTorch, the recipe `fast`
+ladder      from the tutorial's loop to ours, one change a row: seconds and accuracy
 memory      peak memory by source, batch size and optimizer, and the tutorial's
 evaluate    seconds to evaluate the eval split, the tutorial's way and ours
 operators   where the time of a step goes
@@ -41,6 +42,7 @@ from measure import (
     data,
     evaluating,
     inferring,
+    ladder,
     memory,
     operators,
     scale,
@@ -56,6 +58,7 @@ MEASURES = {
     "clocks": clocks,
     "train": training,
     "time-to-accuracy": accuracy,
+    "ladder": ladder,
     "memory": memory,
     "evaluate": evaluating,
     "operators": operators,

@@ -27,13 +27,13 @@ def measured(source: str, rounds: int) -> dict:
             ours = ["train.py", "--recipe", "fast", "--data", path, "--seed", str(seed)]
             for kind in ("cold", "cached"):
                 output = ["--output", str(Path(folder, kind))]
-                found[kind].append(_timed([str(TOOLS / ours[0]), *ours[1:], *output], cache))
+                found[kind].append(timed([str(TOOLS / ours[0]), *ours[1:], *output], cache))
             if seed > rounds:
                 continue
             told = ["--data", path, "--seed", str(seed)]
             with contextlib.suppress(ModuleNotFoundError):  # said in the table
-                found["torch"].append(_timed(["-m", "measure.torch_tutorial", *told], cache))
-            found["tutorial"].append(_timed([str(TOOLS / "tutorial.py"), *told], cache))
+                found["torch"].append(timed(["-m", "measure.torch_tutorial", *told], cache))
+            found["tutorial"].append(timed([str(TOOLS / "tutorial.py"), *told], cache))
     return {
         "rounds": rounds,
         "kinds": {
@@ -55,7 +55,7 @@ TITLES = {
 }
 
 
-def _timed(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
+def timed(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
     """Seconds of a command, and the accuracy that it prints."""
     began = time.perf_counter()
     done = subprocess.run(
