@@ -10,7 +10,7 @@ averages    means of batch means against counting
 names       checkpoints sorted as texts
 resumed     a training killed and resumed against an unbroken one
 everyone    several processes that all read everything
-calibration how sure the pretrained net is, and how sure it should be
+calibration  how sure the pretrained net is, and how sure it should be
 robustness  its accuracy on images shifted, rotated, noisy, inverted
 ladder      what makes the net better, one change at a time
 forgetting  train on the digits 0 to 4, go on with 5 to 9, with and without old images replayed;
