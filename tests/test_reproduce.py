@@ -6,6 +6,7 @@ import re
 import shlex
 
 import pytest
+import reproduce
 from conftest import ROOT
 from reproduction import trainings
 from reproduction.trainings import Results, Training
@@ -75,6 +76,31 @@ def test_rehearsal_of_a_table(tool, tiny, tmp_path):
     again = tool("reproduce", *arguments, "--seeds", 3)
     assert again.stderr.count("of 2: tutorial") == 2
     assert json.loads(again.stdout)["l2"]["with"]["eval_acc"][:2] == found["with"]["eval_acc"]
+
+
+def test_page_says_what_its_figures_say():
+    """No number of the page is written by hand: its tables and words come from its JSON block."""
+    page = (ROOT / "REPRODUCTION.md").read_text()
+    figures = json.loads(re.search(r"```json\n(.*?)```", page, re.DOTALL)[1])
+    assert set(figures) == {claim.id for claim in reproduce.CLAIMS}
+    for claim in reproduce.CLAIMS:
+        report = figures[claim.id]
+        assert claim.table(report) in page and f"**{claim.judged(report)}**" in page
+    for path in re.findall(r"\]\(([^)]+\.png)\)", page):
+        assert (ROOT / path).exists()
+
+
+@pytest.mark.parametrize("claim", ["averages", "names", "calibration", "robustness", "everyone"])
+@pytest.mark.slow
+def test_rehearsal_of_what_is_shown_once(tool, tiny, tmp_path, claim):
+    arguments = ("--quick", "--only", claim, "--data", tiny, "--output", "out")
+    first = tool("reproduce", *arguments)
+    written = (tmp_path / "out/quick/REPRODUCTION.md").read_text()
+    assert first.stdout.strip() in written
+    made = tmp_path / f"out/quick/{claim}.json"
+    before = made.stat().st_mtime_ns
+    assert tool("reproduce", *arguments).stdout == first.stdout
+    assert made.stat().st_mtime_ns == before  # what is there is not measured again
 
 
 def test_results_are_those_of_the_code(tmp_path, monkeypatch):

@@ -29,8 +29,8 @@ def page(
         )
         if one.id in drawn:
             parts.append(f"![{one.claim}]({drawn[one.id]})\n")
-    block = json.dumps(reports, indent=1, sort_keys=True)
-    parts.append(f"## Every figure\n\n```json\n{block}\n```\n")
+    lines = ",\n".join(f'"{name}": {json.dumps(report)}' for name, report in reports.items())
+    parts.append(f"## Every figure\n\n```json\n{{\n{lines}\n}}\n```\n")
     return "\n".join(parts)
 
 

@@ -1,6 +1,7 @@
 """Claims that are shown once, without seeds: what was done, what came of it."""
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,9 @@ class Shown:
 
     def run(self, data: str, folder: Path, output: Path, scale: Scale) -> None:
         if not self.report(folder):
-            found = self.measure(data, output / fingerprint() / self.id, scale)
+            place = output / fingerprint() / self.id
+            shutil.rmtree(place, ignore_errors=True)  # of a measurement that was broken off
+            found = self.measure(data, place, scale)
             text = json.dumps({"code": fingerprint(), "report": found}, indent=1)
             folder.mkdir(parents=True, exist_ok=True)
             write_atomically(folder / f"{self.id}.json", f"{text}\n".encode())

@@ -39,7 +39,8 @@ def averages_table(report: Mapping[str, Any]) -> str:
     ]
     counted = report["counted"]
     for size, mean in report["mean_of_means"].items():
-        rows.append(f"| {size} | {mean:.4%} | {counted:.4%} | {mean - counted:+.4%} |")
+        off = round(mean - counted, 7) + 0.0  # no minus before a zero
+        rows.append(f"| {size} | {mean:.4%} | {counted:.4%} | {off:+.4%} |")
     return "\n".join(rows)
 
 
