@@ -98,11 +98,12 @@ def verdict(report: Mapping[str, Any]) -> str:
     ways = list(report)
     dead = [way for way in ways if report[way]["valid_acc"] < 0.2]
     fine = [way for way in ways if report[way]["valid_acc"] > 0.8]
-    first = report[ways[0]]
+    first, last = report[ways[0]], report[ways[-1]]
+    times = first["signals"]["conv1 gradient"] / last["signals"]["conv1 gradient"]
     return (
         f"From U(-1, 1) the loss begins at {first['losses'][0]:.0f}: signals grow from layer to "
-        f"layer, the first steps are thousands of times too large, ReLUs go to zero and stay "
-        f"there, and what is left is chance. Dead: {', '.join(dead) or 'none'}. Trains: "
+        f"layer, the first gradients are {times:.0f} times those of Paddle's default, ReLUs go to "
+        f"zero and stay there, and what is left is chance. Dead: {', '.join(dead) or 'none'}. Trains: "
         f"{', '.join(fine) or 'none'}."
     )
 
