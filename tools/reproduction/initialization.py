@@ -103,8 +103,8 @@ def verdict(report: Mapping[str, Any]) -> str:
     return (
         f"From U(-1, 1) the loss begins at {first['losses'][0]:.0f}: signals grow from layer to "
         f"layer, the first gradients are {times:.0f} times those of Paddle's default, ReLUs go to "
-        f"zero and stay there, and what is left is chance. Dead: {', '.join(dead) or 'none'}. Trains: "
-        f"{', '.join(fine) or 'none'}."
+        f"zero and stay there, and what is left is chance. Dead: {', '.join(dead) or 'none'}. "
+        f"Trains: {', '.join(fine) or 'none'}."
     )
 
 
