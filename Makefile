@@ -19,7 +19,7 @@ test: $(VENV)/.installed-test
 
 test-slow: $(VENV)/.installed-test
 	$(RUN)/pip install --quiet -e '.[cpu,test,browser,elastic,notebook,onnx,web]' $(foreach pin,$(PINS),'$(pin)')
-	$(RUN)/python -m pytest -m slow $(ARGS)
+	$(RUN)/python -m pytest -m slow --durations 20 $(ARGS)
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)

@@ -1,8 +1,11 @@
 """Is there a Paddle, and which device is there to run on."""
 
+import contextlib
+import functools
 import importlib
 import os
 import re
+from collections.abc import Callable
 from importlib import metadata
 
 from paddle_mnist import signals
@@ -82,3 +85,31 @@ def select_device(name: str = "auto") -> str:
         raise DeviceError(f"device is {name!r}, but Paddle sees {gpus} GPUs; use --device cpu")
     paddle.device.set_device(name)
     return paddle.device.get_device()
+
+
+def autocast(level: str = "off") -> Callable[[], contextlib.AbstractContextManager]:
+    """A function that gives a context, in which the chosen device computes in lower precision.
+
+    level: "off": float32; "O1": bfloat16 where Paddle holds that to be safe and worth it, the
+    products of convolutions and linear layers; "O2": everywhere, but for the few operators that
+    have no bfloat16.
+
+    Weights, their gradients and the optimizer's state are float32 with each, and are cast when they
+    are used: checkpoints are the same, and `paddle.amp.decorate` is not needed. bfloat16, which has
+    the range of float32, needs no loss scaling, whose state would be one more thing to be saved;
+    float16 is not offered.
+    Raises DeviceError where there is no bfloat16: on a CPU Paddle would go on in float32, unsaid.
+    """
+    import paddle
+
+    if level == "off":
+        return contextlib.nullcontext
+    device = paddle.device.get_device()
+    if not device.startswith("gpu") or not paddle.amp.is_bfloat16_supported():
+        raise DeviceError(
+            f"amp is {level}, but the device, {device}, has no bfloat16; expected a GPU that has "
+            "(NVIDIA's from Ampere on), or --amp off"
+        )
+    # By default O2 goes back to float32 wherever one input has it, as weights have here.
+    told = {"level": level, "dtype": "bfloat16", "use_promote": level == "O1"}
+    return functools.partial(paddle.amp.auto_cast, **told)

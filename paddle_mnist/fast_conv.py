@@ -15,19 +15,13 @@ gradients. What makes it quick:
 - Memory is used again: what the system hands out anew for each batch costs a tenth of a step.
 """
 
-import functools
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import paddle
 from numpy.lib.stride_tricks import as_strided
 from paddle import nn
 from paddle.autograd import PyLayer
-from threadpoolctl import ThreadpoolController
 
-CHUNK = 25  # images at most
+from paddle_mnist.chunks import map_chunks, scratch
 
 
 def features(
@@ -40,14 +34,17 @@ def features(
     A NaN passes through; of several largest, the first gets a pool's gradient, as in Paddle.
     """
     parameters = (conv1.weight, conv1.bias, conv2.weight, conv2.bias)
-    return _Features.apply(images, *parameters, threads, paddle.is_grad_enabled())
+    keep = paddle.is_grad_enabled() and not all(one.stop_gradient for one in parameters)
+    return _Features.apply(images, *parameters, threads, keep)
 
 
 class _Features(PyLayer):
     @staticmethod
     def forward(ctx, images, weight1, bias1, weight2, bias2, threads, keep):
         pixels = images.numpy().reshape(-1, 28, 28, 1)
-        weight1, bias1, weight2, bias2 = (t.numpy() for t in (weight1, bias1, weight2, bias2))
+        parameters = (weight1, bias1, weight2, bias2)
+        frozen = [parameter.stop_gradient for parameter in parameters]
+        weight1, bias1, weight2, bias2 = (parameter.numpy() for parameter in parameters)
         matrix1, matrix2 = _matrix(weight1), _matrix(weight2)
         kept = _taken(len(pixels))
 
@@ -57,10 +54,10 @@ class _Features(PyLayer):
             _fill(cells2, _convolve(cells1, matrix1, bias1, winners1))
             outputs[:] = _convolve(cells2, matrix2, bias2, winners2)
 
-        _map_chunks(run, len(pixels), threads)
+        map_chunks(run, len(pixels), threads)
         found = kept[-1][: len(pixels)].transpose(0, 3, 1, 2).reshape(len(pixels), 980)
         if keep:
-            ctx.kept, ctx.weight2, ctx.threads = kept, weight2, threads
+            ctx.kept, ctx.weight2, ctx.threads, ctx.frozen = kept, weight2, threads, frozen
         else:
             _give_back(kept)
         return paddle.to_tensor(found)
@@ -74,7 +71,7 @@ class _Features(PyLayer):
         def run(chunk: slice) -> tuple[np.ndarray, ...]:
             cells1, winners1, cells2, winners2, outputs = (array[chunk] for array in kept)
             pooled2 = gradients[chunk] * (outputs > 0)
-            spread2 = _scratch("spread2", cells2.shape)
+            spread2 = scratch("spread2", cells2.shape)
             _inside(spread2)[:] = outer2 = _unpool(pooled2, winners2)
             inner = _product(_windows(spread2), turned).reshape(outer2.shape)
             pooled1 = _pixels(inner * (_inside(cells2) > 0))
@@ -84,37 +81,17 @@ class _Features(PyLayer):
                 *(_weight_gradient(cells2, outer2), _bias_gradient(pooled2)),
             )
 
-        parts = zip(*_map_chunks(run, len(gradients), ctx.threads))
+        parts = zip(*map_chunks(run, len(gradients), ctx.threads))
         _give_back(kept)
         with np.errstate(all="ignore"):
-            return None, *(paddle.to_tensor(np.add.reduce(part)) for part in parts)
+            sums = [np.add.reduce(part) for part in parts]
+        # Paddle wants None for what takes no gradient.
+        return None, *(
+            None if frozen else paddle.to_tensor(total) for total, frozen in zip(sums, ctx.frozen)
+        )
 
 
-# ------------------------------------------------------------------ threads and memory
-
-
-def _map_chunks(run: Callable[[slice], object], count: int, threads: int) -> list:
-    """Of an even number of nearly equal chunks, so that two threads have the same to do."""
-    pairs = -(-count // (2 * CHUNK))
-    bounds = [count * i // (2 * pairs) for i in range(2 * pairs + 1)]
-    chunks = [slice(a, b) for a, b in zip(bounds, bounds[1:]) if a < b]
-
-    def quietly(chunk: slice) -> object:
-        with np.errstate(all="ignore"):  # what is not finite is told by who looks at the loss
-            return run(chunk)
-
-    with _blas().limit(limits=1):  # its own threads would be in the way of ours
-        return list((_pool(threads).map if threads > 1 else map)(quietly, chunks))
-
-
-@functools.cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController().select(user_api="blas")
-
-
-@functools.cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, "fast_conv")
+# ------------------------------------------------------------------ what is kept between passes
 
 
 _spare: list[tuple[np.ndarray, ...]] = []
@@ -136,21 +113,6 @@ def _taken(count: int) -> tuple[np.ndarray, ...]:
 def _give_back(kept: tuple[np.ndarray, ...]) -> None:
     if not _spare:
         _spare.append(kept)
-
-
-class _Scratch(threading.local):
-    """A thread's arrays for what lives within a chunk; zero at first."""
-
-    def __init__(self):
-        self.arrays: dict[str, np.ndarray] = {}
-
-    def __call__(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        if name not in self.arrays or len(self.arrays[name]) < shape[0]:
-            self.arrays[name] = np.zeros(shape, np.float32)
-        return self.arrays[name][: shape[0]]
-
-
-_scratch = _Scratch()
 
 
 # ------------------------------------------------------------------ cells, and products of them
@@ -182,14 +144,14 @@ def _windows(cells: np.ndarray) -> np.ndarray:
     count, height, width, size = cells.shape
     image, row, column, item = cells.strides
     shape = (count, height - 2, width - 2, 3, 3 * size)
-    windows = _scratch(f"windows of {size}", shape)
+    windows = scratch(f"windows of {size}", shape)
     windows[:] = as_strided(cells, shape, (image, row, column, row, item))
     return windows.reshape(-1, 9 * size)
 
 
 def _product(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     shape = (len(rows), matrix.shape[1])
-    return np.dot(rows, matrix, out=_scratch(f"product of {len(matrix)}", shape))
+    return np.dot(rows, matrix, out=scratch(f"product of {len(matrix)}", shape))
 
 
 def _matrix(weight: np.ndarray) -> np.ndarray:
@@ -234,7 +196,7 @@ def _convolve(
 def _unpool(gradients: np.ndarray, winners: np.ndarray) -> np.ndarray:
     """[B, H, W, O] -> [B, H, W, 4 O]: each gradient where the largest of four was."""
     count, height, width, outputs = gradients.shape
-    four = _scratch(f"unpooled of {height}", (count, height, width, 4 * outputs))
+    four = scratch(f"unpooled of {height}", (count, height, width, 4 * outputs))
     for number in range(4):
         place = four[..., number * outputs : (number + 1) * outputs]
         np.multiply(gradients, winners == number, out=place)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 from matplotlib import rc_context
@@ -256,22 +256,43 @@ def _difference(drawn: Sequence[tuple[list[int], list[float]]]) -> str:
 
 def lines(values: Mapping[str, Sequence[float]], xlabel: str, ylabel: str) -> Figure:
     """One line for each name, over the numbers from 1; logarithmic."""
-    figure, ((axes,),) = _new(3.6)
-    for (name, heights), colour in zip(values.items(), (*COLOURS, "black")):
-        axes.plot(range(1, len(heights) + 1), heights, color=colour, linewidth=1, label=name)
-    axes.set(xlabel=xlabel, ylabel=ylabel, yscale="log")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    return panels({(xlabel, ylabel): values})
+
+
+def panels(
+    values: Mapping[tuple[str, str], Mapping[str, Union[Sequence[float], Mapping[str, float]]]],
+) -> Figure:
+    """The same, one over the other, by the labels of their axes; shares from 0 to 1 are linear.
+
+    What has names instead of an order, a mapping, is drawn as points over them.
+    """
+    figure, grid = _new(3.2 * len(values) + 0.4, len(values))
+    for (axes,), ((xlabel, ylabel), drawn) in zip(grid, values.items()):
+        for (name, heights), colour in zip(drawn.items(), (*COLOURS, "black")):
+            named = isinstance(heights, Mapping)
+            at = list(heights) if named else range(1, len(heights) + 1)
+            heights = list(heights.values()) if named else heights
+            marker = "o" if named else None
+            axes.plot(at, heights, color=colour, linewidth=1, marker=marker, label=name)
+        scale = "linear" if ylabel.endswith("(share)") else "log"
+        axes.set(xlabel=xlabel, ylabel=ylabel, yscale=scale)
+        axes.grid(alpha=0.3)
+    grid[0, 0].legend(fontsize=8)
     return figure
 
 
 def reliability(bins: Mapping[str, Sequence[tuple[int, float, float]]]) -> Figure:
-    """Of each name (how many, mean confidence, share of right answers) by confidence."""
+    """Of each name (how many, mean confidence, share of right answers) by confidence.
+
+    The first name's points tell how many they are of: a few images say little.
+    """
     figure, ((axes,),) = _new(3.6)
     axes.plot([0, 1], [0, 1], color="black", linewidth=0.5)
     for (name, one), colour in zip(bins.items(), COLOURS):
         _, sure, right = zip(*one)
         axes.plot(sure, right, color=colour, marker="o", markersize=4, label=name)
+    for count, x, y in next(iter(bins.values())):
+        axes.annotate(f"{count:,}", (x, y), (3, -8), textcoords="offset points", fontsize=6)
     axes.set(xlabel="mean confidence (share)", ylabel="right answers (share)")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)

@@ -21,12 +21,13 @@ def cross_entropy(label_smoothing: float = 0.0) -> Callable:
     (Szegedy et al., "Rethinking the Inception Architecture", 2016, section 7).
     """
 
+    # reduction="mean" would look, on Paddle 2.6.2, at a value, which waits for the device.
     def loss(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
         if not label_smoothing:
-            return F.cross_entropy(logits, labels)
+            return F.cross_entropy(logits, labels, reduction="none").mean()
         # F.cross_entropy(label_smoothing=...) fails on whole-number labels (Paddle 3.3.1, CPU).
         shares = F.label_smooth(F.one_hot(labels.flatten(), CLASSES), epsilon=label_smoothing)
-        return F.cross_entropy(logits, shares, soft_label=True)
+        return F.cross_entropy(logits, shares, soft_label=True, reduction="none").mean()
 
     return loss
 

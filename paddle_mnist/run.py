@@ -20,7 +20,7 @@ from paddle_mnist.checkpoint.store import PARAMS, Checkpoint
 from paddle_mnist.config import TrainConfig
 from paddle_mnist.data import Data, open_data
 from paddle_mnist.data.dataset import MnistDataset
-from paddle_mnist.device import own_device, select_device
+from paddle_mnist.device import autocast, own_device, select_device
 from paddle_mnist.distributed import World, join, spawn
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.evaluator import EpochEvaluator, Evaluation, evaluate
@@ -94,6 +94,7 @@ def train_and_evaluate(config: TrainConfig, fresh: bool = False) -> Result:
             return _train_in_processes(config, fresh, nprocs)
         world = join(config.hang_timeout, config.device)
         device = select_device(own_device(config.device) if world.size > 1 else config.device)
+        autocast(config.amp)  # raises, before anything is read
         with signals.interruptible():
             started = time.perf_counter()
             data = _images(config)  # fetched and cached by whoever is first, under a lock
@@ -287,6 +288,7 @@ def _train(
         state=state,
         log_every=config.log_every,
         reseed=functools.partial(reseed, config.seed),
+        autocast=autocast(config.amp),
         exchange=make_exchange(parts.model, world, config.grad_shards),
     )
     with contextlib.closing(profile):

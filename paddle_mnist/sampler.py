@@ -49,8 +49,13 @@ class BatchSampler:
         step: only every so many-th of them.
         """
         order = self.order(epoch)
-        for first in range(start * self.batch_size, len(order), step * self.batch_size):
-            yield order[first : first + self.batch_size]
+        return (order[span] for span in self.spans(start, step))
+
+    def spans(self, start: int = 0, step: int = 1) -> Iterator[slice]:
+        """Where in an epoch's order these batches lie."""
+        length = self.length + self.replayed
+        for first in range(start * self.batch_size, length, step * self.batch_size):
+            yield slice(first, min(first + self.batch_size, length))
 
 
 @dataclass(frozen=True)

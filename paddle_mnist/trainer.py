@@ -1,5 +1,6 @@
 """`Trainer`: the training loop."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -41,6 +42,8 @@ class Trainer:
     reseed: called with the number of steps done, and that of the shard, before each forward pass;
         with a function that seeds Paddle's generators, what is drawn in a step (dropout) does not
         depend on earlier steps.
+    autocast: gives the context of the model's forward pass (`paddle_mnist.device.autocast`); the
+        loss is taken outside it, of float32.
     exchange: adds up the gradients of a batch's shards, of several processes
         (`paddle_mnist.exchange`); by default batches are whole.
     """
@@ -61,6 +64,7 @@ class Trainer:
         state: Optional[TrainState] = None,
         log_every: int = 100,
         reseed: Callable[[int, int], None] = lambda step, shard: None,
+        autocast: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
         exchange: Union[NoExchange, Exchange, None] = None,
     ):
         names = [parameter.name for parameter in model.parameters()]
@@ -87,6 +91,7 @@ class Trainer:
         self.going_on = state is not None
         self.log_every = log_every
         self.reseed = reseed
+        self.autocast = autocast
         self.exchange = exchange or NoExchange()
         self.progress: Optional[Progress] = None
 
@@ -160,8 +165,9 @@ class Trainer:
         for shard in shards_of(data):
             self.reseed(self.state.step, shard.number)
             with self.profile.part("forward"):
-                logits = self.model(shard.images)
-                loss = self.loss_fn(logits, shard.labels)
+                with self.autocast():
+                    logits = self.model(shard.images)
+                loss = self.loss_fn(logits.astype("float32"), shard.labels)
             with self.profile.part("backward"):
                 (loss * shard.weight).backward()
                 self.exchange.add(shard, loss, logits)

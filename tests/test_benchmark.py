@@ -1,12 +1,14 @@
 """The benchmark's machinery, on small data; its figures are for people, not for tests."""
 
 import json
+import os
 import re
 
 import numpy as np
 import pytest
 import tutorial
 from make import as_lists, tiny_splits
+from measure.operators import REST
 
 from paddle_mnist import MNIST, MnistDataset
 
@@ -60,6 +62,34 @@ def test_infer_benchmark_compares_engines_that_agree(tool):
     for engine in report["engines"].values():
         assert 0 < engine["p50_ms"] <= engine["p99_ms"] and engine["images_per_second"] > 0
         assert engine["difference"] < 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("what", "first"),
+    [
+        ("train", "| Paddle's layers, the bare loop, 1 thread | "),
+        ("time-to-accuracy", "| the tutorial's loop, its five epochs | "),
+        ("ladder", "| the tutorial's loop | "),
+        ("clocks", "| `tools/train.py --help` | "),
+        ("memory", "| the tutorial's loop | "),
+        ("evaluate", "| the tutorial's: image by image from lists, batches of 100 | "),
+        ("operators", "| matrix products: convolution, gradient of the second block's input | "),
+        ("signal", "| median of 100 | "),
+    ],
+)
+def test_rehearsal_of_each_table(tool, tmp_path, what, first):
+    page = tmp_path / "page.md"
+    page.write_text(f"<!-- benchmark {what} -->\nstale\n<!-- end -->\n")
+    told = (what, "--quick", "--docs", tmp_path, "--json")
+    report = json.loads(tool("benchmark", *told, timeout=900).stdout)
+    assert f"\n{first}" in page.read_text() and "stale" not in page.read_text()
+    assert report["machine"]["cores"] == str(os.cpu_count())
+    if what == "operators":
+        assert sum(report["shares"].values()) - report["shares"].get(REST, 0) >= 0.95
+    if what == "evaluate":
+        assert report["accuracy"]["theirs"] == pytest.approx(report["accuracy"]["ours"], abs=1e-6)
 
 
 def test_tutorials_loop_is_the_recipe(tool, tiny, tmp_path):

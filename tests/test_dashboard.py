@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+# One worker, so that the runs are trained once.
+pytestmark = pytest.mark.xdist_group("browser")
 SMALL = ["--recipe", "default", "--epochs", "2", "--batch_size", "32", "--log_every", "5"]
 SMALL += ["--watch", "5", "--visualdl", "all"]
 
@@ -155,7 +157,6 @@ def shown(runs):
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("browser")
 @pytest.mark.parametrize("name", PAGES)
 def test_page_shows_its_content_and_no_error(browser, shown, screenshots, name):
     texts, drawn = PAGES[name]

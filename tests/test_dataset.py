@@ -6,8 +6,10 @@ import pytest
 from make import SIZES, tiny_splits
 
 from paddle_mnist import BatchLoader, MnistDataset, load_data
-from paddle_mnist.data.dataset import epoch_batches
+from paddle_mnist.augment import Affine
+from paddle_mnist.data.dataset import Replay, epoch_batches, shards_of
 from paddle_mnist.errors import ConfigError, DataError
+from paddle_mnist.sampler import Cut
 
 
 @pytest.mark.parametrize("mode", SIZES)
@@ -76,6 +78,30 @@ def test_any_loader_gives_an_epoch_from_a_position(tiny, kind):
     assert all(isinstance(tensor, paddle.Tensor) for batch in whole for tensor in batch)
     (rest,) = epoch_batches(loader, epoch=0, start=2)
     assert np.array_equal(rest[0].numpy(), whole[2][0].numpy())
+
+
+@pytest.mark.parametrize("told", [{}, {"replay": 0.1}, {"cut": Cut(4, 1, 2)}, {"limit": 40}])
+def test_resident_images_give_the_same_batches(tiny, told):
+    told = dict(told)
+    dataset = MnistDataset("train", str(tiny), told.pop("limit", None))
+    if "replay" in told:
+        told["replay"] = Replay(MnistDataset("valid", str(tiny)), told["replay"])
+    copied, resident = (
+        BatchLoader(
+            dataset, 32, seed=1, shuffle=True, augment=Affine({"shift": 2}, 1), **told, **where
+        )
+        for where in ({}, {"resident": True})
+    )
+    for ours, theirs in zip(copied.epoch(1), resident.epoch(1)):
+        for one, other in zip(shards_of(ours), shards_of(theirs)):
+            assert (one.number, one.samples, one.whole) == (
+                other.number,
+                other.samples,
+                other.whole,
+            )
+            for left, right in ((one.images, other.images), (one.labels, other.labels)):
+                assert (left.dtype, left.shape) == (right.dtype, right.shape)
+                assert np.array_equal(left.numpy(), right.numpy())
 
 
 def test_what_is_no_loader_is_named():

@@ -84,6 +84,22 @@ def test_any_number_of_threads_gives_the_same_bits(real_images):
                 assert np.array_equal(one, other)
 
 
+@pytest.mark.parametrize("frozen", [["conv1"], ["conv2"], ["conv1", "conv2"]])
+def test_frozen_layers_stay_and_the_others_learn(real_images, frozen):
+    labels = paddle.zeros([20, 1], "int64")
+    found = []
+    for threads in (0, 2):
+        model = net(threads)
+        for name in frozen:
+            for parameter in getattr(model, name).parameters():
+                parameter.stop_gradient = True
+        F.cross_entropy(model(paddle.to_tensor(real_images[:20])), labels).backward()
+        found.append([parameter.grad for parameter in model.parameters()])
+    for own, fast in zip(*found):
+        assert (own is None) == (fast is None)
+        assert own is None or np.allclose(own.numpy(), fast.numpy(), atol=1e-6)
+
+
 def test_nan_passes_through_and_stays_in_its_image(real_images):
     images = real_images[:60].copy()
     images[31, 0, 14, 14] = np.nan

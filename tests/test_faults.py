@@ -42,6 +42,8 @@ from paddle_mnist.randomness import reseed
 from paddle_mnist.state import TrainState
 from paddle_mnist.writers import ManyWriters
 
+SLOW = pytest.mark.slow
+
 # Two epochs of three steps; saved after step 4, inside the second epoch, and at the end.
 EPOCHS, STEPS = 2, 6
 CONFIG = TrainConfig(epochs=EPOCHS, optimizer="adam", learning_rate=0.01, lr_schedule="cosine")
@@ -199,7 +201,7 @@ class Unbroken:
             yield number, f"{fault} {number}, {point.call} of {point.path}"
 
 
-@pytest.fixture(scope="module", params=["nothing", "damage"])
+@pytest.fixture(scope="module", params=["nothing", pytest.param("damage", marks=SLOW)])
 def unbroken(request, tmp_path_factory) -> Unbroken:
     """nothing: the first save makes its folders, the second deletes what the first one saved.
 

@@ -23,6 +23,7 @@ LAYERS = [
         "data",
         "sampler",
         "exchange",
+        "chunks",
         "fast_conv",
         "optim",
         "diagnosis",

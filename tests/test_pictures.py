@@ -33,6 +33,7 @@ def read(predictor, pictures):
     return [int(a.argmax()) if one.shapes == 1 else None for one, a in zip(found, answers)]
 
 
+@pytest.mark.slow
 def test_drawn_digits_are_read_whatever_they_look_like(predictor):
     """200: place, thickness, colours, size, noise, light from a side, blur, turn."""
     digits = [digit for _ in range(20) for digit in range(10)]

@@ -17,6 +17,8 @@ from PIL import Image
 from paddle_mnist import figures
 from paddle_mnist.report import read_history
 
+# One worker, so that the runs are trained once.
+pytestmark = pytest.mark.xdist_group("report")
 FIGURES = (
     "curves learning_rate confusion_matrix per_class kernels feature_maps mistakes health".split()
 )
@@ -141,6 +143,7 @@ def test_profile_that_cannot_be_written_costs_no_training(tool, tiny, tmp_path):
     assert "epoch 4/4 step 40/40 lr" not in done.stdout and "eval accuracy" in done.stdout
 
 
+@pytest.mark.slow
 def test_signal_while_drawing_costs_no_result(tool, tiny, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-u", ROOT / "tools/train.py", *PLAIN, "--data", tiny, "--output", "run"],
@@ -175,6 +178,7 @@ def test_plot_draws_the_same_again(run, tool, tmp_path):
         assert np.abs(one - other).mean() < 0.05, name
 
 
+@pytest.mark.slow
 def test_plot_of_a_resumed_run_over_the_unbroken_one(tool, tiny, tmp_path):
     small = ["--recipe", "default", "--batch_size", "32", "--visualdl", "false", "--data", tiny]
     small += ["--figures", "false", "--log_every", "5"]

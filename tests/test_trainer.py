@@ -1,5 +1,6 @@
 """The loop: the tutorial's own cells, what is called when, and what stops it."""
 
+import contextlib
 import logging
 import subprocess
 import sys
@@ -113,6 +114,42 @@ class Recorder:
 
     def close(self):
         pass
+
+
+def test_a_step_waits_for_no_value(tiny, tmp_path, monkeypatch):
+    """On a GPU each look at a tensor waits until the device has caught up."""
+    looks = []
+    for name in ("numpy", "item", "tolist", "__float__", "__int__", "__bool__"):
+        look = getattr(paddle.Tensor, name)
+        monkeypatch.setattr(
+            *(paddle.Tensor, name),
+            lambda *args, look=look, name=name: looks.append(name) or look(*args),
+        )
+    trainer, loader = make(tiny, tmp_path, writer=Recorder(), log_every=1000)
+    loader = BatchLoader(loader.dataset, 32, resident=True)
+    for batch in loader.epoch(0):
+        trainer.train_step(batch)
+    assert not looks
+    trainer.loss.item()
+    assert looks
+
+
+def test_each_forward_pass_and_nothing_else_is_in_its_context(tiny, tmp_path):
+    inside, seen = [], []
+
+    @contextlib.contextmanager
+    def context():
+        inside.append(True)
+        yield
+        inside.pop()
+
+    trainer, loader = make(tiny, tmp_path, writer=Recorder(), autocast=context)
+    trainer.model.register_forward_pre_hook(lambda *_: seen.append(len(inside)))
+    trainer.train(loader, 0, 1)
+    assert seen == [1, 1, 1]
+    trainer.model.parameters()[0].register_hook(lambda grad: seen.append(len(inside)))
+    trainer.train(loader, 1, 2)
+    assert seen[3:] == [1, 0] * 3
 
 
 def test_what_is_called_when(tiny, tmp_path, monkeypatch):

@@ -24,6 +24,9 @@ infer       latency of one image and images a second in batches of 256, with one
 signal      seconds from SIGTERM, sent at random moments of a training and its evaluations, to the
             committed checkpoint; in each round 100 of them
 all         all of these
+
+--quick is a rehearsal: one round, on the few digits in the box instead of MNIST. Its figures say
+nothing.
 """
 
 import contextlib
@@ -32,6 +35,7 @@ import os
 import platform
 import re
 import sys
+import tempfile
 from importlib import metadata
 from pathlib import Path
 
@@ -52,6 +56,7 @@ from measure import (
 )
 
 from paddle_mnist.cli import Parser, run_command, write_table
+from paddle_mnist.errors import ConfigError
 
 MEASURES = {
     "data": data,
@@ -75,24 +80,39 @@ def main(argv) -> None:
     parser.add_argument("what", choices=[*MEASURES, "all"])
     parser.add_argument("--data", default="auto", metavar="PATH", help="as for training [auto]")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="[3]")
+    parser.add_argument("--quick", action="store_true", help="a rehearsal, on little data")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
-    parser.add_argument("--docs", metavar="FOLDER", help="put the table into the pages there")
+    parser.add_argument(
+        "--docs", nargs="+", default=(), metavar="FOLDER", help="put the table into the pages there"
+    )
     args = parser.parse_args(argv)
-    for what in MEASURES if args.what == "all" else [args.what]:
-        measure_one(what, args)
+    if args.rounds < 1:
+        raise ConfigError(f"rounds is {args.rounds}; expected at least 1")
+    # What libraries print, those in C++ too, is no part of a table.
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    with out, tempfile.TemporaryDirectory() as folder:
+        if args.quick:
+            args.rounds, args.data = 1, data.digits_as_json(Path(folder))
+        elif Path(args.data).exists():
+            args.data = Path(args.data).absolute()  # for commands that run elsewhere
+        for what in MEASURES if args.what == "all" else [args.what]:
+            measure_one(what, args, out)
 
 
-def measure_one(what: str, args) -> None:
+def measure_one(what: str, args, out) -> None:
     measure = MEASURES[what]
-    report = measure.measured(args.data, max(1, args.rounds))
+    report = measure.measured(str(args.data), args.rounds)
     tables = {what: measure.table(report)}
     if what == "scale":
         report["foretold"] = scale.foretold(report)
         tables["foretold"] = scale.foretold_table(report["foretold"])
     report["machine"] = machine()
-    print(json.dumps(report) if args.json else "\n\n".join(tables.values()), flush=True)
-    if args.docs:
-        for path in sorted(Path(args.docs).glob("*.md")):
+    on = "Measured on: " + ", ".join(f"{name} {value}" for name, value in machine().items()) + "."
+    tables = {name: f"{text}\n\n{on}" for name, text in tables.items()}
+    print(json.dumps(report) if args.json else "\n\n".join(tables.values()), file=out, flush=True)
+    for folder in args.docs:
+        for path in sorted(Path(folder).glob("*.md")):
             for name, text in tables.items():
                 write_table(path, f"benchmark {name}", text)
 

@@ -120,6 +120,8 @@ class BatchLoader:
     augment: (images float32 [B, 1, 28, 28], epoch, indices int64 [B]) -> images.
     replay: what to mix in; its samples are numbered on after the dataset's.
     cut: into which shards; without one, batches are whole.
+    resident: all images lie on the device, float32, and batches are gathered there; without it,
+        each is copied when its turn comes.
     """
 
     def __init__(
@@ -131,6 +133,7 @@ class BatchLoader:
         augment: Callable = unchanged,
         replay: Optional[Replay] = None,
         cut: Optional[Cut] = None,
+        resident: bool = False,
     ):
         self.dataset = dataset
         self.cut = cut
@@ -138,6 +141,7 @@ class BatchLoader:
         self.replay = replay
         drawn = (replay.count(len(dataset)), len(replay.dataset)) if replay else (0, 0)
         self.sampler = BatchSampler(len(dataset), batch_size, seed, shuffle, *drawn)
+        self._resident = self._copied(np.arange(len(dataset) + drawn[1])) if resident else None
 
     def __len__(self) -> int:
         """Batches an epoch."""
@@ -153,22 +157,35 @@ class BatchLoader:
 
         Each is (images [B, 1, 28, 28], labels [B, 1]), or a list of `Shard`s where they are cut.
         """
-        for indices in self.sampler.batches(epoch, start, step):
-            if self.cut is None:
-                yield self._tensors(indices, epoch)
+        order = self.sampler.order(epoch)
+        # Sent once an epoch: a copy from the host waits for the device.
+        resident = paddle.to_tensor(order) if self._resident else None
+
+        def tensors(span: slice) -> tuple[paddle.Tensor, paddle.Tensor]:
+            if resident is None:
+                images, labels = self._copied(order[span])
             else:
+                images, labels = (paddle.gather(all_, resident[span]) for all_ in self._resident)
+            return self.augment(images, epoch, order[span]), labels
+
+        for span in self.sampler.spans(start, step):
+            if self.cut is None:
+                yield tensors(span)
+            else:
+                whole = span.stop - span.start
                 yield [
-                    Shard(
-                        *self._tensors(mine if len(mine) else indices[:1], epoch),
-                        *(number, len(mine), len(indices)),
-                    )
-                    for number, mine in self.cut(indices)
+                    Shard(*tensors(part), number, count, whole)
+                    for number, part, count in self._parts(span)
                 ]
 
-    def _tensors(self, indices: np.ndarray, epoch: int) -> tuple[paddle.Tensor, paddle.Tensor]:
-        images, labels = self._batch(indices)
-        images = self.augment(paddle.to_tensor(images), epoch, indices)
-        return images, paddle.to_tensor(labels)
+    def _parts(self, span: slice) -> Iterator[tuple[int, slice, int]]:
+        """Of a batch's parts those that are ours: number, where in the order, how many samples."""
+        for number, mine in self.cut(np.arange(span.start, span.stop)):
+            first = mine[0] if len(mine) else span.start
+            yield number, slice(first, first + max(1, len(mine))), len(mine)
+
+    def _copied(self, indices: np.ndarray) -> tuple[paddle.Tensor, paddle.Tensor]:
+        return tuple(paddle.to_tensor(values) for values in self._batch(indices))
 
     def _batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not self.replay:

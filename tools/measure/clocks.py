@@ -14,7 +14,7 @@ TOOLS = Path(__file__).parents[1]
 STEADY = 100  # steps
 # Times since the process was started, which is told on the command line.
 CHILD = f"""
-import sys, time
+import itertools, sys, time
 def lap(): print(time.time() - float(sys.argv[2]))
 from paddle_mnist.device import require_paddle
 require_paddle()
@@ -26,9 +26,10 @@ from paddle_mnist.data.dataset import epoch_batches
 lap()
 data = open_data(sys.argv[1])
 lap()
-parts = build(TrainConfig(), data, None)
+parts = build(TrainConfig(epochs=100), data, None)
 trainer = Trainer("unused", parts.model, parts.optimizer)
-batches = epoch_batches(parts.loader, 0)
+epochs = (epoch_batches(parts.loader, number) for number in itertools.count())
+batches = itertools.chain.from_iterable(epochs)
 trainer.train_step(next(batches)).item()
 lap()
 for number in range({STEADY}):

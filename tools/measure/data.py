@@ -1,5 +1,7 @@
 """Time until the images of an AI Studio JSON file are there, and peak memory."""
 
+import gzip
+import json
 import os
 import statistics
 import subprocess
@@ -71,6 +73,21 @@ def table(report: dict) -> str:
         ratio = report["seconds"]["stdlib"] / seconds
         rows.append(f"| {title} | {seconds:.3g} | {report['peak_mib'][name]:.0f} | {ratio:.1f}x |")
     return "\n".join(rows)
+
+
+def digits_as_json(folder: Path) -> Path:
+    """The digits in the box as a file of AI Studio's form, three pairs of lists."""
+    from paddle_mnist.data import open_data
+
+    splits = open_data("digits").splits.values()
+    lists = [
+        (split.pixels(slice(None)).reshape(len(split), -1).tolist(), split.labels.tolist())
+        for split in splits
+    ]
+    path = folder / "digits.json.gz"
+    with gzip.open(path, "wt") as file:
+        json.dump(lists, file)
+    return path
 
 
 def json_file(name: str) -> Path:

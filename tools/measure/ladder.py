@@ -1,5 +1,8 @@
 """From the tutorial's loop to ours, one change a row: seconds and accuracy of whole commands."""
 
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -15,7 +18,7 @@ STEPS = {
     "images in one array, cached; batches by one index": ("tutorial", *OWN, *BARE),
     "the fast convolution, one thread": ("tutorial", "--fast_conv", "on", *ONE, *BARE),
     "a thread on each core": ("tutorial", "--fast_conv", "on", *BARE),
-    "Momentum and one-cycle instead of Adam 0.01, batches of 64": ("default", *BARE),
+    "the recipe `default`: Momentum, one-cycle, weight decay, batches of 64": ("default", *BARE),
     "one epoch instead of five": ("default", "--epochs", "1", *BARE),
     "42,000 images instead of 50,000": ("fast",),
     "all that is looked at and drawn by default, besides": (
@@ -30,6 +33,8 @@ def measured(source: str, rounds: int) -> dict:
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         cache = {"PADDLE_MNIST_CACHE": str(Path(folder, "cache"))}
+        fill = "import sys; from paddle_mnist.data import open_data; open_data(sys.argv[1])"
+        subprocess.run([sys.executable, "-c", fill, path], env={**os.environ, **cache}, check=True)
         for number, (title, told) in enumerate(STEPS.items()):
             if told is None:
                 command = [str(TOOLS / "tutorial.py"), "--data", path]
@@ -37,9 +42,6 @@ def measured(source: str, rounds: int) -> dict:
                 output = ("--output", str(Path(folder, str(number))))
                 command = [str(TOOLS / "train.py"), "--recipe", *told, "--data", path, *output]
             seconds, accuracy = timed(command, cache)
-            if number == 1:  # which has filled the cache
-                command[-1] += "-again"
-                seconds, accuracy = timed(command, cache)
             found[title] = {"seconds": seconds, "eval_acc": accuracy}
     return {"rounds": 1, "rows": found}
 

@@ -89,8 +89,13 @@ def torch_loop(source: str, threads: int, channels_last: bool) -> Step:
 
 MKL = {"MKL_DEBUG_CPU_TYPE": "5"}  # has MKL use AVX2 on an AMD processor too
 KINDS: dict[str, tuple[str, Callable[[str], Step], dict[str, str]]] = {
-    "plain": ("Paddle's layers, the bare loop", paddle_loop, {}),
-    "plain, AVX2": ("the same with `MKL_DEBUG_CPU_TYPE=5`", paddle_loop, MKL),
+    "plain": ("Paddle's layers, the bare loop, 1 thread", paddle_loop, {}),
+    "plain all": (
+        f"the same, {CORES} threads",
+        paddle_loop,
+        {"OMP_NUM_THREADS": str(CORES), "MKL_NUM_THREADS": str(CORES)},
+    ),
+    "plain, AVX2": ("the same, 1 thread, with `MKL_DEBUG_CPU_TYPE=5`", paddle_loop, MKL),
     "fast 1": (
         "this package's convolution, 1 thread",
         lambda source: paddle_loop(source, 1),

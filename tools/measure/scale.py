@@ -129,7 +129,7 @@ def table(report: dict) -> str:
 # A GPU and its network, assumed, not measured: effective rate, time to start a step's kernels,
 # bandwidth and latency of a message between two. Order of magnitude of an A100 on InfiniBand.
 GPU = {"flops": 30e12, "start": 1e-3, "bytes_per_second": 2e10, "latency": 1e-5}
-# This net: parameters, and FLOPs of an image's step (forward 4.5 M, backward twice that).
+# This net: parameters, and FLOPs of an image's step (forward 4.7 M, backward twice that).
 NET = {"parameters": 20_350, "flops": 13.4e6}
 
 

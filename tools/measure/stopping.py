@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -30,7 +31,9 @@ def _stopped(source: str, rounds: int) -> dict:
     from paddle_mnist.errors import StoppedError
     from paddle_mnist.evaluator import EpochEvaluator
     from paddle_mnist.start import build
+    from paddle_mnist.writers import log_to_console
 
+    log_to_console(sys.stderr)
     data, draw, seconds = open_data(source), random.Random(1), []
     config = TrainConfig.from_mapping({**read_recipe("digits"), "data": source})
     with tempfile.TemporaryDirectory() as folder:

@@ -1,13 +1,13 @@
 """The tutorial's recipe in PyTorch eager, its images in memory: who we are compared with."""
 
 import argparse
-import os
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from measure.rivals import CORES
 from paddle_mnist.data import open_data
 
 
@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--data")
     parser.add_argument("--seed", type=int)
     args = parser.parse_args()
-    torch.set_num_threads(os.cpu_count())
+    torch.set_num_threads(CORES)
     torch.manual_seed(args.seed)
     images, labels = tensors(args.data, "train")
     block = [nn.ReLU(), nn.MaxPool2d(2)]
