@@ -144,6 +144,9 @@ class TrainConfig:
     label_smoothing: Annotated[Number, Field(ge=0, lt=1)] = _option(
         0.0, "training", "share of the label spread over all classes", binds=True
     )
+    dropout: Annotated[Number, Field(ge=0, lt=1)] = _option(
+        0.0, "training", "share of its 980 inputs that the last layer does without", binds=True
+    )
 
     augment: Amounts = _option(
         (), "training", "random affine, as rotate=10,shear=5,shift=2,scale=0.1", binds=True
@@ -196,6 +199,9 @@ class TrainConfig:
     )
     gpus: Optional[str] = _option(
         None, "device", "the GPUs of these processes, as 0,1; so many are started", binds=False
+    )
+    amp: Annotated[Literal["off", "O1", "O2"], BeforeValidator(_off)] = _option(
+        "off", "device", "bfloat16 on a GPU: O1 where it is safe, O2 nearly everywhere", binds=True
     )
     fast_conv: Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)] = _option(
         "auto", "device", "convolve by NumPy's matrix products; auto: on a CPU", binds=True

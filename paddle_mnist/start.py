@@ -48,6 +48,7 @@ def build(config: TrainConfig, data: Data, replay: Optional[Data], world: World 
     several = config.grad_shards or world.size > 1
     model = MNIST()
     model.fast_conv = fast_conv_threads(config)
+    model.dropout_rate = config.dropout
     drawn = amounts(config.augment)
     loader = BatchLoader(
         MnistDataset("train", data, config.train_limit),
@@ -57,6 +58,7 @@ def build(config: TrainConfig, data: Data, replay: Optional[Data], world: World 
         augment=Affine(drawn, config.seed) if drawn else unchanged,
         replay=replay and Replay(MnistDataset("train", replay), config.replay_fraction),
         cut=Cut(config.grad_shards or world.size, world.rank, world.size) if several else None,
+        resident=paddle.device.get_device() != "cpu",
     )
     for name in ("check_shape", "check_content"):
         for number in getattr(config, name):

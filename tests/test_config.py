@@ -33,6 +33,7 @@ BAD_VALUES = {
     ("momentum", 1): "less than 1",
     ("weight_decay", -0.1): "greater than or equal to 0",
     ("label_smoothing", 1): "less than 1",
+    ("dropout", 1): "less than 1",
     ("seed", -1): "greater than or equal to 0",
     ("seed", 2**32): "less than 4294967296",
     ("shuffle", "maybe"): "boolean",

@@ -97,3 +97,19 @@ def test_instances_have_the_same_generated_names():
     first, second = ([p.name for p in MNIST().parameters()] for _ in range(2))
     assert first == second
     assert first[:2] == ["conv2d_0.w_0", "conv2d_0.b_0"]
+
+
+def test_dropout_leaves_features_out_while_training_only(images):
+    model = MNIST()
+    model.eval()
+    without = model(images).numpy()
+    model.dropout_rate = 0.5
+    assert (model(images).numpy() == without).all()
+    model.train()
+    paddle.seed(1)
+    first = model(images).numpy()
+    assert (first != model(images).numpy()).any()  # each time others
+    paddle.seed(1)
+    assert (model(images).numpy() == first).all()
+    many = np.mean([model(images).numpy() for _ in range(400)], axis=0)
+    np.testing.assert_allclose(many, without, atol=0.25)  # what is left is scaled up

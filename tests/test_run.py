@@ -582,6 +582,13 @@ def test_device_that_is_not_there(train, device, said):
     assert said in train("--device", device, expect=5).stderr
 
 
+def test_lower_precision_is_refused_where_there_is_none(train):
+    assert (
+        "amp is O1, but the device, cpu, has no bfloat16"
+        in train("--device", "cpu", "--amp", "O1", expect=5).stderr
+    )
+
+
 BAD = {
     "missing file": (["--data", "nope.json.gz"], 3, "nope.json.gz: no such file or folder"),
     "bad file": (["--data", "bad.json.gz"], 3, "bad.json.gz: 'h' at byte 0"),

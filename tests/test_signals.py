@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT
 
 SMALL = ["--recipe", "default", "--epochs", "3", "--batch_size", "32", "--log_every", "4"]
-SMALL += ["--visualdl", "false", "--figures", "false", "--ema", "0.9"]
+SMALL += ["--visualdl", "false", "--figures", "false", "--ema", "0.9", "--dropout", "0.1"]
 RUN = "work/output/default"
 SENT = [(signal.SIGTERM, 1), (signal.SIGINT, 3)]
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
@@ -199,6 +199,7 @@ def test_signal_while_a_checkpoint_is_loaded(tmp_path, tiny, unbroken):
     assert end_of(tmp_path) == unbroken
 
 
+@pytest.mark.slow
 def test_signals_at_any_time_one_after_the_other(tmp_path, tiny, unbroken):
     """Until the run is done; each start gets further, or had not begun."""
     draw = random.Random(7)
