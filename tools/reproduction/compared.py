@@ -2,12 +2,21 @@
 
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Optional
 
+from paddle_mnist.data import Data
 from reproduction.trainings import Results, Training
 
 QUICK = {"epochs": 1, "train_limit": 640, "eval_limit": 300}
+MOST = 100  # seeds that are looked for
+
+Report = Mapping[str, Any]
+
+
+def scores(report: Report, split: str = "eval") -> dict[str, list[float]]:
+    """The accuracies of each row."""
+    return {name: one[f"{split}_acc"] for name, one in report.items()}
 
 
 @dataclass(frozen=True)
@@ -20,27 +29,29 @@ class Scale:
 
 @dataclass(frozen=True)
 class Row:
-    """One way to train, in words and as a recipe with options."""
+    """One way to train, in words and as a recipe with options.
+
+    quick: the options of a rehearsal.
+    """
 
     title: str
     recipe: str
-    told: Mapping[str, Any]
+    told: Mapping[str, Any] = field(default_factory=dict)
+    kind: type[Training] = Training
+    quick: Mapping[str, Any] = field(default_factory=lambda: QUICK)
 
-    def trainings(self, seeds: int, scale: Scale) -> list[Training]:
-        told = {**self.told, **QUICK} if scale.quick else self.told
-        count = scale.seeds or (2 if scale.quick else seeds)
-        return [
-            Training(self.recipe, seed, tuple(sorted(told.items()))) for seed in range(1, count + 1)
-        ]
+    def training(self, seed: int, scale: Scale) -> Training:
+        told = {**self.told, **self.quick} if scale.quick else self.told
+        return self.kind(self.recipe, seed, tuple(sorted(told.items())))
 
 
 @dataclass(frozen=True)
 class Compared:
     """A claim, the trainings that test it, and what they say of it.
 
-    rows: by the name that the JSON block gives them. seeds: how many, unless told otherwise.
+    rows: by the name that the JSON block gives them. seeds: how many a verdict takes.
     split: whose accuracy counts; "valid" where something is chosen by it.
-    verdict: from the accuracies of each row.
+    verdict, draw: from the report.
     """
 
     id: str
@@ -49,48 +60,73 @@ class Compared:
     how: str
     rows: Mapping[str, Row]
     seeds: int
-    verdict: Callable[[Mapping[str, list[float]]], str]
+    verdict: Callable[[Report], str]
     split: str = "eval"
+    draw: Optional[Callable[[Report, Data], Any]] = None
 
     def trainings(self, scale: Scale) -> list[Training]:
-        return [one for row in self.rows.values() for one in row.trainings(self.seeds, scale)]
+        count = scale.seeds or (2 if scale.quick else self.seeds)
+        return [
+            row.training(seed, scale) for row in self.rows.values() for seed in range(1, count + 1)
+        ]
 
-    def report(self, results: Results, scale: Scale) -> dict[str, Any]:
-        """Of each row the seeds that are done and what they came to."""
+    def results(
+        self, results: Results, data: Data, scale: Scale = Scale()
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Of each row what all trainings that there are came to, with their seeds."""
         found = {}
         for name, row in self.rows.items():
-            done = [(one, results.get(one)) for one in row.trainings(self.seeds, scale)]
-            done = [(one, result) for one, result in done if result]
-            if done:
-                found[name] = {
-                    "seeds": [one.seed for one, _ in done],
-                    f"{self.split}_acc": [result[f"{self.split}_acc"] for _, result in done],
-                    f"{self.split}_loss": [result[f"{self.split}_loss"] for _, result in done],
-                    "train_seconds": [result["train_seconds"] for _, result in done],
-                }
+            done = ((seed, results.get(row.training(seed, scale), data)) for seed in range(1, MOST))
+            found[name] = [{"seed": seed, **result} for seed, result in done if result]
         return found
 
-    def table(self, report: Mapping[str, Any]) -> str:
-        lines = [
-            f"| | {self.split} accuracy: mean | sd | least | most | loss | seeds | minutes each |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
+    def report(self, results: Results, data: Data, scale: Scale) -> dict[str, Any]:
+        kept = (f"{self.split}_acc", f"{self.split}_loss", "minutes")
+        report = {}
+        for name, done in self.results(results, data, scale).items():
+            if not done:
+                continue
+            images = self.rows[name].training(1, scale).images
+            report[name] = {"seeds": [result["seed"] for result in done], "images": images}
+            for key in kept:
+                if key in done[0]:
+                    report[name][key] = [result[key] for result in done]
+            curves = [result["train_losses"] for result in done if "train_losses" in result]
+            if curves and self.split == "eval":
+                report[name]["last_train_loss"] = [curve[-1] for curve in curves]
+            if curves and self.draw:
+                report[name]["train_losses"] = list(map(statistics.fmean, zip(*curves)))
+        return report
+
+    def table(self, report: Report) -> str:
+        # Where something is chosen, images are changed and labels smoothed: its training losses are
+        # no measure of a gap.
+        kept = (f"{self.split}_loss", *(("last_train_loss",) if self.split == "eval" else ()))
+        titles = [f"{self.split} accuracy: mean", "sd", "least", "most", f"{self.split} loss"]
+        titles += ["training loss at the end"][: len(kept) - 1]
+        titles += ["seeds", "images seen", "minutes"]
+        lines = [f"| | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
         for name, row in self.rows.items():
             if name not in report:
-                lines.append(f"| {row.title} | not measured yet | | | | | | |")
+                lines.append(f"| {row.title} | not measured yet |" + " |" * (len(titles) - 1))
                 continue
             one = report[name]
-            scores = one[f"{self.split}_acc"]
-            spread = f"{statistics.stdev(scores):.3%}" if len(scores) > 1 else ""
+            found = one[f"{self.split}_acc"]
+            spread = f"{statistics.stdev(found):.3%}" if len(found) > 1 else ""
+            losses = [f"{statistics.mean(one[key]):.4f}" if key in one else "" for key in kept]
             lines.append(
-                f"| {row.title} | {statistics.mean(scores):.3%} | {spread} | {min(scores):.2%} | "
-                f"{max(scores):.2%} | {statistics.mean(one[f'{self.split}_loss']):.4f} | "
-                f"{len(scores)} | {statistics.median(one['train_seconds']) / 60:.1f} |"
+                f"| {row.title} | {statistics.mean(found):.3%} | {spread} | {min(found):.2%} | "
+                f"{max(found):.2%} | {' | '.join(losses)} | "
+                f"{len(found)} | {one['images']:,} | {min(one['minutes']):.1f} |"
             )
         return "\n".join(lines)
 
-    def judged(self, report: Mapping[str, Any]) -> str:
-        missing = [row.title for name, row in self.rows.items() if name not in report]
-        if missing:
-            return "Not measured yet: " + ", ".join(missing) + "."
-        return self.verdict({name: one[f"{self.split}_acc"] for name, one in report.items()})
+    def measured(self, report: Report) -> bool:
+        """Whether all is there that the verdict takes."""
+        return all(len(report.get(name, {}).get("seeds", ())) >= self.seeds for name in self.rows)
+
+    def judged(self, report: Report) -> str:
+        if self.measured(report):
+            return self.verdict(report)
+        done = sum(min(self.seeds, len(one["seeds"])) for one in report.values())
+        return f"No verdict yet: {done} of {self.seeds * len(self.rows)} trainings are done."

@@ -5,26 +5,31 @@ import hashlib
 import json
 from pathlib import Path
 
-PRETRAINED = {"epochs": 20, "augment": "rotate=10,shift=2,scale=0.1,shear=5"}
+from reproduction.trainings import Training
+
+RECIPE = "best"
 
 
 def measured(data: str, output: Path, seed: int) -> dict:
-    """Train the recipe `default` with PRETRAINED; gives, and writes, the package's about.json."""
+    """Train RECIPE, or go on; gives, and writes, the package's about.json.
+
+    output: where trainings are. One that the table of RECIPE made with this seed is used again.
+    """
     from paddle_mnist import TrainConfig, pretrained, train_and_evaluate
     from paddle_mnist.config import read_recipe
     from paddle_mnist.files import write_atomically
 
-    told = {**PRETRAINED, "seed": seed}
-    more = {"data": data, "output": str(output), "visualdl": False, "figures": False}
-    config = TrainConfig.from_mapping({**read_recipe("default"), **told, **more})
+    folder = output / Training(RECIPE, seed).folder
+    more = {"seed": seed, "data": data, "output": str(folder), "visualdl": False, "figures": False}
+    config = TrainConfig.from_mapping({**read_recipe(RECIPE), **more})
     result = dataclasses.asdict(train_and_evaluate(config))
-    weights = (output / "mnist.pdparams").read_bytes()
+    weights = (folder / "mnist.pdparams").read_bytes()
     kept = ("dataset", "eval_acc", "eval_loss", "valid_acc", "valid_loss", "steps")
     about = {
         "sha256": hashlib.sha256(weights).hexdigest(),
         "command": "python tools/reproduce.py --only pretrained --data MNIST",
-        "recipe": "default",
-        "with": told,
+        "recipe": RECIPE,
+        "seed": seed,
         **{name: result[name] for name in kept},
         **{name: result[name] for name in ("paddle", "numpy", "package")},
     }

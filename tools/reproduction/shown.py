@@ -1,5 +1,7 @@
 """Claims that are shown once, without seeds: what was done, what came of it."""
 
+import hashlib
+import inspect
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -7,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from paddle_mnist import pretrained
+from paddle_mnist.data import Data
 from paddle_mnist.files import write_atomically
+from reproduction.behaviour import behaviour, same
 from reproduction.compared import Scale
-from reproduction.trainings import fingerprint
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,9 @@ class Shown:
     """A claim, and functions that test it, tell what came of it, and judge.
 
     measure: of the data's place, a folder to work in, and how much is trained.
+    draw: of the report and the data.
+    settings: what else decides the result, and may be written to JSON.
+    of_the_weights: whether the weights that come with the package are what is measured.
     """
 
     id: str
@@ -26,25 +33,42 @@ class Shown:
     measure: Callable[[str, Path, Scale], dict[str, Any]]
     tabulate: Callable[[Mapping[str, Any]], str]
     verdict: Callable[[Mapping[str, Any]], str]
-    draw: Optional[Callable[[Mapping[str, Any]], Any]] = None
+    draw: Optional[Callable[[Mapping[str, Any], Data], Any]] = None
+    settings: Any = None
+    of_the_weights: bool = False
 
-    def report(self, folder: Path) -> dict[str, Any]:
-        """What was measured with this code; nothing if it was not."""
+    def report(self, folder: Path, data: Data) -> dict[str, Any]:
+        """What was measured, if with these settings, images and weights, and this code.
+
+        It is the same code if `measure` has the same text, and trainings compute the same.
+        """
         path = folder / f"{self.id}.json"
         found = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        return found["report"] if found.get("code") == fingerprint() else {}
+        if found.get("settings") != self._settings(data):
+            return {}
+        return found["report"] if same(found["behaviour"], behaviour()) else {}
 
-    def run(self, data: str, folder: Path, output: Path, scale: Scale) -> None:
-        if not self.report(folder):
-            place = output / fingerprint() / self.id
+    def run(self, data: Data, folder: Path, output: Path, scale: Scale) -> None:
+        if not self.report(folder, data):
+            place = output / self.id
             shutil.rmtree(place, ignore_errors=True)  # of a measurement that was broken off
-            found = self.measure(data, place, scale)
-            text = json.dumps({"code": fingerprint(), "report": found}, indent=1)
-            folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(folder / f"{self.id}.json", f"{text}\n".encode())
+            self.write(folder, data, self.measure(data.location, place, scale))
+
+    def write(self, folder: Path, data: Data, report: Mapping[str, Any]) -> None:
+        found = {"settings": self._settings(data), "behaviour": behaviour(), "report": report}
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / f"{self.id}.json", (json.dumps(found, indent=1) + "\n").encode())
 
     def table(self, report: Mapping[str, Any]) -> str:
-        return self.tabulate(report) if report else "Not measured yet."
+        return self.tabulate(report) if self.measured(report) else "Not measured yet."
 
     def judged(self, report: Mapping[str, Any]) -> str:
-        return self.verdict(report) if report else "Not measured yet."
+        return self.verdict(report) if self.measured(report) else "Not measured yet."
+
+    def measured(self, report: Mapping[str, Any]) -> bool:
+        return bool(report)
+
+    def _settings(self, data: Data) -> str:
+        weights = pretrained.about()["sha256"] if self.of_the_weights else None
+        values = json.dumps([inspect.getsource(self.measure), self.settings, data.hash, weights])
+        return hashlib.sha256(values.encode()).hexdigest()[:16]

@@ -1,30 +1,35 @@
-"""Trainings, each a `tools/train.py` of its own, whose results outlive the code around them."""
+"""Trainings, each a command of its own, whose results outlive the code around them."""
 
-import ast
+import functools
 import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-import paddle_mnist
+from filelock import FileLock
+from measure.data import json_file
+
+from paddle_mnist.config import TrainConfig, read_recipe
+from paddle_mnist.data import Data
 from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.files import write_atomically
+from reproduction.behaviour import behaviour, same
 
-# The rooms of the package that decide what a training comes to.
-ROOMS = (
-    *("augment", "average", "data", "evaluator", "fast_conv", "model", "optim", "randomness"),
-    *("sampler", "start", "trainer"),
-)
-QUIET = ("--visualdl", "false", "--figures", "false", "--watch", "0", "--log_every", "1000")
+recipe = functools.cache(read_recipe)  # of each, every seed is asked for
+TRAIN_IMAGES = 50_000  # of the training split
+TOOLS = Path(__file__).parents[1]
+QUIET = ("--visualdl", "false", "--figures", "false", "--watch", "0", "--log_every", "250")
 FRUGAL = ("--keep_epochs", "false", "--keep_last", "1", "--keep_best", "false")
+KEPT = ("eval_acc", "eval_loss", "valid_acc", "valid_loss", "steps", "paddle", "numpy")
 
 
 @dataclass(frozen=True)
@@ -44,97 +49,165 @@ class Training:
         return re.sub(r"[^\w.=-]+", "_", self.name)
 
     @property
-    def arguments(self) -> list[str]:
-        told = (*self.told, ("seed", self.seed))
-        return ["--recipe", self.recipe, *(str(x) for k, v in told for x in (f"--{k}", v))]
+    def behaviour(self) -> list[float]:
+        """What the code that is there makes of its recipe and options."""
+        return behaviour(self.recipe, self.told)
+
+    @property
+    def images(self) -> int:
+        """How many images it is shown, the same one in each epoch anew."""
+        config = self._config()
+        return config.epochs * (config.train_limit or TRAIN_IMAGES)
+
+    def settings(self, data: Data) -> str:
+        """A digest of all that decides the result, but for the code: options and images."""
+        return _digest(self._config().binding(), data.hash)
+
+    def _config(self) -> TrainConfig:
+        told = {**recipe(self.recipe), **dict(self.told), "seed": self.seed}
+        return TrainConfig.from_mapping(told)
+
+    def identity(self, data: Data) -> dict[str, Any]:
+        """What its result is a result of."""
+        return {"settings": self.settings(data), "behaviour": self.behaviour}
+
+    def run(self, data: Data, output: Path, jobs: int) -> dict[str, Any]:
+        """Train, or go on; gives the result."""
+        folder, begun = output / self.folder, output / f"{self.folder}.json"
+        identity = self.identity(data)
+        before = json.loads(begun.read_text("utf-8")) if begun.exists() else identity
+        if before["settings"] != identity["settings"] or not same(
+            before["behaviour"], identity["behaviour"]
+        ):
+            shutil.rmtree(folder, ignore_errors=True)  # begun as something else
+        output.mkdir(parents=True, exist_ok=True)
+        write_atomically(begun, json.dumps(identity).encode())
+        command = [str(TOOLS / "train.py"), "--recipe", self.recipe, *QUIET, *FRUGAL]
+        command += [str(word) for key, value in self.told for word in (f"--{key}", value)]
+        command += ["--seed", str(self.seed), "--data", data.location, "--output", str(folder)]
+        run(command + (["--threads", "1"] if jobs > 1 else []), self.name)
+        result = json.loads((folder / "result.json").read_text("utf-8"))
+        lines = list(map(json.loads, (folder / "metrics.jsonl").read_text("utf-8").splitlines()))
+        losses = [line["value"] for line in lines if line["tag"] == "train/loss"]
+        return {
+            **{key: result[key] for key in KEPT},
+            "minutes": _minutes(lines, result["epochs"], result["train_seconds"]),
+            "train_losses": [round(loss, 5) for loss in losses],
+            "wrong": self._wrong(folder, data),
+        }
+
+    def _wrong(self, folder: Path, data: Data) -> list[list[int]]:
+        """[number of the image, digit it was taken for], of the eval split's mistakes."""
+        from paddle_mnist.score import score_checkpoint
+
+        limit = dict(self.told).get("eval_limit")
+        found = score_checkpoint("latest", str(folder), data.location, limit=limit).found
+        numbers = (found.labels != found.predictions).nonzero()[0]
+        return [[int(number), int(found.predictions[number])] for number in numbers]
+
+
+class Verbatim(Training):
+    """The tutorial's own loop, `tools/tutorial.py`; told: epochs. It knows the eval split only."""
+
+    @property
+    def behaviour(self) -> list[float]:
+        return []
+
+    @property
+    def images(self) -> int:
+        return dict(self.told).get("epochs", 5) * TRAIN_IMAGES
+
+    def settings(self, data: Data) -> str:
+        return _digest((TOOLS / "tutorial.py").read_text("utf-8"), self.told, self.seed, data.hash)
+
+    def run(self, data: Data, output: Path, jobs: int) -> dict[str, Any]:
+        command = [str(TOOLS / "tutorial.py"), "--data", str(json_file(data.location))]
+        command += ["--seed", str(self.seed)]
+        command += [str(word) for key, value in self.told for word in (f"--{key}", value)]
+        began = time.perf_counter()
+        said = run(command, self.name)
+        (accuracy,) = re.findall(r"^eval accuracy ([\d.]+)$", said, re.MULTILINE)
+        return {"eval_acc": float(accuracy), "minutes": (time.perf_counter() - began) / 60}
+
+
+def _digest(*values: Any) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def run(command: list[str], name: str) -> str:
+    """Run one of the tools; gives what it printed. Raises PaddleMnistError with what went wrong."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: os.nice(19),
+        check=False,
+    )
+    if done.returncode:
+        raise PaddleMnistError(f"{name}: ended with {done.returncode}:\n{done.stderr}")
+    return done.stdout
+
+
+def _minutes(lines: list[dict[str, Any]], epochs: int, seconds: float) -> float:
+    """At the speed of the fastest epoch: the machine has other work at times, or is halted."""
+    ends = [line["time"] for line in lines if line["tag"] == "valid/acc"]
+    each = [end - start for start, end in zip(ends, ends[1:])] or [seconds / epochs]
+    return epochs * min(each) / 60
 
 
 class Results:
-    """What trainings came to, by name, in a JSON file; only of the code that is there now."""
+    """What trainings came to, by name, in a JSON file, with what they were results of.
+
+    Several processes may put theirs into one file.
+    """
 
     def __init__(self, path: Path):
-        self.path, self._lock = path, threading.Lock()
-        self._found = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        self.path = path
+        self._found = self._read()
 
-    def get(self, training: Training) -> Optional[dict[str, Any]]:
-        found = self._found.get(training.name)
-        return found if found and found["code"] == fingerprint() else None
+    def _read(self) -> dict[str, Any]:
+        return json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
 
-    def put(self, training: Training, found: dict[str, Any]) -> None:
-        with self._lock:
-            self._found[training.name] = {"code": fingerprint(), **found}
+    def get(self, training: Training, data: Data) -> Optional[dict[str, Any]]:
+        """The result, if there is one of these settings, these images, and what the code computes.
+
+        It is the same code as long as it computes the same (`reproduction.behaviour`), and the same
+        training whatever its recipe is called.
+        """
+        settings = training.settings(data)
+        alike = [one for one in self._found.values() if one["settings"] == settings]
+        return next((one for one in alike if same(one["behaviour"], training.behaviour)), None)
+
+    def put(self, training: Training, data: Data, found: dict[str, Any]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{self.path}.lock"):
+            self._found = {**self._read(), training.name: {**training.identity(data), **found}}
             lines = (
                 f"{json.dumps(name)}: {json.dumps(one)}"
                 for name, one in sorted(self._found.items())
             )
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self.path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
-def fingerprint() -> str:
-    """Of the code that decides a training's result, whatever its comments and docstrings say."""
-    global _fingerprint
-    if not _fingerprint:
-        import numpy
-        import paddle
-
-        digest = hashlib.sha256(f"{paddle.__version__} {numpy.__version__}".encode())
-        package = Path(paddle_mnist.__file__).parent
-        for room in ROOMS:
-            files = [package / f"{room}.py", *sorted((package / room).glob("*.py"))]
-            for path in filter(Path.exists, files):
-                digest.update(ast.dump(_bare(ast.parse(path.read_text("utf-8")))).encode())
-        _fingerprint = digest.hexdigest()[:12]
-    return _fingerprint
-
-
-_fingerprint = ""
-
-
-def _bare(tree: ast.Module) -> ast.Module:
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        first = body[0] if isinstance(body, list) and body else None
-        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-            del body[0]
-    return tree
-
-
 def train_all(
-    trainings: Collection[Training], results: Results, data: str, output: Path, jobs: int
+    trainings: Collection[Training], results: Results, data: Data, output: Path, jobs: int
 ) -> None:
     """Train what has no result yet, so many at a time; what was broken off goes on."""
-    left = [one for one in dict.fromkeys(trainings) if not results.get(one)]
+    missing: dict[str, Training] = {}
+    for one in trainings:
+        if not results.get(one, data):
+            missing.setdefault(one.settings(data), one)
+    left = missing.values()
+    for one in left:
+        one.behaviour  # noqa: B018 - here, for Paddle's seed is the whole process's
+
+    def train(training: Training) -> str:
+        found = training.run(data, output, jobs)
+        results.put(training, data, found)
+        # Nothing is to be chosen by the eval split, so that nobody should see it too early.
+        split = "valid" if "valid_acc" in found else "eval"
+        return f"{training.name}: {split} {found[f'{split}_acc']:.4f}"
+
     with ThreadPoolExecutor(jobs) as pool:
-        for number, name in enumerate(
-            pool.map(lambda one: _train(one, results, data, output, jobs), left), 1
-        ):
-            print(f"{number} of {len(left)}: {name}", file=sys.stderr, flush=True)
-
-
-def _train(training: Training, results: Results, data: str, output: Path, jobs: int) -> str:
-    folder = output / fingerprint() / training.folder
-    script = Path(__file__).parents[1] / "train.py"
-    command = [sys.executable, str(script), *training.arguments, *QUIET, *FRUGAL]
-    command += ["--data", data, "--output", str(folder)]
-    command += ["--threads", "1"] if jobs > 1 else []
-    done = subprocess.run(
-        command, capture_output=True, text=True, preexec_fn=lambda: os.nice(19), check=False
-    )
-    if done.returncode:
-        raise PaddleMnistError(f"{training.name}: ended with {done.returncode}:\n{done.stderr}")
-    result = json.loads((folder / "result.json").read_text("utf-8"))
-    kept = ("eval_acc", "eval_loss", "valid_acc", "valid_loss", "steps", "train_seconds")
-    found = {key: result[key] for key in kept}
-    results.put(training, {**found, "wrong": _wrong(folder, data, training)})
-    return f"{training.name}: valid {found['valid_acc']:.4f}"
-
-
-def _wrong(folder: Path, data: str, training: Training) -> list[list[int]]:
-    """[number of the image, digit it was taken for], of the eval split's mistakes."""
-    from paddle_mnist.score import score_checkpoint
-
-    limit = dict(training.told).get("eval_limit")
-    found = score_checkpoint("latest", str(folder), data, limit=limit).found
-    numbers = (found.labels != found.predictions).nonzero()[0]
-    return [[int(number), int(found.predictions[number])] for number in numbers]
+        for number, said in enumerate(pool.map(train, left), 1):
+            print(f"{number} of {len(left)}: {said}", file=sys.stderr, flush=True)

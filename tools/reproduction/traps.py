@@ -1,11 +1,7 @@
-"""What the documents' ways of counting, sorting, resuming and sharing come to."""
+"""What the documents' ways of counting, of sharing work and of stepping come to."""
 
-import hashlib
 import json
-import os
-import signal
-import subprocess
-import sys
+import multiprocessing
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,10 +9,10 @@ from typing import Any
 
 from reproduction.compared import QUICK, Scale
 from reproduction.shown import Shown
-from reproduction.trainings import QUIET
 
-TRAIN = Path(__file__).parents[1] / "train.py"
 SIZES = (100, 64, 96, 3000)
+FIRST, LAST, STEPS = 0.01, 0.001, 100  # rates of the tutorial's part three; steps of a trial
+SAVES = 300
 
 
 def averages(data: str, output: Path, scale: Scale) -> dict[str, Any]:
@@ -46,104 +42,23 @@ def averages_table(report: Mapping[str, Any]) -> str:
 
 def averages_verdict(report: Mapping[str, Any]) -> str:
     off = max(abs(mean - report["counted"]) for mean in report["mean_of_means"].values())
+    judged = "Refuted in general" if off else "Confirmed for these"
     return (
-        f"Right only where the batches divide the {report['images']:,} images; here off by up to "
-        f"{off:.3%}."
-    )
-
-
-EPOCHS = 12
-
-
-def names(data: str, output: Path, scale: Scale) -> dict[str, Any]:
-    """Real checkpoints of twelve short epochs; the newest by name, and by what they say."""
-    from paddle_mnist.rundir import RunDirectory
-
-    told = ["--recipe", "digits", "--epochs", str(EPOCHS), "--train_limit", "320", *QUIET]
-    _train([*told, "--output", str(output)])
-    store = RunDirectory(output).checkpoints
-    by_name = sorted(path.name for path in store.folder.glob("*.pdparams"))[-1]
-    return {"by_name": by_name, "newest": f"{store.newest().name}.pdparams", "epochs": EPOCHS}
-
-
-def names_table(report: Mapping[str, Any]) -> str:
-    return "\n".join(
-        [
-            "| the newest of the checkpoints of epochs "
-            f"0 to {report['epochs'] - 1} | is taken to be |",
-            "|---|---|",
-            f"| by name, as in the document | `{report['by_name']}` |",
-            f"| by the step in the manifest | `{report['newest']}` |",
-        ]
-    )
-
-
-def names_verdict(report: Mapping[str, Any]) -> str:
-    wrong = report["by_name"] != report["newest"]
-    return "Names sorted as texts lose epochs." if wrong else "The names sort rightly."
-
-
-def resumed(data: str, output: Path, scale: Scale) -> dict[str, Any]:
-    """The recipe `tutorial-resume`, unbroken, and killed after its first epoch and resumed."""
-    told = ["--recipe", "tutorial-resume", "--data", data, *QUIET]
-    if scale.quick:
-        told += [word for key, value in QUICK.items() for word in (f"--{key}", str(value))]
-        told += ["--epochs", "2"]
-    unbroken, broken = output / "unbroken", output / "broken"
-    _train([*told, "--output", str(unbroken)])
-    with subprocess.Popen(
-        [sys.executable, str(TRAIN), *told, "--output", str(broken)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        while not list((broken / "checkpoints").glob("mnist_epoch0.json")):
-            time.sleep(0.01)
-            if process.poll() is not None:
-                break
-        process.send_signal(signal.SIGKILL)
-    _train([*told, "--output", str(broken)])
-    weights = [(folder / "mnist.pdparams").read_bytes() for folder in (unbroken, broken)]
-    losses = [_losses(folder) for folder in (unbroken, broken)]
-    return {
-        "sha256": [hashlib.sha256(one).hexdigest() for one in weights],
-        "losses_compared": len(losses[0]),
-        "losses_equal": losses[0] == losses[1],
-    }
-
-
-def _losses(folder: Path) -> list[tuple[int, float]]:
-    lines = map(json.loads, (folder / "metrics.jsonl").read_text("utf-8").splitlines())
-    return [(line["step"], line["value"]) for line in lines if line["tag"] == "train/loss"]
-
-
-def resumed_table(report: Mapping[str, Any]) -> str:
-    rows = ["| training | SHA-256 of the weights |", "|---|---|"]
-    for title, digest in zip(("unbroken", "killed and resumed"), report["sha256"]):
-        rows.append(f"| {title} | `{digest[:24]}...` |")
-    return "\n".join(rows)
-
-
-def resumed_verdict(report: Mapping[str, Any]) -> str:
-    first, second = report["sha256"]
-    same = first == second and report["losses_equal"]
-    return (
-        f"The same to the last bit, and so are the {report['losses_compared']} losses of the log: "
-        '"about the same" is too modest.'
-        if same
-        else "Not the same."
+        f"{judged}: right only where the batches divide the {report['images']:,} images; "
+        f"here off by up to {off:.3%}."
     )
 
 
 def everyone(data: str, output: Path, scale: Scale) -> dict[str, Any]:
-    """One epoch in two processes: each with all images, as the document's loop, and its share."""
+    """One epoch in one process; in two with all images each, as in the document; and shared."""
     from paddle_mnist.distributed import spawn
 
     output.mkdir(parents=True, exist_ok=True)
     found = {}
-    for way in ("everyone all", "each its share"):
+    for way, processes in (("one process", 1), ("everyone all", 2), ("each its share", 2)):
         path = output / f"{way}.json"
         limit = QUICK["train_limit"] if scale.quick else None
-        spawn(_epoch, (data, limit, way == "each its share", str(path)), 2)
+        spawn(_epoch, (data, limit, way != "everyone all", str(path)), processes)
         found[way] = json.loads(path.read_text("utf-8"))
     return found
 
@@ -159,12 +74,12 @@ def _epoch(data: str, limit: int, shared: bool, path: str) -> None:
     from paddle_mnist.start import build
 
     world = join()
-    config = TrainConfig(epochs=1, train_limit=limit)
+    config = TrainConfig(epochs=1, train_limit=limit, threads=1)
     parts = build(config, open_data(data), None, world)
     loader = parts.loader
     if not shared:  # in an order of its own, as the document's shuffle has it
         dataset = MnistDataset("train", data, limit)
-        loader = BatchLoader(dataset, config.batch_size, seed=1 + world.rank)
+        loader = BatchLoader(dataset, config.batch_size, seed=1 + world.rank, shuffle=True)
     exchange = make_exchange(parts.model, world, None)
     # DataParallel takes the mean of the processes' gradients, the exchange their sum.
     part = 1 if shared else 1 / world.size
@@ -189,7 +104,7 @@ def _epoch(data: str, limit: int, shared: bool, path: str) -> None:
 
 
 def everyone_table(report: Mapping[str, Any]) -> str:
-    rows = ["| one epoch in two processes | steps | samples | seconds | eval accuracy |"]
+    rows = ["| one epoch | steps | samples | seconds | eval accuracy |"]
     rows.append("|---|---|---|---|---|")
     for way, one in report.items():
         rows.append(
@@ -200,24 +115,116 @@ def everyone_table(report: Mapping[str, Any]) -> str:
 
 
 def everyone_verdict(report: Mapping[str, Any]) -> str:
-    every, share = report["everyone all"], report["each its share"]
+    one, every, share = report.values()
+    judged = "Refuted" if every["seconds"] >= one["seconds"] else "Confirmed"
     return (
-        f"Every process trains on everything: {every['samples'] / share['samples']:.1f} times the "
-        f"samples and {every['seconds'] / share['seconds']:.1f} times the seconds of an epoch, for "
-        "no fewer steps; a second process brings nothing but a larger batch."
+        f"{judged}: every process trains on everything, "
+        f"{every['samples'] / share['samples']:.1f} times the samples of a shared epoch. "
+        "Against one process an epoch takes "
+        f"{every['seconds'] / one['seconds']:.2f} of the seconds, with shares "
+        f"{share['seconds'] / one['seconds']:.2f}; what a second process brings is a batch twice "
+        "as large."
     )
 
 
-def _train(arguments: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, str(TRAIN), *arguments],
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        check=False,
+def unstepped(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+    """The rate at the end of some real steps, with Paddle's own schedule."""
+    import itertools
+
+    import paddle
+    from paddle.nn.functional import cross_entropy
+
+    from paddle_mnist import MNIST, BatchLoader, MnistDataset
+    from paddle_mnist.data.dataset import epoch_batches
+
+    found = {}
+    for way in ("never, as in the document", "after each batch"):
+        model, schedule = MNIST(), paddle.optimizer.lr.PolynomialDecay(FIRST, STEPS, LAST)
+        optimizer = paddle.optimizer.Momentum(schedule, parameters=model.parameters())
+        loader = BatchLoader(MnistDataset("train", data), 2, shuffle=False)
+        for images, labels in itertools.islice(epoch_batches(loader, 0), STEPS):
+            cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            optimizer.clear_grad()
+            if way == "after each batch":
+                schedule.step()
+        found[way] = optimizer.get_lr()
+    return found
+
+
+def unstepped_table(report: Mapping[str, Any]) -> str:
+    rows = [f"| `scheduler.step()` | rate after {STEPS} steps of {STEPS} |", "|---|---|"]
+    return "\n".join([*rows, *(f"| {way} | {rate:g} |" for way, rate in report.items())])
+
+
+def unstepped_verdict(report: Mapping[str, Any]) -> str:
+    never, each = report.values()
+    judged = "Refuted" if abs(never - FIRST) < 1e-9 else "Confirmed"
+    return f"{judged}: never stepped, the rate ends at {never:g}; stepped, at {each:g}."
+
+
+def race(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+    """Two processes save to one path, again and again; how often it cannot be read meanwhile."""
+    import paddle
+
+    output.mkdir(parents=True, exist_ok=True)
+    found = {}
+    for way, save, processes in (("everybody", _save, 2), ("one", _save_atomically, 1)):
+        path = output / f"{way}.pdparams"
+        context = multiprocessing.get_context("spawn")
+        count = SAVES // 10 if scale.quick else SAVES
+        saving = [context.Process(target=save, args=(str(path), count)) for _ in range(processes)]
+        for process in saving:
+            process.start()
+        looks = broken = 0
+        while any(process.is_alive() for process in saving):
+            if path.exists():
+                looks += 1
+                try:
+                    paddle.load(str(path))
+                except Exception:  # half a pickle raises nearly anything
+                    broken += 1
+        found[way] = {"saves": count * processes, "looks": looks, "broken": broken}
+    return found
+
+
+def _save(path: str, count: int) -> None:
+    import paddle
+
+    from paddle_mnist import MNIST
+
+    model = MNIST()
+    for _ in range(count):
+        paddle.save(model.state_dict(), path)
+
+
+def _save_atomically(path: str, count: int) -> None:
+    import paddle
+
+    from paddle_mnist import MNIST, Trainer
+
+    model = MNIST()
+    trainer = Trainer(path, model, paddle.optimizer.SGD(parameters=model.parameters()))
+    for _ in range(count):
+        trainer.save()
+
+
+def race_table(report: Mapping[str, Any]) -> str:
+    rows = ["| one path, saved to by | saves | looks at it | not readable |", "|---|---|---|---|"]
+    titles = {"everybody": "each of two processes, `paddle.save`", "one": "one of them, here"}
+    for way, one in report.items():
+        rows.append(f"| {titles[way]} | {one['saves']:,} | {one['looks']:,} | {one['broken']:,} |")
+    return "\n".join(rows)
+
+
+def race_verdict(report: Mapping[str, Any]) -> str:
+    theirs, ours = report["everybody"], report["one"]
+    judged = "Refuted" if theirs["broken"] else "Undecided"
+    return (
+        f"{judged}: {theirs['broken'] / theirs['looks']:.1%} of the looks found a file that cannot "
+        f"be read, a part or a mixture; here {ours['broken'] / ours['looks']:.1%}, for one "
+        "process writes, to another name first."
     )
-    if done.returncode:
-        raise subprocess.CalledProcessError(done.returncode, arguments, done.stdout, done.stderr)
 
 
 CLAIMS = (
@@ -229,32 +236,37 @@ CLAIMS = (
         averages,
         averages_table,
         averages_verdict,
-    ),
-    Shown(
-        "names",
-        "ModelArts: resume",
-        "the newest checkpoint is the last by name",
-        "twelve epochs of the embedded digits",
-        names,
-        names_table,
-        names_verdict,
-    ),
-    Shown(
-        "resumed",
-        "the tutorial, part three",
-        'a resumed training has "about the same" losses as an unbroken one',
-        "recipe `tutorial-resume`, killed by SIGKILL after its first epoch and started again",
-        resumed,
-        resumed_table,
-        resumed_verdict,
+        settings=SIZES,
+        of_the_weights=True,
     ),
     Shown(
         "everyone",
         "the tutorial, several GPUs",
         "several devices train faster with the document's loop, which reads all data in each",
-        "two processes on CPUs, batches of 64 in each (all) or of both together (share)",
+        "processes on CPUs, one thread each; batches of 64 in each (all) or together (share); the "
+        "gradients by this package's exchange, which gives what `DataParallel` gives",
         everyone,
         everyone_table,
         everyone_verdict,
+    ),
+    Shown(
+        "race",
+        "the tutorial, several GPUs",
+        "every process saves the net, to one and the same path",
+        "two processes that do nothing else, a third that reads",
+        race,
+        race_table,
+        race_verdict,
+        settings=SAVES,
+    ),
+    Shown(
+        "unstepped",
+        "the tutorial, part three",
+        f"`PolynomialDecay` from {FIRST} to {LAST}, without a call of `scheduler.step()`",
+        "real steps of Momentum with Paddle's own schedule",
+        unstepped,
+        unstepped_table,
+        unstepped_verdict,
+        settings=[FIRST, LAST, STEPS],
     ),
 )

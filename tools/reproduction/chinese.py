@@ -1,0 +1,204 @@
+"""The summary of `REPRODUCTION.md` in Chinese: what was claimed, and what came of it."""
+
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from reproduction.accuracy import FIRST_CLAIM
+
+Report = Mapping[str, Any]
+
+
+NAMES = {
+    "verbatim": "教程原来的循环",
+    "without": "不用",
+    "with": "使用",
+    "constant": "从不衰减",
+    "stepped": "逐批衰减",
+    "plain": "不用仿射变换",
+    "affine": "仿射变换",
+    "smaller affine": "较小的仿射变换",
+    "larger affine": "较大的仿射变换",
+    "less decay": "权重衰减 1e-4",
+    "more decay": "权重衰减 1e-3",
+    "higher rate": "学习率 0.2",
+    "batch 32": "批大小 32",
+    "label smoothing": "标签平滑 0.05",
+    "dropout": "随机失活 0.1",
+    "ema": "权重滑动平均",
+    "affine, 40 epochs": "仿射变换 40 轮",
+    "smaller affine, 40 epochs": "较小的仿射变换 40 轮",
+    "sgd": "SGD",
+    "momentum": "Momentum",
+    "adagrad": "Adagrad",
+    "adam": "Adam",
+    **{f"{n},000": f"{n},000 张" for n in (24, 30, 36, 42, 48)},
+    "cosine": "余弦学习率",
+    "shifts": "只平移",
+    "40 epochs": "40 轮",
+    "best": "最好的配方",
+    "U(-1, 1), the tutorial's": "教程的 U(-1, 1)",
+    "never, as in the document": "从不调用，学习率停在",
+    "after each batch": "每批调用，最后为",
+    "as they are": "原图",
+    "noise of 0.1": "噪声 0.1",
+    "noise of 0.3": "噪声 0.3",
+    "noise of 0.5": "噪声 0.5",
+    "inverted": "反色",
+    "`save` of its `Trainer`, the file": "教程 Trainer 的 save",
+    "`train(model)` of its part two, the caller's net": "教程的 train(model)",
+    "`Trainer.save` here, the file": "本项目的 Trainer.save",
+    **{f"shifted by {n} pixel{'s' * (n > 1)} in x and y": f"平移 {n} 像素" for n in (1, 2, 4)},
+    **{f"rotated by {n} degrees": f"旋转 {n} 度" for n in (10, 20, 40)},
+}
+
+
+def _named(name: str) -> str:
+    return NAMES.get(name, name)
+
+
+def _scores(report: Report, split: str = "eval") -> str:
+    """Mean, spread and seeds of each row."""
+    parts = []
+    for name, one in report.items():
+        found = one[f"{split}_acc"]
+        spread = f" ± {statistics.stdev(found):.2%}" if len(found) > 1 else ""
+        parts.append(f"{_named(name)} {statistics.mean(found):.2%}{spread}（{len(found)} 个种子）")
+    return "；".join(parts)
+
+
+def _initialization(report: Report) -> str:
+    dead = [_named(way) for way, one in report.items() if one["valid_acc"] < 0.2]
+    first = next(iter(report.values()))["losses"][0]
+    return (
+        f"首步损失为 {first:.0f}，信号逐层放大；失效的初始化（第二个 ReLU 归零，停在随机水平）："
+        + ("、".join(dead) or "无")
+    )
+
+
+def _ladder(report: Report) -> str:
+    best = max(report, key=lambda name: statistics.mean(report[name]["valid_acc"]))
+    mean = statistics.mean(report[best]["valid_acc"])
+    return f"逐项改动中验证集上最好的是 {_named(best)}：{mean:.2%}"
+
+
+def _fewest(report: Report) -> str:
+    means = {name: statistics.mean(one["valid_acc"]) for name, one in report.items()}
+    enough = next((name for name, mean in means.items() if mean >= FIRST_CLAIM), None)
+    judged = f"平均达到的最少为 {_named(enough)}" if enough else "都没有达到"
+    return f"{judged}：{_scores(report, 'valid')}"
+
+
+def _finalists(report: Report) -> str:
+    best = max(report, key=lambda name: statistics.mean(report[name]["valid_acc"]))
+    return f"验证集上平均最高的是 {_named(best)}：{_scores(report, 'valid')}"
+
+
+def _race(report: Report) -> str:
+    theirs, ours = report["everybody"], report["one"]
+    return (
+        f"两个进程同时保存到一个路径时，{theirs['broken'] / theirs['looks']:.1%} 的读取"
+        f"得到不完整的文件；本项目为 {ours['broken'] / ours['looks']:.1%}"
+    )
+
+
+def _averages(report: Report) -> str:
+    off = max(abs(mean - report["counted"]) for mean in report["mean_of_means"].values())
+    return f"批大小不能整除 {report['images']:,} 时，各批平均值的平均与逐个计数最多相差 {off:.3%}"
+
+
+def _pattern(report: Report) -> str:
+    return (
+        f"{report['steps']} 步的训练只设秒数时保存 {report['saved']} 次，而不是每步一次；"
+        f"只保留 1 个时任何时刻都至少有 {report['least']} 个完整的检查点；顺序按步数而不按文件时间"
+    )
+
+
+def _resumed(report: Report) -> str:
+    same = all(len(set(one["sha256"])) == 1 and one["losses_equal"] for one in report.values())
+    return "被杀死后续训与不中断的训练" + ("逐位相同（打乱顺序、轮次中途也是）" if same else "不同")
+
+
+def _everyone(report: Report) -> str:
+    one, every, share = report.values()
+    return (
+        f"每个进程都读全部数据：样本数是各取一份时的 {every['samples'] / share['samples']:.1f} 倍，"
+        f"步数相同；与单进程相比，一个轮次用时 {every['seconds'] / one['seconds']:.2f} 倍，"
+        f"各取一份时为 {share['seconds'] / one['seconds']:.2f} 倍"
+    )
+
+
+def _globals(report: Report) -> str:
+    return "；".join(
+        f"{_named(way)}：训练所得 {one['trained']:.1%}，留下的 {one['kept']:.1%}"
+        for way, one in report.items()
+    )
+
+
+def _calibration(report: Report) -> str:
+    before, after = report.values()
+    return (
+        f"期望校准误差为 {before['ece']:.2%}，"
+        f"用温度 {after['temperature']:.2f} 校正后为 {after['ece']:.2%}"
+    )
+
+
+def _robustness(report: Report) -> str:
+    return f"原图 {report['as they are']:.2%}；低于 90 % 的有：" + (
+        "、".join(f"{_named(name)} {share:.1%}" for name, share in report.items() if share < 0.9)
+        or "无"
+    )
+
+
+def _mistakes(report: Report) -> str:
+    images = report["images"]
+    return (
+        f"{report['seeds']} 个种子中多数都认错的图像有 {len(images)} 张，其中 "
+        f"{sum(one['arguable'] for one in images)} 张所有种子给出同一个别的答案，标签或可商榷"
+    )
+
+
+# Of each claim: its title, and what its report says.
+SAID = {
+    "claimed": ("教程称 Adam 0.01、5 轮可达 98.6 %", _scores),
+    "optimizers": ("教程建议尝试四种优化器，学习率均为 0.01", _scores),
+    "l2": ("教程用 L2 正则化 1e-5 防止过拟合", _scores),
+    "rate": ("教程称学习率从 0.01 衰减到 0.001，代码却从未衰减", _scores),
+    "ladder": ("这个网络能有多好：逐项改动", _ladder),
+    "best": ("这个网络能有多好：最好的配方", _scores),
+    "finalists": ("哪一个是最好的配方", _finalists),
+    "fewest": ("每张图像只看一次，多少张可达 98.6 %", _fewest),
+    "initialization": ("教程用 U(-1, 1) 初始化权重", _initialization),
+    "averages": ("教程把各批准确率的平均当作准确率", _averages),
+    "names": (
+        "ModelArts 示例按文件名排序取最新的检查点",
+        lambda report: f"按名字会取 {report['by_name']}，实际最新的是 {report['newest']}",
+    ),
+    "resumed": ("教程称恢复训练后损失“大致相同”", _resumed),
+    "pattern": ("检查点模式（MindSpore 的 CheckpointConfig）的三个陷阱", _pattern),
+    "everyone": ("教程的多卡循环", _everyone),
+    "race": ("教程的每个进程都写同一个文件", _race),
+    "unstepped": (
+        "教程从不调用 scheduler.step()",
+        lambda report: "；".join(f"{_named(way)}：{rate:g}" for way, rate in report.items()),
+    ),
+    "globals": ("教程的 save 保存全局变量，train(model) 另建新网络", _globals),
+    "partly": (
+        "Fluid：把参数加载到结构不同的网络",
+        lambda report: (
+            f"飞桨不报错，只加载一部分，准确率 {report['loaded']:.1%}；本项目拒绝并列出差异"
+        ),
+    ),
+    "calibration": ("网络的把握是否可信", _calibration),
+    "robustness": ("网络能承受怎样的图像", _robustness),
+    "mistakes": ("最好的网络错在哪里", _mistakes),
+}
+
+
+def summary(claims, reports: Mapping[str, Report]) -> str:
+    lines = ["| 项目 | 结论 |", "|---|---|"]
+    for one in claims:
+        title, said = SAID[one.id]
+        text = said(reports[one.id]) if one.measured(reports[one.id]) else "尚未测完"
+        lines.append(f"| [{title}](#{one.id}) | {text} |")
+    return "\n".join(lines) + "\n"
