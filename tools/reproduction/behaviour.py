@@ -15,13 +15,19 @@ import numpy as np
 from paddle_mnist.config import TrainConfig, read_recipe
 
 SHORT = {"epochs": 2, "train_limit": 640, "eval_limit": 200, "seed": 1, "threads": 1}
-# Another machine's rounding moves these losses by about 1e-6; what is computed otherwise, more.
-TOLERANCE = 1e-4
+# Another machine's rounding moves the first losses by about 1e-7, and grows from step to step: at
+# the highest rate of `ladder` by a factor of ten in eight steps, to 1e-3 in forty.
+TOLERANCE, GROWN = 1e-4, 5e-3
 
 
 def same(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether two behaviours are one."""
-    return len(one) == len(other) and np.allclose(one, other, rtol=TOLERANCE, atol=0)
+    """Whether two behaviours are one: all but equal in their first half, and alike to the end."""
+    if len(one) != len(other):
+        return False
+    half = len(one) // 2
+    return np.allclose(one[:half], other[:half], rtol=TOLERANCE, atol=0) and np.allclose(
+        one[half:], other[half:], rtol=GROWN, atol=0
+    )
 
 
 @functools.cache
