@@ -34,6 +34,7 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from reproduction import (
@@ -53,6 +54,7 @@ from reproduction.page import page
 from reproduction.trainings import Results, train_all
 
 from paddle_mnist.cli import Parser, run_command, write_table
+from paddle_mnist.config import unknown_name
 from paddle_mnist.data import Data
 from paddle_mnist.device import require_paddle
 from paddle_mnist.errors import ConfigError, DataError
@@ -70,12 +72,14 @@ CLAIMS = (
 INTO_DOCS = ("forgetting", "collapse", "pretrained")
 
 
-def write_page(args, data: Data) -> None:
-    """Train what has no result yet, and write `REPRODUCTION.md` from all that there are."""
+def write_page(args, data: Data, chosen: Sequence) -> None:
+    """Train what has no result yet, and write `REPRODUCTION.md` from all that there are.
+
+    chosen: the claims that are looked at, and told; the page tells what is known of all.
+    """
     scale = Scale(args.seeds, args.quick)
     folder = Path(args.output, "quick") if args.quick else Path(args.results)
     results = Results(folder / "trainings.json")
-    chosen = [one for one in CLAIMS if args.only in (None, one.id)]
     output = Path(args.output).absolute()
     compared = [one for one in chosen if isinstance(one, Compared)]
     trainings = [training for one in compared for training in one.trainings(scale)]
@@ -99,7 +103,8 @@ def tell(args, chosen, results: Results, folder: Path, data: Data, scale: Scale)
         for one in CLAIMS
     }
     for one in chosen:
-        print(json.dumps({one.id: reports[one.id]}) if args.json else one.table(reports[one.id]))
+        report = reports[one.id]
+        print(json.dumps({one.id: one.figures(report)}) if args.json else one.table(report))
     where = folder / "REPRODUCTION.md" if args.quick else Path(args.page)
     pictures = (folder if args.quick else folder.parent) / "figures"
     drawn = {}
@@ -127,9 +132,7 @@ def machine() -> str:
 
 def main(argv) -> None:
     parser = Parser(prog="tools/reproduce.py", description=__doc__)
-    parser.add_argument(
-        "--only", choices=[*INTO_DOCS, *(one.id for one in CLAIMS)], metavar="ID", help="[all]"
-    )
+    parser.add_argument("--only", default="", metavar="ID,ID", help="[all of the page]")
     parser.add_argument("--data", default="auto", metavar="PATH", help="MNIST [auto]")
     parser.add_argument("--output", default="work/output/reproduce", metavar="FOLDER")
     parser.add_argument("--seeds", type=int, default=0, metavar="N", help="[each table's own]")
@@ -146,6 +149,7 @@ def main(argv) -> None:
         "--docs", metavar="FOLDER", help="put tables and figures into the pages there"
     )
     args = parser.parse_args(argv)
+    args.only = _ids(args.only)
     if not 0 <= args.seeds < MOST or args.jobs < 1:
         raise ConfigError(
             f"seeds is {args.seeds}, jobs is {args.jobs}; expected 0 to {MOST - 1}, and at least 1"
@@ -156,15 +160,25 @@ def main(argv) -> None:
     data = open_data(args.data)
     if data.name == "digits" and not args.quick:
         raise DataError(f"data is {data.source}; expected MNIST; name it with --data")
-    if args.only == "pretrained" and (args.quick or data.name != "mnist"):
+    if "pretrained" in args.only and (args.quick or data.name != "mnist"):
         raise DataError(
             f"data is {data.source}{', quick' * args.quick}; the package's weights are of all of "
             "MNIST: name it with --data, without --quick"
         )
-    if args.only in INTO_DOCS:
-        measure(args, args.only, data.location)
-    else:
-        write_page(args, data)
+    for name in INTO_DOCS:
+        if name in args.only:
+            measure(args, name, data.location)
+    if chosen := [one for one in CLAIMS if one.id in args.only]:
+        write_page(args, data, chosen)
+
+
+def _ids(text: str) -> list[str]:
+    claims = [one.id for one in CLAIMS]
+    names = [name.strip() for name in text.split(",") if name.strip()] or claims
+    for name in names:
+        if name not in (*INTO_DOCS, *claims):
+            raise ConfigError(unknown_name("--only", name, [*INTO_DOCS, *claims]))
+    return names
 
 
 def measure(args, claim: str, data: str) -> None:

@@ -154,7 +154,7 @@ def _mistakes(report: Report) -> str:
     images = report["images"]
     return (
         f"{report['seeds']} 个种子中多数都认错的图像有 {len(images)} 张，其中 "
-        f"{sum(one['arguable'] for one in images)} 张所有种子给出同一个别的答案，标签或可商榷"
+        f"{sum(one['agreed'] for one in images)} 张所有种子给出同一个别的答案，标签或可商榷"
     )
 
 

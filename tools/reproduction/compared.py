@@ -98,6 +98,10 @@ class Compared:
                 report[name]["train_losses"] = list(map(statistics.fmean, zip(*curves)))
         return report
 
+    def figures(self, report: Report) -> dict[str, Any]:
+        """What the page's JSON block holds: the rows, or a single row's figures alone."""
+        return dict(report if len(self.rows) > 1 else report.get(*self.rows, {}))
+
     def table(self, report: Report) -> str:
         # Where something is chosen, images are changed and labels smoothed: its training losses are
         # no measure of a gap.

@@ -35,6 +35,6 @@ def page(
         )
         if one.id in drawn:
             parts.append(f"![{one.claim}]({drawn[one.id]})\n")
-    lines = ",\n".join(f'"{name}": {json.dumps(report)}' for name, report in reports.items())
+    lines = ",\n".join(f'"{one.id}": {json.dumps(one.figures(reports[one.id]))}' for one in claims)
     parts.append(f"## Every figure\n\n```json\n{{\n{lines}\n}}\n```\n")
     return "\n".join(parts)

@@ -59,6 +59,10 @@ class Shown:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / f"{self.id}.json", (json.dumps(found, indent=1) + "\n").encode())
 
+    def figures(self, report: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the page's JSON block holds."""
+        return report
+
     def table(self, report: Mapping[str, Any]) -> str:
         return self.tabulate(report) if self.measured(report) else "Not measured yet."
 
