@@ -36,6 +36,7 @@ NAMES = {
     "cosine": "余弦学习率",
     "shifts": "只平移",
     "40 epochs": "40 轮",
+    "together": "一并使用：较小的仿射变换、批大小 32、权重滑动平均、40 轮",
     "best": "最好的配方",
     "U(-1, 1), the tutorial's": "教程的 U(-1, 1)",
     "never, as in the document": "从不调用，学习率停在",
@@ -154,7 +155,8 @@ def _mistakes(report: Report) -> str:
     images = report["images"]
     return (
         f"{report['seeds']} 个种子中多数都认错的图像有 {len(images)} 张，其中 "
-        f"{sum(one['agreed'] for one in images)} 张所有种子给出同一个别的答案，标签或可商榷"
+        f"{sum(one['agreed'] for one in images)} 张所有种子给出同一个别的答案；目测 "
+        f"{sum(one['arguable'] for one in images)} 张的标签可商榷"
     )
 
 
