@@ -155,7 +155,7 @@ def test_ten_digits_drawn_with_the_mouse_are_read(tmp_path, screenshots):
                 page.mouse.move(*places[0])
                 page.mouse.down()
                 for place in places[1:]:
-                    page.mouse.move(*place, steps=4)
+                    page.mouse.move(*place)
                 page.mouse.up()
             words = page.get_by_label("Answer")
             api.expect(words).to_have_value(re.compile(f"^{digit}, probability"), timeout=60_000)
