@@ -11,7 +11,7 @@ from make import tiny_splits
 from reproduction import accuracy, trainings
 from reproduction.behaviour import behaviour, same
 from reproduction.compared import Scale
-from reproduction.failures import mistakes
+from reproduction.mistakes import mistakes
 from reproduction.shown import Shown
 from reproduction.trainings import Results, Training
 

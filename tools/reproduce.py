@@ -39,13 +39,16 @@ from pathlib import Path
 
 from reproduction import (
     accuracy,
+    calibration,
     checkpoints,
     collapse,
-    failures,
     forgetting,
     initialization,
     ladder,
+    mistakes,
     pretrained,
+    processes,
+    robustness,
     traps,
     weights,
 )
@@ -66,8 +69,11 @@ CLAIMS = (
     *initialization.CLAIMS,
     *checkpoints.CLAIMS,
     *traps.CLAIMS,
+    *processes.CLAIMS,
     *weights.CLAIMS,
-    *failures.CLAIMS,
+    *mistakes.CLAIMS,
+    *calibration.CLAIMS,
+    *robustness.CLAIMS,
 )
 INTO_DOCS = ("forgetting", "collapse", "pretrained")
 
