@@ -1,6 +1,7 @@
 """How good exactly this net can get, by how much, and what it takes."""
 
 import statistics
+from collections.abc import Iterable
 
 from reproduction.accuracy import FIRST_CLAIM, difference, told_apart
 from reproduction.compared import Compared, Report, Row, scores
@@ -35,22 +36,23 @@ def _ladder(report: Report) -> str:
 def _finalists(report: Report) -> str:
     means = _means(report)
     winner = max(means, key=means.get)
-    return f"The highest mean on the valid split, and so the recipe `best`: {winner}."
+    alike = _not_told(report, winner, [name for name in means if name != winner])
+    return f"The highest mean on the valid split, and so the recipe `best`: {winner}{alike}."
 
 
 def _fewest(report: Report) -> str:
-    found = scores(report, "valid")
     enough = [name for name, mean in _means(report).items() if mean >= FIRST_CLAIM]
     if not enough:
         return f"None has a mean of {FIRST_CLAIM:.1%}."
-    names = list(found)
-    fewer = [
-        name
-        for name in names[: names.index(enough[0])]
-        if not told_apart(*difference(found[name], found[enough[0]])[1:])
-    ]
-    also = f"; {', '.join(fewer)} are not told from it by these seeds" if fewer else ""
-    return f"The fewest whose mean is at least {FIRST_CLAIM:.1%}: {enough[0]}{also}."
+    names = list(report)
+    alike = _not_told(report, enough[0], names[: names.index(enough[0])])
+    return f"The fewest whose mean is at least {FIRST_CLAIM:.1%}: {enough[0]}{alike}."
+
+
+def _not_told(report: Report, one: str, others: Iterable[str]) -> str:
+    found = scores(report, "valid")
+    alike = [name for name in others if not told_apart(*difference(found[name], found[one])[1:])]
+    return f"; by these seeds it is not told from {' and from '.join(alike)}" if alike else ""
 
 
 def _step(title: str, **told) -> Row:
