@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -140,7 +139,6 @@ def run(command: list[str], name: str) -> str:
         [sys.executable, *command],
         capture_output=True,
         text=True,
-        preexec_fn=lambda: os.nice(19),
         check=False,
     )
     if done.returncode:
