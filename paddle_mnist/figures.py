@@ -254,26 +254,21 @@ def _difference(drawn: Sequence[tuple[list[int], list[float]]]) -> str:
     return f"largest difference: {max(abs(first[s] - second[s]) for s in common):.3g}"
 
 
-def lines(values: Mapping[str, Sequence[float]], xlabel: str, ylabel: str) -> Figure:
-    """One line for each name, over the numbers from 1; logarithmic."""
-    return panels({(xlabel, ylabel): values})
-
-
 def panels(
-    values: Mapping[tuple[str, str], Mapping[str, Union[Sequence[float], Mapping[str, float]]]],
+    values: Mapping[tuple[str, str], Mapping[str, Union[Sequence[float], Mapping[Any, float]]]],
 ) -> Figure:
-    """The same, one over the other, by the labels of their axes; shares from 0 to 1 are linear.
+    """A line for each name, over the numbers from 1 or, of a mapping, over its keys; logarithmic.
 
-    What has names instead of an order, a mapping, is drawn as points over them.
+    One panel over the other, by the labels of their axes; shares from 0 to 1 are linear. Over keys
+    that are names there are points.
     """
     figure, grid = _new(3.2 * len(values) + 0.4, len(values))
     for (axes,), ((xlabel, ylabel), drawn) in zip(grid, values.items()):
         for (name, heights), colour in zip(drawn.items(), (*COLOURS, "black")):
-            named = isinstance(heights, Mapping)
-            at = list(heights) if named else range(1, len(heights) + 1)
-            heights = list(heights.values()) if named else heights
-            marker = "o" if named else None
-            axes.plot(at, heights, color=colour, linewidth=1, marker=marker, label=name)
+            if not isinstance(heights, Mapping):
+                heights = dict(enumerate(heights, 1))
+            marker = "o" if isinstance(next(iter(heights)), str) else None
+            axes.plot(*zip(*heights.items()), color=colour, linewidth=1, marker=marker, label=name)
         scale = "linear" if ylabel.endswith("(share)") else "log"
         axes.set(xlabel=xlabel, ylabel=ylabel, yscale=scale)
         axes.grid(alpha=0.3)

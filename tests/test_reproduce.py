@@ -139,7 +139,7 @@ def test_images_that_most_trainings_read_wrongly(tiny):
     wrong = [[[3, other], [5, other]], [[3, other]], [[3, other], [9, other]]]
     found = mistakes(open_data(str(tiny)), [{"wrong": one} for one in wrong])
     told = {"image": 3, "label": int(labels[3]), "answers": {str(other): 3}}
-    told |= {"agreed": True, "arguable": False}
+    told |= {"agreed": True, "by_eye": "not looked at"}
     assert found == {"seeds": 3, "images": [told]}
     wrong[0][0][1] = (other + 1) % 10
     (one,) = mistakes(open_data(str(tiny)), [{"wrong": one} for one in wrong])["images"]

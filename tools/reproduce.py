@@ -21,6 +21,7 @@ ladder      what makes the net better, one change at a time
 finalists   which of these are the best recipe, and for how long
 best        the best recipe, over ten seeds
 fewest      how few images, each seen once, come to 98.6 %
+costs       what an image of each of these trainings costs in time
 forgetting  train on the digits 0 to 4, go on with 5 to 9, with and without old images replayed;
             accuracy on both halves of the eval split
 collapse    weights drawn from U(-1, 1), as in the tutorial's part three: the loss of the first 20
@@ -31,17 +32,17 @@ The last three go into the pages of docs/ and into the package.
 """
 
 import json
-import os
-import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from reproduction import (
     accuracy,
     calibration,
     checkpoints,
     collapse,
+    costs,
     forgetting,
     initialization,
     ladder,
@@ -53,19 +54,21 @@ from reproduction import (
     weights,
 )
 from reproduction.compared import MOST, Compared, Scale
-from reproduction.page import page
+from reproduction.page import figures_of, page
+from reproduction.shown import Shown
 from reproduction.trainings import Results, train_all
 
 from paddle_mnist.cli import Parser, run_command, write_table
 from paddle_mnist.config import unknown_name
 from paddle_mnist.data import Data
 from paddle_mnist.device import require_paddle
-from paddle_mnist.errors import ConfigError, DataError
+from paddle_mnist.errors import ConfigError, DataError, PaddleMnistError
 from paddle_mnist.files import write_atomically
 
 CLAIMS = (
     *accuracy.CLAIMS,
     *ladder.CLAIMS,
+    *costs.CLAIMS,
     *initialization.CLAIMS,
     *checkpoints.CLAIMS,
     *traps.CLAIMS,
@@ -74,6 +77,10 @@ CLAIMS = (
     *mistakes.CLAIMS,
     *calibration.CLAIMS,
     *robustness.CLAIMS,
+)
+ROOT = Path(__file__).parents[1]
+PAGE, FIGURES, RESULTS = (
+    ROOT / name for name in ("REPRODUCTION.md", "docs/figures", "docs/reproduction")
 )
 INTO_DOCS = ("forgetting", "collapse", "pretrained")
 
@@ -84,56 +91,79 @@ def write_page(args, data: Data, chosen: Sequence) -> None:
     chosen: the claims that are looked at, and told; the page tells what is known of all.
     """
     scale = Scale(args.seeds, args.quick)
-    folder = Path(args.output, "quick") if args.quick else Path(args.results)
-    results = Results(folder / "trainings.json")
     output = Path(args.output).absolute()
+    beside = output / ("quick" if args.quick else "anew") if args.quick or args.anew else None
+    folder, pictures = beside or RESULTS, beside or FIGURES
+    results = Results(folder / "trainings.json")
     compared = [one for one in chosen if isinstance(one, Compared)]
     trainings = [training for one in compared for training in one.trainings(scale)]
     try:
-        train_all(trainings, results, data, output, args.jobs)
+        train_all(trainings, results, data, beside or output, args.jobs)
         for one in chosen:
             if one not in compared:
                 one.run(data, folder, output, scale)
     finally:  # what is done is told, even if the rest fails
-        tell(args, chosen, results, folder, data, scale)
+        reports = found(results, data, scale)
+        tell(args, chosen, reports)
+        draw(chosen, reports, data, pictures)
+        text = whole(results, reports, pictures)
+        replace(folder / "REPRODUCTION.md" if beside else PAGE, text)
 
 
-def tell(args, chosen, results: Results, folder: Path, data: Data, scale: Scale) -> None:
-    """Print the tables of the chosen claims, and write the page."""
-    from paddle_mnist import figures
+def found(results: Results, data: Data, scale: Scale) -> dict[str, Any]:
+    """What is known of each claim."""
+    folder = results.path.parent
+    shown = [one for one in CLAIMS if isinstance(one, Shown)]
+    reports = {one.id: one.report(folder, data) for one in shown}
+    for one in CLAIMS:
+        if one not in shown:
+            reports[one.id] = one.report(results, data, scale, reports["costs"])
+    return reports
 
-    reports = {
-        one.id: one.report(results, data, scale)
-        if isinstance(one, Compared)
-        else one.report(folder, data)
-        for one in CLAIMS
-    }
+
+def tell(args, chosen: Sequence, reports: Mapping[str, Any]) -> None:
     for one in chosen:
         report = reports[one.id]
         print(json.dumps({one.id: one.figures(report)}) if args.json else one.table(report))
-    where = folder / "REPRODUCTION.md" if args.quick else Path(args.page)
-    pictures = (folder if args.quick else folder.parent) / "figures"
-    drawn = {}
-    for one in chosen:
-        if one.draw and one.measured(reports[one.id]):
-            drawn[f"reproduction-{one.id}"] = one.draw(reports[one.id], data)
-    figures.save(drawn, pictures, [f"{name}.png" for name in drawn])
-    there = {
-        one.id: os.path.relpath(pictures / f"reproduction-{one.id}.png", where.parent)
+
+
+def draw(chosen: Sequence, reports: Mapping[str, Any], data: Data, folder: Path) -> None:
+    from paddle_mnist import figures
+
+    drawn = {
+        f"reproduction-{one.id}": one.draw(reports[one.id], data)
+        for one in chosen
+        if one.draw and one.measured(reports[one.id])
+    }
+    figures.save(drawn, folder, [f"{name}.png" for name in drawn])
+
+
+def whole(results: Results, reports: Mapping[str, Any], pictures: Path) -> str:
+    """The page. pictures: where its figures are, beside or below it."""
+    base = pictures if pictures != FIGURES else PAGE.parent
+    drawn = {
+        one.id: (pictures / f"reproduction-{one.id}.png").relative_to(base).as_posix()
         for one in CLAIMS
         if one.draw and one.measured(reports[one.id])
     }
-    write_atomically(where, page(CLAIMS, reports, machine(), there).encode())
+    return page(CLAIMS, reports, ", ".join(results.versions()) or "nothing is trained yet", drawn)
 
 
-def machine() -> str:
-    import numpy
-    import paddle
-
-    return (
-        f"paddle {paddle.__version__}, numpy {numpy.__version__}, Python "
-        f"{platform.python_version()}, {os.cpu_count()} CPU cores"
-    )
+def replace(path: Path, text: str) -> None:
+    """Write the page, unless it would lose what the one that is there knows."""
+    if path.exists():
+        new = figures_of(text)
+        lost = [
+            name
+            for name, one in figures_of(path.read_text("utf-8")).items()
+            if one and not new[name]
+        ]
+        if lost:
+            raise PaddleMnistError(
+                f"{path}: left as it is, for this code has no result of {', '.join(lost)}; measure "
+                "these too, or with --anew beside it"
+            )
+    write_atomically(path, text.encode())
 
 
 def main(argv) -> None:
@@ -144,12 +174,13 @@ def main(argv) -> None:
     parser.add_argument("--seeds", type=int, default=0, metavar="N", help="[each table's own]")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="trainings at once [1]")
     parser.add_argument("--quick", action="store_true", help="little data, one epoch: a rehearsal")
-    parser.add_argument("--page", default="REPRODUCTION.md", metavar="FILE", help="[%(default)s]")
     parser.add_argument(
-        "--results", default="docs/reproduction", metavar="FOLDER", help="[%(default)s]"
+        "--anew",
+        action="store_true",
+        help="take no result that there is; all goes into OUTPUT/anew",
     )
     parser.add_argument("--epochs", type=int, default=3, metavar="N", help="of forgetting [3]")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the first three [1]")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the last three [1]")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser.add_argument(
         "--docs", metavar="FOLDER", help="put tables and figures into the pages there"

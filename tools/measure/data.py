@@ -9,8 +9,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from filelock import FileLock
+
+from paddle_mnist.data import Data
 from paddle_mnist.data.sources import find_source
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.files import write_atomically
 
 # Each runs in a process of its own, so that the peak of its memory is its own too. Imports come
 # before the clock starts.
@@ -76,17 +80,25 @@ def table(report: dict) -> str:
 
 
 def digits_as_json(folder: Path) -> Path:
-    """The digits in the box as a file of AI Studio's form, three pairs of lists."""
     from paddle_mnist.data import open_data
 
-    splits = open_data("digits").splits.values()
-    lists = [
-        (split.pixels(slice(None)).reshape(len(split), -1).tolist(), split.labels.tolist())
-        for split in splits
-    ]
-    path = folder / "digits.json.gz"
-    with gzip.open(path, "wt") as file:
-        json.dump(lists, file)
+    return as_json(open_data("digits"), folder)
+
+
+def as_json(data: Data, folder: Path) -> Path:
+    """A file of AI Studio's form, three pairs of lists: the one there is, or one made here."""
+    source = find_source(data.location)
+    if len(source.paths) == 1:
+        return source.paths[0].resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{data.name}-{data.hash[:16]}.json.gz"
+    with FileLock(f"{path}.lock"):
+        if not path.exists():
+            lists = [
+                (split.pixels(slice(None)).reshape(len(split), -1).tolist(), split.labels.tolist())
+                for split in data.splits.values()
+            ]
+            write_atomically(path, gzip.compress(json.dumps(lists).encode(), 1))
     return path
 
 

@@ -128,5 +128,6 @@ CLAIMS = (
         calibration_figure,
         settings=BINS,
         of_the_weights=True,
+        uses=(_tempered, _loss, _reliability, _binned, _error),
     ),
 )

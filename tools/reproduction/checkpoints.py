@@ -168,14 +168,14 @@ def pattern(data: str, output: Path, scale: Scale) -> dict[str, Any]:
 def pattern_table(report: Mapping[str, Any]) -> str:
     return "\n".join(
         [
-            "| trap | the pattern, by its own rules | here |",
+            "| trap | the pattern, by its own rules (not run) | here |",
             "|---|---|---|",
             "| save every hour, the steps left at their default of 1 | "
             f"{report['steps']} saves in {report['steps']} steps | "
             f"{report['saved']}: one an epoch |",
             "| keep 1, deleted before the next is written | none at times: a crash loses all | "
-            f"never fewer than {report['least']} in {report['looks']:,} looks at a training that "
-            "saves each step |",
+            f"never fewer than {report['least']} manifests, each written after all of its "
+            f"checkpoint, in {report['looks']:,} looks at a training that saves each step |",
             "| the newest by the files' times, one having been touched | "
             f"`{report['by_mtime']}` | `{report['newest']}` |",
         ]
@@ -218,6 +218,7 @@ CLAIMS = (
         resumed,
         resumed_table,
         resumed_verdict,
+        uses=(_killed, _losses),
     ),
     Shown(
         "pattern",

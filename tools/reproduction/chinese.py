@@ -1,10 +1,12 @@
 """The summary of `REPRODUCTION.md` in Chinese: what was claimed, and what came of it."""
 
+import re
 import statistics
 from collections.abc import Mapping
 from typing import Any
 
 from reproduction.accuracy import FIRST_CLAIM
+from reproduction.ladder import TARGET, not_told
 
 Report = Mapping[str, Any]
 
@@ -69,18 +71,21 @@ def _scores(report: Report, split: str = "eval") -> str:
 
 
 def _initialization(report: Report) -> str:
-    dead = [_named(way) for way, one in report.items() if one["valid_acc"] < 0.2]
-    first = next(iter(report.values()))["losses"][0]
+    dead = [_named(way) for way, one in report.items() if max(one["valid_acc"]) < 0.2]
+    first = next(iter(report.values()))
     return (
-        f"首步损失为 {first:.0f}，信号逐层放大；失效的初始化（第二个 ReLU 归零，停在随机水平）："
-        + ("、".join(dead) or "无")
+        f"教程的首步损失为 {first['losses'][0]:.0f}，300 步后第二个卷积的 20 个通道中有输出的："
+        f"{first['awake'][0]}；停在随机水平的初始化：" + ("、".join(dead) or "无")
     )
 
 
 def _ladder(report: Report) -> str:
-    best = max(report, key=lambda name: statistics.mean(report[name]["valid_acc"]))
-    mean = statistics.mean(report[best]["valid_acc"])
-    return f"逐项改动中验证集上最好的是 {_named(best)}：{mean:.2%}"
+    first = {name: one["valid_acc"][one["seeds"].index(1)] for name, one in report.items()}
+    best = max(first, key=first.get)
+    return (
+        f"种子 1 在验证集上：不用仿射变换 {first['plain']:.2%}，用 {first['affine']:.2%}；"
+        f"各项中最好的是 {_named(best)}：{first[best]:.2%}"
+    )
 
 
 def _fewest(report: Report) -> str:
@@ -92,7 +97,16 @@ def _fewest(report: Report) -> str:
 
 def _finalists(report: Report) -> str:
     best = max(report, key=lambda name: statistics.mean(report[name]["valid_acc"]))
-    return f"验证集上平均最高的是 {_named(best)}：{_scores(report, 'valid')}"
+    others = [name for name in report if name != best]
+    alike = not_told(report, best, others)
+    untold = f"（与 {'、'.join(map(_named, alike))} 的差别可能只是随机）" if alike else ""
+    return f"验证集上平均最高的是 {_named(best)}{untold}：{_scores(report, 'valid')}"
+
+
+def _best(report: Report) -> str:
+    (one,) = report.values()
+    met = "达到" if statistics.mean(one["eval_acc"]) >= TARGET else "未达到"
+    return f"{met}目标 {TARGET:.2%}：{_scores(report)}"
 
 
 def _race(report: Report) -> str:
@@ -111,7 +125,8 @@ def _averages(report: Report) -> str:
 def _pattern(report: Report) -> str:
     return (
         f"{report['steps']} 步的训练只设秒数时保存 {report['saved']} 次，而不是每步一次；"
-        f"只保留 1 个时任何时刻都至少有 {report['least']} 个完整的检查点；顺序按步数而不按文件时间"
+        f"只保留 1 个时任何时刻都至少有 {report['least']} 个检查点；文件时间最新的是 "
+        f"{report['by_mtime']}，本项目取 {report['newest']}"
     )
 
 
@@ -121,11 +136,12 @@ def _resumed(report: Report) -> str:
 
 
 def _everyone(report: Report) -> str:
-    one, every, share = report.values()
+    _, every, share = report.values()
+    alone, all_, shared = (statistics.median(way["seconds"]) for way in report.values())
     return (
         f"每个进程都读全部数据：样本数是各取一份时的 {every['samples'] / share['samples']:.1f} 倍，"
-        f"步数相同；与单进程相比，一个轮次用时 {every['seconds'] / one['seconds']:.2f} 倍，"
-        f"各取一份时为 {share['seconds'] / one['seconds']:.2f} 倍"
+        f"步数为 {every['steps']:,} 与 {share['steps']:,}；与单进程相比，一个轮次用时 "
+        f"{all_ / alone:.2f} 倍，各取一份时为 {shared / alone:.2f} 倍"
     )
 
 
@@ -134,6 +150,10 @@ def _globals(report: Report) -> str:
         f"{_named(way)}：训练所得 {one['trained']:.1%}，留下的 {one['kept']:.1%}"
         for way, one in report.items()
     )
+
+
+def _costs(report: Report) -> str:
+    return f"最慢的一项每张图像用时为最快的 {max(report.values()) / min(report.values()):.1f} 倍"
 
 
 def _calibration(report: Report) -> str:
@@ -156,7 +176,7 @@ def _mistakes(report: Report) -> str:
     return (
         f"{report['seeds']} 个种子中多数都认错的图像有 {len(images)} 张，其中 "
         f"{sum(one['agreed'] for one in images)} 张所有种子给出同一个别的答案；目测 "
-        f"{sum(one['arguable'] for one in images)} 张的标签可商榷"
+        f"{sum(one['by_eye'] == 'arguable' for one in images)} 张的标签可商榷"
     )
 
 
@@ -167,7 +187,7 @@ SAID = {
     "l2": ("教程用 L2 正则化 1e-5 防止过拟合", _scores),
     "rate": ("教程称学习率从 0.01 衰减到 0.001，代码却从未衰减", _scores),
     "ladder": ("这个网络能有多好：逐项改动", _ladder),
-    "best": ("这个网络能有多好：最好的配方", _scores),
+    "best": ("这个网络能有多好：最好的配方", _best),
     "finalists": ("哪一个是最好的配方", _finalists),
     "fewest": ("每张图像只看一次，多少张可达 98.6 %", _fewest),
     "initialization": ("教程用 U(-1, 1) 初始化权重", _initialization),
@@ -188,19 +208,29 @@ SAID = {
     "partly": (
         "Fluid：把参数加载到结构不同的网络",
         lambda report: (
-            f"飞桨不报错，只加载一部分，准确率 {report['loaded']:.1%}；本项目拒绝并列出差异"
+            f"飞桨不报错，只给出 {len(report['warnings'])} 个警告，准确率由 "
+            f"{report['trained']:.1%} 变为 {report['loaded']:.1%}；本项目"
+            + ("拒绝并列出差异" if "refused" in report else "也不报错")
         ),
     ),
+    "costs": ("各项改动的用时", _costs),
     "calibration": ("网络的把握是否可信", _calibration),
     "robustness": ("网络能承受怎样的图像", _robustness),
     "mistakes": ("最好的网络错在哪里", _mistakes),
 }
 
 
+# By the first word of a verdict.
+JUDGED = {"Confirmed": "**属实。** ", "Refuted": "**不属实。** ", "Undecided": "**未定。** "}
+
+
 def summary(claims, reports: Mapping[str, Report]) -> str:
     lines = ["| 项目 | 结论 |", "|---|---|"]
     for one in claims:
         title, said = SAID[one.id]
-        text = said(reports[one.id]) if one.measured(reports[one.id]) else "尚未测完"
+        text = "尚未测完"
+        if one.measured(reports[one.id]):
+            word = re.match(r"\w+", one.judged(reports[one.id]))[0]
+            text = JUDGED.get(word, "") + said(reports[one.id])
         lines.append(f"| [{title}](#{one.id}) | {text} |")
     return "\n".join(lines) + "\n"

@@ -9,6 +9,7 @@ from paddle_mnist.data import Data
 from reproduction.trainings import Results, Training
 
 QUICK = {"epochs": 1, "train_limit": 640, "eval_limit": 300}
+LENGTHS = {"epochs", "train_limit", "eval_limit"}  # what a step does not depend on
 MOST = 100  # seeds that are looked for
 
 Report = Mapping[str, Any]
@@ -40,6 +41,12 @@ class Row:
     kind: type[Training] = Training
     quick: Mapping[str, Any] = field(default_factory=lambda: QUICK)
 
+    @property
+    def step(self) -> str:
+        """What of it decides how long a step takes."""
+        told = (f"{name}={value}" for name, value in self.told.items() if name not in LENGTHS)
+        return " ".join([self.recipe, *told])
+
     def training(self, seed: int, scale: Scale) -> Training:
         told = {**self.told, **self.quick} if scale.quick else self.told
         return self.kind(self.recipe, seed, tuple(sorted(told.items())))
@@ -51,6 +58,7 @@ class Compared:
 
     rows: by the name that the JSON block gives them. seeds: how many a verdict takes.
     split: whose accuracy counts; "valid" where something is chosen by it.
+    also: other figures of the trainings that count, with their titles.
     verdict, draw: from the report.
     """
 
@@ -63,6 +71,7 @@ class Compared:
     verdict: Callable[[Report], str]
     split: str = "eval"
     draw: Optional[Callable[[Report, Data], Any]] = None
+    also: Mapping[str, str] = field(default_factory=dict)
 
     def trainings(self, scale: Scale) -> list[Training]:
         count = scale.seeds or (2 if scale.quick else self.seeds)
@@ -80,8 +89,11 @@ class Compared:
             found[name] = [{"seed": seed, **result} for seed, result in done if result]
         return found
 
-    def report(self, results: Results, data: Data, scale: Scale) -> dict[str, Any]:
-        kept = (f"{self.split}_acc", f"{self.split}_loss", "minutes")
+    def report(
+        self, results: Results, data: Data, scale: Scale, costs: Mapping[str, float]
+    ) -> dict[str, Any]:
+        """The figures of each row. costs: seconds for each image, by `Row.step`."""
+        kept = (f"{self.split}_acc", f"{self.split}_loss", *self.also)
         report = {}
         for name, done in self.results(results, data, scale).items():
             if not done:
@@ -91,11 +103,14 @@ class Compared:
             for key in kept:
                 if key in done[0]:
                     report[name][key] = [result[key] for result in done]
-            curves = [result["train_losses"] for result in done if "train_losses" in result]
-            if curves and self.split == "eval":
-                report[name]["last_train_loss"] = [curve[-1] for curve in curves]
-            if curves and self.draw:
-                report[name]["train_losses"] = list(map(statistics.fmean, zip(*curves)))
+            if self.rows[name].step in costs:
+                report[name]["minutes"] = images * costs[self.rows[name].step] / 60
+            if self.draw:
+                points = [list(zip(*result["curve"])) for result in done]
+                report[name]["steps"] = points[0][0]
+                report[name]["train_losses"] = list(
+                    map(statistics.fmean, zip(*(losses for _, losses in points)))
+                )
         return report
 
     def figures(self, report: Report) -> dict[str, Any]:
@@ -103,12 +118,9 @@ class Compared:
         return dict(report if len(self.rows) > 1 else report.get(*self.rows, {}))
 
     def table(self, report: Report) -> str:
-        # Where something is chosen, images are changed and labels smoothed: its training losses are
-        # no measure of a gap.
-        kept = (f"{self.split}_loss", *(("last_train_loss",) if self.split == "eval" else ()))
+        kept = (f"{self.split}_loss", *self.also)
         titles = [f"{self.split} accuracy: mean", "sd", "least", "most", f"{self.split} loss"]
-        titles += ["training loss at the end"][: len(kept) - 1]
-        titles += ["seeds", "images seen", "minutes"]
+        titles += [*self.also.values(), "seeds", "images seen", "minutes"]
         lines = [f"| | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
         for name, row in self.rows.items():
             if name not in report:
@@ -117,11 +129,12 @@ class Compared:
             one = report[name]
             found = one[f"{self.split}_acc"]
             spread = f"{statistics.stdev(found):.3%}" if len(found) > 1 else ""
+            minutes = f"{one['minutes']:.1f}" if "minutes" in one else ""
             losses = [f"{statistics.mean(one[key]):.4f}" if key in one else "" for key in kept]
             lines.append(
                 f"| {row.title} | {statistics.mean(found):.3%} | {spread} | {min(found):.2%} | "
                 f"{max(found):.2%} | {' | '.join(losses)} | "
-                f"{len(found)} | {one['images']:,} | {min(one['minutes']):.1f} |"
+                f"{len(found)} | {one['images']:,} | {minutes} |"
             )
         return "\n".join(lines)
 

@@ -23,6 +23,7 @@ class Shown:
     measure: of the data's place, a folder to work in, and how much is trained.
     draw: of the report and the data.
     settings: what else decides the result, and may be written to JSON.
+    uses: functions besides `measure` that decide it.
     of_the_weights: whether the weights that come with the package are what is measured.
     """
 
@@ -36,17 +37,23 @@ class Shown:
     draw: Optional[Callable[[Mapping[str, Any], Data], Any]] = None
     settings: Any = None
     of_the_weights: bool = False
+    uses: tuple[Callable[..., Any], ...] = ()
 
     def report(self, folder: Path, data: Data) -> dict[str, Any]:
         """What was measured, if with these settings, images and weights, and this code.
 
-        It is the same code if `measure` has the same text, and trainings compute the same.
+        It is the same code if `measure`, and what it uses, have the same text, and trainings
+        compute the same.
         """
         path = folder / f"{self.id}.json"
         found = json.loads(path.read_text("utf-8")) if path.exists() else {}
         if found.get("settings") != self._settings(data):
             return {}
-        return found["report"] if same(found["behaviour"], behaviour()) else {}
+        return found["report"] if same(found["behaviour"], self.behaviour()) else {}
+
+    def behaviour(self) -> list[float]:
+        """What the code that is there makes of a training."""
+        return behaviour()
 
     def run(self, data: Data, folder: Path, output: Path, scale: Scale) -> None:
         if not self.report(folder, data):
@@ -55,7 +62,7 @@ class Shown:
             self.write(folder, data, self.measure(data.location, place, scale))
 
     def write(self, folder: Path, data: Data, report: Mapping[str, Any]) -> None:
-        found = {"settings": self._settings(data), "behaviour": behaviour(), "report": report}
+        found = {"settings": self._settings(data), "behaviour": self.behaviour(), "report": report}
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / f"{self.id}.json", (json.dumps(found, indent=1) + "\n").encode())
 
@@ -74,5 +81,6 @@ class Shown:
 
     def _settings(self, data: Data) -> str:
         weights = pretrained.about()["sha256"] if self.of_the_weights else None
-        values = json.dumps([inspect.getsource(self.measure), self.settings, data.hash, weights])
+        code = [inspect.getsource(one) for one in (self.measure, *self.uses)]
+        values = json.dumps([code, self.settings, data.hash, weights])
         return hashlib.sha256(values.encode()).hexdigest()[:16]

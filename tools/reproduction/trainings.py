@@ -7,15 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from filelock import FileLock
-from measure.data import json_file
+from measure.data import as_json
 
 from paddle_mnist.config import TrainConfig, read_recipe
 from paddle_mnist.data import Data
@@ -23,8 +22,12 @@ from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.files import write_atomically
 from reproduction.behaviour import behaviour, same
 
+if TYPE_CHECKING:
+    from paddle_mnist.evaluator import Evaluation
+
 recipe = functools.cache(read_recipe)  # of each, every seed is asked for
 TRAIN_IMAGES = 50_000  # of the training split
+TRAIN_SCORED = 10_000  # of them, the first, the trained net is scored on
 TOOLS = Path(__file__).parents[1]
 QUIET = ("--visualdl", "false", "--figures", "false", "--watch", "0", "--log_every", "250")
 FRUGAL = ("--keep_epochs", "false", "--keep_last", "1", "--keep_best", "false")
@@ -87,22 +90,25 @@ class Training:
         run(command + (["--threads", "1"] if jobs > 1 else []), self.name)
         result = json.loads((folder / "result.json").read_text("utf-8"))
         lines = list(map(json.loads, (folder / "metrics.jsonl").read_text("utf-8").splitlines()))
-        losses = [line["value"] for line in lines if line["tag"] == "train/loss"]
+        losses = [line for line in lines if line["tag"] == "train/loss"]
         return {
             **{key: result[key] for key in KEPT},
-            "minutes": _minutes(lines, result["epochs"], result["train_seconds"]),
-            "train_losses": [round(loss, 5) for loss in losses],
+            "train_loss": self._scored(folder, data, "train", TRAIN_SCORED).loss,
+            "curve": [[line["step"], round(line["value"], 5)] for line in losses],
             "wrong": self._wrong(folder, data),
         }
 
     def _wrong(self, folder: Path, data: Data) -> list[list[int]]:
         """[number of the image, digit it was taken for], of the eval split's mistakes."""
-        from paddle_mnist.score import score_checkpoint
-
-        limit = dict(self.told).get("eval_limit")
-        found = score_checkpoint("latest", str(folder), data.location, limit=limit).found
+        found = self._scored(folder, data, "eval", dict(self.told).get("eval_limit"))
         numbers = (found.labels != found.predictions).nonzero()[0]
         return [[int(number), int(found.predictions[number])] for number in numbers]
+
+    def _scored(self, folder: Path, data: Data, split: str, limit: Optional[int]) -> "Evaluation":
+        """What the net is in the end, on the images as they are."""
+        from paddle_mnist.score import score_checkpoint
+
+        return score_checkpoint("latest", str(folder), data.location, split, limit=limit).found
 
 
 class Verbatim(Training):
@@ -120,13 +126,12 @@ class Verbatim(Training):
         return _digest((TOOLS / "tutorial.py").read_text("utf-8"), self.told, self.seed, data.hash)
 
     def run(self, data: Data, output: Path, jobs: int) -> dict[str, Any]:
-        command = [str(TOOLS / "tutorial.py"), "--data", str(json_file(data.location))]
+        command = [str(TOOLS / "tutorial.py"), "--data", str(as_json(data, output))]
         command += ["--seed", str(self.seed)]
         command += [str(word) for key, value in self.told for word in (f"--{key}", value)]
-        began = time.perf_counter()
         said = run(command, self.name)
         (accuracy,) = re.findall(r"^eval accuracy ([\d.]+)$", said, re.MULTILINE)
-        return {"eval_acc": float(accuracy), "minutes": (time.perf_counter() - began) / 60}
+        return {"eval_acc": float(accuracy)}
 
 
 def _digest(*values: Any) -> str:
@@ -144,13 +149,6 @@ def run(command: list[str], name: str) -> str:
     if done.returncode:
         raise PaddleMnistError(f"{name}: ended with {done.returncode}:\n{done.stderr}")
     return done.stdout
-
-
-def _minutes(lines: list[dict[str, Any]], epochs: int, seconds: float) -> float:
-    """At the speed of the fastest epoch: the machine has other work at times, or is halted."""
-    ends = [line["time"] for line in lines if line["tag"] == "valid/acc"]
-    each = [end - start for start, end in zip(ends, ends[1:])] or [seconds / epochs]
-    return epochs * min(each) / 60
 
 
 class Results:
@@ -175,6 +173,14 @@ class Results:
         settings = training.settings(data)
         alike = [one for one in self._found.values() if one["settings"] == settings]
         return next((one for one in alike if same(one["behaviour"], training.behaviour)), None)
+
+    def versions(self) -> list[str]:
+        """Of the libraries that the trainings were made with."""
+        return [
+            f"{name} {', '.join(sorted(found))}"
+            for name in ("paddle", "numpy")
+            if (found := {one[name] for one in self._found.values() if name in one})
+        ]
 
     def put(self, training: Training, data: Data, found: dict[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
