@@ -54,7 +54,7 @@ from reproduction import (
     weights,
 )
 from reproduction.compared import MOST, Compared, Scale
-from reproduction.page import figures_of, page
+from reproduction.page import figures_of, page, rounded
 from reproduction.shown import Shown
 from reproduction.trainings import Results, train_all
 
@@ -124,7 +124,8 @@ def found(results: Results, data: Data, scale: Scale) -> dict[str, Any]:
 def tell(args, chosen: Sequence, reports: Mapping[str, Any]) -> None:
     for one in chosen:
         report = reports[one.id]
-        print(json.dumps({one.id: one.figures(report)}) if args.json else one.table(report))
+        figures = rounded(one.figures(report))
+        print(json.dumps({one.id: figures}) if args.json else one.table(report))
 
 
 def draw(chosen: Sequence, reports: Mapping[str, Any], data: Data, folder: Path) -> None:

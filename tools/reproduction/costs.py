@@ -11,7 +11,7 @@ from reproduction.compared import LENGTHS, Row, Scale
 from reproduction.shown import Shown
 from reproduction.trainings import TRAIN_IMAGES, Training, recipe
 
-ROUNDS, STEPS = 5, 30
+ROUNDS, STEPS = 60, 3
 # One for each kind of step, however many rows take it.
 ROWS = {
     row.step: row

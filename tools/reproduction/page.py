@@ -40,7 +40,7 @@ def page(
         if one.id in drawn:
             parts.append(f"![{one.claim}]({drawn[one.id]})\n")
     lines = ",\n".join(
-        f'"{one.id}": {json.dumps(_rounded(one.figures(reports[one.id])))}' for one in claims
+        f'"{one.id}": {json.dumps(rounded(one.figures(reports[one.id])))}' for one in claims
     )
     parts.append(f"## Every figure\n\n```json\n{{\n{lines}\n}}\n```\n")
     return "\n".join(parts)
@@ -51,9 +51,10 @@ def figures_of(text: str) -> dict[str, Any]:
     return json.loads(re.search(r"```json\n(.*?)```", text, re.DOTALL)[1])
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """Figures to DIGITS digits, at any depth."""
     if isinstance(value, Mapping):
-        return {key: _rounded(one) for key, one in value.items()}
+        return {key: rounded(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_rounded(one) for one in value]
+        return [rounded(one) for one in value]
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
