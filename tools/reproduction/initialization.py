@@ -171,11 +171,12 @@ def verdict(report: Mapping[str, Any]) -> str:
         else (f"{zeros[-1]:.2%} of the second ReLU's outputs are 0 at the end")
     )
     stuck = max(_last(first, layer) for layer in ("conv1", "conv2"))
-    forever = f"the gradients of both convolutions end at {stuck:.2g}" + " at most" * (stuck > 0)
+    most = " at most" * (stuck > 0)
+    forever = f"At the last step the gradients of both convolutions are {stuck:.2g}{most}"
     if stuck == 0 and asleep:
         forever += (
-            ": of a ReLU whose outputs are all 0 nothing comes back that could wake it, and what "
-            "is left is the last layer's bias, one answer for every image, which is chance"
+            ": through a ReLU whose outputs are all 0 nothing comes back that could wake it, and "
+            "what is left is the last layer's bias, one answer for every image, which is chance"
         )
     judged = "Refuted" if ways[0] in dead else "Confirmed"
     return (
@@ -187,7 +188,8 @@ def verdict(report: Mapping[str, Any]) -> str:
         "the first steps throw the weights to where "
         f"{died}; the loss ends at {first['losses'][-1]:.2f} (chance: "
         f"{math.log(10):.2f}). In {asleep} of {draws} draws no channel of conv2 gives anything "
-        f"but 0 any more; {forever}. At chance in each draw: {', '.join(dead) or 'none'}. Trains "
+        f"but 0 any more, in none more than {max(first['awake'])} of {CHANNELS} do. {forever}. At "
+        "chance in each draw: {', '.join(dead) or 'none'}. Trains "
         f"in each draw: {', '.join(fine) or 'none'}."
     )
 
