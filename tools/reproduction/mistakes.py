@@ -14,8 +14,8 @@ from reproduction.ladder import BEST
 from reproduction.shown import Shown
 from reproduction.trainings import Results
 
-# Of MNIST's eval split, as one person's eye has them: to that the net's answer is as good a reading
-# as the label, or it is not. There was no other measure.
+# Of MNIST's eval split, by eye, which is a judgement and no measurement: the net's answer is as good
+# a reading as the label, or it is not.
 ARGUABLE = (726, 947, 1232, 1901, 2130, 2597, 4284, 4740, 4860, 5654, 5937, 9729)
 RIGHT = (
     *(445, 582, 583, 625, 659, 674, 1014, 1226, 1790, 1878, 2018, 2035, 2182),
@@ -100,7 +100,7 @@ def mistakes_verdict(report: Mapping[str, Any]) -> str:
     unseen = f", {eye[UNSEEN]} were {UNSEEN}" if eye[UNSEEN] else ""
     return (
         f"{len(images)} images are read wrongly by most of {report['seeds']} trainings; for "
-        f"{agreed} of them all agree on one other digit. By eye, one person's, {eye['arguable']} "
+        f"{agreed} of them all agree on one other digit. By eye, a judgement, {eye['arguable']} "
         f"labels are arguable, {eye['right']} are right{unseen}: the pictures are below."
     )
 
