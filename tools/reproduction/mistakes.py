@@ -14,8 +14,8 @@ from reproduction.ladder import BEST
 from reproduction.shown import Shown
 from reproduction.trainings import Results
 
-# Of MNIST's eval split, by eye, which is a judgement and no measurement: the net's answer is as good
-# a reading as the label, or it is not.
+# Of MNIST's eval split, by eye, which is a judgement and no measurement: the net's answer is as
+# good a reading as the label, or it is not.
 ARGUABLE = (726, 947, 1232, 1901, 2130, 2597, 4284, 4740, 4860, 5654, 5937, 9729)
 RIGHT = (
     *(445, 582, 583, 625, 659, 674, 1014, 1226, 1790, 1878, 2018, 2035, 2182),
