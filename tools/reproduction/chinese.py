@@ -74,8 +74,9 @@ def _initialization(report: Report) -> str:
     dead = [_named(way) for way, one in report.items() if max(one["valid_acc"]) < 0.2]
     first = next(iter(report.values()))
     return (
-        f"教程的首步损失为 {first['losses'][0]:.0f}，300 步后第二个卷积的 20 个通道中有输出的："
-        f"{first['awake'][0]}；停在随机水平的初始化：" + ("、".join(dead) or "无")
+        f"教程的首步损失为 {first['losses'][0]:.0f}，{len(first['losses'])} 步后"
+        f"第二个卷积的 20 个通道中有输出的至多 {max(first['awake'])} 个；停在随机水平的初始化："
+        + ("、".join(dead) or "无")
     )
 
 
