@@ -10,7 +10,7 @@ from conftest import ROOT
 from make import tiny_splits, write_idx
 from reproduction import accuracy, trainings
 from reproduction.behaviour import behaviour, same
-from reproduction.chinese import summary
+from reproduction.chinese import SAID, summary
 from reproduction.compared import Compared, Scale
 from reproduction.mistakes import mistakes
 from reproduction.page import figures_of
@@ -253,8 +253,15 @@ def losses(*pairs):
     }
 
 
+def seeds(split="eval", **rows):
+    return {
+        name: {f"{split}_acc": found, "seeds": list(range(1, len(found) + 1))}
+        for name, found in rows.items()
+    }
+
+
 def valid(**rows):
-    return {name: {"valid_acc": found, "seeds": [1, 2, 3]} for name, found in rows.items()}
+    return seeds("valid", **rows)
 
 
 LOADED = {"trained": 0.94, "loaded": 0.1, "untouched": True, "warnings": ["w"]}
@@ -285,7 +292,10 @@ KEPT = {"steps": 9, "saved": 2, "looks": 5, "least": 1, "by_mtime": "a", "newest
         ("l2", losses((0.05, 0.04), (0.05, 0.045)), "Confirmed."),
         ("l2", losses((0.05, 0.045), (0.05, 0.04)), "Refuted."),
         ("l2", losses((0.05, 0.04), (0.05, 0.04)), "Undecided."),
-        ("finalists", valid(a=[0.98, 0.981, 0.982], b=[0.99, 0.991, 0.992]), "The highest mean"),
+        ("finalists", valid(a=[0.98, 0.981, 0.982], b=[0.99, 0.991, 0.992]), "By seeds 1 to 3"),
+        ("half", seeds(short=[0.98, 0.981, 0.982], long=[0.99, 0.991, 0.992]), "Confirmed:"),
+        ("half", seeds(short=[0.99, 0.991, 0.992], long=[0.98, 0.981, 0.982]), "Refuted:"),
+        ("half", seeds(short=[0.98, 0.981, 0.982], long=[0.98, 0.982, 0.981]), "Undecided:"),
         ("fewest", valid(a=[0.97, 0.98, 0.98]), "None has"),
     ],
 )
@@ -298,10 +308,18 @@ def test_what_is_not_told_apart_is_said():
     close, far = [0.98, 0.981, 0.982], [0.90, 0.901, 0.902]
     finalists = next(one for one in reproduce.CLAIMS if one.id == "finalists")
     told = finalists.verdict(valid(a=close, b=[0.981, 0.982, 0.983], c=far))
-    assert told.endswith(" `best`: b; by these seeds it is not told from a.")
+    assert told.endswith(" `best`: b, 98.200%. By these seeds it is not told from: a.")
     fewest = next(one for one in reproduce.CLAIMS if one.id == "fewest")
     told = fewest.verdict(valid(a=far, b=[0.985, 0.986, 0.986], c=[0.986, 0.986, 0.987]))
     assert told.endswith("98.6%: c; by these seeds it is not told from b.")
+
+
+def test_a_choice_is_not_undone_by_seeds_that_came_after_it():
+    finalists = next(one for one in reproduce.CLAIMS if one.id == "finalists")
+    report = valid(a=[0.98, 0.981, 0.982], b=[0.99, 0.991, 0.992, 0.5, 0.5])
+    told = finalists.verdict(report)
+    assert "`best`: b, 99.100%. The first seeds of a winner flatter it: its 5 have" in told
+    assert SAID["finalists"][1](report).startswith("按种子 1 至 3，验证集上平均最高的是 b；")
 
 
 @pytest.mark.parametrize(("score", "met"), [(0.9951, "达到"), (0.9949, "未达到")])

@@ -20,6 +20,7 @@ robustness  its accuracy on images shifted, rotated, noisy, inverted
 ladder      what makes the net better, one change at a time
 finalists   which of these are the best recipe, and for how long
 best        the best recipe, over ten seeds
+half        the same for half as long
 fewest      how few images, each seen once, come to 98.6 %
 costs       what an image of each of these trainings costs in time
 forgetting  train on the digits 0 to 4, go on with 5 to 9, with and without old images replayed;
