@@ -167,10 +167,17 @@ def worst(labels: np.ndarray, probabilities: np.ndarray, count: int = 20) -> np.
     return wrong[np.argsort(-probabilities[wrong, taken[wrong]], kind="stable")][:count]
 
 
-def mistakes(images: np.ndarray, labels: np.ndarray, probabilities: np.ndarray, of: str) -> Figure:
+def mistakes(
+    images: np.ndarray,
+    labels: np.ndarray,
+    probabilities: np.ndarray,
+    of: str,
+    names: Optional[Sequence[str]] = None,
+) -> Figure:
     """Images that were read wrongly: what they are, what the net said, how sure it was of both.
 
-    images: [N, 28, 28]. labels: int [N]. probabilities: [N, 10]. of: the title.
+    images: [N, 28, 28]. labels: int [N]. probabilities: [N, 10]. of: the title. names: what each is
+    called, in a line of its own.
     """
     columns = 5
     rows = max(1, math.ceil(len(labels) / columns))
@@ -178,11 +185,14 @@ def mistakes(images: np.ndarray, labels: np.ndarray, probabilities: np.ndarray, 
     figure.suptitle(of, fontsize=10)
     for axes in grid.ravel():
         axes.axis("off")
-    for axes, image, label, shares in zip(grid.ravel(), images, labels, probabilities):
+    titles = [f"{name}\n" for name in names] if names else [""] * len(labels)
+    for axes, image, label, shares, title in zip(
+        grid.ravel(), images, labels, probabilities, titles
+    ):
         axes.imshow(image, cmap="gray_r")
         said = shares.argmax()
         axes.set_title(
-            f"a {label} ({shares[label]:.0%}), said {said} ({shares[said]:.0%})", fontsize=8
+            f"{title}a {label} ({shares[label]:.0%}), said {said} ({shares[said]:.0%})", fontsize=8
         )
     return figure
 

@@ -7,6 +7,7 @@ trains with several seeds is held against these.
 import json
 import re
 import shlex
+import statistics
 
 import pytest
 from conftest import ROOT
@@ -47,6 +48,15 @@ def promised(name):
     command, expect = recipes()[name].read_text().splitlines()[:2]
     accuracy, dataset = re.match(r"# expect: eval accuracy >= ([\d.]+) on (\w+);", expect).groups()
     return command, float(accuracy), dataset
+
+
+def test_header_of_the_best_tells_what_was_measured(real_data):
+    results = Results(ROOT / "docs/reproduction/trainings.json")
+    found = BEST.results(results, open_data(str(real_data)))["best"]
+    scores = [100 * one["eval_acc"] for one in found]
+    mean, sd = statistics.mean(scores), statistics.stdev(scores)
+    told = f"# eval accuracy {mean:.3f} %, mean of {len(scores)} seeds, sd {sd:.3f} %.\n"
+    assert told in recipes()["best"].read_text()
 
 
 @pytest.mark.parametrize("name", MEASURED)

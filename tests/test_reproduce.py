@@ -10,8 +10,10 @@ from conftest import ROOT
 from make import tiny_splits, write_idx
 from reproduction import accuracy, trainings
 from reproduction.behaviour import behaviour, same
+from reproduction.checkpoints import PLAIN
 from reproduction.chinese import SAID, summary
 from reproduction.compared import Compared, Scale
+from reproduction.ladder import choice, steps_up
 from reproduction.mistakes import mistakes
 from reproduction.page import figures_of
 from reproduction.shown import Shown
@@ -81,9 +83,12 @@ def test_rehearsal_of_a_table(tool, tiny, tmp_path):
     written = (tmp_path / "out/quick/REPRODUCTION.md").read_text()
     block = figures_of(written)
     assert block["l2"] == found and block["ladder"] == {}
-    summary = re.findall(r"^\| \[.*?\]\(#(\w+)\) \| (.*) \|$", written, re.MULTILINE)
-    assert [one for one, _ in summary] == list(block)
-    assert all(text == "尚未测完" for one, text in summary)  # two seeds are no verdict
+    in_short, chinese = written.split("## 摘要")
+    row = re.compile(r"^\| \[.*?\]\(#(\w+)\) \| (.*) \|$", re.MULTILINE)
+    assert [one for one, _ in row.findall(in_short)] == list(block)
+    assert ("l2", "No verdict yet: 4 of 10 trainings are done") in row.findall(in_short)
+    assert [one for one, _ in row.findall(chinese)] == list(block)
+    assert all(text == "尚未测完" for _, text in row.findall(chinese))
     assert "**No verdict yet: 4 of 10 trainings are done.**" in written
     mean = 100 * sum(found["with"]["eval_acc"]) / 2
     assert f"| with L2 1e-5 | {mean:.3f}% |" in written
@@ -100,6 +105,7 @@ def test_page_is_what_its_results_say(real_data):
     reports = reproduce.found(results, open_data(str(real_data)), Scale())
     text = reproduce.PAGE.read_text()
     assert text == reproduce.whole(results, reports, reproduce.FIGURES)
+    assert "{" not in text[: text.index("```json")]  # nothing was left unformatted
     for path in re.findall(r"\]\(([^)]+\.png)\)", text):
         assert (ROOT / path).exists()
 
@@ -107,7 +113,8 @@ def test_page_is_what_its_results_say(real_data):
 # What each claim shows wherever it is tried: the words that its verdict begins with.
 SHOWN = {
     **dict.fromkeys(["names", "race", "unstepped", "globals", "partly"], "Refuted"),
-    **dict.fromkeys(["resumed", "pattern"], "Confirmed"),
+    "resumed": "Confirmed",
+    "pattern": "None of",
 }
 
 
@@ -144,6 +151,29 @@ def test_a_page_is_not_replaced_by_one_that_knows_less(tmp_path):
     assert '"b": 1' in path.read_text()
     reproduce.replace(path, block.format('{"a": {"b": 2}, "c": {"d": 2}}'))
     assert '"b": 2' in path.read_text()
+    path.unlink()
+    more, less = '{"a": {"x": {"seeds": [1, 2]}}, "b": {"seeds": [1]}}', '"b": {"seeds": [1]}}'
+    reproduce.replace(path, block.format(more))
+    for rows in ('{"x": {"seeds": [2]}}', '{"y": {"seeds": [1, 2]}}'):
+        with pytest.raises(PaddleMnistError, match="no result of a x; measure"):
+            reproduce.replace(path, block.format(f'{{"a": {rows}, {less}'))
+    with pytest.raises(PaddleMnistError, match="no result of b "):
+        reproduce.replace(path, block.format(more.replace('"seeds": [1]', '"seeds": [2]')))
+    reproduce.replace(path, block.format(more.replace("[1, 2]", "[1, 2, 3]")))
+
+
+def test_every_claim_is_in_the_help():
+    told = re.findall(r"^(\w+) {2,}\S", reproduce.__doc__, re.MULTILINE)
+    assert sorted(told) == sorted([*reproduce.INTO_DOCS, *(one.id for one in reproduce.CLAIMS)])
+
+
+def test_the_recipe_best_is_the_finalist_that_was_chosen(real_data):
+    data = open_data(str(real_data))
+    claims = {one.id: one for one in reproduce.CLAIMS}
+    results = Results(reproduce.RESULTS / "trainings.json")
+    report = claims["finalists"].report(results, data, Scale(), {})
+    chosen = claims["finalists"].rows[choice(report)[0]].training(1, Scale())
+    assert chosen.settings(data) == Training("best", 1).settings(data)
 
 
 def test_an_unknown_claim_is_one_line(tool):
@@ -264,8 +294,24 @@ def valid(**rows):
     return seeds("valid", **rows)
 
 
-LOADED = {"trained": 0.94, "loaded": 0.1, "untouched": True, "warnings": ["w"]}
-SAME = {"sha256": ["a", "a"], "losses_equal": True, "losses_compared": 3}
+LOADED = {"trained": [0.94], "loaded": [0.1], "untouched": True, "warnings": ["w"]}
+SAME = {"sha256": ["a", "a"], "losses_differ_by": 0, "losses_compared": 3}
+OTHER = {**SAME, "sha256": ["a", "b"]}
+
+
+def resumed(*ways):
+    return dict(zip((PLAIN, "killed", "shuffled, killed"), ways))
+
+
+def calibrated(ece, low, high):
+    ways = [{"ece": ece, "temperature": 1}, {"ece": 0.001, "temperature": 0.9}]
+    return {
+        "ways": dict(zip("ab", ways)),
+        "ece_by_chance": [0.001, 0.002],
+        "temperature": [low, high],
+    }
+
+
 KEPT = {"steps": 9, "saved": 2, "looks": 5, "least": 1, "by_mtime": "a", "newest": "b"}
 
 
@@ -276,32 +322,57 @@ KEPT = {"steps": 9, "saved": 2, "looks": 5, "least": 1, "by_mtime": "a", "newest
         ("everyone", seconds(one=[2, 3], every=[1, 1], share=[1, 1]), "Confirmed:"),
         ("everyone", seconds(one=[2, 3], every=[1, 4], share=[1, 1]), "Undecided:"),
         ("names", {"by_name": "a", "newest": "a"}, "Confirmed:"),
-        ("race", {key: {"looks": 9, "broken": 0} for key in ("everybody", "one")}, "Undecided:"),
+        ("race", {key: {"looks": 9, "broken": 0} for key in "abc"}, "Undecided:"),
+        ("race", {key: {"looks": 9, "broken": 3} for key in "abc"}, "Refuted: 33.3% of the looks"),
         ("unstepped", {"never": 0.001, "each": 0.001}, "Confirmed:"),
         ("averages", {"counted": 0.5, "images": 9, "mean_of_means": {"3": 0.5}}, "Confirmed"),
+        ("calibration", calibrated(0.0015, 0.9, 1.1), "Confirmed, as far as"),
+        ("calibration", calibrated(0.003, 0.8, 0.9), "Refuted: the expected calibration error"),
         ("averages", {"counted": 0.5, "images": 9, "mean_of_means": {"4": 0.4}}, "Refuted"),
-        ("resumed", {"a": SAME, "b": {**SAME, "sha256": ["a", "b"]}}, "Refuted:"),
-        ("resumed", {"a": SAME, "b": {**SAME, "losses_equal": False}}, "Refuted:"),
-        ("resumed", {"a": SAME, "b": SAME}, "Confirmed,"),
-        ("pattern", KEPT, "Confirmed"),
+        ("resumed", resumed(SAME, SAME, OTHER), "Refuted:"),
+        ("resumed", resumed(SAME, SAME, {**SAME, "losses_differ_by": 1e-9}), "Refuted:"),
+        ("resumed", resumed(OTHER, SAME, SAME), "Confirmed,"),
+        ("pattern", KEPT, "None of"),
         ("pattern", {**KEPT, "least": 0}, "Not all"),
         ("pattern", {**KEPT, "saved": 9}, "Not all"),
         ("partly", {**LOADED, "refused": "r"}, "Refuted: loaded in part, with 1 warning(s)"),
         ("partly", LOADED, "Refuted: loaded in part, with 1 warning(s) and no error, and the acc"),
         ("partly", {**LOADED, "untouched": False}, "Confirmed:"),
-        ("l2", losses((0.05, 0.04), (0.05, 0.045)), "Confirmed."),
-        ("l2", losses((0.05, 0.045), (0.05, 0.04)), "Refuted."),
-        ("l2", losses((0.05, 0.04), (0.05, 0.04)), "Undecided."),
+        ("l2", losses((0.05, 0.04), (0.05, 0.045)), "Confirmed:"),
+        ("l2", losses((0.05, 0.045), (0.05, 0.04)), "Refuted:"),
+        ("l2", losses((0.05, 0.04), (0.05, 0.04)), "Undecided:"),
         ("finalists", valid(a=[0.98, 0.981, 0.982], b=[0.99, 0.991, 0.992]), "By seeds 1 to 3"),
         ("half", seeds(short=[0.98, 0.981, 0.982], long=[0.99, 0.991, 0.992]), "Confirmed:"),
         ("half", seeds(short=[0.99, 0.991, 0.992], long=[0.98, 0.981, 0.982]), "Refuted:"),
         ("half", seeds(short=[0.98, 0.981, 0.982], long=[0.98, 0.982, 0.981]), "Undecided:"),
+        (
+            "leaders",
+            valid(affine=[1, 0.98, 0.981], dropout=[1, 0.99, 0.991], adam=[0, 0.99, 0.991]),
+            "Confirmed: against the affine alone, by the seeds after the first: dropout +1.000%",
+        ),
+        (
+            "leaders",
+            valid(affine=[0, 0.98, 0.981], dropout=[1, 0.98, 0.981], adam=[1, 0.97, 0.971]),
+            "Undecided of dropout, Refuted of adam: against",
+        ),
         ("fewest", valid(a=[0.97, 0.98, 0.98]), "None has"),
     ],
 )
 def test_verdicts_follow_the_figures(claim, report, said):
     one = next(one for one in reproduce.CLAIMS if one.id == claim)
     assert one.verdict(report).startswith(said)
+
+
+def test_a_step_of_the_ladder_is_told_from_chance():
+    ladder = next(one for one in reproduce.CLAIMS if one.id == "ladder")
+    rows = {"affine": [0.99, 0.991, 0.992], "more": [0.993], "less": [0.98], "most": [0.9925]}
+    base, chance, gaps = steps_up(valid(**rows))
+    assert (base, chance) == (0.99, pytest.approx(2 * 2**0.5 * 0.001))
+    assert list(gaps) == ["more", "most", "less"]
+    told = ladder.verdict(valid(**rows))
+    assert "0.28%): more +0.30%, less -1.00%. Not beyond it, best first: most +0.25%." in told
+    alone = ladder.verdict(valid(affine=[0.99], more=[0.5]))
+    assert ": nothing. Not beyond it, best first: more -49.00%." in alone
 
 
 def test_what_is_not_told_apart_is_said():
@@ -336,7 +407,7 @@ def test_summary_says_what_the_verdicts_say(score, met):
     }
     told = dict(re.findall(r"\(#(\w+)\) \| (.*) \|$", summary(compared, reports), re.MULTILINE))
     assert set(told) == set(reports) and "尚未测完" not in told.values()
-    assert told["best"].startswith(f"{met}目标")
+    assert told["best"].startswith(f"平均{met}目标")
     assert told["claimed"].startswith("**属实。**") and told["l2"].startswith("**未定。**")
     assert told["rate"].startswith("**不属实。**")
     is_met = "is met" if met == "达到" else "is not met"

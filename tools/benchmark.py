@@ -29,14 +29,10 @@ all         all of these
 nothing.
 """
 
-import contextlib
 import json
 import os
-import platform
-import re
 import sys
 import tempfile
-from importlib import metadata
 from pathlib import Path
 
 from measure import (
@@ -54,6 +50,7 @@ from measure import (
     training,
     watching,
 )
+from measure.machine import machine
 
 from paddle_mnist.cli import Parser, run_command, write_table
 from paddle_mnist.errors import ConfigError
@@ -115,18 +112,6 @@ def measure_one(what: str, args, out) -> None:
         for path in sorted(Path(folder).glob("*.md")):
             for name, text in tables.items():
                 write_table(path, f"benchmark {name}", text)
-
-
-def machine() -> dict[str, str]:
-    """What the figures were measured on."""
-    found = {"python": platform.python_version(), "cores": str(os.cpu_count())}
-    for name in ("paddlepaddle", "numpy", "torch", "onnxruntime"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    with contextlib.suppress(OSError):  # not on every system
-        models = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-        found["cpu"] = models[0] if models else platform.machine()
-    return found
 
 
 if __name__ == "__main__":

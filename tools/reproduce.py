@@ -14,13 +14,15 @@ globals     whose weights are saved: the document's ways, and this package's
 partly      weights for a net of another shape
 resumed     a training killed and resumed against an unbroken one
 everyone    several processes that all read everything
+race        several processes that save to one file
 mistakes    the eval images that most seeds of the best net get wrong
 calibration  how sure the pretrained net is, and how sure it should be
 robustness  its accuracy on images shifted, rotated, noisy, inverted
 ladder      what makes the net better, one change at a time
 finalists   which of these are the best recipe, and for how long
 best        the best recipe, over ten seeds
-half        the same for half as long
+leaders     whether what leads the ladder by one seed leads by more
+half        the best recipe for half as long
 fewest      how few images, each seen once, come to 98.6 %
 costs       what an image of each of these trainings costs in time
 forgetting  train on the digits 0 to 4, go on with 5 to 9, with and without old images replayed;
@@ -106,9 +108,12 @@ def write_page(args, data: Data, chosen: Sequence) -> None:
     finally:  # what is done is told, even if the rest fails
         reports = found(results, data, scale)
         tell(args, chosen, reports)
-        draw(chosen, reports, data, pictures)
+        draw(CLAIMS, reports, data, pictures)  # a row may be in several of them
         text = whole(results, reports, pictures)
-        replace(folder / "REPRODUCTION.md" if beside else PAGE, text)
+        if beside:
+            write_atomically(beside / "REPRODUCTION.md", text.encode())
+        else:
+            replace(PAGE, text)
 
 
 def found(results: Results, data: Data, scale: Scale) -> dict[str, Any]:
@@ -116,9 +121,10 @@ def found(results: Results, data: Data, scale: Scale) -> dict[str, Any]:
     folder = results.path.parent
     shown = [one for one in CLAIMS if isinstance(one, Shown)]
     reports = {one.id: one.report(folder, data) for one in shown}
+    seconds = costs.medians(reports["costs"])
     for one in CLAIMS:
         if one not in shown:
-            reports[one.id] = one.report(results, data, scale, reports["costs"])
+            reports[one.id] = one.report(results, data, scale, seconds)
     return reports
 
 
@@ -154,18 +160,25 @@ def whole(results: Results, reports: Mapping[str, Any], pictures: Path) -> str:
 def replace(path: Path, text: str) -> None:
     """Write the page, unless it would lose what the one that is there knows."""
     if path.exists():
-        new = figures_of(text)
-        lost = [
-            name
-            for name, one in figures_of(path.read_text("utf-8")).items()
-            if one and not new[name]
-        ]
+        lost = known(figures_of(path.read_text("utf-8"))) - known(figures_of(text))
         if lost:
             raise PaddleMnistError(
-                f"{path}: left as it is, for this code has no result of {', '.join(lost)}; measure "
-                "these too, or with --anew beside it"
+                f"{path}: left as it is, for this code has no result of "
+                f"{', '.join(sorted({' '.join(one[:2]) for one in lost}))}; measure these too, or "
+                "with --anew beside it; if they are not asked for any more, delete the page first"
             )
     write_atomically(path, text.encode())
+
+
+def known(figures: Mapping[str, Any]) -> set[tuple[str, ...]]:
+    """What figures there are: of claims, of their rows, and of the seeds of these."""
+    found = {(claim,) for claim, one in figures.items() if one}
+    for claim, one in figures.items():
+        rows = one if "seeds" not in one else {"": one}
+        for row, report in rows.items():
+            if isinstance(report, dict) and isinstance(report.get("seeds"), list):
+                found |= {(claim, row, str(seed)) for seed in report["seeds"]}
+    return found
 
 
 def main(argv) -> None:
@@ -173,13 +186,19 @@ def main(argv) -> None:
     parser.add_argument("--only", default="", metavar="ID,ID", help="[all of the page]")
     parser.add_argument("--data", default="auto", metavar="PATH", help="MNIST [auto]")
     parser.add_argument("--output", default="work/output/reproduce", metavar="FOLDER")
-    parser.add_argument("--seeds", type=int, default=0, metavar="N", help="[each table's own]")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=0,
+        metavar="N",
+        help="[each table's own, which its verdict takes]",
+    )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="trainings at once [1]")
     parser.add_argument("--quick", action="store_true", help="little data, one epoch: a rehearsal")
     parser.add_argument(
         "--anew",
         action="store_true",
-        help="take no result that there is; all goes into OUTPUT/anew",
+        help="take no result of docs; all goes into OUTPUT/anew, and goes on from there",
     )
     parser.add_argument("--epochs", type=int, default=3, metavar="N", help="of forgetting [3]")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the last three [1]")

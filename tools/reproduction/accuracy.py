@@ -40,17 +40,24 @@ def told_apart(low: float, high: float) -> bool:
     return low > 0 or high < 0
 
 
+def judged(gap: float, low: float, high: float) -> str:
+    """Whether something is higher, as was claimed, by the 95 % interval of the difference."""
+    if not told_apart(low, high):
+        return "Undecided"
+    return "Confirmed" if gap > 0 else "Refuted"
+
+
 def _reached(report: Report) -> str:
     told = []
     for name, title in (("verbatim", "the tutorial's own loop"), ("adam", "the recipe")):
         found = scores(report)[name]
         low, high = interval(found)
         times = sum(score >= FIRST_CLAIM for score in found)
-        judged = "Confirmed" if low >= FIRST_CLAIM else "Undecided"
+        word = "Confirmed" if low >= FIRST_CLAIM else "Undecided"
         if high < FIRST_CLAIM:
-            judged = "Refuted as a mean" + (", true of a lucky run" if times else "")
+            word = "Refuted as a mean" + (", true of a lucky run" if times else "")
         told.append(
-            f"{judged}, by {title}: {times} of {len(found)} seeds reach {FIRST_CLAIM:.1%}, mean "
+            f"{word}, by {title}: {times} of {len(found)} seeds reach {FIRST_CLAIM:.1%}, mean "
             f"{statistics.mean(found):.2%} (95 % interval {low:.2%} to {high:.2%})."
         )
     return " ".join(told)
@@ -81,14 +88,12 @@ def _overfitting(report: Report) -> str:
         for one in report.values()
     ]
     gap, low, high = difference(*gaps)
-    judged = "Undecided"
-    if told_apart(low, high):
-        judged = "Confirmed" if gap < 0 else "Refuted"
     more, least, most = difference(*scores(report).values())
     return (
-        f"{judged}. Eval loss minus that on training images: {statistics.mean(gaps[0]):.4f} "
-        f"without, {statistics.mean(gaps[1]):.4f} with (difference {gap:+.4f}, 95 % interval "
-        f"{low:+.4f} to {high:+.4f}); accuracy {more:+.2%} ({least:+.2%} to {most:+.2%})."
+        f"{judged(-gap, -high, -low)}: it changes the eval loss minus that on training images from "
+        f"{statistics.mean(gaps[0]):.4f} to {statistics.mean(gaps[1]):.4f} ({gap:+.4f}, 95 % "
+        f"interval {low:+.4f} to {high:+.4f}), and the accuracy by {more:+.2%} ({least:+.2%} to "
+        f"{most:+.2%})."
     )
 
 

@@ -3,6 +3,8 @@
 import dataclasses
 import itertools
 
+from reproduction.initialization import net_of
+
 STEPS = 20
 
 
@@ -11,15 +13,10 @@ def measured(data: str, seed: int) -> dict:
     import paddle
     from paddle import nn
 
-    from paddle_mnist import MNIST, BatchLoader, MnistDataset, watch
+    from paddle_mnist import BatchLoader, MnistDataset, watch
     from paddle_mnist.data.dataset import epoch_batches
 
-    paddle.seed(seed)
-    nn.initializer.set_global_initializer(nn.initializer.Uniform(), nn.initializer.Constant())
-    try:
-        model = MNIST()
-    finally:
-        nn.initializer.set_global_initializer(None)
+    model = net_of(nn.initializer.Uniform(), seed)
     optimizer = paddle.optimizer.Momentum(0.01, parameters=model.parameters())
     loader = BatchLoader(MnistDataset("train", data), 32, shuffle=False)
     losses = []

@@ -140,7 +140,8 @@ class Compared:
 
     def measured(self, report: Report) -> bool:
         """Whether all is there that the verdict takes."""
-        return all(len(report.get(name, {}).get("seeds", ())) >= self.seeds for name in self.rows)
+        asked = set(range(1, self.seeds + 1))
+        return all(asked <= set(report.get(name, {}).get("seeds", ())) for name in self.rows)
 
     def judged(self, report: Report) -> str:
         if self.measured(report):

@@ -1,9 +1,10 @@
 """How good exactly this net can get, by how much, and what it takes."""
 
+import math
 import statistics
 from collections.abc import Iterable
 
-from reproduction.accuracy import FIRST_CLAIM, difference, interval, told_apart
+from reproduction.accuracy import FIRST_CLAIM, difference, interval, judged, told_apart
 from reproduction.compared import Compared, Report, Row, scores
 
 TARGET = 0.995
@@ -22,6 +23,8 @@ def _target(report: Report) -> str:
     found = one["eval_acc"]
     mean, (low, high) = statistics.mean(found), interval(found)
     met = "is met" if mean >= TARGET else "is not met"
+    if low < TARGET <= mean:
+        met += " by the mean of these; by the interval, that of others may be below it"
     seeds = ", ".join(f"{seed}: {score:.2%}" for seed, score in zip(one["seeds"], found))
     return (
         f"Mean {mean:.3%} over {len(found)} seeds (95 % interval {low:.3%} to {high:.3%}): the aim "
@@ -29,17 +32,30 @@ def _target(report: Report) -> str:
     )
 
 
-def _ladder(report: Report) -> str:
-    """Of seed 1 alone, which all rows have; its chance is judged by the rows with several."""
+def steps_up(report: Report) -> tuple[float, float, dict[str, float]]:
+    """By seed 1, which all rows have: the affine's accuracy; how much of a difference is chance;
+    and what each other row differs by, best first.
+
+    Chance is twice the standard deviation of a difference of two seeds, that of the row where
+    seeds differ most, of those with three and more; endless if there is none.
+    """
     first = {name: one["valid_acc"][one["seeds"].index(1)] for name, one in report.items()}
     spreads = [statistics.stdev(found) for found in scores(report, "valid").values() if found[2:]]
-    chance = f", where seeds alone differ by {max(spreads):.2%} (sd)" if spreads else ""
-    base, plain = first.pop("affine"), first.pop("plain")
+    base = first.pop("affine")
     order = sorted(first, key=first.get, reverse=True)
-    told = ", ".join(f"{name} {first[name] - base:+.2%}" for name in order)
+    chance = 2 * math.sqrt(2) * max(spreads, default=math.inf)
+    return base, chance, {name: first[name] - base for name in order}
+
+
+def _ladder(report: Report) -> str:
+    base, chance, gaps = steps_up(report)
+    told, untold = [], []
+    for name, gap in gaps.items():
+        (told if abs(gap) > chance else untold).append(f"{name} {gap:+.2%}")
     return (
-        f"Seed 1{chance}: the affine brings {base - plain:+.2%}, to {base:.2%}; from there, best "
-        f"first: {told}."
+        f"By seed 1 alone, against the affine's {base:.2%}, beyond what seeds make (twice the sd "
+        f"of a difference of two: {chance:.2%}): {', '.join(told) or 'nothing'}. Not beyond it, "
+        f"best first: {', '.join(untold) or 'nothing'}."
     )
 
 
@@ -74,14 +90,25 @@ def _finalists(report: Report) -> str:
     return f"{told}."
 
 
+def _leaders(report: Report) -> str:
+    later = {
+        name: [score for seed, score in zip(one["seeds"], one["valid_acc"]) if seed != 1]
+        for name, one in report.items()
+    }
+    base, told, words = later.pop("affine"), [], []
+    for name, found in later.items():
+        gap, low, high = difference(base, found)
+        words.append(judged(gap, low, high))
+        told.append(f"{name} {gap:+.3%} (95 % interval {low:+.3%} to {high:+.3%})")
+    word = words[0] if len(set(words)) == 1 else ", ".join(map("{} of {}".format, words, later))
+    return f"{word}: against the affine alone, by the seeds after the first: {'; '.join(told)}."
+
+
 def _half(report: Report) -> str:
     gap, low, high = difference(*scores(report).values())
-    judged = "Undecided"
-    if told_apart(low, high):
-        judged = "Confirmed" if gap > 0 else "Refuted"
     return (
-        f"{judged}: twice the epochs change the accuracy by {gap:+.3%} (95 % interval {low:+.3%} "
-        f"to {high:+.3%})."
+        f"{judged(gap, low, high)}: twice the epochs change the accuracy by {gap:+.3%} (95 % "
+        f"interval {low:+.3%} to {high:+.3%})."
     )
 
 
@@ -110,7 +137,7 @@ BEST = Compared(
     "this project",
     "the best that exactly this net does: one model, 50,000 images, no tricks when it is used",
     "recipe `best`, which `finalists` chose on the valid split; each seed is scored on the eval "
-    "split once, after its last epoch",
+    "split once, after its last epoch. Distillation from a larger net was not needed, nor tried",
     {"best": Row("recipe `best`", "best", {})},
     10,
     _target,
@@ -158,24 +185,38 @@ CLAIMS = (
     Compared(
         "finalists",
         "this project",
-        "which recipe is `best`: the affine, how large, how long, and by which optimizer",
-        "three seeds of the affine for 20 and for 40 epochs, of a smaller one for 40, and of Adam, "
-        "first of the rows of 20 epochs in `ladder` by its one seed. The rule, set before: the "
-        f"highest mean on the valid split over seeds 1 to {CHOSEN_BY}. Adam for 40 epochs was not "
-        "tried",
+        "which recipe is `best`: the affine, how large, and how long",
+        "the affine for 20 and for 40 epochs, and a smaller one for 40. The choice was made when "
+        f"each had {CHOSEN_BY} seeds, by the highest mean on the valid split; that later seeds, "
+        "which the winner has most of, do not change it was set down after they were known. (For "
+        "rows of `ladder` that are as good by their one seed see `leaders`)",
         {
             "affine": _step("the affine, 20 epochs"),
             "affine, 40 epochs": _step("the affine, 40 epochs", epochs=40),
             "smaller affine, 40 epochs": _step(
                 "a smaller affine, 40 epochs", augment=SMALLER, epochs=40
             ),
-            "adam": _step("the affine, 20 epochs, Adam 0.003", **ADAM),
         },
         CHOSEN_BY,
         _finalists,
         split="valid",
     ),
     BEST,
+    Compared(
+        "leaders",
+        "this project",
+        "the two changes that lead `ladder` among those of 20 epochs make the net better",
+        "dropout and Adam with further seeds; seed 1, which chose them, does not count. This was "
+        "tried when `best` was chosen and scored; for 40 epochs it was not",
+        {
+            "affine": _step("the affine, otherwise as `default`"),
+            "dropout": _step("dropout 0.1 before the last layer", dropout=0.1),
+            "adam": _step("Adam 0.003", **ADAM),
+        },
+        4,
+        _leaders,
+        split="valid",
+    ),
     Compared(
         "half",
         "this project",
@@ -186,14 +227,15 @@ CLAIMS = (
             "20 epochs": _step("20 epochs", epochs=20),
             "40 epochs": Row("recipe `best`", "best", {}),
         },
-        10,
+        5,
         _half,
     ),
     Compared(
         "fewest",
         "this project",
         "how few images, each seen once, come to 98.6 %",
-        "recipe `fast` with fewer and with more of them, on the valid split",
+        "recipe `fast` with fewer and with more of them, on the valid split. (The recipe has "
+        "42,000, which an earlier search on the valid split, of fewer seeds, had chosen)",
         {
             f"{count:,}": Row(f"{count:,} images", "fast", {"train_limit": count})
             for count in (24_000, 30_000, 36_000, 42_000, 48_000)

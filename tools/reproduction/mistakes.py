@@ -115,7 +115,10 @@ def mistakes_figure(report: Mapping[str, Any], data: Data) -> Any:
         for digit, count in one["answers"].items():
             row[int(digit)] = count / report["seeds"]
     of = f"label, and the answer of most of {report['seeds']} trainings, with their shares"
-    return figures.mistakes(images[:, 0], labels[:, 0], shares, of)
+    names = [
+        f"{one['image']}{' (arguable)' * (one['by_eye'] == 'arguable')}" for one in report["images"]
+    ]
+    return figures.mistakes(images[:, 0], labels[:, 0], shares, of, names)
 
 
 CLAIMS = (
@@ -123,7 +126,9 @@ CLAIMS = (
         "mistakes",
         "this project",
         "where the best net fails, and whether it is the net that is wrong",
-        "the eval split, by every training of the recipe `best`",
+        "the eval split, by every training of the recipe `best`. By eye: whether the net's answer "
+        "is as good a reading of the picture as the label, arguable, or the label is right; one "
+        "judge, who knew both",
         mistakes,
         mistakes_table,
         mistakes_verdict,

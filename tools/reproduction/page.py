@@ -28,7 +28,8 @@ def page(
     claims: Sequence, reports: Mapping[str, Any], versions: str, drawn: Mapping[str, str]
 ) -> str:
     """The whole page. versions: of what trained. drawn: the paths of the figures, by claim."""
-    parts = [HEAD.format(versions=versions), "## 摘要\n", summary(claims, reports)]
+    parts = [HEAD.format(versions=versions), "## In short\n", _in_short(claims, reports)]
+    parts += ["## 摘要\n", summary(claims, reports)]
     for one in claims:
         report = reports[one.id]
         parts.append(
@@ -44,6 +45,15 @@ def page(
     )
     parts.append(f"## Every figure\n\n```json\n{{\n{lines}\n}}\n```\n")
     return "\n".join(parts)
+
+
+def _in_short(claims: Sequence, reports: Mapping[str, Any]) -> str:
+    """The first sentence of every verdict."""
+    rows = (
+        f"| [{one.claim}](#{one.id}) | {one.judged(reports[one.id]).split('. ')[0].rstrip('.')} |"
+        for one in claims
+    )
+    return "\n".join(["| claim | verdict |", "|---|---|", *rows]) + "\n"
 
 
 def figures_of(text: str) -> dict[str, Any]:

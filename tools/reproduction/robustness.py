@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from reproduction.compared import Scale
-from reproduction.shown import Shown
+from reproduction.shown import PRETRAINED, Shown
 
 ROBUST = {
     "as they are": {},
@@ -84,7 +84,7 @@ def robustness_verdict(report: Mapping[str, Any]) -> str:
     if "inverted" in weak:
         inverts = " `tools/infer.py` finds out what is dark on light, and inverts it."
     return (
-        f"Within half a percent of the images {own}: {', '.join(near) or 'none'}. Below 90 %: "
+        f"Within half a percent of the images {own}: {', '.join(near) or 'none'}; below 90 %: "
         f"{', '.join(weak) or 'none'}.{inverts}"
     )
 
@@ -93,9 +93,9 @@ CLAIMS = (
     Shown(
         "robustness",
         "this project",
-        "what else than MNIST's own images it stands",
-        "the pretrained net on the eval split, changed: shifts and rotations with a sign drawn for "
-        "each image, noise normal with a standard deviation in units of the pixels' range, clipped",
+        "the net stands other images than MNIST's own",
+        f"{PRETRAINED} on the eval split, changed: shifts and rotations with a sign drawn for each "
+        "image, noise normal with a standard deviation in units of the pixels' range, clipped",
         robustness,
         robustness_table,
         robustness_verdict,

@@ -9,11 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from paddle_mnist import pretrained
+from paddle_mnist import files, pretrained, state
+from paddle_mnist.checkpoint import checkpointer, contents, policy, safe_load, store
 from paddle_mnist.data import Data
 from paddle_mnist.files import write_atomically
 from reproduction.behaviour import behaviour, same
 from reproduction.compared import Scale
+
+SAVING = (checkpointer, contents, files, policy, safe_load, state, store)
+PRETRAINED = (
+    "the weights that come with the package (recipe `best`, seed 1, trained on another CPU than "
+    "that of the seed 1 in `best`)"
+)
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,7 @@ class Shown:
     measure: of the data's place, a folder to work in, and how much is trained.
     draw: of the report and the data.
     settings: what else decides the result, and may be written to JSON.
-    uses: functions besides `measure` that decide it.
+    uses: what else has a source that decides it, functions and modules.
     of_the_weights: whether the weights that come with the package are what is measured.
     """
 
@@ -37,7 +44,7 @@ class Shown:
     draw: Optional[Callable[[Mapping[str, Any], Data], Any]] = None
     settings: Any = None
     of_the_weights: bool = False
-    uses: tuple[Callable[..., Any], ...] = ()
+    uses: tuple[Any, ...] = ()
 
     def report(self, folder: Path, data: Data) -> dict[str, Any]:
         """What was measured, if with these settings, images and weights, and this code.

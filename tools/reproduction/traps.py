@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from reproduction.compared import Scale
-from reproduction.shown import Shown
+from reproduction.shown import PRETRAINED, Shown
 
 SIZES = (100, 64, 96, 3000)
 FIRST, LAST, STEPS = 0.01, 0.001, 100  # rates of the tutorial's part three; steps of a trial
@@ -38,10 +38,11 @@ def averages_table(report: Mapping[str, Any]) -> str:
 
 def averages_verdict(report: Mapping[str, Any]) -> str:
     off = max(abs(mean - report["counted"]) for mean in report["mean_of_means"].values())
-    judged = "Refuted in general" if off else "Confirmed for these"
+    if not off:
+        return "Confirmed of these."
     return (
-        f"{judged}: right only where the batches divide the {report['images']:,} images; "
-        f"here off by up to {off:.3%}."
+        f"Refuted in general: off by up to {off:.3%}, and right only where the batches divide the "
+        f"{report['images']:,} images, as the tutorial's 100 do."
     )
 
 
@@ -86,7 +87,7 @@ CLAIMS = (
         "averages",
         "the tutorial, part two",
         "the accuracy is the mean of the batches' accuracies",
-        "the pretrained net on the eval split, in batches of several sizes",
+        f"{PRETRAINED} on the eval split, in batches of several sizes",
         averages,
         averages_table,
         averages_verdict,
@@ -96,7 +97,7 @@ CLAIMS = (
     Shown(
         "unstepped",
         "the tutorial, part three",
-        f"`PolynomialDecay` from {FIRST} to {LAST}, without a call of `scheduler.step()`",
+        f"`PolynomialDecay` lowers the rate from {FIRST} to {LAST}, without `scheduler.step()`",
         "real steps of Momentum with Paddle's own schedule",
         unstepped,
         unstepped_table,

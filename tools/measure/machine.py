@@ -1,0 +1,20 @@
+"""What figures are measured on."""
+
+import contextlib
+import os
+import platform
+import re
+from importlib import metadata
+from pathlib import Path
+
+
+def machine() -> dict[str, str]:
+    """The processor, how many cores, and the versions of the libraries that matter."""
+    found = {"python": platform.python_version(), "cores": str(os.cpu_count())}
+    for name in ("paddlepaddle", "numpy", "torch", "onnxruntime"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    with contextlib.suppress(OSError):  # not on every system
+        models = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+        found["cpu"] = models[0] if models else platform.machine()
+    return found
