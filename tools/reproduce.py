@@ -108,12 +108,12 @@ def write_page(args, data: Data, chosen: Sequence) -> None:
     finally:  # what is done is told, even if the rest fails
         reports = found(results, data, scale)
         tell(args, chosen, reports)
-        draw(CLAIMS, reports, data, pictures)  # a row may be in several of them
         text = whole(results, reports, pictures)
         if beside:
             write_atomically(beside / "REPRODUCTION.md", text.encode())
         else:
             replace(PAGE, text)
+        draw(CLAIMS, reports, data, pictures)  # a row may be in several of them
 
 
 def found(results: Results, data: Data, scale: Scale) -> dict[str, Any]:
@@ -164,8 +164,8 @@ def replace(path: Path, text: str) -> None:
         if lost:
             raise PaddleMnistError(
                 f"{path}: left as it is, for this code has no result of "
-                f"{', '.join(sorted({' '.join(one[:2]) for one in lost}))}; measure these too, or "
-                "with --anew beside it; if they are not asked for any more, delete the page first"
+                f"{', '.join(sorted(' '.join(filter(None, one)) for one in lost))}; measure these "
+                "too, or with --anew beside it; if nothing asks for them any more, delete the page"
             )
     write_atomically(path, text.encode())
 
@@ -177,7 +177,7 @@ def known(figures: Mapping[str, Any]) -> set[tuple[str, ...]]:
         rows = one if "seeds" not in one else {"": one}
         for row, report in rows.items():
             if isinstance(report, dict) and isinstance(report.get("seeds"), list):
-                found |= {(claim, row, str(seed)) for seed in report["seeds"]}
+                found |= {(claim, row, f"seed {seed}") for seed in report["seeds"]}
     return found
 
 

@@ -124,14 +124,14 @@ def calibration_verdict(report: Mapping[str, Any]) -> str:
     before, after = report["ways"].values()
     least, most = report["ece_by_chance"]
     low, high = report["temperature"]
-    told = "Confirmed, as far as 10,000 images tell" if before["ece"] <= most else "Refuted"
+    told = "Undecided" if before["ece"] <= most and low <= 1 <= high else "Refuted"
     sure = "less" if after["temperature"] > 1 else "more"
     one = "is not told from 1" if low <= 1 <= high else f"says that it should be {sure} sure"
     return (
-        f"{told}: the expected calibration error is {before['ece']:.2%}; of a net with these "
-        f"confidences that is exactly as sure as it should be, it would be {least:.2%} to "
-        f"{most:.2%} (95 %). The temperature, {after['temperature']:.2f} (95 % interval {low:.2f} "
-        f"to {high:.2f}), {one}; with it the error is {after['ece']:.2%}."
+        f"{told}: the expected calibration error is {before['ece']:.2%}, and of a net with these "
+        f"confidences that is exactly as sure as it should be {least:.2%} to {most:.2%} (95 %). "
+        f"The temperature, {after['temperature']:.2f} (95 % interval {low:.2f} to {high:.2f}), "
+        f"{one}; with it the error is {after['ece']:.2%}."
     )
 
 

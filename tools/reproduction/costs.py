@@ -101,7 +101,8 @@ def table(report: Mapping[str, Any]) -> str:
         low, median, high = (TRAIN_IMAGES * one for one in quartiles)
         times = median / TRAIN_IMAGES / least
         rows.append(f"| `{name}` | {median:.1f} | {low:.1f} to {high:.1f} | {times:.2f} |")
-    return "\n".join([*rows, "", f"On: {report['cpu']}."])
+    note = f"On: {report['cpu']}. Differences of a few percent are noise, as the quartiles say."
+    return "\n".join([*rows, "", note])
 
 
 def verdict(report: Mapping[str, Any]) -> str:

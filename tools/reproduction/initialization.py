@@ -190,10 +190,10 @@ def _left(one: Mapping[str, Any]) -> str:
     if others:
         awake, answers = ([one[key][draw] for draw in others] for key in ("awake", "answers"))
         told += (
-            f"; in the other{'s' * (len(others) > 1)} {_span(awake, 'd')} of {CHANNELS} channels "
-            f"of conv2 give anything, and there are {_span(answers, 'd')} different answers"
+            f"; in the other{'s' * (len(others) > 1)}, channels of conv2 that still give anything: "
+            f"{_span(awake, 'd')} of {CHANNELS}, different answers: {_span(answers, 'd')}"
         )
-    return f"{told} (valid accuracy {_span(one['valid_acc'], '.1%')})"
+    return f"{told}; over all draws the valid accuracy is {_span(one['valid_acc'], '.1%')}"
 
 
 def verdict(report: Mapping[str, Any]) -> str:

@@ -114,7 +114,7 @@ def mistakes_figure(report: Mapping[str, Any], data: Data) -> Any:
     for row, one in zip(shares, report["images"]):
         for digit, count in one["answers"].items():
             row[int(digit)] = count / report["seeds"]
-    of = f"label, and the answer of most of {report['seeds']} trainings, with their shares"
+    of = f"label, and the most frequent answer of {report['seeds']} trainings, with their shares"
     names = [
         f"{one['image']}{' (arguable)' * (one['by_eye'] == 'arguable')}" for one in report["images"]
     ]

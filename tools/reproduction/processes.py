@@ -96,11 +96,11 @@ def everyone_verdict(report: Mapping[str, Any]) -> str:
         judged = "Confirmed"
     alone, all_, shared = (statistics.median(way["seconds"]) for way in report.values())
     return (
-        f"{judged}: every process trains on everything, "
-        f"{every['samples'] / share['samples']:.1f} times the samples of a shared epoch. "
-        f"Against one process an epoch takes {all_ / alone:.2f} of the seconds, with shares "
-        f"{shared / alone:.2f}; what a second process brings is a batch twice as large. (How much "
-        "two processes gain depends on the machine: docs/several-processes.md.)"
+        f"{judged}: an epoch takes {all_ / alone:.2f} times the seconds of one process, for each "
+        f"trains on everything, {every['samples'] / share['samples']:.1f} times the samples of a "
+        f"shared epoch, which takes {shared / alone:.2f} times. What a second process brings is a "
+        "batch twice as large. (How much two processes gain depends on the machine: "
+        "docs/several-processes.md.)"
     )
 
 
@@ -178,11 +178,13 @@ def race_table(report: Mapping[str, Any]) -> str:
 
 def race_verdict(report: Mapping[str, Any]) -> str:
     two, one, ours = (way["broken"] / way["looks"] for way in report.values())
-    judged = "Refuted" if two else "Undecided"
+    judged = "Refuted" if two or one else "Undecided"
+    after = all(way["readable_after"] for way in report.values())
     return (
-        f"{judged}: {two:.1%} of the looks found a file that cannot be read, a part or a mixture; "
-        f"and {one:.1%} where but one process writes in place. Here {ours:.1%}: one writes, and to "
-        "another name first."
+        f"{judged}: while one process saves in place {one:.1%} of the looks cannot load the file, "
+        f"while two do {two:.1%}; here, where one writes, and to another name first, {ours:.1%}. "
+        + ("In the end it loads in each case" if after else "In the end it does not always load")
+        + "."
     )
 
 
@@ -202,7 +204,7 @@ CLAIMS = (
     Shown(
         "race",
         "the tutorial, several GPUs",
-        "every process may save the net to one and the same path",
+        "a file may be read while one process, or every process, saves the net to it",
         "one or two processes that do nothing else, another that reads",
         race,
         race_table,

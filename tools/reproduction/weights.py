@@ -160,8 +160,9 @@ def partly_verdict(report: Mapping[str, Any]) -> str:
         return "Confirmed: it is loaded whatever its shape."
     here = "refused, with the difference" if "refused" in report else "no error either"
     return (
-        f"Refuted: loaded in part, with {len(report['warnings'])} warning(s) and no error, and the "
-        f"accuracy goes from {statistics.mean(report['trained']):.1%} to "
+        "Refuted: loaded in part, with a warning for each tensor left out "
+        f"({len(report['warnings'])}) and no error, and the accuracy goes from "
+        f"{statistics.mean(report['trained']):.1%} to "
         f"{statistics.mean(report['loaded']):.1%}; here {here}."
     )
 
