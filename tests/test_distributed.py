@@ -441,7 +441,8 @@ def test_rank_that_stalls_is_found(tmp_path, tiny):
     arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run", "--hang_timeout", 4]
     process = start(tmp_path, *arguments, nprocs=2)
     code, said = stopped_at(*(tmp_path, 4, process, signal.SIGSTOP), lambda: ranks_of(process)[1])
-    assert code == 1 and "rank 1 gave no sign of life for 4 s" in said
+    # stopped within an exchange, it cannot be told from the one that waits for it there
+    assert code == 1 and re.search(r"rank (0, )?1 gave no sign of life for 4 s", said), said
     assert not ranks_of(process)
 
 
@@ -510,7 +511,7 @@ OLD_PAGES = {"PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
 @pytest.mark.timeout(900)
 def test_elastic_launch_restarts_shrinks_and_grows_to_the_same_bits(tmp_path, tiny, etcd):
     """A rank is killed, then one of the two nodes, then it comes back."""
-    arguments = [*SHARDED, "--epochs", 120, "--data", tiny, "--output"]
+    arguments = [*SHARDED, "--epochs", 240, "--data", tiny, "--output"]
     run(tmp_path, *arguments, "unbroken")
     log = tmp_path / "run/train.log"
 
@@ -520,16 +521,16 @@ def test_elastic_launch_restarts_shrinks_and_grows_to_the_same_bits(tmp_path, ti
         return start(tmp_path, *arguments, "run", launch=launch, env=OLD_PAGES)
 
     first, second = node("first"), node("second")
-    wait_for_log(log, r"step 20/1200 lr")
+    wait_for_log(log, r"step 20/2400 lr")
     (rank,) = ranks_of(second).values()
     os.kill(rank, signal.SIGKILL)
     wait_for_log(log, "2 processes start from the same", 2)
-    wait_for_log(log, r"step 80/1200 lr")
+    wait_for_log(log, r"step 80/2400 lr")
     second.kill()  # the node, with all that it started
     for number in ranks_of(second).values():
         os.kill(number, signal.SIGKILL)
     wait_for_log(log, "resuming after step", 2)
-    wait_for_log(log, r"step 140/1200 lr")
+    wait_for_log(log, r"step 140/2400 lr")
     second = node("second")
     wait_for_log(log, "2 processes start from the same", 3)
     for process in (first, second):
