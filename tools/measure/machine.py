@@ -14,7 +14,7 @@ def machine() -> dict[str, str]:
     for name in ("paddlepaddle", "numpy", "torch", "onnxruntime"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
+    models = []
     with contextlib.suppress(OSError):  # not on every system
         models = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-        found["cpu"] = models[0] if models else platform.machine()
-    return found
+    return {**found, "cpu": models[0] if models else platform.machine()}
