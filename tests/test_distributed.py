@@ -41,10 +41,10 @@ SLOW = pytest.mark.slow
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="gloo and signals as on Linux")
 
 
-def command(*args, nprocs=1, launch=()):
+def command(*args, nprocs=1, launch=(), before=()):
     """A training's command line, its ranks started by our own spawn or by Paddle's launch."""
     if launch:
-        return [*LAUNCH, *map(str, launch), str(ROOT / "tools/train.py"), *map(str, args)]
+        return [*before, *LAUNCH, *map(str, launch), str(ROOT / "tools/train.py"), *map(str, args)]
     return [sys.executable, str(ROOT / "tools/train.py"), "--nprocs", str(nprocs), *map(str, args)]
 
 
@@ -73,23 +73,28 @@ def run(folder, *args, expect=0, **how):
     return out + err
 
 
-def ranks_of(process):
-    """The living processes that train for a job: their numbers, by rank."""
-    found = {}
+def living(process):
+    """All that lives of a job: for each process its number, environment and command line."""
     for path in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
         try:
             state = (path / "stat").read_text().rpartition(")")[2].split()[0]
-            environment = (path / "environ").read_bytes().decode().split("\0")
+            entries = (path / "environ").read_bytes().decode().split("\0")
             line = (path / "cmdline").read_bytes()
         except OSError:
             continue
-        given = dict(entry.partition("=")[::2] for entry in environment)
-        if given.get("JOB_OF_THE_TEST") != process.job or state in "ZX":
-            continue
-        if "PADDLE_TRAINER_ID" in given:  # launch says it there
-            found[int(given["PADDLE_TRAINER_ID"])] = int(path.name)
+        environment = dict(entry.partition("=")[::2] for entry in entries)
+        if environment.get("JOB_OF_THE_TEST") == process.job and state not in "ZX":
+            yield int(path.name), environment, line
+
+
+def ranks_of(process):
+    """The living processes that train for a job: their numbers, by rank."""
+    found = {}
+    for number, environment, line in living(process):
+        if "PADDLE_TRAINER_ID" in environment:  # launch says it there
+            found[int(environment["PADDLE_TRAINER_ID"])] = number
         elif b"spawn_main" in line:  # our own: in the order in which they were started
-            found[len(found)] = int(path.name)
+            found[len(found)] = number
     return found
 
 
@@ -495,13 +500,21 @@ def etcd(tmp_path):
     server.wait()
 
 
-def wait_for_log(path, pattern, times=1, seconds=180):
+def wait_for_log(path, pattern, after=0, seconds=200):
+    """The place in a log where the pattern ends, which is looked for after another place."""
     deadline = time.monotonic() + seconds
-    while not path.exists() or len(re.findall(pattern, path.read_text())) < times:
-        assert time.monotonic() < deadline, path.read_text() if path.exists() else path
+    while True:
+        text = path.read_text() if path.exists() else ""
+        if found := re.compile(pattern).search(text, after):
+            return found.end()
+        assert time.monotonic() < deadline, (
+            f"no {pattern!r} after:\n{text[:after]}\nin {text[after:]}"
+        )
         time.sleep(0.1)
 
 
+# Paddle's launch gives up at times when a rank has failed (docs/several-processes.md tells why).
+AGAIN = ["sh", "-c", 'for _ in 1 2 3 4 5 6 7 8; do "$@" && break; sleep 1; done', "sh"]
 ELASTIC = ["--elastic_level", 1, "--elastic_timeout", 5, "--max_restart", 5, "--nproc_per_node", 1]
 # The pages that etcd3 was made from are older than what reads them.
 OLD_PAGES = {"PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
@@ -510,29 +523,36 @@ OLD_PAGES = {"PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
 @SLOW
 @pytest.mark.timeout(900)
 def test_elastic_launch_restarts_shrinks_and_grows_to_the_same_bits(tmp_path, tiny, etcd):
-    """A rank is killed, then one of the two nodes, then it comes back."""
-    arguments = [*SHARDED, "--epochs", 240, "--data", tiny, "--output"]
+    """A rank is killed, then one of the two nodes, then it comes back.
+
+    Each time they may go on with one process before they do with two.
+    """
+    arguments = [*SHARDED, "--epochs", 240, "--log_every", 20, "--data", tiny, "--output"]
     run(tmp_path, *arguments, "unbroken")
     log = tmp_path / "run/train.log"
+    both, step = "2 processes start from the same", r"step \d+/2400 lr"
 
     def node(name):
         launch = ["--master", etcd, "--job_id", "test", "--nnodes", "1:2", *ELASTIC]
         launch += ["--log_dir", name]
-        return start(tmp_path, *arguments, "run", launch=launch, env=OLD_PAGES)
+        return start(tmp_path, *arguments, "run", launch=launch, env=OLD_PAGES, before=AGAIN)
+
+    def wait_for(*patterns, after=0):
+        for pattern in patterns:
+            after = wait_for_log(log, pattern, after)
+        return after
 
     first, second = node("first"), node("second")
-    wait_for_log(log, r"step 20/2400 lr")
+    place = wait_for(both, step)
     (rank,) = ranks_of(second).values()
     os.kill(rank, signal.SIGKILL)
-    wait_for_log(log, "2 processes start from the same", 2)
-    wait_for_log(log, r"step 80/2400 lr")
+    place = wait_for(both, step, after=place)
     second.kill()  # the node, with all that it started
-    for number in ranks_of(second).values():
+    for number, _, _ in living(second):
         os.kill(number, signal.SIGKILL)
-    wait_for_log(log, "resuming after step", 2)
-    wait_for_log(log, r"step 140/2400 lr")
+    place = wait_for("resuming after step", step, step, after=place)
     second = node("second")
-    wait_for_log(log, "2 processes start from the same", 3)
+    wait_for(both, step, after=place)
     for process in (first, second):
         out, err = process.communicate(timeout=400)
         assert process.returncode == 0, out + err
