@@ -157,7 +157,7 @@ def shown(runs):
 
 
 def reload_while_parsing(page):
-    """As a user does: one time in some twenty-five VisualDL's page stays at that for ever."""
+    """As a user does: now and then VisualDL's page stays at that for ever."""
     parsing = page.get_by_text("Parsing data", exact=False)
     for _ in range(4):
         page.wait_for_timeout(8000)

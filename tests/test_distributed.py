@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -41,14 +42,15 @@ SLOW = pytest.mark.slow
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="gloo and signals as on Linux")
 
 
-def command(*args, nprocs=1, launch=(), before=()):
+def command(*args, nprocs=1, launch=()):
     """A training's command line, its ranks started by our own spawn or by Paddle's launch."""
     if launch:
-        return [*before, *LAUNCH, *map(str, launch), str(ROOT / "tools/train.py"), *map(str, args)]
+        return [*LAUNCH, *map(str, launch), str(ROOT / "tools/train.py"), *map(str, args)]
     return [sys.executable, str(ROOT / "tools/train.py"), "--nprocs", str(nprocs), *map(str, args)]
 
 
 def start(folder, *args, env=(), **how):
+    """A training's first process."""
     return start_job(
         command(*args, **how),
         folder,
@@ -468,7 +470,7 @@ def etcd(tmp_path):
     program = shutil.which("etcd")
     if not program:
         pytest.skip("etcd is not installed")
-    if not importlib.util.find_spec("etcd3"):  # not imported: that takes OLD_PAGES
+    if not importlib.util.find_spec("etcd3"):  # not imported: that takes the page's export
         pytest.skip("etcd3 is not installed (extra elastic)")
     clients, peers = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     folder = ["--data-dir", tmp_path / "etcd", "--listen-peer-urls", peers]
@@ -480,24 +482,36 @@ def etcd(tmp_path):
     server.wait()
 
 
-def wait_for_log(path, pattern, after=0, seconds=200):
-    """The place in a log where the pattern ends, which is looked for after another place."""
-    deadline = time.monotonic() + seconds
-    while True:
-        text = path.read_text() if path.exists() else ""
-        if found := re.compile(pattern).search(text, after):
-            return found.end()
-        assert time.monotonic() < deadline, (
-            f"no {pattern!r} after:\n{text[:after]}\nin {text[after:]}"
-        )
-        time.sleep(0.1)
+def wait_for(log, *patterns, after=0, seconds=200):
+    """The place in a log where the last of the patterns ends, each sought after the one before."""
+    for pattern in patterns:
+        deadline = time.monotonic() + seconds
+        while True:
+            text = log.read_text() if log.exists() else ""
+            if found := re.compile(pattern).search(text, after):
+                break
+            assert time.monotonic() < deadline, (
+                f"no {pattern!r} after:\n{text[:after]}\nin {text[after:]}"
+            )
+            time.sleep(0.1)
+        after = found.end()
+    return after
 
 
-# Paddle's launch gives up at times when a rank has failed (docs/several-processes.md tells why).
-AGAIN = ["sh", "-c", 'for _ in 1 2 3 4 5 6 7 8; do "$@" && break; sleep 1; done', "sh"]
-ELASTIC = ["--elastic_level", 1, "--elastic_timeout", 5, "--max_restart", 5, "--nproc_per_node", 1]
-# The pages that etcd3 was made from are older than what reads them.
-OLD_PAGES = {"PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
+def elastic(etcd, name, arguments):
+    """What the page has a machine run, with the test's own addresses, folders and training."""
+    page = (ROOT / "docs/several-processes.md").read_text()
+    (script,) = re.findall(r"^export PROTOCOL_BUFFERS.*?^done$", page, re.MULTILINE | re.DOTALL)
+    for its, ours in {
+        "etcd://10.0.0.1:2379": etcd,
+        "python -m": f"{sys.executable} -m",
+        "--nnodes": f"--log_dir {name} --nnodes",
+        "tools/train.py": str(ROOT / "tools/train.py"),
+        "--grad_shards 8 --output /shared/run": shlex.join(map(str, arguments)),
+    }.items():
+        assert script.count(its) == 1, its
+        script = script.replace(its, ours)
+    return ["sh", "-c", script]
 
 
 @SLOW
@@ -513,26 +527,20 @@ def test_elastic_launch_restarts_shrinks_and_grows_to_the_same_bits(tmp_path, ti
     both, step = "2 processes start from the same", r"step \d+/1600 lr"
 
     def node(name):
-        launch = ["--master", etcd, "--job_id", "test", "--nnodes", "1:2", *ELASTIC]
-        launch += ["--log_dir", name]
-        return start(tmp_path, *arguments, "run", launch=launch, env=OLD_PAGES, before=AGAIN)
-
-    def wait_for(*patterns, after=0):
-        for pattern in patterns:
-            after = wait_for_log(log, pattern, after)
-        return after
+        command = elastic(etcd, name, [*arguments, "run"])
+        return start_job(command, tmp_path, stderr=subprocess.PIPE)
 
     first, second = node("first"), node("second")
-    place = wait_for(both, step)
+    place = wait_for(log, both, step)
     (rank,) = ranks_of(second).values()
     os.kill(rank, signal.SIGKILL)
-    place = wait_for(both, step, after=place)
+    place = wait_for(log, both, step, after=place)
     second.kill()  # the node, with all that it started
     for number, _, _ in living(second):
         os.kill(number, signal.SIGKILL)
-    place = wait_for("resuming after step", step, step, after=place)
+    place = wait_for(log, "resuming after step", step, step, after=place)
     second = node("second")
-    wait_for(both, step, after=place)
+    wait_for(log, both, step, after=place)
     for process in (first, second):
         out, err = process.communicate(timeout=400)
         assert process.returncode == 0, out + err
