@@ -1,6 +1,7 @@
 """What the tutorial says of its accuracy, and of what makes it better."""
 
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from paddle_mnist.data import Data
@@ -47,21 +48,25 @@ def judged(gap: float, low: float, high: float) -> str:
     return "Confirmed" if gap > 0 else "Refuted"
 
 
+def _times(found: Sequence[float]) -> int:
+    """How often the claim is reached; a score counts as it is rounded."""
+    return sum(round(score, 3) >= FIRST_CLAIM for score in found)
+
+
 def _reached(report: Report) -> str:
-    """By both together, one training but for rounding; a score counts as it is rounded."""
+    """By both together, one training but for rounding."""
     loop, recipe = (scores(report)[name] for name in ("verbatim", "adam"))
+    low, high = interval(loop + recipe)
+    word = "Confirmed" if low >= FIRST_CLAIM else "Undecided"
+    if high < FIRST_CLAIM:
+        word = "Refuted as a mean" + (", true of a lucky run" if _times(loop + recipe) else "")
     told = []
-    ways = (("", loop + recipe), ("The tutorial's own loop", loop), ("The recipe", recipe))
-    for title, found in ways:
+    ways = {word: loop + recipe, "The tutorial's own loop": loop, "The recipe": recipe}
+    for title, found in ways.items():
         low, high = interval(found)
-        times = sum(round(score, 3) >= FIRST_CLAIM for score in found)
-        if not title:
-            title = "Confirmed" if low >= FIRST_CLAIM else "Undecided"
-            if high < FIRST_CLAIM:
-                title = "Refuted as a mean" + (", true of a lucky run" if times else "")
         told.append(
-            f"{title}: {times} of {len(found)} seeds come to {FIRST_CLAIM:.1%}, the mean is "
-            f"{statistics.mean(found):.2%} (95 % interval {low:.2%} to {high:.2%})."
+            f"{title}: {_times(found)} of {len(found)} seeds come to {FIRST_CLAIM:.1%}, the mean "
+            f"is {statistics.mean(found):.2%} (95 % interval {low:.2%} to {high:.2%})."
         )
     return " ".join(told)
 
