@@ -524,23 +524,24 @@ def test_elastic_launch_restarts_shrinks_and_grows_to_the_same_bits(tmp_path, ti
     arguments = [*SHARDED, "--epochs", 160, "--log_every", 20, "--data", tiny, "--output"]
     run(tmp_path, *arguments, "unbroken")
     log = tmp_path / "run/train.log"
-    both, step = "2 processes start from the same", r"step \d+/1600 lr"
+    resumed, both = "resuming after step", "2 processes start from the same"
+    epochs = [r"step \d+/1600 lr"] * 3  # by then that of the first is saved
 
     def node(name):
         command = elastic(etcd, name, [*arguments, "run"])
         return start_job(command, tmp_path, stderr=subprocess.PIPE)
 
     first, second = node("first"), node("second")
-    place = wait_for(log, both, step)
+    place = wait_for(log, both, *epochs)
     (rank,) = ranks_of(second).values()
     os.kill(rank, signal.SIGKILL)
-    place = wait_for(log, both, step, after=place)
+    place = wait_for(log, resumed, both, *epochs, after=place)
     second.kill()  # the node, with all that it started
     for number, _, _ in living(second):
         os.kill(number, signal.SIGKILL)
-    place = wait_for(log, "resuming after step", step, step, after=place)
+    place = wait_for(log, resumed, *epochs, after=place)
     second = node("second")
-    wait_for(log, both, step, after=place)
+    wait_for(log, resumed, both, *epochs, after=place)
     for process in (first, second):
         out, err = process.communicate(timeout=400)
         assert process.returncode == 0, out + err
