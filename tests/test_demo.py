@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import importlib
 import json
 import os
 import re
@@ -83,7 +84,7 @@ def served(folder):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(folder)},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     said = []
@@ -100,16 +101,29 @@ def served(folder):
         process.communicate()
 
 
-@pytest.mark.slow
-def test_programs_can_ask_and_ctrl_c_ends_it(tmp_path):
-    pytest.importorskip("gradio", reason="the page needs gradio (extra web)")
-    client = pytest.importorskip("gradio_client")
+def end(process):
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 0
+
+
+@pytest.fixture
+def four(tmp_path):
     picture = tmp_path / "4.png"
     picture.write_bytes(as_bytes(draw_digit(4, 2)))
+    return picture
+
+
+def ask(address, picture):
+    client = importlib.import_module("gradio_client")
+    asking = client.Client(address, verbose=False, download_files=False)
+    return asking.predict(client.handle_file(str(picture)), api_name="/read")
+
+
+@pytest.mark.slow
+def test_programs_can_ask_and_ctrl_c_ends_it(tmp_path, four):
+    pytest.importorskip("gradio", reason="the page needs gradio (extra web)")
     with served(tmp_path) as (process, address):
-        found = client.Client(address, verbose=False).predict(
-            client.handle_file(str(picture)), api_name="/read"
-        )
+        found = ask(address, four)
         assert found[0].startswith("4, probability") and found[1]["label"] == "4"
         config = json.loads(urllib.request.urlopen(f"{address}/config", timeout=30).read())
         assert config["analytics_enabled"] is False
@@ -124,8 +138,18 @@ def test_programs_can_ask_and_ctrl_c_ends_it(tmp_path):
             asking.endheaders()
             assert asking.getresponse().status == status
             asking.close()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        end(process)
+    assert list(tmp_path.iterdir()) == [four]  # nothing of what was sent
+
+
+@pytest.mark.slow
+def test_page_that_ends_takes_nothing_from_another(tmp_path, four):
+    pytest.importorskip("gradio", reason="the page needs gradio (extra web)")
+    with served(tmp_path) as (ending, its_address), served(tmp_path) as (_, address):
+        ask(its_address, four)
+        *_, layer = ask(address, four)
+        end(ending)
+        assert urllib.request.urlopen(layer["url"], timeout=30).status == 200
 
 
 # Of the software renderers the one that draws in half the time.
