@@ -76,7 +76,7 @@ def test_infer_benchmark_compares_engines_that_agree(tool):
         ("memory", "| the tutorial's loop | "),
         ("evaluate", "| the tutorial's: image by image from lists, batches of 100 | "),
         ("operators", "| matrix products: convolution, gradient of the second block's input | "),
-        ("signal", "| median of 100 | "),
+        ("signal", "| median of 20 | "),
     ],
 )
 def test_rehearsal_of_each_table(tool, tmp_path, what, first):

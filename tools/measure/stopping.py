@@ -13,6 +13,8 @@ import threading
 import time
 from pathlib import Path
 
+SIGNALS = 20  # a round
+
 
 def measured(source: str, rounds: int) -> dict:
     spawn = multiprocessing.get_context("spawn")  # this process has its own way with signals
@@ -38,7 +40,7 @@ def _stopped(source: str, rounds: int) -> dict:
     config = TrainConfig.from_mapping({**read_recipe("digits"), "data": source})
     with tempfile.TemporaryDirectory() as folder:
         store = CheckpointStore(folder)
-        while len(seconds) < 100 * rounds:
+        while len(seconds) < SIGNALS * rounds:
             parts, newest = build(config, data, None), store.newest()
             if newest and newest.state.epoch < config.epochs:
                 load_checkpoint(newest, parts.model, parts.optimizer)
