@@ -179,6 +179,23 @@ def page(predictor: Predictor) -> Any:
     return blocks.queue(max_size=WAITING)
 
 
+@contextlib.contextmanager
+def _folder_of_its_own() -> Iterator[None]:
+    """For what is sent: gradio's pages share one, and each, ended, deletes the others' (6.31)."""
+    name = "GRADIO_TEMP_DIR"
+    before = os.environ.get(name)
+    with tempfile.TemporaryDirectory(prefix="paddle_mnist-") as folder:
+        os.environ[name] = folder
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = before
+
+
+@_folder_of_its_own()
 def serve(model: Optional[str], host: str, port: int, share: bool) -> None:
     """Serve the page until SIGTERM or SIGINT comes.
 
@@ -198,50 +215,33 @@ def serve(model: Optional[str], host: str, port: int, share: bool) -> None:
             )
     else:
         predictor = pretrained_predictor(OUTPUTS, parallel=AT_ONCE)
-    with _folder_of_its_own():
-        blocks = page(predictor)
-        starlette = importlib.import_module("starlette.middleware")  # what gradio serves with
-        logging.getLogger("httpx").setLevel(logging.WARNING)  # gradio asks itself if it is there
-        try:
-            blocks.launch(
-                server_name=host,
-                server_port=port or None,
-                share=share,
-                max_file_size=LARGEST,
-                prevent_thread_lock=True,
-                app_kwargs={"middleware": [starlette.Middleware(SizeLimit)]},
-                quiet=True,
-            )
-        except OSError as error:
-            raise ConfigError(
-                f"{host}:{port}: cannot listen there ({error}); choose another --port or --host"
-            ) from error
-        log.info("page: %s (Ctrl-C stops it)", blocks.local_url)
-        if share:
-            log.warning("%s: whoever has this address can use it", blocks.share_url)
-        elif host not in LOOPBACK:
-            log.warning("%s is not loopback: whoever reaches this machine can use it", host)
-        with signals.handled(), signals.held():
-            while signals.pending() is None:
-                time.sleep(0.1)
-            signals.answered()
-        blocks.close()
-
-
-@contextlib.contextmanager
-def _folder_of_its_own() -> Iterator[None]:
-    """For what is sent: gradio's pages share one, and each, ended, deletes the others' (6.31)."""
-    name = "GRADIO_TEMP_DIR"
-    before = os.environ.get(name)
-    with tempfile.TemporaryDirectory(prefix="paddle_mnist-") as folder:
-        os.environ[name] = folder
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = before
+    blocks = page(predictor)
+    starlette = importlib.import_module("starlette.middleware")  # what gradio serves with
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # gradio asks itself whether it is there
+    try:
+        blocks.launch(
+            server_name=host,
+            server_port=port or None,
+            share=share,
+            max_file_size=LARGEST,
+            prevent_thread_lock=True,
+            app_kwargs={"middleware": [starlette.Middleware(SizeLimit)]},
+            quiet=True,
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"{host}:{port}: cannot listen there ({error}); choose another --port or --host"
+        ) from error
+    log.info("page: %s (Ctrl-C stops it)", blocks.local_url)
+    if share:
+        log.warning("%s: whoever has this address can use it", blocks.share_url)
+    elif host not in LOOPBACK:
+        log.warning("%s is not loopback: whoever reaches this machine can use it", host)
+    with signals.handled(), signals.held():
+        while signals.pending() is None:
+            time.sleep(0.1)
+        signals.answered()
+    blocks.close()
 
 
 def _gradio() -> Any:

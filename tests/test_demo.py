@@ -162,7 +162,7 @@ BROWSER = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshad
 def test_ten_digits_drawn_with_the_mouse_are_read(tmp_path, screenshots):
     pytest.importorskip("gradio", reason="the page needs gradio (extra web)")
     api = pytest.importorskip("playwright.sync_api", reason="no playwright (extra browser)")
-    chromium = shutil.which("chromium") or pytest.skip("no chromium")
+    chromium = shutil.which("chromium") or pytest.skip("chromium is not installed")
     with served(tmp_path) as (_, address), api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=BROWSER)
         page = browser.new_page(viewport={"width": 1100, "height": 1100})
