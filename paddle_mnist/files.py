@@ -7,6 +7,7 @@ that a test can stand between: kill the process at any of them, or let any of th
 import contextlib
 import logging
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
@@ -33,11 +34,15 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write under a temporary name, force it to the disk, rename. Raises OutputError."""
-    part = path.with_name(f".{path.name}{PART}")
+    """Write under a temporary name, force it to the disk, rename. Raises OutputError.
+
+    The temporary name is unique, so that of two writers of one path each publishes its own bytes,
+    and the later rename wins.
+    """
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PART}")
     with writing(path):
         try:
-            descriptor = os.open(part, _WRITE | os.O_TRUNC, 0o666)
+            descriptor = os.open(part, _WRITE | os.O_EXCL, 0o666)
             try:
                 left = data
                 while left:  # a disk that fills up takes a part, and refuses the next
@@ -85,6 +90,16 @@ def remove(path: Path) -> None:
     """Delete a file if it is there. Raises OutputError."""
     with writing(path), contextlib.suppress(FileNotFoundError):
         os.unlink(path)
+
+
+def remove_temporary(folder: Path, prefix: str = "") -> None:
+    """Delete the temporary files that killed writers left in a folder. Raises OutputError.
+
+    For a folder with one writer: it would delete what another one is about to rename.
+    prefix: of the names of the files that they were to become.
+    """
+    for path in sorted(folder.glob(f".{prefix}*{PART}")):
+        remove(path)
 
 
 class Journal:

@@ -23,7 +23,15 @@ from paddle_mnist.checkpoint.store import (
 )
 from paddle_mnist.config import TrainConfig, read_yaml
 from paddle_mnist.errors import CheckpointError, ConfigError, RunLockedError
-from paddle_mnist.files import Journal, make_folder, remove, sync_folder, write_atomically, writing
+from paddle_mnist.files import (
+    Journal,
+    make_folder,
+    remove,
+    remove_temporary,
+    sync_folder,
+    write_atomically,
+    writing,
+)
 from paddle_mnist.state import TrainState
 from paddle_mnist.writers import cut_jsonl
 
@@ -61,6 +69,8 @@ class RunDirectory:
             with self._locked():
                 self._move_aside()
         with self._locked():  # after a move it is another directory, with another lock
+            for path in (self.config, self.metrics, self.result, self.weights):
+                remove_temporary(self.path, path.name)
             handler = _LogFile(self.log)
             log.addHandler(handler)
             try:

@@ -22,7 +22,15 @@ from typing import Any, Optional, Union
 from paddle_mnist.checkpoint.policy import Keep, Saved
 from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.files import PART, make_folder, remove, sync_folder, write_atomically, writing
+from paddle_mnist.files import (
+    PART,
+    make_folder,
+    remove,
+    remove_temporary,
+    sync_folder,
+    write_atomically,
+    writing,
+)
 from paddle_mnist.state import BEST, TrainState
 
 log = logging.getLogger("paddle_mnist")
@@ -372,5 +380,4 @@ class CheckpointStore:
 
     def clear(self) -> None:
         """Delete the temporary files of saves that were broken off; for the one writer."""
-        for path in sorted(self.folder.glob(f".{PREFIX}_*{PART}")):
-            remove(path)
+        remove_temporary(self.folder, f"{PREFIX}_")
