@@ -3,7 +3,8 @@
 Inside `handled` and `held` they only leave a note, and what is under way goes on. Inside
 `interruptible`, for work that may be broken off anywhere (fetching a batch, evaluation), they raise
 StoppedError: at once, or when it begins. One of several processes waits until all know of it.
-Signals belong to a process, and so does this module.
+Signals belong to a process, and so does this module. Python runs signal handlers in the main
+thread, so `held` and `interruptible` work there; in other threads they change nothing.
 """
 
 import contextlib
@@ -38,7 +39,7 @@ def handled(last: bool = False) -> Iterator[None]:
 
     last: the process ends with this; signals that come while it does change nothing.
     """
-    if _note.owner == os.getpid() or threading.current_thread() is not threading.main_thread():
+    if _note.owner == os.getpid() or not _in_main_thread():
         yield
         return
     _note.owner, _note.signum, _note.raising = os.getpid(), None, False
@@ -109,9 +110,16 @@ def _check() -> None:
         raise StoppedError(signum)
 
 
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
 @contextlib.contextmanager
 def held() -> Iterator[None]:
     """What stands inside is not broken off, whatever stands around it."""
+    if not _in_main_thread():
+        yield
+        return
     before, _note.raising = _note.raising, False
     try:
         yield
@@ -122,6 +130,9 @@ def held() -> Iterator[None]:
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """What stands inside may be broken off anywhere by a StoppedError."""
+    if not _in_main_thread():
+        yield
+        return
     before = _note.raising
     try:
         _note.raising = True

@@ -7,10 +7,13 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 from conftest import ROOT
+
+from paddle_mnist import signals
 
 SMALL = ["--recipe", "default", "--epochs", "3", "--batch_size", "32", "--log_every", "4"]
 SMALL += ["--visualdl", "false", "--figures", "false", "--ema", "0.9", "--dropout", "0.1"]
@@ -286,3 +289,24 @@ def test_exceptions_save_and_are_raised_on(tmp_path, what, error):
     assert done.returncode != 0 and error in done.stderr
     assert "saved mnist_epoch1_step5_breakpoint" in done.stdout
     assert (tmp_path / "c/mnist_epoch1_step5_breakpoint.json").exists()
+
+
+def test_interruptible_work_in_another_thread_does_not_break_off_what_the_main_thread_holds():
+    entered, leave = threading.Event(), threading.Event()
+
+    def evaluate():
+        with signals.interruptible():
+            entered.set()
+            leave.wait(60)
+
+    with signals.handled(), signals.held():
+        thread = threading.Thread(target=evaluate)
+        thread.start()
+        try:
+            assert entered.wait(60)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert signals.pending() == signal.SIGTERM
+        finally:
+            leave.set()
+            thread.join()
+            signals.answered()
