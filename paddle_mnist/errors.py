@@ -71,6 +71,9 @@ class ProcessError(PaddleMnistError):
         super().__init__(message)
         self.exit_code = exit_code
 
+    def __reduce__(self):
+        return type(self), (str(self), self.exit_code)
+
 
 class StoppedError(PaddleMnistError):
     """A signal asked for the end. signum: its number; the exit code is 128 more, as shells do."""
