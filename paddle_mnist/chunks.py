@@ -1,6 +1,7 @@
 """Work on a batch a few images at a time: by several threads, in memory that is used again."""
 
 import functools
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,8 +26,17 @@ def map_chunks(run: Callable[[slice], object], count: int, threads: int) -> list
         with np.errstate(all="ignore"):  # what is not finite is told by who looks at the loss
             return run(chunk)
 
-    with _blas().limit(limits=1):  # its own threads would be in the way of ours
-        return list((_pool(threads).map if threads > 1 else map)(quietly, chunks))
+    with _turns, _blas().limit(limits=1):  # its own threads would be in the way of ours
+        return list((_pool(threads, os.getpid()).map if threads > 1 else map)(quietly, chunks))
+
+
+# BLAS has one number of threads a process, so the calls of several threads take turns: a later one
+# would else restore what an earlier one has set. A fork waits for the call that is under way.
+_turns = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_turns.acquire, after_in_parent=_turns.release, after_in_child=_turns.release
+    )
 
 
 @functools.cache
@@ -35,7 +45,8 @@ def _blas() -> ThreadpoolController:
 
 
 @functools.cache
-def _pool(threads: int) -> ThreadPoolExecutor:
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    """The threads of a process, by its number: a forked child has none of its parent's."""
     return ThreadPoolExecutor(threads, "chunks")
 
 

@@ -15,6 +15,8 @@ gradients. What makes it quick:
 - Memory is used again: what the system hands out anew for each batch costs a tenth of a step.
 """
 
+from collections import deque
+
 import numpy as np
 import paddle
 from numpy.lib.stride_tricks import as_strided
@@ -94,14 +96,17 @@ class _Features(PyLayer):
 # ------------------------------------------------------------------ what is kept between passes
 
 
-_spare: list[tuple[np.ndarray, ...]] = []
+_spare: deque[tuple[np.ndarray, ...]] = deque(maxlen=1)
 
 
 def _taken(count: int) -> tuple[np.ndarray, ...]:
     """What is kept for the backward pass, of at least so many images: cells and winners of both
     blocks, and the outputs."""
-    kept = _spare.pop() if _spare else None
-    if kept is None or len(kept[0]) < count:
+    try:
+        kept = _spare.pop()
+    except IndexError:  # none yet, or another thread was quicker
+        kept = ()
+    if not kept or len(kept[0]) < count:
         kept = (
             *(np.zeros((count, 16, 16, 4), np.float32), np.empty((count, 14, 14, 20), np.uint8)),
             *(np.zeros((count, 9, 9, 80), np.float32), np.empty((count, 7, 7, 20), np.uint8)),
@@ -111,8 +116,7 @@ def _taken(count: int) -> tuple[np.ndarray, ...]:
 
 
 def _give_back(kept: tuple[np.ndarray, ...]) -> None:
-    if not _spare:
-        _spare.append(kept)
+    _spare.append(kept)
 
 
 # ------------------------------------------------------------------ cells, and products of them
