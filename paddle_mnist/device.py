@@ -17,6 +17,8 @@ Install one of the two, never both:
   GPU:  pip install paddlepaddle-gpu==2.6.2 "numpy<2"   (newer GPU builds for your CUDA: \
 https://www.paddlepaddle.org.cn/en/install/quick)"""
 
+MOST_THREADS = 4  # of the fast convolution: they take turns with all that is Python's
+
 
 def require_paddle() -> None:
     """Raise DeviceError, with the lines that install Paddle, unless it can be imported."""
@@ -113,3 +115,23 @@ def autocast(level: str = "off") -> Callable[[], contextlib.AbstractContextManag
     # By default O2 goes back to float32 wherever one input has it, as weights have here.
     told = {"level": level, "dtype": "bfloat16", "use_promote": level == "O1"}
     return functools.partial(paddle.amp.auto_cast, **told)
+
+
+def cores() -> int:
+    """The processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+@functools.cache
+def fast_threads() -> int:
+    """Threads of the fast convolution, where nobody chose a number.
+
+    This process's share of the cores, if it trains with others on this machine; `MOST_THREADS` at
+    most.
+    """
+    import paddle
+
+    here = paddle.distributed.ParallelEnv()
+    host = here.current_endpoint.rpartition(":")[0]
+    neighbours = sum(one.rpartition(":")[0] == host for one in here.trainer_endpoints)
+    return min(MOST_THREADS, max(1, cores() // max(1, neighbours)))

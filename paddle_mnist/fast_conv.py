@@ -15,7 +15,9 @@ gradients. What makes it quick:
 - Memory is used again: what the system hands out anew for each batch costs a tenth of a step.
 """
 
+import itertools
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 import paddle
@@ -25,19 +27,42 @@ from paddle.autograd import PyLayer
 
 from paddle_mnist.chunks import map_chunks, scratch
 
+SWITCH = "set the model's fast_conv to 'off' to compute with Paddle's own layers"
+
 
 def features(
     images: paddle.Tensor, conv1: nn.Conv2D, conv2: nn.Conv2D, threads: int = 1
 ) -> paddle.Tensor:
     """What the two blocks of `MNIST` make of images: float32 [B, 1, 28, 28] -> [B, 980].
 
-    The gradients of both layers' parameters can be taken, once: Paddle (3.3.1) ends the process at
-    a second backward pass through any `PyLayer`. Those of the images cannot.
+    The gradients of both layers' parameters can be taken, once; those of the images cannot.
+    Raises RuntimeError, which Paddle turns into an OSError, at a second backward pass or for
+    second derivatives.
     A NaN passes through; of several largest, the first gets a pool's gradient, as in Paddle.
     """
     parameters = (conv1.weight, conv1.bias, conv2.weight, conv2.bias)
     keep = paddle.is_grad_enabled() and not all(one.stop_gradient for one in parameters)
-    return _Features.apply(images, *parameters, threads, keep)
+    outputs = _Features.apply(images, *parameters, threads, keep)
+    if keep:
+        outputs.register_hook(_once())
+    return outputs
+
+
+def _once() -> Callable[[paddle.Tensor], None]:
+    """A gradient hook that refuses a second backward pass.
+
+    Paddle (3.3.1) ends the process at a second pass through any `PyLayer`, before its `backward` is
+    called; the hooks of its output are called before that.
+    """
+    passes = itertools.count()
+
+    def refuse_the_second(gradient: paddle.Tensor) -> None:
+        if next(passes):
+            raise RuntimeError(
+                f"a second backward pass through the fast convolution, which allows one; {SWITCH}"
+            )
+
+    return refuse_the_second
 
 
 class _Features(PyLayer):
@@ -66,6 +91,8 @@ class _Features(PyLayer):
 
     @staticmethod
     def backward(ctx, gradient):
+        if paddle.is_grad_enabled():  # with create_graph=True
+            raise RuntimeError(f"the fast convolution has no second derivatives; {SWITCH}")
         kept, ctx.kept = ctx.kept, None
         gradients = gradient.numpy().reshape(-1, 20, 7, 7).transpose(0, 2, 3, 1)
         turned = _matrix(ctx.weight2[:, :, ::-1, ::-1].swapaxes(0, 1))

@@ -1,5 +1,6 @@
 """`MNIST`, the tutorial's convolutional net."""
 
+from collections.abc import Callable, Iterator
 from typing import Optional, Union
 
 import paddle
@@ -7,10 +8,22 @@ from paddle import nn
 from paddle.nn import functional as F
 from paddle.utils import unique_name
 
-from paddle_mnist import fast_conv
+from paddle_mnist import fast_conv, watching
 from paddle_mnist.checkpoint.contents import load_weights
+from paddle_mnist.device import fast_threads
+from paddle_mnist.errors import ConfigError
 from paddle_mnist.pretrained import WEIGHTS, weights
-from paddle_mnist.watching import printed
+
+try:
+    from paddle.jit.sot.psdb import in_sot
+except ImportError:  # Paddle 2.6
+
+    def in_sot() -> bool:
+        """Whether `paddle.jit.to_static` is translating the code that runs."""
+        return False
+
+
+PARAMETER_SHAPES = [[20, 1, 5, 5], [20], [20, 20, 5, 5], [20]]  # of both convolutions
 
 
 class MNIST(nn.Layer):
@@ -26,19 +39,25 @@ class MNIST(nn.Layer):
     therefore cannot share one optimizer.
 
     pretrained: start with the weights that come with the package (`paddle_mnist.pretrained`).
+    fast_conv: who computes both blocks, convolution to pooling. "auto", the default: on a CPU
+        `paddle_mnist.fast_conv`, several times faster and equal to within float32's rounding, with
+        a thread on each core, four at most; else Paddle's own layers. "off": always Paddle's
+        layers. A number: as "auto", with so many threads. The attribute of this name can be set at
+        any time.
 
-    Set `fast_conv` to a number of threads, on a CPU, to have both blocks computed by
-    `paddle_mnist.fast_conv`, several times faster and equal to within float32's rounding; 0, the
-    default, is Paddle's own layers. Hooks of these layers are then shown what Paddle's layers make
-    of the same images, and what they return changes nothing.
+    The fast blocks are for eager execution, float32 and the layers as they are built here. They
+    leave to Paddle's layers: static graphs (`paddle.jit`), gradients of the images, layers that
+    were replaced, and layers with a hook that may change what passes. Their gradients can be taken
+    once: a second backward pass (`retain_graph=True`) and second derivatives raise an error that
+    names the switch.
 
     Set `dropout_rate` to the share of the linear layer's inputs that a training step leaves out at
     random (Srivastava et al., 2014; what is left is scaled up); 0, the default, is the tutorial's.
     """
 
-    def __init__(self, pretrained: bool = False):
+    def __init__(self, pretrained: bool = False, fast_conv: Union[str, int] = "auto"):
         super().__init__()
-        self.fast_conv = 0
+        self.fast_conv = fast_conv
         self.dropout_rate = 0.0
         with unique_name.guard():
             self.conv1 = nn.Conv2D(in_channels=1, out_channels=20, kernel_size=5, padding=2)
@@ -48,6 +67,7 @@ class MNIST(nn.Layer):
             self.relu2 = nn.ReLU()
             self.max_pool2 = nn.MaxPool2D(kernel_size=2, stride=2)
             self.fc = nn.Linear(in_features=980, out_features=10)
+        self._blocks_as_built = self._blocks
         if pretrained:
             load_weights(self, weights(), WEIGHTS)
 
@@ -58,19 +78,65 @@ class MNIST(nn.Layer):
             features = F.dropout(features, self.dropout_rate, training=self.training)
         return self.fc(features)
 
+    @property
+    def fast_conv(self) -> Union[str, int]:
+        """Who computes both blocks: "auto", "off", or a number of threads."""
+        return self._fast_conv
+
+    @fast_conv.setter
+    def fast_conv(self, value: Union[str, int]) -> None:
+        if value not in ("auto", "off") and (not isinstance(value, int) or value < 0):
+            raise ConfigError(
+                f"fast_conv is {value!r}; expected 'auto', 'off', or a number of threads"
+            )
+        self._fast_conv = value
+
     def features(self, inputs: paddle.Tensor) -> paddle.Tensor:
         """Both blocks: float32 [B, 1, 28, 28] -> [B, 980]."""
-        # The gradient of images, and graphs of static mode, are for Paddle's own layers.
-        if not (self.fast_conv and paddle.in_dynamic_mode() and inputs.stop_gradient):
-            return self._blocks(inputs)
-        if any(layer._forward_pre_hooks or layer._forward_post_hooks for layer in self.sublayers()):
+        if not self._can_be_fast(inputs):
+            return self._paddle_features(inputs)
+        if any(True for _ in self._hooks()):  # they are shown what Paddle's layers compute
             with paddle.no_grad():
-                self._blocks(inputs)
-        return fast_conv.features(inputs, self.conv1, self.conv2, self.fast_conv)
+                self._paddle_features(inputs)
+        threads = fast_threads() if self.fast_conv == "auto" else self.fast_conv
+        return fast_conv.features(inputs, self.conv1, self.conv2, threads)
 
-    def _blocks(self, inputs: paddle.Tensor) -> paddle.Tensor:
-        x = self.max_pool1(self.relu1(self.conv1(inputs)))
-        x = self.max_pool2(self.relu2(self.conv2(x)))
+    def _can_be_fast(self, inputs: paddle.Tensor) -> bool:
+        eager = not in_sot() and paddle.in_dynamic_mode()
+        return eager and self._fast_conv not in ("off", 0) and self._fits(inputs)
+
+    def _fits(self, inputs: paddle.Tensor) -> bool:
+        """Whether the fast blocks compute what the layers would."""
+        parameters = [*self.conv1.parameters(), *self.conv2.parameters()]
+        return (
+            isinstance(inputs, paddle.Tensor)
+            and inputs.stop_gradient
+            and inputs.place.is_cpu_place()
+            and list(inputs.shape[1:]) == [1, 28, 28]
+            and inputs.shape[0] > 0
+            and all(tensor.dtype == paddle.float32 for tensor in (inputs, *parameters))
+            and [list(parameter.shape) for parameter in parameters] == PARAMETER_SHAPES
+            and all(layer is built for layer, built in zip(self._blocks, self._blocks_as_built))
+            and all(watching.only_looks(hook) for hook in self._hooks())
+        )
+
+    @property
+    def _blocks(self) -> tuple[nn.Layer, ...]:
+        return (
+            *(self.conv1, self.relu1, self.max_pool1),
+            *(self.conv2, self.relu2, self.max_pool2),
+        )
+
+    def _hooks(self) -> Iterator[Callable]:
+        """The hooks of the blocks' layers."""
+        for layer in self._blocks:
+            yield from layer._forward_pre_hooks.values()
+            yield from layer._forward_post_hooks.values()
+
+    def _paddle_features(self, inputs: paddle.Tensor) -> paddle.Tensor:
+        x = inputs
+        for layer in self._blocks:
+            x = layer(x)
         return paddle.flatten(x, start_axis=1)
 
     def forward(
@@ -86,7 +152,7 @@ class MNIST(nn.Layer):
         check_shape, check_content: print shapes or contents (`paddle_mnist.watching.printed`).
         """
         if check_shape or check_content:
-            with printed(self, check_shape, check_content):
+            with watching.printed(self, check_shape, check_content):
                 return self.forward(inputs, label)
         logits = self.logits(inputs)
         if label is None:

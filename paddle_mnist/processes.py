@@ -1,17 +1,16 @@
 """How many processes and threads a training is worth, and how many it was told to start."""
 
-import os
 from typing import Optional
 
 import paddle
 
 from paddle_mnist.config import TrainConfig
+from paddle_mnist.device import cores, fast_threads
 from paddle_mnist.distributed import started_by_launcher
 from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.sampler import Cut
 
 AT_LEAST = 8  # samples of a batch that are worth a process
-MOST_THREADS = 4  # of the fast convolution: they take turns with all that is Python's
 WORTH_IT = 20_000  # samples in all; fewer are trained before another process has started
 
 
@@ -60,7 +59,7 @@ def _wanted(config: TrainConfig) -> int:
                 "or --device cpu"
             )
         return config.nprocs
-    return most_processes(config, count if count and config.device != "cpu" else _cores())
+    return most_processes(config, count if count and config.device != "cpu" else cores())
 
 
 def most_processes(config: TrainConfig, places: int) -> int:
@@ -73,11 +72,11 @@ def most_processes(config: TrainConfig, places: int) -> int:
 
 def hint(config: TrainConfig, samples: int) -> Optional[str]:
     """One line for who trains so many samples on one of several cores; None where it is no use."""
-    most = most_processes(config, _cores() // max(1, fast_conv_threads(config)))
+    most = most_processes(config, cores() // max(1, fast_conv_threads(config)))
     on_cpu = config.device == "cpu" or (config.device == "auto" and not _gpus())
     if most == 1 or not on_cpu or started_by_launcher() or samples < WORTH_IT:
         return None
-    return f"{_cores()} cores are here: --nprocs {most} trains faster, with {most} processes"
+    return f"{cores()} cores are here: --nprocs {most} trains faster, with {most} processes"
 
 
 def fast_conv_threads(config: TrainConfig) -> int:
@@ -92,19 +91,8 @@ def fast_conv_threads(config: TrainConfig) -> int:
         )
     if config.fast_conv == "off" or device != "cpu":
         return 0
-    return config.threads or min(MOST_THREADS, max(1, _cores() // _neighbours()))
-
-
-def _neighbours() -> int:
-    """The processes of this training on this machine."""
-    here = paddle.distributed.ParallelEnv()
-    host = here.current_endpoint.rpartition(":")[0]
-    return max(1, sum(one.rpartition(":")[0] == host for one in here.trainer_endpoints))
+    return config.threads or fast_threads()
 
 
 def _gpus() -> int:
     return paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

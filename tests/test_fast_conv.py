@@ -1,5 +1,10 @@
 """Both blocks as matrix products: Paddle's own layers are what they are compared with."""
 
+import copy
+import subprocess
+import sys
+from typing import Union
+
 import numpy as np
 import paddle
 import pytest
@@ -13,7 +18,7 @@ from paddle_mnist.errors import ConfigError
 from paddle_mnist.processes import fast_conv_threads
 
 
-def net(threads: int, weights=None) -> MNIST:
+def net(threads: Union[str, int], weights=None) -> MNIST:
     paddle.seed(3)
     model = MNIST()
     model.fast_conv = threads
@@ -178,3 +183,110 @@ def test_switch_binds_the_run(tool, tiny):
     assert "fast_conv: 'off' in the run, 'auto' now" in err
     with pytest.raises(ConfigError, match="fast_conv is 'of'"):
         TrainConfig(fast_conv="of")
+
+
+# ------------------------------------------------------------------ the default of a user's own net
+
+
+def is_fast(model: MNIST, images) -> bool:
+    """Whether its outputs are the fast blocks' bits; these differ from Paddle's in rounding."""
+    outputs = {}
+    for switch in (model.fast_conv, "off", 1):
+        model.fast_conv, before = switch, model.fast_conv
+        outputs[switch] = model.features(images).numpy()
+        model.fast_conv = before
+    assert not np.array_equal(outputs["off"], outputs[1])
+    assert np.allclose(outputs["off"], outputs[1], atol=1e-5)
+    return np.array_equal(outputs[model.fast_conv], outputs[1])
+
+
+def test_a_new_net_is_fast_on_a_cpu_and_can_be_switched(real_images):
+    images = paddle.to_tensor(real_images[:20])
+    assert MNIST().fast_conv == "auto"
+    assert is_fast(MNIST(), images) and is_fast(copy.deepcopy(MNIST()), images)
+    assert not is_fast(MNIST(fast_conv="off"), images)
+    assert not is_fast(MNIST(fast_conv=0), images)
+
+
+@pytest.mark.parametrize("value", ["on", "of", -1, 1.5, None])
+def test_unknown_switches_are_refused(value):
+    with pytest.raises(ConfigError, match="expected 'auto', 'off', or a number of threads"):
+        MNIST(fast_conv=value)
+
+
+def test_a_users_hooks_act_as_on_paddles_layers(real_images):
+    """One that changes what passes is not shown it only: the net must use what it returns."""
+    images = paddle.to_tensor(real_images[:20])
+    model = net("auto")
+    model.relu1.register_forward_post_hook(lambda layer, inputs, output: output * 0)
+    assert np.array_equal(
+        model.features(images).numpy(), np.tile(model.features(images[:1]).numpy(), (20, 1))
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: setattr(model, "relu1", paddle.nn.Sigmoid()),
+        lambda model: setattr(model, "max_pool2", paddle.nn.AvgPool2D(2)),
+        lambda model: setattr(model, "conv1", paddle.nn.Conv2D(1, 20, 7, padding=3)),
+        lambda model: setattr(model, "conv2", paddle.nn.Conv2D(20, 20, 5, padding=2, groups=4)),
+        lambda model: setattr(model, "conv2", paddle.nn.Conv2D(20, 20, 5, padding=2)),
+    ],
+)
+def test_replaced_layers_are_used(real_images, change):
+    images, fast, own = paddle.to_tensor(real_images[:5]), net("auto"), net("off")
+    with paddle.utils.unique_name.guard():
+        change(fast)
+    for name in ("conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2"):
+        setattr(own, name, getattr(fast, name))
+    assert np.array_equal(fast(images).numpy(), own(images).numpy())
+
+
+def test_other_types_and_shapes_are_paddles():
+    with pytest.raises(Exception, match="float64"):
+        net("auto")(paddle.zeros([2, 1, 28, 28], "float64"))
+    assert net("auto").to(dtype="float64")(paddle.zeros([2, 1, 28, 28], "float64")).shape == [2, 10]
+    with pytest.raises(ValueError):
+        net("auto")(paddle.zeros([2, 1, 32, 32]))
+
+
+PASSES = """
+import paddle
+from paddle_mnist import MNIST
+model = MNIST(fast_conv=SWITCH)
+loss = (model(paddle.ones([2, 1, 28, 28])) ** 2).mean()
+try:
+    PASS
+except Exception as error:
+    print("refused:", "fast convolution" in str(error) and "fast_conv to 'off'" in str(error))
+print("alive", paddle.ones([2]).sum().item())
+"""
+
+
+TWICE = "loss.backward(retain_graph=True); loss.backward()"
+BOTH = "paddle.grad(loss, model.parameters(), retain_graph=True); loss.backward()"
+SECOND = "paddle.grad(loss, [model.conv1.weight], create_graph=True)[0].sum().backward()"
+
+
+@pytest.mark.parametrize(
+    ("passes", "switch", "refused"),
+    [
+        *[(TWICE, "auto", True), (BOTH, "auto", True), (SECOND, "auto", True)],
+        *[(TWICE, "off", False), (BOTH, "off", False)],
+    ],
+)
+def test_a_second_backward_pass_is_an_error_and_not_the_end_of_the_process(passes, switch, refused):
+    program = PASSES.replace("PASS", passes).replace("SWITCH", repr(switch))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ("refused: True\n" if refused else "") + "alive 2.0\n"
+
+
+@pytest.mark.parametrize("full_graph", [True, False])
+def test_static_graphs_are_paddles_layers(real_images, full_graph):
+    images = paddle.to_tensor(real_images[:20])
+    model = net("auto")
+    expected = net("off", model.state_dict())(images).numpy()
+    static = paddle.jit.to_static(model, full_graph=full_graph)
+    assert np.allclose(static(images).numpy(), expected, atol=1e-5)
