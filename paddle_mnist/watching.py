@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import logging
 import math
 from collections import Counter
@@ -35,6 +36,7 @@ def _hooked(layers: Mapping[str, nn.Layer], look: Look) -> Iterator[None]:
             if tensor is not None and tensor.size:
                 look(name, layer, inputs, tensor)
 
+        follow.only_looks = True
         return follow
 
     handles = [layer.register_forward_post_hook(hook(name)) for name, layer in layers.items()]
@@ -43,6 +45,11 @@ def _hooked(layers: Mapping[str, nn.Layer], look: Look) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def only_looks(hook: Callable) -> bool:
+    """Whether a layer's hook is one of this module's, which change nothing that passes."""
+    return getattr(hook, "only_looks", False)
 
 
 def _tensor(output: Any) -> Optional[paddle.Tensor]:
@@ -120,39 +127,71 @@ def printed(
     content: bool = False,
     say: Callable[[str], None] = print,
 ) -> Iterator[None]:
-    """While this is open, each forward pass prints what the tutorial's flags print.
+    """While this is open, each forward pass prints what the tutorial's flags print, in its order.
 
-    shape: of each layer its hyper-parameters, then the input's and each output's shape.
-    content: the convolutions' first kernels, one random channel of each convolution's output,
-        and the last layer's output. The channel is drawn with NumPy's global generator.
+    shape: the hyper-parameters of each layer that has any (kernel, padding, stride; sizes of weight
+        and bias), then the shapes of the input and of each layer's output.
+    content: of each convolution the kernel from its first input to its first output channel; of
+        each convolution one random channel of the first image's output, drawn with NumPy's global
+        generator; and the last layer's output of the first image.
     say: called with each text.
     """
     layers = _leaves(model)
     convolutions = {n: layer for n, layer in layers.items() if isinstance(layer, nn.Conv2D)}
     first, last = next(iter(layers)), list(layers)[-1]
+    numbers = itertools.count(1)
+    channels: list[str] = []
 
     def show_shape(name, layer, inputs, output):
         if name == first:
-            say(f"input: {list(inputs[0].shape)}")
-        say(f"{name} output: {list(output.shape)}")
+            say("\n########## print shape of features of every layer ###############")
+            say(f"inputs_shape: {list(inputs[0].shape)}")
+        say(f"outputs{next(numbers)}_shape: {list(output.shape)} ({name})")
 
     def show_content(name, layer, inputs, output):
         if name in convolutions:
-            say(f"{name} kernel 0:\n{layer.weight[0].numpy()}")
-            channel = np.random.randint(output.shape[1])
-            say(f"{name} output, image 0, channel {channel}:\n{output[0, channel].numpy()}")
-        elif name == last:
-            say(f"{name} output, image 0:\n{output[0].numpy()}")
+            channel = np.random.randint(0, output.shape[1])
+            channels.append(f"The {channel}th channel of {name} layer: {output[0][channel]}")
+        if name == last:
+            show_kernels_and_channels()
+            say(f"The output of last layer: {output[0]}\n")
+
+    def show_kernels_and_channels():
+        say("\n########## print convolution layer's kernel ###############")
+        for name, layer in convolutions.items():
+            say(f"{name} params -- kernel weights: {layer.weight[0][0]}")
+        for text in channels:
+            say(text)
+        channels.clear()
 
     with contextlib.ExitStack() as stack:
         if shape:
+            say("\n########## print network layer's superparams ##############")
             for name, layer in layers.items():
-                parameters = {n: list(p.shape) for n, p in layer.named_parameters()}
-                say(f"{name}: {type(layer).__name__}({layer.extra_repr()}) {parameters or ''}")
+                hyperparameters = _hyperparameters(layer)
+                if hyperparameters:
+                    say(f"{name}-- {hyperparameters}")
             stack.enter_context(_hooked(layers, show_shape))
         if content:
             stack.enter_context(_hooked(layers, show_content))
-        yield
+        try:
+            yield
+        finally:
+            if channels:  # the pass was broken off before the last layer
+                show_kernels_and_channels()
+
+
+def _hyperparameters(layer: nn.Layer) -> str:
+    """A layer's, as the tutorial prints them. Paddle keeps them in private attributes."""
+    if isinstance(layer, nn.Conv2D):
+        size, padding, stride = list(layer.weight.shape), layer._padding, layer._stride
+        return f"kernel_size:{size}, padding:{padding}, stride:{stride}"
+    if isinstance(layer, nn.MaxPool2D):
+        return f"kernel_size:{layer.ksize}, padding:{layer.padding}, stride:{layer.stride}"
+    if isinstance(layer, nn.Linear):
+        bias = None if layer.bias is None else list(layer.bias.shape)
+        return f"weight_size:{list(layer.weight.shape)}, bias_size:{bias}"
+    return layer.extra_repr()
 
 
 def print_at(

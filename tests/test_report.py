@@ -79,9 +79,9 @@ def test_nothing_of_the_environment_is_written_down(run):
 def test_prints_what_the_tutorial_prints_in_the_batches_asked_for(run):
     printed = run[1]
     assert re.findall(r"^batch (\d+):$", printed, re.M) == ["0", "3", "12"]
-    assert printed.count("fc output: [32, 10]") == 1
-    assert printed.count("conv1 kernel 0") == 2
-    assert "conv1 kernel 0" in (run[0] / "train.log").read_text()
+    assert printed.count("outputs7_shape: [32, 10] (fc)") == 1
+    assert printed.count("conv1 params -- kernel weights") == 2
+    assert "conv1 params -- kernel weights" in (run[0] / "train.log").read_text()
 
 
 def test_profile_accounts_for_the_whole_step(run):
