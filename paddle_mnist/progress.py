@@ -1,20 +1,17 @@
 """What the steps between two lines of the log come to, and where their time goes."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
-from paddle_mnist.exchange import Outcome
 from paddle_mnist.state import TrainState, Window, Writer
 
 
 class Progress:
     """Writes the figures of the steps every `log_every` steps and at an epoch's end."""
 
-    def __init__(self, writer: Writer, log_every: int, rate: Callable[[], float]):
-        """rate: gives the learning rate of the step to come."""
+    def __init__(self, writer: Writer, log_every: int):
         self.writer = writer
         self.log_every = log_every
-        self.rate = rate
         self._clear()
 
     def _clear(self) -> None:
@@ -34,13 +31,11 @@ class Progress:
                 return
             self._reader_seconds += time.perf_counter() - started
             self._steps += 1
-            self._lr = self.rate()
             yield batch
 
-    def add(self, state: TrainState, outcome: Outcome) -> None:
-        """One step's outcome."""
-        self._samples += outcome.samples
-        state.record(outcome.loss, outcome.right, outcome.samples, self._lr)
+    def add(self, samples: int) -> None:
+        """Count the samples of a step."""
+        self._samples += samples
 
     def after_step(self, state: TrainState) -> None:
         """Count its time, and write a line if one is due. Raises DivergedError."""

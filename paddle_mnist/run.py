@@ -39,7 +39,6 @@ from paddle_mnist.visual import VisualDLWriter
 from paddle_mnist.watching import print_at, watch
 from paddle_mnist.writers import (
     BarWriter,
-    JsonlWriter,
     LogWriter,
     ManyWriters,
     log_to_console,
@@ -272,7 +271,9 @@ def _train(
     board: VisualDLWriter,
     world: World,
 ) -> TrainState:
-    store = StoreCheckpointer(run.checkpoints, *_saving(config), parts.average, saved)
+    store = StoreCheckpointer(
+        run.checkpoints, *_saving(config), parts.average, saved, run.manifest_entries
+    )
     profile = Profile(run.profile, config.profile) if config.profile else NO_PROFILE
     trainer = Trainer(
         run.weights,
@@ -301,7 +302,7 @@ def _writers(config: TrainConfig, parts: Parts, run: RunDirectory, world: World)
     return ManyWriters(
         [
             LogWriter(config.epochs, len(parts.loader)),
-            JsonlWriter(run.metrics),
+            run.open_history(),
             BarWriter(len(parts.loader) * config.epochs),
         ]
     )

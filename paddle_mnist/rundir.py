@@ -33,11 +33,12 @@ from paddle_mnist.files import (
     writing,
 )
 from paddle_mnist.state import TrainState
-from paddle_mnist.writers import cut_jsonl
+from paddle_mnist.writers import JsonlWriter, cut_jsonl
 
 log = logging.getLogger("paddle_mnist")
 
 DEFAULT_OUTPUT = "work/output/default"
+METRICS_LINES = "metrics_lines"  # of a manifest: how many lines metrics.jsonl had when it was saved
 
 
 class RunDirectory:
@@ -183,7 +184,19 @@ class RunDirectory:
             theirs = RunDirectory(checkpoint.path.parent.parent).metrics
             if theirs.exists():
                 write_atomically(self.metrics, theirs.read_bytes())
-        cut_jsonl(self.metrics, checkpoint.state if checkpoint else TrainState())
+        if checkpoint:
+            cut_jsonl(self.metrics, checkpoint.state, checkpoint.manifest.get(METRICS_LINES))
+        else:
+            cut_jsonl(self.metrics, TrainState(), 0)
+
+    def open_history(self) -> JsonlWriter:
+        """Open `metrics.jsonl` to append to it."""
+        self._history = JsonlWriter(self.metrics)
+        return self._history
+
+    def manifest_entries(self) -> dict[str, Any]:
+        """What a manifest binds of the run's other files, at the time of the save."""
+        return {METRICS_LINES: self._history.lines}
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         text = json.dumps(result, indent=1, allow_nan=False) + "\n"

@@ -5,7 +5,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Optional, Protocol
+from typing import Any, Optional, Protocol, Union
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from paddle_mnist.config import unknown_name
 from paddle_mnist.errors import ConfigError, DivergedError
 
 BEST = "valid/acc"  # the metric whose highest value is the best
+TRAIN_TAGS = ("train/loss", "train/acc", "train/lr")  # what the trainer itself writes of its steps
 
 
 @dataclass
@@ -63,7 +64,8 @@ class TrainState:
 
         Each step's mean loss weighs as much as its batch is large.
         """
-        for epoch, step, loss, right, samples, lr in self._pending:
+        pending, self._pending = self._pending, []
+        for epoch, step, loss, right, samples, lr in pending:
             value = loss.item()
             if not math.isfinite(value):
                 raise DivergedError(
@@ -74,7 +76,6 @@ class TrainState:
             self.window.right += int(right.item())
             self.window.samples += samples
             self.window.lr = lr
-        self._pending.clear()
 
     @contextlib.contextmanager
     def stepping(self, samples: int) -> Iterator[None]:
@@ -117,6 +118,18 @@ class TrainState:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TrainState":
         return cls(**{**values, "window": Window(**values["window"])})
+
+
+def as_number(value: Any, tag: str, source: str) -> Union[int, float]:
+    """A metric's value as a Python number; NumPy's numbers and one-element tensors are taken too.
+
+    source: who gave it, for the error. Raises ConfigError if it is not one number.
+    """
+    with contextlib.suppress(ValueError, RuntimeError):  # several elements
+        number = value.item() if hasattr(value, "item") else value
+        if isinstance(number, (int, float)):
+            return +number  # True is 1
+    raise ConfigError(f"{source} gave {value!r:.60} as {tag!r}; expected one number")
 
 
 class View:
@@ -168,7 +181,8 @@ class View:
 class Observer:
     """Looks on while a `Trainer` trains, and changes nothing; override what is of use.
 
-    Figures that it gives back, by tag, are written where the trainer writes its own.
+    Numbers that it returns, by tag, are written where the trainer writes its own: Python's or
+    NumPy's, or tensors of one element.
     """
 
     def after_step(self, view: View) -> Optional[Mapping[str, float]]:

@@ -21,7 +21,15 @@ from paddle_mnist.files import make_folder, write_atomically
 from paddle_mnist.optim import cross_entropy, schedule_of
 from paddle_mnist.profiling import NO_PROFILE, Profiler
 from paddle_mnist.progress import Progress
-from paddle_mnist.state import Checkpointer, Evaluator, Observer, TrainState, View, Writer
+from paddle_mnist.state import (
+    Checkpointer,
+    Evaluator,
+    Observer,
+    TrainState,
+    View,
+    Writer,
+    as_number,
+)
 from paddle_mnist.writers import ManyWriters, NewestMetrics, console_writer
 
 
@@ -94,6 +102,7 @@ class Trainer:
         self.autocast = autocast
         self.exchange = exchange or NoExchange()
         self.progress: Optional[Progress] = None
+        self._in_epoch = False
 
     def train(
         self,
@@ -107,10 +116,11 @@ class Trainer:
         train_datasets: a `BatchLoader`, a `paddle.io.DataLoader`, or a function that yields
             batches (`load_data`).
         save_path: the folder of the checkpoints, when no checkpointer was given.
-        Raises DivergedError when a loss is not finite, OutputError when a file cannot be written.
+        Raises ConfigError when start_epoch is not the epoch of the given `state`, DivergedError
+        when a loss is not finite, OutputError when a file cannot be written.
         """
         something = self.going_on or start_epoch < end_epoch
-        self._begin(train_datasets, start_epoch, end_epoch)
+        self._begin(train_datasets, start_epoch, end_epoch, self.state.position)
         checkpointer = self.checkpointer or StoreCheckpointer(
             CheckpointStore(save_path), average=self.average
         )
@@ -142,24 +152,30 @@ class Trainer:
     ) -> None:
         """Train on the batches of one epoch, from number `start` on."""
         if self.progress is None:
-            self._begin(datasets, epoch, epoch + 1)
+            self._begin(datasets, epoch, epoch + 1, start)
         self.model.train()
         self.state.epoch, self.state.position = epoch, start
         self.profile.before_epoch()
-        for batch in self.progress.timed(epoch_batches(datasets, epoch, start)):
-            self.train_step(batch)
-            with self.profile.part("logging"):
-                self.observe("after_step")
-                self.progress.after_step(self.state)
-            with self.profile.part("saving"):
-                checkpointer.after_step(self.state, self.model, self.optimizer)
-            self.profile.after_step()
+        self._in_epoch = True
+        try:
+            for batch in self.progress.timed(epoch_batches(datasets, epoch, start)):
+                self.train_step(batch)
+                with self.profile.part("logging"):
+                    self.observe("after_step")
+                    self.progress.after_step(self.state)
+                with self.profile.part("saving"):
+                    checkpointer.after_step(self.state, self.model, self.optimizer)
+                self.profile.after_step()
+        finally:
+            self._in_epoch = False
         self.progress.flush(self.state)
 
     def train_step(self, data: Iterable) -> paddle.Tensor:
         """One step on a batch (images [B, 1, 28, 28], labels [B, 1]); gives its mean loss [].
 
         data: also its shards, as a `BatchLoader` cuts them for the exchange.
+        Raises DivergedError when the loss is not finite: before the weights change; inside an
+        epoch, where a step need not wait for its device, with the next line of the log.
         """
         self.optimizer.clear_grad()  # not after the step: observers look at its gradients
         for shard in shards_of(data):
@@ -175,8 +191,12 @@ class Trainer:
             outcome = self.exchange.finish()
         self.loss = outcome.loss
         with self.profile.part("optimizer"), self.state.stepping(outcome.samples):
-            if self.progress is not None:
-                self.progress.add(self.state, outcome)
+            lr = self.optimizer.get_lr()
+            self.state.record(outcome.loss, outcome.right, outcome.samples, lr)
+            if self._in_epoch:
+                self.progress.add(outcome.samples)
+            else:
+                self.state.settle()
             # The first step names the optimizer's state; guarded, it has the names that the first
             # optimizer of a process gives, whichever this is, so that saved states fit.
             with unique_name.guard():
@@ -194,19 +214,31 @@ class Trainer:
         write_atomically(self.model_path, saved_bytes(self.average.weights(self.model)))
 
     def observe(self, event: str) -> None:
-        """Show the observers where the training stands; write what they give back."""
+        """Show the observers where the training stands; write the values that they return.
+
+        Raises ConfigError for a value that is not a number.
+        """
         for observer in self.observers:
             view = View(self.state, self.loss, self.metrics.values, self.model)
-            if found := getattr(observer, event)(view):
-                self.log.write(self.state, found)
+            if values := getattr(observer, event)(view):
+                name = type(observer).__name__
+                self.log.write(
+                    self.state, {tag: as_number(value, tag, name) for tag, value in values.items()}
+                )
 
-    def _begin(self, loader: Any, start_epoch: int, end_epoch: int) -> None:
-        """Begin to keep figures of the steps."""
+    def _begin(self, loader: Any, start_epoch: int, end_epoch: int, position: int) -> None:
+        """Begin to keep figures of the steps. Raises ConfigError: see `train`."""
+        if self.going_on and (start_epoch, position) != (self.state.epoch, self.state.position):
+            raise ConfigError(
+                f"asked to start at epoch {start_epoch}, batch {position} (both counted from 0), "
+                f"but the state stands at epoch {self.state.epoch}, batch {self.state.position}; "
+                "expected the same, or a Trainer without a state, which begins anew"
+            )
         steps = batches_an_epoch(loader)
         self.log = ManyWriters([self.writer or console_writer(end_epoch, steps), self.metrics])
         if not self.going_on:  # the epochs before were trained elsewhere, or by an earlier call
             self.state = TrainState(epoch=start_epoch, step=start_epoch * (steps or 0))
-        self.progress = Progress(self.log, self.log_every, self.optimizer.get_lr)
+        self.progress = Progress(self.log, self.log_every)
         if self.going_on:  # a line was due, if that is what the training broke off at
             self.progress.after_step(self.state)
         self.going_on = False

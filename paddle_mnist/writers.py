@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from paddle_mnist.errors import OutputError
 from paddle_mnist.files import Journal, write_atomically
-from paddle_mnist.state import TrainState, Writer
+from paddle_mnist.state import TRAIN_TAGS, TrainState, Writer
 
 log = logging.getLogger("paddle_mnist")
 
@@ -81,9 +81,12 @@ class JsonlWriter:
     epoch is 0-based, time in seconds since 1970. Speeds are left out: they differ each time, and
     the rest of a resumed run's file equals an unbroken run's but for `time`. What a full disk does
     not take is written later; raises OutputError from `close` if it could not be.
+
+    `lines` counts what was written, with the lines that were there before.
     """
 
     def __init__(self, path: Path):
+        self.lines = path.read_bytes().count(b"\n") if path.exists() else 0
         self.journal = Journal(path)
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
@@ -94,6 +97,7 @@ class JsonlWriter:
             if not tag.startswith("speed/")
         ]
         self.journal.append("".join(f"{json.dumps(line)}\n" for line in lines))
+        self.lines += len(lines)
 
     def advance(self, state: TrainState) -> None:
         """Nothing to do."""
@@ -102,31 +106,48 @@ class JsonlWriter:
         self.journal.close()
 
 
-def cut_jsonl(path: Path, state: TrainState) -> None:
-    """Drop the lines of `metrics.jsonl` that were written after `state`, and a torn last one.
+def cut_jsonl(path: Path, state: TrainState, count: Optional[int] = None) -> None:
+    """Drop the lines of `metrics.jsonl` that a training which resumes from `state` writes again.
 
-    They belong to work that a resumed run does again.
+    A torn last line goes too. count: the lines that the file had when the state was saved; None
+    for checkpoints of versions that did not count them.
     """
     if not path.exists():
         return
     kept = []
-    for line in path.read_bytes().splitlines(keepends=True):
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True)):
         try:
-            if line.endswith(b"\n") and _before(state, **json.loads(line)):
+            values = json.loads(line)
+            if count is None:
+                keep = _written_before(state, **values)
+            else:
+                keep = number < count and not _written_again(state, **values)
+            if keep and line.endswith(b"\n"):
                 kept.append(line)
         except (ValueError, TypeError, KeyError):
             log.warning("%s: dropping a torn line, %.60r", path, line)
     write_atomically(path, b"".join(kept))
 
 
-def _before(state: TrainState, step: int, tag: str = "", **_: object) -> bool:
-    """Whether a line of this step was written before the state was saved."""
+def _written_again(state: TrainState, step: int, tag: str, **_: object) -> bool:
+    """Whether a line that was there when a state was saved is written anew after it.
+
+    A training that breaks off while it writes the figures of its newest step, or of the evaluation
+    after it, writes all of them when it resumes.
+    """
+    if step != state.step or not state.position:
+        return False
+    return tag in state.metrics or (tag in TRAIN_TAGS and state.window.samples > 0)
+
+
+def _written_before(state: TrainState, step: int, tag: str = "", **_: object) -> bool:
+    """Whether a line was written before a state was saved, as far as its step and tag tell."""
     if step != state.step or not state.position:
         return step <= state.step
     # Saved inside the epoch, after its step: a line of training had been written if nothing had
     # come together since, one of the watch in any case; those of the epoch's end come later, also
     # where this is its last step.
-    return tag.startswith("watch/") or (tag.startswith("train/") and not state.window.samples)
+    return tag.startswith("watch/") or (tag in TRAIN_TAGS and not state.window.samples)
 
 
 class NewestMetrics:

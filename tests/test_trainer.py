@@ -1,7 +1,9 @@
 """The loop: the tutorial's own cells, what is called when, and what stops it."""
 
 import contextlib
+import json
 import logging
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +15,14 @@ from make import tiny_splits, write_json
 
 from paddle_mnist import MNIST, BatchLoader, MnistDataset, Observer, Trainer, watch
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
+from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.policy import Keep, SaveWhen
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError, DivergedError, OutputError
 from paddle_mnist.evaluator import EpochEvaluator, NoEvaluator
+from paddle_mnist.rundir import RunDirectory
 from paddle_mnist.state import TrainState
+from paddle_mnist.writers import JsonlWriter, ManyWriters
 
 # The tutorial's part three, with its class definitions replaced by one import. It is run as it
 # stands, in processes of its own; only the file in work/ is small.
@@ -116,22 +121,26 @@ class Recorder:
         pass
 
 
-def test_a_step_waits_for_no_value(tiny, tmp_path, monkeypatch):
+def test_a_step_of_the_loop_waits_for_no_value(tiny, tmp_path, monkeypatch):
     """On a GPU each look at a tensor waits until the device has caught up."""
-    looks = []
+    looks, looks_until_step = [], []
+
+    class Counts(Recorder):
+        def advance(self, state):
+            looks_until_step.append(len(looks))
+
+    trainer, loader = make(tiny, tmp_path, writer=Counts(), log_every=1000)
+    trainer.model.fast_conv = "off"  # the fast blocks are NumPy's, on CPUs
+    loader = BatchLoader(loader.dataset, 32, resident=True)
     for name in ("numpy", "item", "tolist", "__float__", "__int__", "__bool__"):
         look = getattr(paddle.Tensor, name)
         monkeypatch.setattr(
             *(paddle.Tensor, name),
             lambda *args, look=look, name=name: looks.append(name) or look(*args),
         )
-    trainer, loader = make(tiny, tmp_path, writer=Recorder(), log_every=1000)
-    loader = BatchLoader(loader.dataset, 32, resident=True)
-    for batch in loader.epoch(0):
-        trainer.train_step(batch)
-    assert not looks
-    trainer.loss.item()
-    assert looks
+    trainer.train_epoch(loader, 0)
+    assert looks_until_step == [0, 0, 0]
+    assert looks  # by the line of the log at the epoch's end
 
 
 def test_each_forward_pass_and_nothing_else_is_in_its_context(tiny, tmp_path):
@@ -370,6 +379,49 @@ def test_a_loss_that_is_not_finite_stops_training_and_names_the_step(tiny, tmp_p
     assert sorted(p.name for p in (tmp_path / "c").glob("*.json")) == ["mnist_epoch0.json"]
 
 
+@pytest.mark.parametrize("epochs_before", [0, 1])
+def test_a_step_by_hand_refuses_a_loss_that_is_not_finite(tiny, tmp_path, epochs_before):
+    """Before it changes the weights; with the next good batch the training goes on."""
+    trainer, loader = make(tiny, tmp_path)
+    if epochs_before:
+        trainer.train_epoch(loader, 0)
+    images, labels = next(iter(loader))
+    weights = trainer.model.fc.weight.numpy()
+    with pytest.raises(DivergedError, match="the loss is nan"):
+        trainer.train_step((images * float("nan"), labels))
+    assert np.array_equal(trainer.model.fc.weight.numpy(), weights)
+    step = trainer.state.step
+    trainer.train_step((images, labels))
+    assert trainer.state.step == step + 1
+    assert not np.array_equal(trainer.model.fc.weight.numpy(), weights)
+
+
+def test_steps_by_hand_keep_no_losses(tiny, tmp_path):
+    """After an epoch of the loop too, which left nobody to look at them."""
+    trainer, loader = make(tiny, tmp_path)
+    trainer.train_epoch(loader, 0)
+    batch = next(iter(loader))
+    trainer.train_step(batch)
+    before = len(pickle.dumps(trainer.state))
+    for _ in range(20):
+        trainer.train_step(batch)
+    assert len(pickle.dumps(trainer.state)) <= before + 20  # of larger numbers
+
+
+@pytest.mark.parametrize(("epoch", "position"), [(1, 2), (1, 0), (2, 0)])
+def test_a_start_that_is_not_the_states_is_refused(tiny, tmp_path, epoch, position):
+    state = TrainState(epoch=epoch, position=position, step=3 * epoch + position)
+    at = f"the state stands at epoch {epoch}, batch {position}; expected the same"
+    trainer, loader = make(tiny, tmp_path, state=state)
+    with pytest.raises(ConfigError, match=at):
+        trainer.train(loader, 0, 3, tmp_path / "c")
+    with pytest.raises(ConfigError, match=at):
+        trainer.train_epoch(loader, 0)
+    assert state == TrainState(epoch=epoch, position=position, step=3 * epoch + position)
+    trainer.train(loader, epoch, 3, tmp_path / "c")
+    assert trainer.state.step == 9
+
+
 def test_parameters_of_one_name_are_refused(tmp_path):
     twice = paddle.nn.LayerList([MNIST(), MNIST()])
     optimizer = paddle.optimizer.SGD(0.1, parameters=twice.parameters())
@@ -484,3 +536,110 @@ def test_watch_as_an_observer_writes_what_it_saw(tiny, tmp_path):
     assert (15, "watch/conv1.weight/update_ratio") in kept.written
     assert (10, "valid/watch/relu2/zeros") in kept.written
     assert np.isfinite(reads.seen)
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        *[(1, 1), (0.5, 0.5), (np.float32(0.5), 0.5), (np.int64(1), 1), (np.bool_(True), 1)],
+        *[(np.ones(1), 1), (paddle.ones([1]), 1), (paddle.ones([]), 1)],
+    ],
+    ids=repr,
+)
+def test_observers_may_return_any_one_number(tiny, tmp_path, value, written):
+    class Returns(Observer):
+        def after_step(self, view):
+            return {"own/value": value}
+
+    path = tmp_path / "metrics.jsonl"
+    observed(tiny, tmp_path, Returns(), writer=JsonlWriter(path))[1]()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["value"] for line in lines if line["tag"] == "own/value"] == [written] * 20
+
+
+@pytest.mark.parametrize("value", ["high", None, np.ones(2), [1.0], 1j], ids=repr)
+def test_observers_that_return_no_number_are_named(tiny, tmp_path, value):
+    class Returns(Observer):
+        def after_step(self, view):
+            return {"own/value": value}
+
+    with pytest.raises(ConfigError, match=r"Returns gave .* as 'own/value'; expected one number"):
+        observed(tiny, tmp_path, Returns())[1]()
+
+
+class BrokenOffError(Exception):
+    """What ends a training in the next test."""
+
+
+class BreaksOff(StoreCheckpointer):
+    """Saves after every step, and breaks off after one."""
+
+    stop = None
+
+    def after_step(self, state, model, optimizer):
+        super().after_step(state, model, optimizer)
+        if self.stop == state.step:
+            raise BrokenOffError
+
+
+@pytest.mark.parametrize("stop", [*range(1, 7), "evaluation is written", "epoch is observed"])
+def test_history_of_a_resumed_training_is_the_unbroken_ones(tiny, tmp_path, stop):
+    """With an observer whose own tag comes after each step and each epoch."""
+
+    class Own(Observer):
+        stop = None
+
+        def after_step(self, view):
+            return {"own/value": view.step}
+
+        def after_epoch(self, view):
+            if self.stop == "epoch is observed":
+                raise BrokenOffError
+            return {"own/value": -view.step}
+
+    class Judges(NoEvaluator):
+        def after_epoch(self, state, model):
+            return {"valid/acc": 0.1 * state.epoch}
+
+    class Fails(ManyWriters):
+        """A writer after that of the history, which cannot write an evaluation."""
+
+        stop = None
+
+        def write(self, state, values):
+            super().write(state, values)
+            if self.stop == "evaluation is written" and "valid/acc" in values:
+                raise BrokenOffError
+
+    def train(folder, stop):
+        run = RunDirectory(folder)
+        checkpoint = run.checkpoints.newest()
+        run.start_history(checkpoint)
+        state = checkpoint.state if checkpoint else TrainState()
+        observer, writer = Own(), Fails([run.open_history()])
+        when = SaveWhen(every_steps=1)
+        saves = BreaksOff(run.checkpoints, when, manifest_entries=run.manifest_entries)
+        observer.stop = writer.stop = saves.stop = stop
+        trainer, loader = make(
+            *(tiny, folder),
+            state=state,
+            evaluator=Judges(),
+            writer=writer,
+            observers=[observer],
+            checkpointer=saves,
+            log_every=2,
+        )
+        if checkpoint:
+            load_checkpoint(checkpoint, trainer.model, trainer.optimizer)
+        trainer.train(loader, state.epoch, 2)
+        lines = map(json.loads, run.metrics.read_text().splitlines())
+        return [{**line, "time": None} for line in lines]
+
+    for name in ("broken", "unbroken"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(BrokenOffError):
+        train(tmp_path / "broken", stop)
+    unbroken = train(tmp_path / "unbroken", None)
+    if stop == "epoch is observed":  # what an observer raised over, it does not see again
+        unbroken = [line for line in unbroken if line["value"] != -3]
+    assert train(tmp_path / "broken", None) == unbroken

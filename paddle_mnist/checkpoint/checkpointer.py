@@ -2,7 +2,8 @@
 
 import logging
 import time
-from typing import Optional
+from collections.abc import Callable, Mapping
+from typing import Any, Optional
 
 import paddle
 from paddle import nn
@@ -42,15 +43,18 @@ class StoreCheckpointer:
         keep: Keep = Keep(),  # noqa: B008
         average: Average = NO_AVERAGE,
         saved: Optional[TrainState] = None,
+        manifest_entries: Callable[[], Mapping[str, Any]] = dict,
     ):
         """average: a moving average of the weights, which is saved in their place.
 
         saved: the state that the training goes on from, if it is in the store already.
+        manifest_entries: called at each save; returns further entries of the manifest.
         """
         self.store = store
         self.when = when
         self.keep = keep
         self.average = average
+        self.manifest_entries = manifest_entries
         self._tried = time.monotonic()
         self._saved = saved and _place(saved)  # of the newest checkpoint
 
@@ -119,7 +123,11 @@ class StoreCheckpointer:
         }
         if self.average is not NO_AVERAGE:
             files[TRAINING] = saved_bytes(weights)
-        more = {"names": parameter_names(model), "optimizer": type(optimizer).__name__}
+        more = {
+            "names": parameter_names(model),
+            "optimizer": type(optimizer).__name__,
+            **self.manifest_entries(),
+        }
         self.store.commit(name, files, state, more)
         self._saved = _place(state)
         try:
