@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import paddle
@@ -14,6 +14,9 @@ from paddle import nn
 from paddle.nn import functional as F
 
 import paddle_mnist
+from paddle_mnist.checkpoint.contents import optimizer_state
+from paddle_mnist.checkpoint.safe_load import NAME_TABLE
+from paddle_mnist.checkpoint.store import TRAINING, Checkpoint
 from paddle_mnist.data import open_data
 from paddle_mnist.data.arrays import SIZE
 from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
@@ -159,17 +162,34 @@ def _difference(served: Served, folder: Path) -> float:
 FORMS = {"paddle": _write, "onnx": _write_onnx}
 
 
-def variables(model: MNIST) -> dict[str, list[tuple[str, list[int]]]]:
-    """Fluid's three kinds of variable, for this net: names and shapes.
+def variables(
+    model: MNIST, checkpoint: Optional[Checkpoint] = None
+) -> dict[str, list[tuple[str, list[int]]]]:
+    """Fluid's three kinds of variable, for this net: names and shapes; of a plain number, [].
 
-    parameters: what is trained. persistables: what must be kept to go on, parameters included; this
-    net has nothing beside them, its optimizer has (see `paddle_mnist.fluid.save_persistables`).
-    temporaries: what a forward pass makes, of one image, and lets go.
+    parameters: what is trained. persistables: what is kept, parameters included: the net has
+    nothing beside them; a checkpoint has its optimizer's moments and learning-rate schedule, and
+    where it holds a moving average of the weights, the weights in training too. temporaries: what a
+    training step on one image makes, and no file holds: layers' outputs and gradients.
+
+    checkpoint: of these weights; None for weights alone. Raises CheckpointError if it is damaged.
     """
     parameters = [(name, list(value.shape)) for name, value in model.named_parameters()]
     persistables = [(name, list(value.shape)) for name, value in model.state_dict().items()]
+    if checkpoint:
+        if checkpoint.has(TRAINING):
+            weights = checkpoint.load(TRAINING)
+            persistables += [
+                (f"{name} in training", list(value.shape))
+                for name, value in weights.items()
+                if name != NAME_TABLE
+            ]
+        persistables += [
+            (name, list(np.shape(value))) for name, value in optimizer_state(checkpoint).items()
+        ]
     served = Served(model, OUTPUTS)
     with paddle.no_grad():
         made = served(paddle.zeros([1, SIZE, SIZE], "uint8"))
     temporaries = [(name, list(value.shape)) for name, value in zip(OUTPUTS, made)]
+    temporaries += [(f"{name} gradient", shape) for name, shape in parameters]
     return {"parameters": parameters, "persistables": persistables, "temporaries": temporaries}

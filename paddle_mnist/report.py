@@ -152,9 +152,8 @@ def draw_runs(
             if output:
                 near = os.path.relpath(path.resolve(), common) if len(runs) > 1 else "."
                 folder = Path(output, near)
-            scored = score_checkpoint(
-                _newest_weights(run), device=device, limit=run.read_config().eval_limit
-            )
+            limit = run.read_config().eval_limit
+            scored = score_checkpoint(str(run.path), device=device, limit=limit)
             drawn = draw(scored.model, scored.dataset, scored.found, histories[str(path)])
             figures.save(drawn, folder, only)
             written.append(folder)
@@ -163,13 +162,6 @@ def draw_runs(
         figures.save({"compare": figures.compare(histories)}, folder, only)
         written += [folder / name for name in COMPARED if not only or name in only]
     return written
-
-
-def _newest_weights(run: RunDirectory) -> str:
-    """What names the weights that a run has come to, also where it is not finished."""
-    newest = run.checkpoints.newest()
-    finished = run.weights.exists() and (not newest or run.read_result(newest))
-    return str(run.weights if finished else run.path)
 
 
 def _maps(model: nn.Layer, images: np.ndarray) -> dict[str, np.ndarray]:

@@ -2,10 +2,11 @@
 
 import contextlib
 import dataclasses
+import difflib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -14,6 +15,7 @@ from filelock import FileLock, Timeout
 from paddle_mnist import pretrained
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.store import (
+    BREAKPOINT,
     DATA,
     PARAMS,
     PREFIX,
@@ -37,7 +39,9 @@ from paddle_mnist.writers import JsonlWriter, cut_jsonl
 
 log = logging.getLogger("paddle_mnist")
 
-DEFAULT_OUTPUT = "work/output/default"
+RUNS = "work/output"  # where runs are, unless --output says otherwise
+DEFAULT_OUTPUT = f"{RUNS}/default"
+IN_A_RUN = ("latest", "best")  # what names a checkpoint of a run
 METRICS_LINES = "metrics_lines"  # of a manifest: how many lines metrics.jsonl had when it was saved
 
 
@@ -215,6 +219,19 @@ class RunDirectory:
             log.warning("%s is damaged (%r); evaluating again", self.result, error)
             return None
 
+    def ended_with(self) -> Optional[str]:
+        """The name of the checkpoint whose weights the run ended with; None if it is unfinished.
+
+        A training that continues a finished run deletes its result first.
+        """
+        if not self.result.exists():
+            return None
+        try:
+            return str(json.loads(self.result.read_text(encoding="utf-8"))["checkpoint"])
+        except (ValueError, TypeError, KeyError) as error:
+            log.warning("%s is damaged (%r), so the run counts as unfinished", self.result, error)
+            return None
+
     def new_visualdl_folder(self) -> Path:
         """A folder for this process alone: VisualDL reads only one file of each."""
         number = 1
@@ -241,55 +258,182 @@ class NoRunDirectory(RunDirectory):
         """Nothing to do."""
 
 
+def newest_run(folder: Union[str, Path] = RUNS) -> Optional[RunDirectory]:
+    """The run at or below a folder that was trained last; None where there is none.
+
+    By the time at which its newest checkpoint was saved, or its weights where it has none.
+    """
+    trained = []
+    for config in Path(folder).rglob("config.yaml"):
+        run = RunDirectory(config.parent)
+        times = [float(checkpoint.saved.time) for checkpoint in run.checkpoints.all()]
+        if not times and run.weights.exists():
+            times = [run.weights.stat().st_mtime]
+        if times:
+            trained.append((max(times), str(run.path)))
+    return RunDirectory(max(trained)[1]) if trained else None
+
+
+def _default_run() -> RunDirectory:
+    run = newest_run()
+    if not run:
+        raise CheckpointError(f"{RUNS}: no run there; train one, or name the directory of another")
+    log.info("newest run: %s", run.path)
+    return run
+
+
 def find_checkpoint(name: str, run: Optional[RunDirectory] = None) -> Checkpoint:
     """The checkpoint that "latest" or "best" names in a run, or a path anywhere.
 
-    The path with any suffix or none, or of a run directory, which means its newest.
+    name: "latest", "best", the path of a checkpoint with any suffix or none, or of a run
+        directory, which means its newest, from which an unfinished training continues.
+    run: of "latest" and "best"; by default the newest in work/output.
     Raises CheckpointError if there is none.
     """
-    if name not in ("", "latest", "best") and Path(name).is_dir():
+    if name not in ("", *IN_A_RUN) and os.path.isdir(name):
         name, run = "latest", RunDirectory(name)
-    run = run or RunDirectory(DEFAULT_OUTPUT)
-    if name in ("latest", "best"):
+    if name in IN_A_RUN:
+        run = run or _default_run()
         store = run.checkpoints
-        found = store.newest() if name == "latest" else store.best()
-        if not found:
-            raise CheckpointError(
-                f"{store.folder}: no checkpoint there; expected a run's; name another with --output"
-            )
-        return found
-    path = Path(name)
-    if not path.name:
-        raise CheckpointError(f"checkpoint is {name!r}; expected latest, best, or a path")
-    if path.suffix in DATA:
-        path = path.with_suffix("")
-    return read_manifest(path if path.suffix == ".json" else path.with_name(f"{path.name}.json"))
+        checkpoint = store.newest() if name == "latest" else store.best()
+        if not checkpoint:
+            raise CheckpointError(_no_run(run))
+        return checkpoint
+    if not Path(name).name:
+        raise CheckpointError(f"checkpoint is {name!r}; {_expected(IN_A_RUN)}")
+    manifest = _manifest_path(name)
+    if not os.path.exists(manifest):
+        raise CheckpointError(_no_checkpoint(name, IN_A_RUN))
+    return read_manifest(manifest)
 
 
-def find_weights(
-    name: str, output: Optional[str] = None
-) -> tuple[str, dict[str, Any], Mapping[str, Any], RunDirectory]:
-    """The path and contents of weights, the manifest they belong to, and the run it is of.
+@dataclasses.dataclass(frozen=True)
+class SavedWeights:
+    """The weights in a file, and what is known of their training.
 
-    name: as in `find_checkpoint`; or a bare `.pdparams`, such as the tutorial writes; or
-        "pretrained", for the weights that come with the package.
-    output: the run directory; by default the one that was trained without naming any.
+    path: of the file. values: `{"conv1.weight": float32 [20, 1, 5, 5], ...}`, NumPy arrays; of a
+    run with a moving average, that average. run: the directory they are in.
+    checkpoint: the one with these weights and the optimizer's state; None where there is none.
+    manifest: of that checkpoint, else of the run's newest; empty for weights of no run.
+    """
+
+    path: Path
+    values: Mapping[str, Any]
+    run: RunDirectory
+    checkpoint: Optional[Checkpoint] = None
+    manifest: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def find_weights(name: Optional[str] = None, run: Optional[str] = None) -> SavedWeights:
+    """The weights that a name stands for: the one answer for all commands.
+
+    name: the path of a run directory, which means the weights the run ended with, or those of its
+        newest checkpoint while it is unfinished (the log says so); "latest" or "best", for the
+        newest and the best checkpoint of `run`; the path of a checkpoint, with any suffix or none,
+        or of a bare `.pdparams`, such as the tutorial writes; "pretrained", for the weights that
+        come with the package. By default `run`.
+    run: a run directory; by default the newest in work/output.
+    Raises CheckpointError if there are none, or they are damaged.
     """
     if name == "pretrained":
-        owner = RunDirectory(pretrained.WEIGHTS.parent)
-        return str(pretrained.WEIGHTS), pretrained.weights(), {}, owner
+        path = pretrained.WEIGHTS
+        return SavedWeights(path, pretrained.weights(), RunDirectory(path.parent))
+    if name is None or name in IN_A_RUN:
+        owner = RunDirectory(run) if run else _default_run()
+        return _weights_of(owner) if name is None else _weights_in(find_checkpoint(name, owner))
+    if name and os.path.isdir(name):
+        return _weights_of(RunDirectory(name))
     path = Path(name)
-    if path.suffix == PARAMS and path.exists() and not path.with_suffix(".json").exists():
+    if path.name and not os.path.exists(_manifest_path(name)):
+        if path.suffix != PARAMS or not os.path.exists(path):
+            raise CheckpointError(_no_checkpoint(name, (*IN_A_RUN, "pretrained")))
         owner = RunDirectory(path.parent)
-        newest = owner.checkpoints.all()[-1:]  # of a run's `mnist.pdparams`; else there is none
-        return str(path), safe_load(path), newest[0].manifest if newest else {}, owner
-    if output is None:
-        other = DEFAULT_OUTPUT.replace("default", "digits")
-        only_other = Path(other).exists() and not Path(DEFAULT_OUTPUT).exists()
-        output = other if only_other else DEFAULT_OUTPUT
-    found = find_checkpoint(name, RunDirectory(output))
-    owner = RunDirectory(found.path.parent.parent)
-    return str(found.path.with_suffix(PARAMS)), found.load(PARAMS), found.manifest, owner
+        return SavedWeights(path, safe_load(path), owner, manifest=_newest_manifest(owner))
+    return _weights_in(find_checkpoint(name))
+
+
+def _weights_of(run: RunDirectory) -> SavedWeights:
+    """The weights that a run ended with, or of its newest checkpoint while it is unfinished.
+
+    Taken from a checkpoint, whose checksum is known; from `mnist.pdparams` where that is gone.
+    """
+    ended_with = run.ended_with()
+    if not ended_with:
+        newest = run.checkpoints.newest()
+        if newest:
+            log.info("%s is not finished; its newest checkpoint is %s", run.path, newest.name)
+            return _weights_in(newest)
+    for checkpoint in run.checkpoints.all():
+        # An epoch's end has the other name where the training broke off just there.
+        if checkpoint.name in (ended_with, f"{ended_with}{BREAKPOINT}"):
+            try:
+                return _weights_in(checkpoint)
+            except CheckpointError as error:
+                log.warning("damaged checkpoint: %s", error)
+    if not run.weights.exists():
+        raise CheckpointError(_no_run(run))
+    return SavedWeights(run.weights, safe_load(run.weights), run, manifest=_newest_manifest(run))
+
+
+def _weights_in(checkpoint: Checkpoint) -> SavedWeights:
+    return SavedWeights(
+        path=checkpoint.path.with_suffix(PARAMS),
+        values=checkpoint.load(PARAMS),
+        run=RunDirectory(checkpoint.path.parent.parent),
+        checkpoint=checkpoint,
+        manifest=checkpoint.manifest,
+    )
+
+
+def _newest_manifest(run: RunDirectory) -> Mapping[str, Any]:
+    checkpoints = run.checkpoints.all()
+    return checkpoints[-1].manifest if checkpoints else {}
+
+
+def _stem(path: Path) -> str:
+    """The name of a checkpoint, whichever of its files is named."""
+    return path.stem if path.suffix in (*DATA, ".json") else path.name
+
+
+def _manifest_path(name: str) -> Path:
+    return Path(name).with_name(f"{_stem(Path(name))}.json")
+
+
+def _expected(words: Sequence[str]) -> str:
+    return f"expected {', '.join(words)}, or a path: of a run, a checkpoint or a .pdparams"
+
+
+def _no_run(run: RunDirectory) -> str:
+    """What to say of a folder that has neither a run's checkpoints nor its weights."""
+    if (run.path / "about.json").exists():
+        return (
+            f"{run.path}: an exported model, from which no weights are read; expected the run or "
+            "checkpoint it was made of; only tools/infer.py --model and tools/demo.py take it"
+        )
+    checkpoints = CheckpointStore(run.path).all()
+    if checkpoints:
+        named = checkpoints[-1].path.with_suffix("")
+        return f"{run.path}: a folder of checkpoints, not a run; expected one of them, as {named}"
+    return f"{run.path}: no checkpoint there; expected a run directory"
+
+
+def _no_checkpoint(name: str, words: Sequence[str]) -> str:
+    """What to say of a path that is no checkpoint, with the nearest name that is one."""
+    path = Path(name)
+    try:
+        path.stat()
+        named = path.suffix in DATA
+        reason = f"its manifest {_stem(path)}.json is missing" if named else "not a checkpoint"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+    known = {word: word for word in words}
+    for pattern in ("*.json", f"*{PARAMS}"):
+        known.update({other.stem: str(other) for other in path.parent.glob(pattern)})
+    for config in path.parent.glob("*/config.yaml"):
+        known[config.parent.name] = str(config.parent)
+    near = difflib.get_close_matches(_stem(path), known, n=1)
+    hint = f"; did you mean {known[near[0]]!r}?" if near and known[near[0]] != name else ""
+    return f"{name}: {reason}; {_expected(words)}{hint}"
 
 
 def _must_agree(

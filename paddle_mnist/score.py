@@ -26,7 +26,7 @@ class Scored:
 
 
 def score_checkpoint(
-    checkpoint: str,
+    checkpoint: Optional[str] = None,
     output: Optional[str] = None,
     data: Optional[str] = None,
     split: str = "eval",
@@ -35,21 +35,21 @@ def score_checkpoint(
 ) -> Scored:
     """Evaluate a checkpoint on a split.
 
-    checkpoint: "latest" or "best" of the run at `output`, or the path of a checkpoint or of a bare
-        `.pdparams`, such as the tutorial writes; or "pretrained".
-    output: by default `work/output/default`, or `work/output/digits` where only that is.
+    checkpoint, output: a name of weights and the run it is of, as `find_weights` takes them; by
+        default the weights that the newest run in work/output ended with.
     data: by default the run's; "auto" for weights that are not a run's.
     limit: on so many images only.
     Raises CheckpointError if it is missing, damaged or does not fit the net; DataError, also when
     the run's images are no longer found.
     """
-    name, weights, manifest, owner = find_weights(checkpoint, output)
+    weights = find_weights(checkpoint, output)
+    name, manifest = str(weights.path), weights.manifest
     device = select_device(device)
     model = MNIST()
     way = (manifest.get("config") or {}).get("fast_conv", "auto")  # as its run evaluated
     model.fast_conv = fast_conv_threads(TrainConfig(fast_conv=way))
-    load_weights(model, weights, name)
-    wanted = data or (owner.read_config().data if "config" in manifest else "auto")
+    load_weights(model, weights.values, name)
+    wanted = data or (weights.run.read_config().data if "config" in manifest else "auto")
     images = open_data(wanted)
     if not data and manifest.get("data_hash") not in (None, images.hash):
         raise DataError(
@@ -61,7 +61,7 @@ def score_checkpoint(
 
 
 def evaluate_checkpoint(
-    checkpoint: str,
+    checkpoint: Optional[str] = None,
     output: Optional[str] = None,
     data: Optional[str] = None,
     split: str = "eval",

@@ -20,11 +20,11 @@ from paddle_mnist.config import TrainConfig, amounts
 from paddle_mnist.data import Data
 from paddle_mnist.data.dataset import BatchLoader, MnistDataset, Replay
 from paddle_mnist.distributed import ALONE, World
-from paddle_mnist.errors import ConfigError
+from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.model import MNIST
 from paddle_mnist.optim import build_optimizer, build_schedule
 from paddle_mnist.processes import fast_conv_threads
-from paddle_mnist.rundir import find_checkpoint, find_weights
+from paddle_mnist.rundir import find_weights
 from paddle_mnist.sampler import Cut
 from paddle_mnist.state import TrainState
 
@@ -98,17 +98,31 @@ def begin(config: TrainConfig, parts: Parts, world: World = ALONE) -> Mapping[st
     Raises CheckpointError unless they fit.
     """
     if config.init_from:
-        name, weights, manifest = world.first(lambda: find_weights(config.init_from)[:3])
-        load_weights(parts.model, weights, name)
+        weights = world.first(lambda: find_weights(config.init_from))
+        load_weights(parts.model, weights.values, weights.path)
+        manifest = weights.manifest
+        log.info("starting from the weights in %s", weights.path)
     elif config.incremental_from:
-        checkpoint = world.first(lambda: find_checkpoint(config.incremental_from).in_memory())
-        name, manifest = str(checkpoint.path), checkpoint.manifest
+        checkpoint = world.first(lambda: _with_optimizer(config.incremental_from))
         load_checkpoint(checkpoint, parts.model, parts.optimizer, schedule=False)
+        manifest = checkpoint.manifest
+        log.info("starting from the weights and optimizer of %s", checkpoint.path.with_suffix(""))
     else:
         return {}
     parts.average.load(parts.model.state_dict())
-    log.info("starting from what %s has learned", name)
     return manifest
+
+
+def _with_optimizer(name: str) -> Checkpoint:
+    """The checkpoint of the weights that a name stands for, in memory. Raises CheckpointError."""
+    weights = find_weights(name)
+    if not weights.checkpoint:
+        raise CheckpointError(
+            f"{weights.path}: holds weights alone, and no checkpoint with its optimizer's state is "
+            "there; expected a checkpoint, or a run that still has the one it ended with; "
+            "--init_from takes weights alone"
+        )
+    return weights.checkpoint.in_memory()
 
 
 def fingerprint(parts: Parts, state: TrainState) -> str:

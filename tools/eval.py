@@ -13,13 +13,10 @@ def main(argv) -> None:
     parser = Parser(prog="tools/eval.py", description=__doc__)
     parser.add_argument(
         *("--checkpoint", "-k"),
-        default="latest",
         metavar="PATH",
-        help="latest, best, pretrained, a checkpoint of a run, or a bare .pdparams [latest]",
+        help="latest, best, pretrained, a run, a checkpoint, or a .pdparams [what RUN ended with]",
     )
-    parser.add_argument(
-        "--output", metavar="RUN", help="run directory [work/output/default, else .../digits]"
-    )
+    parser.add_argument("--output", metavar="RUN", help="run directory [newest in work/output]")
     parser.add_argument("--data", help="auto, digits, or a file or folder [the run's]")
     parser.add_argument("--split", default="eval", choices=MODES, help="[eval]")
     parser.add_argument("--device", default="auto", help="auto, cpu, gpu:0 or xpu:0 [auto]")

@@ -1,9 +1,13 @@
 #!/usr/bin/env python
 """Export a trained model for inference: pixels in, chosen outputs out, nothing else needed.
 
+Without --checkpoint and --run it exports what the newest run in work/output ended with, or, where
+no run is there, the weights that come with the package; it says which.
+
 The exported model is run on 100 images at once; its outputs must be the net's.
 """
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -12,16 +16,19 @@ from paddle_mnist.cli import Parser, run_command
 from paddle_mnist.device import require_paddle
 from paddle_mnist.errors import ConfigError
 
+log = logging.getLogger("paddle_mnist")
+
 
 def main(argv) -> None:
     parser = Parser(prog="tools/export_model.py", description=__doc__)
     parser.add_argument(
         *("--checkpoint", "-k"),
-        default="pretrained",
         metavar="PATH",
-        help="pretrained, latest, best, a checkpoint of a run, or a bare .pdparams [pretrained]",
+        help="latest, best, pretrained, a run, a checkpoint, or a .pdparams [what RUN ended with]",
     )
-    parser.add_argument("--run", help="run directory of latest and best [work/output/default]")
+    parser.add_argument(
+        "--run", help="run directory [newest in work/output; where none is, pretrained]"
+    )
     parser.add_argument(
         "--output", default="work/output/exported", metavar="FOLDER", help="[work/output/exported]"
     )
@@ -32,7 +39,9 @@ def main(argv) -> None:
     parser.add_argument(
         "--legacy", action="store_true", help="write .pdmodel, which Paddle 2 can read, too"
     )
-    parser.add_argument("--list", action="store_true", help="only list the net's variables")
+    parser.add_argument(
+        "--list", action="store_true", help="only list the variables: trained, kept, temporary"
+    )
     args = parser.parse_args(argv)
     if args.legacy and args.format == "onnx":
         raise ConfigError("--legacy is a form of Paddle's own; expected it without --format onnx")
@@ -43,23 +52,44 @@ def main(argv) -> None:
     from paddle_mnist import MNIST
     from paddle_mnist.checkpoint.contents import load_weights
     from paddle_mnist.export import export_model, variables
-    from paddle_mnist.rundir import find_weights
+    from paddle_mnist.rundir import RUNS, find_weights, newest_run
 
+    checkpoint = args.checkpoint
+    if not (checkpoint or args.run or newest_run()):
+        log.info("%s: no run there", RUNS)
+        checkpoint = "pretrained"
+    weights = find_weights(checkpoint, args.run)
+    what = "pretrained weights" if checkpoint == "pretrained" else "weights"
+    log.info("%s: %s", what, weights.path)
     model = MNIST()
+    load_weights(model, weights.values, weights.path)
     if args.list:
-        for kind, there in variables(model).items():
-            print(f"{kind}:")
-            print("\n".join(f"  {name:14} {shape}" for name, shape in there))
+        list_variables(variables(model, weights.checkpoint), weights)
         return
-    name, weights, manifest, _ = find_weights(args.checkpoint, args.run)
-    load_weights(model, weights, name)
     outputs = [name for name in args.outputs.split(",") if name]
-    about = {"weights": Path(name).name, "data_hash": manifest.get("data_hash")}
+    about = {"weights": weights.path.name, "data_hash": weights.manifest.get("data_hash")}
     told = export_model(model, Path(args.output), outputs, args.format, about)
     for file in (*told["files"], "about.json"):
         path = Path(args.output, file)
         print(f"{path}  {path.stat().st_size:,} bytes")
     print(f"outputs {', '.join(told['outputs'])}: at most {told['difference']:.2g} from the net's")
+
+
+def list_variables(kinds, weights) -> None:
+    checkpoint = weights.checkpoint
+    notes = {
+        "parameters": "what is trained",
+        "persistables": (
+            f"what {checkpoint.path.with_suffix('')} keeps"
+            if checkpoint
+            else "the parameters alone: no optimizer state is saved with these weights"
+        ),
+        "temporaries": "what a training step on one image makes; no file holds them",
+    }
+    width = max(len(name) for rows in kinds.values() for name, _ in rows)
+    for kind, rows in kinds.items():
+        print(f"{kind}: {notes[kind]}")
+        print("\n".join(f"  {name:{width}}  {shape}" for name, shape in rows))
 
 
 if __name__ == "__main__":

@@ -127,6 +127,32 @@ def load_optimizer(
     optimizer.set_state_dict({key_of[structured]: value for structured, value in found.items()})
 
 
+def optimizer_state(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What a checkpoint holds of its optimizer, by structured names.
+
+    `{"conv1.weight velocity": float32 [20, 1, 5, 5], ..., "LR_Scheduler last_epoch": 10, ...}`,
+    arrays as NumPy's. Raises CheckpointError if it is damaged.
+    """
+    theirs = {name: structured for structured, name in _saved_names(checkpoint).items()}
+    values = {}
+    for key, value in checkpoint.load(OPTIMIZER).items():
+        if key == NAME_TABLE:
+            continue
+        if isinstance(value, Mapping):  # the schedule's
+            values.update({f"{key} {name}": number for name, number in value.items()})
+        else:
+            values[_structured(key, theirs)] = value
+    return values
+
+
+def _saved_names(checkpoint: Checkpoint) -> Mapping[str, str]:
+    """The parameters' structured to generated names when it was saved. Raises CheckpointError."""
+    names = checkpoint.manifest.get("names")
+    if not isinstance(names, dict):
+        raise CheckpointError(f"{checkpoint.path}: gives no parameter names; use another")
+    return names
+
+
 def _structured(key: str, names: Mapping[str, str]) -> str:
     """`conv2d_0.w_0_moment1_0` -> `conv1.weight moment1`; other keys as they are.
 
@@ -178,9 +204,7 @@ def load_checkpoint(
     suffix = TRAINING if checkpoint.has(TRAINING) else PARAMS
     weights = checkpoint.load(suffix) if suffix == TRAINING else averaged
     origin = checkpoint.path.with_name(checkpoint.name + OPTIMIZER)
-    names = checkpoint.manifest.get("names")
-    if not isinstance(names, dict):
-        raise CheckpointError(f"{checkpoint.path}: gives no parameter names; use another")
+    names = _saved_names(checkpoint)
     load_optimizer(optimizer, saved, names, model, origin, schedule)
     load_weights(model, weights, checkpoint.path.with_name(checkpoint.name + suffix))
     average.load(fitting(model, averaged, checkpoint.path.with_name(checkpoint.name + PARAMS)))
