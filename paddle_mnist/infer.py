@@ -3,6 +3,7 @@
 import glob
 import itertools
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from filelock import FileLock
 from PIL import Image
 
 import paddle_mnist
+from paddle_mnist.checkpoint.contents import load_weights
 from paddle_mnist.data.arrays import SIZE
 from paddle_mnist.data.cache import cache_folder
 from paddle_mnist.errors import CheckpointError, DataError
@@ -23,6 +25,7 @@ from paddle_mnist.model import MNIST
 from paddle_mnist.pictures import MOST_BYTES, SUFFIXES, Digit, read_digit
 from paddle_mnist.predictor import Predictor
 from paddle_mnist.pretrained import about
+from paddle_mnist.rundir import SavedWeights
 
 STDIN = "-"
 AT_ONCE = 64  # pictures
@@ -66,6 +69,23 @@ def pretrained_predictor(
             return Predictor(folder, **options)
         except CheckpointError:  # not there yet, or damaged: it is only a cache
             export_model(MNIST(pretrained=True), folder, outputs)
+        return Predictor(folder, **options)
+
+
+def weights_predictor(
+    weights: SavedWeights,
+    outputs: Sequence[str] = ("logits", "probabilities"),
+    **options: Any,
+) -> Predictor:
+    """Weights of a run or a file, exported for this process alone, as tools/export_model.py does.
+
+    outputs: of `paddle_mnist.export.OUTPUTS`. options: of `Predictor`.
+    Raises CheckpointError unless they fit the net.
+    """
+    model = MNIST()
+    load_weights(model, weights.values, weights.path)
+    with tempfile.TemporaryDirectory() as folder:  # the predictor has read it when it is made
+        export_model(model, Path(folder), outputs)
         return Predictor(folder, **options)
 
 

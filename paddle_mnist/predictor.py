@@ -142,6 +142,12 @@ def _verified(folder: Path) -> Mapping[str, Any]:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         files, names = dict(about["files"]), list(about["outputs"])
     except OSError as error:
+        if (folder / "config.yaml").exists() or folder.is_file():  # a run, or one of its files
+            raise CheckpointError(
+                f"{folder}: not an exported model; expected what tools/export_model.py wrote; "
+                f"export it with tools/export_model.py --checkpoint {folder}, or read pictures "
+                f"with tools/infer.py --checkpoint {folder}"
+            ) from error
         raise CheckpointError(
             f"{folder / ABOUT}: {error.strerror}; expected what tools/export_model.py wrote"
         ) from error

@@ -15,7 +15,7 @@ from conftest import ROOT
 from paddle_mnist import MNIST, TrainConfig, train_and_evaluate
 from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, TRAINING, read_manifest
 from paddle_mnist.data import open_data
-from paddle_mnist.errors import CheckpointError
+from paddle_mnist.errors import CheckpointError, PaddleMnistError
 from paddle_mnist.export import variables
 from paddle_mnist.rundir import RunDirectory, find_weights, newest_run
 from paddle_mnist.score import evaluate_checkpoint
@@ -23,6 +23,7 @@ from paddle_mnist.start import begin, build
 
 # One worker, so that the runs are trained once.
 pytestmark = pytest.mark.xdist_group("weights")
+PICTURE = ROOT / "tests/pictures/7-07.jpg"
 
 
 def trained(folder, tiny, **options):
@@ -233,10 +234,11 @@ def test_name_that_is_none_is_said_as_it_was_written(copy, monkeypatch, name, sa
     assert name.removesuffix(PARAMS) + ".json" not in message
 
 
-@pytest.mark.parametrize("name", ["eval", "export_model"])
+@pytest.mark.parametrize("name", ["eval", "export_model", "infer"])
 def test_every_command_tells_the_nearest_name(command, name):
+    arguments = [PICTURE] if name == "infer" else []
     with pytest.raises(CheckpointError, match=r"^bset: No such file.* did you mean 'best'"):
-        command(name, "--checkpoint", "bset")
+        command(name, *arguments, "--checkpoint", "bset")
 
 
 # ------------------------------------------------------------------ the newest run
@@ -307,3 +309,43 @@ def test_list_tells_what_is_kept_and_what_is_not(command, place):
         listed = command("export_model", "--list", "--checkpoint", name)
         assert "no optimizer state is saved with these weights" in listed
         assert "moment" not in listed and "LR_Scheduler" not in listed
+
+
+# ------------------------------------------------------------------ pictures
+
+
+def test_pictures_are_read_with_the_weights_that_are_named(command, place, logged):
+    command("export_model", "--checkpoint", "work/output/first", "--output", "out")
+    expected = command("infer", PICTURE, "--model", "out", "--json")
+    best = checkpoint(place / "work/output/first").name
+    for args in (
+        ["--checkpoint", "work/output/first"],
+        ["--run", "work/output/first"],
+        ["--checkpoint", "best", "--run", "work/output/first"],
+        ["--checkpoint", f"work/output/first/checkpoints/{best}"],
+        ["--checkpoint", "work/output/first/mnist.pdparams"],
+    ):
+        logged.clear()
+        assert command("infer", PICTURE, *args, "--json") == expected
+        assert any("weights: work/output/first/" in line for line in logged)
+    command("infer", PICTURE, "--checkpoint", "latest")
+    assert "newest run: work/output/second" in logged
+    assert command("infer", PICTURE, "--json") != expected
+    assert any("pretrained weights" in line for line in logged)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["--model", "out", "--checkpoint", "best"], 2, "not allowed with argument --model"),
+        (["--model", "out", "--run", "work/output/first"], 2, "--model and --run are given"),
+        (["--model", "work/output/first"], 4, "infer.py --checkpoint work/output/first"),
+        (["--model", "work/output/first/mnist.pdparams"], 4, "not an exported model"),
+        (["--checkpoint", "other.pdparams"], 4, "does not fit the model"),
+    ],
+)
+def test_what_cannot_read_pictures_is_said(command, place, args, code, said):
+    paddle.save({"w": paddle.ones([2])}, str(place / "other.pdparams"))
+    with pytest.raises(PaddleMnistError, match=said) as refused:
+        command("infer", PICTURE, *args)
+    assert refused.value.exit_code == code

@@ -1,12 +1,14 @@
 #!/usr/bin/env python
 """Read the digits in pictures: photographs or drawings, dark on light or light on dark.
 
-Without --model the weights that come with the package do it. Exit code 8: some could not be read.
+Without --model, --checkpoint and --run the weights that come with the package (pretrained) read
+them. Exit code 8: some could not be read.
 """
 
 import csv
 import io
 import json
+import logging
 import os
 import sys
 from pathlib import Path
@@ -15,19 +17,33 @@ from paddle_mnist.cli import Parser, run_command
 from paddle_mnist.device import require_paddle
 from paddle_mnist.errors import ConfigError, PicturesError
 
+log = logging.getLogger("paddle_mnist")
+
 
 def main(argv) -> None:
     parser = Parser(prog="tools/infer.py", description=__doc__)
     parser.add_argument(
         "pictures", nargs="+", metavar="PICTURE", help="files, folders, patterns, or - for stdin"
     )
-    parser.add_argument("--model", metavar="FOLDER", help="what tools/export_model.py wrote")
+    net = parser.add_mutually_exclusive_group()
+    net.add_argument("--model", metavar="FOLDER", help="what tools/export_model.py wrote")
+    net.add_argument(
+        *("--checkpoint", "-k"),
+        metavar="PATH",
+        help="latest, best, pretrained, a run, a checkpoint, or a .pdparams [pretrained]",
+    )
+    parser.add_argument(
+        "--run",
+        help="run directory of latest and best [newest in work/output]; alone: what it ended with",
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu or gpu:0 [auto]")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON list")
     form.add_argument("--csv", action="store_true", help="print comma-separated values")
     parser.add_argument("--show", metavar="FILE.png", help="write a picture of what the net saw")
     args = parser.parse_args(argv)
+    if args.model and args.run:
+        raise ConfigError("--model and --run are given; expected one of them; --help tells")
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
     require_paddle()
     from paddle_mnist.files import write_atomically
@@ -37,14 +53,20 @@ def main(argv) -> None:
         pretrained_predictor,
         read_pictures,
         sheet,
+        weights_predictor,
     )
     from paddle_mnist.predictor import Predictor
+    from paddle_mnist.rundir import find_weights
 
-    predictor = (
-        Predictor(args.model, args.device)
-        if args.model
-        else pretrained_predictor(device=args.device)
-    )
+    if args.model:
+        predictor = Predictor(args.model, args.device)
+    elif args.checkpoint in (None, "pretrained") and not args.run:
+        log.info("pretrained weights; for those of a run: --checkpoint")
+        predictor = pretrained_predictor(device=args.device)
+    else:
+        weights = find_weights(args.checkpoint, args.run)
+        log.info("weights: %s", weights.path)
+        predictor = weights_predictor(weights, device=args.device)
     if "probabilities" not in predictor.outputs:
         raise ConfigError(
             f"{args.model}: gives {', '.join(predictor.outputs)}; expected probabilities among "
