@@ -16,6 +16,7 @@ from paddle_mnist.data.dataset import BatchLoader, MnistDataset, epoch_batches
 from paddle_mnist.distributed import ALONE, World
 from paddle_mnist.errors import DataError, DivergedError
 from paddle_mnist.state import TrainState
+from paddle_mnist.watching import evaluation_mode
 
 BATCH_SIZE = 500  # of an evaluation; decides speed and memory, not the result
 
@@ -79,23 +80,17 @@ def evaluate(
     loader = BatchLoader(data, BATCH_SIZE) if isinstance(data, MnistDataset) else data
     turns = (world.rank, world.size) if isinstance(data, MnistDataset) else (0, 1)
     batches = []
-    modes = [(layer, layer.training) for layer in model.sublayers(include_self=True)]
-    model.eval()
-    try:
-        with paddle.no_grad(), signals.interruptible():
-            for images, label in epoch_batches(loader, 0, *turns):
-                logits = model(images)
-                loss = F.cross_entropy(logits, label, reduction="sum").item()
-                batches.append(
-                    (
-                        *(loss, label.numpy().ravel(), logits.numpy().argmax(axis=1)),
-                        F.softmax(logits).numpy(),
-                    )
+    with evaluation_mode(model), paddle.no_grad(), signals.interruptible():
+        for images, label in epoch_batches(loader, 0, *turns):
+            logits = model(images)
+            loss = F.cross_entropy(logits, label, reduction="sum").item()
+            batches.append(
+                (
+                    *(loss, label.numpy().ravel(), logits.numpy().argmax(axis=1)),
+                    F.softmax(logits).numpy(),
                 )
-            batches = _in_turns(world.gather_objects(batches)) if turns[1] > 1 else batches
-    finally:
-        for layer, training in modes:
-            layer.training = training
+            )
+        batches = _in_turns(world.gather_objects(batches)) if turns[1] > 1 else batches
     if not batches:
         raise DataError("nothing to evaluate: the data has no batches; expected at least one")
     losses, labels, predictions, probabilities = zip(*batches)

@@ -23,6 +23,7 @@ from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
 from paddle_mnist.files import make_folder, remove, sync_folder, write_atomically
 from paddle_mnist.model import MNIST
 from paddle_mnist.predictor import ABOUT, INPUT, ONNX, OUTPUTS, PROGRAMS, Predictor
+from paddle_mnist.watching import evaluation_mode
 
 DIVISOR = 256  # the pixel scale of every MNIST source here
 OPSET = 14  # of ONNX, 2021: old enough for every runtime
@@ -86,24 +87,19 @@ def export_model(
             f"form is {form!r} and the model {type(model).__name__}; expected "
             f"{' or '.join(FORMS)}, and MNIST"
         )
-    training = model.training
     served = Served(model, outputs)
-    served.eval()
-    try:
-        with tempfile.TemporaryDirectory() as made:
-            files = FORMS[form](served, Path(made))
-            told = {
-                **dict(about),
-                "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
-                "input": {"name": INPUT, "dtype": "uint8", "shape": [-1, SIZE, SIZE]},
-                "outputs": list(outputs),
-                "paddle": paddle.__version__,
-                "package": paddle_mnist.__version__,
-            }
-            Path(made, ABOUT).write_text(json.dumps(told))
-            told["difference"] = _difference(served, Path(made))
-    finally:
-        model.train() if training else model.eval()
+    with evaluation_mode(served), tempfile.TemporaryDirectory() as made:
+        files = FORMS[form](served, Path(made))
+        told = {
+            **dict(about),
+            "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
+            "input": {"name": INPUT, "dtype": "uint8", "shape": [-1, SIZE, SIZE]},
+            "outputs": list(outputs),
+            "paddle": paddle.__version__,
+            "package": paddle_mnist.__version__,
+        }
+        Path(made, ABOUT).write_text(json.dumps(told))
+        told["difference"] = _difference(served, Path(made))
     folder = Path(folder)
     make_folder(folder)
     for name in (ABOUT, *PROGRAMS, ONNX):  # while files change, nothing is exported there

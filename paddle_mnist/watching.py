@@ -47,6 +47,18 @@ def _hooked(layers: Mapping[str, nn.Layer], look: Look) -> Iterator[None]:
             handle.remove()
 
 
+@contextlib.contextmanager
+def evaluation_mode(model: nn.Layer) -> Iterator[None]:
+    """Put a model in evaluation mode, and each of its layers back in its own mode afterwards."""
+    modes = [(layer, layer.training) for layer in model.sublayers(include_self=True)]
+    model.eval()
+    try:
+        yield
+    finally:
+        for layer, training in modes:
+            layer.training = training
+
+
 def only_looks(hook: Callable) -> bool:
     """Whether a layer's hook is one of this module's, which change nothing that passes."""
     return getattr(hook, "only_looks", False)
@@ -453,17 +465,11 @@ def outputs_of(
 ) -> dict[str, np.ndarray]:
     """The outputs of some layers, by name, for images [B, 1, 28, 28]; in evaluation mode."""
     found: dict[str, np.ndarray] = {}
-    training = model.training
-    model.eval()
     look = _hooked(
         _chosen(model, layers), lambda name, layer, i, output: found.update({name: output.numpy()})
     )
-    try:
-        with paddle.no_grad(), look:
-            model(images)
-    finally:
-        if training:
-            model.train()
+    with evaluation_mode(model), paddle.no_grad(), look:
+        model(images)
     return found
 
 

@@ -13,6 +13,7 @@ import paddle_mnist
 from paddle_mnist import MNIST
 from paddle_mnist.diagnosis import PATIENCE
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.export import export_model
 from paddle_mnist.watching import outputs_of, print_at, watch
 
 LAYERS = ["conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2", "fc"]
@@ -471,3 +472,21 @@ def test_shards_of_a_batch_are_one_step(model, images):
     handle.remove()
     assert len(looked) == 3  # steps 1, 2 and 4
     assert said.count("batch 1:") == 1 and said.count("fc output: [6, 10]") == 1
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda model, folder: outputs_of(model, paddle.ones([1, 1, 28, 28]), ["conv1"]),
+        lambda model, folder: export_model(model, folder),
+    ],
+    ids=["outputs_of", "export_model"],
+)
+def test_every_layer_gets_its_own_mode_back(tmp_path, look, training):
+    model = MNIST()
+    model.train() if training else model.eval()
+    model.fc.training = not training  # as a frozen layer, or a dropout that is left on
+    look(model, tmp_path)
+    modes = (model.training, model.conv1.training, model.fc.training)
+    assert modes == (training, training, not training)
