@@ -16,7 +16,13 @@ from paddle_mnist import MNIST
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint, load_weights
 from paddle_mnist.checkpoint.policy import Keep, Saved, SaveWhen
-from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, CheckpointStore, read_manifest
+from paddle_mnist.checkpoint.store import (
+    OPTIMIZER,
+    PARAMS,
+    Checkpoint,
+    CheckpointStore,
+    read_manifest,
+)
 from paddle_mnist.errors import CheckpointError, DivergedError, OutputError, StoppedError
 from paddle_mnist.optim import NoSchedule
 from paddle_mnist.state import TrainState
@@ -355,6 +361,39 @@ def test_the_newest_that_is_whole_is_never_deleted(store, bytes_of):
     assert store.newest().name == "mnist_epoch1"
 
 
+def test_reads_of_a_prune_do_not_grow_with_what_is_kept(store, bytes_of, monkeypatch):
+    """Of files that this process wrote or hashed; those of another are hashed once."""
+    reads = []
+    read = Checkpoint.read
+    monkeypatch.setattr(Checkpoint, "read", lambda one, s: reads.append(one.name) or read(one, s))
+    keep = Keep(epochs=True, last=1, best=False)
+
+    def save_and_prune(writer, epoch):
+        """Something is let go each time, so that what is kept must be whole."""
+        inside = replace(state_of(epoch), epoch=epoch - 1, position=1, step=10 * epoch - 1)
+        writer.commit(f"mnist_epoch{epoch - 1}_step{10 * epoch - 1}", bytes_of, inside)
+        writer.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch))
+        reads.clear()
+        assert writer.prune(keep)
+        return len(reads)
+
+    assert [save_and_prune(store, epoch) for epoch in range(1, 6)] == [0] * 5
+    another = CheckpointStore(store.folder)
+    assert [save_and_prune(another, epoch) for epoch in range(6, 9)] == [10, 0, 0]
+
+
+@pytest.mark.parametrize("writer_is_new", [False, True])
+def test_a_change_of_what_is_remembered_is_noticed(store, bytes_of, writer_is_new):
+    for epoch in (1, 2, 3):
+        store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch))
+        store.prune(Keep(epochs=False, last=2, best=False))
+    writer = CheckpointStore(store.folder) if writer_is_new else store
+    writer.commit("mnist_epoch3", bytes_of, state_of(4))
+    _flip(store.folder / "mnist_epoch3.pdparams")
+    assert writer.prune(NOTHING) == ["mnist_epoch1"]
+    assert writer.newest().name == "mnist_epoch2"
+
+
 def test_empty_folder_has_no_checkpoint(store):
     assert store.newest() is None and store.best() is None
 
@@ -369,7 +408,10 @@ def test_files_without_a_manifest_are_no_checkpoint(store, bytes_of):
 def _flip(path, at=0.5):
     data = bytearray(path.read_bytes())
     data[int(at * (len(data) - 1))] ^= 4
+    before = path.stat()
     path.write_bytes(data)
+    # A change within the same tick of the file system's clock would leave the time as it was.
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
 
 
 DAMAGE = {

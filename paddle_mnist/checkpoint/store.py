@@ -141,6 +141,15 @@ class _InMemory(Checkpoint):
         return self.contents[suffix]
 
 
+Signature = tuple[int, ...]
+
+
+def _signature(path: Path) -> Signature:
+    """What changes when a file does: size, times of change and number on its disk."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
 def _fingerprint(data: bytes) -> dict[str, Any]:
     return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
@@ -203,6 +212,9 @@ class CheckpointStore:
     def __init__(self, folder: Union[str, Path], context: Optional[Mapping[str, Any]] = None):
         self.folder = Path(folder)
         self.context = dict(context or {})
+        # What this process wrote or hashed, by path: looks at a checkpoint that is only to be kept
+        # need not read it again.
+        self._hashed: dict[Path, tuple[Signature, Mapping[str, Any]]] = {}
 
     def commit(
         self,
@@ -221,7 +233,9 @@ class CheckpointStore:
         if not _names(path, fingerprints):
             remove(path)  # while its files change, an old one is not there either
         for suffix, data in files.items():
-            write_atomically(self.folder / (name + suffix), data)
+            part = self.folder / (name + suffix)
+            write_atomically(part, data)
+            self._hashed[part] = _signature(part), fingerprints[part.name]
         manifest = {
             "format": FORMAT,
             "files": fingerprints,
@@ -250,6 +264,7 @@ class CheckpointStore:
         for checkpoint in dropped:
             for name in checkpoint.manifest["files"]:
                 remove(checkpoint.path.with_name(name))
+                self._hashed.pop(checkpoint.path.with_name(name), None)
         return [checkpoint.name for checkpoint in dropped]
 
     def dropped(self, keep: Keep) -> list[Checkpoint]:
@@ -262,7 +277,7 @@ class CheckpointStore:
             kept = keep(checkpoint.saved for checkpoint in left)
             dropped = [checkpoint for checkpoint in left if checkpoint.name not in kept]
             unseen = [one for one in left if one.name in kept and one.name not in whole]
-            damaged = [one for one in unseen if not self._whole(one)] if dropped else []
+            damaged = [one for one in unseen if not self._known_whole(one)] if dropped else []
             if not damaged:
                 return dropped
             left = [one for one in left if one not in damaged]
@@ -335,6 +350,24 @@ class CheckpointStore:
         except CheckpointError as error:
             log.warning("damaged checkpoint: %s", error)
             return False
+
+    def _known_whole(self, checkpoint: Checkpoint) -> bool:
+        """The same, without reading files again that have not changed since this process did.
+
+        For checkpoints that are not going to be loaded.
+        """
+        files = checkpoint.manifest["files"]
+        paths = {name: checkpoint.path.with_name(name) for name in files}
+        try:
+            signatures = {name: _signature(path) for name, path in paths.items()}
+        except OSError:
+            return self._whole(checkpoint)
+        if all(self._hashed.get(paths[name]) == (signatures[name], files[name]) for name in files):
+            return True
+        whole = self._whole(checkpoint)
+        if whole:  # a file that changed while it was read has another signature now
+            self._hashed.update({paths[name]: (signatures[name], files[name]) for name in files})
+        return whole
 
     def damage(self) -> dict[Path, CheckpointError]:
         """Why checkpoints cannot be used, by manifest; every one is verified. Moves nothing."""
