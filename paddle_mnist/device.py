@@ -10,6 +10,7 @@ from importlib import metadata
 
 from paddle_mnist import signals
 from paddle_mnist.errors import DeviceError
+from paddle_mnist.machine import usable_cpus
 
 INSTALL = """\
 Install one of the two, never both:
@@ -117,11 +118,6 @@ def autocast(level: str = "off") -> Callable[[], contextlib.AbstractContextManag
     return functools.partial(paddle.amp.auto_cast, **told)
 
 
-def cores() -> int:
-    """The processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
 @functools.cache
 def fast_threads() -> int:
     """Threads of the fast convolution, where nobody chose a number.
@@ -134,4 +130,4 @@ def fast_threads() -> int:
     here = paddle.distributed.ParallelEnv()
     host = here.current_endpoint.rpartition(":")[0]
     neighbours = sum(one.rpartition(":")[0] == host for one in here.trainer_endpoints)
-    return min(MOST_THREADS, max(1, cores() // max(1, neighbours)))
+    return min(MOST_THREADS, max(1, usable_cpus() // max(1, neighbours)))

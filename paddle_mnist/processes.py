@@ -5,9 +5,10 @@ from typing import Optional
 import paddle
 
 from paddle_mnist.config import TrainConfig
-from paddle_mnist.device import cores, fast_threads
+from paddle_mnist.device import fast_threads
 from paddle_mnist.distributed import started_by_launcher
 from paddle_mnist.errors import ConfigError, DeviceError
+from paddle_mnist.machine import usable_cpus
 from paddle_mnist.sampler import Cut
 
 AT_LEAST = 8  # samples of a batch that are worth a process
@@ -59,7 +60,7 @@ def _wanted(config: TrainConfig) -> int:
                 "or --device cpu"
             )
         return config.nprocs
-    return most_processes(config, count if count and config.device != "cpu" else cores())
+    return most_processes(config, count if count and config.device != "cpu" else usable_cpus())
 
 
 def most_processes(config: TrainConfig, places: int) -> int:
@@ -72,11 +73,11 @@ def most_processes(config: TrainConfig, places: int) -> int:
 
 def hint(config: TrainConfig, samples: int) -> Optional[str]:
     """One line for who trains so many samples on one of several cores; None where it is no use."""
-    most = most_processes(config, cores() // max(1, fast_conv_threads(config)))
+    most = most_processes(config, usable_cpus() // max(1, fast_conv_threads(config)))
     on_cpu = config.device == "cpu" or (config.device == "auto" and not _gpus())
     if most == 1 or not on_cpu or started_by_launcher() or samples < WORTH_IT:
         return None
-    return f"{cores()} cores are here: --nprocs {most} trains faster, with {most} processes"
+    return f"{usable_cpus()} cores are here: --nprocs {most} trains faster, with {most} processes"
 
 
 def fast_conv_threads(config: TrainConfig) -> int:

@@ -27,6 +27,7 @@ from paddle_mnist.data.dataset import shards_of
 from paddle_mnist.distributed import ALONE, join, spawn, tree_sum
 from paddle_mnist.errors import ConfigError, DeviceError, ProcessError
 from paddle_mnist.exchange import Exchange, NoExchange
+from paddle_mnist.machine import usable_cpus
 from paddle_mnist.optim import cross_entropy
 from paddle_mnist.processes import hint, most_processes, processes_to_start
 from paddle_mnist.sampler import Cut
@@ -167,13 +168,13 @@ def test_how_many_processes_make_sense(batch_size, grad_shards, places, expected
 
 
 def test_auto_asks_the_machine():
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cpus()
     assert processes_to_start(TrainConfig(nprocs="auto")) == min(cores, 8)
     assert processes_to_start(TrainConfig()) == 1
 
 
 def test_who_has_several_cores_is_told():
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cpus()
     said = hint(TrainConfig(device="cpu", fast_conv="off"), 250_000)
     assert (said is None) == (cores == 1)
     assert cores == 1 or f"{cores} cores are here: --nprocs {min(cores, 8)} trains faster" in said

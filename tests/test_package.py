@@ -16,7 +16,7 @@ PACKAGE = ROOT / "paddle_mnist"
 # `watching`, and `progress` is the loop's own.
 LAYERS = [
     {"errors", "config"},
-    {"state", "device", "files", "signals", "heartbeat", "distributed", "spawning"},
+    {"state", "device", "files", "signals", "heartbeat", "machine", "distributed", "spawning"},
     {
         "augment",
         "average",

@@ -1,16 +1,17 @@
 """What figures are measured on."""
 
 import contextlib
-import os
 import platform
 import re
 from importlib import metadata
 from pathlib import Path
 
+from paddle_mnist.machine import usable_cpus
+
 
 def machine() -> dict[str, str]:
     """The processor, how many cores, and the versions of the libraries that matter."""
-    found = {"python": platform.python_version(), "cores": str(os.cpu_count())}
+    found = {"python": platform.python_version(), "cores": str(usable_cpus())}
     for name in ("paddlepaddle", "numpy", "torch", "onnxruntime"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)

@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from paddle_mnist.config import TrainConfig
+from paddle_mnist.machine import usable_cpus
 
 BATCH = 100  # as in the tutorial
 STEPS = 10  # timed together
 RATE = 0.01
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+CORES = usable_cpus()
 
 Step = Callable[[int], None]  # trains on the batch of this number
 

@@ -4,12 +4,13 @@ import contextlib
 import itertools
 import json
 import math
-import os
 import statistics
 import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
+
+from paddle_mnist.machine import usable_cpus
 
 
 class Kind(NamedTuple):
@@ -118,7 +119,7 @@ def table(report: dict) -> str:
     for name, kind in report["kinds"].items():
         rows.append(f"| {name} | {kind['ratio']:.2f} | {kind['exchange_share']:.1%} |")
     note = (
-        f"Images a second of the whole machine, {os.cpu_count()} cores, batches of "
+        f"Images a second of the whole machine, {usable_cpus()} cores, batches of "
         f"{report['batch_size']} unless said otherwise, one thread a process; each is compared "
         "with one process of the same batches and the same convolution. Medians of "
         f"{report['rounds']} rounds, all kinds in turns."
