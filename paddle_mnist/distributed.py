@@ -19,6 +19,7 @@ from paddle import distributed
 
 from paddle_mnist import heartbeat, signals
 from paddle_mnist.errors import DataError, PaddleMnistError, PeerError
+from paddle_mnist.machine import require_posix_processes
 from paddle_mnist.spawning import spawn
 
 __all__ = ["ALONE", "STOPS", "World", "join", "spawn", "started_by_launcher", "tree_sum"]
@@ -161,6 +162,7 @@ def join(hang_timeout: float = 600, device: str = "auto") -> World:
     size = int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
     if size < 2:
         return ALONE
+    require_posix_processes(f"Paddle's launch started {size} processes", "plain python")
     rank = int(os.environ["PADDLE_TRAINER_ID"])
     if rank:
         log.setLevel(logging.WARNING)

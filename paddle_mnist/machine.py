@@ -1,4 +1,9 @@
-"""What the operating system offers this process: a share of the CPUs."""
+"""What the operating system offers this process: a share of the CPUs, and POSIX signals."""
+
+import os
+import sys
+
+from paddle_mnist.errors import ConfigError
 
 
 def usable_cpus() -> int:
@@ -11,3 +16,20 @@ def usable_cpus() -> int:
     from joblib import cpu_count  # here, because `--help` needs none of what this imports
 
     return cpu_count()
+
+
+def has_posix_processes() -> bool:
+    """Whether this system has POSIX process groups and signals."""
+    return hasattr(os, "killpg")
+
+
+def require_posix_processes(option: str, remedy: str) -> None:
+    """Raise ConfigError unless this system has POSIX process groups and signals.
+
+    option: what needs them, and its value. remedy: what to do without.
+    """
+    if not has_posix_processes():
+        raise ConfigError(
+            f"{option}, which needs POSIX process groups and signals; this system "
+            f"({sys.platform}) has none; expected Linux, or {remedy}"
+        )

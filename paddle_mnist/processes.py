@@ -8,7 +8,7 @@ from paddle_mnist.config import TrainConfig
 from paddle_mnist.device import fast_threads
 from paddle_mnist.distributed import started_by_launcher
 from paddle_mnist.errors import ConfigError, DeviceError
-from paddle_mnist.machine import usable_cpus
+from paddle_mnist.machine import has_posix_processes, usable_cpus
 from paddle_mnist.sampler import Cut
 
 AT_LEAST = 8  # samples of a batch that are worth a process
@@ -65,6 +65,8 @@ def _wanted(config: TrainConfig) -> int:
 
 def most_processes(config: TrainConfig, places: int) -> int:
     """The most processes that make sense with so many places to run on."""
+    if not has_posix_processes():
+        return 1
     most = max(1, min(places, config.batch_size // AT_LEAST))
     while config.grad_shards and config.grad_shards % most:
         most -= 1

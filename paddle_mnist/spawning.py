@@ -23,6 +23,7 @@ from paddle_mnist.errors import (
     ProcessError,
     StoppedError,
 )
+from paddle_mnist.machine import require_posix_processes
 
 log = logging.getLogger("paddle_mnist")
 
@@ -47,8 +48,10 @@ def spawn(
 
     SIGTERM and SIGINT go to all of them. When one dies, the others are ended too, and its error is
     raised here: one of this package as it is; ProcessError with its traceback, the signal that
-    killed it, or the name of the one that gave no sign of life for `hang_timeout` seconds.
+    killed it, or the name of the one that gave no sign of life for `hang_timeout` seconds. Raises
+    ConfigError on a system without POSIX process groups and signals.
     """
+    require_posix_processes(f"nprocs is {nprocs}", "--nprocs 1")
     spawning = multiprocessing.get_context("spawn")
     pipes = [spawning.Pipe(duplex=False) for _ in range(nprocs)]
     # signs of life, then how many exchanges each has come to

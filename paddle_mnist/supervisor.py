@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from paddle_mnist import heartbeat, signals
 from paddle_mnist.errors import NoProgressError
+from paddle_mnist.machine import require_posix_processes
 
 log = logging.getLogger("paddle_mnist")
 
@@ -32,8 +33,10 @@ def supervise(
     progress: a number that grows as the training gets on, such as the newest checkpoint's step.
     hang_timeout: seconds without a sign of life after which it is killed.
     SIGTERM and SIGINT are handed on, and what the command makes of them is final.
-    Raises NoProgressError after three restarts in a row that got no further.
+    Raises NoProgressError after three restarts in a row that got no further, and ConfigError on a
+    system without POSIX process groups and signals.
     """
+    require_posix_processes(f"max_restarts is {max_restarts}", "--max_restarts 0")
     with signals.handled(), signals.held():
         reached, restart, stuck = progress(), 0, 0
         while True:
