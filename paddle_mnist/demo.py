@@ -15,9 +15,10 @@ import numpy as np
 
 from paddle_mnist import signals
 from paddle_mnist.dashboard import LOOPBACK
+from paddle_mnist.drawing_pad import drawing_pad, picture_bytes
 from paddle_mnist.errors import ConfigError, DataError, DeviceError
 from paddle_mnist.infer import pretrained_predictor, reading
-from paddle_mnist.pictures import find_digit, from_pixels, read_picture
+from paddle_mnist.pictures import read_digit
 from paddle_mnist.predictor import Predictor
 
 log = logging.getLogger("paddle_mnist")
@@ -51,46 +52,49 @@ def _sentence(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _plain(picture: np.ndarray) -> bool:
-    """Whether nothing is drawn yet."""
-    return bool((picture == picture[0, 0]).all())
-
-
 def enlarged(pixels: np.ndarray) -> np.ndarray:
     times = max(2, SHOWN // max(pixels.shape))
     return pixels.repeat(times, axis=0).repeat(times, axis=1)
 
 
+def _sent_picture(image: Any) -> Union[str, bytes, None]:
+    """What a `gradio.Image` was sent: the path of the uploaded file, or the bytes of a data URL."""
+    if image is None:
+        return None
+    return image.path or picture_bytes(image.url)
+
+
 def answer(
-    predictor: Predictor, picture: Union[str, np.ndarray, None]
+    predictor: Predictor, picture: Union[str, bytes, None]
 ) -> tuple[str, Any, Any, Any, Any]:
     """What the page shows for a picture: words, probabilities, what the net saw, two layers.
 
-    picture: a file, or uint8 [H, W], [H, W, 3] or, with what is transparent, [H, W, 4]; None for
-    none.
+    picture: the path of a file, or a file's bytes; None for no picture. Where no digit is read the
+    words say why, and there are neither probabilities nor layers.
     """
     if picture is None:
         return "Draw a digit.", None, None, None, None
     try:
-        is_file = isinstance(picture, str)
-        digit = find_digit(read_picture(picture) if is_file else from_pixels(picture))
+        digit = read_digit(picture)
     except DataError as error:
         return _sentence(str(error)), None, None, None, None
-    found = {name: value[0] for name, value in predictor.run(digit.pixels, OUTPUTS).items()}
-    read = reading("", digit, found["probabilities"])
-    words = read.error or f"{read.digit}, probability {read.probability:.1%} {read.note}"
-    bars = {str(number): float(value) for number, value in enumerate(found["probabilities"])}
+    outputs = {name: value[0] for name, value in predictor.run(digit.pixels, OUTPUTS).items()}
+    result = reading("", digit, outputs["probabilities"])
+    if result.error:
+        return _sentence(result.error), None, enlarged(digit.pixels), None, None
+    words = f"{result.digit}, probability {result.probability:.1%} {result.note}"
+    bars = {str(number): float(value) for number, value in enumerate(outputs["probabilities"])}
     return (
-        _sentence(words.strip()),
+        words.strip(),
         bars,
         enlarged(digit.pixels),
-        enlarged(tiles(found["conv1"])),
-        enlarged(tiles(found["conv2"])),
+        enlarged(tiles(outputs["conv1"])),
+        enlarged(tiles(outputs["conv2"])),
     )
 
 
 def in_time(
-    workers: futures.Executor, predictor: Predictor, picture: Union[str, np.ndarray, None]
+    workers: futures.Executor, predictor: Predictor, picture: Union[str, bytes, None]
 ) -> tuple[str, Any, Any, Any, Any]:
     """`answer`, or after PATIENCE seconds that there is none."""
     asked = workers.submit(answer, predictor, picture)
@@ -124,7 +128,6 @@ def page(predictor: Predictor) -> Any:
     """The page, a `gradio.Blocks`, ready for `launch`. Raises DeviceError without gradio."""
     gradio = _gradio()
     workers = futures.ThreadPoolExecutor(AT_ONCE, "answer")
-    paper = np.full((SHOWN, SHOWN, 3), 255, np.uint8)
     picture = {"interactive": False, "buttons": ["fullscreen"]}  # none that sends it elsewhere
     with gradio.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(KEPT, KEPT)) as blocks:
         gradio.Markdown(
@@ -133,15 +136,7 @@ def page(predictor: Predictor) -> Any:
         with gradio.Row():
             with gradio.Column():
                 with gradio.Tab("Draw"):
-                    drawn = gradio.Sketchpad(
-                        {"background": paper, "layers": [], "composite": paper},
-                        label="Draw here",
-                        type="numpy",
-                        canvas_size=(SHOWN, SHOWN),
-                        brush=gradio.Brush(default_size=14, colors=["#000000"], color_mode="fixed"),
-                        layers=False,
-                        transforms=(),
-                    )
+                    drawn = drawing_pad(gradio)
                 with gradio.Tab("Picture"):
                     dropped = gradio.Image(
                         label="Picture",
@@ -150,6 +145,8 @@ def page(predictor: Predictor) -> Any:
                         sources=["upload"],
                         buttons=[],
                     )
+                    # gradio would open the picture itself and say only "Error" where it cannot.
+                    dropped.preprocess = _sent_picture
                 words = gradio.Textbox(label="Answer", interactive=False)
                 seen = gradio.Image(label="What the net saw", **picture)
             with gradio.Column():
@@ -159,13 +156,11 @@ def page(predictor: Predictor) -> Any:
             second = gradio.Image(label="conv2", **picture)
         shown = [words, bars, seen, first, second]
 
-        def draw(sketch: Optional[dict]):
-            drawing = sketch["composite"] if sketch else None
-            nothing = drawing is None or _plain(drawing)
-            return in_time(workers, predictor, None if nothing else drawing)
+        def draw(drawing: Optional[str]):
+            return in_time(workers, predictor, picture_bytes(drawing) if drawing else None)
 
-        def read(path: Optional[str]):
-            return in_time(workers, predictor, path)
+        def read(picture: Union[str, bytes, None]):
+            return in_time(workers, predictor, picture)
 
         # While an answer is computed only the newest drawing waits for the next.
         limits = {
@@ -173,7 +168,6 @@ def page(predictor: Predictor) -> Any:
             "show_progress": "hidden",
             "trigger_mode": "always_last",
         }
-        # `change` comes only with the second stroke (gradio 6.31)
         drawn.input(draw, drawn, shown, api_visibility="private", **limits)
         dropped.change(read, dropped, shown, api_name="read", **limits)
     return blocks.queue(max_size=WAITING)

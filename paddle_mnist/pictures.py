@@ -70,17 +70,6 @@ def read_picture(picture: Union[str, Path, bytes]) -> np.ndarray:
         raise DataError(f"damaged or cut off ({error}); expected a whole picture") from error
 
 
-def from_pixels(pixels: np.ndarray) -> np.ndarray:
-    """As `read_picture`, of uint8 [H, W], [H, W, 3], or [H, W, 4] with what is transparent.
-
-    Raises DataError.
-    """
-    form = f"{pixels.dtype} {list(pixels.shape)}"
-    if pixels.dtype != np.uint8 or not (pixels.ndim == 2 or pixels.shape[2:] in ((3,), (4,))):
-        raise DataError(f"a picture is {form}; expected uint8 [H, W], [H, W, 3] or [H, W, 4]")
-    return _brightness(_checked(Image.fromarray(pixels)))
-
-
 def _bytes(path: Path) -> bytes:
     try:
         if path.is_dir():

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from draw import STROKES, as_bytes, draw_digit
+from PIL import Image
 
 from paddle_mnist import demo
 from paddle_mnist.demo import answer, tiles
@@ -29,31 +30,43 @@ def predictor():
 
 
 def test_answer_tells_digit_probabilities_and_layers(predictor):
-    words, bars, seen, first, second = answer(predictor, np.asarray(draw_digit(3, 1)))
+    words, bars, seen, first, second = answer(predictor, as_bytes(draw_digit(3, 1)))
     assert words.startswith("3, probability ") and max(bars, key=bars.get) == "3"
     assert sum(bars.values()) == pytest.approx(1, abs=1e-5)
     assert seen.shape == (280, 280) and {first.dtype, second.dtype} == {np.dtype("uint8")}
     assert first.max() == 255 and second.max() == 255
 
 
+def two_digits():
+    """A picture of a 2 and a 5 side by side, as a PNG file's bytes."""
+    look = {"size": (280, 280), "ink": [0] * 3, "paper": [255] * 3, "shade": 0}
+    page = Image.new("RGB", (560, 280))
+    for column, digit in enumerate((2, 5)):
+        page.paste(draw_digit(digit, 1, **look), (280 * column, 0))
+    return as_bytes(page)
+
+
 @pytest.mark.parametrize(
     ("picture", "said"),
     [
         (None, "Draw a digit."),
-        (np.full((50, 50, 3), 255, np.uint8), "Blank; expected a digit"),
-        (np.zeros((50, 50, 2), np.uint8), "expected uint8"),
-        (np.zeros((3, 3), np.uint8), "3 x 3 pixels"),
+        (as_bytes(Image.new("L", (50, 50), 255)), "Blank; expected a digit"),
+        (as_bytes(Image.new("L", (3, 3))), "3 x 3 pixels"),
+        (b"some words", "Not a picture; expected one of PNG"),
+        (two_digits(), "2 shapes side by side; expected one digit"),
     ],
+    ids=["none", "blank", "small", "no picture", "two digits"],
 )
-def test_what_is_no_digit_is_said_on_the_page(predictor, picture, said):
-    words, *others = answer(predictor, picture)
-    assert said in words and others == [None] * 4
+def test_what_is_no_digit_gets_its_reason_and_no_label(predictor, picture, said):
+    words, bars, seen, *layers = answer(predictor, picture)
+    assert said in words and bars is None and layers == [None] * 2
+    assert (seen is None) == ("side by side" not in words)  # what was found is shown
 
 
 def test_answer_that_takes_too_long_is_given_up(predictor, monkeypatch):
     monkeypatch.setattr(demo, "PATIENCE", 0)
     with futures.ThreadPoolExecutor(1) as workers:
-        words, *others = demo.in_time(workers, predictor, np.asarray(draw_digit(3, 1)))
+        words, *others = demo.in_time(workers, predictor, as_bytes(draw_digit(3, 1)))
     assert words.startswith("No answer within 0 s") and others == [None] * 4
 
 
@@ -77,9 +90,10 @@ def test_model_without_layers_is_refused(tool):
 
 
 @contextlib.contextmanager
-def served(folder):
+def served(folder, *arguments):
+    """The page's process and address, as a user starts it."""
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "tools/demo.py"), "--port", "0"],
+        [sys.executable, str(ROOT / "tools/demo.py"), "--port", "0", *arguments],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -91,7 +105,7 @@ def served(folder):
     try:
         for line in process.stdout:
             said.append(line)
-            if found := re.match(r"page: (http://127\.0\.0\.1:\d+)/", line):
+            if found := re.match(r"page: (http://\S+:\d+)/", line):
                 yield process, found[1]
                 break
         else:
@@ -99,6 +113,13 @@ def served(folder):
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    pytest.importorskip("gradio", reason="the page needs gradio (extra web)")
+    with served(tmp_path_factory.mktemp("served")) as (_, address):
+        yield address
 
 
 def end(process):
@@ -143,6 +164,19 @@ def test_programs_can_ask_and_ctrl_c_ends_it(tmp_path, four):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("browser")  # one worker, so that the page is started once
+def test_programs_get_the_reason_and_no_label(address, tmp_path):
+    for name, content, reason in (
+        ("25.png", two_digits(), "2 shapes side by side; expected one digit"),
+        ("words.png", b"some words", "Not a picture; expected one of PNG"),
+        ("none.png", b"", "0 bytes; expected a picture"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        words, label, _, *layers = ask(address, tmp_path / name)
+        assert words.startswith(reason) and label == {} and layers == [None] * 2
+
+
+@pytest.mark.slow
 def test_page_that_ends_takes_nothing_from_another(tmp_path, four):
     pytest.importorskip("gradio", reason="the page needs gradio (extra web)")
     with served(tmp_path) as (ending, its_address), served(tmp_path) as (_, address):
@@ -152,52 +186,135 @@ def test_page_that_ends_takes_nothing_from_another(tmp_path, four):
         assert urllib.request.urlopen(layer["url"], timeout=30).status == 200
 
 
-# Of the software renderers the one that draws in half the time.
-BROWSER = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
+# ------------------------------------------------------------------ in a browser
+
+SIZES = {
+    "desktop": {"viewport": {"width": 1100, "height": 1100}},
+    "phone": {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True},
+}
+
+
+class Visitor:
+    """A user of the page in a browser, who draws with the mouse, or with a finger on a phone."""
+
+    def __init__(self, page, address):
+        self.api = importlib.import_module("playwright.sync_api")
+        self.page = page
+        self.touches = page.context.new_cdp_session(page)
+        self.errors = []
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on(
+            "request",
+            lambda asked: self.errors.append(asked.url) if "analytics" in asked.url else None,
+        )
+        page.goto(address)
+        self.wait_for_paper()
+        self.has_touch = page.evaluate("navigator.maxTouchPoints") > 0
+
+    def wait_for_paper(self):
+        """Wait until the canvas is white: then its script has run."""
+        self.page.wait_for_function(
+            "document.querySelector('canvas')?.getContext('2d')"
+            ".getImageData(0, 0, 1, 1).data[3] === 255",
+            timeout=60_000,
+        )
+
+    def draw(self, strokes):
+        canvas = self.page.locator("canvas")
+        canvas.scroll_into_view_if_needed()
+        box = canvas.bounding_box()
+        side = 0.7 * box["width"]
+        left, top = (box[edge] + (box["width"] - side) / 2 for edge in "xy")
+        for stroke in strokes:
+            points = [(left + x * side, top + y * side) for x, y in stroke]
+            (self.touch if self.has_touch else self.drag)(points)
+
+    def drag(self, points):
+        self.page.mouse.move(*points[0])
+        self.page.mouse.down()
+        for point in points[1:]:
+            self.page.mouse.move(*point)
+        self.page.mouse.up()
+
+    def touch(self, points):
+        def send(kind, *at):
+            event = {"type": kind, "touchPoints": [{"x": x, "y": y} for x, y in at]}
+            self.touches.send("Input.dispatchTouchEvent", event)
+
+        send("touchStart", points[0])
+        for point in points[1:]:
+            send("touchMove", point)
+        send("touchEnd")
+
+    def press(self, button):
+        self.page.get_by_role("button", name=re.compile(f"^{button}")).click()
+
+    def expect(self, answer):
+        """Wait for an answer that starts so."""
+        words = self.page.get_by_label("Answer")
+        self.api.expect(words).to_have_value(re.compile(f"^{answer}"), timeout=60_000)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="no playwright (extra browser)")
+    chromium = shutil.which("chromium") or pytest.skip("chromium is not installed")
+    with api.sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+
+
+@pytest.fixture(params=SIZES)
+def visitor(request, address, browser):
+    with browser.new_context(**SIZES[request.param]) as context:
+        visitor = Visitor(context.new_page(), address)
+        yield visitor
+    assert not visitor.errors
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)  # a software renderer takes its time
 @pytest.mark.xdist_group("browser")
-def test_ten_digits_drawn_with_the_mouse_are_read(tmp_path, screenshots):
-    pytest.importorskip("gradio", reason="the page needs gradio (extra web)")
-    api = pytest.importorskip("playwright.sync_api", reason="no playwright (extra browser)")
-    chromium = shutil.which("chromium") or pytest.skip("chromium is not installed")
-    with served(tmp_path) as (_, address), api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=BROWSER)
-        page = browser.new_page(viewport={"width": 1100, "height": 1100})
-        errors = []
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on(
-            "request",
-            lambda asked: errors.append(asked.url) if "analytics" in asked.url else None,
-        )
-        for digit, strokes in STROKES.items():
-            page.goto(address)
-            canvas = page.locator("canvas").first
-            canvas.wait_for(timeout=60_000)
-            page.wait_for_load_state("networkidle")
-            page.wait_for_timeout(3000)  # until the brush is there
-            box = canvas.bounding_box()
-            side = 0.7 * min(box["width"], box["height"])
-            left = box["x"] + (box["width"] - side) / 2
-            top = box["y"] + (box["height"] - side) / 2
-            for stroke in strokes:
-                places = [(left + x * side, top + y * side) for x, y in stroke]
-                page.mouse.move(*places[0])
-                page.mouse.down()
-                for place in places[1:]:
-                    page.mouse.move(*place)
-                page.mouse.up()
-            words = page.get_by_label("Answer")
-            api.expect(words).to_have_value(re.compile(f"^{digit}, probability"), timeout=60_000)
-            page.wait_for_timeout(1000)
-            page.screenshot(path=screenshots / f"demo-{digit}.png", full_page=True)
-        page.set_viewport_size({"width": 390, "height": 844})  # a phone
-        page.goto(address)
-        page.locator("canvas").first.wait_for(timeout=30_000)
-        wide = page.evaluate("document.documentElement.scrollWidth")
-        page.screenshot(path=screenshots / "demo-phone.png", full_page=True)
-        browser.close()
-    assert wide <= 390
-    assert not errors
+def test_ten_digits_drawn_one_after_another_are_read(visitor, screenshots):
+    device = "phone" if visitor.has_touch else "desktop"
+    for digit, strokes in STROKES.items():
+        visitor.draw(strokes)
+        visitor.expect(f"{digit}, probability")
+        visitor.page.screenshot(path=screenshots / f"demo-{device}-{digit}.png", full_page=True)
+        visitor.press("Clear")
+        visitor.expect("Draw a digit")
+    assert visitor.page.evaluate("window.scrollY") == 0  # a finger drew, and did not scroll
+    width = visitor.page.viewport_size["width"]
+    assert visitor.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")
+def test_strokes_can_be_added_and_undone_until_a_reload(visitor):
+    angle, upright = STROKES[4]
+    visitor.draw([angle])
+    visitor.expect(r"(?!4)\d, probability")
+    visitor.draw([upright])
+    visitor.expect("4, probability")
+    for tab in ("Picture", "Draw"):
+        visitor.page.get_by_role("tab", name=tab).click()
+    visitor.press("Undo")
+    visitor.expect(r"(?!4)\d, probability")
+    visitor.draw([upright])
+    visitor.expect("4, probability")
+    visitor.page.reload()
+    visitor.wait_for_paper()
+    visitor.expect("$")
+    visitor.draw(STROKES[7])
+    visitor.expect("7, probability")
+    visitor.press("Undo")
+    visitor.press("Undo")  # there is nothing more to undo
+    visitor.expect("Draw a digit")
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")
+def test_picture_that_is_none_gets_its_reason_on_the_page(visitor, tmp_path):
+    visitor.page.get_by_role("tab", name="Picture").click()
+    picture = tmp_path / "words.png"
+    picture.write_bytes(b"some words")
+    visitor.page.locator("input[type=file]").set_input_files(picture)
+    visitor.expect("Not a picture; expected one of PNG")

@@ -37,6 +37,7 @@ LAYERS = [
         "writers",
         "progress",
         "randomness",
+        "drawing_pad",
     },
     {"evaluator", "trainer", "rundir", "supervisor", "predictor"},
     {
