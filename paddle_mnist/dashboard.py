@@ -14,11 +14,10 @@ from pathlib import Path
 
 from paddle_mnist import signals
 from paddle_mnist.errors import ConfigError, DataError
+from paddle_mnist.loopback import PUBLIC, LoopbackWSGI, is_loopback
 from paddle_mnist.rundir import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def serve(runs: Sequence[str], host: str, port: int, language: str) -> None:
@@ -49,13 +48,16 @@ def serve(runs: Sequence[str], host: str, port: int, language: str) -> None:
             signal.signal(signal.SIGINT, before)
             logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
             port = listening.getsockname()[1]
-            server = make_server(host, port, app, fd=listening.fileno())
+            is_public = not is_loopback(host)
+            server = make_server(
+                host, port, app if is_public else LoopbackWSGI(app), fd=listening.fileno()
+            )
             for name in names:
                 log.info("showing %s", name)
             shown = f"[{host}]" if ":" in host else host
             log.info("dashboard: http://%s:%d/app/scalar (Ctrl-C stops it)", shown, port)
-            if host not in LOOPBACK:
-                log.warning("%s is not loopback: whoever reaches this machine can read it", host)
+            if is_public:
+                log.warning(PUBLIC, host)
             # In a thread of its own: raised in a request, a signal's error would be swallowed.
             with signals.handled(), signals.held():
                 threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -14,10 +14,10 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from paddle_mnist import signals
-from paddle_mnist.dashboard import LOOPBACK
 from paddle_mnist.drawing_pad import drawing_pad, picture_bytes
 from paddle_mnist.errors import ConfigError, DataError, DeviceError
 from paddle_mnist.infer import pretrained_predictor, reading
+from paddle_mnist.loopback import PUBLIC, LoopbackASGI, is_loopback
 from paddle_mnist.pictures import read_digit
 from paddle_mnist.predictor import Predictor
 
@@ -211,15 +211,17 @@ def serve(model: Optional[str], host: str, port: int, share: bool) -> None:
         predictor = pretrained_predictor(OUTPUTS, parallel=AT_ONCE)
     blocks = page(predictor)
     starlette = importlib.import_module("starlette.middleware")  # what gradio serves with
+    is_public = share or not is_loopback(host)
+    middleware = [SizeLimit] if is_public else [LoopbackASGI, SizeLimit]
     logging.getLogger("httpx").setLevel(logging.WARNING)  # gradio asks itself whether it is there
     try:
         blocks.launch(
-            server_name=host,
+            server_name=f"[{host}]" if ":" in host else host,  # gradio puts it into addresses
             server_port=port or None,
             share=share,
             max_file_size=LARGEST,
             prevent_thread_lock=True,
-            app_kwargs={"middleware": [starlette.Middleware(SizeLimit)]},
+            app_kwargs={"middleware": [starlette.Middleware(layer) for layer in middleware]},
             quiet=True,
         )
     except OSError as error:
@@ -229,8 +231,8 @@ def serve(model: Optional[str], host: str, port: int, share: bool) -> None:
     log.info("page: %s (Ctrl-C stops it)", blocks.local_url)
     if share:
         log.warning("%s: whoever has this address can use it", blocks.share_url)
-    elif host not in LOOPBACK:
-        log.warning("%s is not loopback: whoever reaches this machine can use it", host)
+    elif is_public:
+        log.warning(PUBLIC, host)
     with signals.handled(), signals.held():
         while signals.pending() is None:
             time.sleep(0.1)

@@ -1,5 +1,6 @@
 """VisualDL's dashboard of real runs, in a real browser."""
 
+import http.client
 import os
 import re
 import shutil
@@ -7,8 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.request
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -64,7 +64,7 @@ def served(folder, *arguments):
         lines = []
         for line in process.stdout:
             lines.append(line)
-            if found := re.match(r"dashboard: (http://127\.0\.0\.1:\d+)/app/scalar", line):
+            if found := re.match(r"dashboard: (http://\S+:\d+)/app/scalar", line):
                 yield process, found[1], lines
                 break
         else:
@@ -75,13 +75,20 @@ def served(folder, *arguments):
         log.close()
 
 
+def tags(address, **headers):
+    """The status and the names of the runs and of what they hold, as the pages ask for them."""
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
+    with closing(connection):
+        connection.request("GET", "/app/api/scalar/tags", headers=headers)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_serves_every_run_and_stops_cleanly(runs, number):
     with served(runs) as (process, address, lines):
         assert lines[:2] == ["showing one/vdl\n", "showing two/vdl\n"]
-        answer = (
-            urllib.request.urlopen(f"{address}/app/api/scalar/tags", timeout=30).read().decode()
-        )
+        _, answer = tags(address)
         for run in ("one", "two"):
             assert f"{run}/vdl/001/train" in answer and f"{run}/vdl/001/valid" in answer
         process.send_signal(number)
@@ -96,6 +103,15 @@ def test_listens_on_loopback_alone_unless_asked(runs):
         rows = [row.split() for row in table]
         found = [row[1] for row in rows if row[1].endswith(port) and row[3] == "0A"]
         assert found == [f"0100007F{port}"]  # 127.0.0.1, as the kernel writes it
+        assert tags(address, Host="site.example")[0] == 403  # its name now stands for 127.0.0.1
+        assert tags(address, Origin="https://site.example")[0] == 403
+        assert tags(address, Origin=address)[0] == 200
+
+
+def test_host_opens_it_to_all_and_says_so(runs):
+    with served(runs, "work/output/one", "--host", "0.0.0.0") as (process, address, _):
+        assert process.stdout.readline().startswith("0.0.0.0 is not loopback: whoever reaches")
+        assert tags(address, Host="site.example")[0] == 200
 
 
 def test_port_that_is_taken_is_said(runs, tool):

@@ -140,6 +140,14 @@ def ask(address, picture):
     return asking.predict(client.handle_file(str(picture)), api_name="/read")
 
 
+def status_of(address, method="GET", path="/", body=None, **headers):
+    """The status that a request is answered with, for headers that a browser would send."""
+    asking = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
+    with contextlib.closing(asking):
+        asking.request(method, path, body, headers)
+        return asking.getresponse().status
+
+
 @pytest.mark.slow
 def test_programs_can_ask_and_ctrl_c_ends_it(tmp_path, four):
     pytest.importorskip("gradio", reason="the page needs gradio (extra web)")
@@ -174,6 +182,31 @@ def test_programs_get_the_reason_and_no_label(address, tmp_path):
         (tmp_path / name).write_bytes(content)
         words, label, _, *layers = ask(address, tmp_path / name)
         assert words.startswith(reason) and label == {} and layers == [None] * 2
+
+
+CALL = {
+    "method": "POST",
+    "path": "/gradio_api/call/read",
+    "body": '{"data": [null]}',
+    "Content-Type": "application/json",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")
+def test_other_web_sites_do_not_reach_the_page(address):
+    assert status_of(address, Host="site.example") == 403  # its name now stands for 127.0.0.1
+    assert status_of(address, **CALL, Origin="https://site.example") == 403
+    assert status_of(address, Host=address.replace("http://127.0.0.1", "localhost")) == 200
+    assert status_of(address, **CALL, Origin=address) == 200
+
+
+@pytest.mark.slow
+def test_host_opens_the_page_to_all_and_says_so(tmp_path):
+    pytest.importorskip("gradio", reason="the page needs gradio (extra web)")
+    with served(tmp_path, "--host", "0.0.0.0") as (process, address):
+        assert process.stdout.readline().startswith("0.0.0.0 is not loopback: whoever reaches")
+        assert status_of(address, Host="site.example") == 200
 
 
 @pytest.mark.slow

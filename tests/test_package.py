@@ -38,6 +38,7 @@ LAYERS = [
         "progress",
         "randomness",
         "drawing_pad",
+        "loopback",
     },
     {"evaluator", "trainer", "rundir", "supervisor", "predictor"},
     {

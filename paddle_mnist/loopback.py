@@ -1,0 +1,87 @@
+"""Keep other web sites away from a server that only this machine may reach.
+
+Listening at 127.0.0.1 is not enough. A site that is open in the user's browser can have its own
+name resolve to 127.0.0.1 (DNS rebinding) and then read what the server answers, or it can send a
+request across sites without reading the answer. Browsers name the site in both cases: the first
+in the header `Host`, the second in `Origin`.
+"""
+
+import ipaddress
+from collections.abc import Callable, Iterable
+from typing import Any, Optional
+from urllib.parse import urlsplit
+
+PUBLIC = (  # a warning; %s is the address that a server listens at
+    "%s is not loopback: whoever reaches this machine can use this server, and so can every web "
+    "site in their browsers"
+)
+FORBIDDEN = 403
+HEADERS = (("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff"))
+
+
+def is_loopback(name: Optional[str]) -> bool:
+    """Whether a host name or an address, without its port, is always this machine's own."""
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name or "").is_loopback
+    except ValueError:
+        return False
+
+
+def refusal(host: Optional[str], origin: Optional[str]) -> Optional[str]:
+    """Why a server on loopback must refuse a request, in one line, or None if it may answer.
+
+    host, origin: the values of these headers, None where the request has none.
+    """
+    if not is_loopback(_hostname(f"//{host or ''}")):
+        wrong = f"Host is {host or 'missing'}"
+    elif origin is not None and not is_loopback(_hostname(origin)):
+        wrong = f"Origin is {origin}"
+    else:
+        return None
+    return (
+        f"{wrong}; expected localhost, 127.0.0.1 or [::1], since this server is for its own "
+        "machine only; start it with another --host to open it to others\n"
+    )
+
+
+def _hostname(url: str) -> Optional[str]:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:  # brackets that do not match, say
+        return None
+
+
+class LoopbackASGI:
+    """An ASGI application that answers 403 where `refusal` says so."""
+
+    def __init__(self, app: Any):
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":  # the server's own start and end
+            await self.app(scope, receive, send)
+            return
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        reason = refusal(headers.get(b"host"), headers.get(b"origin"))
+        if reason is None:
+            await self.app(scope, receive, send)
+            return
+        encoded = [(name.lower().encode(), value.encode()) for name, value in HEADERS]
+        await send({"type": "http.response.start", "status": FORBIDDEN, "headers": encoded})
+        await send({"type": "http.response.body", "body": reason.encode()})
+
+
+class LoopbackWSGI:
+    """A WSGI application that answers 403 where `refusal` says so."""
+
+    def __init__(self, app: Callable[..., Iterable[bytes]]):
+        self.app = app
+
+    def __call__(self, environ: dict, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        reason = refusal(environ.get("HTTP_HOST"), environ.get("HTTP_ORIGIN"))
+        if reason is None:
+            return self.app(environ, start_response)
+        start_response(f"{FORBIDDEN} Forbidden", list(HEADERS))
+        return [reason.encode()]
