@@ -23,17 +23,15 @@ log = logging.getLogger("paddle_mnist")
 def serve(runs: Sequence[str], host: str, port: int, language: str) -> None:
     """Serve until SIGTERM or SIGINT comes.
 
-    runs: run directories, or folders of VisualDL's files. port: 0 for any that is free.
+    runs: run directories, folders of them, or folders of VisualDL's files; every run of
+    `work/output` by default. port: 0 for any that is free.
     Raises DataError when there is nothing to show, ConfigError when it cannot listen there.
     """
     from visualdl.server.app import create_app  # here, for it is slow to import
     from visualdl.server.args import ParseArgs
     from werkzeug.serving import make_server
 
-    folders = [_folder(Path(run)) for run in runs] or list(_all_runs())
-    # Runs are called by their path as it is given: from the nearest common folder it is short.
-    common = Path(os.path.commonpath([folder.resolve().parent.parent for folder in folders]))
-    names = [str(folder.resolve().relative_to(common)) for folder in folders]
+    common, names = log_folders(runs)
     # The language is given because the pages fail for browsers that ask for neither English nor
     # Chinese (retired by pages that fall back to one); telemetry is off, for it is nobody's
     # business (by one that is off unasked).
@@ -80,16 +78,33 @@ def _listening(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def _folder(path: Path) -> Path:
-    """What VisualDL reads of a run."""
+def log_folders(runs: Sequence[str]) -> tuple[Path, list[str]]:
+    """A folder, and the paths below it of the folders that VisualDL reads.
+
+    VisualDL calls a run by its path as it was given; from the nearest common folder it is short.
+
+    runs: as `serve` takes them. Raises DataError when there is nothing to show.
+    """
+    folders = [_log_folder(Path(run)).resolve() for run in runs or _all_runs()]
+    common = Path(os.path.commonpath([_parent_of_run(folder) for folder in folders]))
+    return common, [str(folder.relative_to(common)) for folder in folders]
+
+
+def _log_folder(path: Path) -> Path:
+    """The folder with VisualDL's logs: in a run directory a part of it, otherwise `path` itself."""
     folder = RunDirectory(path).visualdl
     folder = folder if folder.is_dir() else path
     if not any(folder.rglob("vdlrecords*")):
         raise DataError(
             f"{path}: nothing of VisualDL there; expected a run directory that was trained with "
-            "--visualdl on, its default"
+            "--visualdl on, its default, a folder of such runs, or a folder of VisualDL's logs"
         )
     return folder
+
+
+def _parent_of_run(folder: Path) -> Path:
+    is_run = folder == RunDirectory(folder.parent).visualdl
+    return folder.parent.parent if is_run else folder.parent
 
 
 def _all_runs() -> Iterator[Path]:

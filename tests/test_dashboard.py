@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from paddle_mnist.dashboard import log_folders
+
 # One worker, so that the runs are trained once.
 pytestmark = pytest.mark.xdist_group("browser")
 SMALL = ["--recipe", "default", "--epochs", "2", "--batch_size", "32", "--log_every", "5"]
@@ -109,9 +111,39 @@ def test_listens_on_loopback_alone_unless_asked(runs):
 
 
 def test_host_opens_it_to_all_and_says_so(runs):
-    with served(runs, "work/output/one", "--host", "0.0.0.0") as (process, address, _):
+    with served(runs, "work/output/one", "-t", "0.0.0.0") as (process, address, _):
         assert process.stdout.readline().startswith("0.0.0.0 is not loopback: whoever reaches")
         assert tags(address, Host="site.example")[0] == 200
+
+
+def test_logdir_is_taken_as_visualdl_takes_it(runs):
+    with served(runs, "--logdir", "work/output") as (_, address, lines):
+        assert lines[0] == "showing output\n"
+        status, shown = tags(address)
+        assert status == 200
+        assert "output/one/vdl/001/train" in shown and "output/two/vdl/001/valid" in shown
+
+
+@pytest.mark.parametrize(
+    ("named", "common", "shown"),
+    [
+        ([], "work/output", ["one/vdl", "two/vdl"]),
+        (["work/output/one"], "work/output", ["one/vdl"]),
+        (["work/output/one/vdl"], "work/output", ["one/vdl"]),
+        (["work/output"], "work", ["output"]),
+        (["work/output/one", "work/output/two"], "work/output", ["one/vdl", "two/vdl"]),
+        (["plain"], ".", ["plain"]),
+        (["nested"], ".", ["nested"]),
+        (["nested/a", "work/output/one"], ".", ["nested/a", "work/output/one/vdl"]),
+    ],
+)
+def test_runs_their_folders_and_plain_logs_are_found(tmp_path, monkeypatch, named, common, shown):
+    monkeypatch.chdir(tmp_path)
+    logs = ["work/output/one/vdl/001/train", "work/output/two/vdl/001/train", "plain", "nested/a"]
+    for folder in map(Path, logs):
+        folder.mkdir(parents=True)
+        (folder / "vdlrecords.1.log").touch()
+    assert log_folders(named) == ((tmp_path / common).resolve(), shown)
 
 
 def test_port_that_is_taken_is_said(runs, tool):
