@@ -122,6 +122,16 @@ def address(tmp_path_factory):
         yield address
 
 
+def shares_the_page(test):
+    """Mark a test that uses `address`: one worker runs them all, so the page starts once.
+
+    On a machine with much else to do, that start takes minutes.
+    """
+    for mark in (pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("browser")):
+        test = mark(test)
+    return test
+
+
 def end(process):
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 0
@@ -171,8 +181,7 @@ def test_programs_can_ask_and_ctrl_c_ends_it(tmp_path, four):
     assert list(tmp_path.iterdir()) == [four]  # nothing of what was sent
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("browser")  # one worker, so that the page is started once
+@shares_the_page
 def test_programs_get_the_reason_and_no_label(address, tmp_path):
     for name, content, reason in (
         ("25.png", two_digits(), "2 shapes side by side; expected one digit"),
@@ -192,8 +201,7 @@ CALL = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("browser")
+@shares_the_page
 def test_other_web_sites_do_not_reach_the_page(address):
     assert status_of(address, Host="site.example") == 403  # its name now stands for 127.0.0.1
     assert status_of(address, **CALL, Origin="https://site.example") == 403
@@ -304,8 +312,7 @@ def visitor(request, address, browser):
     assert not visitor.errors
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("browser")
+@shares_the_page
 def test_ten_digits_drawn_one_after_another_are_read(visitor, screenshots):
     device = "phone" if visitor.has_touch else "desktop"
     for digit, strokes in STROKES.items():
@@ -319,8 +326,7 @@ def test_ten_digits_drawn_one_after_another_are_read(visitor, screenshots):
     assert visitor.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("browser")
+@shares_the_page
 def test_strokes_can_be_added_and_undone_until_a_reload(visitor):
     angle, upright = STROKES[4]
     visitor.draw([angle])
@@ -343,8 +349,7 @@ def test_strokes_can_be_added_and_undone_until_a_reload(visitor):
     visitor.expect("Draw a digit")
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("browser")
+@shares_the_page
 def test_picture_that_is_none_gets_its_reason_on_the_page(visitor, tmp_path):
     visitor.page.get_by_role("tab", name="Picture").click()
     picture = tmp_path / "words.png"
