@@ -149,6 +149,8 @@ def _train_in(
         if images:
             counts = " / ".join(str(len(images[mode])) for mode in images.splits)
             log.info("%s: %s, from %s; %s images", what, images.name, images.source, counts)
+    if world.leads and (unbalanced := parts.loader.dataset.limit_warning()):
+        log.warning("train_limit is %d: %s", config.train_limit, unbalanced)
     evaluator = EpochEvaluator(
         data.datasets("valid", config.eval_limit),
         *(config.eval_every_epochs, config.epochs, config.early_stop_patience, world),

@@ -21,7 +21,7 @@ from paddle_mnist.data import MODES, find_source, open_data
 from paddle_mnist.data import sources as sources_module
 from paddle_mnist.data.arrays import MNIST_HASH, data_hash
 from paddle_mnist.data.cache import cache_folder
-from paddle_mnist.data.readers import read_digits, read_idx, read_json
+from paddle_mnist.data.readers import digits_by_label, read_digits, read_idx, read_json
 from paddle_mnist.errors import DataError
 
 
@@ -80,12 +80,27 @@ def test_idx_gives_the_files_numbers(tmp_path, packed):
     assert all(same(found[mode], *splits[mode]) for mode in MODES)
 
 
-def test_digits_are_fixed_and_stratified():
-    found = read_digits()
+def test_digits_are_fixed_and_stratified_in_both_orders():
+    found = digits_by_label()
     assert {mode: len(found[mode]) for mode in MODES} == {"train": 1197, "valid": 300, "eval": 300}
     for mode in ("valid", "eval"):
         assert set(np.bincount(found[mode].labels)) <= {29, 30, 31}
-    assert data_hash(found).startswith("13425203771d2e70")
+    assert data_hash(found).startswith("13425203771d2e70")  # stored results rest on this order
+    shuffled = read_digits()
+    assert data_hash(shuffled).startswith("283ed073dc97de56")
+    for mode in MODES:
+        both = (_images_with_labels(split[mode]) for split in (found, shuffled))
+        assert len({tuple(sorted(images)) for images in both}) == 1
+
+
+def _images_with_labels(split):
+    return [image.tobytes() + bytes([label]) for image, label in zip(split.images, split.labels)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_first_digits_of_a_split_are_of_all_classes(mode):
+    counts = np.bincount(read_digits()[mode].labels[:100], minlength=10)
+    assert counts.min() >= 3, counts
 
 
 def test_real_mnist_is_the_same_from_both_forms(real_data):

@@ -3,7 +3,7 @@
 import numpy as np
 import paddle
 import pytest
-from make import SIZES, tiny_splits
+from make import SIZES, tiny_splits, write_json
 
 from paddle_mnist import BatchLoader, MnistDataset, load_data
 from paddle_mnist.augment import Affine
@@ -40,6 +40,39 @@ def test_limit_keeps_the_first(tiny):
     with pytest.raises(IndexError):
         dataset[10]
     assert len(MnistDataset("train", str(tiny), limit=10**6)) == SIZES["train"]
+
+
+@pytest.fixture(scope="module")
+def by_label(tmp_path_factory):
+    """A source whose training images are sorted by label: 30 of each class."""
+    splits = tiny_splits()
+    images, _ = splits["train"]
+    splits["train"] = images, np.repeat(np.arange(10, dtype=np.uint8), 30)
+    return write_json(tmp_path_factory.mktemp("sorted") / "sorted.json.gz", splits)
+
+
+@pytest.mark.parametrize(
+    ("limit", "classes"),
+    [
+        (None, None),
+        (300, None),
+        (290, None),  # 20 of class 9, where 29 would be its share
+        (275, "few of class 9"),
+        (32, "none of class 2, 3, 4, 5, 6, 7, 8, 9"),
+        (271, "few of class 9"),
+        (241, "none of class 9 and few of class 8"),
+    ],
+)
+def test_limit_that_leaves_classes_out_is_said(by_label, limit, classes):
+    warning = MnistDataset("train", by_label, limit).limit_warning()
+    if classes is None:
+        assert warning is None
+    else:
+        assert f"the first {limit} of 300 train images: {classes}; a limit" in warning
+
+
+def test_no_warning_of_classes_that_the_source_has_not(by_label):
+    assert MnistDataset("train", f"{by_label}#0-4", 149).limit_warning() is None
 
 
 def test_path_for_the_data_and_limits_that_are_none(tiny):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from conftest import ROOT
 from make import tiny_splits, write_gzip, write_idx, write_json
@@ -681,6 +682,14 @@ def test_eval_of_tutorial_files_beside_a_config_of_somebody_else(tool, tmp_path,
     args = ("-k", "checkpoint/mnist_epoch0.pdparams", "--data", tiny, "--json")
     assert json.loads(tool("eval", *args).stdout)["count"] == 70
     assert json.loads(tool("eval", *args[:2], "--json").stdout)["dataset"] == "digits"
+
+
+def test_limit_that_leaves_classes_out_is_warned_of_once(train, tmp_path):
+    splits = tiny_splits()
+    splits["train"] = splits["train"][0], np.sort(splits["train"][1])
+    data = write_json(tmp_path / "sorted.json.gz", splits)
+    said = train("--data", data, "--epochs", "1", "--train_limit", "32").stdout
+    assert said.count("train_limit is 32: the first 32 of 300 train images: none of class") == 1
 
 
 # ------------------------------------------------------------------ digits

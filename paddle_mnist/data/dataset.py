@@ -10,10 +10,12 @@ import paddle
 
 from paddle_mnist import heartbeat, signals
 from paddle_mnist.augment import unchanged
-from paddle_mnist.data.arrays import SIZE, Data
+from paddle_mnist.data.arrays import CLASSES, SIZE, Data
 from paddle_mnist.data.cache import open_data
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.sampler import BatchSampler, Cut
+
+RARE = 1 / 3  # of the share that a class has in the whole split
 
 
 class MnistDataset(paddle.io.Dataset):
@@ -22,7 +24,7 @@ class MnistDataset(paddle.io.Dataset):
     mode: "train", "valid" or "eval" (50,000 / 10,000 / 10,000 on MNIST).
     data: "auto", "digits", or the path of a file or folder (see `paddle_mnist.data.find_source`),
         or the `Data` that `open_data` gave.
-    limit: keep the first so many images only.
+    limit: keep the first so many images only, in the order of the source (see `limit_warning`).
 
     Item i is (image, label): float32 [1, 28, 28] in 0..1 and int64 [1].
     Raises DataError, and ConfigError for a limit below 1.
@@ -51,6 +53,27 @@ class MnistDataset(paddle.io.Dataset):
         index = range(self._length)[index]  # IndexError past the limit, negatives from the end
         label = np.array([self._split.labels[index]], np.int64)
         return self._split.pixels(index)[np.newaxis], label
+
+    def limit_warning(self) -> Optional[str]:
+        """Which classes the limit leaves out or makes rare, in one line; None if it does neither.
+
+        A class is rare if its share is less than a third of its share in the whole split.
+        """
+        whole = np.bincount(self._split.labels, minlength=CLASSES)
+        kept = np.bincount(self._split.labels[: self._length], minlength=CLASSES)
+        missing = np.flatnonzero((kept == 0) & (whole > 0))
+        rare = np.flatnonzero((kept > 0) & (kept < RARE * whole * self._length / len(self._split)))
+        faults = [
+            f"{word} of class {', '.join(map(str, classes))}"
+            for word, classes in (("none", missing), ("few", rare))
+            if len(classes)
+        ]
+        if not faults:
+            return None
+        return (
+            f"the first {self._length} of {len(self._split)} {self.mode} images: "
+            f"{' and '.join(faults)}; a limit takes the first images, not a balanced sample"
+        )
 
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Items as one batch, by one vectorised index: float32 [B, 1, 28, 28], int64 [B, 1]."""
