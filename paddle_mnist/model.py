@@ -139,22 +139,49 @@ class MNIST(nn.Layer):
             x = layer(x)
         return paddle.flatten(x, start_axis=1)
 
+    def __call__(self, *args, **kwargs):
+        """The model's answer to images; arguments and results are those of `forward`.
+
+        `forward` itself, and hooks, are given the images alone, so that a model that
+        `paddle.jit.to_static` has converted still takes a label.
+        """
+        if type(self).forward is not MNIST.forward:  # a subclass decides what its own takes
+            return super().__call__(*args, **kwargs)
+        return self._answer(super().__call__, *args, **kwargs)
+
     def forward(
+        self, inputs: paddle.Tensor, *args, **kwargs
+    ) -> Union[paddle.Tensor, tuple[paddle.Tensor, paddle.Tensor]]:
+        """Logits [B, 10], or (logits, accuracy of this batch) when labels [B, 1] are given.
+
+        The signature is (inputs, label=None, check_shape=False, check_content=False), as in the
+        tutorial. Only `inputs` is spelled out, because `paddle.Model` and `paddle.jit` read from
+        the names there that one value of a batch (image, label) is for the net.
+
+        inputs: float32 [B, 1, 28, 28].
+        label: int64 [B, 1].
+        check_shape, check_content: print shapes or contents (`paddle_mnist.watching.printed`).
+        """
+        # One expression: Paddle 2.6 cannot turn a function with two returns into a graph.
+        return (
+            self._answer(self.logits, inputs, *args, **kwargs)
+            if args or kwargs
+            else self.logits(inputs)
+        )
+
+    def _answer(
         self,
+        net: Callable[[paddle.Tensor], paddle.Tensor],
         inputs: paddle.Tensor,
         label: Optional[paddle.Tensor] = None,
         check_shape: bool = False,
         check_content: bool = False,
     ) -> Union[paddle.Tensor, tuple[paddle.Tensor, paddle.Tensor]]:
-        """Logits [B, 10], or (logits, accuracy of this batch) when labels [B, 1] are given.
-
-        inputs: float32 [B, 1, 28, 28].
-        check_shape, check_content: print shapes or contents (`paddle_mnist.watching.printed`).
-        """
         if check_shape or check_content:
             with watching.printed(self, check_shape, check_content):
-                return self.forward(inputs, label)
-        logits = self.logits(inputs)
+                logits = net(inputs)
+        else:
+            logits = net(inputs)
         if label is None:
             return logits
         return logits, paddle.metric.accuracy(input=logits, label=label)

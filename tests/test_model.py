@@ -3,9 +3,10 @@
 import numpy as np
 import paddle
 import pytest
+from make import tiny_splits, write_json
 from paddle import nn
 
-from paddle_mnist import MNIST
+from paddle_mnist import MNIST, MnistDataset, evaluate
 
 
 class TutorialNet(nn.Layer):
@@ -59,6 +60,66 @@ def test_forward_gives_logits_and_with_labels_the_accuracy(images):
     again, accuracy = model(images, paddle.to_tensor(labels[:, None]))
     assert np.array_equal(again.numpy(), logits.numpy())
     assert accuracy.item() == 0.75
+
+
+def test_forward_may_be_called_by_its_name(images):
+    model = MNIST()
+    logits, accuracy = model.forward(images, label=paddle.zeros([4, 1], "int64"))
+    assert np.array_equal(logits.numpy(), model.forward(images).numpy())
+    assert accuracy.shape == []
+    with pytest.raises(TypeError, match="unexpected keyword argument 'labels'"):
+        model(images, labels=None)
+
+
+class Halved(MNIST):
+    """A subclass as people write them."""
+
+    def forward(self, inputs, label=None, times=1):
+        return super().forward(inputs * 0.5 * times, label)
+
+
+def test_subclass_with_a_forward_of_its_own(images):
+    model = Halved()
+    label = paddle.zeros([4, 1], "int64")
+    logits, _ = model(images, label, times=2)
+    assert np.array_equal(logits.numpy(), model.logits(images).numpy())
+
+
+def test_plain_hapi_trains_evaluates_and_predicts(tmp_path):
+    """`paddle.Model` without specs, on a `MnistDataset` as it is."""
+    data = str(write_json(tmp_path / "tiny.json.gz", tiny_splits()))
+    dataset = MnistDataset("eval", data)
+    paddle.seed(1)
+    net = MNIST()
+    model = paddle.Model(net)
+    optimizer = paddle.optimizer.Adam(0.002, parameters=model.parameters())
+    model.prepare(optimizer, nn.CrossEntropyLoss(), paddle.metric.Accuracy())
+    model.fit(MnistDataset("train", data), epochs=2, batch_size=30, verbose=0)
+    found = model.evaluate(dataset, batch_size=32, verbose=0)
+    assert found["acc"] == evaluate(net, dataset).accuracy > 0.9
+    (logits,) = model.predict(dataset, batch_size=32, stack_outputs=True, verbose=0)
+    assert (logits.argmax(axis=1) == evaluate(net, dataset).predictions).all()
+
+
+@pytest.mark.parametrize("full_graph", [False, True])
+def test_static_graph_takes_a_label_too(images, full_graph):
+    label = paddle.zeros([4, 1], "int64")
+    model = MNIST()
+    expected, accuracy = model(images, label)
+    static = paddle.jit.to_static(model, full_graph=full_graph)
+    logits, again = static(images, label)
+    np.testing.assert_allclose(logits.numpy(), expected.numpy(), atol=1e-6)
+    assert accuracy.item() == again.item()
+    np.testing.assert_allclose(static(images).numpy(), expected.numpy(), atol=1e-6)
+
+
+def test_paddles_own_export_takes_the_model_as_it_is(tmp_path, images):
+    model = MNIST()
+    model.eval()
+    spec = paddle.static.InputSpec([None, 1, 28, 28], "float32")
+    paddle.jit.save(model, str(tmp_path / "mnist"), input_spec=[spec])
+    loaded = paddle.jit.load(str(tmp_path / "mnist"))
+    np.testing.assert_allclose(loaded(images).numpy(), model(images).numpy(), atol=1e-6)
 
 
 SHAPES = """
