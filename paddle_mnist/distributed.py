@@ -22,7 +22,16 @@ from paddle_mnist.errors import DataError, PaddleMnistError, PeerError
 from paddle_mnist.machine import require_posix_processes
 from paddle_mnist.spawning import spawn
 
-__all__ = ["ALONE", "STOPS", "World", "join", "spawn", "started_by_launcher", "tree_sum"]
+__all__ = [
+    "ALONE",
+    "STOPS",
+    "World",
+    "current_world",
+    "join",
+    "spawn",
+    "started_by_launcher",
+    "tree_sum",
+]
 
 log = logging.getLogger("paddle_mnist")
 
@@ -124,6 +133,13 @@ class Processes(World):
 
 
 ALONE = World()
+
+
+def current_world() -> World:
+    """The processes among which `init_parallel_env` was called; alone, where it was not."""
+    if not distributed.is_initialized() or distributed.get_world_size() < 2:
+        return ALONE
+    return Processes(distributed.get_rank(), distributed.get_world_size())
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
 """Exact loss and accuracy: sums over samples and counts, divided once."""
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -12,7 +13,7 @@ from paddle.nn import functional as F
 
 from paddle_mnist import signals
 from paddle_mnist.data.arrays import CLASSES
-from paddle_mnist.data.dataset import BatchLoader, MnistDataset, epoch_batches
+from paddle_mnist.data.dataset import BatchLoader, MnistDataset, epoch_batches, stack_items
 from paddle_mnist.distributed import ALONE, World
 from paddle_mnist.errors import DataError, DivergedError
 from paddle_mnist.state import TrainState
@@ -67,18 +68,24 @@ class Evaluation:
 
 
 def evaluate(
-    model: nn.Layer, data: Union[MnistDataset, Callable, Iterable], world: World = ALONE
+    model: nn.Layer, data: Union[paddle.io.Dataset, Callable, Iterable], world: World = ALONE
 ) -> Evaluation:
     """Run the model over all of `data`, every sample once, the last short batch too.
 
-    data: a `MnistDataset`, a loader of it, or what `load_data` returns.
-    world: the processes that share a `MnistDataset`'s batches among them, taking turns. Each gets
-        the whole result, which is the same to the last bit however many they are.
+    data: a `MnistDataset`, or any other `paddle.io.Dataset` of (image float32 [1, 28, 28], label);
+        or a loader of one, or what `load_data` returns.
+    world: the processes that share a dataset's batches among them, taking turns. Each gets the
+        whole result, which is the same to the last bit however many they are. A loader, or an
+        `IterableDataset`, is read to its end by each of them.
     The model is put in evaluation mode and given back as it was, layer by layer.
-    Raises DataError if there is nothing to evaluate, DivergedError if the loss is not finite.
+    Raises DataError if there is nothing to evaluate, or an item of a dataset is not (image, label);
+    DivergedError if the loss is not finite.
     """
-    loader = BatchLoader(data, BATCH_SIZE) if isinstance(data, MnistDataset) else data
-    turns = (world.rank, world.size) if isinstance(data, MnistDataset) else (0, 1)
+    loader, turns = data, (0, 1)
+    if isinstance(data, paddle.io.IterableDataset):
+        loader = _chunks(data)
+    elif isinstance(data, paddle.io.Dataset):
+        loader, turns = BatchLoader(data, BATCH_SIZE), (world.rank, world.size)
     batches = []
     with evaluation_mode(model), paddle.no_grad(), signals.interruptible():
         for images, label in epoch_batches(loader, 0, *turns):
@@ -108,6 +115,13 @@ def evaluate(
         predictions=predictions,
         probabilities=np.concatenate(probabilities),
     )
+
+
+def _chunks(dataset: paddle.io.IterableDataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """All items of a dataset that cannot be indexed, in batches."""
+    items = iter(dataset)
+    while chunk := list(itertools.islice(items, BATCH_SIZE)):
+        yield stack_items(chunk, type(dataset).__name__)
 
 
 def _in_turns(parts: Sequence[Sequence[Any]]) -> list[Any]:

@@ -1,13 +1,18 @@
 """`MnistDataset` and the ways to take batches from it."""
 
+import random
+
 import numpy as np
 import paddle
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from make import SIZES, tiny_splits, write_json
 
 from paddle_mnist import BatchLoader, MnistDataset, load_data
 from paddle_mnist.augment import Affine
-from paddle_mnist.data.dataset import Replay, epoch_batches, shards_of
+from paddle_mnist.data.dataset import Replay, _batches_of_rank, epoch_batches, shards_of
+from paddle_mnist.distributed import Processes
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.sampler import Cut
 
@@ -140,6 +145,45 @@ def test_resident_images_give_the_same_batches(tiny, told):
 def test_what_is_no_loader_is_named():
     with pytest.raises(ConfigError, match="a loader is a int"):
         list(epoch_batches(5, epoch=0))
+
+
+def test_load_data_shuffles_as_the_tutorial_does(tiny):
+    """After the same seed the order of each epoch is that of its own lines."""
+    labels = tiny_splits()["train"][1]
+    random.seed(5)
+    index_list = list(range(len(labels)))
+    expected = []
+    for _ in range(2):
+        random.shuffle(index_list)
+        expected.append([labels[index_list[at : at + 70]] for at in range(0, 300, 70)])
+    random.seed(5)
+    generator = load_data("train", 70, str(tiny))
+    for epoch in expected:
+        found = [batch[:, 0] for _, batch in generator()]
+        assert [batch.tolist() for batch in found] == [batch.tolist() for batch in epoch]
+    random.seed(6)
+    first = np.concatenate([batch[:, 0] for _, batch in load_data("train", 70, str(tiny))()])
+    assert first.tolist() != np.concatenate(expected[0]).tolist()
+
+
+def test_load_data_names_a_batch_size_that_is_none(tiny):
+    with pytest.raises(ConfigError, match="batch_size is 0; expected at least 1"):
+        load_data("train", 0, str(tiny))
+
+
+@given(length=st.integers(1, 200), size=st.integers(1, 5), batch_size=st.integers(1, 30))
+def test_ranks_see_every_sample_once_in_equally_many_batches(length, size, batch_size):
+    order = np.random.RandomState(0).permutation(length)
+    ranks = [Processes(rank, size) for rank in range(size)]
+    try:
+        shares = [_batches_of_rank(order, batch_size, rank) for rank in ranks]
+    except ConfigError:
+        assert size > 1 and (length < size or (batch_size == 1 and length % size))
+        return
+    seen = np.concatenate([batch for share in shares for batch in share])
+    assert sorted(seen) == list(range(length))
+    assert len({len(share) for share in shares}) == 1
+    assert {1 <= len(batch) <= batch_size for share in shares for batch in share} == {True}
 
 
 def test_load_data_shuffles_training_anew_each_epoch(tiny):

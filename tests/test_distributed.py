@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import random
 import re
 import shlex
 import shutil
@@ -22,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jobs import living, start_job
 
-from paddle_mnist import MNIST, BatchLoader, MnistDataset, TrainConfig, evaluator
+from paddle_mnist import MNIST, BatchLoader, MnistDataset, TrainConfig, evaluator, load_data
 from paddle_mnist.data.dataset import shards_of
 from paddle_mnist.distributed import ALONE, join, spawn, tree_sum
 from paddle_mnist.errors import ConfigError, DeviceError, ProcessError
@@ -581,12 +582,51 @@ def evaluates(tmp, data):
     for name in ("labels", "predictions", "probabilities"):
         assert np.array_equal(getattr(together, name), getattr(alone, name)), name
     assert together.loss == alone.loss and together.count == 70
+    other = paddle.io.Subset(dataset, range(70))
+    assert evaluator.evaluate(model, other, world).loss == alone.loss
     Path(tmp, str(world.rank)).touch()
 
 
 def test_evaluation_in_turns_is_that_of_one_process_to_the_last_bit(tmp_path, tiny):
     spawn(evaluates, (tmp_path, str(tiny)), nprocs=3)
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def trains_as_the_tutorial(tmp, data):
+    """Its loop over several GPUs, on CPUs; each rank has a generator of its own."""
+    os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"
+    paddle.distributed.init_parallel_env()
+    rank = paddle.distributed.get_rank()
+    random.seed(rank)
+    model = paddle.DataParallel(MNIST())
+    optimizer = paddle.optimizer.SGD(0.01, parameters=model.parameters())
+    loader = load_data("train", 32, data)
+    epochs = []
+    for _ in range(2):
+        epochs.append([])
+        for images, labels in loader():
+            logits, _ = model(paddle.to_tensor(images), paddle.to_tensor(labels))
+            paddle.nn.functional.cross_entropy(logits, paddle.to_tensor(labels)).backward()
+            optimizer.step()
+            optimizer.clear_grad()
+            epochs[-1].append([hashlib.sha256(image).hexdigest() for image in images])
+    whole = [len(labels) for _, labels in load_data("eval", 32, data)()]
+    Path(tmp, f"{rank}.json").write_text(json.dumps([epochs, whole]))
+
+
+def test_tutorials_loop_gives_each_rank_its_share(tmp_path, tiny):
+    spawn(trains_as_the_tutorial, (tmp_path, str(tiny)), nprocs=2)
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    images, _ = MnistDataset("train", tiny).batch(np.arange(300))
+    every_image = sorted(hashlib.sha256(image).hexdigest() for image in images)
+    orders = []
+    for epoch in range(2):
+        batches = [epochs[epoch] for epochs, _ in ranks]
+        assert [list(map(len, share)) for share in batches] == [[30] * 5] * 2
+        orders.append([image for share in batches for batch in share for image in batch])
+        assert sorted(orders[-1]) == every_image  # each once
+    assert orders[0] != orders[1]
+    assert [whole for _, whole in ranks] == [[32, 32, 6]] * 2
 
 
 def hangs_after_the_others_are_done(tmp):

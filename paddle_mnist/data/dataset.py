@@ -1,6 +1,7 @@
 """`MnistDataset` and the ways to take batches from it."""
 
-from collections.abc import Callable, Iterable, Iterator
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -12,7 +13,8 @@ from paddle_mnist import heartbeat, signals
 from paddle_mnist.augment import unchanged
 from paddle_mnist.data.arrays import CLASSES, SIZE, Data
 from paddle_mnist.data.cache import open_data
-from paddle_mnist.errors import ConfigError
+from paddle_mnist.distributed import World, current_world
+from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.sampler import BatchSampler, Cut
 
 RARE = 1 / 3  # of the share that a class has in the whole split
@@ -137,9 +139,48 @@ def shards_of(batch: Any) -> list[Shard]:
     return [Shard(images, labels, 0, labels.shape[0], labels.shape[0])]
 
 
+def batch_of(dataset: paddle.io.Dataset, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Items of any map-style dataset as one batch: float32 [B, 1, 28, 28], int64 [B, 1].
+
+    Raises DataError for an item that is not (image, label).
+    """
+    # A subclass that changes its items has inherited a `batch` that does not.
+    if getattr(type(dataset), "__getitem__", None) is MnistDataset.__getitem__:
+        return dataset.batch(indices)
+    return stack_items([dataset[int(index)] for index in indices], type(dataset).__name__)
+
+
+def stack_items(items: Sequence[Any], source: str) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs (image, label) as one batch: float32 [B, 1, 28, 28], int64 [B, 1].
+
+    Each image is of any float type, [1, 28, 28]; each label one whole number in any shape; both
+    may be tensors. Raises DataError for other items; source: where they come from.
+    """
+    images, labels = [], []
+    for item in items:
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            what = f"{len(item)} values" if isinstance(item, (tuple, list)) else type(item).__name__
+            raise DataError(f"{source}: an item is {what}; expected (image, label)")
+        image, label = map(np.asarray, item)
+        if image.shape != (1, SIZE, SIZE) or image.dtype.kind != "f":
+            raise DataError(
+                f"{source}: an image is {image.dtype} {list(image.shape)}; expected float32 "
+                f"[1, {SIZE}, {SIZE}], with values in 0..1"
+            )
+        if label.size != 1 or label.dtype.kind not in "iu" or not 0 <= label.item() < CLASSES:
+            raise DataError(
+                f"{source}: a label is {label.tolist()!r:.40}; expected one whole number in "
+                f"0..{CLASSES - 1}"
+            )
+        images.append(image)
+        labels.append(label.item())
+    return np.stack(images).astype(np.float32), np.array(labels, np.int64)[:, np.newaxis]
+
+
 class BatchLoader:
     """The batches of a dataset as tensors, in the order of a `BatchSampler`.
 
+    dataset: any map-style `paddle.io.Dataset` of (image, label); a `MnistDataset` is the quickest.
     augment: (images float32 [B, 1, 28, 28], epoch, indices int64 [B]) -> images.
     replay: what to mix in; its samples are numbered on after the dataset's.
     cut: into which shards; without one, batches are whole.
@@ -149,7 +190,7 @@ class BatchLoader:
 
     def __init__(
         self,
-        dataset: MnistDataset,
+        dataset: paddle.io.Dataset,
         batch_size: int,
         seed: int = 0,
         shuffle: bool = False,
@@ -212,11 +253,11 @@ class BatchLoader:
 
     def _batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not self.replay:
-            return self.dataset.batch(indices)
+            return batch_of(self.dataset, indices)
         new = indices < len(self.dataset)
         images = np.empty((len(indices), 1, SIZE, SIZE), np.float32)
         labels = np.empty((len(indices), 1), np.int64)
-        images[new], labels[new] = self.dataset.batch(indices[new])
+        images[new], labels[new] = batch_of(self.dataset, indices[new])
         images[~new], labels[~new] = self.replay.dataset.batch(indices[~new] - len(self.dataset))
         return images, labels
 
@@ -228,19 +269,51 @@ def load_data(mode: str = "train", batch_size: int = 100, data: str = "auto") ->
     """The tutorial's generator: a function that yields the batches of an epoch each time called.
 
     Batches are NumPy arrays, float32 [B, 1, 28, 28] and int64 [B, 1], the last one short where
-    the size does not divide. "train" is shuffled, in another order each time; others are not.
+    the size does not divide. "train" comes in another order each time; others are not shuffled.
+
+    The order is drawn from Python's global generator, as in the tutorial: after the same
+    `random.seed` it is the same as there. `np.random.seed` and `paddle.seed` do not change it.
+
+    Where several processes have called `paddle.distributed.init_parallel_env`, each gets its share
+    of "train", in an order that rank 0 draws for all: together they see every sample once an
+    epoch, in equally many batches of at most `batch_size`. All of them must begin every epoch.
+    "valid" and "eval" are whole in each process.
+
+    Raises DataError; ConfigError for a batch size that is below 1, or too small for shares of
+    unequal length to be cut into equally many batches.
     """
     dataset = MnistDataset(mode, data)
-    sampler = BatchSampler(len(dataset), batch_size, shuffle=mode == "train")
-    epochs = 0
+    whole = BatchSampler(len(dataset), batch_size, shuffle=False)
+    order = list(range(len(dataset)))
+
+    def shuffled() -> list[int]:
+        random.shuffle(order)  # in place, epoch after epoch, as the tutorial does
+        return order
 
     def data_generator():
-        nonlocal epochs
-        epoch, epochs = epochs, epochs + 1
-        for indices in sampler.batches(epoch):
+        if mode != "train":
+            batches = whole.batches(0)
+        else:
+            world = current_world()
+            batches = _batches_of_rank(np.array(world.first(shuffled)), batch_size, world)
+        for indices in batches:
             yield dataset.batch(indices)
 
     return data_generator
+
+
+def _batches_of_rank(order: np.ndarray, batch_size: int, world: World) -> list[np.ndarray]:
+    """This rank's share of an order, in as many batches as any other's."""
+    if world.size == 1:
+        return np.split(order, range(batch_size, len(order), batch_size))
+    largest = -(-len(order) // world.size)
+    count = -(-largest // batch_size)
+    if len(order) // world.size < count:
+        raise ConfigError(
+            f"batch_size is {batch_size}: {len(order)} samples on {world.size} processes cannot be "
+            "cut into equally many batches; expected larger batches or fewer processes"
+        )
+    return np.array_split(order[world.rank :: world.size], count)
 
 
 def epoch_batches(loader: Any, epoch: int, start: int = 0, step: int = 1) -> Iterator:
