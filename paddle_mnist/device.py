@@ -7,9 +7,10 @@ import os
 import re
 from collections.abc import Callable
 from importlib import metadata
+from typing import Optional
 
 from paddle_mnist import signals
-from paddle_mnist.errors import DeviceError
+from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.machine import usable_cpus
 
 INSTALL = """\
@@ -52,11 +53,38 @@ def _installed(distribution: str) -> bool:
         return False
 
 
+def gpu_count() -> int:
+    """The GPUs that Paddle sees."""
+    import paddle
+
+    return paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0
+
+
+def chosen_gpus(gpus: Optional[str], nprocs: Optional[int] = None) -> list[str]:
+    """The GPUs that a text such as "0,1" names, one for each process; [] for None or "".
+
+    nprocs: how many processes were asked for; None: as many as there are GPUs named.
+    Raises DeviceError where they are not numbers, or Paddle sees no GPU at all; ConfigError where
+    there are more or fewer than processes.
+    """
+    if not gpus:
+        return []
+    chosen = [gpu.strip() for gpu in gpus.split(",")]
+    count = gpu_count()
+    if not count or not all(gpu.isdigit() for gpu in chosen):
+        raise DeviceError(
+            f"gpus is {gpus!r}, and Paddle sees {count} GPUs; expected numbers, as 0,1"
+        )
+    if nprocs not in (None, len(chosen)):
+        raise ConfigError(f"nprocs is {nprocs}, but gpus names {len(chosen)}; expected as many")
+    return chosen
+
+
 def own_device(name: str) -> str:
     """The device of this process, one of several: the GPU that was chosen for it, if there are."""
     import paddle
 
-    gpus = paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0
+    gpus = gpu_count()
     return f"gpu:{paddle.distributed.ParallelEnv().device_id}" if gpus and name == "auto" else name
 
 
@@ -68,7 +96,7 @@ def select_device(name: str = "auto") -> str:
     """
     import paddle
 
-    gpus = paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0
+    gpus = gpu_count()
     if name == "auto":
         name = "gpu:0" if gpus else "cpu"
     if not re.fullmatch(r"cpu|(gpu|xpu)(:\d+)?", name):

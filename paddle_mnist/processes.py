@@ -5,7 +5,7 @@ from typing import Optional
 import paddle
 
 from paddle_mnist.config import TrainConfig
-from paddle_mnist.device import fast_threads
+from paddle_mnist.device import chosen_gpus, fast_threads, gpu_count
 from paddle_mnist.distributed import started_by_launcher
 from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.machine import has_posix_processes, usable_cpus
@@ -27,26 +27,16 @@ def processes_to_start(config: TrainConfig) -> int:
 
 
 def _wanted(config: TrainConfig) -> int:
-    chosen = [gpu.strip() for gpu in config.gpus.split(",")] if config.gpus else []
     if started_by_launcher():
-        if config.nprocs != 1 or chosen:
+        if config.nprocs != 1 or config.gpus:
             raise ConfigError(
                 f"nprocs is {config.nprocs or 'auto'}, gpus is {config.gpus}, but this process was "
                 "started by Paddle's launch; expected one of the two: give the numbers to launch "
                 "(--nproc_per_node, --gpus), or start with plain python"
             )
         return 1
-    count = _gpus()
-    if chosen:
-        wrong = [gpu for gpu in chosen if not gpu.isdigit()]
-        if wrong or not count:
-            raise DeviceError(
-                f"gpus is {config.gpus!r}, and Paddle sees {count} GPUs; expected numbers, as 0,1"
-            )
-        if config.nprocs not in (0, 1, len(chosen)):
-            raise ConfigError(
-                f"nprocs is {config.nprocs}, but gpus names {len(chosen)}; expected as many"
-            )
+    count = gpu_count()
+    if chosen := chosen_gpus(config.gpus, config.nprocs if config.nprocs > 1 else None):
         return len(chosen)
     if config.nprocs > 1 and ":" in config.device:
         raise ConfigError(
@@ -76,7 +66,7 @@ def most_processes(config: TrainConfig, places: int) -> int:
 def hint(config: TrainConfig, samples: int) -> Optional[str]:
     """One line for who trains so many samples on one of several cores; None where it is no use."""
     most = most_processes(config, usable_cpus() // max(1, fast_conv_threads(config)))
-    on_cpu = config.device == "cpu" or (config.device == "auto" and not _gpus())
+    on_cpu = config.device == "cpu" or (config.device == "auto" and not gpu_count())
     if most == 1 or not on_cpu or started_by_launcher() or samples < WORTH_IT:
         return None
     return f"{usable_cpus()} cores are here: --nprocs {most} trains faster, with {most} processes"
@@ -95,7 +85,3 @@ def fast_conv_threads(config: TrainConfig) -> int:
     if config.fast_conv == "off" or device != "cpu":
         return 0
     return config.threads or fast_threads()
-
-
-def _gpus() -> int:
-    return paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0

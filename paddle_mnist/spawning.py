@@ -16,14 +16,16 @@ from typing import Any, Optional, Union
 import paddle
 
 from paddle_mnist import errors, heartbeat, signals
+from paddle_mnist.device import chosen_gpus, gpu_count
 from paddle_mnist.errors import (
+    ConfigError,
     DeviceError,
     PaddleMnistError,
     PeerError,
     ProcessError,
     StoppedError,
 )
-from paddle_mnist.machine import require_posix_processes
+from paddle_mnist.machine import require_posix_processes, usable_cpus
 
 log = logging.getLogger("paddle_mnist")
 
@@ -35,28 +37,43 @@ STOPPED = (130, 143)  # what a process ends with that a signal has stopped, afte
 def spawn(
     function: Callable,
     args: Sequence[Any] = (),
-    nprocs: int = 2,
+    nprocs: int = -1,
     gpus: Optional[str] = None,
     hang_timeout: float = 600.0,
     device: str = "auto",
+    selected_gpus: Optional[str] = None,
 ) -> None:
     """Call `function(*args)` in `nprocs` processes that Paddle has introduced to one another.
 
     It must be importable, and calls `paddle_mnist.distributed.join`; what it returns is dropped:
-    large results hang Paddle's own spawn. gpus: one for each process, as "4,5". device: "cpu" for
-    processes that use none of a machine's GPUs.
+    large results hang Paddle's own spawn.
 
+    nprocs: -1, as in Paddle, for one on each device: each of `gpus`, else each GPU that Paddle
+        sees, else each CPU core that this process may use.
+    gpus: one for each process, as "4,5". selected_gpus: what Paddle 2.0 called it.
+    device: "cpu" for processes that use none of a machine's GPUs.
+
+    Raises DeviceError for GPUs that are not there, ConfigError for numbers that do not agree.
     SIGTERM and SIGINT go to all of them. When one dies, the others are ended too, and its error is
     raised here: one of this package as it is; ProcessError with its traceback, the signal that
     killed it, or the name of the one that gave no sign of life for `hang_timeout` seconds. Raises
     ConfigError on a system without POSIX process groups and signals.
     """
     require_posix_processes(f"nprocs is {nprocs}", "--nprocs 1")
+    if gpus and selected_gpus and gpus != selected_gpus:
+        raise ConfigError(
+            f"gpus is {gpus!r}, but selected_gpus is {selected_gpus!r}; expected one of them"
+        )
+    if nprocs < 1 and nprocs != -1:
+        raise ConfigError(f"nprocs is {nprocs}; expected at least 1, or -1 for all devices")
+    chosen = chosen_gpus(gpus or selected_gpus, None if nprocs == -1 else nprocs)
+    if nprocs == -1:
+        nprocs = len(chosen) or (device != "cpu" and gpu_count()) or usable_cpus()
     spawning = multiprocessing.get_context("spawn")
     pipes = [spawning.Pipe(duplex=False) for _ in range(nprocs)]
     # signs of life, then how many exchanges each has come to
     beats = sharedctypes.RawArray("Q", 2 * nprocs)
-    options = {"gpus": gpus} if gpus else {}
+    options = {"gpus": ",".join(chosen)} if chosen else {}
     options |= {"backend": "gloo"} if device == "cpu" else {}
     with signals.handled(), signals.held():
         signals.take()  # importing Paddle, as this module does, takes them away

@@ -25,6 +25,7 @@ from jobs import living, start_job
 
 from paddle_mnist import MNIST, BatchLoader, MnistDataset, TrainConfig, evaluator, load_data
 from paddle_mnist.data.dataset import shards_of
+from paddle_mnist.device import gpu_count
 from paddle_mnist.distributed import ALONE, join, spawn, tree_sum
 from paddle_mnist.errors import ConfigError, DeviceError, ProcessError
 from paddle_mnist.exchange import Exchange, NoExchange
@@ -201,6 +202,38 @@ def test_who_has_several_cores_is_told():
 def test_what_does_not_go_together_is_said_before_a_process_starts(options, error, said):
     with pytest.raises(error, match=said):
         processes_to_start(TrainConfig(**options))
+
+
+@pytest.mark.skipif(gpu_count() > 0, reason="of machines without GPUs")
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"gpus": "4,5"}, DeviceError, "gpus is '4,5', and Paddle sees 0 GPUs; expected numbers"),
+        ({"selected_gpus": "4,5", "nprocs": 2}, DeviceError, "gpus is '4,5', and Paddle sees 0 G"),
+        ({"gpus": "0", "selected_gpus": "1"}, ConfigError, "gpus is '0', but selected_gpus is '1'"),
+        ({"nprocs": 0}, ConfigError, "nprocs is 0; expected at least 1, or -1 for all devices"),
+    ],
+)
+def test_spawn_says_what_cannot_be_started_before_a_process_is(options, error, said, tool, tiny):
+    with pytest.raises(error, match=said) as caught:
+        spawn(touches, ("nowhere",), **options)
+    assert "\n" not in str(caught.value)
+    if error is DeviceError:  # as the command says it
+        assert str(caught.value) in tool("train", "--gpus", "4,5", "--data", tiny, expect=5).stderr
+
+
+def test_spawn_starts_a_process_on_each_core_this_one_may_use(tmp_path):
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:2])
+    try:
+        spawn(touches, (tmp_path,), device="cpu")
+        assert len(list(tmp_path.iterdir())) == len(os.sched_getaffinity(0))
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def touches(tmp):
+    Path(tmp, str(join(device="cpu").rank)).touch()
 
 
 def test_processes_within_processes_are_refused(monkeypatch):
