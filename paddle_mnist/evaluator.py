@@ -28,7 +28,7 @@ class Evaluation:
 
     loss: mean cross-entropy in nats. accuracy: share of right answers.
     labels, predictions: int64 [count], in the order of the data.
-    probabilities: float32 [count, 10], of each digit.
+    probabilities: float32 [count, 10], of each class.
     """
 
     loss: float
@@ -43,26 +43,26 @@ class Evaluation:
 
     @property
     def confusion_matrix(self) -> np.ndarray:
-        """Counts, int64 [10, 10]; row i, column j: a digit i that was taken for j."""
+        """Counts, int64 [10, 10]; row i, column j: images of class i taken for j."""
         cells = CLASSES * self.labels + self.predictions
         return np.bincount(cells, minlength=CLASSES**2).reshape(CLASSES, CLASSES)
 
     def report(self) -> dict[str, Any]:
         """Plain values: loss, accuracy, count, per_class and confusion_matrix.
 
-        per_class: for each digit precision, recall, f1-score and support (its count).
+        per_class: for each class, by its number, precision, recall, f1-score and support (count).
         """
         from sklearn.metrics import classification_report  # here, for it is slow to import
 
-        digits = list(range(CLASSES))
+        labels = list(range(CLASSES))
         table = classification_report(
-            self.labels, self.predictions, labels=digits, output_dict=True, zero_division=0
+            self.labels, self.predictions, labels=labels, output_dict=True, zero_division=0
         )
         return {
             "loss": self.loss,
             "accuracy": self.accuracy,
             "count": self.count,
-            "per_class": {str(digit): table[str(digit)] for digit in digits},
+            "per_class": {str(label): table[str(label)] for label in labels},
             "confusion_matrix": self.confusion_matrix.tolist(),
         }
 

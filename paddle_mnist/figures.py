@@ -7,9 +7,10 @@ from typing import Any, Optional, Union
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
-from paddle_mnist.data.arrays import CLASSES
+from paddle_mnist.data.arrays import CLASSES, DIGITS, Classes
 from paddle_mnist.files import make_folder, writing
 
 # Okabe & Ito, "Color Universal Design", 2008: told apart with any kind of colour blindness.
@@ -59,8 +60,8 @@ def learning_rate(history: History) -> Figure:
     return figure
 
 
-def confusion(counts: np.ndarray) -> Figure:
-    """counts: int [10, 10]; row i, column j: a digit i that was taken for j.
+def confusion(counts: np.ndarray, classes: Classes = DIGITS) -> Figure:
+    """counts: int [10, 10]; row i, column j: images of class i that were taken for j.
 
     The colours tell the mistakes apart; the right answers, many more, are left white.
     """
@@ -78,26 +79,39 @@ def confusion(counts: np.ndarray) -> Figure:
                 color="white" if dark else "black",
                 fontweight="bold" if row == column else "normal",
             )
-    digits = range(len(counts))
-    axes.set(xlabel="taken for", ylabel="the digit", xticks=digits, yticks=digits)
+    axes.set(xlabel="taken for", ylabel=f"the {classes.noun}")
+    _name_ticks(axes.xaxis, classes)
+    _name_ticks(axes.yaxis, classes)
     figure.colorbar(shown, label="mistakes (images)", shrink=0.8)
     return figure
 
 
-def per_class(labels: np.ndarray, predictions: np.ndarray) -> Figure:
-    """Of each digit the share that was read rightly. labels, predictions: int [N]."""
+def _name_ticks(axis: Axis, classes: Classes) -> None:
+    """A tick for each class, with its name or number."""
+    sideways = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    turned = sideways if classes.names and axis.axis_name == "x" else {}
+    axis.set_ticks(range(CLASSES), [_plain(classes[label]) for label in range(CLASSES)], **turned)
+
+
+def _plain(name: str) -> str:
+    """A name as Matplotlib shows it unchanged: between two dollar signs it sees a formula."""
+    return name.replace("$", r"\$")
+
+
+def per_class(labels: np.ndarray, predictions: np.ndarray, classes: Classes = DIGITS) -> Figure:
+    """The share of each class that was classified rightly. labels, predictions: int [N]."""
     figure, ((axes,),) = _new(2.8)
-    there = [digit for digit in range(CLASSES) if (labels == digit).any()]
-    shares = [(predictions[labels == digit] == digit).mean() for digit in there]
+    there = [label for label in range(CLASSES) if (labels == label).any()]
+    shares = [(predictions[labels == label] == label).mean() for label in there]
     bars = axes.bar(there, shares, color=BLUE)
     axes.bar_label(bars, [f"{share:.1%}" for share in shares], fontsize=8)
     low = min(shares)
     axes.set(
-        xlabel="digit",
+        xlabel=classes.noun,
         ylabel="accuracy (share)",
-        xticks=range(CLASSES),
         ylim=(max(0, low - 1.5 * (1 - low) - 0.01), 1 + 0.3 * (1 - low) + 0.002),
     )
+    _name_ticks(axes.xaxis, classes)
     axes.axhline(1, color="black", linewidth=0.5)
     return figure
 
@@ -120,7 +134,7 @@ def kernels(weight: np.ndarray) -> Figure:
 
 
 def feature_maps(image: np.ndarray, maps: Mapping[str, np.ndarray], answer: str) -> Figure:
-    """One digit on its way through the net; each channel from its own darkest to its brightest.
+    """One image on its way through the net; each channel from its own darkest to its brightest.
 
     image: [28, 28]. maps: by layer, in order, [C, H, W] each. answer: what came of it.
     """
@@ -130,7 +144,8 @@ def feature_maps(image: np.ndarray, maps: Mapping[str, np.ndarray], answer: str)
     )
     for (axes,), name in zip(grid, ["", *maps]):
         axes.axis("off")
-        axes.set_title(f"{name}: {' x '.join(map(str, maps[name].shape))}" if name else answer)
+        shape = " x ".join(map(str, maps[name].shape)) if name else ""
+        axes.set_title(f"{name}: {shape}" if name else _plain(answer))
         axes.title.set_fontsize(9)
         if name:
             axes.imshow(_tiles(_stretched(maps[name])), cmap=MAPS)
@@ -173,11 +188,12 @@ def mistakes(
     probabilities: np.ndarray,
     of: str,
     names: Optional[Sequence[str]] = None,
+    classes: Classes = DIGITS,
 ) -> Figure:
     """Images that were read wrongly: what they are, what the net said, how sure it was of both.
 
-    images: [N, 28, 28]. labels: int [N]. probabilities: [N, 10]. of: the title. names: what each is
-    called, in a line of its own.
+    images: [N, 28, 28]. labels: int [N]. probabilities: [N, 10]. of: the title. names: what each
+    image is called, in a line of its own.
     """
     columns = 5
     rows = max(1, math.ceil(len(labels) / columns))
@@ -191,9 +207,10 @@ def mistakes(
     ):
         axes.imshow(image, cmap="gray_r")
         said = shares.argmax()
-        axes.set_title(
-            f"{title}a {label} ({shares[label]:.0%}), said {said} ({shares[said]:.0%})", fontsize=8
-        )
+        between = ", " if classes == DIGITS else ",\n"  # longer words need a line each
+        what = f"{classes.one(label)} ({shares[label]:.0%})"
+        answer = f"said {classes[said]} ({shares[said]:.0%})"
+        axes.set_title(_plain(f"{title}{what}{between}{answer}"), fontsize=8)
     return figure
 
 

@@ -87,11 +87,12 @@ def conclude(
     if "images" in board.pages:
         worst = figures.worst(found.labels, found.probabilities)
         board.images("mistakes", _grey(dataset.batch(worst)[0][:, 0]))
-    board.curves(found.labels, found.probabilities, step)
+    noun = dataset.data.classes.noun
+    board.curves(found.labels, found.probabilities, step, noun)
     if "embeddings" in board.pages:
         images, labels = dataset.batch(np.arange(min(EMBEDDED, len(dataset))))
         features = outputs_of(model, paddle.to_tensor(images), ["max_pool2"])["max_pool2"]
-        board.embeddings(features.reshape(len(features), -1), labels.ravel())
+        board.embeddings(features.reshape(len(features), -1), labels.ravel(), noun)
     board.hparams(config.binding(), scores, step)
     board.graph()
 
@@ -100,24 +101,27 @@ def draw(
     model: nn.Layer, dataset: MnistDataset, found: Evaluation, history: figures.History
 ) -> dict[str, figures.Figure]:
     """The figures of a run, by name. found: what the model made of `dataset`."""
-    digit = int(np.argmax(found.labels == found.predictions))  # the first that was read rightly
-    batch, _ = dataset.batch(np.array([digit]))
+    classes = dataset.data.classes
+    first = int(np.argmax(found.labels == found.predictions))  # that was read rightly
+    batch, _ = dataset.batch(np.array([first]))
     maps = {name: maps[0] for name, maps in _maps(model, batch).items()}
-    said = found.predictions[digit]
-    answer = f"a {found.labels[digit]}, read as {said} ({found.probabilities[digit, said]:.1%})"
+    said = found.predictions[first]
+    share = found.probabilities[first, said]
+    answer = f"{classes.one(found.labels[first])}, read as {classes[said]} ({share:.1%})"
     worst = figures.worst(found.labels, found.probabilities)
     wrong = np.count_nonzero(found.labels != found.predictions)
     drawn = {
         "curves": figures.curves(history),
         "learning_rate": figures.learning_rate(history),
-        "confusion_matrix": figures.confusion(found.confusion_matrix),
-        "per_class": figures.per_class(found.labels, found.predictions),
+        "confusion_matrix": figures.confusion(found.confusion_matrix, classes),
+        "per_class": figures.per_class(found.labels, found.predictions, classes),
         "kernels": figures.kernels(model.conv1.weight.numpy()),
         "feature_maps": figures.feature_maps(batch[0, 0], maps, answer),
         "mistakes": figures.mistakes(
             *(dataset.batch(worst)[0][:, 0], found.labels[worst], found.probabilities[worst]),
             f"{wrong} of {found.count} images read wrongly"
             + (f"; the {len(worst)} it was most sure about" if len(worst) < wrong else ""),
+            classes=classes,
         ),
         "health": figures.health(history),
     }

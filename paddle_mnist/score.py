@@ -67,12 +67,16 @@ def evaluate_checkpoint(
     split: str = "eval",
     device: str = "auto",
 ) -> dict[str, Any]:
-    """`Evaluation.report`, and what was evaluated on what; arguments as for `score_checkpoint`."""
+    """`Evaluation.report`, and what was evaluated on what; arguments as for `score_checkpoint`.
+
+    classes: their ten names, where a `classes.txt` beside the data gives them.
+    """
     scored = score_checkpoint(checkpoint, output, data, split, device)
-    dataset = scored.dataset.data.name
+    images = scored.dataset.data
     return {
         "checkpoint": scored.name,
-        "dataset": dataset,
+        "dataset": images.name,
         "split": split,
+        **({"classes": list(images.class_names)} if images.class_names else {}),
         **scored.found.report(),
     }

@@ -124,30 +124,32 @@ class VisualDLWriter(Observer):
             self._file("train").add_image(_tag(f"figures/{name}"), _pixels(figure), step)
 
     @_page("curves")
-    def curves(self, labels: np.ndarray, probabilities: np.ndarray, step: int) -> None:
+    def curves(
+        self, labels: np.ndarray, probabilities: np.ndarray, step: int, noun: str = "digit"
+    ) -> None:
         """Precision and recall, and ROC, of each class against the others.
 
-        labels: int [N]. probabilities: [N, 10].
+        labels: int [N]. probabilities: [N, 10]. noun: what a class is called.
         """
         with _numpy_float():
             file = self._file("train")
             # A tag of its own for each kind: VisualDL knows one kind a tag.
             kinds = {"precision and recall": file.add_pr_curve, "roc": file.add_roc_curve}
             for kind, add in kinds.items():
-                for digit in np.unique(labels):
-                    right = labels == digit
+                for label in np.unique(labels):
+                    right = labels == label
                     # It divides the right ones found by the number of wrong ones; weighing them
                     # so that both are as many gives the true positive rate. An add_roc_curve that
                     # divides by tp + fn retires this.
                     balance = (~right).sum() / right.sum() if kind == "roc" else 1.0
                     add(
-                        *(f"{kind}/digit {digit}", right.astype("int64"), probabilities[:, digit]),
+                        *(f"{kind}/{noun} {label}", right.astype("int64"), probabilities[:, label]),
                         *(step, 100, np.where(right, balance, 1.0)),
                     )
 
     @_page("embeddings")
-    def embeddings(self, features: np.ndarray, labels: np.ndarray) -> None:
-        """features: [N, width], one row an image. labels: int [N].
+    def embeddings(self, features: np.ndarray, labels: np.ndarray, noun: str = "digit") -> None:
+        """features: [N, width], one row an image. labels: int [N]. noun: what a class is called.
 
         They are turned into the 50 directions that vary most.
         """
@@ -158,7 +160,7 @@ class VisualDLWriter(Observer):
         names = [[str(label) for label in labels], [f"image {n}" for n in range(len(labels))]]
         self._file("train").add_embeddings(
             *("features", centred @ directions[:50].T, names),
-            metadata_header=["digit", "image"],
+            metadata_header=[noun, "image"],
         )
 
     @_page("hparams")

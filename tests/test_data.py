@@ -74,10 +74,36 @@ def test_json_is_read_whatever_its_spacing_and_block_size(data):
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_idx_gives_the_files_numbers(tmp_path, packed):
-    splits = tiny_splits({"train": 30, "valid": 10_000, "eval": 20})
+    splits = tiny_splits({"train": 30, "valid": 6, "eval": 20})
     source = find_source(str(write_idx(tmp_path / "idx", splits, packed)))
     found = source.read()
+    images, labels = (np.concatenate([splits["train"][i], splits["valid"][i]]) for i in (0, 1))
+    valid = _every_sixth_of_each_class(labels)
+    assert same(found["valid"], images[valid], labels[valid])
+    train = np.setdiff1d(np.arange(36), valid)
+    assert same(found["train"], images[train], labels[train])
+    assert same(found["eval"], *splits["eval"])
+
+
+def _every_sixth_of_each_class(labels):
+    by_class = [number for digit in range(10) for number in np.flatnonzero(labels == digit)]
+    return sorted(by_class[5::6])
+
+
+def test_idx_of_mnists_size_ends_with_the_valid_split(tmp_path, monkeypatch):
+    """As MNIST has it, made smaller: the last 10 of 60."""
+    monkeypatch.setattr("paddle_mnist.data.readers.IDX_VALID", 10)
+    splits = tiny_splits({"train": 50, "valid": 10, "eval": 20})
+    found = find_source(str(write_idx(tmp_path / "idx", splits))).read()
     assert all(same(found[mode], *splits[mode]) for mode in MODES)
+
+
+def test_valid_split_of_a_small_set_that_is_sorted_has_every_class(tmp_path):
+    splits = tiny_splits({"train": 120, "valid": 0, "eval": 20})
+    splits["train"] = splits["train"][0], np.repeat(np.arange(10, dtype=np.uint8), 12)
+    found = open_data(str(write_idx(tmp_path / "idx", splits)))
+    assert np.bincount(found["valid"].labels).tolist() == [2] * 10
+    assert np.bincount(found["train"].labels).tolist() == [10] * 10
 
 
 def test_digits_are_fixed_and_stratified_in_both_orders():
@@ -244,7 +270,7 @@ IDX_FAULTS = {name: rest for name, *rest in _idx_faults()}
 
 @pytest.fixture(scope="module")
 def good_idx(tmp_path_factory):
-    splits = tiny_splits({"train": 30, "valid": 10_000, "eval": 20})
+    splits = tiny_splits({"train": 30, "valid": 6, "eval": 20})
     return write_idx(tmp_path_factory.mktemp("idx"), splits)
 
 
@@ -259,10 +285,68 @@ def test_idx_fault_is_named(tmp_path, good_idx, name):
     assert "\n" not in str(caught.value)
 
 
-def test_idx_of_ten_thousand_leaves_nothing_to_train_on(tmp_path):
-    splits = tiny_splits({"train": 0, "valid": 10_000, "eval": 20})
-    with pytest.raises(DataError, match="10000 images; expected more than 10000"):
+def test_idx_with_too_few_images_for_two_splits(tmp_path):
+    splits = tiny_splits({"train": 5, "valid": 0, "eval": 20})
+    with pytest.raises(DataError, match="5 images; expected at least 6, of which every sixth"):
         open_data(str(write_idx(tmp_path, splits)))
+
+
+# ------------------------------------------------------------------ names of the classes
+
+NAMES = [f"kind {number}" for number in range(10)]
+
+
+@pytest.mark.parametrize("form", ["idx", "json"])
+def test_names_of_classes_are_no_part_of_the_data(tmp_path, form):
+    splits = tiny_splits({"train": 30, "valid": 6, "eval": 20})
+    if form == "idx":
+        path = folder = write_idx(tmp_path / "kinds", splits)
+    else:
+        folder = tmp_path
+        path = write_json(folder / "kinds.json.gz", splits)
+    before = open_data(str(path))
+    assert before.class_names == () and before.classes[3] == "3"
+    assert before.classes.one(3) == "class 3"
+    (folder / "classes.txt").write_text("\ufeff" + "\r\n".join(NAMES) + "\n\n", "utf-8")
+    after = open_data(str(path))
+    assert after.class_names == tuple(NAMES) and after.hash == before.hash
+    assert after.classes.one(3) == after.classes[3] == "kind 3"
+    some = open_data(f"{path}#0-4")
+    assert some.class_names == tuple(NAMES) and some.classes.noun == "class"
+
+
+def test_mnist_and_the_digits_have_digits(real_data):
+    for name in ("digits", "digits#0-4", str(real_data)):
+        assert open_data(name).classes.noun == "digit"
+        assert open_data(name).classes.one(7) == "a 7"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("\n".join(NAMES[:9]), "classes.txt: 9 lines; expected 10"),
+        ("\n".join([*NAMES, "more"]), "classes.txt: 11 lines; expected 10"),
+        ("", "classes.txt: 0 lines; expected 10"),
+        ("\n".join([*NAMES[:4], " ", *NAMES[5:]]), "classes.txt, line 5: ''; expected a name"),
+        ("\n".join([*NAMES[:9], "kind 2"]), "line 10: 'kind 2' is line 3 already"),
+        ("\n".join([*NAMES[:9], "\x1b[31mred"]), "line 10: '\\x1b[31mred'; expected a name"),
+        ("\n".join([*NAMES[:9], "x" * 41]), "line 10: 'xxx"),
+        ("x" * 5000, "classes.txt: 1 lines; expected 10"),
+        ("\n".join(NAMES).encode("utf-16"), "classes.txt: not UTF-8"),
+        (None, "classes.txt: Is a directory; expected a readable file"),
+    ],
+)
+def test_fault_in_the_names_of_classes_is_named(tmp_path, good_idx, content, said):
+    folder = shutil.copytree(good_idx, tmp_path / "kinds")
+    path = folder / "classes.txt"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(DataError) as caught:
+        open_data(str(folder))
+    assert said in str(caught.value) and str(path) in str(caught.value)
+    assert "expected" in str(caught.value) and "\n" not in str(caught.value)
 
 
 # ------------------------------------------------------------------ which source

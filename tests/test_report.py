@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from paddle_mnist import figures
+from paddle_mnist.data.arrays import Classes
 from paddle_mnist.report import read_history
 
 # One worker, so that the runs are trained once.
@@ -272,6 +273,34 @@ def test_confusion_matrix_shows_every_count():
     (axes, _) = figures.confusion(counts).axes
     texts = {text.get_position(): text.get_text() for text in axes.texts}
     assert texts[(9, 4)] == "7" and texts[(3, 3)] == "103" and texts[(0, 1)] == "·"
+
+
+NAMED = Classes("class", ("$1", "Coat", "$2", *(f"kind {number}" for number in range(3, 10))))
+
+
+@pytest.mark.parametrize(
+    ("classes", "noun", "ticks", "title"),
+    [
+        (Classes(), "digit", ["0", "1", "2"], "a 2 (25%), said 1 (75%)"),
+        (Classes("class"), "class", ["0", "1", "2"], "class 2 (25%),\nsaid 1 (75%)"),
+        (NAMED, "class", [r"\$1", "Coat", r"\$2"], "\\$2 (25%),\nsaid Coat (75%)"),
+    ],
+)
+def test_classes_are_called_what_they_are(tmp_path, classes, noun, ticks, title):
+    labels = np.arange(10)
+    shares = np.zeros((1, 10))
+    shares[0, [1, 2]] = 0.75, 0.25
+    drawn = {
+        "confusion": figures.confusion(np.eye(10, dtype=int), classes),
+        "per_class": figures.per_class(labels, labels, classes),
+        "mistakes": figures.mistakes(np.zeros((1, 28, 28)), [2], shares, "one", classes=classes),
+    }
+    figures.save(drawn, tmp_path)
+    (matrix, _), (bars,) = drawn["confusion"].axes, drawn["per_class"].axes
+    assert (matrix.get_ylabel(), bars.get_xlabel()) == (f"the {noun}", noun)
+    for axis in (matrix.xaxis, matrix.yaxis, bars.xaxis):
+        assert [label.get_text() for label in axis.get_ticklabels()][:3] == ticks
+    assert drawn["mistakes"].axes[0].get_title() == title
 
 
 def test_worst_mistakes_come_first():

@@ -121,7 +121,7 @@ SHOWN = {
 @pytest.mark.timeout(1800)
 def test_rehearsal_of_the_whole_page(tool, tiny, tmp_path):
     """From IDX files; every claim has its figures, and what is there is not measured again."""
-    write_idx(tmp_path / "idx", tiny_splits({"train": 640, "valid": 10_000, "eval": 70}))
+    write_idx(tmp_path / "idx", tiny_splits({"train": 640, "valid": 128, "eval": 70}))
     arguments = ("--quick", "--seeds", 1, "--jobs", 2, "--data", tmp_path / "idx")
     first = tool("reproduce", *arguments, timeout=1800)
     quick = tmp_path / "work/output/reproduce/quick"

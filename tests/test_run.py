@@ -15,6 +15,8 @@ import pytest
 from conftest import ROOT
 from make import tiny_splits, write_gzip, write_idx, write_json
 
+from paddle_mnist.data import open_data
+
 # A small training: 300 images, 10 steps an epoch.
 SMALL = ["--recipe", "default", "--epochs", "3", "--batch_size", "32", "--log_every", "4"]
 SMALL += ["--figures", "false"]
@@ -431,17 +433,17 @@ def test_resume_off_and_resume_from_a_path(train, tmp_path, finished):
 
 
 def test_same_images_in_another_form_are_the_same_data(train, tmp_path):
-    splits = tiny_splits({"train": 64, "valid": 10_000, "eval": 20})
+    idx = write_idx(tmp_path / "idx", tiny_splits({"train": 64, "valid": 8, "eval": 20}))
+    splits = {mode: (s.images, s.labels) for mode, s in open_data(str(idx)).splits.items()}
     packed = write_json(tmp_path / "a.json.gz", splits)
-    idx = write_idx(tmp_path / "idx", splits)
     small = ("--eval_limit", "20", "--epochs", "1")
     train("--data", packed, *small)
     assert "this run is finished" in train("--data", idx, *small).stdout
 
 
-def test_any_set_of_the_same_form_is_trained(train, tmp_path):
+def test_any_set_of_the_same_form_is_trained(train, tool, tmp_path):
     """As Fashion-MNIST and KMNIST are: four IDX files in a folder, which gives the name."""
-    splits = tiny_splits({"train": 200, "valid": 10_000, "eval": 50}, seed=7)
+    splits = tiny_splits({"train": 200, "valid": 40, "eval": 50}, seed=7)
     folder = write_idx(tmp_path / "kimono", splits)
     limits = (
         "--eval_limit",
@@ -457,6 +459,20 @@ def test_any_set_of_the_same_form_is_trained(train, tmp_path):
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert result["dataset"] == "kimono" and "MNIST" not in out.split("eval accuracy")[1]
     assert result["eval_acc"] > 0.9 and result["steps"] == 6 * 13
+
+    table = tool("eval", "--output", "run").stdout
+    assert "class  precision  recall" in table and "digit" not in table
+    assert "classes" not in json.loads(tool("eval", "--output", "run", "--json").stdout)
+    names = [f"garment {number}" for number in range(10)]
+    (folder / "classes.txt").write_text("\n".join(names))
+    report = json.loads(tool("eval", "--output", "run", "--json").stdout)
+    assert report["classes"] == names
+    assert list(report["per_class"]) == list("0123456789")
+    table = tool("eval", "--output", "run").stdout
+    assert re.search(r"^garment 3 +\d\.\d{4}  \d\.\d{4}", table, re.M)
+    assert len(re.findall(r"^ *\d+ .* \d+  garment \d$", table, re.M)) == 10  # of the matrix
+    (folder / "classes.txt").write_text("shirt")
+    assert "classes.txt: 1 lines; expected 10" in tool("eval", "--output", "run", expect=3).stderr
 
 
 # ------------------------------------------------------------------ what can be in the way
@@ -634,7 +650,16 @@ def test_eval_best_is_the_highest_validation(tool, finished):
 def test_eval_prints_a_table(tool, finished):
     text = tool("eval", cwd=finished).stdout
     assert "mnist_epoch2.pdparams on tiny.json.gz, eval: accuracy 1.0000" in text
-    assert "digit  precision  recall  F1" in text and "confusion matrix" in text
+    assert "class  precision  recall  F1" in text
+    assert "confusion matrix (row: the class, column: taken for)" in text
+
+
+@pytest.mark.parametrize("data", ["digits", "mnist"])
+def test_eval_of_digits_says_digit(tool, request, data):
+    where = data if data == "digits" else str(request.getfixturevalue("real_data"))
+    text = tool("eval", "-k", "pretrained", "--data", where).stdout
+    assert "digit  precision  recall  F1" in text
+    assert "(row: the digit, column: taken for)" in text
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 #!/usr/bin/env python
-"""Evaluate a checkpoint: exact loss and accuracy, each digit's scores, the confusion matrix."""
+"""Evaluate a checkpoint: exact loss and accuracy, each class's scores, the confusion matrix."""
 
 import json
 import sys
 
 from paddle_mnist.cli import Parser, run_command
 from paddle_mnist.data import MODES
+from paddle_mnist.data.arrays import Classes, noun_of
 from paddle_mnist.device import require_paddle
 
 
@@ -30,19 +31,24 @@ def main(argv) -> None:
 
 
 def as_text(report) -> str:
+    noun = noun_of(report["dataset"])
+    classes = Classes(noun, tuple(report.get("classes", ())))
+    width = max(map(len, (noun, *classes.names)))
     lines = [
         f"{report['checkpoint']} on {report['dataset']}, {report['split']}: "
         f"accuracy {report['accuracy']:.4f}, loss {report['loss']:.4f}, {report['count']} images",
         "",
-        "digit  precision  recall  F1      images",
+        f"{noun:{width}}  precision  recall  F1      images",
     ]
-    for digit, row in report["per_class"].items():
+    for label, row in report["per_class"].items():
         lines.append(
-            f"{digit:5}  {row['precision']:9.4f}  {row['recall']:.4f}  {row['f1-score']:.4f}  "
-            f"{row['support']:6.0f}"
+            f"{classes[int(label)]:{width}}  {row['precision']:9.4f}  {row['recall']:.4f}  "
+            f"{row['f1-score']:.4f}  {row['support']:6.0f}"
         )
-    lines += ["", "confusion matrix (row: the digit, column: taken for)"]
-    lines += [" ".join(f"{n:5}" for n in row) for row in report["confusion_matrix"]]
+    lines += ["", f"confusion matrix (row: the {noun}, column: taken for)"]
+    for label, row in enumerate(report["confusion_matrix"]):
+        counts = " ".join(f"{n:5}" for n in row)
+        lines.append(f"{counts}  {classes[label]}" if classes.names else counts)
     return "\n".join(lines)
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Optional
 
 import numpy as np
@@ -42,12 +42,43 @@ class Split:
 
 
 @dataclass(frozen=True)
+class Classes:
+    """What the labels 0..9 stand for, in words, for tables and figures.
+
+    noun: what one of them is: "digit", or "class" in a set that is neither MNIST nor the digits.
+    names: one for each label; empty where nobody has named them.
+    """
+
+    noun: str = "digit"
+    names: tuple[str, ...] = ()
+
+    def __getitem__(self, label: int) -> str:
+        """Its name, else its number."""
+        return self.names[label] if self.names else str(label)
+
+    def one(self, label: int) -> str:
+        """An image of it: "a 7", "class 7", or its name."""
+        if self.names:
+            return self.names[label]
+        return f"a {label}" if self.noun == "digit" else f"{self.noun} {label}"
+
+
+DIGITS = Classes()
+
+
+def noun_of(dataset: str) -> str:
+    """What one class of a dataset is called. dataset: its name, as `Data.name` is."""
+    return "digit" if dataset.partition("#")[0] in ("mnist", "digits") else "class"
+
+
+@dataclass(frozen=True)
 class Data:
     """The three splits of one source, and what they are called.
 
     name: "mnist" for the real one, "digits" for the embedded one, else the file's or folder's.
     source: where they come from, for people; location: for `data=` to find them again.
     hash: SHA-256 of the images and labels, hex; the same for every form they come in.
+    class_names: of the ten labels, from a `classes.txt`; empty where there is none.
     """
 
     name: str
@@ -55,6 +86,11 @@ class Data:
     location: str
     hash: str
     splits: Mapping[str, Split]
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def classes(self) -> Classes:
+        return Classes(noun_of(self.name), self.class_names)
 
     def __getitem__(self, mode: str) -> Split:
         if mode not in self.splits:
@@ -73,8 +109,14 @@ class Data:
                 raise DataError(f"{self.source}: no {digits} in its {mode} split; expected some")
             splits[mode] = Split(split.images[there], split.labels[there], split.divisor)
         mark = "#" + ",".join(map(str, sorted(digits)))
-        texts = (f"{text}{mark}" for text in (self.name, self.source, self.location))
-        return Data(*texts, data_hash(splits), splits)
+        return replace(
+            self,
+            name=self.name + mark,
+            source=self.source + mark,
+            location=self.location + mark,
+            hash=data_hash(splits),
+            splits=splits,
+        )
 
 
 def data_hash(splits: Mapping[str, Split]) -> str:

@@ -18,12 +18,13 @@ import numpy as np
 from filelock import FileLock
 
 from paddle_mnist.data.arrays import MNIST_HASH, MODES, Data, Split, data_hash
+from paddle_mnist.data.readers import read_class_names
 from paddle_mnist.data.sources import DIGITS, Source, find_source, wanted
 from paddle_mnist.errors import DataError
 
 log = logging.getLogger("paddle_mnist")
 
-VERSION = 1  # of the cache's form; another one is another folder
+VERSION = 2  # of the cache's form and of how splits are made; another one is another folder
 
 
 def cache_folder() -> Path:
@@ -59,7 +60,8 @@ def _open_source(source: Source) -> Data:
         name = f"other files ({source})"
     else:
         name = source.name
-    return Data(name, str(source), source.location, digest, splits)
+    names = read_class_names(source.classes_file)
+    return Data(name, str(source), source.location, digest, splits, names)
 
 
 def _source_hash(source: Source) -> str:

@@ -26,7 +26,8 @@ BLOCK = 4 << 20  # bytes of text a step; 1, 2 and 8 MiB were measured slower
 MAX_TEXT = 1 << 30  # bytes a file may unpack to; the AI Studio file has 0.34e9
 MAX_ROW = 64 << 10  # bytes of text a row of 784 numbers may have
 MAX_IMAGES = 1_000_000  # an IDX file may announce; MNIST has 60,000
-IDX_VALID = 10_000  # the last so many training images are the valid split, as in the JSON file
+IDX_VALID = 10_000  # of 60,000 training images: MNIST's valid split, as in the JSON file
+MAX_NAME = 40  # characters of a class's name
 
 JSON_FORM = "[[images, labels], ...] for train, valid, eval, with rows of 784 numbers"
 
@@ -243,6 +244,8 @@ IDX_FILES = (
 def read_idx(paths: tuple[Path, ...]) -> dict[str, Split]:
     """Four IDX files (order as IDX_FILES), plain or gzip; pixels k are k/256.
 
+    The valid split is the last 10,000 of 60,000 or more training images; of fewer it is every
+    sixth of each class, so that files which are sorted by label serve too.
     The form is described at http://yann.lecun.com/exdb/mnist/ (archived).
     """
     train_images, train_labels, eval_images, eval_labels = paths
@@ -252,14 +255,19 @@ def read_idx(paths: tuple[Path, ...]) -> dict[str, Split]:
             f"{train_images}: {len(images)} images, but {train_labels.name} holds "
             f"{len(labels)} labels; expected as many"
         )
-    if len(images) <= IDX_VALID:
+    if len(images) >= 6 * IDX_VALID:
+        train, valid = slice(-IDX_VALID), slice(-IDX_VALID, None)
+    elif len(images) >= 6:
+        valid = np.sort(np.argsort(labels, kind="stable")[5::6])
+        train = np.setdiff1d(np.arange(len(labels)), valid)
+    else:
         raise DataError(
-            f"{train_images}: {len(images)} images; expected more than {IDX_VALID}, "
-            "of which the last are the valid split"
+            f"{train_images}: {len(images)} images; expected at least 6, of which every sixth is "
+            "in the valid split"
         )
     splits = {
-        "train": Split(images[:-IDX_VALID], labels[:-IDX_VALID], 256),
-        "valid": Split(images[-IDX_VALID:], labels[-IDX_VALID:], 256),
+        "train": Split(images[train], labels[train], 256),
+        "valid": Split(images[valid], labels[valid], 256),
         "eval": Split(_idx_images(eval_images), _idx_labels(eval_labels), 256),
     }
     return _checked(splits, eval_images)
@@ -296,6 +304,49 @@ def _idx(path: Path, magic: int, row_shape: tuple[int, ...]) -> np.ndarray:
         if stream.read(1):
             raise DataError(f"{path}: more than the {count} items that its header announces")
     return np.frombuffer(body, np.uint8).reshape(count, *row_shape)
+
+
+# ------------------------------------------------------------------ names of the classes
+
+
+def read_class_names(path: Optional[Path]) -> tuple[str, ...]:
+    """The names in a `classes.txt`, one a line, for the labels 0 to 9; () where there is no file.
+
+    Blank lines at the end do not count. Raises DataError for anything but ten different names.
+    """
+    if path is None:
+        return ()
+    try:
+        with open(path, "rb") as file:
+            content = file.read(4096)  # more than ten names can have
+        lines = content.decode("utf-8-sig").rstrip().splitlines()
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}; expected a readable file") from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: not UTF-8 ({error.reason} at byte {error.start}); expected {CLASSES} lines "
+            "of text, the name of a class in each"
+        ) from error
+    names = [line.strip() for line in lines]
+    if len(names) != CLASSES:
+        raise DataError(
+            f"{path}: {len(names)} lines; expected {CLASSES}, the name of a class in each; if the "
+            "file belongs to something else, move it out of this folder"
+        )
+    for number, name in enumerate(names, 1):
+        if not 0 < len(name) <= MAX_NAME or not name.isprintable():
+            raise DataError(
+                f"{path}, line {number}: {name!r:.60}; expected a name of 1 to {MAX_NAME} "
+                "printable characters"
+            )
+        if name in names[: number - 1]:
+            raise DataError(
+                f"{path}, line {number}: {name!r} is line {names.index(name) + 1} already; "
+                "expected different names"
+            )
+    return tuple(names)
 
 
 # ------------------------------------------------------------------ the embedded source

@@ -25,6 +25,7 @@ log = logging.getLogger("paddle_mnist")
 
 WORK = Path("work")  # the tutorial's folder, relative to the current directory
 JSON_FILE = "mnist.json.gz"
+CLASSES_FILE = "classes.txt"
 CONNECT_SECONDS = 5
 
 # Where paddle.vision.datasets.MNIST fetches from, and the MD5 it expects of each file. It tries
@@ -60,6 +61,11 @@ class Source:
     def location(self) -> str:
         """What `find_source` takes to find it again, from any folder."""
         return str(self._path.resolve()) if self.paths else self.name
+
+    @property
+    def classes_file(self) -> Optional[Path]:
+        """Where the names of the classes may be: beside the files."""
+        return self.paths[0].parent / CLASSES_FILE if self.paths else None
 
     @property
     def _path(self) -> Path:
