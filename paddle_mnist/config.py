@@ -129,7 +129,7 @@ class TrainConfig:
     # The source of the images. Its contents bind the result, by their hash; its path does not.
     data: str = _option("auto", "data", "auto, digits, or a file or folder", binds=False)
     train_limit: Optional[Count] = _option(
-        None, "data", "train on the first N images only, as they come", binds=True
+        None, "data", "train on the first N images of the source only", binds=True
     )
     eval_limit: Optional[Count] = _option(
         None, "data", "evaluate on the first N images only", binds=True
