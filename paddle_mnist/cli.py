@@ -126,10 +126,15 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
 
 
 def write_table(path: Path, mark: str, table: str) -> None:
-    """Put a table into a page, between the lines `<!-- MARK -->` and `<!-- end -->`."""
-    marks = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- end -->)", re.DOTALL)
+    """Put a table into a page, between the lines `<!-- MARK -->` and `<!-- end -->`.
+
+    Where text follows the first mark on its own line, as in a table's cell, it stays in that line.
+    """
+    marks = re.compile(rf"(<!-- {mark} -->(\n?)).*?(<!-- end -->)", re.DOTALL)
     text = path.read_text("utf-8")
-    path.write_text(marks.sub(lambda found: f"{found[1]}{table}\n{found[2]}", text), "utf-8")
+    path.write_text(
+        marks.sub(lambda found: f"{found[1]}{table}{found[2]}{found[3]}", text), "utf-8"
+    )
 
 
 def supervised(config: TrainConfig, argv: Sequence[str]) -> Optional[int]:

@@ -8,7 +8,7 @@ import pytest
 import reproduce
 from conftest import ROOT
 from make import tiny_splits, write_idx
-from reproduction import accuracy, trainings
+from reproduction import accuracy, recipes, trainings
 from reproduction.behaviour import behaviour, same
 from reproduction.checkpoints import PLAIN
 from reproduction.chinese import SAID, summary
@@ -48,6 +48,20 @@ def test_collapse_is_written_into_the_page(tool, real_data, tmp_path):
     tool("reproduce", "--only", "collapse", "--data", real_data, "--docs", tmp_path)
     page = (tmp_path / "page.md").read_text()
     assert "| 1 | fc | its outputs are of size" in page and "The loss of step 1 is" in page
+
+
+def test_figures_are_written_into_the_readmes(tmp_path, monkeypatch):
+    """Into a cell of a table; what has no result yet is left as it is."""
+    cells = "| <!-- reproduce best -->old<!-- end --> | <!-- reproduce default -->x<!-- end --> |\n"
+    for readme in recipes.FIGURES:
+        (tmp_path / readme).write_text(cells)
+    monkeypatch.setattr(reproduce, "ROOT", tmp_path)
+    reports = {claim: {} for claim, _ in recipes.MEASURED.values()}
+    reproduce.write_readmes({**reports, "best": seeds(best=[0.995, 0.9942])})
+    assert (tmp_path / "README.md").read_text() == cells.replace(
+        "old", "[2 seeds](REPRODUCTION.md#best): mean 99.46 %, worst 99.42 %"
+    )
+    assert "：平均 99.46 %，最差 99.42 %<!-- end -->" in (tmp_path / "README.zh-CN.md").read_text()
 
 
 def test_every_line_that_made_a_table_is_one_that_the_tools_take(tool):
@@ -108,6 +122,10 @@ def test_page_is_what_its_results_say(real_data):
     assert "{" not in text[: text.index("```json")]  # nothing was left unformatted
     for path in re.findall(r"\]\(([^)]+\.png)\)", text):
         assert (ROOT / path).exists()
+    for readme in recipes.FIGURES:
+        for name in recipes.MEASURED:
+            cell = f"<!-- reproduce {name} -->{recipes.figures(readme, name, reports)}<!-- end -->"
+            assert cell in (ROOT / readme).read_text(), "tools/reproduce.py writes it"
 
 
 # What each claim shows wherever it is tried: the words that its verdict begins with.
@@ -360,6 +378,7 @@ KEPT = {"steps": 9, "saved": 2, "looks": 5, "least": 1, "by_mtime": "a", "newest
             "Mixed: by",
         ),
         ("fewest", valid(a=[0.97, 0.98, 0.98]), "None has"),
+        ("default", seeds(default=[0.991, 0.993]), "Mean 99.200% over 2 seeds"),
     ],
 )
 def test_verdicts_follow_the_figures(claim, report, said):

@@ -24,6 +24,7 @@ best        the best recipe, over ten seeds
 leaders     whether what leads the ladder by one seed leads by more
 half        the best recipe for half as long
 fewest      how few images, each seen once, come to 98.6 %
+default     what the recipe `default` reaches, over several seeds
 costs       what an image of each of these trainings costs in time
 forgetting  train on the digits 0 to 4, go on with 5 to 9, with and without old images replayed;
             accuracy on both halves of the eval split
@@ -31,7 +32,8 @@ collapse    weights drawn from U(-1, 1), as in the tutorial's part three: the lo
             steps, and what a watch of the net says about them
 pretrained  train the weights that come with the package, and put them there
 
-The last three go into the pages of docs/ and into the package.
+The last three go into the pages of docs/ and into the package. What the page says of a recipe goes
+into the READMEs' table of recipes, too.
 """
 
 import json
@@ -52,6 +54,7 @@ from reproduction import (
     mistakes,
     pretrained,
     processes,
+    recipes,
     robustness,
     traps,
     weights,
@@ -71,6 +74,7 @@ from paddle_mnist.files import write_atomically
 CLAIMS = (
     *accuracy.CLAIMS,
     *ladder.CLAIMS,
+    *recipes.CLAIMS,
     *costs.CLAIMS,
     *initialization.CLAIMS,
     *checkpoints.CLAIMS,
@@ -113,6 +117,7 @@ def write_page(args, data: Data, chosen: Sequence) -> None:
             write_atomically(beside / "REPRODUCTION.md", text.encode())
         else:
             replace(PAGE, text)
+            write_readmes(reports)
         draw(CLAIMS, reports, data, pictures)  # a row may be in several of them
 
 
@@ -168,6 +173,15 @@ def replace(path: Path, text: str) -> None:
                 "too, or with --anew beside it; if nothing asks for them any more, delete the page"
             )
     write_atomically(path, text.encode())
+
+
+def write_readmes(reports: Mapping[str, Any]) -> None:
+    """Put into the READMEs' table of recipes what the page's seeds reached."""
+    for readme in recipes.FIGURES:
+        for name, (claim, row) in recipes.MEASURED.items():
+            if row in reports[claim]:
+                text = recipes.figures(readme, name, reports)
+                write_table(ROOT / readme, f"reproduce {name}", text)
 
 
 def known(figures: Mapping[str, Any]) -> set[tuple[str, ...]]:

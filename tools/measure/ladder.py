@@ -54,4 +54,8 @@ def table(report: dict) -> str:
         ratio = f"{before / one['seconds']:.2f}" if before else ""
         before = one["seconds"]
         rows.append(f"| {title} | {before:.1f} | {ratio} | {one['eval_acc']:.2%} |")
-    return "\n".join([*rows, "", "Whole commands, seed 1, each once."])
+    note = (
+        "Whole commands, seed 1, each once: an accuracy is one draw of many. What several seeds "
+        "of `default` reach is in [REPRODUCTION.md](../REPRODUCTION.md#default)."
+    )
+    return "\n".join([*rows, "", note])

@@ -43,6 +43,7 @@ NAMES = {
     "40 epochs": "40 轮",
     "together": "一并使用：较小的仿射变换、批大小 32、权重滑动平均、40 轮",
     "best": "最好的配方",
+    "default": "配方 default",
     "U(-1, 1), the tutorial's": "教程的 U(-1, 1)",
     "never, as in the document": "从不调用，学习率停在",
     "after each batch": "每批调用，最后为",
@@ -130,6 +131,11 @@ def _best(report: Report) -> str:
     met = "达到" if statistics.mean(one["eval_acc"]) >= TARGET else "未达到"
     low, high = interval(one["eval_acc"])
     return f"平均{met}目标 {TARGET:.2%}：{_scores(report)}，95 % 区间 {low:.2%} 至 {high:.2%}"
+
+
+def _default(report: Report) -> str:
+    (one,) = report.values()
+    return f"{_scores(report)}，最差 {min(one['eval_acc']):.2%}"
 
 
 def _race(report: Report) -> str:
@@ -230,6 +236,7 @@ SAID = {
     "leaders": ("领先的两项改动是否真的更好", _leaders),
     "half": ("最好的配方：40 轮是否比 20 轮好", _scores),
     "fewest": ("每张图像只看一次，多少张可达 98.6 %", _fewest),
+    "default": ("五个轮次、不做增强，能达到多少", _default),
     "initialization": ("教程：用 U(-1, 1) 初始化的网络可以训练", _initialization),
     "averages": ("教程：各批准确率的平均就是准确率", _averages),
     "names": (
