@@ -3,7 +3,12 @@
 Importing it does not import paddle; the first use of a name that needs it does.
 """
 
+import warnings
 from importlib import import_module
+
+# Paddle looks for this compiler cache on every import, and warns where there is none; nothing here
+# compiles. Set before anything in the package imports Paddle, in each of its processes.
+warnings.filterwarnings("ignore", message="No ccache found")
 
 _PUBLIC = {
     "BatchLoader": "paddle_mnist.data.dataset",

@@ -1,21 +1,22 @@
 """What the commands in tools/ share: options from `TrainConfig`, one-line errors, exit codes."""
 
 import argparse
-import difflib
 import logging
 import os
+import platform
 import re
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Optional, TextIO
 
+import paddle_mnist
 from paddle_mnist import heartbeat, signals
 from paddle_mnist.config import (
     FIELDS,
     TrainConfig,
     choices,
+    nearest_name,
     read_recipe,
     read_yaml,
     recipes,
@@ -23,6 +24,7 @@ from paddle_mnist.config import (
 )
 from paddle_mnist.data import find_source
 from paddle_mnist.data.sources import DIGITS
+from paddle_mnist.device import installed_builds
 from paddle_mnist.errors import ConfigError, OutputError, PaddleMnistError
 from paddle_mnist.rundir import RunDirectory
 from paddle_mnist.supervisor import supervise
@@ -31,8 +33,25 @@ from paddle_mnist.writers import log_to_console
 ALIASES = {"data": "data_url", "output": "train_url"}  # as ModelArts passes them
 
 
+class _Version(argparse.Action):
+    """Prints the versions and ends. Reads the metadata of packages, imports none of them."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **kwargs):
+        kwargs["help"] = "print the versions of the package, PaddlePaddle and Python, and exit"
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **kwargs)
+
+    def __call__(self, parser, namespace, values, option_string=None) -> NoReturn:
+        builds = [f"{name} {version}" for name, version in installed_builds().items()]
+        versions = [*(builds or ["no PaddlePaddle"]), f"Python {platform.python_version()}"]
+        print(f"paddle_mnist {paddle_mnist.__version__} ({', '.join(versions)})")
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, with the nearest name that is known; exits with 2."""
+    """Says what is wrong in one line, with the nearest name that is known; exits with 2.
+
+    Every option may also be written with dashes, `--learning-rate` for `--learning_rate`.
+    """
 
     def __init__(self, **kwargs):
         super().__init__(
@@ -43,6 +62,7 @@ class Parser(argparse.ArgumentParser):
             ),
             **kwargs,
         )
+        self.add_argument("--version", action=_Version)
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; --help lists the options")
@@ -50,11 +70,31 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, argv: Optional[Sequence[str]] = None, namespace=None):
         args, unknown = self.parse_known_args(argv, namespace)
         if unknown:
-            known = [name for action in self._actions for name in action.option_strings]
-            near = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1)
-            hint = f"did you mean {near[0]}?" if near else "--help lists the options"
+            name = unknown[0].partition("=")[0].lstrip("-").replace("-", "_")
+            near = nearest_name(name, [option[2:] for option in self._long_options()])
+            hint = f"did you mean --{near}?" if near else "--help lists the options"
             raise ConfigError(f"unknown argument {unknown[0]}; {hint}")
         return args
+
+    def parse_known_args(self, args: Optional[Sequence[str]] = None, namespace=None):
+        args = sys.argv[1:] if args is None else args
+        return super().parse_known_args(self._with_underscores(args), namespace)
+
+    def _with_underscores(self, argv: Sequence[str]) -> list[str]:
+        """The arguments with every option spelled as it was added; values stay as they are."""
+        options = self._long_options()
+        end = argv.index("--") if "--" in argv else len(argv)  # after it, nothing is an option
+        spelled = []
+        for arg in argv[:end]:
+            name, equals, value = arg.partition("=")
+            option = f"--{name[2:].replace('-', '_')}"
+            known = name.startswith("--") and option in options
+            spelled.append(f"{option}{equals}{value}" if known else arg)
+        return [*spelled, *argv[end:]]
+
+    def _long_options(self) -> list[str]:
+        names = [name for action in self._actions for name in action.option_strings]
+        return [name for name in names if name.startswith("--")]
 
 
 def add_train_options(parser: Parser) -> None:
@@ -91,6 +131,14 @@ def add_train_options(parser: Parser) -> None:
             help=f"{field.metadata['help']}{listed}{default}",
             **flag,
         )
+        if name == "nprocs":
+            group.add_argument(
+                "--num_gpus",
+                type=int,
+                default=argparse.SUPPRESS,
+                metavar="N",
+                help="nprocs, as ModelArts passes it; 0: one process on the CPU",
+            )
 
 
 def train_config(args: argparse.Namespace) -> TrainConfig:
@@ -105,7 +153,7 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
         if not equals:
             raise ConfigError(f"-o {item}: expected FIELD=VALUE")
         given[name] = value
-    given.update({name: value for name, value in vars(args).items() if name in FIELDS})
+    given.update(_fields_from_options(args))
     for name in given:
         if name not in FIELDS:
             raise ConfigError(unknown_name("-o", name, FIELDS))
@@ -123,6 +171,26 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
     if not values.get("output"):
         values["output"] = str(Path("work", "output", recipe or Path(args.config).stem))
     return TrainConfig.from_mapping(values, origin=args.config or "config")
+
+
+def _fields_from_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields that are given as options, with what `--num_gpus` means for them."""
+    options = {name: value for name, value in vars(args).items() if name in FIELDS}
+    if "num_gpus" not in args:
+        return options
+    count = args.num_gpus
+    if count < 0:
+        raise ConfigError(f"num_gpus is {count}; expected a number of GPUs, or 0 for the CPU")
+    # ModelArts passes 0 on machines without a GPU; nprocs 0 would start as many as there are cores.
+    implied = {"nprocs": count} if count else {"nprocs": 1, "device": "cpu", "gpus": None}
+    for name, value in implied.items():
+        if options.get(name, "auto") not in ("auto", str(value)):
+            meaning = f"nprocs {count}" if count else "one process on the CPU"
+            raise ConfigError(
+                f"num_gpus is {count}, which means {meaning}, but {name} is {options[name]}; "
+                f"expected --num_gpus or --{name}, not both"
+            )
+    return {**options, **implied}
 
 
 def write_table(path: Path, mark: str, table: str) -> None:
@@ -182,8 +250,6 @@ def run_command(
     log_to: where log lines go, stdout by default; stderr for commands whose output is data.
     """
     log_to_console(log_to)
-    # Paddle says so on every import; it compiles nothing here.
-    warnings.filterwarnings("ignore", message="No ccache found")
     try:
         with signals.handled(last=True), signals.interruptible():
             code = main(sys.argv[1:]) or 0

@@ -190,7 +190,7 @@ class TrainConfig:
         5e-4, "optimizer", "L2 coefficient; adamw: decoupled decay", binds=True
     )
     weight_decay_layers: Names = _option(
-        (), "optimizer", "layers that decay, by comma; none named: all", binds=True
+        (), "optimizer", "what decays, as conv1,fc.weight; none named: all", binds=True
     )
 
     device: str = _option("auto", "device", "auto, cpu, gpu:0 or xpu:0", binds=False)
@@ -361,9 +361,22 @@ def choices(name: str) -> tuple[str, ...]:
 
 def unknown_name(origin: str, name: str, known: Iterable[str]) -> str:
     """One line for a name nobody knows, with the nearest one that is known."""
-    near = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "--help lists them"
+    near = nearest_name(str(name), known)
+    hint = f"did you mean {near!r}?" if near else "--help lists them"
     return f"{origin}: unknown name {name!r}; {hint}"
+
+
+# Common short names, each of which is spelled more like some other field's than its own.
+SHORT_NAMES = {"lr": "learning_rate", "bs": "batch_size", "wd": "weight_decay"}
+
+
+def nearest_name(name: str, known: Iterable[str]) -> Optional[str]:
+    """The known name that is probably meant by an unknown one; None if none is close."""
+    known = list(known)
+    meant = SHORT_NAMES.get(name)
+    if meant in known:
+        return meant
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -18,17 +18,21 @@ Install one of the two, never both:
   CPU:  pip install paddlepaddle
   GPU:  pip install paddlepaddle-gpu==2.6.2 "numpy<2"   (newer GPU builds for your CUDA: \
 https://www.paddlepaddle.org.cn/en/install/quick)"""
+INSTALL_XPU = """\
+Kunlun XPUs need the build paddlepaddle-xpu for your generation of chips, in place of paddlepaddle:
+  https://www.paddlepaddle.org.cn/documentation/docs/zh/hardware_support/xpu/index_cn.html"""
+BUILDS = ("paddlepaddle", "paddlepaddle-gpu", "paddlepaddle-xpu")  # all of them are `paddle`
 
 MOST_THREADS = 4  # of the fast convolution: they take turns with all that is Python's
 
 
 def require_paddle() -> None:
     """Raise DeviceError, with the lines that install Paddle, unless it can be imported."""
-    both = [name for name in ("paddlepaddle", "paddlepaddle-gpu") if _installed(name)]
-    if len(both) > 1:
+    builds = list(installed_builds())
+    if len(builds) > 1:
         raise DeviceError(
-            "paddlepaddle and paddlepaddle-gpu are both installed, and share their files; "
-            f"uninstall both, then install one.\n{INSTALL}"
+            f"{' and '.join(builds)} are installed together, and share their files; "
+            f"uninstall all of them, then install one.\n{INSTALL}"
         )
     os.environ.setdefault("GLOG_minloglevel", "1")  # 0 tells of every socket
     try:
@@ -40,17 +44,18 @@ def require_paddle() -> None:
             raise DeviceError(f"PaddlePaddle is not installed.\n{INSTALL}") from error
         # a wheel that does not fit this machine, this Python, or the packages beside it
         raise DeviceError(
-            f"{both[0] if both else 'paddle'} is installed but cannot be imported on this "
+            f"{builds[0] if builds else 'paddle'} is installed but cannot be imported on this "
             f"machine ({error}).\n{INSTALL}"
         ) from error
 
 
-def _installed(distribution: str) -> bool:
-    try:
-        metadata.version(distribution)
-        return True
-    except metadata.PackageNotFoundError:
-        return False
+def installed_builds() -> dict[str, str]:
+    """The builds of PaddlePaddle that are installed, by package name, with their versions."""
+    versions = {}
+    for name in BUILDS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def gpu_count() -> int:
@@ -110,7 +115,7 @@ def select_device(name: str = "auto") -> str:
     if not built[kind]:
         raise DeviceError(
             f"device is {name!r}, but the installed Paddle is built without {kind.upper()}; "
-            f"use --device cpu.\n{INSTALL}"
+            f"use --device cpu.\n{INSTALL_XPU if kind == 'xpu' else INSTALL}"
         )
     if kind == "gpu" and int(number or 0) >= gpus:
         raise DeviceError(f"device is {name!r}, but Paddle sees {gpus} GPUs; use --device cpu")

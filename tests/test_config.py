@@ -1,15 +1,20 @@
 """The configuration: what is wrong is named in one line; what is right survives YAML."""
 
+import json
 import re
+import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 import yaml
+from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
+import paddle_mnist
 from paddle_mnist.cli import Parser, add_train_options, train_config
-from paddle_mnist.config import TrainConfig, read_recipe, recipes
+from paddle_mnist.config import FIELDS, TrainConfig, read_recipe, recipes
 from paddle_mnist.errors import ConfigError
 
 
@@ -151,6 +156,16 @@ def test_without_mnist_or_recipe_the_recipe_is_digits(tiny):
 
 BAD_ARGUMENTS = {
     ("--epoch", "3"): "unknown argument --epoch; did you mean --epochs?",
+    ("--lr", "0.1"): "unknown argument --lr; did you mean --learning_rate?",
+    ("--lr=0.1",): "unknown argument --lr=0.1; did you mean --learning_rate?",
+    ("-o", "lr=0.1"): "-o: unknown name 'lr'; did you mean 'learning_rate'?",
+    ("--learning-rat", "1"): "unknown argument --learning-rat; did you mean --learning_rate?",
+    ("--num_gpus", "many"): "argument --num_gpus: invalid int value: 'many'",
+    ("--num_gpus", "-1"): "num_gpus is -1; expected a number of GPUs, or 0 for the CPU",
+    ("--nprocs", "2", "--num_gpus", "4"): "num_gpus is 4, which means nprocs 4, but nprocs is 2",
+    ("--nprocs", "2", "--num_gpus", "0"): "means one process on the CPU, but nprocs is 2",
+    ("--device", "gpu:0", "--num_gpus=0"): "means one process on the CPU, but device is gpu:0",
+    ("--gpus", "0,1", "--num_gpus", "0"): "means one process on the CPU, but gpus is 0,1",
     ("--epochs", "-1"): "epochs is '-1'",
     ("--epochs",): "expected one argument",
     ("-o", "epoch=3"): "-o: unknown name 'epoch'; did you mean 'epochs'?",
@@ -189,25 +204,82 @@ def test_bad_file_is_named(tmp_path, monkeypatch, text, said):
     assert not (tmp_path / "PWNED").exists()
 
 
-def test_help_lists_every_field_and_needs_no_paddle(tool):
-    import subprocess
+def test_options_may_be_written_with_dashes():
+    dashes = ("--learning-rate", "0.5", "--batch-size=8", "--keep-best", "--data-url", "digits")
+    dashes += ("--output", "my-run", "-o", "weight_decay=0.25")
+    config = parse("--recipe", "default", *dashes)
+    assert (config.learning_rate, config.batch_size, config.keep_best) == (0.5, 8, True)
+    assert (config.data, config.output, config.weight_decay) == ("digits", "my-run", 0.25)
 
-    from conftest import ROOT
 
-    from paddle_mnist.config import FIELDS
+def test_values_keep_their_dashes():
+    parser = Parser()
+    parser.add_argument("--only_this")
+    parser.add_argument("names", nargs="*")
+    args = parser.parse_args(["--only-this=a-b--c", "--", "--only-this", "x-y"])
+    assert args.only_this == "a-b--c" and args.names == ["--only-this", "x-y"]
 
-    program = (
-        "import runpy, sys\nsys.argv = ['train.py', '--help']\n"
-        "try: runpy.run_path(%r, run_name='__main__')\n"
-        "finally: assert 'paddle' not in sys.modules and 'sklearn' not in sys.modules"
-    )
+
+PLATFORM = {
+    ("--data_url", "/data", "--train_url", "/out", "--num_gpus", "0"): ("/data", "/out", 1, "cpu"),
+    ("--data_url=/d", "--train_url=/o", "--num_gpus=1"): ("/d", "/o", 1, "auto"),
+    ("--data_url=/d", "--train_url=/o", "--num_gpus=8"): ("/d", "/o", 8, "auto"),
+    ("--nprocs", "auto", "--num-gpus", "4", "--data", "/d", "--output", "/o"): (
+        *("/d", "/o", 4, "auto"),
+    ),
+    ("-o", "nprocs=2", "device=gpu:0", "--data=/d", "--output=/o", "--num_gpus=0"): (
+        *("/d", "/o", 1, "cpu"),
+    ),
+}
+
+
+@pytest.mark.parametrize("argv", PLATFORM)
+def test_options_that_model_arts_appends(argv):
+    config = parse("--recipe", "default", *argv)
+    assert (config.data, config.output, config.nprocs, config.device) == PLATFORM[argv]
+    assert not re.search("num_gpus|train_url|data_url", config.as_yaml())
+
+
+COMMANDS = sorted(path.stem for path in (ROOT / "tools").glob("*.py") if path.stem != "tutorial")
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """What each command prints with --help and with --version, run where nothing imports Paddle."""
+    program = """
+import contextlib, io, json, runpy, sys
+sys.path.insert(0, sys.argv[1])
+printed = {}
+for command in sys.argv[2:]:
+    for option in ("--help", "--version"):
+        sys.argv = [command, option]
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            try:
+                runpy.run_path(f"{sys.path[0]}/{command}.py", run_name="__main__")
+            except SystemExit as end:
+                assert end.code == 0, (command, option)
+        printed[f"{command} {option}"] = out.getvalue()
+        heavy = {"paddle", "sklearn", "matplotlib", "visualdl"} & set(sys.modules)
+        assert not heavy, f"{command} {option} imports {heavy}"
+print(json.dumps(printed))
+"""
     done = subprocess.run(
-        [sys.executable, "-c", program % str(ROOT / "tools/train.py")],
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", program, ROOT / "tools", *COMMANDS], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert all(re.search(rf"--{name}[ ,]", done.stdout) for name in FIELDS)
+    return json.loads(done.stdout)
+
+
+def test_help_of_train_lists_every_field(answers):
+    assert all(re.search(rf"--{name}[ ,]", answers["train --help"]) for name in FIELDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_tells_its_version(answers, command):
+    assert answers[f"{command} --help"].startswith(f"usage: tools/{command}.py")
+    version = answers[f"{command} --version"]
+    assert version.startswith(f"paddle_mnist {paddle_mnist.__version__} (paddlepaddle")
+    assert metadata.version(re.search(r"paddlepaddle[\w-]*", version)[0]) in version
 
 
 def test_what_decides_the_result_with_early_stopping():

@@ -125,6 +125,14 @@ def test_importing_the_package_imports_no_paddle():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("name", ["MNIST", "data.dataset"])
+def test_paddle_does_not_complain_of_a_missing_compiler_cache(name):
+    """Whichever part of the package is the first to import Paddle."""
+    package, _, module = f"paddle_mnist.{name}".rpartition(".")
+    done = python(f"from {package} import {module}")
+    assert done.returncode == 0 and "ccache" not in done.stderr, done.stderr
+
+
 # A Python without Paddle, or with one that cannot be loaded, stood in for by an import that fails
 # in the same way; the real thing takes an environment of its own.
 NO_PADDLE = {

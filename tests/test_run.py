@@ -599,6 +599,16 @@ def test_device_that_is_not_there(train, device, said):
     assert said in train("--device", device, expect=5).stderr
 
 
+def test_xpu_that_is_not_there_recommends_no_gpu_build(train):
+    import paddle
+
+    if paddle.is_compiled_with_xpu():
+        pytest.skip("this Paddle can use an XPU")
+    error = train("--device", "xpu", expect=5).stderr
+    assert "paddlepaddle-xpu" in error and "hardware_support/xpu" in error
+    assert "gpu" not in error
+
+
 def test_lower_precision_is_refused_where_there_is_none(train):
     assert (
         "amp is O1, but the device, cpu, has no bfloat16"

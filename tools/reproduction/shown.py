@@ -1,6 +1,7 @@
 """Claims that are shown once, without seeds: what was done, what came of it."""
 
 import hashlib
+import importlib
 import inspect
 import json
 import shutil
@@ -9,14 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from paddle_mnist import files, pretrained, state
-from paddle_mnist.checkpoint import checkpointer, contents, policy, safe_load, store
+from paddle_mnist import pretrained
 from paddle_mnist.data import Data
 from paddle_mnist.files import write_atomically
 from reproduction.behaviour import behaviour, same
 from reproduction.compared import Scale
 
-SAVING = (checkpointer, contents, files, policy, safe_load, state, store)
+# By name: some of these modules import Paddle, which --help does without.
+SAVING = (
+    *("paddle_mnist.checkpoint.checkpointer", "paddle_mnist.checkpoint.contents"),
+    *("paddle_mnist.files", "paddle_mnist.checkpoint.policy"),
+    *("paddle_mnist.checkpoint.safe_load", "paddle_mnist.state", "paddle_mnist.checkpoint.store"),
+)
 PRETRAINED = (
     "the weights that come with the package (recipe `best`, seed 1, trained on another CPU than "
     "that of the seed 1 in `best`)"
@@ -30,7 +35,7 @@ class Shown:
     measure: of the data's place, a folder to work in, and how much is trained.
     draw: of the report and the data.
     settings: what else decides the result, and may be written to JSON.
-    uses: what else has a source that decides it, functions and modules.
+    uses: what else has a source that decides it, functions and names of modules.
     of_the_weights: whether the weights that come with the package are what is measured.
     """
 
@@ -88,6 +93,11 @@ class Shown:
 
     def _settings(self, data: Data) -> str:
         weights = pretrained.about()["sha256"] if self.of_the_weights else None
-        code = [inspect.getsource(one) for one in (self.measure, *self.uses)]
+        code = [_source(one) for one in (self.measure, *self.uses)]
         values = json.dumps([code, self.settings, data.hash, weights])
         return hashlib.sha256(values.encode()).hexdigest()[:16]
+
+
+def _source(code: Any) -> str:
+    """The text of a function, or of a module that is given by its name."""
+    return inspect.getsource(importlib.import_module(code) if isinstance(code, str) else code)
