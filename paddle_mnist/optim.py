@@ -9,7 +9,7 @@ from paddle.nn import functional as F
 from paddle.optimizer import lr
 from paddle.regularizer import L2Decay
 
-from paddle_mnist.config import TrainConfig
+from paddle_mnist.config import TrainConfig, nearest_name
 from paddle_mnist.data.arrays import CLASSES
 from paddle_mnist.errors import ConfigError
 
@@ -62,7 +62,8 @@ def build_optimizer(
 
     weight_decay adds that multiple of a parameter to its gradient (L2), or with adamw shrinks the
     parameter itself by rate x weight_decay (Loshchilov & Hutter, "Decoupled Weight Decay", 2019);
-    it acts on all parameters, or on those of `weight_decay_layers`. Raises ConfigError.
+    it acts on all parameters, or on those that `weight_decay_layers` names, by themselves or by
+    their layer. Raises ConfigError for a name that is neither a parameter's nor a layer's.
     """
     decaying = _decaying(model, config.weight_decay_layers)
     common = {"learning_rate": schedule, "parameters": model.parameters()}
@@ -84,16 +85,30 @@ def build_optimizer(
     return makers[config.optimizer](**common)
 
 
-def _decaying(model: nn.Layer, layers: Collection[str]) -> set[str]:
-    """The generated names of the parameters that decay."""
-    known = dict(model.named_sublayers())
-    for name in layers:
-        if name not in known:
+def _decaying(model: nn.Layer, names: Collection[str]) -> set[str]:
+    """The generated names of the parameters that decay: all of them if no names are given.
+
+    names: of layers, which stand for all their parameters, and of single parameters.
+    """
+    parameters = dict(model.named_parameters())
+    layers = dict(model.named_sublayers())
+    if not names:
+        return {parameter.name for parameter in parameters.values()}
+    chosen: set[str] = set()
+    for name in names:
+        if name in parameters:
+            chosen.add(parameters[name].name)
+        elif name in layers:
+            chosen.update(parameter.name for parameter in layers[name].parameters())
+        else:
+            near = nearest_name(name, [*layers, *parameters])
             raise ConfigError(
-                f"weight_decay_layers names {name!r}; the net's layers are {', '.join(known)}"
+                f"weight_decay_layers names {name!r}; "
+                + (f"did you mean {near!r}? " if near else "")
+                + f"the net's layers are {', '.join(layers)}, and its parameters "
+                + ", ".join(parameters)
             )
-    chosen = [known[name] for name in layers] or [model]
-    return {parameter.name for layer in chosen for parameter in layer.parameters()}
+    return chosen
 
 
 class NoSchedule:

@@ -1,6 +1,7 @@
 """Losses, schedules and optimizers against their formulas, in NumPy."""
 
 import math
+import re
 
 import numpy as np
 import paddle
@@ -123,11 +124,20 @@ class Two(nn.Layer):
             parameter.set_value(paddle.full(parameter.shape, 2.0))
 
 
-@pytest.mark.parametrize("layers", ["", "b"])
+DECAYING = {
+    "": {"a.weight", "a.bias", "b.weight", "b.bias"},
+    "b": {"b.weight", "b.bias"},
+    "b.weight": {"b.weight"},
+    "a.bias,b": {"a.bias", "b.weight", "b.bias"},
+    "b,b.weight": {"b.weight", "b.bias"},
+}
+
+
+@pytest.mark.parametrize("names", DECAYING)
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 @pytest.mark.parametrize("name", FORMULAS)
-def test_optimizer_follows_its_formula_and_decays_the_named_layers(name, decay, layers):
-    config = TrainConfig(optimizer=name, weight_decay=decay, weight_decay_layers=layers)
+def test_optimizer_follows_its_formula_and_decays_what_is_named(name, decay, names):
+    config = TrainConfig(optimizer=name, weight_decay=decay, weight_decay_layers=names)
     model = Two()
     optimizer = build_optimizer(config, model, RATE)
     for gradient in GRADIENTS:
@@ -136,15 +146,21 @@ def test_optimizer_follows_its_formula_and_decays_the_named_layers(name, decay, 
         optimizer.step()
         optimizer.clear_grad()
     plain = TrainConfig(optimizer=name, weight_decay=0)
-    for layer in ("a", "b"):
-        wanted = FORMULAS[name](2.0, config if not layers or layer in layers else plain)
-        for parameter in getattr(model, layer).parameters():
-            assert parameter.numpy().item() == pytest.approx(wanted, rel=1e-5), parameter.name
+    for key, parameter in model.named_parameters():
+        wanted = FORMULAS[name](2.0, config if key in DECAYING[names] else plain)
+        assert parameter.numpy().item() == pytest.approx(wanted, rel=1e-5), key
 
 
-def test_layer_that_is_not_there_is_named():
-    config = TrainConfig(weight_decay_layers="conv1")
-    with pytest.raises(ConfigError, match=r"'conv1'; the net's layers are a, b"):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("conv1", "'conv1'; the net's layers are a, b, and its parameters a.weight, a.bias"),
+        ("b.wieght", "'b.wieght'; did you mean 'b.weight'? the net's layers are"),
+    ],
+)
+def test_neither_layer_nor_parameter(name, message):
+    config = TrainConfig(weight_decay_layers=["a", name])
+    with pytest.raises(ConfigError, match=re.escape(message)):
         build_optimizer(config, Two(), RATE)
 
 
