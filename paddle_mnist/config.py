@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, Optional, get_type_hints
+from typing import Annotated, Any, Literal, Optional, Union, get_type_hints
 
 import yaml
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
@@ -50,15 +50,11 @@ def amounts(augment: tuple[str, ...]) -> dict[str, float]:
     return {name: float(amount) for name, amount in (one.split("=") for one in augment)}
 
 
-def _batches(bare: int):
-    """Numbers of batches, by comma; true stands for the one of the tutorial."""
-
-    def batches(value: Any) -> Any:
-        if str(value).lower() in ("true", "false"):
-            return (bare,) if str(value).lower() == "true" else ()
-        return [value] if isinstance(value, int) else _split(value)
-
-    return BeforeValidator(batches)
+def _batches(value: Any) -> Any:
+    """Numbers of batches, by comma; true stands for the tutorial's, false for none."""
+    if str(value).lower() in ("true", "false"):
+        return True if str(value).lower() == "true" else ()
+    return [value] if isinstance(value, int) else _split(value)
 
 
 def _pages(value: Any) -> Any:
@@ -102,7 +98,9 @@ PAGES = (
 )
 USUAL_PAGES = PAGES[:6]
 Pages = Annotated[tuple[str, ...], BeforeValidator(_pages)]
-Batches = tuple[Annotated[Whole, Field(ge=0)], ...]
+Batches = Annotated[
+    Union[tuple[Annotated[Whole, Field(ge=0)], ...], Literal[True]], BeforeValidator(_batches)
+]
 Amounts = Annotated[tuple[str, ...], BeforeValidator(_amounts)]
 Origin = Annotated[str, Field(min_length=1)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
@@ -263,11 +261,13 @@ class TrainConfig:
     watch: Annotated[Whole, Field(ge=0)] = _option(
         100, "looking inside", "steps between looks at layers and gradients; 0: none", binds=False
     )
-    check_shape: Annotated[Batches, _batches(0)] = _option(
+    check_shape: Batches = _option(
         (), "looking inside", "print shapes in these batches; bare: 0", binds=False, bare="true"
     )
-    check_content: Annotated[Batches, _batches(401)] = _option(
-        (), "looking inside", "print contents in these batches; bare: 401", binds=False, bare="true"
+    check_content: Batches = _option(
+        *((), "looking inside", "print contents in these batches; bare: 401, or the last"),
+        binds=False,
+        bare="true",
     )
     profile: Annotated[Whole, Field(ge=0)] = _option(
         0, "looking inside", "profile so many steps; bare: 20", binds=False, bare="20"

@@ -32,7 +32,16 @@ from paddle_mnist.profiling import NO_PROFILE, Profile
 from paddle_mnist.randomness import reseed
 from paddle_mnist.report import conclude, introduce, read_history
 from paddle_mnist.rundir import DEFAULT_OUTPUT, NoRunDirectory, RunDirectory
-from paddle_mnist.start import Parts, begin, build, fingerprint, go_on, lineage, versions
+from paddle_mnist.start import (
+    Parts,
+    batches_to_print,
+    begin,
+    build,
+    fingerprint,
+    go_on,
+    lineage,
+    versions,
+)
 from paddle_mnist.state import Observer, TrainState, Writer
 from paddle_mnist.trainer import Trainer
 from paddle_mnist.visual import VisualDLWriter
@@ -314,8 +323,9 @@ def _watching(config: TrainConfig, parts: Parts, state: TrainState) -> list[Obse
     """What looks into the net while it trains."""
     where = {"start": state.step, "passes_a_step": parts.loader.passes_a_step}
     if config.check_shape or config.check_content:
-        printed = (config.check_shape, config.check_content)
-        print_at(parts.model, *printed, say=log.info, **where)
+        batches = batches_to_print(config, len(parts.loader) * config.epochs, log.info)
+        shape, content = batches["check_shape"], batches["check_content"]
+        print_at(parts.model, shape, content, say=log.info, **where)
     if not config.watch:
         return []
     return [watch(parts.model, every=config.watch, train_only=True, **where)]

@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -29,6 +29,8 @@ from paddle_mnist.sampler import Cut
 from paddle_mnist.state import TrainState
 
 log = logging.getLogger("paddle_mnist")
+
+TUTORIAL_BATCHES = {"check_shape": 0, "check_content": 401}  # in which the tutorial prints
 
 
 @dataclass(frozen=True)
@@ -60,17 +62,36 @@ def build(config: TrainConfig, data: Data, replay: Optional[Data], world: World 
         cut=Cut(config.grad_shards or world.size, world.rank, world.size) if several else None,
         resident=paddle.device.get_device() != "cpu",
     )
-    for name in ("check_shape", "check_content"):
-        for number in getattr(config, name):
-            if number >= len(loader) * config.epochs:
-                raise ConfigError(
-                    f"{name} names batch {number}, but this training has "
-                    f"{len(loader) * config.epochs}, counted from 0; expected one of them, as in "
-                    f"--{name} {len(loader) - 1}"
-                )
+    batches_to_print(config, len(loader) * config.epochs)  # raises, before anything is written
     schedule = build_schedule(config, len(loader) * config.epochs)
     average = ExponentialAverage(model, config.ema) if config.ema else NO_AVERAGE
     return Parts(model, loader, schedule, build_optimizer(config, model, schedule), average)
+
+
+def batches_to_print(
+    config: TrainConfig, total: int, say: Callable[[str], None] = lambda line: None
+) -> dict[str, tuple[int, ...]]:
+    """The batches in which `check_shape` and `check_content` print, by these names.
+
+    total: the number of batches in the training, over all epochs; batches count from 0. Where no
+    number is given, it is the tutorial's; a training without that batch takes its last one, and
+    `say` is called with a line about it. Raises ConfigError for a given number that is too large.
+    """
+    batches, last = {}, total - 1
+    for name, usual in TUTORIAL_BATCHES.items():
+        numbers = getattr(config, name)
+        if numbers is True:
+            numbers = (min(usual, last),)
+            if usual > last:
+                say(f"{name}: no batch {usual} in {total} batches; printing in the last, {last}")
+        for number in numbers:
+            if number > last:
+                raise ConfigError(
+                    f"{name} names batch {number}, but this training has {total}, counted from 0; "
+                    f"expected one of them, as in --{name} {last}"
+                )
+        batches[name] = numbers
+    return batches
 
 
 def go_on(config: TrainConfig, parts: Parts, checkpoint: Checkpoint) -> TrainState:

@@ -43,6 +43,8 @@ BAD_VALUES = {
     ("seed", 2**32): "less than 4294967296",
     ("shuffle", "maybe"): "boolean",
     ("train_limit", 0): "greater than or equal to 1",
+    ("check_content", "first"): "integer",
+    ("check_content", -1): "greater than or equal to 0",
     ("override", "epoch"): "did you mean 'epochs'?",
     ("epochs", True): "should be a number",
     ("learning_rate", True): "should be a number",

@@ -10,13 +10,15 @@ import xml.etree.ElementTree
 
 import numpy as np
 import pytest
+import yaml
 from conftest import ROOT
 from matplotlib.figure import Figure
 from PIL import Image
 
-from paddle_mnist import figures
+from paddle_mnist import TrainConfig, figures
 from paddle_mnist.data.arrays import Classes
 from paddle_mnist.report import read_history
+from paddle_mnist.start import batches_to_print
 
 # One worker, so that the runs are trained once.
 pytestmark = pytest.mark.xdist_group("report")
@@ -117,6 +119,30 @@ def test_batch_that_does_not_come_is_refused(tool, tiny, option, tmp_path):
     done = tool("train", *small, "--output", tmp_path / "run", option, "10", expect=2)
     assert "names batch 10, but this training has 10, counted from 0" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("total", "content", "said"),
+    [
+        (190, 189, ["check_content: no batch 401 in 190 batches; printing in the last, 189"]),
+        (401, 400, ["check_content: no batch 401 in 401 batches; printing in the last, 400"]),
+        (402, 401, []),
+    ],
+)
+def test_batches_to_print_without_numbers_are_the_tutorials_or_the_last(total, content, said):
+    config = TrainConfig(check_shape=True, check_content=True)
+    assert TrainConfig.from_mapping(yaml.safe_load(config.as_yaml())) == config
+    lines = []
+    batches = batches_to_print(config, total, lines.append)
+    assert batches == {"check_shape": (0,), "check_content": (content,)}
+    assert lines == said
+
+
+def test_bare_check_content_prints_in_a_training_without_the_tutorials_batch(tool, tiny):
+    small = ["--recipe", "default", "--epochs", "1", "--batch_size", "32", "--data", tiny]
+    done = tool("train", *small, "--visualdl", "false", "--figures", "false", "--check_content")
+    assert "check_content: no batch 401 in 10 batches; printing in the last, 9" in done.stdout
+    assert re.findall(r"^batch (\d+):$", done.stdout, re.M) == ["9"]
 
 
 # ------------------------------------------------------------------ a result outlives its pictures
