@@ -1,5 +1,6 @@
 """Pictures of a run: from its metrics, its predictions, its weights. Drawn without a display."""
 
+import io
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
 from paddle_mnist.data.arrays import CLASSES, DIGITS, Classes
-from paddle_mnist.files import make_folder, writing
+from paddle_mnist.files import make_folder, write_atomically
 
 # Okabe & Ito, "Color Universal Design", 2008: told apart with any kind of colour blindness.
 BLUE, VERMILION, GREEN, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9"
@@ -214,10 +215,14 @@ def mistakes(
     return figure
 
 
+def watched(history: History) -> bool:
+    """Whether the run looked into its net, without which there is no `health` to draw."""
+    return any(row["tag"].startswith("watch/") for row in history)
+
+
 def health(history: History) -> Optional[Figure]:
     """How layers and steps fare over time; None where the run was not watched."""
-    tags = sorted({row["tag"] for row in history if row["tag"].startswith("watch/")})
-    if not tags:
+    if not watched(history):
         return None
     shown = (
         ("zeros", "zeros (share)", ("relu1", "relu2"), "linear"),
@@ -336,7 +341,10 @@ def bars(values: Mapping[str, Sequence[float]], titles: Sequence[str], label: st
 
 
 def save(figures: Mapping[str, Figure], folder: Path, only: Collection[str] = ()) -> None:
-    """Write each as `<name>.png` and `<name>.svg`, or `only` some files. Raises OutputError."""
+    """Write each as `<name>.png` and `<name>.svg`, or `only` some files. Raises OutputError.
+
+    A file that is there is whole, so that a look at the names tells what is missing.
+    """
     make_folder(folder)
     for name, figure in figures.items():
         for kind in ("png", "svg"):
@@ -346,6 +354,8 @@ def save(figures: Mapping[str, Figure], folder: Path, only: Collection[str] = ()
             # Without dates and random names; still, the solver of the layout may move a text by
             # a hundredth of a dot.
             metadata = {"Date": None} if kind == "svg" else {"Software": None}
-            with writing(path), rc_context({"svg.hashsalt": name}):
-                figure.savefig(path, metadata=metadata)
+            picture = io.BytesIO()
+            with rc_context({"svg.hashsalt": name}):
+                figure.savefig(picture, format=kind, metadata=metadata)
+            write_atomically(path, picture.getvalue())
             figure.set_layout_engine("none")  # it is laid out; once is slow enough

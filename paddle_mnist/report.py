@@ -1,6 +1,7 @@
 """What a trained net shows of itself: figures, and the dashboard's pages."""
 
 import json
+import logging
 import os
 import platform
 from collections.abc import Collection, Mapping, Sequence
@@ -17,18 +18,14 @@ from paddle_mnist.config import TrainConfig, unknown_name
 from paddle_mnist.data.dataset import MnistDataset
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.evaluator import Evaluation
-from paddle_mnist.rundir import RunDirectory
+from paddle_mnist.rundir import COMPARED_FILES, FIGURE_FILES, RunDirectory
 from paddle_mnist.score import score_checkpoint
 from paddle_mnist.visual import VisualDLWriter
 from paddle_mnist.watching import outputs_of
 
+log = logging.getLogger("paddle_mnist")
+
 ON_THE_WAY = ("conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2")
-DRAWN = (
-    *("curves", "learning_rate", "confusion_matrix", "per_class", "kernels", "feature_maps"),
-    *("mistakes", "health"),
-)
-COMPARED = ["compare.png", "compare.svg"]  # of several runs
-FILES = [*(f"{name}.{kind}" for name in DRAWN for kind in ("png", "svg")), *COMPARED]
 EMBEDDED = 1000  # images whose features the dashboard shows
 SHOWN = 16  # images that it shows before training
 
@@ -128,6 +125,15 @@ def draw(
     return {name: figure for name, figure in drawn.items() if figure}
 
 
+def missing_figures(run: RunDirectory) -> list[str]:
+    """The names of the figure files that a finished run should have and has not."""
+    missing = [name for name in FIGURE_FILES if not (run.figures / name).exists()]
+    if any(name.startswith("health") for name in missing):
+        watched = figures.watched(read_history(run.metrics))
+        missing = [name for name in missing if watched or not name.startswith("health")]
+    return missing
+
+
 def draw_runs(
     runs: Sequence[Path], output: Optional[str], device: str, only: Collection[str] = ()
 ) -> list[Path]:
@@ -136,15 +142,16 @@ def draw_runs(
     output: the folder; by default each run's own, and the first one's for the comparison. With
     several runs each has a folder in it, by its path from where they part. only: these files
     alone, as `curves.png`. Gives the folders and files that were written.
-    Raises DataError for a folder that is no run, and what `score_checkpoint` raises.
+    Raises ConfigError for a file that is not drawn, DataError for a folder that is no run, and what
+    `score_checkpoint` raises.
     """
     histories, written = {}, []
     for name in only:
-        if name not in FILES:
-            raise ConfigError(unknown_name("--only", name, FILES))
-        if name in COMPARED and len(runs) < 2:
+        if name not in (*FIGURE_FILES, *COMPARED_FILES):
+            raise ConfigError(unknown_name("--only", name, (*FIGURE_FILES, *COMPARED_FILES)))
+        if name in COMPARED_FILES and len(runs) < 2:
             raise ConfigError(f"{name} is of several runs; expected more than {runs[0]}")
-    each = not only or set(only) - set(COMPARED)
+    each = not only or set(only) - set(COMPARED_FILES)
     common = os.path.commonpath([path.resolve().parent for path in runs])
     for path in runs:
         run = RunDirectory(path)
@@ -161,10 +168,12 @@ def draw_runs(
             drawn = draw(scored.model, scored.dataset, scored.found, histories[str(path)])
             figures.save(drawn, folder, only)
             written.append(folder)
-    if len(histories) > 1 and (not only or set(only) & set(COMPARED)):
+    if len(histories) > 1 and (not only or set(only) & set(COMPARED_FILES)):
         folder = Path(output) if output else RunDirectory(runs[0]).figures
         figures.save({"compare": figures.compare(histories)}, folder, only)
-        written += [folder / name for name in COMPARED if not only or name in only]
+        written += [folder / name for name in COMPARED_FILES if not only or name in only]
+    elif len(histories) > 1:
+        log.info("each run is drawn by itself; to draw them over one another: --only compare.png")
     return written
 
 

@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from paddle_mnist import heartbeat, signals
+from paddle_mnist import figures, heartbeat, signals
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_weights, saved_bytes
 from paddle_mnist.checkpoint.policy import Keep, SaveWhen
+from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.store import PARAMS, Checkpoint
 from paddle_mnist.config import TrainConfig
 from paddle_mnist.data import Data, open_data
@@ -26,11 +27,12 @@ from paddle_mnist.errors import CheckpointError
 from paddle_mnist.evaluator import EpochEvaluator, Evaluation, evaluate
 from paddle_mnist.exchange import make_exchange
 from paddle_mnist.files import write_atomically
+from paddle_mnist.model import MNIST
 from paddle_mnist.optim import cross_entropy
 from paddle_mnist.processes import hint, processes_to_start
 from paddle_mnist.profiling import NO_PROFILE, Profile
 from paddle_mnist.randomness import reseed
-from paddle_mnist.report import conclude, introduce, read_history
+from paddle_mnist.report import conclude, draw, introduce, missing_figures, read_history
 from paddle_mnist.rundir import DEFAULT_OUTPUT, NoRunDirectory, RunDirectory
 from paddle_mnist.start import (
     Parts,
@@ -172,8 +174,8 @@ def _train_in(
     if result:
         _say(result, run, config)
         log.info("this run is finished; to train anew: --fresh, or another --output")
-        if config.figures and not run.figures.exists():
-            log.info("its figures are not there; tools/plot.py %s draws them", run.path)
+        if config.figures:  # only in rank 0
+            _draw_missing_figures(run, config, parts.model, data)
         return result
 
     if checkpoint:
@@ -269,6 +271,21 @@ def _finished(run: RunDirectory, checkpoint: Checkpoint) -> Optional[Result]:
     except TypeError as error:  # damaged, or of another version of this package
         log.warning("%s is not a result (%s); evaluating again", run.result, error)
         return None
+
+
+def _draw_missing_figures(
+    run: RunDirectory, config: TrainConfig, model: MNIST, data: _Images
+) -> None:
+    """Draw the figures that a finished run lacks, say because the disk was full."""
+    missing = missing_figures(run)
+    if not missing:
+        return
+    log.info("drawing what is missing in %s: %s", run.figures, ", ".join(missing))
+    with signals.interruptible():
+        load_weights(model, safe_load(run.weights), run.weights)
+        dataset = data.datasets("eval", config.eval_limit)["valid"]
+        drawn = draw(model, dataset, evaluate(model, dataset), read_history(run.metrics))
+        figures.save(drawn, run.figures, missing)
 
 
 def _train(

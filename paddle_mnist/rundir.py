@@ -44,6 +44,13 @@ DEFAULT_OUTPUT = f"{RUNS}/default"
 IN_A_RUN = ("latest", "best")  # what names a checkpoint of a run
 METRICS_LINES = "metrics_lines"  # of a manifest: how many lines metrics.jsonl had when it was saved
 
+FIGURES = (  # that a run draws, each as .png and .svg
+    *("curves", "learning_rate", "confusion_matrix", "per_class", "kernels", "feature_maps"),
+    *("mistakes", "health"),
+)
+FIGURE_FILES = tuple(f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg"))
+COMPARED_FILES = ("compare.png", "compare.svg")  # several runs, one over another
+
 
 class RunDirectory:
     """Names and rules of a run directory. Making one touches nothing on the disk."""
@@ -274,7 +281,8 @@ def newest_run(folder: Union[str, Path] = RUNS) -> Optional[RunDirectory]:
     return RunDirectory(max(trained)[1]) if trained else None
 
 
-def _default_run() -> RunDirectory:
+def default_run() -> RunDirectory:
+    """The run of a command that names none: the newest. Raises CheckpointError where none is."""
     run = newest_run()
     if not run:
         raise CheckpointError(f"{RUNS}: no run there; train one, or name the directory of another")
@@ -293,7 +301,7 @@ def find_checkpoint(name: str, run: Optional[RunDirectory] = None) -> Checkpoint
     if name not in ("", *IN_A_RUN) and os.path.isdir(name):
         name, run = "latest", RunDirectory(name)
     if name in IN_A_RUN:
-        run = run or _default_run()
+        run = run or default_run()
         store = run.checkpoints
         checkpoint = store.newest() if name == "latest" else store.best()
         if not checkpoint:
@@ -339,7 +347,7 @@ def find_weights(name: Optional[str] = None, run: Optional[str] = None) -> Saved
         path = pretrained.WEIGHTS
         return SavedWeights(path, pretrained.weights(), RunDirectory(path.parent))
     if name is None or name in IN_A_RUN:
-        owner = RunDirectory(run) if run else _default_run()
+        owner = RunDirectory(run) if run else default_run()
         return _weights_of(owner) if name is None else _weights_in(find_checkpoint(name, owner))
     if name and os.path.isdir(name):
         return _weights_of(RunDirectory(name))

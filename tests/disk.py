@@ -140,6 +140,11 @@ def kill(operation: Operation) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def takes_space(operation: Operation) -> bool:
+    """What a full disk refuses: not to delete, and not to rename."""
+    return operation.call in ("mkdir", "write", "fsync") or bool(operation.flags & os.O_CREAT)
+
+
 def fail(code: int) -> Before:
     def act(operation: Operation) -> None:
         raise OSError(code, os.strerror(code))

@@ -25,7 +25,20 @@ from typing import Optional
 import paddle
 import pytest
 from conftest import ROOT
-from disk import CALLS, Before, Disk, Operation, at, fail, from_on, kill, lay_out, tree_of, watched
+from disk import (
+    CALLS,
+    Before,
+    Disk,
+    Operation,
+    at,
+    fail,
+    from_on,
+    kill,
+    lay_out,
+    takes_space,
+    tree_of,
+    watched,
+)
 from make import tiny_splits
 
 from paddle_mnist import MNIST, BatchLoader, MnistDataset, Trainer
@@ -318,11 +331,6 @@ def test_disk_fails_once_at_any_point(unbroken, tmp_path, code):
         assert len(said) == (number >= unbroken.ready), when
         assert any("be deleted" in line.getMessage() for line in said) == (number >= last), when
         assert end_of(folder) == unbroken.end, when
-
-
-def takes_space(operation: Operation) -> bool:
-    """What a full disk refuses: not to delete, and not to rename."""
-    return operation.call in ("mkdir", "write", "fsync") or bool(operation.flags & os.O_CREAT)
 
 
 def is_any(operation: Operation) -> bool:

@@ -3,21 +3,27 @@
 import json
 import os
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import xml.etree.ElementTree
+from errno import ENOSPC
 
 import numpy as np
 import pytest
 import yaml
 from conftest import ROOT
+from disk import fail, from_on, takes_space, watched
 from matplotlib.figure import Figure
 from PIL import Image
 
-from paddle_mnist import TrainConfig, figures
+from paddle_mnist import TrainConfig, figures, train_and_evaluate
 from paddle_mnist.data.arrays import Classes
+from paddle_mnist.errors import OutputError
 from paddle_mnist.report import read_history
+from paddle_mnist.rundir import COMPARED_FILES, FIGURE_FILES, RunDirectory
 from paddle_mnist.start import batches_to_print
 
 # One worker, so that the runs are trained once.
@@ -184,10 +190,34 @@ def test_signal_while_drawing_costs_no_result(tool, tiny, tmp_path):
     assert process.wait() == 143
     again = tool("train", *PLAIN, "--data", tiny, "--output", "run").stdout
     assert "this run is finished" in again
-    if not (tmp_path / "run/figures").exists():
-        assert "its figures are not there; tools/plot.py run draws them" in again
-    tool("plot", "run")
     assert drawn(tmp_path / "run/figures") == set(FIGURES)
+
+
+# The disk is full from its first operation on, or from one in the fifth file. Of a net that was not
+# watched there is no health to draw.
+@pytest.mark.parametrize(
+    ("number", "watch"), [pytest.param(0, 0, marks=pytest.mark.slow), (27, 100)]
+)
+def test_figures_that_a_full_disk_cost_are_drawn_by_the_same_command(tiny, tmp_path, number, watch):
+    run = RunDirectory(tmp_path / "run")
+    config = TrainConfig(
+        str(tiny), epochs=1, batch_size=32, watch=watch, visualdl=False, output=str(run.path)
+    )
+    full = from_on(number, lambda operation: takes_space(operation) and fail(ENOSPC)(operation))
+    with watched(run.figures, full), pytest.raises(OutputError, match="No space left on device"):
+        train_and_evaluate(config)
+    before = {path.name: path.stat().st_ino for path in run.figures.glob("*")}
+    assert len(before) == (4 if number else 0)
+
+    train_and_evaluate(config)
+    after = {path.name: path.stat().st_ino for path in run.figures.iterdir()}
+    assert drawn(run.figures) == set(FIGURES) - ({"health"} if not watch else set())
+    assert before.items() <= after.items()  # what was there is left alone
+    missing = ", ".join(name for name in FIGURE_FILES if name in after and name not in before)
+    assert f"drawing what is missing in {run.figures}: {missing}\n" in run.log.read_text()
+
+    train_and_evaluate(config)
+    assert run.log.read_text().count("drawing what is missing") == 1
 
 
 # ------------------------------------------------------------------ drawn again, and compared
@@ -227,6 +257,30 @@ def test_plot_of_a_resumed_run_over_the_unbroken_one(tool, tiny, tmp_path):
     assert "largest difference: 0 " not in (tmp_path / "two/compare.svg").read_text()
     done = tool("plot", "unbroken", "--only", "compare.svg", expect=2)
     assert "compare.svg is of several runs; expected more than unbroken" in done.stderr
+    done = tool("plot", "unbroken", "resumed", "--output", "each", "--only", "curves.svg")
+    assert done.stdout == "each/unbroken\neach/resumed\n"
+    assert "to draw them over one another: --only compare.png" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["default", "digits"])
+def test_command_of_the_readme_draws_after_a_plain_training(run, tool, tmp_path, name):
+    """Into the run's own folder, whichever data the training fell back to."""
+    command = re.search(r"`python tools/plot.py (.+?)`", (ROOT / "README.md").read_text())[1]
+    folder = tmp_path / "work/output" / name
+    shutil.copytree(run[0], folder, ignore=shutil.ignore_patterns("figures", "vdl", "profile"))
+    done = tool("plot", *shlex.split(command))
+    assert done.stdout == f"work/output/{name}/figures\n"
+    assert sorted(path.name for path in (folder / "figures").iterdir()) == [
+        *("curves.png", "feature_maps.png", "mistakes.png")
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["work"]
+
+
+def test_help_of_plot_lists_every_file(run, tool):
+    done = tool("plot", "--help")
+    files = {path.name for path in (run[0] / "figures").iterdir()}
+    assert files == set(FIGURE_FILES)
+    assert set(re.findall(r"\w+\.(?:png|svg)", done.stdout)) == {*FIGURE_FILES, *COMPARED_FILES}
 
 
 def test_plot_of_a_longer_training_that_is_not_finished_takes_its_newest_weights(
