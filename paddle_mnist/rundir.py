@@ -83,6 +83,7 @@ class RunDirectory:
         with self._locked():  # after a move it is another directory, with another lock
             for path in (self.config, self.metrics, self.result, self.weights):
                 remove_temporary(self.path, path.name)
+            remove_temporary(self.figures)
             handler = _LogFile(self.log)
             log.addHandler(handler)
             try:
