@@ -262,7 +262,7 @@ class Visitor:
 
     def draw(self, strokes):
         canvas = self.page.locator("canvas")
-        canvas.scroll_into_view_if_needed()
+        canvas.hover()  # waits until it stays in its place and nothing covers it
         box = canvas.bounding_box()
         side = 0.7 * box["width"]
         left, top = (box[edge] + (box["width"] - side) / 2 for edge in "xy")
