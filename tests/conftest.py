@@ -10,9 +10,14 @@ from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
 
 import pytest
+from hypothesis import HealthCheck, settings
 from make import tiny_splits, write_json
 
 ROOT = Path(__file__).parent.parent
+
+# No test fails for the time it takes: the machine may be busy.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 # The machine's own data is only for the tests that ask for it by `real_data`.
 REAL_DATA = os.environ.get("PADDLE_MNIST_DATA")

@@ -434,8 +434,8 @@ def test_prints_in_the_batches_that_are_named(model, images):
     handle.remove()
     model(images)
     assert [text for text in said if text.startswith("batch")] == ["batch 0:", "batch 3:"]
-    assert sum("fc output: [6, 10]" in text for text in said) == 1
-    assert sum("conv1 kernel 0" in text for text in said) == 2
+    assert sum("outputs7_shape: [6, 10] (fc)" in text for text in said) == 1
+    assert sum("conv1 params -- kernel weights" in text for text in said) == 2
 
 
 def test_prints_count_on_in_a_training_that_goes_on(model, images):
@@ -456,7 +456,7 @@ def test_broken_pass_leaves_no_hook(model, images):
         model(images[:, :, :3, :3])
     said.clear()
     model(images)
-    assert said.count("fc output: [6, 10]") == 1
+    assert said.count("outputs7_shape: [6, 10] (fc)") == 1
     handle.remove()
 
 
@@ -471,7 +471,7 @@ def test_shards_of_a_batch_are_one_step(model, images):
                 looked.append(seen.values["watch/fc/mean"])
     handle.remove()
     assert len(looked) == 3  # steps 1, 2 and 4
-    assert said.count("batch 1:") == 1 and said.count("fc output: [6, 10]") == 1
+    assert said.count("batch 1:") == 1 and said.count("outputs7_shape: [6, 10] (fc)") == 1
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -139,7 +139,7 @@ def _epochs(data: str, limit: int, first: int, last: int, path: str, start: Opti
     from paddle_mnist.data.dataset import epoch_batches
 
     paddle.seed(1)
-    model = MNIST(fast_conv="off")
+    model = MNIST()
     model.fast_conv = 0
     schedule = paddle.optimizer.lr.PolynomialDecay(0.01, 4689, 0.001)  # never stepped, as there
     optimizer = paddle.optimizer.Momentum(schedule, parameters=model.parameters())

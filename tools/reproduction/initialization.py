@@ -70,7 +70,7 @@ def net_of(drawn: Any, seed: int) -> Any:
     paddle.seed(seed)
     nn.initializer.set_global_initializer(drawn, drawn and nn.initializer.Constant())
     try:
-        return MNIST(fast_conv="off")
+        return MNIST()
     finally:
         nn.initializer.set_global_initializer(None)
 

@@ -142,7 +142,7 @@ def _save(path: str, count: int) -> None:
 
     from paddle_mnist import MNIST
 
-    model = MNIST(fast_conv="off")
+    model = MNIST()
     for _ in range(count):
         paddle.save(model.state_dict(), path)
 
@@ -152,7 +152,7 @@ def _save_atomically(path: str, count: int) -> None:
 
     from paddle_mnist import MNIST, Trainer
 
-    model = MNIST(fast_conv="off")
+    model = MNIST()
     trainer = Trainer(path, model, paddle.optimizer.SGD(parameters=model.parameters()))
     for _ in range(count):
         trainer.save()

@@ -58,8 +58,7 @@ def unstepped(data: str, output: Path, scale: Scale) -> dict[str, Any]:
 
     found = {}
     for way in ("never, as in the document", "after each batch"):
-        model = MNIST(fast_conv="off")
-        schedule = paddle.optimizer.lr.PolynomialDecay(FIRST, STEPS, LAST)
+        model, schedule = MNIST(), paddle.optimizer.lr.PolynomialDecay(FIRST, STEPS, LAST)
         optimizer = paddle.optimizer.Momentum(schedule, parameters=model.parameters())
         loader = BatchLoader(MnistDataset("train", data), 2, shuffle=False)
         for images, labels in itertools.islice(epoch_batches(loader, 0), STEPS):
