@@ -51,14 +51,14 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
 
 
 class _Scratch(threading.local):
-    """A thread's float32 arrays for what lives within a chunk; zero at first."""
+    """A thread's arrays for what lives within a chunk; zero at first."""
 
     def __init__(self):
         self.arrays: dict[str, np.ndarray] = {}
 
-    def __call__(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    def __call__(self, name: str, shape: tuple[int, ...], dtype: type = np.float32) -> np.ndarray:
         if name not in self.arrays or len(self.arrays[name]) < shape[0]:
-            self.arrays[name] = np.zeros(shape, np.float32)
+            self.arrays[name] = np.zeros(shape, dtype)
         return self.arrays[name][: shape[0]]
 
 

@@ -27,6 +27,8 @@ from paddle.autograd import PyLayer
 
 from paddle_mnist.chunks import map_chunks, scratch
 
+PARAMETER_SHAPES = ([20, 1, 5, 5], [20], [20, 20, 5, 5], [20])  # weights and biases, in order
+LARGEST_KEPT = 1000  # images, of 39 kB each: memory of a larger batch is not used again
 SWITCH = "set the model's fast_conv to 'off' to compute with Paddle's own layers"
 
 
@@ -42,7 +44,9 @@ def features(
     """
     parameters = (conv1.weight, conv1.bias, conv2.weight, conv2.bias)
     keep = paddle.is_grad_enabled() and not all(one.stop_gradient for one in parameters)
-    outputs = _Features.apply(images, *parameters, threads, keep)
+    # As one tensor, because a `PyLayer` cannot be asked for the gradients of some of its inputs.
+    joined = paddle.concat([parameter.flatten() for parameter in parameters])
+    outputs = _Features.apply(images, joined, threads, keep)
     if keep:
         outputs.register_hook(_once())
     return outputs
@@ -67,27 +71,25 @@ def _once() -> Callable[[paddle.Tensor], None]:
 
 class _Features(PyLayer):
     @staticmethod
-    def forward(ctx, images, weight1, bias1, weight2, bias2, threads, keep):
+    def forward(ctx, images, joined, threads, keep):
         pixels = images.numpy().reshape(-1, 28, 28, 1)
-        parameters = (weight1, bias1, weight2, bias2)
-        frozen = [parameter.stop_gradient for parameter in parameters]
-        weight1, bias1, weight2, bias2 = (parameter.numpy() for parameter in parameters)
+        weight1, bias1, weight2, bias2 = _parted(joined.numpy())
         matrix1, matrix2 = _matrix(weight1), _matrix(weight2)
-        kept = _taken(len(pixels))
+        count = len(pixels)
+        kept = _taken(count) if keep else ()
+        outputs = kept[-1] if keep else np.empty((count, 7, 7, 20), np.float32)
 
         def run(chunk: slice) -> None:
-            cells1, winners1, cells2, winners2, outputs = (array[chunk] for array in kept)
+            arrays = [array[chunk] for array in kept[:4]] or _for_a_chunk(chunk.stop - chunk.start)
+            cells1, winners1, cells2, winners2 = arrays
             _fill(cells1, pixels[chunk])
             _fill(cells2, _convolve(cells1, matrix1, bias1, winners1))
-            outputs[:] = _convolve(cells2, matrix2, bias2, winners2)
+            outputs[chunk] = _convolve(cells2, matrix2, bias2, winners2)
 
-        map_chunks(run, len(pixels), threads)
-        found = kept[-1][: len(pixels)].transpose(0, 3, 1, 2).reshape(len(pixels), 980)
+        map_chunks(run, count, threads)
         if keep:
-            ctx.kept, ctx.weight2, ctx.threads, ctx.frozen = kept, weight2, threads, frozen
-        else:
-            _give_back(kept)
-        return paddle.to_tensor(found)
+            ctx.kept, ctx.weight2, ctx.threads = kept, weight2, threads
+        return paddle.to_tensor(outputs[:count].transpose(0, 3, 1, 2).reshape(count, 980))
 
     @staticmethod
     def backward(ctx, gradient):
@@ -113,11 +115,15 @@ class _Features(PyLayer):
         parts = zip(*map_chunks(run, len(gradients), ctx.threads))
         _give_back(kept)
         with np.errstate(all="ignore"):
-            sums = [np.add.reduce(part) for part in parts]
-        # Paddle wants None for what takes no gradient.
-        return None, *(
-            None if frozen else paddle.to_tensor(total) for total, frozen in zip(sums, ctx.frozen)
-        )
+            sums = [np.add.reduce(part).ravel() for part in parts]
+        return None, paddle.to_tensor(np.concatenate(sums))
+
+
+def _parted(joined: np.ndarray) -> list[np.ndarray]:
+    """The weights and biases of both convolutions, of the numbers of all of them."""
+    sizes = [int(np.prod(shape)) for shape in PARAMETER_SHAPES]
+    parts = np.split(joined, np.cumsum(sizes)[:-1])
+    return [part.reshape(shape) for part, shape in zip(parts, PARAMETER_SHAPES)]
 
 
 # ------------------------------------------------------------------ what is kept between passes
@@ -142,8 +148,19 @@ def _taken(count: int) -> tuple[np.ndarray, ...]:
     return kept
 
 
+def _for_a_chunk(count: int) -> list[np.ndarray]:
+    """What `_taken` gives, but for the outputs, where no backward pass will ask for it."""
+    return [
+        scratch("cells1", (count, 16, 16, 4)),
+        scratch("winners1", (count, 14, 14, 20), np.uint8),
+        scratch("cells2", (count, 9, 9, 80)),
+        scratch("winners2", (count, 7, 7, 20), np.uint8),
+    ]
+
+
 def _give_back(kept: tuple[np.ndarray, ...]) -> None:
-    _spare.append(kept)
+    if len(kept[0]) <= LARGEST_KEPT:
+        _spare.append(kept)
 
 
 # ------------------------------------------------------------------ cells, and products of them

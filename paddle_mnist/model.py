@@ -1,5 +1,6 @@
 """`MNIST`, the tutorial's convolutional net."""
 
+import numbers
 from collections.abc import Callable, Iterator
 from typing import Optional, Union
 
@@ -23,9 +24,6 @@ except ImportError:  # Paddle 2.6
         return False
 
 
-PARAMETER_SHAPES = [[20, 1, 5, 5], [20], [20, 20, 5, 5], [20]]  # of both convolutions
-
-
 class MNIST(nn.Layer):
     """Two blocks of convolution, ReLU and max pooling, and a linear layer: 20,350 parameters.
 
@@ -43,7 +41,7 @@ class MNIST(nn.Layer):
         `paddle_mnist.fast_conv`, several times faster and equal to within float32's rounding, with
         a thread on each core, four at most; else Paddle's own layers. "off": always Paddle's
         layers. A number: as "auto", with so many threads. The attribute of this name can be set at
-        any time.
+        any time; 0 is "off".
 
     The fast blocks are for eager execution, float32 and the layers as they are built here. They
     leave to Paddle's layers: static graphs (`paddle.jit`), gradients of the images, layers that
@@ -85,7 +83,7 @@ class MNIST(nn.Layer):
 
     @fast_conv.setter
     def fast_conv(self, value: Union[str, int]) -> None:
-        if value not in ("auto", "off") and (not isinstance(value, int) or value < 0):
+        if value not in ("auto", "off") and (not isinstance(value, numbers.Integral) or value < 0):
             raise ConfigError(
                 f"fast_conv is {value!r}; expected 'auto', 'off', or a number of threads"
             )
@@ -115,7 +113,9 @@ class MNIST(nn.Layer):
             and list(inputs.shape[1:]) == [1, 28, 28]
             and inputs.shape[0] > 0
             and all(tensor.dtype == paddle.float32 for tensor in (inputs, *parameters))
-            and [list(parameter.shape) for parameter in parameters] == PARAMETER_SHAPES
+            and [list(parameter.shape) for parameter in parameters]
+            == list(fast_conv.PARAMETER_SHAPES)
+            and not any("forward" in vars(layer) for layer in self._blocks)
             and all(layer is built for layer, built in zip(self._blocks, self._blocks_as_built))
             and all(watching.only_looks(hook) for hook in self._hooks())
         )

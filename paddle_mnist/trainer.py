@@ -190,6 +190,7 @@ class Trainer:
         with self.profile.part("exchange"):
             outcome = self.exchange.finish()
         self.loss = outcome.loss
+        position = self.state.position
         with self.profile.part("optimizer"), self.state.stepping(outcome.samples):
             lr = self.optimizer.get_lr()
             self.state.record(outcome.loss, outcome.right, outcome.samples, lr)
@@ -203,6 +204,8 @@ class Trainer:
                 self.optimizer.step()
             self.schedule.step()
             self.average.update(self.model, self.state.step)
+        if not self._in_epoch:  # the batch is none of an epoch, which is trained whole
+            self.state.position = position
         return self.loss
 
     def save(self) -> None:
@@ -228,11 +231,13 @@ class Trainer:
 
     def _begin(self, loader: Any, start_epoch: int, end_epoch: int, position: int) -> None:
         """Begin to keep figures of the steps. Raises ConfigError: see `train`."""
-        if self.going_on and (start_epoch, position) != (self.state.epoch, self.state.position):
+        here = (self.state.epoch, self.state.position)
+        if self.going_on and (start_epoch, position) != here:
+            asked = f"epoch {start_epoch}" + (f", batch {position}" if position != here[1] else "")
             raise ConfigError(
-                f"asked to start at epoch {start_epoch}, batch {position} (both counted from 0), "
-                f"but the state stands at epoch {self.state.epoch}, batch {self.state.position}; "
-                "expected the same, or a Trainer without a state, which begins anew"
+                f"asked to start at {asked} (counted from 0), but the state stands at epoch "
+                f"{here[0]}, batch {here[1]}; expected the same, or a Trainer without a state, "
+                "which begins anew"
             )
         steps = batches_an_epoch(loader)
         self.log = ManyWriters([self.writer or console_writer(end_epoch, steps), self.metrics])

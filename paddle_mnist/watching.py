@@ -141,6 +141,9 @@ def printed(
 ) -> Iterator[None]:
     """While this is open, each forward pass prints what the tutorial's flags print, in its order.
 
+    Beyond the tutorial's, the pools are among the hyper-parameters, and each shape is followed by
+    the layer's name.
+
     shape: the hyper-parameters of each layer that has any (kernel, padding, stride; sizes of weight
         and bias), then the shapes of the input and of each layer's output.
     content: of each convolution the kernel from its first input to its first output channel; of
@@ -163,7 +166,8 @@ def printed(
     def show_content(name, layer, inputs, output):
         if name in convolutions:
             channel = np.random.randint(0, output.shape[1])
-            channels.append(f"The {channel}th channel of {name} layer: {output[0][channel]}")
+            blank = "" if channels else "\n"
+            channels.append(f"{blank}The {channel}th channel of {name} layer: {output[0][channel]}")
         if name == last:
             show_kernels_and_channels()
             say(f"The output of last layer: {output[0]}\n")
@@ -179,10 +183,10 @@ def printed(
     with contextlib.ExitStack() as stack:
         if shape:
             say("\n########## print network layer's superparams ##############")
-            for name, layer in layers.items():
-                hyperparameters = _hyperparameters(layer)
-                if hyperparameters:
-                    say(f"{name}-- {hyperparameters}")
+            for kind in (nn.Conv2D, nn.MaxPool2D, nn.Layer):
+                for name, layer in layers.items():
+                    if _kind(layer) is kind and (hyperparameters := _hyperparameters(layer)):
+                        say(f"{name}-- {hyperparameters}")
             stack.enter_context(_hooked(layers, show_shape))
         if content:
             stack.enter_context(_hooked(layers, show_content))
@@ -191,6 +195,11 @@ def printed(
         finally:
             if channels:  # the pass was broken off before the last layer
                 show_kernels_and_channels()
+
+
+def _kind(layer: nn.Layer) -> type:
+    """What the tutorial tells apart: convolutions first, then pools, then all others."""
+    return next(kind for kind in (nn.Conv2D, nn.MaxPool2D, nn.Layer) if isinstance(layer, kind))
 
 
 def _hyperparameters(layer: nn.Layer) -> str:

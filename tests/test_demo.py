@@ -261,14 +261,21 @@ class Visitor:
         )
 
     def draw(self, strokes):
+        """Draw them; again if the page moved meanwhile, as it may while it loads."""
         canvas = self.page.locator("canvas")
-        canvas.hover()  # waits until it stays in its place and nothing covers it
-        box = canvas.bounding_box()
-        side = 0.7 * box["width"]
-        left, top = (box[edge] + (box["width"] - side) / 2 for edge in "xy")
-        for stroke in strokes:
-            points = [(left + x * side, top + y * side) for x, y in stroke]
-            (self.touch if self.has_touch else self.drag)(points)
+        for _ in range(5):
+            canvas.hover()  # waits until it stays in its place and nothing covers it
+            box = canvas.bounding_box()
+            side = 0.7 * box["width"]
+            left, top = (box[edge] + (box["width"] - side) / 2 for edge in "xy")
+            for stroke in strokes:
+                points = [(left + x * side, top + y * side) for x, y in stroke]
+                (self.touch if self.has_touch else self.drag)(points)
+            if canvas.bounding_box() == box:
+                return
+            for _ in strokes:
+                self.press("Undo")
+        pytest.fail("the canvas does not stay in its place")
 
     def drag(self, points):
         self.page.mouse.move(*points[0])

@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+import tracemalloc
 from typing import Union
 
 import numpy as np
@@ -249,6 +250,44 @@ def test_other_types_and_shapes_are_paddles():
     assert net("auto").to(dtype="float64")(paddle.zeros([2, 1, 28, 28], "float64")).shape == [2, 10]
     with pytest.raises(ValueError):
         net("auto")(paddle.zeros([2, 1, 32, 32]))
+
+
+@pytest.mark.parametrize(
+    "names", [["conv1.weight"], ["conv2.bias"], ["conv1.weight", "conv2.weight"], ["fc.weight"]]
+)
+def test_gradients_of_some_parameters_can_be_asked_for(real_images, names):
+    found = []
+    for switch in ("auto", "off"):
+        model = net(switch)
+        parameters = dict(model.named_parameters())
+        loss = F.cross_entropy(
+            model(paddle.to_tensor(real_images[:20])), paddle.zeros([20, 1], "int64")
+        )
+        found.append(paddle.grad(loss, [parameters[name] for name in names]))
+    for fast, own in zip(*found):
+        np.testing.assert_allclose(fast.numpy(), own.numpy(), atol=1e-5)
+
+
+def test_a_layer_with_a_forward_of_its_own_is_used(real_images):
+    images, model = paddle.to_tensor(real_images[:5]), net("auto")
+    model.conv2.forward = lambda inputs: paddle.zeros([5, 20, 14, 14])
+    assert not model.features(images).numpy().any()
+
+
+def test_inference_keeps_no_memory_of_the_whole_batch():
+    """Of a forward pass alone, whatever its size; nor training, of batches that are very large."""
+    images = paddle.zeros([3000, 1, 28, 28])
+    model = net(2)
+    tracemalloc.start()
+    try:
+        with paddle.no_grad():
+            model(images)
+        without = tracemalloc.get_traced_memory()[0]
+        model(images).sum().backward()
+        model.clear_gradients()
+        assert max(without, tracemalloc.get_traced_memory()[0]) < 20e6
+    finally:
+        tracemalloc.stop()
 
 
 PASSES = """

@@ -125,8 +125,8 @@ def test_paddles_own_export_takes_the_model_as_it_is(tmp_path, images):
 SHAPES = """
 ########## print network layer's superparams ##############
 conv1-- kernel_size:[20, 1, 5, 5], padding:2, stride:[1, 1]
-max_pool1-- kernel_size:2, padding:0, stride:2
 conv2-- kernel_size:[20, 20, 5, 5], padding:2, stride:[1, 1]
+max_pool1-- kernel_size:2, padding:0, stride:2
 max_pool2-- kernel_size:2, padding:0, stride:2
 fc-- weight_size:[980, 10], bias_size:[10]
 
@@ -166,7 +166,7 @@ def test_check_content_prints_what_the_tutorial_prints(images, capsys):
         "\n########## print convolution layer's kernel ###############\n"
         f"conv1 params -- kernel weights: {model.conv1.weight[0][0]}\n"
         f"conv2 params -- kernel weights: {model.conv2.weight[0][0]}\n"
-        f"The {first}th channel of conv1 layer: {outputs1[0][first]}\n"
+        f"\nThe {first}th channel of conv1 layer: {outputs1[0][first]}\n"
         f"The {second}th channel of conv2 layer: {outputs4[0][second]}\n"
         f"The output of last layer: {logits[0]}\n\n"
     )

@@ -396,6 +396,16 @@ def test_a_step_by_hand_refuses_a_loss_that_is_not_finite(tiny, tmp_path, epochs
     assert not np.array_equal(trainer.model.fc.weight.numpy(), weights)
 
 
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_steps_by_hand_are_no_batches_of_an_epoch(tiny, tmp_path, epoch):
+    trainer, loader = make(tiny, tmp_path, state=TrainState(epoch=epoch, step=3 * epoch))
+    for batch in loader:
+        trainer.train_step(batch)
+        break
+    trainer.train(loader, epoch, 2, tmp_path / "c")
+    assert trainer.state.step == 7  # one by hand, and all of both epochs
+
+
 def test_steps_by_hand_keep_no_losses(tiny, tmp_path):
     """After an epoch of the loop too, which left nobody to look at them."""
     trainer, loader = make(tiny, tmp_path)
