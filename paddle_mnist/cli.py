@@ -152,7 +152,7 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
         name, equals, value = item.partition("=")
         if not equals:
             raise ConfigError(f"-o {item}: expected FIELD=VALUE")
-        given[name] = value
+        given[name.replace("-", "_")] = value
     given.update(_fields_from_options(args))
     for name in given:
         if name not in FIELDS:

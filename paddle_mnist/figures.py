@@ -1,8 +1,10 @@
 """Pictures of a run: from its metrics, its predictions, its weights. Drawn without a display."""
 
 import io
+import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -10,9 +12,12 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
 
 from paddle_mnist.data.arrays import CLASSES, DIGITS, Classes
 from paddle_mnist.files import make_folder, write_atomically
+
+log = logging.getLogger("paddle_mnist")
 
 # Okabe & Ito, "Color Universal Design", 2008: told apart with any kind of colour blindness.
 BLUE, VERMILION, GREEN, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9"
@@ -22,6 +27,22 @@ MAPS = "cividis"  # even for all eyes (Nunez, Anderton & Renslow, 2018)
 WIDTH = 7.0  # inches; at 120 dots an inch as wide as a README shows
 
 History = Sequence[Mapping[str, Any]]  # the lines of a `metrics.jsonl`
+
+
+def drawable(classes: Classes) -> Classes:
+    """The classes as figures can show them: by number where the font lacks characters of names."""
+    font = get_font(findfont(FontProperties()))
+    missing = {
+        char for name in classes.names for char in name if not font.get_char_index(ord(char))
+    }
+    if not missing:
+        return classes
+    log.warning(
+        "the font %s lacks %s of the class names, so figures show the classes by number; set "
+        "font.family in matplotlibrc to a font that has them",
+        *(font.family_name, "".join(sorted(missing))),
+    )
+    return replace(classes, names=())
 
 
 def series(history: History, tag: str) -> tuple[list[int], list[float]]:

@@ -98,7 +98,7 @@ def draw(
     model: nn.Layer, dataset: MnistDataset, found: Evaluation, history: figures.History
 ) -> dict[str, figures.Figure]:
     """The figures of a run, by name. found: what the model made of `dataset`."""
-    classes = dataset.data.classes
+    classes = figures.drawable(dataset.data.classes)
     first = int(np.argmax(found.labels == found.predictions))  # that was read rightly
     batch, _ = dataset.batch(np.array([first]))
     maps = {name: maps[0] for name, maps in _maps(model, batch).items()}

@@ -49,7 +49,8 @@ def score_checkpoint(
     way = (manifest.get("config") or {}).get("fast_conv", "auto")  # as its run evaluated
     model.fast_conv = fast_conv_threads(TrainConfig(fast_conv=way))
     load_weights(model, weights.values, name)
-    wanted = data or (weights.run.read_config().data if "config" in manifest else "auto")
+    of_a_run = "config" in manifest or weights.run.config.exists()
+    wanted = data or (weights.run.read_config().data if of_a_run else "auto")
     images = open_data(wanted)
     if not data and manifest.get("data_hash") not in (None, images.hash):
         raise DataError(

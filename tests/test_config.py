@@ -208,7 +208,7 @@ def test_bad_file_is_named(tmp_path, monkeypatch, text, said):
 
 def test_options_may_be_written_with_dashes():
     dashes = ("--learning-rate", "0.5", "--batch-size=8", "--keep-best", "--data-url", "digits")
-    dashes += ("--output", "my-run", "-o", "weight_decay=0.25")
+    dashes += ("--output", "my-run", "-o", "weight-decay=0.25")
     config = parse("--recipe", "default", *dashes)
     assert (config.learning_rate, config.batch_size, config.keep_best) == (0.5, 8, True)
     assert (config.data, config.output, config.weight_decay) == ("digits", "my-run", 0.25)

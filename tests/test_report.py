@@ -1,6 +1,7 @@
 """A run that is looked into with everything on: figures, pages, prints, profile."""
 
 import json
+import logging
 import os
 import re
 import shlex
@@ -383,6 +384,23 @@ def test_classes_are_called_what_they_are(tmp_path, classes, noun, ticks, title)
     for axis in (matrix.xaxis, matrix.yaxis, bars.xaxis):
         assert [label.get_text() for label in axis.get_ticklabels()][:3] == ticks
     assert drawn["mistakes"].axes[0].get_title() == title
+
+
+@pytest.mark.parametrize(
+    "names", ["zero one two three four five six seven eight nine", "零一二三四五六七八九"]
+)
+def test_names_that_the_font_lacks_are_told_and_numbers_shown(names, caplog):
+    classes = Classes("class", tuple(names.split() if " " in names else names))
+    log = logging.getLogger("paddle_mnist")
+    log.addHandler(caplog.handler)
+    try:
+        drawn = figures.drawable(classes)
+    finally:
+        log.removeHandler(caplog.handler)
+    shown = drawn.names == classes.names
+    assert shown == names.isascii()
+    assert len({record.getMessage() for record in caplog.records}) == (not shown)
+    assert shown or ("figures show the classes by number" in caplog.text and drawn[3] == "3")
 
 
 def test_worst_mistakes_come_first():

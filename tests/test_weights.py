@@ -135,6 +135,13 @@ def test_evaluation_of_a_run_is_its_result(early, form):
     assert (report["loss"] == result(early)["eval_loss"]) == (form != "latest")
 
 
+def test_a_run_without_its_checkpoints_is_evaluated_on_its_own_images(early, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(early, run, ignore=shutil.ignore_patterns("checkpoints"))
+    report = evaluate_checkpoint(str(run))
+    assert report["loss"] == result(early)["eval_loss"]
+
+
 def test_average_is_what_a_run_ended_with_and_the_weights_in_training_go_further(averaged, tiny):
     ended_with = checkpoint(averaged)
     average, in_training = ended_with.load(PARAMS), ended_with.load(TRAINING)
