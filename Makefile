@@ -15,11 +15,11 @@ train: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
-	$(RUN)/python -m pytest -m "not slow" $(ARGS)
+	$(RUN)/python -m pytest -n 2 -m "not slow" $(ARGS)
 
 test-slow: $(VENV)/.installed-test
 	$(RUN)/pip install --quiet -e '.[cpu,test,browser,elastic,notebook,onnx,web]' $(foreach pin,$(PINS),'$(pin)')
-	$(RUN)/python -m pytest -m slow --durations 20 $(ARGS)
+	$(RUN)/python -m pytest -n 2 -m slow --durations 20 $(ARGS)
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)

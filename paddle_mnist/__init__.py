@@ -6,22 +6,26 @@ Importing it does not import paddle; the first use of a name that needs it does.
 import warnings
 from importlib import import_module
 
+from paddle_mnist import _moved
+
 # Paddle looks for this compiler cache on every import, and warns where there is none; nothing here
 # compiles. Set before anything in the package imports Paddle, in each of its processes.
 warnings.filterwarnings("ignore", message="No ccache found")
 
+_moved.install()
+
 _PUBLIC = {
-    "BatchLoader": "paddle_mnist.data.dataset",
-    "MNIST": "paddle_mnist.model",
-    "MnistDataset": "paddle_mnist.data.dataset",
-    "Predictor": "paddle_mnist.predictor",
-    "TrainConfig": "paddle_mnist.config",
+    "BatchLoader": "paddle_mnist.data.loader",
+    "MNIST": "paddle_mnist.mnist.model",
+    "MnistDataset": "paddle_mnist.mnist.dataset",
+    "Predictor": "paddle_mnist.inference.predictor",
+    "TrainConfig": "paddle_mnist.mnist.config",
     "Observer": "paddle_mnist.state",
-    "Trainer": "paddle_mnist.trainer",
-    "evaluate": "paddle_mnist.evaluator",
-    "load_data": "paddle_mnist.data.dataset",
-    "train_and_evaluate": "paddle_mnist.run",
-    "watch": "paddle_mnist.watching",
+    "Trainer": "paddle_mnist.training.trainer",
+    "evaluate": "paddle_mnist.training.evaluator",
+    "load_data": "paddle_mnist.mnist.dataset",
+    "train_and_evaluate": "paddle_mnist.mnist.run",
+    "watch": "paddle_mnist.monitor.watch",
 }
 
 __all__ = sorted(_PUBLIC)
@@ -32,7 +36,7 @@ def __getattr__(name: str):
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name != "TrainConfig":
-        from paddle_mnist.device import require_paddle
+        from paddle_mnist.system.devices import require_paddle
 
         require_paddle()
     return getattr(import_module(_PUBLIC[name]), name)

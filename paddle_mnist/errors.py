@@ -17,7 +17,10 @@
 A message says what was found, what was expected and what to do about it.
 """
 
+import difflib
 import signal
+from collections.abc import Iterable
+from typing import Optional
 
 
 class PaddleMnistError(Exception):
@@ -85,3 +88,22 @@ class StoppedError(PaddleMnistError):
 
     def __reduce__(self):
         return type(self), (self.signum,)
+
+
+SHORT_NAMES = {"lr": "learning_rate", "bs": "batch_size", "wd": "weight_decay"}
+
+
+def nearest_name(name: str, known: Iterable[str]) -> Optional[str]:
+    """The known name that is probably meant by an unknown one; None if none is close."""
+    known = list(known)
+    meant = SHORT_NAMES.get(name)
+    if meant in known:
+        return meant
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
+
+
+def unknown_name(origin: str, name: str, known: Iterable[str]) -> str:
+    """One line for a name nobody knows, with the nearest one that is known."""
+    near = nearest_name(str(name), known)
+    hint = f"did you mean {near!r}?" if near else "--help lists them"
+    return f"{origin}: unknown name {name!r}; {hint}"

@@ -9,8 +9,7 @@ from typing import Any, Optional, Protocol, Union
 
 import numpy as np
 
-from paddle_mnist.config import unknown_name
-from paddle_mnist.errors import ConfigError, DivergedError
+from paddle_mnist.errors import ConfigError, DivergedError, unknown_name
 
 BEST = "valid/acc"  # the metric whose highest value is the best
 TRAIN_TAGS = ("train/loss", "train/acc", "train/lr")  # what the trainer itself writes of its steps

@@ -11,7 +11,7 @@ from subprocess import CompletedProcess, TimeoutExpired
 
 import pytest
 from hypothesis import HealthCheck, settings
-from make import tiny_splits, write_json
+from synthetic_data import tiny_splits, write_json
 
 ROOT = Path(__file__).parent.parent
 
@@ -82,7 +82,7 @@ def tool(tmp_path, tmp_path_factory):
 # (of signals, kills, imports, the README's commands) start one themselves.
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    ["paddle", "visualdl", "sklearn.metrics", "matplotlib.figure", "paddle_mnist.run"]
+    ["paddle", "visualdl", "sklearn.metrics", "matplotlib.figure", "paddle_mnist.mnist.run"]
 )
 
 

@@ -114,10 +114,10 @@ from pathlib import Path
 
 import paddle_mnist
 from paddle_mnist import MNIST, Predictor, TrainConfig, train_and_evaluate
-from paddle_mnist.config import read_recipe
-from paddle_mnist.export import export_model
-from paddle_mnist.infer import pretrained_predictor, read_pictures
-from paddle_mnist.score import evaluate_checkpoint
+from paddle_mnist.mnist.config import read_recipe
+from paddle_mnist.inference.export import export_model
+from paddle_mnist.mnist.infer import pretrained_predictor, read_pictures
+from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
 
 assert Path(paddle_mnist.__file__).is_relative_to(sys.prefix), paddle_mnist.__file__
 config = TrainConfig.from_mapping({**read_recipe("digits"), "epochs": 2, "output": "run"})

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 from conftest import ROOT
-from make import tiny_splits, write_json
-from test_writers import LINE
+from log_lines import LINE
+from synthetic_data import tiny_splits, write_json
 
-from paddle_mnist.config import recipes
+from paddle_mnist.mnist.config import recipes
 
 READMES = {name: (ROOT / name).read_text() for name in ("README.md", "README.zh-CN.md")}
 

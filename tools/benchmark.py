@@ -52,7 +52,7 @@ from measure import (
 )
 from measure.machine import machine
 
-from paddle_mnist.cli import Parser, run_command, write_table
+from paddle_mnist.commands.cli import Parser, run_command, write_table
 from paddle_mnist.errors import ConfigError
 
 MEASURES = {

@@ -9,10 +9,10 @@ from datetime import datetime
 
 from paddle_mnist.checkpoint.policy import Keep
 from paddle_mnist.checkpoint.store import CheckpointStore
-from paddle_mnist.cli import Parser, run_command
-from paddle_mnist.config import FIELDS, TrainConfig
+from paddle_mnist.commands.cli import Parser, run_command
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.rundir import RunDirectory
+from paddle_mnist.mnist.config import FIELDS, TrainConfig
+from paddle_mnist.training.run_directory import RunDirectory
 
 KEEP = [name for name in FIELDS if name.startswith("keep_")]
 ROW = "{:32} {:>7} {:>6} {:>10}  {:25}  {:>9}  {}"

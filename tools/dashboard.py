@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 
-from paddle_mnist.cli import Parser, run_command
+from paddle_mnist.commands.cli import Parser, run_command
 
 
 def main(argv) -> None:
@@ -33,7 +33,7 @@ def main(argv) -> None:
         *("--language", "-L"), choices=["en", "zh"], default=language, help=f"[{language}]"
     )
     args = parser.parse_args(argv)
-    from paddle_mnist.dashboard import serve
+    from paddle_mnist.apps.dashboard import serve
 
     serve(args.runs + args.logdir, args.host, args.port, args.language)
     logging.shutdown()

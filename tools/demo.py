@@ -8,8 +8,8 @@ the page's "Use via API". Ctrl-C ends it.
 import os
 import sys
 
-from paddle_mnist.cli import Parser, run_command
-from paddle_mnist.device import require_paddle
+from paddle_mnist.commands.cli import Parser, run_command
+from paddle_mnist.system.devices import require_paddle
 
 
 def main(argv) -> None:
@@ -25,7 +25,7 @@ def main(argv) -> None:
     args = parser.parse_args(argv)
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
     require_paddle()
-    from paddle_mnist.demo import serve
+    from paddle_mnist.apps.demo import serve
 
     serve(args.model, args.host, args.port, args.share)
 

@@ -4,10 +4,9 @@
 import json
 import sys
 
-from paddle_mnist.cli import Parser, run_command
-from paddle_mnist.data import MODES
-from paddle_mnist.data.arrays import Classes, noun_of
-from paddle_mnist.device import require_paddle
+from paddle_mnist.commands.cli import Parser, run_command
+from paddle_mnist.mnist.arrays import MODES, Classes, noun_of
+from paddle_mnist.system.devices import require_paddle
 
 
 def main(argv) -> None:
@@ -24,7 +23,7 @@ def main(argv) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
     require_paddle()
-    from paddle_mnist.score import evaluate_checkpoint
+    from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
 
     report = evaluate_checkpoint(args.checkpoint, args.output, args.data, args.split, args.device)
     print(json.dumps(report) if args.json else as_text(report))

@@ -12,9 +12,9 @@ import os
 import sys
 from pathlib import Path
 
-from paddle_mnist.cli import Parser, run_command
-from paddle_mnist.device import require_paddle
+from paddle_mnist.commands.cli import Parser, run_command
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.system.devices import require_paddle
 
 log = logging.getLogger("paddle_mnist")
 
@@ -51,8 +51,8 @@ def main(argv) -> None:
     require_paddle()
     from paddle_mnist import MNIST
     from paddle_mnist.checkpoint.contents import load_weights
-    from paddle_mnist.export import export_model, variables
-    from paddle_mnist.rundir import RUNS, find_weights, newest_run
+    from paddle_mnist.inference.export import export_model, variables
+    from paddle_mnist.training.run_directory import RUNS, find_weights, newest_run
 
     checkpoint = args.checkpoint
     if not (checkpoint or args.run or newest_run()):

@@ -13,9 +13,9 @@ import os
 import sys
 from pathlib import Path
 
-from paddle_mnist.cli import Parser, run_command
-from paddle_mnist.device import require_paddle
+from paddle_mnist.commands.cli import Parser, run_command
 from paddle_mnist.errors import ConfigError, PicturesError
+from paddle_mnist.system.devices import require_paddle
 
 log = logging.getLogger("paddle_mnist")
 
@@ -46,8 +46,8 @@ def main(argv) -> None:
         raise ConfigError("--model and --run are given; expected one of them; --help tells")
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
     require_paddle()
-    from paddle_mnist.files import write_atomically
-    from paddle_mnist.infer import (
+    from paddle_mnist.inference.predictor import Predictor
+    from paddle_mnist.mnist.infer import (
         ON_A_SHEET,
         pictures_in,
         pretrained_predictor,
@@ -55,8 +55,8 @@ def main(argv) -> None:
         sheet,
         weights_predictor,
     )
-    from paddle_mnist.predictor import Predictor
-    from paddle_mnist.rundir import find_weights
+    from paddle_mnist.system.files import write_atomically
+    from paddle_mnist.training.run_directory import find_weights
 
     if args.model:
         predictor = Predictor(args.model, args.device)

@@ -4,9 +4,9 @@
 import sys
 from pathlib import Path
 
-from paddle_mnist.cli import Parser, run_command
-from paddle_mnist.device import require_paddle
-from paddle_mnist.rundir import COMPARED_FILES, FIGURES, default_run
+from paddle_mnist.commands.cli import Parser, run_command
+from paddle_mnist.system.devices import require_paddle
+from paddle_mnist.training.run_directory import COMPARED_FILES, FIGURES, default_run
 
 
 def main(argv) -> None:
@@ -32,7 +32,7 @@ def main(argv) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu, gpu:0 or xpu:0 [auto]")
     args = parser.parse_args(argv)
     require_paddle()
-    from paddle_mnist.report import draw_runs
+    from paddle_mnist.mnist.report import draw_runs
 
     runs = [Path(run) for run in args.runs] or [default_run().path]
     only = [name.strip() for name in args.only.split(",") if name.strip()]

@@ -64,12 +64,11 @@ from reproduction.page import figures_of, page, rounded
 from reproduction.shown import Shown
 from reproduction.trainings import Results, train_all
 
-from paddle_mnist.cli import Parser, run_command, write_table
-from paddle_mnist.config import unknown_name
-from paddle_mnist.data import Data
-from paddle_mnist.device import require_paddle
-from paddle_mnist.errors import ConfigError, DataError, PaddleMnistError
-from paddle_mnist.files import write_atomically
+from paddle_mnist.commands.cli import Parser, run_command, write_table
+from paddle_mnist.errors import ConfigError, DataError, PaddleMnistError, unknown_name
+from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.system.devices import require_paddle
+from paddle_mnist.system.files import write_atomically
 
 CLAIMS = (
     *accuracy.CLAIMS,
@@ -141,7 +140,7 @@ def tell(args, chosen: Sequence, reports: Mapping[str, Any]) -> None:
 
 
 def draw(chosen: Sequence, reports: Mapping[str, Any], data: Data, folder: Path) -> None:
-    from paddle_mnist import figures
+    from paddle_mnist.mnist import figures
 
     drawn = {
         f"reproduction-{one.id}": one.draw(reports[one.id], data)
@@ -227,7 +226,7 @@ def main(argv) -> None:
             f"seeds is {args.seeds}, jobs is {args.jobs}; expected 0 to {MOST - 1}, and at least 1"
         )
     require_paddle()
-    from paddle_mnist.data import open_data
+    from paddle_mnist.mnist.cache import open_data
 
     data = open_data(args.data)
     if data.name == "digits" and not args.quick:
@@ -254,7 +253,7 @@ def _ids(text: str) -> list[str]:
 
 
 def measure(args, claim: str, data: str) -> None:
-    from paddle_mnist import figures
+    from paddle_mnist.mnist import figures
 
     drawn = {}
     if claim == "collapse":

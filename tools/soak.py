@@ -24,9 +24,9 @@ from typing import Optional
 
 import psutil
 
-from paddle_mnist.cli import Parser, run_command, write_table
+from paddle_mnist.commands.cli import Parser, run_command, write_table
 from paddle_mnist.errors import CheckpointError, ProcessError
-from paddle_mnist.rundir import RunDirectory
+from paddle_mnist.training.run_directory import RunDirectory
 
 # The sharpest rules: the newest checkpoint is the only one kept.
 OPTIONS = [

@@ -1,8 +1,14 @@
 #!/usr/bin/env python
 """Train the net, evaluate it, report. Run the same command again to go on after a stop."""
 
-from paddle_mnist.cli import Parser, add_train_options, run_command, supervised, train_config
-from paddle_mnist.device import require_paddle
+from paddle_mnist.commands.cli import (
+    Parser,
+    add_train_options,
+    run_command,
+    supervised,
+    train_config,
+)
+from paddle_mnist.system.devices import require_paddle
 
 
 def main(argv) -> int:

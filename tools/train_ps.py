@@ -4,8 +4,8 @@
 python -m paddle.distributed.launch --server_num 2 --trainer_num 2 tools/train_ps.py
 """
 
-from paddle_mnist.cli import Parser, run_command
-from paddle_mnist.device import require_paddle
+from paddle_mnist.commands.cli import Parser, run_command
+from paddle_mnist.system.devices import require_paddle
 
 
 def main(argv) -> None:
@@ -20,7 +20,7 @@ def main(argv) -> None:
     parser.add_argument("--start_from", metavar="FOLDER", help="persistables/ of an earlier one")
     args = vars(parser.parse_args(argv))
     require_paddle()
-    from paddle_mnist.parameter_server import ServedTraining, serve_or_train
+    from paddle_mnist.legacy.parameter_server import ServedTraining, serve_or_train
 
     data = args.pop("data")
     serve_or_train(ServedTraining(**args), data)

@@ -3,12 +3,8 @@
 `load` and `load_into` are for your own code; they need paddle, which importing this does not.
 """
 
-from importlib import import_module
+from paddle_mnist._exports import lazy_exports
 
-__all__ = ["load", "load_into"]
-
-
-def __getattr__(name: str):
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("paddle_mnist.checkpoint.contents"), name)
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__, {"load": "contents", "load_into": "contents"}
+)

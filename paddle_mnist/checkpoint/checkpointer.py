@@ -8,7 +8,6 @@ from typing import Any, Optional
 import paddle
 from paddle import nn
 
-from paddle_mnist.average import NO_AVERAGE, Average
 from paddle_mnist.checkpoint.contents import parameter_names, saved_bytes
 from paddle_mnist.checkpoint.policy import Keep, SaveWhen
 from paddle_mnist.checkpoint.store import (
@@ -20,6 +19,7 @@ from paddle_mnist.checkpoint.store import (
     CheckpointStore,
 )
 from paddle_mnist.errors import DivergedError, OutputError
+from paddle_mnist.nn.ema import NO_AVERAGE, Average
 from paddle_mnist.state import TrainState
 
 log = logging.getLogger("paddle_mnist")

@@ -10,7 +10,6 @@ import paddle
 from paddle import nn
 from paddle.utils import unique_name
 
-from paddle_mnist.average import NO_AVERAGE, Average
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load
 from paddle_mnist.checkpoint.store import (
     DATA,
@@ -21,6 +20,7 @@ from paddle_mnist.checkpoint.store import (
     read_manifest,
 )
 from paddle_mnist.errors import CheckpointError
+from paddle_mnist.nn.ema import NO_AVERAGE, Average
 
 _SCHEDULE = "LR_Scheduler"
 

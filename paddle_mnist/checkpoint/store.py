@@ -22,7 +22,8 @@ from typing import Any, Optional, Union
 from paddle_mnist.checkpoint.policy import Keep, Saved
 from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.files import (
+from paddle_mnist.state import BEST, TrainState
+from paddle_mnist.system.files import (
     PART,
     make_folder,
     remove,
@@ -31,7 +32,6 @@ from paddle_mnist.files import (
     write_atomically,
     writing,
 )
-from paddle_mnist.state import BEST, TrainState
 
 log = logging.getLogger("paddle_mnist")
 

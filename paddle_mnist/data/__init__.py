@@ -1,10 +1,19 @@
-"""Images and labels: `open_data` finds a source, reads and checks it, and keeps it in the cache.
+"""Batches of any dataset: their order, their place in an epoch, and their shards."""
 
-Imports no paddle; the `paddle.io.Dataset` over these arrays is in `paddle_mnist.data.dataset`.
-"""
+from paddle_mnist._exports import lazy_exports
 
-from paddle_mnist.data.arrays import CLASSES, MODES, SIZE, Data, Split
-from paddle_mnist.data.cache import open_data
-from paddle_mnist.data.sources import Source, find_source
-
-__all__ = ["CLASSES", "MODES", "SIZE", "Data", "Source", "Split", "find_source", "open_data"]
+_MOVED = {
+    "CLASSES": "arrays",
+    "MODES": "arrays",
+    "SIZE": "arrays",
+    "Data": "arrays",
+    "Source": "sources",
+    "Split": "arrays",
+    "find_source": "sources",
+    "open_data": "cache",
+}
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {"BatchLoader": "loader", "BatchSampler": "sampler", "ItemSpec": "loader", "Replay": "loader"},
+    moved={name: f"paddle_mnist.mnist.{module}" for name, module in _MOVED.items()},
+)

@@ -10,9 +10,9 @@ SAVE_EVERY = 50  # steps
 
 def measured(source: str, rounds: int) -> dict:
     """What saving costs the default recipe, medians over `rounds` trainings of 200 steps."""
-    from paddle_mnist.config import TrainConfig, read_recipe
-    from paddle_mnist.data import open_data
-    from paddle_mnist.start import build
+    from paddle_mnist.mnist.cache import open_data
+    from paddle_mnist.mnist.config import TrainConfig, read_recipe
+    from paddle_mnist.mnist.setup import build
 
     data = open_data(source)
     images = len(data["train"])

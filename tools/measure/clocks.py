@@ -16,13 +16,13 @@ STEADY = 100  # steps
 CHILD = f"""
 import itertools, sys, time
 def lap(): print(time.time() - float(sys.argv[2]))
-from paddle_mnist.device import require_paddle
+from paddle_mnist.system.devices import require_paddle
 require_paddle()
-from paddle_mnist.run import train_and_evaluate
-from paddle_mnist.start import build
+from paddle_mnist.mnist.run import train_and_evaluate
+from paddle_mnist.mnist.setup import build
 from paddle_mnist import TrainConfig, Trainer
-from paddle_mnist.data import open_data
-from paddle_mnist.data.dataset import epoch_batches
+from paddle_mnist.mnist.cache import open_data
+from paddle_mnist.data.loader import epoch_batches
 lap()
 data = open_data(sys.argv[1])
 lap()

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from paddle_mnist.data import Data
-from paddle_mnist.data.sources import find_source
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.files import write_atomically
+from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.mnist.sources import find_source
+from paddle_mnist.system.files import write_atomically
 
 # Each runs in a process of its own, so that the peak of its memory is its own too. Imports come
 # before the clock starts.
@@ -29,7 +29,9 @@ peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 print(seconds, peak)
 """
 STDLIB = CHILD.format(imports="import gzip, json", work="json.load(gzip.open(path))")
-OURS = CHILD.format(imports="from paddle_mnist.data import open_data", work="open_data(path)")
+OURS = CHILD.format(
+    imports="from paddle_mnist.mnist.cache import open_data", work="open_data(path)"
+)
 
 
 def _in_a_process(program: str, path: Path, cache: str) -> tuple[float, float]:
@@ -80,7 +82,7 @@ def table(report: dict) -> str:
 
 
 def digits_as_json(folder: Path) -> Path:
-    from paddle_mnist.data import open_data
+    from paddle_mnist.mnist.cache import open_data
 
     return as_json(open_data("digits"), folder)
 

@@ -13,8 +13,8 @@ def measured(source: str, rounds: int) -> dict:
     import tutorial
 
     from paddle_mnist import MNIST, MnistDataset, evaluate
-    from paddle_mnist.config import TrainConfig
-    from paddle_mnist.processes import fast_conv_threads
+    from paddle_mnist.mnist.config import TrainConfig
+    from paddle_mnist.parallel.process_count import fast_conv_threads
 
     path = json_file(source)
     with gzip.open(path) as file:

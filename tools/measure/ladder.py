@@ -33,7 +33,7 @@ def measured(source: str, rounds: int) -> dict:
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         cache = {"PADDLE_MNIST_CACHE": str(Path(folder, "cache"))}
-        fill = "import sys; from paddle_mnist.data import open_data; open_data(sys.argv[1])"
+        fill = "import sys; from paddle_mnist.mnist.cache import open_data; open_data(sys.argv[1])"
         subprocess.run([sys.executable, "-c", fill, path], env={**os.environ, **cache}, check=True)
         for number, (title, told) in enumerate(STEPS.items()):
             if told is None:

@@ -6,7 +6,7 @@ import re
 from importlib import metadata
 from pathlib import Path
 
-from paddle_mnist.machine import usable_cpus
+from paddle_mnist.system.machine import usable_cpus
 
 
 def machine() -> dict[str, str]:

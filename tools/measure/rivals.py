@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from paddle_mnist.config import TrainConfig
-from paddle_mnist.machine import usable_cpus
+from paddle_mnist.mnist.config import TrainConfig
+from paddle_mnist.system.machine import usable_cpus
 
 BATCH = 100  # as in the tutorial
 STEPS = 10  # timed together
@@ -27,8 +27,8 @@ Step = Callable[[int], None]  # trains on the batch of this number
 
 def arrays(source: str) -> tuple[np.ndarray, np.ndarray]:
     """Some thousand images, float32 [N, 1, 28, 28], and labels, int64 [N, 1], in memory."""
-    from paddle_mnist.data import open_data
-    from paddle_mnist.data.dataset import MnistDataset
+    from paddle_mnist.mnist.cache import open_data
+    from paddle_mnist.mnist.dataset import MnistDataset
 
     dataset = MnistDataset("train", open_data(source), 6000)
     images, labels = zip(*(dataset[number] for number in range(len(dataset))))

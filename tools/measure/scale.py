@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from paddle_mnist.machine import usable_cpus
+from paddle_mnist.system.machine import usable_cpus
 
 
 class Kind(NamedTuple):
@@ -42,8 +42,8 @@ IMAGES = 12_800  # of each kind in a round
 
 def measured(source: str, rounds: int) -> dict:
     """Medians over `rounds` of the images a second, and of the exchange's share of a step."""
-    from paddle_mnist.config import read_recipe
-    from paddle_mnist.distributed import spawn
+    from paddle_mnist.mnist.config import read_recipe
+    from paddle_mnist.parallel.world import spawn
 
     recipe = {**read_recipe("default"), "data": source, "epochs": 1000}
     found = {name: [] for name in SCALED}
@@ -67,13 +67,13 @@ def measured(source: str, rounds: int) -> dict:
 def _time_steps(recipe: dict, exchanging: bool, path: Path) -> None:
     """In each of several processes: train some steps; rank 0 writes down what they took."""
     from paddle_mnist import Trainer
-    from paddle_mnist.config import TrainConfig
-    from paddle_mnist.data import open_data
-    from paddle_mnist.data.dataset import epoch_batches
-    from paddle_mnist.distributed import join
-    from paddle_mnist.exchange import NoExchange, make_exchange
-    from paddle_mnist.profiling import NoProfile
-    from paddle_mnist.start import build
+    from paddle_mnist.data.loader import epoch_batches
+    from paddle_mnist.mnist.cache import open_data
+    from paddle_mnist.mnist.config import TrainConfig
+    from paddle_mnist.mnist.setup import build
+    from paddle_mnist.monitor.profiler import NoProfile
+    from paddle_mnist.parallel.gradients import NoExchange, make_exchange
+    from paddle_mnist.parallel.world import join
 
     class Exchanging(NoProfile):
         seconds = 0.0

@@ -24,16 +24,17 @@ def measured(source: str, rounds: int) -> dict:
 
 def _stopped(source: str, rounds: int) -> dict:
     """Seconds from SIGTERM to the commit: median, 99th percentile and largest."""
-    from paddle_mnist import MnistDataset, Trainer, signals
+    from paddle_mnist import MnistDataset, Trainer
     from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
     from paddle_mnist.checkpoint.contents import load_checkpoint
     from paddle_mnist.checkpoint.store import CheckpointStore
-    from paddle_mnist.config import TrainConfig, read_recipe
-    from paddle_mnist.data import open_data
     from paddle_mnist.errors import StoppedError
-    from paddle_mnist.evaluator import EpochEvaluator
-    from paddle_mnist.start import build
-    from paddle_mnist.writers import log_to_console
+    from paddle_mnist.metrics.writers import log_to_console
+    from paddle_mnist.mnist.cache import open_data
+    from paddle_mnist.mnist.config import TrainConfig, read_recipe
+    from paddle_mnist.mnist.setup import build
+    from paddle_mnist.system import signals
+    from paddle_mnist.training.evaluator import EpochEvaluator
 
     log_to_console(sys.stderr)
     data, draw, seconds = open_data(source), random.Random(1), []

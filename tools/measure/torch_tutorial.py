@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from measure.rivals import CORES
-from paddle_mnist.data import open_data
+from paddle_mnist.mnist.cache import open_data
 
 
 def tensors(source: str, mode: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -66,13 +66,13 @@ def _loop_share(source: str) -> float:
     from paddle_mnist import Trainer
     from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
     from paddle_mnist.checkpoint.store import CheckpointStore
-    from paddle_mnist.config import TrainConfig, read_recipe
-    from paddle_mnist.data import open_data
-    from paddle_mnist.profiling import NoProfile
-    from paddle_mnist.start import build
-    from paddle_mnist.visual import VisualDLWriter
-    from paddle_mnist.watching import watch
-    from paddle_mnist.writers import JsonlWriter, LogWriter, ManyWriters, log_to_console
+    from paddle_mnist.metrics.visualdl import VisualDLWriter
+    from paddle_mnist.metrics.writers import JsonlWriter, LogWriter, ManyWriters, log_to_console
+    from paddle_mnist.mnist.cache import open_data
+    from paddle_mnist.mnist.config import TrainConfig, read_recipe
+    from paddle_mnist.mnist.setup import build
+    from paddle_mnist.monitor.profiler import NoProfile
+    from paddle_mnist.monitor.watch import watch
 
     class Training(NoProfile):
         seconds = 0.0

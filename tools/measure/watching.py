@@ -17,13 +17,13 @@ def measured(source: str, rounds: int) -> dict:
     all of them. What is seen goes into `metrics.jsonl` and to VisualDL, as in a run.
     """
     from paddle_mnist import Trainer
-    from paddle_mnist.config import TrainConfig, read_recipe
-    from paddle_mnist.data import open_data
-    from paddle_mnist.data.dataset import epoch_batches
-    from paddle_mnist.start import build
-    from paddle_mnist.visual import VisualDLWriter
-    from paddle_mnist.watching import watch
-    from paddle_mnist.writers import JsonlWriter, ManyWriters
+    from paddle_mnist.data.loader import epoch_batches
+    from paddle_mnist.metrics.visualdl import VisualDLWriter
+    from paddle_mnist.metrics.writers import JsonlWriter, ManyWriters
+    from paddle_mnist.mnist.cache import open_data
+    from paddle_mnist.mnist.config import TrainConfig, read_recipe
+    from paddle_mnist.mnist.setup import build
+    from paddle_mnist.monitor.watch import watch
 
     data = open_data(source)
     config = TrainConfig.from_mapping({**read_recipe("default"), "epochs": 1000})

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from paddle_mnist.data import Data
+from paddle_mnist.mnist.arrays import Data
 from reproduction.compared import Compared, Report, Row, scores
 from reproduction.trainings import TRAIN_SCORED, Verbatim
 
@@ -109,7 +109,7 @@ def _overfitting(report: Report) -> str:
 
 
 def _curves(report: Report, data: Data) -> Any:
-    from paddle_mnist import figures
+    from paddle_mnist.mnist import figures
 
     curves = {name: dict(zip(one["steps"], one["train_losses"])) for name, one in report.items()}
     return figures.panels({("step", "training loss (nats)"): curves})

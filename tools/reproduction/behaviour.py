@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from paddle_mnist.config import TrainConfig, read_recipe
+from paddle_mnist.mnist.config import TrainConfig, read_recipe
 
 SHORT = {"epochs": 2, "train_limit": 640, "eval_limit": 200, "seed": 1, "threads": 1}
 # Another machine's rounding moves the first losses by about 1e-7, and grows from step to step: at
@@ -39,12 +39,12 @@ def behaviour(recipe: str = "default", told: tuple[tuple[str, Any], ...] = ()) -
     """
     from paddle_mnist import MnistDataset, Trainer
     from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER
-    from paddle_mnist.data import open_data
-    from paddle_mnist.data.readers import digits_by_label
-    from paddle_mnist.evaluator import EpochEvaluator
-    from paddle_mnist.optim import cross_entropy
-    from paddle_mnist.randomness import reseed
-    from paddle_mnist.start import build
+    from paddle_mnist.mnist.cache import open_data
+    from paddle_mnist.mnist.readers import digits_by_label
+    from paddle_mnist.mnist.setup import build
+    from paddle_mnist.nn.optim import cross_entropy
+    from paddle_mnist.nn.seeding import reseed
+    from paddle_mnist.training.evaluator import EpochEvaluator
 
     config = TrainConfig.from_mapping({**read_recipe(recipe), **dict(told), **SHORT})
     # By label, as they were when most of the stored results were made.

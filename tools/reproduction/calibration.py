@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from paddle_mnist.data import Data
+from paddle_mnist.mnist.arrays import Data
 from reproduction.compared import Scale
 from reproduction.shown import PRETRAINED, Shown
 
@@ -136,7 +136,7 @@ def calibration_verdict(report: Mapping[str, Any]) -> str:
 
 
 def calibration_figure(report: Mapping[str, Any], data: Data) -> Any:
-    from paddle_mnist import figures
+    from paddle_mnist.mnist import figures
 
     return figures.reliability({name: one["bins"] for name, one in report["ways"].items()})
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from paddle_mnist.errors import PaddleMnistError
-from paddle_mnist.rundir import RunDirectory
+from paddle_mnist.training.run_directory import RunDirectory
 from reproduction.compared import QUICK, Scale
 from reproduction.shown import SAVING, Shown
 from reproduction.trainings import QUIET, TOOLS, run
@@ -136,7 +136,7 @@ def _epochs(data: str, limit: int, first: int, last: int, path: str, start: Opti
     from paddle.nn.functional import cross_entropy
 
     from paddle_mnist import MNIST, BatchLoader, MnistDataset
-    from paddle_mnist.data.dataset import epoch_batches
+    from paddle_mnist.data.loader import epoch_batches
 
     paddle.seed(1)
     model = MNIST()

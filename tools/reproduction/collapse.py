@@ -14,7 +14,7 @@ def measured(data: str, seed: int) -> dict:
     from paddle import nn
 
     from paddle_mnist import BatchLoader, MnistDataset, watch
-    from paddle_mnist.data.dataset import epoch_batches
+    from paddle_mnist.data.loader import epoch_batches
 
     model = net_of(nn.initializer.Uniform(), seed)
     optimizer = paddle.optimizer.Momentum(0.01, parameters=model.parameters())

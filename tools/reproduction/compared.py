@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from paddle_mnist.data import Data
+from paddle_mnist.mnist.arrays import Data
 from reproduction.trainings import Results, Training
 
 QUICK = {"epochs": 1, "train_limit": 640, "eval_limit": 300}

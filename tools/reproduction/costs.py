@@ -67,10 +67,10 @@ def _config(row: Row) -> "TrainConfig":
 def _steps(row: Row, data: str) -> Iterator[int]:
     """Trains a step each time that it is asked; gives of how many images."""
     from paddle_mnist import Trainer
-    from paddle_mnist.data import open_data
-    from paddle_mnist.data.dataset import epoch_batches, shards_of
-    from paddle_mnist.optim import cross_entropy
-    from paddle_mnist.start import build
+    from paddle_mnist.data.loader import epoch_batches, shards_of
+    from paddle_mnist.mnist.cache import open_data
+    from paddle_mnist.mnist.setup import build
+    from paddle_mnist.nn.optim import cross_entropy
 
     config = _config(row)
     parts = build(config, open_data(data), None)

@@ -9,8 +9,8 @@ OLD, NEW = "#0-4", "#5-9"
 def measured(data: str, output: Path, epochs: int, seed: int) -> dict:
     """Accuracies on the eval split's old and new digits after each of three trainings."""
     from paddle_mnist import TrainConfig, train_and_evaluate
-    from paddle_mnist.config import read_recipe
-    from paddle_mnist.score import evaluate_checkpoint
+    from paddle_mnist.mnist.config import read_recipe
+    from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
 
     base = TrainConfig.from_mapping(
         {
@@ -53,7 +53,7 @@ def table(report: dict) -> str:
 
 
 def figure(report: dict):
-    from paddle_mnist import figures
+    from paddle_mnist.mnist import figures
 
     return figures.bars(
         {

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from paddle_mnist.data import Data
+from paddle_mnist.mnist.arrays import Data
 from reproduction.compared import Scale
 from reproduction.shown import Shown
 
@@ -88,7 +88,7 @@ def _trained(
     from paddle import nn
 
     from paddle_mnist import BatchLoader, MnistDataset, evaluate, watch
-    from paddle_mnist.data.dataset import epoch_batches
+    from paddle_mnist.data.loader import epoch_batches
 
     model = net_of(drawn, seed)
     model.fast_conv = 1 if record is None else 0
@@ -231,7 +231,7 @@ def verdict(report: Mapping[str, Any]) -> str:
 
 
 def figure(report: Mapping[str, Any], data: Data) -> Any:
-    from paddle_mnist import figures
+    from paddle_mnist.mnist import figures
 
     def at_step_1(what: str) -> dict[str, dict[str, float]]:
         return {

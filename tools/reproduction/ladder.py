@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Iterable
 
-from paddle_mnist import pretrained
+from paddle_mnist.mnist import pretrained
 from reproduction.accuracy import FIRST_CLAIM, difference, interval, judged, told_apart
 from reproduction.compared import Compared, Report, Row, scores
 

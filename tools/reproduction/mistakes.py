@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from paddle_mnist.data import Data
+from paddle_mnist.mnist.arrays import Data
 from reproduction.compared import Report, Scale
 from reproduction.ladder import BEST
 from reproduction.shown import Shown
@@ -106,7 +106,8 @@ def mistakes_verdict(report: Mapping[str, Any]) -> str:
 
 
 def mistakes_figure(report: Mapping[str, Any], data: Data) -> Any:
-    from paddle_mnist import MnistDataset, figures
+    from paddle_mnist import MnistDataset
+    from paddle_mnist.mnist import figures
 
     numbers = np.array([one["image"] for one in report["images"]], dtype=int)
     images, labels = MnistDataset("eval", data).batch(numbers)

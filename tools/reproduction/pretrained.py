@@ -15,9 +15,10 @@ def measured(data: str, output: Path, seed: int) -> dict:
 
     output: where trainings are. One that the table of RECIPE made with this seed is used again.
     """
-    from paddle_mnist import TrainConfig, pretrained, train_and_evaluate
-    from paddle_mnist.config import read_recipe
-    from paddle_mnist.files import write_atomically
+    from paddle_mnist import TrainConfig, train_and_evaluate
+    from paddle_mnist.mnist import pretrained
+    from paddle_mnist.mnist.config import read_recipe
+    from paddle_mnist.system.files import write_atomically
 
     folder = output / Training(RECIPE, seed).folder
     more = {"seed": seed, "data": data, "output": str(folder), "visualdl": False, "figures": False}

@@ -20,7 +20,7 @@ def everyone(data: str, output: Path, scale: Scale) -> dict[str, Any]:
 
     In turns, ROUNDS times.
     """
-    from paddle_mnist.distributed import spawn
+    from paddle_mnist.parallel.world import spawn
 
     output.mkdir(parents=True, exist_ok=True)
     found = {}
@@ -39,11 +39,11 @@ def _epoch(data: str, limit: int, shared: bool, path: str) -> None:
     from paddle.nn.functional import cross_entropy
 
     from paddle_mnist import MnistDataset, TrainConfig, Trainer, evaluate
-    from paddle_mnist.data import open_data
-    from paddle_mnist.data.dataset import BatchLoader, epoch_batches, shards_of
-    from paddle_mnist.distributed import join
-    from paddle_mnist.exchange import make_exchange
-    from paddle_mnist.start import build
+    from paddle_mnist.data.loader import BatchLoader, epoch_batches, shards_of
+    from paddle_mnist.mnist.cache import open_data
+    from paddle_mnist.mnist.setup import build
+    from paddle_mnist.parallel.gradients import make_exchange
+    from paddle_mnist.parallel.world import join
 
     world = join()
     config = TrainConfig(epochs=1, train_limit=limit, threads=1)

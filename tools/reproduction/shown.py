@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from paddle_mnist import pretrained
-from paddle_mnist.data import Data
-from paddle_mnist.files import write_atomically
+from paddle_mnist.mnist import pretrained
+from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.system.files import write_atomically
 from reproduction.behaviour import behaviour, same
 from reproduction.compared import Scale
 
 # By name: some of these modules import Paddle, which --help does without.
 SAVING = (
     *("paddle_mnist.checkpoint.checkpointer", "paddle_mnist.checkpoint.contents"),
-    *("paddle_mnist.files", "paddle_mnist.checkpoint.policy"),
+    *("paddle_mnist.system.files", "paddle_mnist.checkpoint.policy"),
     *("paddle_mnist.checkpoint.safe_load", "paddle_mnist.state", "paddle_mnist.checkpoint.store"),
 )
 PRETRAINED = (

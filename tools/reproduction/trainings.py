@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Optional
 from filelock import FileLock
 from measure.data import as_json
 
-from paddle_mnist.config import TrainConfig, read_recipe
-from paddle_mnist.data import Data
 from paddle_mnist.errors import PaddleMnistError
-from paddle_mnist.files import write_atomically
+from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.mnist.config import TrainConfig, read_recipe
+from paddle_mnist.system.files import write_atomically
 from reproduction.behaviour import behaviour, same
 
 if TYPE_CHECKING:
-    from paddle_mnist.evaluator import Evaluation
+    from paddle_mnist.training.evaluator import Evaluation
 
 recipe = functools.cache(read_recipe)  # of each, every seed is asked for
 TRAIN_IMAGES = 50_000  # of the training split
@@ -106,7 +106,7 @@ class Training:
 
     def _scored(self, folder: Path, data: Data, split: str, limit: Optional[int]) -> "Evaluation":
         """What the net is in the end, on the images as they are."""
-        from paddle_mnist.score import score_checkpoint
+        from paddle_mnist.mnist.evaluate_checkpoint import score_checkpoint
 
         return score_checkpoint("latest", str(folder), data.location, split, limit=limit).found
 

@@ -54,7 +54,7 @@ def unstepped(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     from paddle.nn.functional import cross_entropy
 
     from paddle_mnist import MNIST, BatchLoader, MnistDataset
-    from paddle_mnist.data.dataset import epoch_batches
+    from paddle_mnist.data.loader import epoch_batches
 
     found = {}
     for way in ("never, as in the document", "after each batch"):

@@ -1,0 +1,90 @@
+"""Import paths of version 0.1, which keep working until the next version, with a warning."""
+
+import importlib
+import sys
+import types
+import warnings
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+
+# The old module, and those in which its names are now.
+MOVED = {
+    "augment": ("mnist.augment",),
+    "average": ("nn.ema",),
+    "chunks": ("nn.chunks",),
+    "cli": ("commands.cli",),
+    "config": ("mnist.config", "errors"),
+    "dashboard": ("apps.dashboard",),
+    "data.arrays": ("mnist.arrays",),
+    "data.cache": ("mnist.cache",),
+    "data.dataset": ("mnist.dataset", "data.loader"),
+    "data.readers": ("mnist.readers",),
+    "data.sources": ("mnist.sources",),
+    "demo": ("apps.demo",),
+    "device": ("system.devices",),
+    "diagnosis": ("monitor.diagnosis",),
+    "distributed": ("parallel.world",),
+    "drawing_pad": ("apps.drawing_pad",),
+    "evaluator": ("training.evaluator",),
+    "exchange": ("parallel.gradients",),
+    "export": ("inference.export",),
+    "fast_conv": ("mnist.fast_conv",),
+    "figures": ("mnist.figures",),
+    "files": ("system.files",),
+    "fluid": ("legacy.fluid",),
+    "heartbeat": ("system.heartbeat",),
+    "infer": ("mnist.infer",),
+    "loopback": ("apps.loopback",),
+    "machine": ("system.machine",),
+    "model": ("mnist.model",),
+    "optim": ("nn.optim",),
+    "parameter_server": ("legacy.parameter_server",),
+    "pictures": ("mnist.pictures",),
+    "predictor": ("inference.predictor",),
+    "pretrained": ("mnist.pretrained",),
+    "processes": ("parallel.process_count",),
+    "profiling": ("monitor.profiler",),
+    "randomness": ("nn.seeding",),
+    "report": ("mnist.report",),
+    "run": ("mnist.run",),
+    "rundir": ("training.run_directory",),
+    "sampler": ("data.sampler",),
+    "score": ("mnist.evaluate_checkpoint",),
+    "signals": ("system.signals",),
+    "spawning": ("parallel.spawn",),
+    "start": ("mnist.setup",),
+    "supervisor": ("system.supervisor",),
+    "trainer": ("training.trainer",),
+    "visual": ("metrics.visualdl",),
+    "watching": ("monitor.watch",),
+    "writers": ("metrics.writers",),
+}
+
+
+class _MovedModules(MetaPathFinder, Loader):
+    """Finds a module at its old path: one that has the names of those that took its place."""
+
+    def find_spec(self, fullname, path=None, target=None):
+        package, _, name = fullname.partition(".")
+        if package != __package__ or name not in MOVED:
+            return None
+        return ModuleSpec(fullname, self)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        package, _, name = module.__name__.partition(".")
+        places = [f"{package}.{place}" for place in MOVED[name]]
+        warnings.warn(
+            f"{module.__name__} has moved to {' and '.join(places)}; the old path goes with the "
+            "next version",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        for place in reversed(places):
+            names = vars(importlib.import_module(place))
+            module.__dict__.update({k: v for k, v in names.items() if not k.startswith("__")})
+
+
+def install() -> None:
+    """Have Python look for modules at their old paths, after it has looked everywhere else."""
+    if not any(isinstance(finder, _MovedModules) for finder in sys.meta_path):
+        sys.meta_path.append(_MovedModules())

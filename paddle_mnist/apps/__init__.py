@@ -1,0 +1,1 @@
+"""Pages in a browser: one to draw digits on, and VisualDL's dashboard."""

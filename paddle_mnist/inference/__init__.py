@@ -1,0 +1,1 @@
+"""Exported models: how they are written, checked and run."""

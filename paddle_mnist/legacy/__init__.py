@@ -1,0 +1,1 @@
+"""Older ways of Paddle: Fluid's calls, and parameter servers."""

@@ -1,0 +1,172 @@
+"""Fluid's ways to save and load, with their names and meanings, for a model as it is today.
+
+    save_vars, load_vars                        the variables that are named
+    save_params, load_params                    what is trained
+    save_persistables, load_persistables        all that is needed to go on: the optimizer's too
+    save_inference_model, load_inference_model  the part of the net that leads to chosen outputs
+
+Where Fluid loaded what happened to fit, and left the rest as it was, here everything must fit. See
+docs/fluid.md, which maps each old call to today's.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Union
+
+import paddle
+from paddle import nn
+
+from paddle_mnist.checkpoint.contents import (
+    load_checkpoint,
+    load_weights,
+    parameter_names,
+    saved_bytes,
+)
+from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load
+from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, CheckpointStore, read_manifest
+from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.inference.export import export_model
+from paddle_mnist.inference.predictor import INPUT, Predictor
+from paddle_mnist.mnist.model import MNIST
+from paddle_mnist.state import TrainState
+from paddle_mnist.system.files import make_folder, sync_folder, write_atomically
+
+_SCHEDULE = "LR_Scheduler"  # Paddle's name for it in an optimizer's state
+PERSISTABLES = "mnist_persistables"  # as the store names checkpoints
+
+Folder = Union[str, Path]
+
+
+def save_vars(
+    dirname: Folder, model: nn.Layer, vars: Sequence[str], filename: str = "vars.pdparams"
+) -> Path:
+    """Write chosen variables of a model into one file; gives its path.
+
+    vars: structured names, as `model.state_dict()` has them ("conv1.weight").
+    Raises ConfigError for a name that the model does not have, OutputError.
+    """
+    there = model.state_dict()
+    unknown = [name for name in vars if name not in there]
+    if unknown or not vars:
+        raise ConfigError(
+            f"vars are {', '.join(vars) or 'none'}; expected some of {', '.join(there)}"
+        )
+    path = Path(dirname, filename)
+    make_folder(path.parent)
+    write_atomically(path, saved_bytes({name: there[name] for name in vars}))
+    sync_folder(path.parent)
+    return path
+
+
+def load_vars(
+    dirname: Folder, model: nn.Layer, vars: Sequence[str], filename: str = "vars.pdparams"
+) -> None:
+    """Put chosen variables back; the others stay. The file may hold more.
+
+    Raises CheckpointError, with a diff, unless every one is there and fits.
+    """
+    path = Path(dirname, filename)
+    saved, there = safe_load(path), model.state_dict()
+    unknown = [name for name in vars if name not in there]
+    if unknown or not vars:
+        raise CheckpointError(
+            f"{path}: the model has no {', '.join(unknown) or 'names that were given'}; it has "
+            f"{', '.join(there)}"
+        )
+    chosen = {name: saved[name] for name in vars if name in saved}
+    missing = [name for name in vars if name not in saved]
+    if missing:
+        names = ", ".join(str(name) for name in saved if name != NAME_TABLE)
+        raise CheckpointError(f"{path}: holds no {', '.join(missing)}; it holds {names}")
+    load_weights(model, {**there, **chosen}, path)
+
+
+def save_params(dirname: Folder, model: nn.Layer, filename: str = "params.pdparams") -> Path:
+    """Write all parameters, what is trained, into one file; gives its path. Raises OutputError."""
+    return save_vars(dirname, model, list(parameter_names(model)), filename)
+
+
+def load_params(dirname: Folder, model: nn.Layer, filename: str = "params.pdparams") -> None:
+    """Put all parameters back. Raises CheckpointError, with a diff, unless they fit exactly."""
+    path = Path(dirname, filename)
+    others = {k: v for k, v in model.state_dict().items() if k not in parameter_names(model)}
+    load_weights(model, {**others, **safe_load(path)}, path)
+
+
+def save_persistables(
+    dirname: Folder, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
+) -> Path:
+    """Write all that is needed to go on, as one checkpoint; gives the path of its manifest.
+
+    That is the parameters, the optimizer's moments, and its learning-rate schedule. Where in the
+    data a training was is not among it: `Trainer` saves that too. Raises OutputError.
+    """
+    committed = CheckpointStore(dirname).commit(
+        PERSISTABLES,
+        {
+            PARAMS: saved_bytes(model.state_dict()),
+            OPTIMIZER: saved_bytes(optimizer.state_dict()),
+        },
+        TrainState(),
+        {"names": parameter_names(model), "optimizer": type(optimizer).__name__},
+    )
+    return committed.path
+
+
+def load_persistables(
+    dirname: Folder, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
+) -> None:
+    """Put all of it back; the next step is the one that would have come.
+
+    Raises CheckpointError, with a diff, unless all fits: then neither may be used on.
+    """
+    saved = read_manifest(Path(dirname, f"{PERSISTABLES}.json"))
+    kind, ours = saved.manifest.get("optimizer"), type(optimizer).__name__
+    if kind != ours:
+        raise CheckpointError(f"{saved.path}: of the optimizer {kind}; expected {ours}, the given")
+    values = saved.load(OPTIMIZER)
+    if _has_moments(values):
+        load_checkpoint(saved, model, optimizer)
+        return
+    if _has_moments(optimizer.state_dict()):  # saved before its first step, or it has none (SGD)
+        raise CheckpointError(
+            f"{saved.path}: was saved before the first step, and the given optimizer has made "
+            "some; expected a new one"
+        )
+    load_weights(model, saved.load(PARAMS), saved.path)
+    schedule = {name: value for name, value in values.items() if name == _SCHEDULE}
+    if schedule:
+        optimizer.set_state_dict(schedule)
+
+
+def _has_moments(values: Mapping[str, Any]) -> bool:
+    return bool(set(values) - {_SCHEDULE, NAME_TABLE})
+
+
+def save_inference_model(
+    dirname: Folder,
+    feeded_var_names: Sequence[str],
+    target_vars: Sequence[str],
+    model: MNIST,
+) -> dict[str, Any]:
+    """Write the part of the net that leads from the images to chosen outputs.
+
+    feeded_var_names: the inputs; this net has one, "images". target_vars: names of
+    `paddle_mnist.inference.export.OUTPUTS`; layers after the last of them are left out.
+    Gives what `export_model` gives. Raises ConfigError, OutputError.
+    """
+    if list(feeded_var_names) != [INPUT]:
+        raise ConfigError(
+            f"feeded_var_names are {', '.join(feeded_var_names) or 'none'}; expected {INPUT}, the "
+            "one input of this net"
+        )
+    return export_model(model, Path(dirname), target_vars)
+
+
+def load_inference_model(dirname: Folder) -> tuple[Predictor, list[str], list[str]]:
+    """What runs the program, the names of its inputs, and those of its outputs.
+
+    Raises CheckpointError.
+    """
+    predictor = Predictor(dirname)
+    return predictor, [INPUT], list(predictor.outputs)

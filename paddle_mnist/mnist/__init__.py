@@ -1,0 +1,1 @@
+"""Handwritten digits: the data, the net, the recipes, and the training that joins them."""

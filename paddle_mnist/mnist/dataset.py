@@ -1,0 +1,131 @@
+"""`MnistDataset` and the ways to take batches from it."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Optional, Union
+
+import numpy as np
+import paddle
+
+from paddle_mnist.data.sampler import BatchSampler
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.mnist.arrays import CLASSES, Data
+from paddle_mnist.mnist.cache import open_data
+from paddle_mnist.parallel.world import World, current_world
+
+RARE = 1 / 3  # of the share that a class has in the whole split
+
+
+class MnistDataset(paddle.io.Dataset):
+    """One split as a `paddle.io.Dataset`.
+
+    mode: "train", "valid" or "eval" (50,000 / 10,000 / 10,000 on MNIST).
+    data: "auto", "digits", or the path of a file or folder (see `paddle_mnist.data.find_source`),
+        or the `Data` that `open_data` gave.
+    limit: keep the first so many images only, in the order of the source (see `limit_warning`).
+
+    Item i is (image, label): float32 [1, 28, 28] in 0..1 and int64 [1].
+    Raises DataError, and ConfigError for a limit below 1.
+    """
+
+    def __init__(
+        self,
+        mode: str = "train",
+        data: Union[str, Path, Data] = "auto",
+        limit: Optional[int] = None,
+    ):
+        super().__init__()
+        if not isinstance(data, Data):
+            data = open_data(str(data))
+        if limit is not None and limit < 1:
+            raise ConfigError(f"limit is {limit}; expected at least 1, or None for all")
+        self.mode = mode
+        self.data = data
+        self._split = data[mode]
+        self._length = min(len(self._split), limit or len(self._split))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        index = range(self._length)[index]  # IndexError past the limit, negatives from the end
+        label = np.array([self._split.labels[index]], np.int64)
+        return self._split.pixels(index)[np.newaxis], label
+
+    def limit_warning(self) -> Optional[str]:
+        """Which classes the limit leaves out or makes rare, in one line; None if it does neither.
+
+        A class is rare if its share is less than a third of its share in the whole split.
+        """
+        whole = np.bincount(self._split.labels, minlength=CLASSES)
+        kept = np.bincount(self._split.labels[: self._length], minlength=CLASSES)
+        missing = np.flatnonzero((kept == 0) & (whole > 0))
+        rare = np.flatnonzero((kept > 0) & (kept < RARE * whole * self._length / len(self._split)))
+        faults = [
+            f"{word} of class {', '.join(map(str, classes))}"
+            for word, classes in (("none", missing), ("few", rare))
+            if len(classes)
+        ]
+        if not faults:
+            return None
+        return (
+            f"the first {self._length} of {len(self._split)} {self.mode} images: "
+            f"{' and '.join(faults)}; a limit takes the first images, not a balanced sample"
+        )
+
+    def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Items as one batch, by one vectorised index: float32 [B, 1, 28, 28], int64 [B, 1]."""
+        labels = self._split.labels[indices].astype(np.int64)
+        return self._split.pixels(indices)[:, np.newaxis], labels[:, np.newaxis]
+
+
+def load_data(mode: str = "train", batch_size: int = 100, data: str = "auto") -> Callable:
+    """The tutorial's generator: a function that yields the batches of an epoch each time called.
+
+    Batches are NumPy arrays, float32 [B, 1, 28, 28] and int64 [B, 1], the last one short where
+    the size does not divide. "train" comes in another order each time; others are not shuffled.
+
+    The order is drawn from Python's global generator, as in the tutorial: after the same
+    `random.seed` it is the same as there. `np.random.seed` and `paddle.seed` do not change it.
+
+    Where several processes have called `paddle.distributed.init_parallel_env`, each gets its share
+    of "train", in an order that rank 0 draws for all: together they see every sample once an
+    epoch, in equally many batches of at most `batch_size`. All of them must begin every epoch.
+    "valid" and "eval" are whole in each process.
+
+    Raises DataError; ConfigError for a batch size that is below 1, or too small for shares of
+    unequal length to be cut into equally many batches.
+    """
+    dataset = MnistDataset(mode, data)
+    whole = BatchSampler(len(dataset), batch_size, shuffle=False)
+    order = list(range(len(dataset)))
+
+    def shuffled() -> list[int]:
+        random.shuffle(order)  # in place, epoch after epoch, as the tutorial does
+        return order
+
+    def data_generator():
+        if mode != "train":
+            batches = whole.batches(0)
+        else:
+            world = current_world()
+            batches = _batches_of_rank(np.array(world.first(shuffled)), batch_size, world)
+        for indices in batches:
+            yield dataset.batch(indices)
+
+    return data_generator
+
+
+def _batches_of_rank(order: np.ndarray, batch_size: int, world: World) -> list[np.ndarray]:
+    """This rank's share of an order, in as many batches as any other's."""
+    if world.size == 1:
+        return np.split(order, range(batch_size, len(order), batch_size))
+    largest = -(-len(order) // world.size)
+    count = -(-largest // batch_size)
+    if len(order) // world.size < count:
+        raise ConfigError(
+            f"batch_size is {batch_size}: {len(order)} samples on {world.size} processes cannot be "
+            "cut into equally many batches; expected larger batches or fewer processes"
+        )
+    return np.array_split(order[world.rank :: world.size], count)

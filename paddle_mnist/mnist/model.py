@@ -1,0 +1,191 @@
+"""`MNIST`, the tutorial's convolutional net."""
+
+import numbers
+from collections.abc import Callable, Iterator
+from typing import Optional, Union
+
+import paddle
+from paddle import nn
+from paddle.nn import functional as F
+from paddle.utils import unique_name
+
+from paddle_mnist.checkpoint.contents import load_weights
+from paddle_mnist.data.loader import ItemSpec
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.mnist import fast_conv
+from paddle_mnist.mnist.pretrained import WEIGHTS, weights
+from paddle_mnist.monitor import watch as watching
+from paddle_mnist.system.devices import fast_threads
+
+try:
+    from paddle.jit.sot.psdb import in_sot
+except ImportError:  # Paddle 2.6
+
+    def in_sot() -> bool:
+        """Whether `paddle.jit.to_static` is translating the code that runs."""
+        return False
+
+
+class MNIST(nn.Layer):
+    """Two blocks of convolution, ReLU and max pooling, and a linear layer: 20,350 parameters.
+
+    [B, 1, 28, 28] -> conv 5x5, 20 -> pool 2 -> conv 5x5, 20 -> pool 2 -> 980 -> 10 logits.
+    Layers and parameters are named as in the tutorial, so a `.pdparams` goes back and forth
+    between its code and this package.
+
+    The parameters' generated names (`conv2d_0.w_0`, ...) are the same in every instance, as if
+    each were the first of its process. Optimizers key their state by them, so a `.pdopt` fits a
+    model built later in the same process, which it does not in plain Paddle. Two instances
+    therefore cannot share one optimizer.
+
+    pretrained: start with the weights that come with the package (`paddle_mnist.mnist.pretrained`).
+    fast_conv: who computes both blocks, convolution to pooling. "auto", the default: on a CPU
+        `paddle_mnist.mnist.fast_conv`, several times faster and equal to within float32's rounding,
+        with a thread on each core, four at most; else Paddle's own layers. "off": always Paddle's
+        layers. A number: as "auto", with so many threads. The attribute of this name can be set at
+        any time; 0 is "off".
+
+    The fast blocks are for eager execution, float32 and the layers as they are built here. They
+    leave to Paddle's layers: static graphs (`paddle.jit`), gradients of the images, layers that
+    were replaced, and layers with a hook that may change what passes. Their gradients can be taken
+    once: a second backward pass (`retain_graph=True`) and second derivatives raise an error that
+    names the switch.
+
+    Set `dropout_rate` to the share of the linear layer's inputs that a training step leaves out at
+    random (Srivastava et al., 2014; what is left is scaled up); 0, the default, is the tutorial's.
+    """
+
+    item_spec = ItemSpec(image_shape=(1, 28, 28), classes=10)
+
+    def __init__(self, pretrained: bool = False, fast_conv: Union[str, int] = "auto"):
+        super().__init__()
+        self.fast_conv = fast_conv
+        self.dropout_rate = 0.0
+        with unique_name.guard():
+            self.conv1 = nn.Conv2D(in_channels=1, out_channels=20, kernel_size=5, padding=2)
+            self.relu1 = nn.ReLU()
+            self.max_pool1 = nn.MaxPool2D(kernel_size=2, stride=2)
+            self.conv2 = nn.Conv2D(in_channels=20, out_channels=20, kernel_size=5, padding=2)
+            self.relu2 = nn.ReLU()
+            self.max_pool2 = nn.MaxPool2D(kernel_size=2, stride=2)
+            self.fc = nn.Linear(in_features=980, out_features=10)
+        self._blocks_as_built = self._blocks
+        if pretrained:
+            load_weights(self, weights(), WEIGHTS)
+
+    def logits(self, inputs: paddle.Tensor) -> paddle.Tensor:
+        """The net itself: float32 [B, 1, 28, 28] -> [B, 10]."""
+        features = self.features(inputs)
+        if self.dropout_rate:
+            features = F.dropout(features, self.dropout_rate, training=self.training)
+        return self.fc(features)
+
+    @property
+    def fast_conv(self) -> Union[str, int]:
+        """Who computes both blocks: "auto", "off", or a number of threads."""
+        return self._fast_conv
+
+    @fast_conv.setter
+    def fast_conv(self, value: Union[str, int]) -> None:
+        if value not in ("auto", "off") and (not isinstance(value, numbers.Integral) or value < 0):
+            raise ConfigError(
+                f"fast_conv is {value!r}; expected 'auto', 'off', or a number of threads"
+            )
+        self._fast_conv = value
+
+    def features(self, inputs: paddle.Tensor) -> paddle.Tensor:
+        """Both blocks: float32 [B, 1, 28, 28] -> [B, 980]."""
+        if not self._can_be_fast(inputs):
+            return self._paddle_features(inputs)
+        if any(True for _ in self._hooks()):  # they are shown what Paddle's layers compute
+            with paddle.no_grad():
+                self._paddle_features(inputs)
+        threads = fast_threads() if self.fast_conv == "auto" else self.fast_conv
+        return fast_conv.features(inputs, self.conv1, self.conv2, threads)
+
+    def _can_be_fast(self, inputs: paddle.Tensor) -> bool:
+        eager = not in_sot() and paddle.in_dynamic_mode()
+        return eager and self._fast_conv not in ("off", 0) and self._fits(inputs)
+
+    def _fits(self, inputs: paddle.Tensor) -> bool:
+        """Whether the fast blocks compute what the layers would."""
+        parameters = [*self.conv1.parameters(), *self.conv2.parameters()]
+        return (
+            isinstance(inputs, paddle.Tensor)
+            and inputs.stop_gradient
+            and inputs.place.is_cpu_place()
+            and list(inputs.shape[1:]) == [1, 28, 28]
+            and inputs.shape[0] > 0
+            and all(tensor.dtype == paddle.float32 for tensor in (inputs, *parameters))
+            and [list(parameter.shape) for parameter in parameters]
+            == list(fast_conv.PARAMETER_SHAPES)
+            and not any("forward" in vars(layer) for layer in self._blocks)
+            and all(layer is built for layer, built in zip(self._blocks, self._blocks_as_built))
+            and all(watching.only_looks(hook) for hook in self._hooks())
+        )
+
+    @property
+    def _blocks(self) -> tuple[nn.Layer, ...]:
+        return (
+            *(self.conv1, self.relu1, self.max_pool1),
+            *(self.conv2, self.relu2, self.max_pool2),
+        )
+
+    def _hooks(self) -> Iterator[Callable]:
+        """The hooks of the blocks' layers."""
+        for layer in self._blocks:
+            yield from layer._forward_pre_hooks.values()
+            yield from layer._forward_post_hooks.values()
+
+    def _paddle_features(self, inputs: paddle.Tensor) -> paddle.Tensor:
+        x = inputs
+        for layer in self._blocks:
+            x = layer(x)
+        return paddle.flatten(x, start_axis=1)
+
+    def __call__(self, *args, **kwargs):
+        """The model's answer to images; arguments and results are those of `forward`.
+
+        `forward` itself, and hooks, are given the images alone, so that a model that
+        `paddle.jit.to_static` has converted still takes a label.
+        """
+        if type(self).forward is not MNIST.forward:  # a subclass decides what its own takes
+            return super().__call__(*args, **kwargs)
+        return self._answer(super().__call__, *args, **kwargs)
+
+    def forward(
+        self, inputs: paddle.Tensor, *args, **kwargs
+    ) -> Union[paddle.Tensor, tuple[paddle.Tensor, paddle.Tensor]]:
+        """Logits [B, 10], or (logits, accuracy of this batch) when labels [B, 1] are given.
+
+        The signature is (inputs, label=None, check_shape=False, check_content=False), as in the
+        tutorial. Only `inputs` is spelled out, because `paddle.Model` and `paddle.jit` read from
+        the names there that one value of a batch (image, label) is for the net.
+
+        inputs: float32 [B, 1, 28, 28].
+        label: int64 [B, 1].
+        check_shape, check_content: print shapes or contents (`paddle_mnist.monitor.watch.printed`).
+        """
+        # One expression: Paddle 2.6 cannot turn a function with two returns into a graph.
+        return (
+            self._answer(self.logits, inputs, *args, **kwargs)
+            if args or kwargs
+            else self.logits(inputs)
+        )
+
+    def _answer(
+        self,
+        net: Callable[[paddle.Tensor], paddle.Tensor],
+        inputs: paddle.Tensor,
+        label: Optional[paddle.Tensor] = None,
+        check_shape: bool = False,
+        check_content: bool = False,
+    ) -> Union[paddle.Tensor, tuple[paddle.Tensor, paddle.Tensor]]:
+        if check_shape or check_content:
+            with watching.printed(self, check_shape, check_content):
+                logits = net(inputs)
+        else:
+            logits = net(inputs)
+        if label is None:
+            return logits
+        return logits, paddle.metric.accuracy(input=logits, label=label)

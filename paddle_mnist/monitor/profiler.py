@@ -1,0 +1,180 @@
+"""Where the time of a training step goes: a table, and a trace of `paddle.profiler`."""
+
+import contextlib
+import io
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Optional, Protocol
+
+import paddle
+from paddle import profiler
+
+from paddle_mnist.errors import OutputError
+from paddle_mnist.system.files import make_folder, write_atomically, writing
+
+log = logging.getLogger("paddle_mnist")
+
+WARM_UP = 10  # steps that are not measured: the first ones make buffers and fill caches
+PARTS = ("reader", "forward", "backward", "exchange", "optimizer", "logging", "saving")
+
+
+class Profiler(Protocol):
+    """What the loop asks of a profile."""
+
+    def before_epoch(self) -> None:
+        """What was since the last step, evaluation say, is no part of a step."""
+
+    def part(self, name: str) -> contextlib.AbstractContextManager:
+        """Inside, the time is this part's (of `PARTS`)."""
+
+    def after_step(self) -> None:
+        """A step is done; what comes until the next forward is the reader's."""
+
+
+class NoProfile:
+    """Nothing is measured."""
+
+    def before_epoch(self) -> None:
+        """Nothing to do."""
+
+    def part(self, name: str) -> contextlib.AbstractContextManager:
+        return contextlib.nullcontext()
+
+    def after_step(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+NO_PROFILE = NoProfile()
+
+
+class Profile:
+    """Measures some steps of this process, after the first ten, and writes what it found.
+
+    `steps.md`, also logged: milliseconds a step, and share, of each part, and of what lies between
+    them. `trace.json`: every operator, for chrome://tracing or Perfetto. `operators.txt`: Paddle's
+    own tables. While Paddle traces, a step takes longer; the table is therefore measured in the
+    steps before, as many as are traced. On a GPU the parts are of the host: it runs ahead.
+    """
+
+    def __init__(self, folder: Path, steps: int):
+        """folder: where the files go; steps: how many are measured, and again, traced."""
+        self.folder, self.steps = folder, steps
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._done = -WARM_UP
+        self._tracer = None
+        self._failure: Optional[OutputError] = None
+        self._event = None
+        self._began = self._left = time.perf_counter()
+
+    def before_epoch(self) -> None:
+        now = time.perf_counter()
+        self._began += now - self._left
+        self._left = now
+        self._end_event()
+        self._begin_event("reader")
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        if name == "forward":
+            self._seconds["reader"] += began - self._left
+            self._end_event()
+        self._begin_event(name)
+        try:
+            yield
+        finally:
+            self._end_event()
+            self._seconds[name] += time.perf_counter() - began
+
+    def after_step(self) -> None:
+        self._left = time.perf_counter()
+        self._done += 1
+        if self._done == 0:
+            self._seconds.clear()
+            self._began = self._left
+        elif self._done == self.steps:
+            self._write_table()
+            if not self._failure:
+                self._start_tracing()
+        elif self._done == 2 * self.steps:
+            self._stop()
+        self._left = time.perf_counter()
+        self._begin_event("reader")
+
+    def close(self) -> None:
+        """Write the trace of a training that is over, or say that it was too short.
+
+        Raises OutputError if anything could not be written.
+        """
+        self._stop()
+        if self._failure:
+            raise self._failure
+        if self._done < self.steps:
+            log.warning(
+                "the training ended before step %d of this start, so there is no profile; "
+                "expected a longer one, or a smaller --profile",
+                WARM_UP + self.steps,
+            )
+
+    def _stop(self) -> None:
+        self._end_event()
+        if self._tracer:
+            tracer, self._tracer = self._tracer, None
+            tracer.stop()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A fault of the disk ends no training: it is told, and raised when that is over."""
+        try:
+            yield
+        except OutputError as error:
+            self._failure = error
+            log.warning("no profile, training goes on: %s", error)
+
+    def _start_tracing(self) -> None:
+        targets = [profiler.ProfilerTarget.CPU]
+        if paddle.device.get_device().startswith("gpu"):
+            targets.append(profiler.ProfilerTarget.GPU)
+        self._tracer = profiler.Profiler(targets=targets, on_trace_ready=self._write_trace)
+        self._tracer.start()
+
+    def _begin_event(self, name: str) -> None:
+        if self._tracer:
+            self._event = profiler.RecordEvent(name)
+            self._event.begin()
+
+    def _end_event(self) -> None:
+        if self._event:
+            self._event.end()
+            self._event = None
+
+    def _write_table(self) -> None:
+        whole = self._left - self._began
+        seconds = {name: self._seconds[name] for name in PARTS}
+        seconds["between them"] = whole - sum(seconds.values())
+        seconds["a step"] = whole
+        rows = ["| part | ms a step | share |", "|---|---|---|"]
+        for name, value in seconds.items():
+            rows.append(f"| {name} | {1000 * value / self.steps:.3f} | {value / whole:.1%} |")
+        table = "\n".join(rows)
+        log.info("where the time of %d steps went:\n%s", self.steps, table)
+        with self._writing():
+            make_folder(self.folder)
+            write_atomically(self.folder / "steps.md", f"{table}\n".encode())
+
+    def _write_trace(self, tracer: profiler.Profiler) -> None:
+        tables = io.StringIO()
+        with contextlib.redirect_stdout(tables):
+            tracer.summary(time_unit="ms")
+        with self._writing():
+            with writing(self.folder):
+                tracer.export(str(self.folder / "trace.json"), format="json")
+                (self.folder / "trace.json").stat()  # Paddle says nothing when it cannot write it
+            write_atomically(self.folder / "operators.txt", tables.getvalue().encode())
+            log.info("trace and operators of %d steps: %s", self.steps, self.folder)

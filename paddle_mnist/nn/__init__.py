@@ -1,0 +1,1 @@
+"""Optimizers, losses, a moving average of weights, seeding: parts of a training for any net."""

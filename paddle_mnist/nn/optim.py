@@ -1,0 +1,131 @@
+"""Losses, optimizers and learning-rate schedules by name."""
+
+from collections.abc import Callable, Collection
+from typing import Union
+
+import paddle
+from paddle import nn
+from paddle.nn import functional as F
+from paddle.optimizer import lr
+from paddle.regularizer import L2Decay
+
+from paddle_mnist.errors import ConfigError, nearest_name
+from paddle_mnist.mnist.config import TrainConfig
+
+
+def cross_entropy(label_smoothing: float = 0.0) -> Callable:
+    """The mean cross-entropy of logits [B, 10] against labels [B, 1], in nats.
+
+    With smoothing s the label's share is 1 - s + s/10 and every other class's s/10
+    (Szegedy et al., "Rethinking the Inception Architecture", 2016, section 7).
+    """
+
+    # reduction="mean" would look, on Paddle 2.6.2, at a value, which waits for the device.
+    def loss(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
+        if not label_smoothing:
+            return F.cross_entropy(logits, labels, reduction="none").mean()
+        # F.cross_entropy(label_smoothing=...) fails on whole-number labels (Paddle 3.3.1, CPU).
+        shares = F.label_smooth(
+            F.one_hot(labels.flatten(), logits.shape[-1]), epsilon=label_smoothing
+        )
+        return F.cross_entropy(logits, shares, soft_label=True, reduction="none").mean()
+
+    return loss
+
+
+def build_schedule(config: TrainConfig, total_steps: int) -> lr.LRScheduler:
+    """The schedule, to be stepped after every batch; step `total_steps - 1` is the last.
+
+    constant: learning_rate throughout.
+    polynomial: straight down from learning_rate to end_lr.
+    cosine: half a cosine from learning_rate to end_lr (Loshchilov & Hutter, "SGDR", 2017).
+    onecycle: up from learning_rate/25 to learning_rate in the first 30 % of the steps, then
+        down to end_lr, along cosines (Smith & Topin, "Super-Convergence", 2018).
+    """
+    rate, end = config.learning_rate, config.end_lr
+    if config.lr_schedule == "constant":
+        return lr.LambdaDecay(rate, lr_lambda=lambda step: 1.0)
+    # At step n Paddle's rate is one of n+1 points; its decays reach the end after as many steps.
+    last = max(total_steps - 1, 1)
+    if config.lr_schedule == "polynomial":
+        return lr.PolynomialDecay(rate, decay_steps=last, end_lr=end)
+    if config.lr_schedule == "cosine":
+        return lr.CosineAnnealingDecay(rate, T_max=last, eta_min=end)
+    return lr.OneCycleLR(
+        max_learning_rate=rate, total_steps=max(total_steps, 2), end_learning_rate=end
+    )
+
+
+def build_optimizer(
+    config: TrainConfig, model: nn.Layer, schedule: Union[float, lr.LRScheduler]
+) -> paddle.optimizer.Optimizer:
+    """The optimizer of `model`'s parameters.
+
+    weight_decay adds that multiple of a parameter to its gradient (L2), or with adamw shrinks the
+    parameter itself by rate x weight_decay (Loshchilov & Hutter, "Decoupled Weight Decay", 2019);
+    it acts on all parameters, or on those that `weight_decay_layers` names, by themselves or by
+    their layer. Raises ConfigError for a name that is neither a parameter's nor a layer's.
+    """
+    decaying = _decaying(model, config.weight_decay_layers)
+    common = {"learning_rate": schedule, "parameters": model.parameters()}
+    if config.optimizer == "adamw":
+        return paddle.optimizer.AdamW(
+            weight_decay=config.weight_decay,
+            apply_decay_param_fun=lambda name: name in decaying,
+            **common,
+        )
+    l2 = L2Decay(config.weight_decay) if config.weight_decay else None
+    for parameter in model.parameters():
+        parameter.regularizer = l2 if parameter.name in decaying else None
+    makers = {
+        "sgd": paddle.optimizer.SGD,
+        "momentum": lambda **kw: paddle.optimizer.Momentum(momentum=config.momentum, **kw),
+        "adagrad": paddle.optimizer.Adagrad,
+        "adam": paddle.optimizer.Adam,
+    }
+    return makers[config.optimizer](**common)
+
+
+def _decaying(model: nn.Layer, names: Collection[str]) -> set[str]:
+    """The generated names of the parameters that decay: all of them if no names are given.
+
+    names: of layers, which stand for all their parameters, and of single parameters.
+    """
+    parameters = dict(model.named_parameters())
+    layers = dict(model.named_sublayers())
+    if not names:
+        return {parameter.name for parameter in parameters.values()}
+    chosen: set[str] = set()
+    for name in names:
+        if name in parameters:
+            chosen.add(parameters[name].name)
+        elif name in layers:
+            chosen.update(parameter.name for parameter in layers[name].parameters())
+        else:
+            near = nearest_name(name, [*layers, *parameters])
+            raise ConfigError(
+                f"weight_decay_layers names {name!r}; "
+                + (f"did you mean {near!r}? " if near else "")
+                + f"the net's layers are {', '.join(layers)}, and its parameters "
+                + ", ".join(parameters)
+            )
+    return chosen
+
+
+class NoSchedule:
+    """Stands for the schedule of an optimizer whose rate is a plain number."""
+
+    def step(self) -> None:
+        """Nothing to do."""
+
+
+def schedule_of(optimizer: paddle.optimizer.Optimizer) -> Union[lr.LRScheduler, NoSchedule]:
+    """The schedule an optimizer was built with. Raises ConfigError for a ReduceOnPlateau."""
+    # Paddle has no public way to ask; its own hapi.Model reads this attribute too.
+    schedule = optimizer._learning_rate
+    if isinstance(schedule, lr.ReduceOnPlateau):
+        raise ConfigError(
+            "the schedule is a ReduceOnPlateau, which is stepped with a metric; expected one that "
+            "is a function of the step"
+        )
+    return schedule if isinstance(schedule, lr.LRScheduler) else NoSchedule()

@@ -1,0 +1,1 @@
+"""Curves and histograms of any training, drawn from `metrics.jsonl`."""

@@ -1,0 +1,1 @@
+"""What the package needs of the machine: safe files, signals, heartbeats, devices and CPUs."""

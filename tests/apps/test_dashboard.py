@@ -1,0 +1,237 @@
+"""VisualDL's dashboard of real runs, in a real browser."""
+
+import http.client
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from paddle_mnist.apps.dashboard import log_folders
+
+# One worker, so that the runs are trained once.
+pytestmark = pytest.mark.xdist_group("browser")
+SMALL = ["--recipe", "default", "--epochs", "2", "--batch_size", "32", "--log_every", "5"]
+SMALL += ["--watch", "5", "--visualdl", "all"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, tiny):
+    """A folder with two runs in it, `one` and `two`."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, rate in (("one", "0.1"), ("two", "0.02")):
+        options = [
+            *SMALL,
+            "--data",
+            tiny,
+            "--learning_rate",
+            rate,
+            "--output",
+            f"work/output/{name}",
+        ]
+        command = [sys.executable, ROOT / "tools/train.py", *options]
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+@contextmanager
+def served(folder, *arguments):
+    """The dashboard's process and address, as a user starts it."""
+    log = (folder / "dashboard.log").open("w")
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            ROOT / "tools/dashboard.py",
+            "--port",
+            "0",
+            "--language",
+            "en",
+            *arguments,
+        ],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=log,  # VisualDL writes many lines; a pipe that nobody reads would stop it
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if found := re.match(r"dashboard: (http://\S+:\d+)/app/scalar", line):
+                yield process, found[1], lines
+                break
+        else:
+            pytest.fail(f"no address: {lines} {(folder / 'dashboard.log').read_text()}")
+    finally:
+        process.kill()
+        process.communicate()
+        log.close()
+
+
+def tags(address, **headers):
+    """The status and the names of the runs and of what they hold, as the pages ask for them."""
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
+    with closing(connection):
+        connection.request("GET", "/app/api/scalar/tags", headers=headers)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serves_every_run_and_stops_cleanly(runs, number):
+    with served(runs) as (process, address, lines):
+        assert lines[:2] == ["showing one/vdl\n", "showing two/vdl\n"]
+        _, answer = tags(address)
+        for run in ("one", "two"):
+            assert f"{run}/vdl/001/train" in answer and f"{run}/vdl/001/valid" in answer
+        process.send_signal(number)
+        assert process.wait(20) == 0
+        assert "Traceback" not in (runs / "dashboard.log").read_text()
+
+
+def test_listens_on_loopback_alone_unless_asked(runs):
+    with served(runs, "work/output/one") as (process, address, _):
+        port = f":{int(address.rpartition(':')[2]):04X}"
+        table = Path(f"/proc/{process.pid}/net/tcp").read_text().splitlines()[1:]
+        rows = [row.split() for row in table]
+        found = [row[1] for row in rows if row[1].endswith(port) and row[3] == "0A"]
+        assert found == [f"0100007F{port}"]  # 127.0.0.1, as the kernel writes it
+        assert tags(address, Host="site.example")[0] == 403  # its name now stands for 127.0.0.1
+        assert tags(address, Origin="https://site.example")[0] == 403
+        assert tags(address, Origin=address)[0] == 200
+
+
+def test_host_opens_it_to_all_and_says_so(runs):
+    with served(runs, "work/output/one", "-t", "0.0.0.0") as (process, address, _):
+        assert process.stdout.readline().startswith("0.0.0.0 is not loopback: whoever reaches")
+        assert tags(address, Host="site.example")[0] == 200
+
+
+def test_logdir_is_taken_as_visualdl_takes_it(runs):
+    with served(runs, "--logdir", "work/output") as (_, address, lines):
+        assert lines[0] == "showing output\n"
+        status, shown = tags(address)
+        assert status == 200
+        assert "output/one/vdl/001/train" in shown and "output/two/vdl/001/valid" in shown
+
+
+@pytest.mark.parametrize(
+    ("named", "common", "shown"),
+    [
+        ([], "work/output", ["one/vdl", "two/vdl"]),
+        (["work/output/one"], "work/output", ["one/vdl"]),
+        (["work/output/one/vdl"], "work/output", ["one/vdl"]),
+        (["work/output"], "work", ["output"]),
+        (["work/output/one", "work/output/two"], "work/output", ["one/vdl", "two/vdl"]),
+        (["plain"], ".", ["plain"]),
+        (["nested"], ".", ["nested"]),
+        (["nested/a", "work/output/one"], ".", ["nested/a", "work/output/one/vdl"]),
+    ],
+)
+def test_runs_their_folders_and_plain_logs_are_found(tmp_path, monkeypatch, named, common, shown):
+    monkeypatch.chdir(tmp_path)
+    logs = ["work/output/one/vdl/001/train", "work/output/two/vdl/001/train", "plain", "nested/a"]
+    for folder in map(Path, logs):
+        folder.mkdir(parents=True)
+        (folder / "vdlrecords.1.log").touch()
+    assert log_folders(named) == ((tmp_path / common).resolve(), shown)
+
+
+def test_port_that_is_taken_is_said(runs, tool):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = tool("dashboard", "--port", port, cwd=runs, expect=2)
+    assert done.stderr.count("\n") == 1
+    assert f"127.0.0.1:{port}: cannot listen there (Address already in use" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ([], 3, "work/output: no run with VisualDL's files there; train first"),
+        (["nowhere"], 3, "nowhere: nothing of VisualDL there; expected a run directory"),
+        (["--port", "http"], 2, "invalid int value: 'http'"),
+        (["--port", "70000"], 2, "127.0.0.1:70000: cannot listen there"),
+        (["--host", "nowhere.invalid"], 2, "nowhere.invalid:8080: cannot listen there"),
+    ],
+)
+def test_nothing_to_show_is_said(runs, tool, tmp_path, arguments, code, said):
+    cwd = runs if code == 2 else tmp_path
+    done = tool("dashboard", *arguments, cwd=cwd, expect=code)
+    assert said in done.stderr and "Traceback" not in done.stderr
+
+
+# ------------------------------------------------------------------ in a browser
+
+# What must be on a page, as text, and what its charts are drawn with.
+PAGES = {
+    "scalar": (["acc", "loss", "lr", "watch", "one/vdl/001/train", "two/vdl/001/valid"], "canvas"),
+    "sample/image": (["inputs", "figures/confusion_matrix", "figures/kernels", "mistakes"], "img"),
+    "sample/text": (["configuration", "environment"], None),
+    "histogram": (["gradients", "weights", "one/vdl/001/train"], "canvas"),
+    "graph/dynamic_graph": (["Model Properties"], "iframe"),
+    "pr-curve": (["precision and recall", "two/vdl/001/train"], "canvas"),
+    "roc-curve": (["roc", "two/vdl/001/train"], "canvas"),
+    "hyper-parameter": (["Trial ID", "learning_rate", "one/vdl/001/train"], None),
+    "high-dimensional": (["Points: 70", "Component #1"], "canvas"),
+}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = shutil.which("chromium")
+    if not chromium:
+        pytest.skip("chromium is not installed")
+    with playwright.sync_playwright() as started:
+        yield started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+
+
+@pytest.fixture(scope="module")
+def shown(runs):
+    with served(runs) as (_, address, _):
+        yield address
+
+
+def reload_while_parsing(page):
+    """As a user does: now and then VisualDL's page stays at that for ever."""
+    parsing = page.get_by_text("Parsing data", exact=False)
+    for _ in range(4):
+        page.wait_for_timeout(8000)
+        if not parsing.count():
+            return
+        page.reload()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAGES)
+def test_page_shows_its_content_and_no_error(browser, shown, screenshots, name):
+    texts, drawn = PAGES[name]
+    page = browser.new_page(viewport={"width": 1400, "height": 1000})
+    page.set_default_timeout(60_000)
+    errors = []
+    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("response", lambda got: errors.append(got.url) if got.status >= 400 else None)
+    page.goto(f"{shown}/app/{name}")
+    if name == "high-dimensional":
+        reload_while_parsing(page)
+    for text in texts:
+        page.get_by_text(text, exact=False).locator("visible=true").first.wait_for()
+    if drawn:
+        page.locator(drawn).first.wait_for()
+    page.wait_for_timeout(3000)  # for what moves into its place
+    page.screenshot(path=screenshots / f"{name.replace('/', '-')}.png")
+    page.close()
+    assert errors == []

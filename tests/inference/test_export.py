@@ -1,0 +1,313 @@
+"""Exported models: the same outputs, whoever runs them; and what is refused."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import paddle
+import pytest
+from conftest import ROOT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paddle_mnist import MNIST, MnistDataset, evaluate
+from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
+from paddle_mnist.inference.export import OUTPUTS, Served, export_model, variables
+from paddle_mnist.inference.predictor import Predictor, as_pixels
+from paddle_mnist.mnist import pretrained
+
+
+@pytest.fixture(scope="module")
+def model():
+    return MNIST(pretrained=True)
+
+
+@pytest.fixture(scope="module")
+def exported(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported")
+    export_model(model, folder, OUTPUTS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images():
+    return np.random.RandomState(0).randint(0, 256, (300, 28, 28)).astype(np.uint8)
+
+
+def outputs_of(model, images):
+    with paddle.no_grad():
+        return [value.numpy() for value in Served(model, OUTPUTS)(paddle.to_tensor(images))]
+
+
+def test_pretrained_weights_are_those_their_manifest_names(model):
+    about = pretrained.about()
+    data = pretrained.WEIGHTS.read_bytes()
+    assert hashlib.sha256(data).hexdigest() == about["sha256"]
+    assert len(data) < 100_000
+    assert paddle.load(str(pretrained.WEIGHTS))["conv1.weight"].shape == [20, 1, 5, 5]
+    assert evaluate(model, MnistDataset("eval", "digits")).count == 300
+
+
+def test_pretrained_weights_are_as_good_as_their_manifest_says(model, real_data):
+    about = pretrained.about()
+    found = evaluate(model, MnistDataset("eval", real_data))
+    assert found.accuracy == pytest.approx(about["eval_acc"], abs=2e-4) and found.count == 10_000
+    assert about["dataset"] == "mnist" and about["eval_acc"] > 0.99
+
+
+def test_damaged_pretrained_weights_are_refused(monkeypatch, tmp_path):
+    damaged = tmp_path / "mnist.pdparams"
+    damaged.write_bytes(pretrained.WEIGHTS.read_bytes()[:-1] + b"!")
+    monkeypatch.setattr(pretrained, "WEIGHTS", damaged)
+    with pytest.raises(CheckpointError, match="install the package again"):
+        MNIST(pretrained=True)
+
+
+def test_exported_model_gives_the_nets_outputs(model, exported, images):
+    found = Predictor(exported, batch_size=128).run(images)
+    for name, expected in zip(OUTPUTS, outputs_of(model, images)):
+        assert found[name].shape == expected.shape and found[name].dtype == np.float32
+        np.testing.assert_allclose(found[name], expected, rtol=0, atol=1e-4)
+
+
+def test_layers_after_the_chosen_output_are_left_out(model, tmp_path, exported):
+    told = export_model(model, tmp_path, ["max_pool1"])
+    assert told["outputs"] == ["max_pool1"] and told["difference"] < 1e-4
+    parameters = tmp_path / "inference.pdiparams"
+    assert parameters.stat().st_size < 5_000 < (exported / parameters.name).stat().st_size
+    with pytest.raises(ConfigError, match="'logits'; this model has max_pool1"):
+        Predictor(tmp_path).run(np.zeros([28, 28], np.uint8), ["logits"])
+
+
+@pytest.mark.parametrize("outputs", [[], ["nonsense"], ["logits", "logits"]])
+def test_what_is_no_output_is_refused(model, tmp_path, outputs):
+    with pytest.raises(ConfigError, match="expected some of logits"):
+        export_model(model, tmp_path, outputs)
+    assert not list(tmp_path.iterdir())
+
+
+FORMS = {
+    "one": lambda x: x[0],
+    "one, with its channel": lambda x: x[:1],
+    "many": lambda x: x,
+    "many, with channels": lambda x: x[:, np.newaxis],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("scale", [None, np.float32, np.float64])
+def test_images_of_every_form_are_the_same_images(images, form, scale):
+    given = FORMS[form](images[:5])
+    expected = given.reshape(-1, 28, 28)
+    given = given if scale is None else given.astype(scale) / 256
+    assert np.array_equal(as_pixels(given), expected)
+
+
+@given(st.floats(0, 1, width=32))
+@settings(max_examples=200)
+def test_floats_are_rounded_to_the_nearest_pixel(value):
+    pixel = int(as_pixels(np.full((28, 28), value, np.float32))[0, 0, 0])
+    assert abs(pixel / 256 - value) <= (1 / 512 if pixel < 255 else 1 / 256)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (np.zeros((27, 28), np.uint8), r"uint8 \[27, 28\]; expected \[28, 28\]"),
+        (np.zeros((2, 3, 28, 28), np.uint8), r"\[2, 3, 28, 28\]"),
+        (np.zeros((0, 28, 28), np.uint8), "at least one"),
+        (np.zeros((28, 28), np.int64), "int64.* expected uint8"),
+        (np.full((28, 28), 255.0), "to 255; expected 0 to 1"),
+        (np.full((28, 28), np.nan), "expected 0 to 1"),
+        (np.full((28, 28), -0.1), "expected 0 to 1"),
+        ("nonsense", "expected"),
+    ],
+)
+def test_what_are_no_images_is_said(given, said):
+    with pytest.raises(DataError, match=said):
+        as_pixels(given)
+
+
+def test_threads_get_their_own_answers(exported, images):
+    predictor, found = Predictor(exported, parallel=2), {}
+    expected = predictor.run(images)["logits"]
+
+    def ask(number):
+        part = slice(number * 30, number * 30 + 30)
+        for _ in range(5):
+            found.setdefault(number, []).append(predictor.run(images[part], ["logits"])["logits"])
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(8):
+        for answer in found[number]:
+            np.testing.assert_allclose(
+                answer, expected[number * 30 : number * 30 + 30], rtol=0, atol=1e-5
+            )
+
+
+DAMAGE = {
+    "no folder": lambda folder: [path.unlink() for path in folder.iterdir()],
+    "no weights": lambda folder: (folder / "inference.pdiparams").unlink(),
+    "a flipped bit": lambda folder: flip(folder / "inference.pdiparams"),
+    "half of about.json": lambda folder: cut(folder / "about.json"),
+    "files elsewhere": lambda folder: rename(folder / "about.json"),
+}
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def rename(path):
+    about = json.loads(path.read_text())
+    about["files"] = {f"../{name}": digest for name, digest in about["files"].items()}
+    path.write_text(json.dumps(about))
+
+
+def edited(**changes):
+    def edit(folder):
+        path = folder / "about.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return edit
+
+
+DAMAGE["no files"] = edited(files={})
+DAMAGE["an output too many"] = edited(outputs=["logits", "probabilities"])
+DAMAGE["another output"] = edited(outputs=["conv1"])
+DAMAGE["a strange output"] = edited(outputs="logits")
+DAMAGE["a strange file"] = edited(files={"inference.json\0": "", "inference.pdiparams": ""})
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_export_is_refused(model, tmp_path, damage):
+    export_model(model, tmp_path, ["logits"])
+    DAMAGE[damage](tmp_path)
+    with pytest.raises(CheckpointError):
+        Predictor(tmp_path)
+
+
+@pytest.mark.parametrize("option", ["threads", "parallel", "batch_size"])
+def test_numbers_below_one_are_refused(exported, option):
+    with pytest.raises(ConfigError, match=f"{option} is 0"):
+        Predictor(exported, **{option: 0})
+
+
+def test_tool_exports_what_a_run_has_learned(tool, tmp_path, tiny):
+    options = ["--data", tiny, "--epochs", 1, "--visualdl", "false", "--figures", "false"]
+    tool("train", *options, "--output", "run")
+    said = tool("export_model", "-k", "best", "--run", "run", "--output", "out").stdout
+    assert "inference.pdiparams  81,559 bytes" in said and "from the net's" in said
+    model = MNIST()
+    model.set_state_dict(paddle.load(str(tmp_path / "run/mnist.pdparams")))
+    image = MnistDataset("eval", str(tiny))[0][0]
+    with paddle.no_grad():
+        expected = model(paddle.to_tensor(image[np.newaxis])).numpy()
+    found = Predictor(tmp_path / "out").run(image)["logits"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+
+
+def test_tool_refuses_a_checkpoint_that_does_not_fit(tool, tmp_path):
+    other = {**paddle.load(str(pretrained.WEIGHTS)), "fc.bias": paddle.zeros([11])}
+    del other["conv1.bias"]
+    paddle.save(other, str(tmp_path / "other.pdparams"))
+    said = tool("export_model", "-k", "other.pdparams", "--output", "out", expect=4).stderr
+    assert "missing     conv1.bias" in said and "[11] float32; expected [10]" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_legacy_form_is_read_too(tmp_path, model, images):
+    command = [sys.executable, str(ROOT / "tools/export_model.py"), "--legacy", "--output", "out"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    assert (tmp_path / "out/inference.pdmodel").exists()
+    assert not (tmp_path / "out/inference.json").exists()
+    np.testing.assert_allclose(
+        Predictor(tmp_path / "out").run(images[:10])["logits"],
+        outputs_of(model, images[:10])[0],
+        *(0, 1e-4),
+    )
+
+
+def test_export_that_fails_leaves_what_was_there(model, tmp_path, images):
+    export_model(model, tmp_path, ["logits"])
+    broken = MNIST()
+    broken.fc.bias.set_value(np.full(10, np.nan, np.float32))
+    with pytest.raises(CheckpointError, match="nothing is exported"):
+        export_model(broken, tmp_path, ["logits"])
+    assert np.isfinite(Predictor(tmp_path).run(images[:2])["logits"]).all()
+
+
+def test_another_form_takes_the_place_of_the_one_before(model, tmp_path):
+    (tmp_path / "inference.pdmodel").write_bytes(b"of an earlier export")
+    (tmp_path / "model.onnx").write_bytes(b"of an earlier export")
+    told = export_model(model, tmp_path, ["logits"])
+    assert {path.name for path in tmp_path.iterdir()} == {*told["files"], "about.json"}
+
+
+def test_model_stays_in_training_and_large_values_are_rounded_more(tmp_path):
+    large = MNIST(pretrained=True)
+    large.fc.weight.set_value(large.fc.weight * 300)
+    assert export_model(large, tmp_path)["difference"] < 0.1
+    assert large.training
+
+
+def test_three_kinds_of_variable(model, tool):
+    kinds = variables(model)
+    assert dict(kinds["parameters"])["conv2.weight"] == [20, 20, 5, 5]
+    assert sum(np.prod(shape) for _, shape in kinds["parameters"]) == 20_350
+    assert kinds["persistables"] == kinds["parameters"]
+    assert dict(kinds["temporaries"])["max_pool2"] == [1, 20, 7, 7]
+    said = tool("export_model", "--list").stdout
+    assert "\ntemporaries: " in said and "  max_pool2              [1, 20, 7, 7]" in said
+
+
+@pytest.mark.parametrize("form", ["paddle", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_exported_forms_agree_on_every_eval_image(tmp_path, model, real_data, form):
+    """On all 10,000: the same predictions."""
+    if form == "onnx":
+        for package in ("paddle2onnx", "onnxruntime"):
+            pytest.importorskip(package, reason="needs the extra onnx")
+    told = export_model(model, tmp_path, ["logits"], form)
+    assert told["difference"] < 1e-4
+    dataset = MnistDataset("eval", real_data)
+    images, _ = dataset.batch(np.arange(len(dataset)))
+    found = Predictor(tmp_path).run(images)["logits"]
+    with paddle.no_grad():
+        expected = np.concatenate(
+            [
+                model(paddle.to_tensor(images[at : at + 1000])).numpy()
+                for at in range(0, 10_000, 1000)
+            ]
+        )
+    assert np.array_equal(found.argmax(axis=1), expected.argmax(axis=1))
+    assert np.abs(found - expected).max() < 1e-4
+
+
+@pytest.mark.slow
+def test_onnx_reads_pictures(tool):
+    for package in ("paddle2onnx", "onnxruntime"):
+        pytest.importorskip(package, reason="needs the extra onnx")
+    tool("export_model", "--format", "onnx", "--output", "out")
+    done = tool("infer", ROOT / "tests/pictures", "--model", "out", "--json")
+    for row in json.loads(done.stdout):
+        assert str(row["digit"]) == row["file"].rpartition("/")[2][0]
+
+
+def test_onnx_without_its_packages_is_said(model, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "paddle2onnx", None)
+    with pytest.raises(DeviceError, match=r"pip install 'paddle_mnist\[onnx\]'"):
+        export_model(model, tmp_path, form="onnx")
+    assert not list(tmp_path.iterdir())

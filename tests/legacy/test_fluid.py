@@ -1,0 +1,169 @@
+"""Fluid's family: round trips, and what does not fit is refused."""
+
+import numpy as np
+import paddle
+import pytest
+
+from paddle_mnist import MNIST
+from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.legacy import fluid
+from paddle_mnist.state import TrainState
+
+
+def a_model(seed):
+    paddle.seed(seed)
+    return MNIST()
+
+
+def values(model):
+    return {name: value.numpy() for name, value in model.state_dict().items()}
+
+
+def same(one, other):
+    return {name for name in one if np.array_equal(one[name], other[name])}
+
+
+def step(model, optimizer, seed):
+    images = paddle.to_tensor(np.random.RandomState(seed).rand(8, 1, 28, 28).astype("float32"))
+    labels = paddle.to_tensor(np.arange(8).reshape(8, 1))
+    paddle.nn.functional.cross_entropy(model(images), labels).backward()
+    optimizer.step()
+    optimizer.clear_grad()
+    if isinstance(optimizer._learning_rate, paddle.optimizer.lr.LRScheduler):
+        optimizer._learning_rate.step()
+
+
+def test_chosen_variables_come_back_and_others_stay(tmp_path):
+    one, other = a_model(1), a_model(2)
+    before = values(other)
+    fluid.save_vars(tmp_path, one, ["conv1.weight", "fc.bias"])
+    fluid.load_vars(tmp_path, other, ["conv1.weight"])
+    assert same(values(other), values(one)) >= {"conv1.weight"}
+    assert same(values(other), before) >= set(before) - {"conv1.weight"}
+
+
+def test_parameters_come_back(tmp_path):
+    one, other = a_model(1), a_model(2)
+    path = fluid.save_params(tmp_path, one)
+    assert set(paddle.load(str(path))) - {"StructuredToParameterName@@"} == set(values(one))
+    fluid.load_params(tmp_path, other)
+    assert len(same(values(one), values(other))) == 6
+
+
+def test_persistables_are_all_that_the_next_step_needs(tmp_path):
+    def parts(seed):
+        model = a_model(seed)
+        rate = paddle.optimizer.lr.ExponentialDecay(0.01, 0.5)
+        return model, paddle.optimizer.Adam(rate, parameters=model.parameters())
+
+    one, other = parts(1), parts(2)
+    step(*one, 1)
+    fluid.save_persistables(tmp_path, *one)
+    fluid.load_persistables(tmp_path, *other)
+    for each in (one, other):
+        step(*each, 2)
+    assert len(same(values(one[0]), values(other[0]))) == 6
+    assert one[1].get_lr() == other[1].get_lr()
+
+
+@pytest.mark.parametrize("kind", [paddle.optimizer.Adam, paddle.optimizer.SGD])
+def test_persistables_before_the_first_step(tmp_path, kind):
+    one, other = a_model(1), a_model(2)
+    first, second = (
+        kind(
+            paddle.optimizer.lr.ExponentialDecay(0.01, 0.5, last_epoch=start),
+            parameters=model.parameters(),
+        )
+        for model, start in ((one, 3), (other, -1))
+    )
+    fluid.save_persistables(tmp_path, one, first)
+    fluid.load_persistables(tmp_path, other, second)
+    for each in ((one, first), (other, second)):
+        step(*each, 1)
+    assert len(same(values(one), values(other))) == 6
+    assert first.get_lr() == second.get_lr() < 0.002
+
+
+def test_persistables_of_another_optimizer_are_refused(tmp_path):
+    model = a_model(1)
+    fluid.save_persistables(
+        tmp_path, model, paddle.optimizer.Adam(0.01, parameters=model.parameters())
+    )
+    with pytest.raises(CheckpointError, match="of the optimizer Adam; expected SGD"):
+        fluid.load_persistables(
+            tmp_path, model, paddle.optimizer.SGD(0.01, parameters=model.parameters())
+        )
+
+
+def test_persistables_are_not_taken_for_a_runs_checkpoint(tmp_path):
+    one, other = a_model(1), a_model(2)
+    optimizer = paddle.optimizer.SGD(0.01, parameters=one.parameters())
+    store = CheckpointStore(tmp_path)
+    files = {".pdparams": b"", ".pdopt": b""}
+    store.commit("mnist_epoch7", files, TrainState(epoch=8, step=800))
+    fluid.save_persistables(tmp_path, one, optimizer)
+    fluid.load_persistables(tmp_path, other, optimizer)
+    assert len(same(values(one), values(other))) == 6
+
+
+def test_inference_model_gives_its_chosen_outputs(tmp_path):
+    model = a_model(1)
+    fluid.save_inference_model(tmp_path, ["images"], ["probabilities", "conv2"], model)
+    predictor, feeds, targets = fluid.load_inference_model(tmp_path)
+    assert (feeds, targets) == (["images"], ["probabilities", "conv2"])
+    found = predictor.run(np.zeros([3, 28, 28], np.uint8))
+    assert found["conv2"].shape == (3, 20, 14, 14)
+    np.testing.assert_allclose(found["probabilities"].sum(axis=1), 1, atol=1e-6)
+
+
+class Other(paddle.nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.fc = paddle.nn.Linear(980, 11)
+
+
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [
+        (lambda folder: fluid.load_params(folder, Other()), r"unexpected  conv1.weight"),
+        (
+            lambda folder: fluid.load_vars(folder, Other(), ["fc.bias"], "params.pdparams"),
+            r"\[11\]",
+        ),
+        (lambda folder: fluid.load_vars(folder, MNIST(), ["fc.bias"]), "No such file"),
+        (
+            lambda folder: fluid.load_vars(folder, MNIST(), ["fc.b"], "params.pdparams"),
+            "the model has no fc.b",
+        ),
+        (
+            lambda folder: fluid.load_vars(folder, MNIST(), ["fc.bias"], "few.pdparams"),
+            "holds no fc.bias; it holds fc.weight",
+        ),
+        (
+            lambda folder: fluid.load_persistables(folder, MNIST(), None),
+            "No such file",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path, load, said):
+    """Fluid loaded what happened to fit, and said nothing."""
+    fluid.save_params(tmp_path, MNIST())
+    fluid.save_vars(tmp_path, MNIST(), ["fc.weight"], "few.pdparams")
+    with pytest.raises(CheckpointError, match=said):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "save",
+    [
+        lambda folder: fluid.save_vars(folder, MNIST(), ["fc.b"]),
+        lambda folder: fluid.save_vars(folder, MNIST(), []),
+        lambda folder: fluid.save_inference_model(folder, ["label"], ["logits"], MNIST()),
+        lambda folder: fluid.save_inference_model(folder, ["images"], ["loss"], MNIST()),
+    ],
+)
+def test_unknown_names_are_refused_before_anything_is_written(tmp_path, save):
+    with pytest.raises(ConfigError, match="expected"):
+        save(tmp_path)
+    assert not list(tmp_path.iterdir())

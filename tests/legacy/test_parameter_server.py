@@ -1,0 +1,170 @@
+"""Parameter servers: real ones, on Paddle 2.6.2, which are started, killed, and gone on from."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from conftest import ROOT
+from process_jobs import living, start_job
+from synthetic_data import tiny_splits, write_json
+
+from paddle_mnist import MNIST, MnistDataset, evaluate
+from paddle_mnist.checkpoint.safe_load import safe_load
+from paddle_mnist.data.sampler import BatchSampler
+from paddle_mnist.errors import DeviceError
+from paddle_mnist.legacy.parameter_server import require_parameter_servers
+
+
+def missing():
+    try:
+        require_parameter_servers()
+        return ""
+    except DeviceError as error:
+        return str(error)
+
+
+served = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+
+
+@pytest.mark.skipif(not missing(), reason="this Paddle has parameter servers")
+def test_paddle_without_servers_says_so_and_names_the_collective_way(tool, tiny):
+    done = tool("train_ps", "--data", tiny, expect=5)
+    assert done.stderr.count("\n") == 1 and "tools/train.py" in done.stderr
+
+
+def start(folder, servers, trainers, *args, log="log"):
+    """The launcher's process."""
+    counts = ["--server_num", servers, "--trainer_num", trainers, "--log_dir", log]
+    command = [sys.executable, "-m", "paddle.distributed.launch", *counts]
+    return start_job([*command, ROOT / "tools/train_ps.py", *args], folder, subprocess.STDOUT)
+
+
+def members(process):
+    """The living servers and trainers of a job: numbers, by role and rank."""
+    found = {}
+    for number, environment, _ in living(process):
+        if role := environment.get("TRAINING_ROLE"):
+            found[f"{role} {sum(name.startswith(role) for name in found)}"] = number
+    return found
+
+
+def run(folder, servers, trainers, *args, log="log"):
+    """(loss, accuracy) before the first epoch and after each, as trainer 0 tells them."""
+    process = start(folder, servers, trainers, *args, log=log)
+    try:
+        out, _ = process.communicate(timeout=600)
+    finally:
+        for number in [process.pid, *members(process).values()]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+    said = Path(folder, log, "workerlog.0").read_text()
+    assert process.returncode == 0, said[-3000:] + out[-3000:]
+    found = re.findall(r"eval loss ([\d.]+) acc ([\d.]+)", said)
+    return [(float(loss), float(accuracy)) for loss, accuracy in found]
+
+
+@served
+def test_other_servers_and_trainers_go_on_from_what_was_saved(tmp_path, tiny):
+    """2 servers and 2 trainers, then 1 server and 3 trainers, which begin where those ended."""
+    options = ["--data", tiny, "--batch_size", 32, "--learning_rate", 0.02, "--epochs", 2]
+    found = run(tmp_path, 2, 2, *options, "--output", "first")
+    further = ["--start_from", "first/persistables", "--output", "further"]
+    then = run(tmp_path, 1, 3, *options, *further, log="further.log")
+    assert then[0][0] == pytest.approx(found[-1][0], abs=2e-5)  # saved with six digits
+    assert then[-1][0] < then[0][0] < found[0][0]
+    # what trainer 0 writes is what the servers had
+    model = MNIST()
+    model.set_state_dict(paddle.load(str(tmp_path / "first/mnist.pdparams")))
+    assert evaluate(model, MnistDataset("eval", str(tiny))).loss == pytest.approx(
+        found[-1][0], abs=2e-5
+    )
+
+
+@served
+@pytest.mark.timeout(600)
+def test_steps_of_everybody_are_those_of_one_process(tmp_path):
+    """Nine steps, the last with two images for three trainers. They differ as roundings do: each
+    may push a unit of the net over zero, and some steps later that is to be seen."""
+    data = write_json(tmp_path / "few.json.gz", tiny_splits({"train": 58, "valid": 10, "eval": 10}))
+    options = ["--sync", "--data", data, "--batch_size", 7, "--learning_rate", 0.05]
+    run(tmp_path, 1, 1, *options, "--epochs", 0, "--output", "begin", log="begin.log")
+    begin = weights(tmp_path / "begin")
+    expected = trained_alone(begin, data)
+    for number, (servers, trainers) in enumerate([(2, 2), (1, 3)]):
+        folder = f"run{number}"
+        run(tmp_path, servers, trainers, *options, "--output", folder, log=f"{folder}.log")
+        found = weights(tmp_path / folder)
+        for name, value in expected.items():
+            moved = np.abs(value - begin[name]).max()
+            np.testing.assert_allclose(found[name], value, rtol=0, atol=moved / 200)
+
+
+def weights(folder):
+    found = safe_load(folder / "mnist.pdparams")
+    return {name: value for name, value in found.items() if "@" not in name}
+
+
+def trained_alone(begin, data):
+    """The weights after plain steps of one process over the same batches."""
+    model = MNIST()
+    model.set_state_dict(begin)
+    optimizer = paddle.optimizer.SGD(0.05, parameters=model.parameters())
+    dataset = MnistDataset("train", str(data))
+    for batch in BatchSampler(len(dataset), 7, 1).batches(0):
+        images, labels = map(paddle.to_tensor, dataset.batch(batch))
+        paddle.nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        optimizer.clear_grad()
+    return {name: value.numpy() for name, value in model.state_dict().items()}
+
+
+@served
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_servers_learn_mnist(tmp_path, real_data):
+    found = run(tmp_path, 2, 2, "--data", real_data, "--epochs", 1, "--output", "run")
+    assert found[-1][1] > 0.95
+
+
+@served
+@pytest.mark.parametrize(
+    "who",
+    [
+        "TRAINER 1",
+        pytest.param("TRAINER 0", marks=pytest.mark.slow),
+        pytest.param("PSERVER 1", marks=pytest.mark.slow),
+        "launch",
+    ],
+)
+def test_all_end_when_one_is_killed(tmp_path, tiny, who):
+    process = start(tmp_path, 2, 2, "--data", tiny, "--epochs", 500, "--output", "run")
+    log = tmp_path / "log/workerlog.0"
+    while not log.exists() or "epoch 1: " not in log.read_text():
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.1)
+    there = members(process)
+    assert len(there) == 4
+    os.kill(process.pid if who == "launch" else there[who], signal.SIGKILL)
+    killed = time.monotonic()
+    while members(process):
+        assert time.monotonic() < killed + 20, "an orphan is left"
+        time.sleep(0.1)
+    assert process.wait(20) != 0
+
+
+@served
+def test_folder_that_holds_no_servers_files_is_refused(tmp_path, tiny):
+    process = start(tmp_path, 1, 1, "--data", tiny, "--start_from", tmp_path)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    # Server and trainer both find out; launch ends the slower one before it can say so.
+    said = "".join(path.read_text() for path in (tmp_path / "log").glob("*log.0"))
+    assert "no servers' files there; expected the folder persistables/" in said

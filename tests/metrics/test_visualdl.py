@@ -1,0 +1,161 @@
+"""What is written for VisualDL's dashboard, read back with its own reader."""
+
+import logging
+import subprocess
+import sys
+
+import numpy as np
+import paddle
+import pytest
+from matplotlib.figure import Figure
+from paddle.nn import functional as F
+from visualdl import LogReader
+
+from paddle_mnist import MNIST
+from paddle_mnist.errors import OutputError
+from paddle_mnist.metrics.visualdl import VisualDLWriter
+from paddle_mnist.mnist.config import PAGES
+from paddle_mnist.state import TrainState, View
+
+VALUES = {"train/loss": 0.0412, "train/lr": 0.00731, "watch/fc/mean": 0.5, "speed/ips": 2277.4}
+STATE = TrainState(epoch=0, position=20, step=20)
+RANDOM = np.random.RandomState(1)
+LABELS = np.arange(60) % 10
+PROBABILITIES = RANDOM.dirichlet(np.ones(10), 60).astype("float32")
+
+
+@pytest.fixture
+def board(tmp_path):
+    return VisualDLWriter(tmp_path / "001", PAGES)
+
+
+def read(board):
+    board.close()
+    (file,) = (board.folder / "train").glob("vdlrecords*")
+    return LogReader(file_path=str(file))
+
+
+def test_training_and_validation_stand_in_one_chart(board):
+    board.write(TrainState(epoch=0, position=10, step=10), VALUES)
+    board.write(STATE, VALUES)
+    board.write(TrainState(epoch=1, step=20), {"valid/loss": 0.5, "valid/acc": 0.75})
+    train = read(board)
+    (file,) = (board.folder / "valid").glob("vdlrecords*")
+    valid = LogReader(file_path=str(file))
+    assert set(train.get_tags()["scalar"]) == {"loss", "lr", "watch/fc/mean", "speed/ips"}
+    assert set(valid.get_tags()["scalar"]) == {"loss", "acc"}
+    records = train.get_data("scalar", "loss")
+    assert [record.id for record in records] == [10, 20]
+    assert records[0].value == pytest.approx(0.0412)
+
+
+def test_every_page_is_read_back(board):
+    board.text("configuration", "epochs: 3")
+    board.images("inputs", RANDOM.randint(0, 255, (3, 28, 28)).astype("uint8"))
+    board.figures({"curves": Figure(figsize=(2, 1))}, 20)
+    board.curves(LABELS, PROBABILITIES, 20)
+    board.embeddings(RANDOM.rand(60, 980), LABELS)
+    board.hparams({"shuffle": True, "augment": [], "init_from": None}, {"eval_acc": 0.9}, 20)
+    reader = read(board)
+    tags = {kind: set(names) for kind, names in reader.get_tags().items()}
+    assert tags["text"] >= {"configuration"}
+    assert tags["image"] == {"inputs", "figures/curves"}
+    assert tags["pr_curve"] == {f"precision and recall/digit {digit}" for digit in range(10)}
+    assert tags["roc_curve"] == {f"roc/digit {digit}" for digit in range(10)}
+    assert tags["embeddings"] == {"features"} and tags["hyper_parameters"] == {"hparam"}
+    assert [r.value for r in reader.get_data("scalar", "eval_acc")] == [pytest.approx(0.9)]
+
+
+def test_roc_curve_is_the_true_one(board):
+    """VisualDL divides by the wrong count."""
+    board.curves(LABELS, PROBABILITIES, 20)
+    (record,) = read(board).get_data("roc_curve", "roc/digit 3")
+    right = LABELS == 3
+    for at in (0, 5, 20):  # thresholds are 1/99 apart
+        found = np.floor(PROBABILITIES[:, 3] * 99) >= at
+        assert record.roc_curve.tpr[at] == pytest.approx(found[right].mean(), abs=1e-6)
+        assert record.roc_curve.fpr[at] == pytest.approx(found[~right].mean(), abs=1e-6)
+
+
+def test_numpy_is_left_as_it_was(board):
+    before = set(vars(np))
+    board.curves(LABELS, PROBABILITIES, 20)
+    assert set(vars(np)) == before
+
+
+def test_graph_of_the_net_is_drawn(board):
+    board.graph()
+    (file,) = (board.folder / "graph").glob("vdlgraph*")
+    assert all(name in file.read_text() for name in ("conv1", "max_pool2", "fc"))
+
+
+def test_percent_sign_in_a_tag_is_no_crash(board):
+    board.write(STATE, {"train/50%": 1.0})
+    assert "50percent" in read(board).get_tags()["scalar"]
+
+
+def test_pages_that_are_not_wanted_are_not_written(tmp_path):
+    board = VisualDLWriter(tmp_path / "001", ["scalars"])
+    board.write(STATE, VALUES)
+    board.text("configuration", "epochs: 3")
+    board.curves(LABELS, PROBABILITIES, 20)
+    board.graph()
+    tags = read(board).get_tags()
+    assert set(tags) == {"scalar", "text", "meta_data"} and tags["text"] == ["about"]
+    assert [path.name for path in board.folder.iterdir()] == ["train"]
+
+
+def test_without_pages_nothing_is_touched(tmp_path):
+    board = VisualDLWriter(tmp_path / "001", [])
+    board.write(STATE, VALUES)
+    board.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_histograms_of_weights_and_gradients(board):
+    model = MNIST()
+    F.cross_entropy(model(paddle.rand([4, 1, 28, 28])), paddle.zeros([4, 1], "int64")).backward()
+    for step in (1, 50, 100):
+        board.after_step(View(TrainState(step=step), None, {}, model))
+    reader = read(board)
+    names = [name for name, _ in model.named_parameters()]
+    kinds = ("weights", "gradients")
+    assert set(reader.get_tags()["histogram"]) == {f"{k}/{n}" for k in kinds for n in names}
+    assert [r.id for r in reader.get_data("histogram", "weights/fc.weight")] == [1, 100]
+
+
+def test_disk_that_takes_no_more_is_noticed(tmp_path):
+    """VisualDL itself prints that, and goes on with a torn file. Files may grow to 2,000 bytes."""
+    program = f"""
+import logging, resource, sys
+from pathlib import Path
+from paddle_mnist.errors import OutputError
+from paddle_mnist.state import TrainState
+from paddle_mnist.metrics.visualdl import VisualDLWriter
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+logging.basicConfig()
+board = VisualDLWriter(Path({str(tmp_path / "001")!r}), ["scalars"])
+try:
+    for step in range(500):
+        board.write(TrainState(position=1, step=step), {{"train/loss": 1.0}})
+    board.close()
+except OutputError as error:
+    sys.exit(f"said: {{error}}")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "said: " in done.stderr and "can no longer write there (File too large)" in done.stderr
+    assert done.stderr.count("no more VisualDL in this start, training goes on") == 1
+
+
+def test_that_can_no_longer_write_says_so_instead_of_waiting_for_ever(board, caplog):
+    """Its thread dies of an error; the real error is provoked in test_run."""
+    for thread in board._threads:
+        thread.stop()
+        thread.join()
+    with caplog.at_level(logging.WARNING, "paddle_mnist"):
+        for _ in range(3):
+            board.write(STATE, VALUES)
+            board.text("configuration", "epochs: 3")
+    assert caplog.text.count("no more VisualDL in this start, training goes on") == 1
+    with pytest.raises(OutputError, match="VisualDL can no longer write there"):
+        board.close()

@@ -1,0 +1,123 @@
+"""Random affine changes and the moving average: what they compute, and that they repeat."""
+
+import numpy as np
+import paddle
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paddle_mnist import MNIST
+from paddle_mnist.data.loader import unchanged
+from paddle_mnist.mnist.augment import Affine
+from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialAverage
+
+ALL = {"rotate": 15, "shear": 10, "shift": 2, "scale": 0.1}
+
+
+def images(count=8, seed=0):
+    return paddle.to_tensor(np.random.RandomState(seed).rand(count, 1, 28, 28).astype("float32"))
+
+
+@given(st.permutations(range(8)), st.integers(1, 7), st.integers(0, 3), st.integers(0, 2**32 - 1))
+def test_a_sample_is_changed_alike_in_whatever_batch_it_comes(order, cut, epoch, seed):
+    """A function of (seed, epoch, sample): what a resumed run, or another rank, needs."""
+    change, order = Affine(ALL, seed), np.array(order)
+    together = change.matrices(epoch, np.arange(8))
+    apart = [change.matrices(epoch, part) for part in (order[:cut], order[cut:])]
+    assert np.array_equal(np.concatenate(apart), together[order])
+
+
+def test_another_seed_epoch_or_sample_is_another_change():
+    drawn = [
+        Affine(ALL, seed).matrices(epoch, np.array([index])).tobytes()
+        for seed in range(3)
+        for epoch in range(3)
+        for index in range(20)
+    ]
+    assert len(set(drawn)) == len(drawn)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "found"),
+    [
+        # pixel (10, 14) of a lone dot is to be found within these distances afterwards
+        ({"shift": 3}, 3 * 2**0.5),
+        ({"rotate": 20}, 4.1 * np.tan(np.radians(20)) + 1),
+        ({"scale": 0.2}, 4.1 * 0.25 + 1),
+        ({"shear": 20}, 4.1 * np.tan(np.radians(20)) + 1),
+    ],
+)
+def test_amounts_are_limits(amounts, found):
+    dot = np.zeros((50, 1, 28, 28), np.float32)
+    dot[:, 0, 10, 14] = 1
+    moved = Affine(amounts, 1)(paddle.to_tensor(dot), 0, np.arange(50)).numpy()[:, 0]
+    centres = [np.array(np.unravel_index(image.argmax(), (28, 28))) for image in moved]
+    distances = [np.linalg.norm(centre - (10, 14)) for centre in centres]
+    assert max(distances) <= found + 1
+    assert len({tuple(centre) for centre in centres}) > 2  # and it moves
+
+
+def test_shift_is_in_pixels():
+    dot = np.zeros((400, 1, 28, 28), np.float32)
+    dot[:, 0, 14, 14] = 1
+    moved = Affine({"shift": 2}, 1)(paddle.to_tensor(dot), 0, np.arange(400)).numpy()[:, 0]
+    rows = (moved.sum(2) * np.arange(28)).sum(1) / moved.sum((1, 2)) - 14
+    assert -2 <= rows.min() < -1.9 and 1.9 < rows.max() <= 2
+
+
+def test_no_amount_changes_nothing():
+    given_images = images()
+    same = Affine({}, 1)(given_images, 0, np.arange(8))
+    assert np.allclose(same.numpy(), given_images.numpy(), atol=1e-5)
+    assert unchanged(given_images, 0, np.arange(8)) is given_images
+
+
+# ------------------------------------------------------------------ the average
+
+
+def step(model, by):
+    with paddle.no_grad():
+        for parameter in model.parameters():
+            parameter.set_value(parameter + by)
+
+
+def test_average_by_hand():
+    model = MNIST()
+    average = ExponentialAverage(model, 0.9)
+    expected = model.fc.bias.numpy().astype("float64")
+    for number in range(200):
+        step(model, 0.1)
+        average.update(model, number)
+        decay = min(0.9, (1 + number) / (10 + number))
+        expected = decay * expected + (1 - decay) * model.fc.bias.numpy()
+        assert np.allclose(average.weights(model)["fc.bias"].numpy(), expected, rtol=1e-5)
+
+
+def test_average_is_used_and_given_back_also_after_an_error():
+    model = MNIST()
+    average = ExponentialAverage(model, 0.9)
+    step(model, 1)
+    average.update(model, 500)
+    trained = {name: value.numpy() for name, value in model.state_dict().items()}
+    with pytest.raises(ValueError), average.in_use(model):
+        for name, value in average.weights(model).items():
+            assert np.array_equal(model.state_dict()[name].numpy(), value.numpy())
+            assert not np.array_equal(value.numpy(), trained[name])
+        raise ValueError
+    for name, value in model.state_dict().items():
+        assert np.array_equal(value.numpy(), trained[name])
+
+
+def test_averages_of_whole_numbers_are_the_newest():
+    model = paddle.nn.Linear(2, 2)
+    model.register_buffer("seen", paddle.zeros([1], "int64"))
+    average = ExponentialAverage(model, 0.9)
+    model.seen.set_value(paddle.ones([1], "int64") * 7)
+    average.update(model, 1)
+    assert average.weights(model)["seen"].item() == 7
+
+
+def test_no_average_is_the_model():
+    model = MNIST()
+    with NO_AVERAGE.in_use(model):
+        assert NO_AVERAGE.weights(model).keys() == model.state_dict().keys()

@@ -1,0 +1,297 @@
+"""The configuration: what is wrong is named in one line; what is right survives YAML."""
+
+import json
+import re
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+import yaml
+from conftest import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
+
+import paddle_mnist
+from paddle_mnist.commands.cli import Parser, add_train_options, train_config
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.mnist.config import FIELDS, TrainConfig, read_recipe, recipes
+
+
+def parse(*argv) -> TrainConfig:
+    parser = Parser()
+    add_train_options(parser)
+    return train_config(parser.parse_args(argv))
+
+
+BAD_VALUES = {
+    ("epochs", -1): "greater than or equal to 1",
+    ("epochs", 0): "greater than or equal to 1",
+    ("epochs", 2.5): "integer",
+    ("batch_size", 0): "greater than or equal to 1",
+    ("optimizer", "adma"): "did you mean 'adam'?",
+    ("lr_schedule", "cosin"): "did you mean 'cosine'?",
+    ("learning_rate", "abc"): "number",
+    ("learning_rate", 0): "greater than 0",
+    ("learning_rate", float("nan")): "finite",
+    ("learning_rate", float("inf")): "finite",
+    ("momentum", 1): "less than 1",
+    ("weight_decay", -0.1): "greater than or equal to 0",
+    ("label_smoothing", 1): "less than 1",
+    ("dropout", 1): "less than 1",
+    ("seed", -1): "greater than or equal to 0",
+    ("seed", 2**32): "less than 4294967296",
+    ("shuffle", "maybe"): "boolean",
+    ("train_limit", 0): "greater than or equal to 1",
+    ("check_content", "first"): "integer",
+    ("check_content", -1): "greater than or equal to 0",
+    ("override", "epoch"): "did you mean 'epochs'?",
+    ("epochs", True): "should be a number",
+    ("learning_rate", True): "should be a number",
+    ("end_lr", 5): "expected at most the learning_rate",
+}
+
+
+@pytest.mark.parametrize(("field", "value"), BAD_VALUES)
+def test_bad_value_is_named(field, value):
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig(**{field: value})
+    message = str(caught.value)
+    assert field in message and str(value) in message and BAD_VALUES[field, value] in message
+    assert "\n" not in message
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "epochs": st.integers(1, 10**6),
+            "learning_rate": st.floats(1e-30, 1e30),
+            "lr_schedule": st.sampled_from(["constant", "polynomial", "cosine", "onecycle"]),
+            "weight_decay_layers": st.lists(st.sampled_from(["conv1", "fc"])).map(tuple),
+            "shuffle": st.booleans(),
+            "train_limit": st.none() | st.integers(1, 9),
+            "data": st.text(max_size=9),
+            "output": st.none() | st.text(max_size=9),
+        },
+    )
+)
+def test_config_survives_yaml(values):
+    config = TrainConfig(**values)
+    assert TrainConfig.from_mapping(yaml.safe_load(config.as_yaml())) == config
+
+
+def test_values_as_yaml_and_a_command_line_write_them():
+    config = TrainConfig(
+        **yaml.safe_load("{resume: off, learning_rate: 1e-3, weight_decay_layers: 'conv1, fc,'}")
+    )
+    assert config.resume == "off" and config.learning_rate == 0.001
+    assert config.weight_decay_layers == ("conv1", "fc")
+
+
+def test_config_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        TrainConfig().epochs = 3
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_recipe_is_valid_and_says_its_command(name):
+    parse("--recipe", name)
+    header = recipes()[name].read_text().splitlines()
+    assert header[0] == f"# python tools/train.py --recipe {name}"
+
+
+def test_plain_config_is_the_default_recipe():
+    assert TrainConfig(**read_recipe("default")) == TrainConfig()
+
+
+def test_tutorial_recipes_are_the_documents_settings():
+    part_two, part_three = (TrainConfig(**read_recipe(n)) for n in ("tutorial", "tutorial-resume"))
+    assert (part_two.optimizer, part_two.learning_rate, part_two.lr_schedule) == (
+        "adam",
+        0.01,
+        "constant",
+    )
+    assert (part_two.batch_size, part_two.epochs) == (100, 5)
+    assert (part_three.optimizer, part_three.learning_rate, part_three.end_lr) == (
+        "momentum",
+        0.01,
+        0.001,
+    )
+    assert (part_three.lr_schedule, part_three.batch_size) == ("polynomial", 32)
+    assert (part_three.epochs, part_three.shuffle) == (3, False)
+
+
+def test_later_ways_to_name_a_field_win(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("epochs: 7\nbatch_size: 8\nseed: 9\nlearning_rate: 1e-3\n")
+    config = parse(
+        *("--recipe", "tutorial", "-c", str(file)),
+        *("-o", "batch_size=16", "seed=17", "-o", "momentum=0.5", "--seed", "18"),
+    )
+    assert (config.optimizer, config.epochs, config.batch_size) == ("adam", 7, 16)
+    assert (config.seed, config.momentum, config.learning_rate) == (18, 0.5, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("argv", "output"),
+    [
+        (["--recipe", "tutorial"], "work/output/tutorial"),
+        (["-c", "FILE"], "work/output/mine"),
+        (["--recipe", "tutorial", "--train_url", "there"], "there"),
+        ([], "work/output/digits"),  # no MNIST on this machine, as far as tests can see
+    ],
+)
+def test_run_directory_is_named_by_the_recipe(tmp_path, argv, output):
+    file = tmp_path / "mine.yaml"
+    file.write_text("epochs: 7\n")
+    assert parse(*(str(file) if a == "FILE" else a for a in argv)).output == output
+
+
+def test_without_mnist_or_recipe_the_recipe_is_digits(tiny):
+    assert parse("--epochs", "2").data == "digits"
+    assert parse("--epochs", "2").batch_size == read_recipe("digits")["batch_size"]
+    assert parse("--data", "auto").data == "digits"  # found once, and not looked for again
+    assert parse("--recipe", "default").data == "auto"
+    assert parse("--data_url", str(tiny)).batch_size == TrainConfig().batch_size
+
+
+BAD_ARGUMENTS = {
+    ("--epoch", "3"): "unknown argument --epoch; did you mean --epochs?",
+    ("--lr", "0.1"): "unknown argument --lr; did you mean --learning_rate?",
+    ("--lr=0.1",): "unknown argument --lr=0.1; did you mean --learning_rate?",
+    ("-o", "lr=0.1"): "-o: unknown name 'lr'; did you mean 'learning_rate'?",
+    ("--learning-rat", "1"): "unknown argument --learning-rat; did you mean --learning_rate?",
+    ("--num_gpus", "many"): "argument --num_gpus: invalid int value: 'many'",
+    ("--num_gpus", "-1"): "num_gpus is -1; expected a number of GPUs, or 0 for the CPU",
+    ("--nprocs", "2", "--num_gpus", "4"): "num_gpus is 4, which means nprocs 4, but nprocs is 2",
+    ("--nprocs", "2", "--num_gpus", "0"): "means one process on the CPU, but nprocs is 2",
+    ("--device", "gpu:0", "--num_gpus=0"): "means one process on the CPU, but device is gpu:0",
+    ("--gpus", "0,1", "--num_gpus", "0"): "means one process on the CPU, but gpus is 0,1",
+    ("--epochs", "-1"): "epochs is '-1'",
+    ("--epochs",): "expected one argument",
+    ("-o", "epoch=3"): "-o: unknown name 'epoch'; did you mean 'epochs'?",
+    ("-o", "epochs"): "-o epochs: expected FIELD=VALUE",
+    ("--recipe", "defalt"): "did you mean 'default'?",
+    ("--shuffle", "maybe"): "shuffle is 'maybe'",
+    ("-c", "nope.yaml"): "nope.yaml: No such file or directory",
+    ("surprise",): "unknown argument surprise",
+}
+
+
+@pytest.mark.parametrize("argv", BAD_ARGUMENTS)
+def test_bad_argument_is_named(argv):
+    with pytest.raises(ConfigError) as caught:
+        parse(*argv)
+    assert BAD_ARGUMENTS[argv] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- epochs", "found a list"),
+        ("epochs: [", "not YAML"),
+        ("epoch: 3", "unknown name 'epoch'; did you mean 'epochs'?"),
+        ("epochs: many", "epochs is 'many'"),
+        ("!!python/object/apply:os.system ['touch PWNED']", "not YAML"),
+    ],
+)
+def test_bad_file_is_named(tmp_path, monkeypatch, text, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"mine\.yaml|epochs is") as caught:
+        parse("-c", "mine.yaml")
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "PWNED").exists()
+
+
+def test_options_may_be_written_with_dashes():
+    dashes = ("--learning-rate", "0.5", "--batch-size=8", "--keep-best", "--data-url", "digits")
+    dashes += ("--output", "my-run", "-o", "weight-decay=0.25")
+    config = parse("--recipe", "default", *dashes)
+    assert (config.learning_rate, config.batch_size, config.keep_best) == (0.5, 8, True)
+    assert (config.data, config.output, config.weight_decay) == ("digits", "my-run", 0.25)
+
+
+def test_values_keep_their_dashes():
+    parser = Parser()
+    parser.add_argument("--only_this")
+    parser.add_argument("names", nargs="*")
+    args = parser.parse_args(["--only-this=a-b--c", "--", "--only-this", "x-y"])
+    assert args.only_this == "a-b--c" and args.names == ["--only-this", "x-y"]
+
+
+PLATFORM = {
+    ("--data_url", "/data", "--train_url", "/out", "--num_gpus", "0"): ("/data", "/out", 1, "cpu"),
+    ("--data_url=/d", "--train_url=/o", "--num_gpus=1"): ("/d", "/o", 1, "auto"),
+    ("--data_url=/d", "--train_url=/o", "--num_gpus=8"): ("/d", "/o", 8, "auto"),
+    ("--nprocs", "auto", "--num-gpus", "4", "--data", "/d", "--output", "/o"): (
+        *("/d", "/o", 4, "auto"),
+    ),
+    ("-o", "nprocs=2", "device=gpu:0", "--data=/d", "--output=/o", "--num_gpus=0"): (
+        *("/d", "/o", 1, "cpu"),
+    ),
+}
+
+
+@pytest.mark.parametrize("argv", PLATFORM)
+def test_options_that_model_arts_appends(argv):
+    config = parse("--recipe", "default", *argv)
+    assert (config.data, config.output, config.nprocs, config.device) == PLATFORM[argv]
+    assert not re.search("num_gpus|train_url|data_url", config.as_yaml())
+
+
+COMMANDS = sorted(path.stem for path in (ROOT / "tools").glob("*.py") if path.stem != "tutorial")
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """What each command prints with --help and with --version, run where nothing imports Paddle."""
+    program = """
+import contextlib, io, json, runpy, sys
+sys.path.insert(0, sys.argv[1])
+printed = {}
+for command in sys.argv[2:]:
+    for option in ("--help", "--version"):
+        sys.argv = [command, option]
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            try:
+                runpy.run_path(f"{sys.path[0]}/{command}.py", run_name="__main__")
+            except SystemExit as end:
+                assert end.code == 0, (command, option)
+        printed[f"{command} {option}"] = out.getvalue()
+        heavy = {"paddle", "sklearn", "matplotlib", "visualdl"} & set(sys.modules)
+        assert not heavy, f"{command} {option} imports {heavy}"
+print(json.dumps(printed))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, ROOT / "tools", *COMMANDS], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_help_of_train_lists_every_field(answers):
+    assert all(re.search(rf"--{name}[ ,]", answers["train --help"]) for name in FIELDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_tells_its_version(answers, command):
+    assert answers[f"{command} --help"].startswith(f"usage: tools/{command}.py")
+    version = answers[f"{command} --version"]
+    assert version.startswith(f"paddle_mnist {paddle_mnist.__version__} (paddlepaddle")
+    assert metadata.version(re.search(r"paddlepaddle[\w-]*", version)[0]) in version
+
+
+def test_what_decides_the_result_with_early_stopping():
+    """How often there is an evaluation, once evaluations are counted."""
+    assert "eval_every_epochs" not in TrainConfig(eval_every_epochs=2).binding()
+    counted = TrainConfig(eval_every_epochs=2, early_stop_patience=1)
+    assert counted.binding()["eval_every_epochs"] == 2
+
+
+def test_one_place_however_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = ("run", "run/", "./run", str(tmp_path / "run"))
+    assert len({TrainConfig(init_from=name).binding()["init_from"] for name in names}) == 1

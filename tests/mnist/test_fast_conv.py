@@ -1,0 +1,331 @@
+"""Both blocks as matrix products: Paddle's own layers are what they are compared with."""
+
+import copy
+import subprocess
+import sys
+import tracemalloc
+from typing import Union
+
+import numpy as np
+import paddle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paddle.nn import functional as F
+from threadpoolctl import threadpool_limits
+
+from paddle_mnist import MNIST, TrainConfig, watch
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.parallel.process_count import fast_conv_threads
+
+
+def net(threads: Union[str, int], weights=None) -> MNIST:
+    paddle.seed(3)
+    model = MNIST()
+    model.fast_conv = threads
+    if weights:
+        model.set_state_dict(weights)
+    return model
+
+
+def whole(model: MNIST, draw: np.random.Generator) -> dict[str, np.ndarray]:
+    """Small whole numbers as weights: every sum is exact, in whatever order it is made."""
+    return {
+        name: draw.integers(-1, 2, parameter.shape).astype("float32")
+        for name, parameter in model.named_parameters()
+    }
+
+
+def gradients(model: MNIST, images: np.ndarray, wanted: np.ndarray) -> list[np.ndarray]:
+    """The features and all gradients, for a loss that weighs features by what is wanted."""
+    features = model.features(paddle.to_tensor(images))
+    (features * paddle.to_tensor(wanted)).sum().backward()
+    blocks = [p for name, p in model.named_parameters() if not name.startswith("fc")]
+    return [features.numpy(), *(p.grad.numpy() for p in blocks)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    count=st.one_of(st.integers(1, 8), st.sampled_from([24, 25, 26, 49, 50, 51, 100, 101])),
+    threads=st.integers(1, 4),
+    levels=st.integers(1, 4),
+    seed=st.integers(0, 2**16),
+)
+def test_where_sums_are_exact_every_bit_is_paddles(count, threads, levels, seed):
+    """With few levels nearly every pool has several largest: the first of them gets it all."""
+    draw = np.random.default_rng(seed)
+    images = draw.integers(0, levels, (count, 1, 28, 28)).astype("float32")
+    wanted = draw.integers(-1, 2, (count, 980)).astype("float32")
+    weights = whole(MNIST(), draw)
+    own = gradients(net(0, weights), images, wanted)
+    fast = gradients(net(threads, weights), images, wanted)
+    for one, other in zip(own, fast):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("count", [1, 7, 64, 100])
+def test_gradients_are_paddles_to_rounding(count, real_images):
+    images = real_images[:count]
+    wanted = np.random.default_rng(1).standard_normal((count, 980)).astype("float32")
+    own, fast = gradients(net(0), images, wanted), gradients(net(2), images, wanted)
+    for one, other in zip(own, fast):
+        assert np.linalg.norm(one - other) <= 2e-6 * np.linalg.norm(one)
+
+
+@pytest.fixture(scope="module")
+def real_images() -> np.ndarray:
+    from paddle_mnist import MnistDataset
+
+    dataset = MnistDataset("train", "digits")
+    return np.stack([dataset[number][0] for number in range(128)])
+
+
+def test_any_number_of_threads_gives_the_same_bits(real_images):
+    """NumPy's own too, whose number the user may have set."""
+    wanted = np.random.default_rng(1).standard_normal((128, 980)).astype("float32")
+    first = gradients(net(1), real_images, wanted)
+    for threads, blas in ((2, 1), (3, 2), (1, 2)):
+        with threadpool_limits(blas, user_api="blas"):
+            for one, other in zip(first, gradients(net(threads), real_images, wanted)):
+                assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("frozen", [["conv1"], ["conv2"], ["conv1", "conv2"]])
+def test_frozen_layers_stay_and_the_others_learn(real_images, frozen):
+    labels = paddle.zeros([20, 1], "int64")
+    found = []
+    for threads in (0, 2):
+        model = net(threads)
+        for name in frozen:
+            for parameter in getattr(model, name).parameters():
+                parameter.stop_gradient = True
+        F.cross_entropy(model(paddle.to_tensor(real_images[:20])), labels).backward()
+        found.append([parameter.grad for parameter in model.parameters()])
+    for own, fast in zip(*found):
+        assert (own is None) == (fast is None)
+        assert own is None or np.allclose(own.numpy(), fast.numpy(), atol=1e-6)
+
+
+def test_nan_passes_through_and_stays_in_its_image(real_images):
+    images = real_images[:60].copy()
+    images[31, 0, 14, 14] = np.nan
+    features = net(2).features(paddle.to_tensor(images)).numpy()
+    assert np.isnan(features[31]).any()
+    others = np.arange(60) != 31
+    assert np.array_equal(
+        features[others], net(2).features(paddle.to_tensor(real_images[:60])).numpy()[others]
+    )
+    broken = net(2)
+    weights = broken.conv2.weight.numpy()
+    weights[3, 4, 2, 2] = np.nan
+    broken.conv2.weight.set_value(weights)
+    loss = F.cross_entropy(broken(paddle.to_tensor(real_images[:5])), paddle.zeros([5, 1], "int64"))
+    loss.backward()
+    assert np.isnan(loss.item()) and np.isnan(broken.conv2.weight.grad.numpy()).any()
+
+
+def test_passes_do_not_disturb_one_another(real_images):
+    """What one pass keeps is its own until its gradients are taken, whatever comes between."""
+    model, wanted = net(2), paddle.ones([30, 980])
+    alone = gradients(net(2), real_images[:30], wanted.numpy())
+    features = model.features(paddle.to_tensor(real_images[:30]))
+    another = model.features(paddle.to_tensor(real_images[30:100]))
+    with paddle.no_grad():
+        model.features(paddle.to_tensor(real_images[100:]))
+    (features * wanted).sum().backward()
+    assert np.array_equal(model.conv2.weight.grad.numpy(), alone[3])
+    model.clear_gradients()
+    (another * paddle.ones([70, 980])).sum().backward()
+    alone = gradients(net(1), real_images[30:100], np.ones((70, 980), "float32"))
+    assert np.array_equal(model.conv2.weight.grad.numpy(), alone[3])
+
+
+def test_gradient_of_the_images_is_paddles(real_images):
+    images = paddle.to_tensor(real_images[:3], stop_gradient=False)
+    net(2)(images).sum().backward()
+    again = paddle.to_tensor(real_images[:3], stop_gradient=False)
+    net(0)(again).sum().backward()
+    assert np.array_equal(images.grad.numpy(), again.grad.numpy())
+
+
+def test_hooks_see_paddles_layers_and_change_no_bit(real_images):
+    images = paddle.to_tensor(real_images[:20])
+    unseen, own, fast = net(2)(images).numpy(), net(0), net(2)
+    with watch(own) as wanted, watch(fast) as seen:
+        own(images)
+        assert np.array_equal(fast(images).numpy(), unseen)
+    tags = [tag for tag in wanted.values if "/fc" not in tag]
+    assert len(tags) > 20
+    assert all(seen.values[tag] == wanted.values[tag] for tag in tags)
+
+
+@pytest.mark.parametrize("options", [{}, {"watch": "3"}, {"threads": "3"}])
+def test_training_has_the_same_bits_watched_or_not(tool, tiny, options, tmp_path):
+    """With a batch that divides neither the images nor the threads."""
+    usual = {"data": tiny, "epochs": 2, "batch_size": 37, "visualdl": False, "figures": False}
+    weights = []
+    for name, more in (("one", {"watch": "0", "threads": "1"}), ("other", options)):
+        given = {**usual, **more, "output": tmp_path / name}
+        tool("train", *(word for key, value in given.items() for word in (f"--{key}", value)))
+        weights.append((tmp_path / name / "mnist.pdparams").read_bytes())
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "threads"), [("off", 0), (False, 0), ("on", 3), (True, 3), ("auto", 3)]
+)
+def test_switch(value, threads):
+    assert fast_conv_threads(TrainConfig(fast_conv=value, threads=3)) == threads
+
+
+def test_switch_binds_the_run(tool, tiny):
+    tool("train", "--data", tiny, "--epochs", 2, "--fast_conv", "off", "--output", "run")
+    err = tool("train", "--data", tiny, "--epochs", 2, "--output", "run", expect=2).stderr
+    assert "fast_conv: 'off' in the run, 'auto' now" in err
+    with pytest.raises(ConfigError, match="fast_conv is 'of'"):
+        TrainConfig(fast_conv="of")
+
+
+# ------------------------------------------------------------------ the default of a user's own net
+
+
+def is_fast(model: MNIST, images) -> bool:
+    """Whether its outputs are the fast blocks' bits; these differ from Paddle's in rounding."""
+    outputs = {}
+    for switch in (model.fast_conv, "off", 1):
+        model.fast_conv, before = switch, model.fast_conv
+        outputs[switch] = model.features(images).numpy()
+        model.fast_conv = before
+    assert not np.array_equal(outputs["off"], outputs[1])
+    assert np.allclose(outputs["off"], outputs[1], atol=1e-5)
+    return np.array_equal(outputs[model.fast_conv], outputs[1])
+
+
+def test_a_new_net_is_fast_on_a_cpu_and_can_be_switched(real_images):
+    images = paddle.to_tensor(real_images[:20])
+    assert MNIST().fast_conv == "auto"
+    assert is_fast(MNIST(), images) and is_fast(copy.deepcopy(MNIST()), images)
+    assert not is_fast(MNIST(fast_conv="off"), images)
+    assert not is_fast(MNIST(fast_conv=0), images)
+
+
+@pytest.mark.parametrize("value", ["on", "of", -1, 1.5, None])
+def test_unknown_switches_are_refused(value):
+    with pytest.raises(ConfigError, match="expected 'auto', 'off', or a number of threads"):
+        MNIST(fast_conv=value)
+
+
+def test_a_users_hooks_act_as_on_paddles_layers(real_images):
+    """One that changes what passes is not shown it only: the net must use what it returns."""
+    images = paddle.to_tensor(real_images[:20])
+    model = net("auto")
+    model.relu1.register_forward_post_hook(lambda layer, inputs, output: output * 0)
+    assert np.array_equal(
+        model.features(images).numpy(), np.tile(model.features(images[:1]).numpy(), (20, 1))
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: setattr(model, "relu1", paddle.nn.Sigmoid()),
+        lambda model: setattr(model, "max_pool2", paddle.nn.AvgPool2D(2)),
+        lambda model: setattr(model, "conv1", paddle.nn.Conv2D(1, 20, 7, padding=3)),
+        lambda model: setattr(model, "conv2", paddle.nn.Conv2D(20, 20, 5, padding=2, groups=4)),
+        lambda model: setattr(model, "conv2", paddle.nn.Conv2D(20, 20, 5, padding=2)),
+    ],
+)
+def test_replaced_layers_are_used(real_images, change):
+    images, fast, own = paddle.to_tensor(real_images[:5]), net("auto"), net("off")
+    with paddle.utils.unique_name.guard():
+        change(fast)
+    for name in ("conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2"):
+        setattr(own, name, getattr(fast, name))
+    assert np.array_equal(fast(images).numpy(), own(images).numpy())
+
+
+def test_other_types_and_shapes_are_paddles():
+    with pytest.raises(Exception, match="float64"):
+        net("auto")(paddle.zeros([2, 1, 28, 28], "float64"))
+    assert net("auto").to(dtype="float64")(paddle.zeros([2, 1, 28, 28], "float64")).shape == [2, 10]
+    with pytest.raises(ValueError):
+        net("auto")(paddle.zeros([2, 1, 32, 32]))
+
+
+@pytest.mark.parametrize(
+    "names", [["conv1.weight"], ["conv2.bias"], ["conv1.weight", "conv2.weight"], ["fc.weight"]]
+)
+def test_gradients_of_some_parameters_can_be_asked_for(real_images, names):
+    found = []
+    for switch in ("auto", "off"):
+        model = net(switch)
+        parameters = dict(model.named_parameters())
+        loss = F.cross_entropy(
+            model(paddle.to_tensor(real_images[:20])), paddle.zeros([20, 1], "int64")
+        )
+        found.append(paddle.grad(loss, [parameters[name] for name in names]))
+    for fast, own in zip(*found):
+        np.testing.assert_allclose(fast.numpy(), own.numpy(), atol=1e-5)
+
+
+def test_a_layer_with_a_forward_of_its_own_is_used(real_images):
+    images, model = paddle.to_tensor(real_images[:5]), net("auto")
+    model.conv2.forward = lambda inputs: paddle.zeros([5, 20, 14, 14])
+    assert not model.features(images).numpy().any()
+
+
+def test_inference_keeps_no_memory_of_the_whole_batch():
+    """Of a forward pass alone, whatever its size; nor training, of batches that are very large."""
+    images = paddle.zeros([3000, 1, 28, 28])
+    model = net(2)
+    tracemalloc.start()
+    try:
+        with paddle.no_grad():
+            model(images)
+        without = tracemalloc.get_traced_memory()[0]
+        model(images).sum().backward()
+        model.clear_gradients()
+        assert max(without, tracemalloc.get_traced_memory()[0]) < 20e6
+    finally:
+        tracemalloc.stop()
+
+
+PASSES = """
+import paddle
+from paddle_mnist import MNIST
+model = MNIST(fast_conv=SWITCH)
+loss = (model(paddle.ones([2, 1, 28, 28])) ** 2).mean()
+try:
+    PASS
+except Exception as error:
+    print("refused:", "fast convolution" in str(error) and "fast_conv to 'off'" in str(error))
+print("alive", paddle.ones([2]).sum().item())
+"""
+
+
+TWICE = "loss.backward(retain_graph=True); loss.backward()"
+BOTH = "paddle.grad(loss, model.parameters(), retain_graph=True); loss.backward()"
+SECOND = "paddle.grad(loss, [model.conv1.weight], create_graph=True)[0].sum().backward()"
+
+
+@pytest.mark.parametrize(
+    ("passes", "switch", "refused"),
+    [
+        *[(TWICE, "auto", True), (BOTH, "auto", True), (SECOND, "auto", True)],
+        *[(TWICE, "off", False), (BOTH, "off", False)],
+    ],
+)
+def test_a_second_backward_pass_is_an_error_and_not_the_end_of_the_process(passes, switch, refused):
+    program = PASSES.replace("PASS", passes).replace("SWITCH", repr(switch))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ("refused: True\n" if refused else "") + "alive 2.0\n"
+
+
+@pytest.mark.parametrize("full_graph", [True, False])
+def test_static_graphs_are_paddles_layers(real_images, full_graph):
+    images = paddle.to_tensor(real_images[:20])
+    model = net("auto")
+    expected = net("off", model.state_dict())(images).numpy()
+    static = paddle.jit.to_static(model, full_graph=full_graph)
+    assert np.allclose(static(images).numpy(), expected, atol=1e-5)

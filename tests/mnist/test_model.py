@@ -1,0 +1,205 @@
+"""The net: the tutorial's layers, names and signature."""
+
+import numpy as np
+import paddle
+import pytest
+from paddle import nn
+from synthetic_data import tiny_splits, write_json
+
+from paddle_mnist import MNIST, MnistDataset, evaluate
+
+
+class TutorialNet(nn.Layer):
+    """The tutorial's layers, as its readers have them in their notebooks."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2D(1, 20, 5, stride=1, padding=2)
+        self.max_pool1 = nn.MaxPool2D(2, 2)
+        self.conv2 = nn.Conv2D(20, 20, 5, stride=1, padding=2)
+        self.max_pool2 = nn.MaxPool2D(2, 2)
+        self.fc = nn.Linear(980, 10)
+
+    def forward(self, x):
+        x = self.max_pool1(nn.functional.relu(self.conv1(x)))
+        x = self.max_pool2(nn.functional.relu(self.conv2(x)))
+        return self.fc(paddle.reshape(x, [x.shape[0], 980]))
+
+
+@pytest.fixture
+def images():
+    paddle.seed(7)
+    return paddle.rand([4, 1, 28, 28])
+
+
+def test_parameters_are_the_tutorials(images):
+    ours, theirs = MNIST(), TutorialNet()
+    shapes = {name: tuple(p.shape) for name, p in ours.named_parameters()}
+    assert shapes == {name: tuple(p.shape) for name, p in theirs.named_parameters()}
+    assert sum(np.prod(shape) for shape in shapes.values()) == 20_350
+
+
+def test_weights_go_back_and_forth_with_tutorial_code(tmp_path, images):
+    ours, theirs = MNIST(fast_conv="off"), TutorialNet()
+    path = str(tmp_path / "mnist.pdparams")
+    paddle.save(theirs.state_dict(), path)
+    assert ours.set_state_dict(paddle.load(path)) == ([], [])
+    assert np.array_equal(ours(images).numpy(), theirs(images).numpy())
+    again = TutorialNet()
+    paddle.save(ours.state_dict(), path)
+    assert again.set_state_dict(paddle.load(path)) == ([], [])
+    assert np.array_equal(again(images).numpy(), theirs(images).numpy())
+
+
+def test_forward_gives_logits_and_with_labels_the_accuracy(images):
+    model = MNIST()
+    logits = model(images)
+    assert logits.shape == [4, 10]
+    labels = logits.argmax(axis=1).numpy()
+    labels[0] = (labels[0] + 1) % 10
+    again, accuracy = model(images, paddle.to_tensor(labels[:, None]))
+    assert np.array_equal(again.numpy(), logits.numpy())
+    assert accuracy.item() == 0.75
+
+
+def test_forward_may_be_called_by_its_name(images):
+    model = MNIST()
+    logits, accuracy = model.forward(images, label=paddle.zeros([4, 1], "int64"))
+    assert np.array_equal(logits.numpy(), model.forward(images).numpy())
+    assert accuracy.shape == []
+    with pytest.raises(TypeError, match="unexpected keyword argument 'labels'"):
+        model(images, labels=None)
+
+
+class Halved(MNIST):
+    """A subclass as people write them."""
+
+    def forward(self, inputs, label=None, times=1):
+        return super().forward(inputs * 0.5 * times, label)
+
+
+def test_subclass_with_a_forward_of_its_own(images):
+    model = Halved()
+    label = paddle.zeros([4, 1], "int64")
+    logits, _ = model(images, label, times=2)
+    assert np.array_equal(logits.numpy(), model.logits(images).numpy())
+
+
+def test_plain_hapi_trains_evaluates_and_predicts(tmp_path):
+    """`paddle.Model` without specs, on a `MnistDataset` as it is."""
+    data = str(write_json(tmp_path / "tiny.json.gz", tiny_splits()))
+    dataset = MnistDataset("eval", data)
+    paddle.seed(1)
+    net = MNIST()
+    model = paddle.Model(net)
+    optimizer = paddle.optimizer.Adam(0.002, parameters=model.parameters())
+    model.prepare(optimizer, nn.CrossEntropyLoss(), paddle.metric.Accuracy())
+    model.fit(MnistDataset("train", data), epochs=2, batch_size=30, verbose=0)
+    found = model.evaluate(dataset, batch_size=32, verbose=0)
+    assert found["acc"] == evaluate(net, dataset).accuracy > 0.9
+    (logits,) = model.predict(dataset, batch_size=32, stack_outputs=True, verbose=0)
+    assert (logits.argmax(axis=1) == evaluate(net, dataset).predictions).all()
+
+
+@pytest.mark.parametrize("full_graph", [False, True])
+def test_static_graph_takes_a_label_too(images, full_graph):
+    label = paddle.zeros([4, 1], "int64")
+    model = MNIST()
+    expected, accuracy = model(images, label)
+    static = paddle.jit.to_static(model, full_graph=full_graph)
+    logits, again = static(images, label)
+    np.testing.assert_allclose(logits.numpy(), expected.numpy(), atol=1e-5)
+    assert accuracy.item() == again.item()
+    np.testing.assert_allclose(static(images).numpy(), expected.numpy(), atol=1e-5)
+
+
+def test_paddles_own_export_takes_the_model_as_it_is(tmp_path, images):
+    model = MNIST()
+    model.eval()
+    spec = paddle.static.InputSpec([None, 1, 28, 28], "float32")
+    paddle.jit.save(model, str(tmp_path / "mnist"), input_spec=[spec])
+    loaded = paddle.jit.load(str(tmp_path / "mnist"))
+    np.testing.assert_allclose(loaded(images).numpy(), model(images).numpy(), atol=1e-5)
+
+
+SHAPES = """
+########## print network layer's superparams ##############
+conv1-- kernel_size:[20, 1, 5, 5], padding:2, stride:[1, 1]
+conv2-- kernel_size:[20, 20, 5, 5], padding:2, stride:[1, 1]
+max_pool1-- kernel_size:2, padding:0, stride:2
+max_pool2-- kernel_size:2, padding:0, stride:2
+fc-- weight_size:[980, 10], bias_size:[10]
+
+########## print shape of features of every layer ###############
+inputs_shape: [4, 1, 28, 28]
+outputs1_shape: [4, 20, 28, 28] (conv1)
+outputs2_shape: [4, 20, 28, 28] (relu1)
+outputs3_shape: [4, 20, 14, 14] (max_pool1)
+outputs4_shape: [4, 20, 14, 14] (conv2)
+outputs5_shape: [4, 20, 14, 14] (relu2)
+outputs6_shape: [4, 20, 7, 7] (max_pool2)
+outputs7_shape: [4, 10] (fc)
+"""
+
+
+def test_check_shape_prints_what_the_tutorial_prints_and_leaves_no_hook(images, capsys):
+    model = MNIST()
+    plain = model(images).numpy()
+    shown = model(images, check_shape=True).numpy()
+    assert np.array_equal(plain, shown)
+    assert capsys.readouterr().out == SHAPES
+    model(images)
+    assert capsys.readouterr().out == ""
+
+
+def test_check_content_prints_what_the_tutorial_prints(images, capsys):
+    """Two kernels of 5x5, two channels and the last output, in this order; with its draws."""
+    model = MNIST(fast_conv="off")
+    np.random.seed(5)
+    logits, _ = model(images, paddle.zeros([4, 1], "int64"), check_content=True)
+    printed = capsys.readouterr().out
+    np.random.seed(5)
+    first, second = np.random.randint(0, 20), np.random.randint(0, 20)
+    outputs1 = model.conv1(images)
+    outputs4 = model.conv2(model.max_pool1(model.relu1(outputs1)))
+    assert printed == (
+        "\n########## print convolution layer's kernel ###############\n"
+        f"conv1 params -- kernel weights: {model.conv1.weight[0][0]}\n"
+        f"conv2 params -- kernel weights: {model.conv2.weight[0][0]}\n"
+        f"\nThe {first}th channel of conv1 layer: {outputs1[0][first]}\n"
+        f"The {second}th channel of conv2 layer: {outputs4[0][second]}\n"
+        f"The output of last layer: {logits[0]}\n\n"
+    )
+
+
+def test_what_a_broken_off_pass_had_reached_is_printed(capsys):
+    """A net that does not fit is what one prints shapes for."""
+    model = MNIST()
+    model.fc = paddle.nn.Linear(100, 10)
+    with pytest.raises(ValueError):
+        model(paddle.zeros([4, 1, 28, 28]), check_shape=True, check_content=True)
+    printed = capsys.readouterr().out
+    assert "outputs6_shape: [4, 20, 7, 7] (max_pool2)" in printed
+    assert "outputs7" not in printed and "th channel of conv2 layer" in printed
+
+
+def test_instances_have_the_same_generated_names():
+    first, second = ([p.name for p in MNIST().parameters()] for _ in range(2))
+    assert first == second
+    assert first[:2] == ["conv2d_0.w_0", "conv2d_0.b_0"]
+
+
+def test_dropout_leaves_features_out_while_training_only(images):
+    model = MNIST()
+    model.eval()
+    without = model(images).numpy()
+    model.dropout_rate = 0.5
+    assert (model(images).numpy() == without).all()
+    model.train()
+    paddle.seed(1)
+    first = model(images).numpy()
+    assert (first != model(images).numpy()).any()  # each time others
+    paddle.seed(1)
+    assert (model(images).numpy() == first).all()
+    many = np.mean([model(images).numpy() for _ in range(400)], axis=0)
+    np.testing.assert_allclose(many, without, atol=0.25)  # what is left is scaled up

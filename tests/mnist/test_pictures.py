@@ -1,0 +1,285 @@
+"""Pictures of digits: what people send is read, what is no digit is refused in one line."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from drawn_digits import as_bytes, draw_digit
+from PIL import Image
+
+from paddle_mnist.errors import DataError
+from paddle_mnist.mnist.cache import open_data
+from paddle_mnist.mnist.infer import pictures_in, pretrained_predictor, read_pictures
+from paddle_mnist.mnist.pictures import find_digit, read_digit, read_picture
+
+DRAWN = ROOT / "tests/pictures"
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    return pretrained_predictor()
+
+
+def read(predictor, pictures):
+    """Digits, None where two shapes were seen."""
+    found = [read_digit(picture) for picture in pictures]
+    answers = predictor.run(np.stack([one.pixels for one in found]))["probabilities"]
+    return [int(a.argmax()) if one.shapes == 1 else None for one, a in zip(found, answers)]
+
+
+@pytest.mark.slow
+def test_drawn_digits_are_read_whatever_they_look_like(predictor):
+    """200: place, thickness, colours, size, noise, light from a side, blur, turn."""
+    digits = [digit for _ in range(20) for digit in range(10)]
+    drawn = [as_bytes(draw_digit(digit, number // 10)) for number, digit in enumerate(digits)]
+    found = read(predictor, drawn)
+    assert np.mean([a == b for a, b in zip(found, digits)]) >= 0.95
+
+
+def test_photographs_like_pictures_are_read(predictor):
+    files = sorted(DRAWN.glob("*.jpg"))
+    assert len(files) == 12
+    assert read(predictor, files) == [int(path.name[0]) for path in files]
+
+
+@pytest.mark.parametrize("turned_over", [False, True], ids=["light on dark", "dark on light"])
+def test_mnists_own_images_pass_through(predictor, real_data, turned_over):
+    """They are made as these functions make them: little changes."""
+    split = open_data(str(real_data))["valid"]
+    images, labels = np.asarray(split.images[:300]), split.labels[:300]
+    plain = predictor.run(images)["probabilities"].argmax(axis=1)
+    brightness = images / 255
+    brightness = 1 - 0.8 * brightness if turned_over else brightness
+    pixels = np.stack([find_digit(one).pixels for one in brightness])
+    found = predictor.run(pixels)["probabilities"].argmax(axis=1)
+    assert (found == labels).mean() > (plain == labels).mean() - 0.015
+
+
+def seven(**options):
+    return draw_digit(7, 5, size=(160, 200), noise=0, shade=0, **options)
+
+
+def transparent(ink):
+    mask = np.asarray(seven(ink=(0, 0, 0), paper=(255, 255, 255)).convert("L"))
+    image = Image.new("RGBA", (160, 200), (*ink, 0))
+    image.putalpha(Image.fromarray(255 - mask))
+    return as_bytes(image)
+
+
+def turned(orientation):
+    """As a telephone writes it: lying on its side, and a note of how to turn it."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    degrees = {3: 180, 6: 90, 8: 270}[orientation]
+    return as_bytes(seven().rotate(degrees, expand=True), "JPEG", exif=exif)
+
+
+def sixteen_bits():
+    grey = np.asarray(seven().convert("L"), np.uint16) * 200 + 3000
+    return as_bytes(Image.fromarray(grey))
+
+
+def deep(top, dtype, form="TIFF"):
+    grey = np.asarray(seven().convert("L"), np.float64) / 255
+    return as_bytes(Image.fromarray((grey * top).astype(dtype)), form)
+
+
+def sheet_on_nothing():
+    """A screenshot's rounded corners, a cut-out: opaque paper with a transparent margin."""
+    sheet = seven(ink=(0, 0, 0), paper=(255, 255, 255)).convert("RGBA")
+    page = Image.new("RGBA", (220, 260), (0, 0, 0, 0))
+    page.paste(sheet, (30, 30))
+    return as_bytes(page)
+
+
+KINDS = {
+    "two in one jpeg": lambda: as_bytes(
+        seven(), "MPO", save_all=True, append_images=[seven().resize((40, 50))]
+    ),
+    "12 of 16 bits": lambda: deep(4095, np.uint16, "PNG"),
+    "8 of 16 bits": lambda: deep(255, np.uint16, "PNG"),
+    "floats": lambda: deep(1, np.float32),
+    "a sheet with a transparent margin": sheet_on_nothing,
+    "jpeg": lambda: as_bytes(seven(), "JPEG"),
+    "gif": lambda: as_bytes(seven(), "GIF"),
+    "bmp": lambda: as_bytes(seven(), "BMP"),
+    "tiff": lambda: as_bytes(seven(), "TIFF"),
+    "webp": lambda: as_bytes(seven(), "WEBP"),
+    "palette": lambda: as_bytes(seven().convert("P")),
+    "one bit": lambda: as_bytes(seven(ink=(0, 0, 0), paper=(255, 255, 255)).convert("1")),
+    "16 bits": sixteen_bits,
+    "cmyk": lambda: as_bytes(seven().convert("CMYK"), "JPEG"),
+    "black on transparent": lambda: transparent((0, 0, 0)),
+    "white on transparent": lambda: transparent((255, 255, 255)),
+    "red on green of one brightness": lambda: as_bytes(
+        seven(ink=(230, 60, 40), paper=(40, 130, 40))
+    ),
+    "exif 3": lambda: turned(3),
+    "exif 6": lambda: turned(6),
+    "exif 8": lambda: turned(8),
+    "20 x 20": lambda: as_bytes(seven().resize((20, 20))),
+    "8,000 x 6,000": lambda: as_bytes(seven().resize((8000, 6000)).convert("L"), "JPEG"),
+    "an edge of shadow": lambda: as_bytes(seven(paper=(220, 220, 220), ink=(40, 40, 60), blur=1)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_picture(predictor, kind):
+    assert read(predictor, [KINDS[kind]()]) == [7]
+
+
+def huge_header():
+    """A PNG that says it is 50,000 x 50,000."""
+
+    def chunk(kind, data):
+        checked = kind + data
+        return struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+    header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 0, 0, 0, 0)
+    data = zlib.compress(bytes(10_000))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data)
+
+
+def animation():
+    frames = [seven().convert("P"), seven(turn=9).convert("P")]
+    return as_bytes(frames[0], "GIF", save_all=True, append_images=frames[1:])
+
+
+BAD = {
+    "text": (lambda: b"seven", "not a picture"),
+    "nothing": (lambda: b"", "0 bytes"),
+    "cut off": (lambda: as_bytes(seven(), "JPEG")[:900], "damaged or cut off"),
+    "cut off png": (lambda: as_bytes(seven())[:900], "damaged or cut off"),
+    "bomb": (huge_header, "50,000 x 50,000 pixels|more pixels than"),
+    "blank": (lambda: as_bytes(Image.new("RGB", (90, 90), "white")), "blank"),
+    "slender": (lambda: as_bytes(Image.new("L", (4000, 12))), "4,000 x 12 pixels"),
+    "not finite": (
+        lambda: as_bytes(Image.fromarray(np.full((50, 50), np.nan, np.float32)), "TIFF"),
+        "not finite",
+    ),
+    "nothing opaque": (lambda: as_bytes(Image.new("RGBA", (50, 50))), "transparent"),
+    "too many bytes": (lambda: bytes((64 << 20) + 1), "more than 67,108,864 bytes"),
+    "tiny": (lambda: as_bytes(Image.new("L", (3, 3))), "3 x 3 pixels"),
+    "animation": (animation, "2 pictures in one file"),
+    "svg": (lambda: b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"/>', "SVG"),
+    "pickle": (lambda: b"\x80\x04cos\nsystem\n.", "not a picture"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_pictures_are_refused_in_one_line(kind):
+    make, said = BAD[kind]
+    with pytest.raises(DataError, match=said) as refused:
+        read_digit(make())
+    assert "\n" not in str(refused.value)
+
+
+def test_damage_anywhere_is_a_picture_or_a_data_error():
+    """Nothing else: 300 flips, cuts and insertions in files of three forms."""
+    random = np.random.RandomState(1)
+    for form in ("PNG", "JPEG", "GIF"):
+        whole = as_bytes(seven(), form)
+        for _ in range(100):
+            data = bytearray(whole)
+            for _ in range(random.randint(1, 4)):
+                data[random.randint(len(data))] = random.randint(256)
+            data = bytes(data[: random.randint(1, len(data) + 1)] if random.rand() < 0.3 else data)
+            try:
+                brightness = read_picture(data)
+                assert brightness.min() >= 0 and brightness.max() <= 1
+                read_digit(data)
+            except DataError as refused:
+                assert "\n" not in str(refused)
+
+
+def two_digits():
+    image = Image.new("RGB", (300, 200), "white")
+    for at, digit in enumerate((4, 2)):
+        one = draw_digit(digit, 3, size=(150, 200), ink=(0, 0, 0), paper=(255, 255, 255), shade=0)
+        image.paste(one, (150 * at, 0))
+    return image
+
+
+def test_the_batch_goes_on_and_the_exit_code_says_that_some_failed(tool, tmp_path):
+    (tmp_path / "in/below").mkdir(parents=True)
+    seven().save(tmp_path / "in/7.png")
+    two_digits().save(tmp_path / "in/42.png")
+    (tmp_path / "in/empty.jpg").touch()
+    (tmp_path / "in/notes.txt").write_text("no picture, and not asked for")
+    (tmp_path / "in/below/0.PNG").write_bytes(as_bytes(draw_digit(0, 1)))
+    done = tool("infer", "in", "missing.png", "--json", "--show", "seen.png", expect=8)
+    found = {row["file"]: row for row in json.loads(done.stdout)}
+    assert list(found) == ["in/42.png", "in/7.png", "in/below/0.PNG", "in/empty.jpg", "missing.png"]
+    assert [found[name]["digit"] for name in found] == [None, 7, 0, None, None]
+    assert found["in/7.png"]["probability"] > 0.5 and found["in/7.png"]["error"] is None
+    assert "2 shapes side by side" in found["in/42.png"]["error"]
+    assert "0 bytes" in found["in/empty.jpg"]["error"]
+    assert "No such file" in found["missing.png"]["error"]
+    assert done.stderr.strip().endswith("error: 3 of 5 pictures could not be read; see above")
+    assert Image.open(tmp_path / "seen.png").size == (10 * 28 * 4, 28 * 4)
+
+
+def test_table_csv_and_patterns(tool, tmp_path):
+    for digit in (3, 8):
+        draw_digit(digit, 2).save(tmp_path / f"d{digit}.png")
+    said = tool("infer", "d*.png").stdout.splitlines()
+    assert said[0] == "digit  probability  file"
+    assert [line.split()[::2] for line in said[1:]] == [["3", "d3.png"], ["8", "d8.png"]]
+    said = tool("infer", "d3.png", "--csv").stdout.splitlines()
+    assert said[0] == "file,digit,probability,error" and said[1].startswith("d3.png,3,0.")
+    assert list(pictures_in(["nothing*.png"])) == ["nothing*.png"]
+
+
+def test_picture_from_stdin():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools/infer.py"), "-", "--json"],
+        input=as_bytes(seven()),
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[0]["digit"] == 7
+
+
+def test_model_without_probabilities_is_refused(tool):
+    tool("export_model", "--outputs", "logits", "--output", "out")
+    said = tool("infer", DRAWN, "--model", "out", expect=2).stderr
+    assert "expected probabilities" in said
+    assert "about.json" in tool("infer", DRAWN, "--model", "nowhere", expect=4).stderr
+
+
+def test_pictures_are_taken_some_at_a_time(predictor, tmp_path):
+    """However many there are, the memory is that of a few."""
+    path = tmp_path / "7.png"
+    seven().save(path)
+    taken = []
+
+    def files():
+        for _ in range(200):
+            taken.append(1)
+            yield str(path)
+
+    first = next(iter(read_pictures(predictor, files())))
+    assert first.digit == 7 and len(taken) < 100
+
+
+def test_names_that_cannot_be_read_get_a_line_and_the_batch_goes_on(tool, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "folder.png").mkdir()
+    os.mkfifo(tmp_path / "pipe.png")
+    seven().save(tmp_path / "7.png")
+    names = ["x" * 300, "empty", "pipe.png", ".", "7.png"]
+    done = tool("infer", *names, "--json", expect=8)
+    rows = [(row["digit"], row["error"]) for row in json.loads(done.stdout)]
+    assert [digit for digit, _ in rows] == [None, None, None, 7, 7]
+    for (_, error), said in zip(rows, ("File name too long", "a folder without", "a pipe")):
+        assert said in error
+
+
+def test_device_is_asked_for_without_a_model_too(tool):
+    assert "device is 'foo'" in tool("infer", DRAWN, "--device", "foo", expect=5).stderr

@@ -1,0 +1,439 @@
+"""A run that is looked into with everything on: figures, pages, prints, profile."""
+
+import json
+import logging
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import xml.etree.ElementTree
+from errno import ENOSPC
+
+import numpy as np
+import pytest
+import yaml
+from conftest import ROOT
+from faulty_disk import fail, from_on, takes_space, watched
+from matplotlib.figure import Figure
+from PIL import Image
+
+from paddle_mnist import TrainConfig, train_and_evaluate
+from paddle_mnist.errors import OutputError
+from paddle_mnist.mnist import figures
+from paddle_mnist.mnist.arrays import Classes
+from paddle_mnist.mnist.report import read_history
+from paddle_mnist.mnist.setup import batches_to_print
+from paddle_mnist.training.run_directory import COMPARED_FILES, FIGURE_FILES, RunDirectory
+
+# One worker, so that the runs are trained once.
+pytestmark = pytest.mark.xdist_group("report")
+FIGURES = (
+    "curves learning_rate confusion_matrix per_class kernels feature_maps mistakes health".split()
+)
+OPTIONS = [
+    *("--recipe", "default", "--batch_size", "32", "--epochs", "2", "--log_every", "5"),
+    *("--watch", "5", "--visualdl", "all", "--check_shape", "--check_content", "3,12"),
+    *("--profile", "4"),
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, tiny):
+    """The run's folder, and what it printed, on a machine without a display and with a secret."""
+    folder = tmp_path_factory.mktemp("looked") / "run"
+    environment = {**os.environ, "MY_TOKEN": "sesame-open", "MPLBACKEND": "TkAgg"}
+    environment.pop("DISPLAY", None)
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools/train.py", *OPTIONS, "--data", tiny, "--output", folder],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return folder, done.stdout
+
+
+def drawn(folder):
+    """The names of the pictures in a folder, each seen to be a whole PNG and SVG."""
+    for path in folder.iterdir():
+        if path.suffix == ".png":
+            with Image.open(path) as image:
+                image.load()
+                assert 600 <= image.width <= 1000  # readable in a README
+        else:
+            assert xml.etree.ElementTree.parse(path).getroot().tag.endswith("svg")
+    names = {path.stem for path in folder.iterdir()}
+    assert {path.name for path in folder.iterdir()} == {
+        f"{name}.{kind}" for name in names for kind in ("png", "svg")
+    }
+    return names
+
+
+def test_run_draws_its_figures(run):
+    assert drawn(run[0] / "figures") == set(FIGURES)
+
+
+def test_figures_can_be_switched_off(tool, tiny, tmp_path):
+    small = [*OPTIONS[:8], "--epochs", "1", "--visualdl", "figures", "--figures", "false"]
+    tool("train", *small, "--data", tiny, "--output", tmp_path / "run")
+    assert not (tmp_path / "run/figures").exists()
+
+
+def test_nothing_of_the_environment_is_written_down(run):
+    for path in run[0].rglob("*"):
+        assert path.is_dir() or b"sesame-open" not in path.read_bytes(), path
+
+
+def test_prints_what_the_tutorial_prints_in_the_batches_asked_for(run):
+    printed = run[1]
+    assert re.findall(r"^batch (\d+):$", printed, re.M) == ["0", "3", "12"]
+    assert printed.count("outputs7_shape: [32, 10] (fc)") == 1
+    assert printed.count("conv1 params -- kernel weights") == 2
+    assert "conv1 params -- kernel weights" in (run[0] / "train.log").read_text()
+
+
+def test_profile_accounts_for_the_whole_step(run):
+    folder = run[0] / "profile"
+    rows = re.findall(
+        r"\| ([a-z ]+) \| ([\d.]+) \| ([\d.]+)% \|", (folder / "steps.md").read_text()
+    )
+    times = {name: float(ms) for name, ms, _ in rows}
+    whole = times.pop("a step")
+    assert list(times) == [
+        *("reader", "forward", "backward", "exchange", "optimizer", "logging", "saving"),
+        "between them",
+    ]
+    assert sum(times.values()) == pytest.approx(whole, abs=0.01)
+    assert times["backward"] > times["optimizer"] > 0
+    trace = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    named = " ".join(event.get("name", "") for event in trace)
+    assert all(part in named for part in ("reader", "forward", "backward", "conv2d"))
+    assert "conv2d" in (folder / "operators.txt").read_text()
+
+
+def test_profile_of_a_training_that_is_too_short_is_said(tool, tiny, tmp_path):
+    small = ["--recipe", "default", "--epochs", "1", "--batch_size", "32", "--visualdl", "false"]
+    small += ["--figures", "false", "--data", tiny, "--output", tmp_path / "run"]
+    done = tool("train", *small, "--profile")
+    assert "ended before step 30 of this start, so there is no profile" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--check_shape", "--check_content"])
+def test_batch_that_does_not_come_is_refused(tool, tiny, option, tmp_path):
+    small = ["--recipe", "default", "--epochs", "1", "--batch_size", "32", "--data", tiny]
+    done = tool("train", *small, "--output", tmp_path / "run", option, "10", expect=2)
+    assert "names batch 10, but this training has 10, counted from 0" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("total", "content", "said"),
+    [
+        (190, 189, ["check_content: no batch 401 in 190 batches; printing in the last, 189"]),
+        (401, 400, ["check_content: no batch 401 in 401 batches; printing in the last, 400"]),
+        (402, 401, []),
+    ],
+)
+def test_batches_to_print_without_numbers_are_the_tutorials_or_the_last(total, content, said):
+    config = TrainConfig(check_shape=True, check_content=True)
+    assert TrainConfig.from_mapping(yaml.safe_load(config.as_yaml())) == config
+    lines = []
+    batches = batches_to_print(config, total, lines.append)
+    assert batches == {"check_shape": (0,), "check_content": (content,)}
+    assert lines == said
+
+
+def test_bare_check_content_prints_in_a_training_without_the_tutorials_batch(tool, tiny):
+    small = ["--recipe", "default", "--epochs", "1", "--batch_size", "32", "--data", tiny]
+    done = tool("train", *small, "--visualdl", "false", "--figures", "false", "--check_content")
+    assert "check_content: no batch 401 in 10 batches; printing in the last, 9" in done.stdout
+    assert re.findall(r"^batch (\d+):$", done.stdout, re.M) == ["9"]
+
+
+# ------------------------------------------------------------------ a result outlives its pictures
+
+PLAIN = ["--recipe", "default", "--epochs", "1", "--batch_size", "32", "--visualdl", "false"]
+
+
+def test_pictures_that_cannot_be_written_cost_no_result(tool, tiny, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/figures").write_text("in the way")
+    done = tool("train", *PLAIN, "--data", tiny, "--output", "run", expect=7)
+    assert "eval accuracy" in done.stdout and done.stderr.count("\n") == 1
+    assert json.loads((tmp_path / "run/result.json").read_text())["steps"] == 10
+
+
+def test_profile_that_cannot_be_written_costs_no_training(tool, tiny, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/profile").write_text("in the way")
+    small = [*PLAIN, "--data", tiny, "--output", "run", "--figures", "false"]
+    done = tool("train", *small, "--epochs", "4", "--profile", "4", expect=7)
+    assert "where the time of 4 steps went" in done.stdout
+    assert "no profile, training goes on: run/profile" in done.stdout
+    assert "epoch 4/4 step 40/40 valid" in done.stdout and done.stderr.count("\n") == 1
+    done = tool("train", *small, "--epochs", "4")
+    assert "epoch 4/4 step 40/40 lr" not in done.stdout and "eval accuracy" in done.stdout
+
+
+@pytest.mark.slow
+def test_signal_while_drawing_costs_no_result(tool, tiny, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-u", ROOT / "tools/train.py", *PLAIN, "--data", tiny, "--output", "run"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stdout:
+        if line.startswith("eval accuracy"):
+            process.send_signal(signal.SIGTERM)
+    assert process.wait() == 143
+    again = tool("train", *PLAIN, "--data", tiny, "--output", "run").stdout
+    assert "this run is finished" in again
+    assert drawn(tmp_path / "run/figures") == set(FIGURES)
+
+
+# The disk is full from its first operation on, or from one in the fifth file. Of a net that was not
+# watched there is no health to draw.
+@pytest.mark.parametrize(
+    ("number", "watch"), [pytest.param(0, 0, marks=pytest.mark.slow), (27, 100)]
+)
+def test_figures_that_a_full_disk_cost_are_drawn_by_the_same_command(tiny, tmp_path, number, watch):
+    run = RunDirectory(tmp_path / "run")
+    config = TrainConfig(
+        str(tiny), epochs=1, batch_size=32, watch=watch, visualdl=False, output=str(run.path)
+    )
+    full = from_on(number, lambda operation: takes_space(operation) and fail(ENOSPC)(operation))
+    with watched(run.figures, full), pytest.raises(OutputError, match="No space left on device"):
+        train_and_evaluate(config)
+    before = {path.name: path.stat().st_ino for path in run.figures.glob("*")}
+    assert len(before) == (4 if number else 0)
+    run.figures.mkdir(exist_ok=True)
+    (run.figures / ".curves.png.0123.part").touch()  # as a training that is killed here leaves it
+
+    train_and_evaluate(config)
+    after = {path.name: path.stat().st_ino for path in run.figures.iterdir()}
+    assert drawn(run.figures) == set(FIGURES) - ({"health"} if not watch else set())
+    assert before.items() <= after.items()  # what was there is left alone
+    missing = ", ".join(name for name in FIGURE_FILES if name in after and name not in before)
+    assert f"drawing what is missing in {run.figures}: {missing}\n" in run.log.read_text()
+
+    train_and_evaluate(config)
+    assert run.log.read_text().count("drawing what is missing") == 1
+
+
+# ------------------------------------------------------------------ drawn again, and compared
+
+
+def test_plot_draws_the_same_again(run, tool, tmp_path):
+    done = tool("plot", run[0], "--output", tmp_path / "again")
+    assert done.stdout.split() == [str(tmp_path / "again")]
+    assert drawn(tmp_path / "again") == set(FIGURES)
+    for name in FIGURES:
+        one, other = (
+            np.asarray(Image.open(folder / f"{name}.png"), float)
+            for folder in (run[0] / "figures", tmp_path / "again")
+        )
+        assert np.abs(one - other).mean() < 0.05, name
+
+
+@pytest.mark.slow
+def test_plot_of_a_resumed_run_over_the_unbroken_one(tool, tiny, tmp_path):
+    small = ["--recipe", "default", "--batch_size", "32", "--visualdl", "false", "--data", tiny]
+    small += ["--figures", "false", "--log_every", "5"]
+    tool("train", *small, "--epochs", "2", "--output", "unbroken")
+    for epochs in ("1", "2"):
+        options = ["--epochs", epochs, "--output", "resumed", "--lr_schedule", "constant"]
+        more = ["--override", "epochs"] if epochs == "2" else []
+        tool("train", *small, *options, *more)
+    tool("train", *small, "--epochs", "2", "--output", "straight", "--lr_schedule", "constant")
+    tool("plot", "straight", "resumed", "--output", "both")
+    assert {path.name for path in (tmp_path / "both").iterdir() if path.is_dir()} == {
+        *("straight", "resumed")
+    }
+    svg = (tmp_path / "both/compare.svg").read_text()
+    assert svg.count("largest difference: 0 ") == svg.count("largest difference") == 2
+    done = tool("plot", "unbroken", "resumed", "--output", "two", "--only", "compare.svg")
+    assert done.stdout == "two/compare.svg\n"
+    assert [path.name for path in (tmp_path / "two").iterdir()] == ["compare.svg"]
+    assert "largest difference: 0 " not in (tmp_path / "two/compare.svg").read_text()
+    done = tool("plot", "unbroken", "--only", "compare.svg", expect=2)
+    assert "compare.svg is of several runs; expected more than unbroken" in done.stderr
+    done = tool("plot", "unbroken", "resumed", "--output", "each", "--only", "curves.svg")
+    assert done.stdout == "each/unbroken\neach/resumed\n"
+    assert "to draw them over one another: --only compare.png" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["default", "digits"])
+def test_command_of_the_readme_draws_after_a_plain_training(run, tool, tmp_path, name):
+    """Into the run's own folder, whichever data the training fell back to."""
+    command = re.search(r"`python tools/plot.py (.+?)`", (ROOT / "README.md").read_text())[1]
+    folder = tmp_path / "work/output" / name
+    shutil.copytree(run[0], folder, ignore=shutil.ignore_patterns("figures", "vdl", "profile"))
+    done = tool("plot", *shlex.split(command))
+    assert done.stdout == f"work/output/{name}/figures\n"
+    assert sorted(path.name for path in (folder / "figures").iterdir()) == [
+        *("curves.png", "feature_maps.png", "mistakes.png")
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["work"]
+
+
+def test_help_of_plot_lists_every_file(run, tool):
+    done = tool("plot", "--help")
+    files = {path.name for path in (run[0] / "figures").iterdir()}
+    assert files == set(FIGURE_FILES)
+    assert set(re.findall(r"\w+\.(?:png|svg)", done.stdout)) == {*FIGURE_FILES, *COMPARED_FILES}
+
+
+def test_plot_of_a_longer_training_that_is_not_finished_takes_its_newest_weights(
+    tool, tiny, tmp_path
+):
+    """Not those that the shorter training of the same run had ended with."""
+    small = [*PLAIN, "--data", tiny, "--figures", "false", "--output", "run"]
+    small += ["--lr_schedule", "constant"]
+    tool("train", *small)
+    tool("plot", "run", "--output", "short", "--only", "kernels.svg")
+    longer = ["--epochs", "3", "--override", "epochs", "--save_every_steps", "1"]
+    command = [sys.executable, "-u", ROOT / "tools/train.py", *small, *longer, "--log_every", "1"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        if re.search(r"step 15/30 lr", line):
+            process.kill()
+    assert process.wait() == -signal.SIGKILL
+    tool("plot", "run", "--output", "long", "--only", "kernels.svg")
+    short, long = ((tmp_path / name / "kernels.svg").read_bytes() for name in ("short", "long"))
+    assert short != long
+
+
+def test_plot_draws_only_what_is_asked_for(run, tool, tmp_path):
+    tool("plot", run[0], "--output", tmp_path / "some", "--only", "curves.png,kernels.svg")
+    assert {path.name for path in (tmp_path / "some").iterdir()} == {"curves.png", "kernels.svg"}
+    done = tool("plot", run[0], "--only", "curve.png", expect=2)
+    assert "unknown name 'curve.png'; did you mean 'curves.png'" in done.stderr
+
+
+def test_plot_of_a_folder_that_is_no_run(tool, tmp_path):
+    done = tool("plot", tmp_path, expect=3)
+    assert "no metrics.jsonl with lines; expected a run directory" in done.stderr
+
+
+def test_torn_last_line_of_the_metrics_is_left_out(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "tag": "a", "value": 2}\n{"step": 2, "t')
+    assert read_history(tmp_path / "metrics.jsonl") == [{"step": 1, "tag": "a", "value": 2}]
+
+
+# ------------------------------------------------------------------ one figure at a time
+
+
+def labelled(figure: Figure) -> list[str]:
+    return [f"{a.get_xlabel()} {a.get_ylabel()}" for a in figure.axes if a.axison]
+
+
+HISTORY = [
+    {"step": step, "tag": tag, "value": 1 / step}
+    for step in (10, 20)
+    for tag in ("train/loss", "train/acc", "train/lr", "valid/loss", "valid/acc")
+]
+
+
+def test_series_are_in_the_order_of_steps():
+    assert figures.series(HISTORY[::-1], "train/lr") == ([10, 20], [0.1, 0.05])
+
+
+def test_axes_are_labelled_with_units():
+    assert labelled(figures.curves(HISTORY)) == [
+        *("step loss (nats)", "step accuracy (share of right answers)")
+    ]
+    assert labelled(figures.learning_rate(HISTORY)) == ["step learning rate"]
+    labels = np.arange(20) % 10
+    assert labelled(figures.per_class(labels, labels)) == ["digit accuracy (share)"]
+
+
+def test_confusion_matrix_shows_every_count():
+    counts = np.diag(np.arange(100, 110))
+    counts[4, 9] = 7
+    (axes, _) = figures.confusion(counts).axes
+    texts = {text.get_position(): text.get_text() for text in axes.texts}
+    assert texts[(9, 4)] == "7" and texts[(3, 3)] == "103" and texts[(0, 1)] == "·"
+
+
+NAMED = Classes("class", ("$1", "Coat", "$2", *(f"kind {number}" for number in range(3, 10))))
+
+
+@pytest.mark.parametrize(
+    ("classes", "noun", "ticks", "title"),
+    [
+        (Classes(), "digit", ["0", "1", "2"], "a 2 (25%), said 1 (75%)"),
+        (Classes("class"), "class", ["0", "1", "2"], "class 2 (25%),\nsaid 1 (75%)"),
+        (NAMED, "class", [r"\$1", "Coat", r"\$2"], "\\$2 (25%),\nsaid Coat (75%)"),
+    ],
+)
+def test_classes_are_called_what_they_are(tmp_path, classes, noun, ticks, title):
+    labels = np.arange(10)
+    shares = np.zeros((1, 10))
+    shares[0, [1, 2]] = 0.75, 0.25
+    drawn = {
+        "confusion": figures.confusion(np.eye(10, dtype=int), classes),
+        "per_class": figures.per_class(labels, labels, classes),
+        "mistakes": figures.mistakes(np.zeros((1, 28, 28)), [2], shares, "one", classes=classes),
+    }
+    figures.save(drawn, tmp_path)
+    (matrix, _), (bars,) = drawn["confusion"].axes, drawn["per_class"].axes
+    assert (matrix.get_ylabel(), bars.get_xlabel()) == (f"the {noun}", noun)
+    for axis in (matrix.xaxis, matrix.yaxis, bars.xaxis):
+        assert [label.get_text() for label in axis.get_ticklabels()][:3] == ticks
+    assert drawn["mistakes"].axes[0].get_title() == title
+
+
+@pytest.mark.parametrize(
+    "names", ["zero one two three four five six seven eight nine", "零一二三四五六七八九"]
+)
+def test_names_that_the_font_lacks_are_told_and_numbers_shown(names, caplog):
+    classes = Classes("class", tuple(names.split() if " " in names else names))
+    log = logging.getLogger("paddle_mnist")
+    log.addHandler(caplog.handler)
+    try:
+        drawn = figures.drawable(classes)
+    finally:
+        log.removeHandler(caplog.handler)
+    shown = drawn.names == classes.names
+    assert shown == names.isascii()
+    assert len({record.getMessage() for record in caplog.records}) == (not shown)
+    assert shown or ("figures show the classes by number" in caplog.text and drawn[3] == "3")
+
+
+def test_worst_mistakes_come_first():
+    labels = np.array([0, 1, 2, 3])
+    probabilities = np.full((4, 10), 0.01)
+    probabilities[0, 0] = 0.91  # right
+    for at, (said, sure) in enumerate([(5, 0.5), (5, 0.9), (5, 0.7)], 1):
+        probabilities[at, said] = sure
+    assert figures.worst(labels, probabilities).tolist() == [2, 3, 1]
+    assert figures.worst(labels, probabilities, 2).tolist() == [2, 3]
+
+
+def test_net_without_mistakes_has_a_figure_of_them():
+    figure = figures.mistakes(np.zeros((0, 28, 28)), np.zeros(0, int), np.zeros((0, 10)), "0 of 9")
+    assert figure.get_suptitle() == "0 of 9"
+
+
+def test_run_that_was_not_watched_has_no_health():
+    assert figures.health(HISTORY) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [([1, 2], [1, 2], "largest difference: 0"), ([1, 2], [1, 2.5], "largest difference: 0.5")],
+)
+def test_comparison_tells_the_largest_difference(first, second, said):
+    def history(values):
+        return [
+            {"step": step, "tag": tag, "value": value}
+            for step, value in enumerate(values)
+            for tag in ("train/loss", "valid/acc")
+        ]
+
+    figure = figures.compare({"a": history(first), "b": history(second)})
+    assert [axes.get_title() for axes in figure.axes] == [said] * 2

@@ -1,0 +1,257 @@
+"""Where a training starts and ends: with what another has learned, with old images, and early."""
+
+import json
+import shutil
+
+import paddle
+import pytest
+from synthetic_data import tiny_splits, write_json
+
+from paddle_mnist import BatchLoader, MnistDataset, TrainConfig
+from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, read_manifest
+from paddle_mnist.data.loader import Replay
+from paddle_mnist.errors import ConfigError, DataError
+from paddle_mnist.mnist.cache import open_data
+from paddle_mnist.mnist.setup import begin, build
+
+SMALL = ["--recipe", "default", "--batch_size", "32", "--visualdl", "false", "--figures", "false"]
+
+
+@pytest.fixture
+def train(tool, tiny):
+    def run(output, *args, **kwargs):
+        data = () if "--data" in args else ("--data", tiny)
+        return tool("train", *SMALL, "--output", output, *data, *args, **kwargs)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory, tiny):
+    """A finished run on the digits 0 to 4, of two epochs."""
+    from paddle_mnist import train_and_evaluate
+
+    folder = tmp_path_factory.mktemp("old") / "run"
+    train_and_evaluate(
+        TrainConfig(
+            *(f"{tiny}#0-4",),
+            epochs=2,
+            batch_size=32,
+            output=str(folder),
+            visualdl=False,
+            figures=False,
+            seed=3,
+        )
+    )
+    return folder
+
+
+def result(folder):
+    return json.loads((folder / "result.json").read_text())
+
+
+def manifest(folder, name):
+    return json.loads((folder / f"checkpoints/{name}.json").read_text())
+
+
+# ------------------------------------------------------------------ what another has learned
+
+
+def parts_of(tiny, **options):
+    config = TrainConfig(str(tiny), batch_size=32, epochs=3, seed=8, **options)
+    return config, build(config, open_data(str(tiny)), None)
+
+
+@pytest.mark.parametrize("form", ["", "mnist.pdparams", "checkpoints/mnist_epoch1"])
+def test_weights_alone(tiny, old, form):
+    """From a run directory, a bare file of weights, or a checkpoint; the optimizer is new."""
+    config, parts = parts_of(tiny, init_from=str(old / form))
+    fresh = parts.optimizer.state_dict()
+    begin(config, parts)
+    expected = read_manifest(old / "checkpoints/mnist_epoch1.json").load(PARAMS)
+    for name, value in parts.model.state_dict().items():
+        assert value.numpy().tobytes() == expected[name].tobytes()
+    assert parts.optimizer.state_dict().keys() == fresh.keys()  # nothing was put in
+    assert parts.schedule.last_epoch == 0
+
+
+@pytest.mark.parametrize("form", ["", "checkpoints/mnist_epoch1.pdopt"])
+def test_weights_and_moments_but_not_the_schedule(tiny, old, form):
+    config, parts = parts_of(tiny, incremental_from=str(old / form))
+    begin(config, parts)
+    checkpoint = read_manifest(old / "checkpoints/mnist_epoch1.json")
+    for name, value in parts.model.state_dict().items():
+        assert value.numpy().tobytes() == checkpoint.load(PARAMS)[name].tobytes()
+    saved, ours = checkpoint.load(OPTIMIZER), parts.optimizer.state_dict()
+    moments = [key for key in ours if "velocity" in key]
+    assert len(moments) == 6
+    for key in moments:
+        assert ours[key].numpy().tobytes() == saved[key].tobytes()
+    assert saved["LR_Scheduler"]["last_epoch"] == ours["LR_Scheduler"]["last_epoch"] + 10
+    assert parts.optimizer.get_lr() == pytest.approx(config.learning_rate / 25)
+
+
+def test_a_new_run_with_its_parent_recorded(train, tmp_path, tiny, old):
+    arguments = ("--epochs", "2", "--data", f"{tiny}#5-9", "--incremental_from", old)
+    train("new", *arguments)
+    ours, theirs = manifest(tmp_path / "new", "mnist_epoch1"), manifest(old, "mnist_epoch1")
+    assert ours["parent"] == theirs["run_id"] != ours["run_id"]
+    assert (ours["state"]["epoch"], ours["state"]["step"]) == (2, 10)  # they start anew
+    assert result(tmp_path / "new")["dataset"] == "tiny.json.gz#5,6,7,8,9"
+
+
+def test_such_a_run_goes_on_without_its_origin(train, tmp_path, tiny, old):
+    """Once it has a checkpoint of its own, it needs no other; and is still the same run."""
+    shutil.copytree(old, tmp_path / "origin")
+    arguments = ("--incremental_from", "origin", "--seed", "4")
+    train("whole", *arguments, "--epochs", "2")
+    train("broken", *arguments, "--epochs", "2", "--save_every_steps", "1", "--keep_last", "99")
+    checkpoints = tmp_path / "broken/checkpoints"
+    for path in [*checkpoints.glob("mnist_epoch1*"), *checkpoints.glob("mnist_epoch0.*")]:
+        path.unlink()
+    (tmp_path / "broken/result.json").unlink()
+    shutil.rmtree(tmp_path / "origin")
+    output = train("broken", *arguments, "--epochs", "2").stdout
+    assert "resuming after step 10" in output
+    files = [(tmp_path / name / "mnist.pdparams").read_bytes() for name in ("whole", "broken")]
+    assert files[0] == files[1]
+    run_ids = {manifest(tmp_path / name, "mnist_epoch1")["parent"] for name in ("whole", "broken")}
+    assert run_ids == {manifest(old, "mnist_epoch1")["run_id"]}
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["--incremental_from", "OLD", "--optimizer", "adam"], 4, "does not fit the optimizer"),
+        (["--incremental_from", "nope"], 4, "No such file"),
+        (["--init_from", "nope.pdparams"], 4, "No such file"),
+        (["--init_from", "OLD", "--incremental_from", "OLD"], 2, "one of them at most"),
+        (["--init_from", "OLD", "--resume", "OLD"], 2, "one of them at most"),
+        (["--replay_data", "nope"], 3, "no such file"),
+        (["--replay_data", "OLDDATA", "--replay_fraction", "0.6"], 2, "expected at most 0.5"),
+        (["--replay_data", "OLDDATA", "--replay_fraction", "1"], 2, "replay_fraction is '1'"),
+        (["--early_stop_patience", "2", "--keep_best", "false"], 2, "expected it on"),
+        (["--early_stop_patience", "2", "--resume", "OLD"], 2, "expected one of them"),
+        (["--incremental_from", ""], 2, "incremental_from is ''"),
+        (["--init_from", ""], 2, "init_from is ''"),
+        (["--replay_data", ""], 2, "replay_data is ''"),
+        (["--replay_data", "OLDDATA", "--replay_fraction", "0.0001"], 2, "less than one image"),
+        (["--augment", "rotat=3"], 2, "expected rotate=N"),
+        (["--augment", "rotate=x"], 2, "at least 0 and below 180"),
+        (["--ema", "1"], 2, "ema is '1'"),
+    ],
+)
+def test_what_does_not_fit_is_one_line_and_trains_nothing(
+    train, tmp_path, tiny, old, args, code, said
+):
+    names = {"OLD": str(old), "OLDDATA": str(tiny)}
+    error = train("new", *(names.get(arg, arg) for arg in args), expect=code).stderr
+    assert error.startswith("error: ") and said in error and "Traceback" not in error
+    assert not (tmp_path / "new/checkpoints").exists()
+
+
+# ------------------------------------------------------------------ some of the digits
+
+
+@pytest.mark.parametrize(
+    ("selection", "digits"),
+    [("#0-4", {0, 1, 2, 3, 4}), ("#7", {7}), ("#1,3,5-6", {1, 3, 5, 6}), ("", set(range(10)))],
+)
+def test_some_of_the_digits(tiny, selection, digits):
+    data, whole = open_data(f"{tiny}{selection}"), open_data(str(tiny))
+    for mode in ("train", "valid", "eval"):
+        labels = whole[mode].labels
+        kept = [index for index, label in enumerate(labels) if label in digits]
+        assert data[mode].labels.tolist() == labels[kept].tolist()
+        assert data[mode].pixels(slice(None)).tobytes() == whole[mode].pixels(kept).tobytes()
+    assert (data.hash == whole.hash) == (len(digits) == 10)
+    assert open_data(data.location).hash == data.hash
+
+
+def test_a_selection_that_is_none(tiny, tmp_path, monkeypatch):
+    with pytest.raises(DataError, match="no digits between"):
+        open_data(f"{tiny}#4-0")
+    few = write_json(tmp_path / "few.json.gz", tiny_splits({"train": 9, "valid": 1, "eval": 1}))
+    with pytest.raises(DataError, match=r"in its .* split; expected some"):
+        open_data(f"{few}#0-4")
+    odd = write_json(tmp_path / "a#0-4", tiny_splits())  # the name of a file, as it is
+    assert len(open_data(str(odd))["train"]) == 300
+    monkeypatch.setenv("PADDLE_MNIST_DATA", f"{tiny}#0-4")
+    assert set(open_data()["train"].labels.tolist()) == {0, 1, 2, 3, 4}
+
+
+# ------------------------------------------------------------------ old images mixed in
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.2, 0.5])
+def test_replayed_share_of_every_epoch(tiny, fraction):
+    new = MnistDataset("train", f"{tiny}#5-9")
+    old = MnistDataset("train", f"{tiny}#0-4")
+    loader = BatchLoader(new, 32, seed=1, shuffle=True, replay=Replay(old, fraction))
+    epochs = []
+    for epoch in range(3):
+        labels = paddle.concat([labels for _, labels in loader.epoch(epoch)]).numpy().ravel()
+        assert (labels < 5).sum() == pytest.approx(fraction * len(labels), abs=0.5)
+        order = loader.sampler.order(epoch)
+        assert sorted(order[order < len(new)]) == list(range(len(new)))  # each new one once
+        epochs.append({index for index in order if index >= len(new)})
+        assert len(epochs[-1]) == (labels < 5).sum()  # no old one twice
+        for batch, (images, shown) in zip(loader.sampler.batches(epoch), loader.epoch(epoch)):
+            for index, image, label in zip(batch, images.numpy(), shown.numpy()):
+                whole = new if index < len(new) else old
+                expected = whole[index % len(new) if index < len(new) else index - len(new)]
+                assert image.tobytes() == expected[0].tobytes() and label == expected[1]
+    assert fraction == 0.5 or epochs[0] != epochs[1] != epochs[2]  # drawn anew
+
+
+def test_more_than_there_is_cannot_be_replayed(tiny):
+    old = MnistDataset("train", str(tiny), 50)
+    assert Replay(old, 1 / 3).count(100) == 50
+    with pytest.raises(ConfigError, match=r"100 images to 100 new ones, .* has 50; .* 0\.333"):
+        Replay(old, 0.5).count(100)
+
+
+def test_evaluated_on_the_new_and_the_replayed(train, tool, tmp_path, tiny, old):
+    old_data, new_data = f"{tiny}#0-4", f"{tiny}#5-9"
+    replay = ("--incremental_from", old, "--replay_data", old_data)
+    train("new", "--data", new_data, "--epochs", "2", *replay)
+    found = result(tmp_path / "new")
+    for data, key in ((new_data, "eval_acc"), (old_data, "replay_eval_acc")):
+        arguments = ("--output", "new", "--data", data, "--json")
+        assert json.loads(tool("eval", *arguments).stdout)["accuracy"] == found[key]
+    tags = [json.loads(line)["tag"] for line in (tmp_path / "new/metrics.jsonl").open()]
+    assert tags.count("replay/acc") == tags.count("valid/acc") == 2
+    # other old images are another run
+    other = (*replay[:3], f"{tiny}#0-3")
+    error = train("new", "--data", new_data, "--epochs", "2", *other, expect=2).stderr
+    assert "  replay_data: " in error
+
+
+# ------------------------------------------------------------------ early stopping
+
+
+def test_early_stopping_ends_with_the_best(train, tool, tmp_path):
+    patience = ("--epochs", "30", "--early_stop_patience", "2", "--save_every_epochs", "50")
+    output = train("early", *patience).stdout
+    found = result(tmp_path / "early")
+    lines = map(json.loads, (tmp_path / "early/metrics.jsonl").open())
+    scores = [line["value"] for line in lines if line["tag"] == "valid/acc"]
+    best = scores.index(max(scores))
+    assert found["epochs"] == len(scores) == best + 3 < 30
+    assert found["checkpoint"] == f"mnist_epoch{best}" and found["valid_acc"] == max(scores)
+    assert f"the best of {len(scores)} evaluations is mnist_epoch{best}" in output
+    folder = tmp_path / "early"
+    final = (folder / "mnist.pdparams").read_bytes()
+    assert final == (folder / f"checkpoints/mnist_epoch{best}.pdparams").read_bytes()
+    report = tool("eval", "--output", "early", "-k", "best", "--json").stdout
+    assert json.loads(report)["accuracy"] == found["eval_acc"]
+    assert "this run is finished" in train("early", *patience).stdout
+
+    # broken off after the second evaluation, it stops at the same epoch, with the same weights
+    (folder / "result.json").unlink()
+    (folder / "mnist.pdparams").unlink()
+    for path in (folder / "checkpoints").glob(f"mnist_epoch{found['epochs'] - 1}.*"):
+        path.unlink()
+    train("early", *patience)
+    assert result(folder)["epochs"] == found["epochs"]
+    assert (folder / "mnist.pdparams").read_bytes() == final

@@ -1,0 +1,177 @@
+"""Losses, schedules and optimizers against their formulas, in NumPy."""
+
+import math
+import re
+
+import numpy as np
+import paddle
+import pytest
+from paddle import nn
+
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.mnist.config import TrainConfig
+from paddle_mnist.nn.optim import (
+    NoSchedule,
+    build_optimizer,
+    build_schedule,
+    cross_entropy,
+    schedule_of,
+)
+
+RATE, END, STEPS = 0.01, 0.001, 41
+
+
+def half_cosine(start, end, share):
+    return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
+
+
+def onecycle(step):
+    up = 0.3 * STEPS - 1  # Paddle's phases, on steps counted from 0
+    if step <= up:
+        return half_cosine(RATE / 25, RATE, step / up)
+    return half_cosine(RATE, END, (step - up) / (STEPS - 1 - up))
+
+
+SCHEDULES = {
+    "constant": lambda step: RATE,
+    "polynomial": lambda step: RATE + (END - RATE) * step / (STEPS - 1),
+    "cosine": lambda step: half_cosine(RATE, END, step / (STEPS - 1)),
+    "onecycle": onecycle,
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedule_follows_its_formula(name):
+    config = TrainConfig(lr_schedule=name, learning_rate=RATE, end_lr=END)
+    schedule = build_schedule(config, STEPS)
+    for step in range(STEPS):
+        assert schedule() == pytest.approx(SCHEDULES[name](step), rel=1e-6), step
+        schedule.step()
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_schedule_of_a_very_short_training(name, steps):
+    schedule = build_schedule(TrainConfig(lr_schedule=name, learning_rate=RATE), steps)
+    for _ in range(steps):
+        assert 0 <= schedule() <= RATE
+        schedule.step()
+
+
+def test_schedule_of_an_optimizer():
+    parameters = nn.Linear(1, 1).parameters()
+    schedule = paddle.optimizer.lr.StepDecay(0.1, 3)
+    assert schedule_of(paddle.optimizer.SGD(schedule, parameters)) is schedule
+    assert isinstance(schedule_of(paddle.optimizer.SGD(0.1, parameters)), NoSchedule)
+
+
+def test_schedule_that_wants_a_metric_is_refused():
+    schedule = paddle.optimizer.lr.ReduceOnPlateau(0.1)
+    with pytest.raises(ConfigError, match="ReduceOnPlateau"):
+        schedule_of(paddle.optimizer.SGD(schedule, nn.Linear(1, 1).parameters()))
+
+
+# One parameter, three steps of the textbook's formula on given gradients.
+GRADIENTS = [0.5, -0.2, 0.1]
+
+
+def sgd(w, config):
+    for gradient in GRADIENTS:
+        w -= RATE * (gradient + config.weight_decay * w)
+    return w
+
+
+def momentum(w, config):
+    velocity = 0
+    for gradient in GRADIENTS:
+        velocity = config.momentum * velocity + gradient + config.weight_decay * w
+        w -= RATE * velocity
+    return w
+
+
+def adagrad(w, config):
+    squares = 0
+    for gradient in GRADIENTS:
+        gradient += config.weight_decay * w
+        squares += gradient**2
+        w -= RATE * gradient / (math.sqrt(squares) + 1e-6)
+    return w
+
+
+def adam(w, config, decoupled=0.0):
+    mean = square = 0
+    for t, gradient in enumerate(GRADIENTS, 1):
+        if not decoupled:
+            gradient += config.weight_decay * w
+        w -= RATE * decoupled * w
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+        w -= RATE * (mean / (1 - 0.9**t)) / (math.sqrt(square / (1 - 0.999**t)) + 1e-8)
+    return w
+
+
+def adamw(w, config):
+    return adam(w, config, decoupled=config.weight_decay)
+
+
+FORMULAS = {"sgd": sgd, "momentum": momentum, "adagrad": adagrad, "adam": adam, "adamw": adamw}
+
+
+class Two(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(1, 1), nn.Linear(1, 1)
+        for parameter in self.parameters():
+            parameter.set_value(paddle.full(parameter.shape, 2.0))
+
+
+DECAYING = {
+    "": {"a.weight", "a.bias", "b.weight", "b.bias"},
+    "b": {"b.weight", "b.bias"},
+    "b.weight": {"b.weight"},
+    "a.bias,b": {"a.bias", "b.weight", "b.bias"},
+    "b,b.weight": {"b.weight", "b.bias"},
+}
+
+
+@pytest.mark.parametrize("names", DECAYING)
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+@pytest.mark.parametrize("name", FORMULAS)
+def test_optimizer_follows_its_formula_and_decays_what_is_named(name, decay, names):
+    config = TrainConfig(optimizer=name, weight_decay=decay, weight_decay_layers=names)
+    model = Two()
+    optimizer = build_optimizer(config, model, RATE)
+    for gradient in GRADIENTS:
+        for parameter in model.parameters():
+            parameter.grad = paddle.full(parameter.shape, gradient)
+        optimizer.step()
+        optimizer.clear_grad()
+    plain = TrainConfig(optimizer=name, weight_decay=0)
+    for key, parameter in model.named_parameters():
+        wanted = FORMULAS[name](2.0, config if key in DECAYING[names] else plain)
+        assert parameter.numpy().item() == pytest.approx(wanted, rel=1e-5), key
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("conv1", "'conv1'; the net's layers are a, b, and its parameters a.weight, a.bias"),
+        ("b.wieght", "'b.wieght'; did you mean 'b.weight'? the net's layers are"),
+    ],
+)
+def test_neither_layer_nor_parameter(name, message):
+    config = TrainConfig(weight_decay_layers=["a", name])
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        build_optimizer(config, Two(), RATE)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+def test_cross_entropy_against_its_formula(smoothing):
+    paddle.seed(3)
+    logits = paddle.randn([6, 10])
+    labels = paddle.to_tensor([[0], [1], [2], [9], [9], [4]])
+    shares = np.full((6, 10), smoothing / 10)
+    shares[np.arange(6), labels.numpy().ravel()] += 1 - smoothing
+    values = logits.numpy().astype(np.float64)
+    log_p = values - np.log(np.exp(values).sum(1, keepdims=True))
+    wanted = -(shares * log_p).sum(1).mean()
+    assert cross_entropy(smoothing)(logits, labels).item() == pytest.approx(wanted, rel=1e-5)

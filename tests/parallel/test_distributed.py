@@ -1,0 +1,744 @@
+"""Several processes that train together: real ones, started in each of the ways, and killed."""
+
+import hashlib
+import importlib.util
+import json
+import os
+import random
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from conftest import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
+from process_jobs import living, start_job
+
+from paddle_mnist import MNIST, BatchLoader, MnistDataset, TrainConfig, load_data
+from paddle_mnist.data.loader import shards_of
+from paddle_mnist.data.sampler import Cut
+from paddle_mnist.errors import ConfigError, DeviceError, ProcessError
+from paddle_mnist.nn.optim import cross_entropy
+from paddle_mnist.parallel.gradients import Exchange, NoExchange
+from paddle_mnist.parallel.process_count import hint, most_processes, processes_to_start
+from paddle_mnist.parallel.world import ALONE, join, spawn, tree_sum
+from paddle_mnist.system.devices import gpu_count
+from paddle_mnist.system.machine import usable_cpus
+from paddle_mnist.training import evaluator
+
+# 300 images: nine batches of 32, and one of 12, which eight parts share unevenly. Images are
+# turned, and the weights averaged.
+SMALL = ["--recipe", "default", "--batch_size", "32", "--log_every", "4", "--visualdl", "false"]
+SMALL += ["--figures", "false", "--ema", "0.9", "--augment", "rotate=10,shift=2"]
+SHARDED = [*SMALL, "--grad_shards", "8", "--dropout", "0.1"]
+LAUNCH = [sys.executable, "-m", "paddle.distributed.launch"]
+
+SLOW = pytest.mark.slow
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="gloo and signals as on Linux")
+
+
+def command(*args, nprocs=1, launch=()):
+    """A training's command line, its ranks started by our own spawn or by Paddle's launch."""
+    if launch:
+        return [*LAUNCH, *map(str, launch), str(ROOT / "tools/train.py"), *map(str, args)]
+    return [sys.executable, str(ROOT / "tools/train.py"), "--nprocs", str(nprocs), *map(str, args)]
+
+
+def start(folder, *args, env=(), **how):
+    """A training's first process."""
+    return start_job(
+        command(*args, **how),
+        folder,
+        stderr=subprocess.PIPE,
+        env=env,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def run(folder, *args, expect=0, **how):
+    """What it printed, when it is done."""
+    process = start(folder, *args, **how)
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == expect, out + err
+    assert not ranks_of(process), "an orphan is left"
+    return out + err
+
+
+def ranks_of(process):
+    """The living processes that train for a job: their numbers, by rank."""
+    found = {}
+    for number, environment, line in living(process):
+        if "PADDLE_TRAINER_ID" in environment:  # launch says it there
+            found[int(environment["PADDLE_TRAINER_ID"])] = number
+        elif b"spawn_main" in line:  # our own: in the order in which they were started
+            found[len(found)] = number
+    return found
+
+
+def end_of(folder, output="run"):
+    """What two runs that came to the same have in common, to the last bit."""
+    run = Path(folder, output)
+    newest = max(
+        (json.loads(path.read_text()) for path in run.glob("checkpoints/*.json")),
+        key=lambda manifest: manifest["state"]["step"],
+    )
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    state = {k: v for k, v in newest["state"].items() if k not in ("train_seconds", "window")}
+    return {
+        "weights": hashlib.sha256((run / "mnist.pdparams").read_bytes()).hexdigest(),
+        "files": sorted(entry["sha256"] for entry in newest["files"].values()),
+        "state": state,
+        "metrics": [(x["step"], x["epoch"], x["tag"], x["value"]) for x in lines],
+    }
+
+
+# ------------------------------------------------------------------ each rank its share
+
+
+@given(
+    samples=st.integers(1, 200),
+    own=st.integers(1, 5),
+    size=st.integers(1, 6),
+)
+def test_parts_of_a_batch_are_the_same_for_any_number_of_processes(samples, own, size):
+    batch, shards = np.arange(samples) + 1000, own * size
+    alone = Cut(shards)(batch)
+    together = [part for rank in range(size) for part in Cut(shards, rank, size)(batch)]
+    assert [number for number, _ in together] == list(range(shards))
+    for (_, one), (_, other) in zip(alone, together):
+        assert np.array_equal(one, other)
+    assert np.array_equal(np.concatenate([part for _, part in together]), batch)
+    sizes = [len(part) for _, part in together]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(
+    values=st.lists(st.floats(-1e6, 1e6, width=32), min_size=8, max_size=8),
+    size=st.sampled_from([1, 2, 4, 8]),
+)
+def test_a_tree_of_sums_has_blocks_of_ranks_for_branches(values, size):
+    values, own = [np.float32(value) for value in values], 8 // size
+    blocks = [tree_sum(values[rank * own : (rank + 1) * own]) for rank in range(size)]
+    assert tree_sum(blocks) == tree_sum(values)
+
+
+@pytest.mark.parametrize("shards", [1, 3, 8])
+@pytest.mark.parametrize("samples", [1, 5, 32])
+def test_shards_add_up_to_the_gradient_of_the_whole_batch(tiny, shards, samples):
+    """Also where some have no sample, and where a short batch makes their sizes differ."""
+    paddle.seed(1)
+    model, loss_of = MNIST(), cross_entropy()
+    first = MnistDataset("train", str(tiny))[0][1].item()
+    model.fc.bias.set_value(paddle.to_tensor([9.0 * (digit == first) for digit in range(10)]))
+
+    def gradient(exchange, cut):
+        loader = BatchLoader(MnistDataset("train", str(tiny)), samples, cut=cut)
+        for parameter in model.parameters():
+            parameter.clear_gradient(False)
+        for shard in shards_of(next(loader.epoch(0))):
+            logits = model(shard.images)
+            loss = loss_of(logits, shard.labels)
+            (loss * shard.weight).backward()
+            exchange.add(shard, loss, logits)
+        outcome = exchange.finish()
+        assert outcome.samples == samples
+        figures = [outcome.loss.item(), float(outcome.right.item())]
+        return figures, [parameter.grad.numpy() for parameter in model.parameters()]
+
+    whole = gradient(NoExchange(), None)
+    cut = gradient(Exchange(model, ALONE, ordered=True), Cut(shards))
+    assert cut[0] == pytest.approx(whole[0], rel=1e-6)
+    for one, other in zip(whole[1], cut[1]):
+        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "grad_shards", "places", "expected"),
+    [(64, None, 4, 4), (16, None, 4, 2), (4, None, 4, 1), (64, 6, 4, 3), (64, 8, 3, 2)],
+)
+def test_how_many_processes_make_sense(batch_size, grad_shards, places, expected):
+    config = TrainConfig(batch_size=batch_size, grad_shards=grad_shards)
+    assert most_processes(config, places) == expected
+
+
+def test_auto_asks_the_machine():
+    cores = usable_cpus()
+    assert processes_to_start(TrainConfig(nprocs="auto")) == min(cores, 8)
+    assert processes_to_start(TrainConfig()) == 1
+
+
+def test_who_has_several_cores_is_told():
+    cores = usable_cpus()
+    said = hint(TrainConfig(device="cpu", fast_conv="off"), 250_000)
+    assert (said is None) == (cores == 1)
+    assert cores == 1 or f"{cores} cores are here: --nprocs {min(cores, 8)} trains faster" in said
+    assert hint(TrainConfig(device="cpu"), 1000) is None
+    assert hint(TrainConfig(device="cpu", threads=cores), 250_000) is None  # all are at work
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"gpus": "0,x"}, DeviceError, "gpus is '0,x', and Paddle sees"),
+        (
+            {"nprocs": 2, "device": "gpu:0"},
+            ConfigError,
+            "one for 2 processes; expected auto or cpu",
+        ),
+        ({"nprocs": 3, "grad_shards": 4}, ConfigError, "grad_shards is 4, for 3 processes"),
+        ({"nprocs": -1}, ConfigError, "nprocs is -1; input should be greater than or equal to 0"),
+        ({"nprocs": "many"}, ConfigError, "nprocs is 'many'; input should be a valid integer"),
+        ({"grad_shards": 0}, ConfigError, "grad_shards is 0; input should be greater than"),
+    ],
+)
+def test_what_does_not_go_together_is_said_before_a_process_starts(options, error, said):
+    with pytest.raises(error, match=said):
+        processes_to_start(TrainConfig(**options))
+
+
+@pytest.mark.skipif(gpu_count() > 0, reason="of machines without GPUs")
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"gpus": "4,5"}, DeviceError, "gpus is '4,5', and Paddle sees 0 GPUs; expected numbers"),
+        ({"selected_gpus": "4,5", "nprocs": 2}, DeviceError, "gpus is '4,5', and Paddle sees 0 G"),
+        ({"gpus": "0", "selected_gpus": "1"}, ConfigError, "gpus is '0', but selected_gpus is '1'"),
+        ({"nprocs": 0}, ConfigError, "nprocs is 0; expected at least 1, or -1 for all devices"),
+    ],
+)
+def test_spawn_says_what_cannot_be_started_before_a_process_is(options, error, said, tool, tiny):
+    with pytest.raises(error, match=said) as caught:
+        spawn(touches, ("nowhere",), **options)
+    assert "\n" not in str(caught.value)
+    if error is DeviceError:  # as the command says it
+        assert str(caught.value) in tool("train", "--gpus", "4,5", "--data", tiny, expect=5).stderr
+
+
+def test_spawn_starts_a_process_on_each_core_this_one_may_use(tmp_path):
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:2])
+    try:
+        spawn(touches, (tmp_path,), device="cpu")
+        assert len(list(tmp_path.iterdir())) == usable_cpus()  # which a quota may limit further
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def touches(tmp):
+    Path(tmp, str(join(device="cpu").rank)).touch()
+
+
+def test_processes_within_processes_are_refused(monkeypatch):
+    monkeypatch.setenv("PADDLE_TRAINER_ID", "0")
+    with pytest.raises(
+        ConfigError, match="nprocs is 2, gpus is None, but this process was started"
+    ):
+        processes_to_start(TrainConfig(nprocs=2))
+
+
+# ------------------------------------------------------------------ the same result
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, tiny):
+    """What one process comes to, with eight shards, after two epochs."""
+    folder = tmp_path_factory.mktemp("alone")
+    run(folder, *SHARDED, "--epochs", 2, "--data", tiny, "--output", "run")
+    return end_of(folder)
+
+
+@pytest.mark.parametrize("nprocs", [2, pytest.param(4, marks=SLOW)])
+def test_same_bits_on_any_number_of_processes(tmp_path, tiny, alone, nprocs):
+    said = run(
+        *(tmp_path, *SHARDED, "--epochs", 2, "--data", tiny, "--output", "run"), nprocs=nprocs
+    )
+    assert f"{nprocs} processes start from the same: SHA-256 " in said
+    assert "Traceback" not in said and "UserWarning" not in said and "free ports" not in said
+    assert end_of(tmp_path) == alone
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    assert result["world_size"] == nprocs
+    assert (tmp_path / "run/train.log").read_text().count("epoch 2/2 step 20/20 valid") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nprocs", [2, 3])
+def test_plain_processes_come_close_and_count_alike(tmp_path, tiny, nprocs):
+    """Without --grad_shards: the order of additions is another, and nothing else. 3 does not divide
+    32: parts of 11, 11 and 10."""
+    plain = [*SMALL, "--epochs", 1, "--data", tiny]
+    run(tmp_path, *plain, "--output", "one")
+    run(tmp_path, *plain, "--output", "several", nprocs=nprocs)
+    one, several = (
+        paddle.load(str(tmp_path / name / "mnist.pdparams")) for name in ("one", "several")
+    )
+    for name, value in one.items():
+        np.testing.assert_allclose(several[name].numpy(), value.numpy(), rtol=1e-3, atol=2e-5)
+    results = [json.loads((tmp_path / n / "result.json").read_text()) for n in ("one", "several")]
+    for name in ("eval_acc", "valid_acc", "steps", "epochs"):
+        assert results[0][name] == results[1][name]
+    assert results[0]["eval_loss"] == pytest.approx(results[1]["eval_loss"], rel=1e-4)
+
+
+def wait_for_step(folder, step, process):
+    """Until the run's log tells of a step. (What launch prints of it comes seconds later.)"""
+    file = folder / "run/train.log"
+    while not (file.exists() and re.search(rf"step {step}/\d+ lr", file.read_text())):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+
+
+def stopped_at(folder, step, process, number=signal.SIGTERM, whom=None):
+    """Send a signal when the log tells of a step; gives the exit code and all that was said."""
+    wait_for_step(folder, step, process)
+    os.kill(whom() if whom else process.pid, number)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out + err
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [(2, 1), *(pytest.param(*pair, marks=SLOW) for pair in [(2, 4), (1, 2)])]
+)
+def test_run_that_was_stopped_goes_on_with_other_processes_to_the_same_bits(
+    tmp_path, tiny, alone, first, then
+):
+    arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run"]
+    code, said = stopped_at(tmp_path, 4, start(tmp_path, *arguments, nprocs=first))
+    assert code == 143, said
+    assert len(list(tmp_path.glob("run/checkpoints/*breakpoint.json"))) == 1
+    assert not (tmp_path / "run/result.json").exists()
+    run(tmp_path, *arguments, nprocs=then)
+    assert end_of(tmp_path) == alone
+
+
+# ------------------------------------------------------------------ ways to start
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("launch", "env", "size"),
+    [
+        (["--nproc_per_node", 2, "--log_dir", "mylog"], {}, 2),
+        pytest.param(["--nproc_per_node", 2], {"CUDA_VISIBLE_DEVICES": "0,1"}, 2, marks=SLOW),
+        pytest.param(["--log_dir", "mylog"], {}, 1, marks=SLOW),
+    ],
+)
+def test_paddles_launch_starts_the_same_training(tmp_path, tiny, alone, launch, env, size):
+    arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run"]
+    said = run(tmp_path, *arguments, launch=launch, env=env)
+    assert end_of(tmp_path) == alone
+    assert said.count("launch writes the whole environment") == 1
+    assert json.loads((tmp_path / "run/result.json").read_text())["world_size"] == size
+    if "mylog" in launch:
+        logs = {path.name for path in (tmp_path / "mylog").glob("workerlog.*")}
+        assert logs == {f"workerlog.{rank}" for rank in range(size)}
+    if size == 2:
+        others = next(tmp_path.glob("*log/workerlog.1")).read_text()
+        assert "epoch" not in others  # rank 0 has the log
+
+
+@SLOW
+def test_two_nodes_with_one_shared_folder(tmp_path, tiny, alone):
+    arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run"]
+    port = free_port()
+    nodes = [
+        start(
+            *(tmp_path, *arguments),
+            launch=[
+                *("--master", f"127.0.0.1:{port}", "--nnodes", 2, "--rank", rank),
+                *("--nproc_per_node", 1, "--log_dir", f"log{rank}"),
+            ],
+        )
+        for rank in range(2)
+    ]
+    said = [node.communicate(timeout=120) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], said
+    assert end_of(tmp_path) == alone
+
+
+@SLOW
+def test_second_job_in_a_directory_gets_75(tmp_path, tiny):
+    arguments = [*SHARDED, "--epochs", 50, "--data", tiny, "--output", "run"]
+    first = start(tmp_path, *arguments, nprocs=2)
+    for line in first.stdout:
+        if "step 4/" in line:
+            break
+    said = run(tmp_path, *arguments, nprocs=2, expect=75)
+    assert said.count("another process is training there") == 1
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=60)
+    assert first.returncode == 143
+
+
+def test_supervision_of_one_rank_alone_is_refused(tool):
+    done = tool(
+        *("train", "--data", "digits", "--max_restarts", 2),
+        expect=2,
+        PADDLE_TRAINERS_NUM="2",
+        PADDLE_TRAINER_ID="1",
+    )
+    assert "max_restarts is 2, but Paddle's launch has started this process" in done.stderr
+
+
+# ------------------------------------------------------------------ whoever dies
+
+
+def last_words(folder, process):
+    out, err = process.communicate(timeout=60)
+    return out + err
+
+
+@pytest.mark.parametrize(
+    ("how", "who"),
+    [
+        pytest.param({"nprocs": 2}, 0, id="rank 0", marks=SLOW),
+        pytest.param({"nprocs": 2}, 1, id="rank 1"),
+        pytest.param({"nprocs": 2}, "parent", id="spawn's parent", marks=SLOW),
+        pytest.param({"launch": ["--nproc_per_node", 2]}, 1, id="launch's rank 1", marks=SLOW),
+        pytest.param({"launch": ["--nproc_per_node", 2]}, "parent", id="launch", marks=SLOW),
+    ],
+)
+def test_whoever_is_killed_leaves_no_orphan_and_costs_no_bit(tmp_path, tiny, alone, how, who):
+    arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run"]
+    process = start(tmp_path, *arguments, **how)
+    wait_for_step(tmp_path, 4, process)
+    ranks = ranks_of(process)
+    assert set(ranks) == {0, 1}
+    os.kill(process.pid if who == "parent" else ranks[who], signal.SIGKILL)
+    killed = time.monotonic()
+    while ranks_of(process):
+        assert time.monotonic() < killed + 15, "an orphan is left"
+        time.sleep(0.1)
+    said = last_words(tmp_path, process)
+    if who == "parent":
+        assert process.returncode == -signal.SIGKILL
+    else:
+        assert process.returncode not in (0, -signal.SIGKILL)
+    if "nprocs" in how and who != "parent":
+        assert process.returncode == 137
+        named = f"rank {who} (process {ranks[who]}) ended with SIGKILL"
+        assert named in said and said.count("error: ") == 1 and "Traceback" not in said
+    run(tmp_path, *arguments, **how)
+    assert end_of(tmp_path) == alone
+
+
+@pytest.mark.parametrize(
+    ("how", "number"),
+    [
+        ({"nprocs": 2}, signal.SIGTERM),
+        pytest.param({"nprocs": 2}, signal.SIGINT, marks=SLOW),
+        pytest.param({"launch": ["--nproc_per_node", 2]}, signal.SIGTERM, marks=SLOW),
+        pytest.param({"launch": ["--nproc_per_node", 2]}, signal.SIGINT, marks=SLOW),
+    ],
+)
+def test_signal_to_the_parent_is_one_breakpoint(tmp_path, tiny, alone, how, number):
+    arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run"]
+    code, said = stopped_at(tmp_path, 4, start(tmp_path, *arguments, **how), number)
+    if "nprocs" in how:
+        assert code == 128 + number and said.count("error: stopped by") == 1
+    else:  # launch ends with the signal's number, or the ranks' code, if it sees that first
+        assert code in (number, 143)
+        said = (tmp_path / "log/workerlog.0").read_text()
+        assert "stopped by" in (tmp_path / "log/workerlog.1").read_text()
+    assert said.count("breakpoint; the same command goes on there") == 1
+    assert len(list(tmp_path.glob("run/checkpoints/*breakpoint.json"))) == 1
+    run(tmp_path, *arguments, **how)
+    assert end_of(tmp_path) == alone
+
+
+@SLOW
+def test_rank_that_stalls_is_found(tmp_path, tiny):
+    arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run", "--hang_timeout", 4]
+    process = start(tmp_path, *arguments, nprocs=2)
+    code, said = stopped_at(*(tmp_path, 4, process, signal.SIGSTOP), lambda: ranks_of(process)[1])
+    # stopped within an exchange, it cannot be told from the one that waits for it there
+    assert code == 1 and re.search(r"rank (0, )?1 gave no sign of life for 4 s", said), said
+    assert not ranks_of(process)
+
+
+@SLOW
+def test_job_is_restarted_to_the_same_bits(tmp_path, tiny, alone):
+    arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run", "--max_restarts", 2]
+    process = start(tmp_path, *arguments, nprocs=2)
+    killed = []
+    for line in process.stdout:
+        if len(killed) < 2 and re.search(rf"step {4 + 8 * len(killed)}/20 lr", line):
+            sessions = [
+                int(path.name)
+                for path in Path("/proc").glob("[0-9]*")
+                if parent_of(path) == process.pid
+            ]
+            (child,) = sessions
+            killed.append(child)
+            # first a rank, then the process that started the ranks
+            os.kill(ranks_of(process)[1] if len(killed) == 1 else child, signal.SIGKILL)
+    assert process.wait(60) == 0, process.stderr.read()
+    assert len(killed) == 2
+    assert end_of(tmp_path) == alone
+
+
+def parent_of(path):
+    try:
+        return int((path / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+# ------------------------------------------------------------------ Paddle's elastic launch
+
+
+@pytest.fixture
+def etcd(tmp_path):
+    """The address of an etcd of the test's own."""
+    program = shutil.which("etcd")
+    if not program:
+        pytest.skip("etcd is not installed")
+    if not importlib.util.find_spec("etcd3"):  # not imported: that takes the page's export
+        pytest.skip("etcd3 is not installed (extra elastic)")
+    clients, peers = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    folder = ["--data-dir", tmp_path / "etcd", "--listen-peer-urls", peers]
+    own = ["--listen-client-urls", clients, "--advertise-client-urls", clients]
+    with (tmp_path / "etcd.log").open("w") as log:
+        server = subprocess.Popen([program, *folder, *own], stdout=log, stderr=log)
+    yield clients.replace("http", "etcd")
+    server.kill()
+    server.wait()
+
+
+def wait_for(log, *patterns, after=0, seconds=200):
+    """The place in a log where the last of the patterns ends, each sought after the one before."""
+    for pattern in patterns:
+        deadline = time.monotonic() + seconds
+        while True:
+            text = log.read_text() if log.exists() else ""
+            if found := re.compile(pattern).search(text, after):
+                break
+            assert time.monotonic() < deadline, (
+                f"no {pattern!r} after:\n{text[:after]}\nin {text[after:]}"
+            )
+            time.sleep(0.1)
+        after = found.end()
+    return after
+
+
+def elastic(etcd, name, arguments):
+    """What the page has a machine run, with the test's own addresses, folders and training."""
+    page = (ROOT / "docs/several-processes.md").read_text()
+    (script,) = re.findall(r"^export PROTOCOL_BUFFERS.*?^done$", page, re.MULTILINE | re.DOTALL)
+    for its, ours in {
+        "etcd://10.0.0.1:2379": etcd,
+        "python -m": f"{sys.executable} -m",
+        "--nnodes": f"--log_dir {name} --nnodes",
+        "tools/train.py": str(ROOT / "tools/train.py"),
+        "--grad_shards 8 --output /shared/run": shlex.join(map(str, arguments)),
+    }.items():
+        assert script.count(its) == 1, its
+        script = script.replace(its, ours)
+    return ["sh", "-c", script]
+
+
+@SLOW
+@pytest.mark.timeout(900)
+def test_elastic_launch_restarts_shrinks_and_grows_to_the_same_bits(tmp_path, tiny, etcd):
+    """A rank is killed, then one of the two nodes, then it comes back.
+
+    Each time they may go on with one process before they do with two.
+    """
+    arguments = [*SHARDED, "--epochs", 160, "--log_every", 20, "--data", tiny, "--output"]
+    run(tmp_path, *arguments, "unbroken")
+    log = tmp_path / "run/train.log"
+    resumed, both = "resuming after step", "2 processes start from the same"
+    epochs = [r"step \d+/1600 lr"] * 3  # by then that of the first is saved
+
+    def node(name):
+        command = elastic(etcd, name, [*arguments, "run"])
+        return start_job(command, tmp_path, stderr=subprocess.PIPE)
+
+    first, second = node("first"), node("second")
+    place = wait_for(log, both, *epochs)
+    (rank,) = ranks_of(second).values()
+    os.kill(rank, signal.SIGKILL)
+    place = wait_for(log, resumed, both, *epochs, after=place)
+    second.kill()  # the node, with all that it started
+    for number, _, _ in living(second):
+        os.kill(number, signal.SIGKILL)
+    place = wait_for(log, resumed, *epochs, after=place)
+    second = node("second")
+    wait_for(log, resumed, both, *epochs, after=place)
+    for process in (first, second):
+        out, err = process.communicate(timeout=400)
+        assert process.returncode == 0, out + err
+    assert end_of(tmp_path) == end_of(tmp_path, "unbroken")
+
+
+# ------------------------------------------------------------------ spawn, for code of your own
+
+
+def raises_in_rank_one(tmp):
+    world = join()
+    if world.rank == 1:
+        raise ValueError("a fault of rank 1's own")
+    world.gather_objects(1)
+
+
+def gives_much(tmp):
+    world = join()
+    world.gather_objects(1)
+    return np.zeros(20_000_000)
+
+
+def disagrees(tmp):
+    world = join()
+    world.must_agree("the same", "the data")
+    world.must_agree(world.rank > 0, "the images")
+
+
+def evaluates(tmp, data):
+    """In batches of 7: ten of them, which three processes take in turns."""
+    evaluator.BATCH_SIZE = 7
+    world = join()
+    paddle.seed(1)
+    model, dataset = MNIST(), MnistDataset("eval", data)
+    together, alone = evaluator.evaluate(model, dataset, world), evaluator.evaluate(model, dataset)
+    for name in ("labels", "predictions", "probabilities"):
+        assert np.array_equal(getattr(together, name), getattr(alone, name)), name
+    assert together.loss == alone.loss and together.count == 70
+    other = paddle.io.Subset(dataset, range(70))
+    assert evaluator.evaluate(model, other, world).loss == alone.loss
+    Path(tmp, str(world.rank)).touch()
+
+
+def test_evaluation_in_turns_is_that_of_one_process_to_the_last_bit(tmp_path, tiny):
+    spawn(evaluates, (tmp_path, str(tiny)), nprocs=3)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def trains_as_the_tutorial(tmp, data):
+    """Its loop over several GPUs, on CPUs; each rank has a generator of its own."""
+    os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"
+    paddle.distributed.init_parallel_env()
+    rank = paddle.distributed.get_rank()
+    random.seed(rank)
+    model = paddle.DataParallel(MNIST())
+    optimizer = paddle.optimizer.SGD(0.01, parameters=model.parameters())
+    loader = load_data("train", 32, data)
+    epochs = []
+    for _ in range(2):
+        epochs.append([])
+        for images, labels in loader():
+            logits, _ = model(paddle.to_tensor(images), paddle.to_tensor(labels))
+            paddle.nn.functional.cross_entropy(logits, paddle.to_tensor(labels)).backward()
+            optimizer.step()
+            optimizer.clear_grad()
+            epochs[-1].append([hashlib.sha256(image).hexdigest() for image in images])
+    whole = [len(labels) for _, labels in load_data("eval", 32, data)()]
+    Path(tmp, f"{rank}.json").write_text(json.dumps([epochs, whole]))
+
+
+def test_tutorials_loop_gives_each_rank_its_share(tmp_path, tiny):
+    spawn(trains_as_the_tutorial, (tmp_path, str(tiny)), nprocs=2)
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    images, _ = MnistDataset("train", tiny).batch(np.arange(300))
+    every_image = sorted(hashlib.sha256(image).hexdigest() for image in images)
+    orders = []
+    for epoch in range(2):
+        batches = [epochs[epoch] for epochs, _ in ranks]
+        assert [list(map(len, share)) for share in batches] == [[30] * 5] * 2
+        orders.append([image for share in batches for batch in share for image in batch])
+        assert sorted(orders[-1]) == every_image  # each once
+    assert orders[0] != orders[1]
+    assert [whole for _, whole in ranks] == [[32, 32, 6]] * 2
+
+
+def hangs_after_the_others_are_done(tmp):
+    if join().rank == 1:
+        time.sleep(600)
+
+
+@pytest.mark.slow
+def test_process_that_hangs_when_others_are_done_is_no_success(tmp_path):
+    with pytest.raises(ProcessError, match="rank 1 gave no sign of life for 9 s"):
+        spawn(hangs_after_the_others_are_done, (tmp_path,), nprocs=2, hang_timeout=9)
+
+
+def sleeps(tmp):
+    world = join()
+    if world.rank == 1:
+        time.sleep(100)
+    world.gather_objects(1)
+
+
+@SLOW
+def test_process_for_which_gloo_waits_in_vain_is_named(tmp_path):
+    """After 30 s, which is gloo's patience, not ours."""
+    with pytest.raises(ProcessError, match="rank 1 did not answer: another process"):
+        spawn(sleeps, (tmp_path,), nprocs=2)
+
+
+def exchanges(tmp):
+    world = join()
+    assert world.gather_objects(10 * world.rank) == [0, 10, 20]
+    assert [t.item() for t in world.gather(paddle.to_tensor(float(world.rank)))] == [0, 1, 2]
+    assert world.sum(paddle.to_tensor(1.0 + world.rank)).item() == 6
+    assert world.first(lambda: f"of rank {world.rank}") == "of rank 0"
+    shared = paddle.full([2], float(world.rank))
+    world.share([shared])
+    assert shared.tolist() == [0, 0]
+
+    def refuse():
+        raise ConfigError(f"refused by rank {world.rank}")
+
+    with pytest.raises(ConfigError, match="refused by rank 0"):
+        world.first(refuse)
+    Path(tmp, str(world.rank)).touch()
+
+
+def test_processes_exchange_what_they_are_asked_to(tmp_path):
+    spawn(exchanges, (tmp_path,), nprocs=3)
+    assert {path.name for path in tmp_path.iterdir()} == {"0", "1", "2"}
+
+
+@pytest.mark.slow
+def test_error_of_any_rank_reaches_the_user_with_its_own_traceback(tmp_path):
+    with pytest.raises(ProcessError) as caught:
+        spawn(raises_in_rank_one, (tmp_path,), nprocs=2)
+    said = str(caught.value)
+    assert said.startswith("rank 1 ended with an error of its own:\nTraceback")
+    assert "in raises_in_rank_one" in said and said.endswith("a fault of rank 1's own")
+    assert "gloo" not in said
+
+
+@pytest.mark.slow
+def test_large_results_do_not_hang(tmp_path):
+    spawn(gives_much, (tmp_path,), nprocs=2)
+
+
+def test_ranks_that_hold_something_else_are_named(tmp_path):
+    with pytest.raises(Exception, match="the images of rank 1 differ from those of rank 0"):
+        spawn(disagrees, (tmp_path,), nprocs=2)
+
+
+@pytest.mark.parametrize(("rests", "code"), [("", 1), ("heartbeat.rest()", 0)])
+def test_process_without_a_sign_of_life_ends_unless_its_work_is_done(rests, code):
+    program = f"""
+import time
+from paddle_mnist.system import heartbeat
+heartbeat.end_without_progress(2)
+heartbeat.beat()
+{rests}
+time.sleep(6)
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == code

@@ -1,0 +1,124 @@
+"""Trainings of six steps that stop where they are told, for `test_resume`; run as a program.
+
+    going_on.py DATA < JOBS > OUTCOMES
+
+A job is {"folder", "optimizer", "schedule", "stop"}; it goes on from the newest checkpoint in its
+folder. Two epochs of three steps, the last one short; shuffled, augmented, averaged, with dropout.
+An outcome is what a metric writer was told (but for speeds), and the samples of each step.
+"""
+
+import functools
+import json
+import signal
+import sys
+from pathlib import Path
+
+import paddle
+
+from paddle_mnist import MNIST, BatchLoader, MnistDataset, Trainer
+from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
+from paddle_mnist.checkpoint.contents import load_checkpoint
+from paddle_mnist.checkpoint.policy import Keep, SaveWhen
+from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.errors import StoppedError
+from paddle_mnist.mnist.augment import Affine
+from paddle_mnist.mnist.config import TrainConfig
+from paddle_mnist.nn.ema import ExponentialAverage
+from paddle_mnist.nn.optim import build_optimizer, build_schedule
+from paddle_mnist.nn.seeding import reseed
+from paddle_mnist.state import TrainState
+from paddle_mnist.training.evaluator import EpochEvaluator
+
+
+class Dropped(MNIST):
+    """The net of a user who added dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.dropout = paddle.nn.Dropout(0.5)
+
+    def forward(self, images):
+        return self.dropout(super().forward(images))
+
+
+class Noted(BatchLoader):
+    """Keeps which samples it gave."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.given = []
+
+    def _batch(self, indices):
+        self.given.append(indices.tolist())
+        return super()._batch(indices)
+
+
+class Stops(StoreCheckpointer):
+    """Is asked to end after step N ("3"), or after the end of epoch N ("epoch 1")."""
+
+    stop = None
+
+    def after_step(self, state, model, optimizer):
+        super().after_step(state, model, optimizer)
+        if self.stop == str(state.step):
+            raise StoppedError(signal.SIGTERM)
+
+    def after_epoch(self, state, model, optimizer):
+        super().after_epoch(state, model, optimizer)
+        if self.stop == f"epoch {state.epoch}":
+            raise StoppedError(signal.SIGTERM)
+
+
+class Told:
+    """Breaks off when it is told the evaluation of epoch N ("told 1"), and has not written it."""
+
+    def __init__(self, stop):
+        self.stop = stop
+        self.lines = []
+
+    def write(self, state, values):
+        if "valid/acc" in values and self.stop == f"told {state.epoch + 1}":
+            raise StoppedError(signal.SIGTERM)
+        values = {tag: v for tag, v in values.items() if not tag.startswith("speed/")}
+        self.lines.append([state.step, values])
+
+    def advance(self, state): ...
+
+
+def train(data, folder, optimizer, schedule, stop=None):
+    config = TrainConfig(
+        optimizer=optimizer, lr_schedule=schedule, learning_rate=0.01, end_lr=0.001, epochs=2
+    )
+    paddle.seed(11)
+    model = Dropped()
+    changed = Affine({"rotate": 10, "shear": 5, "shift": 2, "scale": 0.1}, seed=5)
+    loader = Noted(MnistDataset("train", data, 70), 32, seed=5, shuffle=True, augment=changed)
+    built = build_optimizer(config, model, build_schedule(config, 6))
+    average = ExponentialAverage(model, 0.9)
+    store = CheckpointStore(folder)
+    newest, state = store.newest(), TrainState()
+    if newest:
+        load_checkpoint(newest, model, built, average)
+        state = newest.state
+    writer = Told(stop)
+    checkpointer = Stops(store, SaveWhen(), Keep(), average, newest and state)
+    checkpointer.stop = stop
+    trainer = Trainer(
+        *(Path(folder) / "mnist.pdparams", model, built),
+        average=average,
+        evaluator=EpochEvaluator({"valid": MnistDataset("valid", data)}, 1, 2),
+        writer=writer,
+        checkpointer=checkpointer,
+        state=state,
+        log_every=2,
+        reseed=functools.partial(reseed, 5),
+    )
+    try:
+        trainer.train(loader, state.epoch, 2)
+    except StoppedError:
+        assert stop
+    return {"told": writer.lines, "given": loader.given, "scores": trainer.state.scores}
+
+
+if __name__ == "__main__":
+    json.dump([train(sys.argv[1], **job) for job in json.load(sys.stdin)], sys.stdout)

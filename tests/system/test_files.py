@@ -1,0 +1,49 @@
+"""Files that are written whole or not at all, whoever else writes them."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from faulty_disk import at, watched
+
+from paddle_mnist.system.files import PART, write_atomically
+
+FIRST, SECOND = b"a" * 1000, b"b" * 300
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_two_writers_of_one_path_each_publish_their_own_bytes(tmp_path, number):
+    """The second writes all of its file ahead of each operation of the first in turn."""
+    path = tmp_path / "weights"
+    between = []
+
+    def write_second(operation):
+        write_atomically(path, SECOND)
+        between.append(path.read_bytes())
+
+    with watched(tmp_path, at(number, write_second)) as operations:
+        write_atomically(path, FIRST)
+    assert len(operations) == 12, "six operations of each writer"
+    assert between == [SECOND]
+    assert path.read_bytes() == FIRST  # the later rename wins
+    assert [file.name for file in tmp_path.iterdir()] == ["weights"]
+
+
+def test_next_start_of_a_run_clears_what_a_killed_writer_left(tmp_path):
+    """Temporary files of the run, and nobody else's."""
+    from paddle_mnist.training.run_directory import RunDirectory
+
+    program = (
+        "import os, signal, sys; from pathlib import Path; from paddle_mnist import files\n"
+        "os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "files.write_atomically(Path(sys.argv[1]), b'half')"
+    )
+    for name in ("mnist.pdparams", "result.json", "of-the-user"):
+        done = subprocess.run([sys.executable, "-c", program, tmp_path / name], check=False)
+        assert done.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.glob(f".*{PART}"))) == 3
+    with RunDirectory(tmp_path).opened():
+        (left,) = tmp_path.glob(f".*{PART}")
+    assert os.path.basename(left).startswith(".of-the-user")

@@ -1,0 +1,176 @@
+"""What the machine offers: its CPUs, in containers too, and what is done without POSIX."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+from paddle_mnist import TrainConfig
+from paddle_mnist.parallel.process_count import hint, processes_to_start
+from paddle_mnist.system.machine import usable_cpus
+
+AFFINITY = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+# In a mount namespace of its own a process can have another /sys/fs/cgroup, as in a container.
+MOUNT = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
+SCRIPT = 'mount --bind "$0" /sys/fs/cgroup && exec "$@"'
+
+
+@pytest.fixture
+def cgroup(tmp_path):
+    """Run Python under a cgroup that these files describe; gives what it prints."""
+    trial = [*MOUNT, SCRIPT, tmp_path, "true"]
+    if not shutil.which("unshare") or subprocess.run(trial, capture_output=True).returncode:
+        pytest.skip("needs mount namespaces: Linux, and leave to make them")
+
+    def run(files, program):
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(f"{text}\n")
+        command = [*MOUNT, SCRIPT, tmp_path, sys.executable, "-c", program]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return run
+
+
+def v1(quota):
+    return {"cpu/cpu.cfs_quota_us": quota, "cpu/cpu.cfs_period_us": 100_000}
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({"cpu.max": "max 100000"}, AFFINITY),
+        ({"cpu.max": "100000 100000"}, 1),
+        ({"cpu.max": "20000 100000"}, 1),
+        ({"cpu.max": "75000 50000"}, 2),
+        (v1(-1), AFFINITY),
+        (v1(100_000), 1),
+        (v1(150_000), 2),
+    ],
+    ids=str,
+)
+def test_quota_of_a_container_limits_the_cpus(cgroup, files, quota):
+    program = "from paddle_mnist.system.machine import usable_cpus; print(usable_cpus())"
+    assert int(cgroup(files, program)) == min(quota, AFFINITY)
+
+
+def test_auto_keeps_to_the_quota_of_a_container(cgroup):
+    program = (
+        "from paddle_mnist import TrainConfig\n"
+        "from paddle_mnist.parallel.process_count import fast_conv_threads, processes_to_start\n"
+        "config = TrainConfig(nprocs='auto', threads='auto', device='cpu')\n"
+        "print(processes_to_start(config), fast_conv_threads(config))"
+    )
+    assert cgroup({"cpu.max": "100000 100000"}, program) == "1 1"
+
+
+def test_auto_keeps_to_the_limit_in_the_environment(monkeypatch):
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
+    assert usable_cpus() == 1
+    assert processes_to_start(TrainConfig(nprocs="auto", device="cpu")) == 1
+    assert hint(TrainConfig(device="cpu"), 250_000) is None
+
+
+# ------------------------------------------------------------------ without POSIX
+
+# A system without POSIX, as this package sees it: what others have imported before, they keep.
+WITHOUT_POSIX = """
+import importlib, os, runpy, select, signal, sys, time, types, warnings
+for name in {others!r}.split():
+    importlib.import_module(name)
+for module, names in {gone!r}.items():
+    whole = sys.modules[module]
+    part = types.ModuleType(module)
+    vars(part).update({{k: v for k, v in vars(whole).items() if k not in names.split()}})
+    sys.modules[module] = part
+sys.modules.update(dict.fromkeys({modules!r}.split()))
+sys.argv = sys.argv[1:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+OTHERS = (
+    "subprocess multiprocessing.sharedctypes tempfile shutil sklearn.metrics sklearn.datasets "
+    "scipy.ndimage joblib visualdl matplotlib.figure matplotlib.backends.backend_agg filelock "
+    "simdjson isal.igzip threadpoolctl pydantic yaml tqdm PIL.Image paddle"
+)
+LIGHT = "subprocess tempfile filelock numpy pydantic tqdm yaml"  # what --help imports
+GONE = {
+    "os": "EX_OK O_CLOEXEC O_DIRECTORY O_DSYNC O_NOFOLLOW O_NONBLOCK O_SYNC PRIO_PROCESS WNOHANG "
+    "chown fchmod fchown fork forkpty get_blocking getegid geteuid getgid getgroups getloadavg "
+    "getpgid getpgrp getpriority getresuid getsid getuid killpg lchown lockf mkfifo mknod nice "
+    "openpty pipe2 posix_fadvise posix_fallocate posix_spawn pread pwrite register_at_fork "
+    "sched_getaffinity sched_setaffinity sendfile set_blocking setpgid setpriority setsid setuid "
+    "statvfs sync sysconf uname wait3 wait4 waitid",
+    "select": "epoll poll",
+    "signal": "SIGALRM SIGBUS SIGCHLD SIGCONT SIGHUP SIGKILL SIGPIPE SIGQUIT SIGSTOP SIGTSTP "
+    "SIGUSR1 SIGUSR2 SIG_BLOCK SIG_SETMASK alarm getitimer pause pthread_kill pthread_sigmask "
+    "setitimer siginterrupt sigpending sigtimedwait sigwait",
+    "time": "tzset",
+}
+MODULES = "fcntl grp posix pty pwd resource termios tty"
+
+
+def without_posix(folder, tool, *args, others=OTHERS, expect=0, **env):
+    """Run a command of tools/ in a Python that has only what every system has."""
+    program = WITHOUT_POSIX.format(others=others, gone=GONE, modules=MODULES)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program, ROOT / "tools" / f"{tool}.py", *args],
+        cwd=folder,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == expect, done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.parametrize("tool", ["train", "eval", "infer", "export_model"])
+def test_help_needs_no_posix(tmp_path, tool):
+    assert "usage:" in without_posix(tmp_path, tool, "--help", others=LIGHT).stdout
+
+
+@pytest.mark.slow
+def test_one_process_trains_evaluates_and_infers_without_posix(tmp_path, tiny):
+    run = ["--output", "run"]
+    trained = without_posix(
+        tmp_path, "train", "--data", tiny, "--epochs", "1", "--nprocs", "auto", *run
+    )
+    assert "eval accuracy" in trained.stdout and "--nprocs" not in trained.stdout
+    more = ["--epochs", "2", "--override", "epochs", "--figures", "false"]
+    again = without_posix(tmp_path, "train", "--data", tiny, *more, *run)
+    assert "resuming after step" in again.stdout
+    assert "confusion matrix" in without_posix(tmp_path, "eval", *run).stdout
+    without_posix(tmp_path, "export_model", "--checkpoint", "best", "--run", "run")
+    read = without_posix(tmp_path, "infer", ROOT / "tests/pictures/7-07.jpg")
+    assert read.stdout.split()[3] == "7"
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "found", "remedy"),
+    [
+        (["--max_restarts", "3"], {}, "max_restarts is 3", "--max_restarts 0"),
+        (["--nprocs", "2"], {}, "nprocs is 2", "--nprocs 1"),
+        (
+            [],
+            {"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "2"},
+            "Paddle's launch started 2 processes",
+            "plain python",
+        ),
+    ],
+    ids=["supervisor", "spawn", "launch"],
+)
+def test_several_processes_are_refused_without_posix(tmp_path, tiny, args, env, found, remedy):
+    command = ["--data", tiny, "--output", "run", *args]
+    error = without_posix(tmp_path, "train", *command, expect=2, **env).stderr
+    assert error == (
+        f"error: {found}, which needs POSIX process groups and signals; this system "
+        f"({sys.platform}) has none; expected Linux, or {remedy}\n"
+    )
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,105 @@
+"""The benchmark's machinery, on small data; its figures are for people, not for tests."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import tutorial
+from measure.operators import REST
+from synthetic_data import as_lists, tiny_splits
+
+from paddle_mnist import MNIST, MnistDataset
+from paddle_mnist.system.machine import usable_cpus
+
+
+def test_data_benchmark_gives_the_three_ratios(tool, tiny):
+    report = json.loads(tool("benchmark", "data", "--data", tiny, "--rounds", 1, "--json").stdout)
+    assert report["cold_ratio"] == report["seconds"]["stdlib"] / report["seconds"]["cold"]
+    assert report["cached_ratio"] == report["seconds"]["stdlib"] / report["seconds"]["cached"]
+    assert report["memory_ratio"] == report["peak_mib"]["stdlib"] / report["peak_mib"]["cold"]
+    assert all(value > 0 for kind in ("seconds", "peak_mib") for value in report[kind].values())
+
+
+def test_data_benchmark_needs_a_json_file(tool):
+    assert "expected an AI Studio JSON file" in tool("benchmark", "data", expect=2).stderr
+
+
+@pytest.mark.slow
+def test_checkpoint_benchmark_gives_the_two_shares(tool):
+    run = tool("benchmark", "checkpoint", "--data", "digits", "--rounds", 1, "--json")
+    report = json.loads(run.stdout)
+    save, step = report["save_seconds"], report["step_seconds"]
+    assert report["every_50_steps_share"] == save / (save + 50 * step)
+    assert report["every_epoch_share"] == save / (save + 19 * step)
+    assert report["steps_an_epoch"] == 19 and save > 0 and step > 0
+
+
+@pytest.mark.slow
+def test_table_is_written_into_the_readme(tool, real_data, tmp_path):
+    for name in ("README.md", "README.zh-CN.md"):
+        (tmp_path / name).write_text("a\n<!-- benchmark data -->\nold\n<!-- end -->\nb\n")
+    tool("benchmark", "data", "--rounds", 1, "--docs", tmp_path, PADDLE_MNIST_DATA=str(real_data))
+    text = (tmp_path / "README.md").read_text()
+    assert text.startswith("a\n<!-- benchmark data -->\n| images ready") and "old" not in text
+    assert text.endswith("<!-- end -->\nb\n")
+
+
+@pytest.mark.slow
+def test_watch_benchmark_gives_a_share_for_each_kind(tool):
+    report = json.loads(
+        tool("benchmark", "watch", "--data", "digits", "--rounds", 1, "--json").stdout
+    )
+    kinds = ("off", "removed again", "every 100 steps", "every step")
+    assert tuple(report["share"]) == kinds and report["share"]["off"] == 0
+    assert report["steps"] == 200 and report["step_seconds"] > 0
+
+
+def test_infer_benchmark_compares_engines_that_agree(tool):
+    report = json.loads(tool("benchmark", "infer", "--rounds", 1, "--json").stdout)
+    assert {"Paddle, the net in Python", "Paddle Inference"} <= set(report["engines"])
+    assert len(report["engines"]) + len(report["missing"]) == 4
+    for engine in report["engines"].values():
+        assert 0 < engine["p50_ms"] <= engine["p99_ms"] and engine["images_per_second"] > 0
+        assert engine["difference"] < 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("what", "first"),
+    [
+        ("train", "| Paddle's layers, the bare loop, 1 thread | "),
+        ("time-to-accuracy", "| the tutorial's loop, its five epochs | "),
+        ("ladder", "| the tutorial's loop | "),
+        ("clocks", "| `tools/train.py --help` | "),
+        ("memory", "| the tutorial's loop | "),
+        ("evaluate", "| the tutorial's: image by image from lists, batches of 100 | "),
+        ("operators", "| matrix products: convolution, gradient of the second block's input | "),
+        ("signal", "| median of 20 | "),
+    ],
+)
+def test_rehearsal_of_each_table(tool, tmp_path, what, first):
+    page = tmp_path / "page.md"
+    page.write_text(f"<!-- benchmark {what} -->\nstale\n<!-- end -->\n")
+    told = (what, "--quick", "--docs", tmp_path, "--json")
+    report = json.loads(tool("benchmark", *told, timeout=900).stdout)
+    assert f"\n{first}" in page.read_text() and "stale" not in page.read_text()
+    assert report["machine"]["cores"] == str(usable_cpus())
+    if what == "operators":
+        assert sum(report["shares"].values()) - report["shares"].get(REST, 0) >= 0.95
+    if what == "evaluate":
+        assert report["accuracy"]["theirs"] == pytest.approx(report["accuracy"]["ours"], abs=1e-6)
+
+
+def test_tutorials_loop_is_the_recipe(tool, tiny, tmp_path):
+    """It learns what can be learned, and its net is ours."""
+    said = tool("tutorial", "--data", tiny, "--epochs", 3).stdout
+    assert "epoch 2 batch 0 loss" in said
+    assert re.search(r"^eval accuracy [01]\.\d{4}$", said, re.MULTILINE)
+    shapes = {name: p.shape for name, p in tutorial.Net().named_parameters()}
+    assert shapes == {name: p.shape for name, p in MNIST().named_parameters()}
+    (images, labels), *others = tutorial.load_data(as_lists(tiny_splits()), "eval")()
+    assert not others and images.shape == (70, 1, 28, 28) and labels.shape == (70, 1)
+    expected, _ = MnistDataset("eval", str(tiny)).batch(np.arange(70))
+    assert np.allclose(images, expected, atol=1e-6)

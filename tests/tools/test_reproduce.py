@@ -1,0 +1,496 @@
+"""What `tools/reproduce.py` measures, with one epoch each instead of three."""
+
+import json
+import re
+import shlex
+
+import pytest
+import reproduce
+from conftest import ROOT
+from reproduction import accuracy, recipes, trainings
+from reproduction.behaviour import behaviour, same
+from reproduction.checkpoints import PLAIN
+from reproduction.chinese import SAID, summary
+from reproduction.compared import Compared, Scale
+from reproduction.ladder import choice, steps_up
+from reproduction.mistakes import mistakes
+from reproduction.page import figures_of
+from reproduction.shown import Shown
+from reproduction.trainings import Results, Training
+from synthetic_data import tiny_splits, write_idx
+
+from paddle_mnist.errors import PaddleMnistError
+from paddle_mnist.mnist import pretrained
+from paddle_mnist.mnist.cache import open_data
+from paddle_mnist.mnist.config import read_recipe
+from paddle_mnist.nn.ema import ExponentialAverage
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_old_digits_are_forgotten_unless_they_are_replayed(tool, real_data, tmp_path):
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / "docs/page.md"
+    page.write_text("a\n<!-- reproduce forgetting -->\nold\n<!-- end -->\nb\n")
+    arguments = ("--only", "forgetting", "--data", real_data, "--epochs", 1, "--docs", "docs")
+    done = tool("reproduce", *arguments, "--json", timeout=900)
+    accuracy = json.loads(done.stdout)["accuracy"]
+    assert accuracy["old"]["old"] >= 0.98 and accuracy["new"]["new"] >= 0.97
+    assert accuracy["new"]["old"] < 0.5
+    assert min(accuracy["new_replayed"].values()) >= 0.97
+    assert page.read_text().startswith("a\n<!-- reproduce forgetting -->\n| trained on | acc")
+    again = tool("reproduce", *arguments, timeout=900)  # what is finished is not trained again
+    assert again.stderr.count("this run is finished") == 3
+
+
+def test_collapse_is_written_into_the_page(tool, real_data, tmp_path):
+    (tmp_path / "page.md").write_text("<!-- reproduce collapse -->\nold\n<!-- end -->\n")
+    tool("reproduce", "--only", "collapse", "--data", real_data, "--docs", tmp_path)
+    page = (tmp_path / "page.md").read_text()
+    assert "| 1 | fc | its outputs are of size" in page and "The loss of step 1 is" in page
+
+
+def test_figures_are_written_into_the_readmes(tmp_path, monkeypatch):
+    """Into a cell of a table; what has no result yet is left as it is."""
+    cells = "| <!-- reproduce best -->old<!-- end --> | <!-- reproduce default -->x<!-- end --> |\n"
+    for readme in recipes.FIGURES:
+        (tmp_path / readme).write_text(cells)
+    monkeypatch.setattr(reproduce, "ROOT", tmp_path)
+    reports = {claim: {} for claim, _ in recipes.MEASURED.values()}
+    reproduce.write_readmes({**reports, "best": seeds(best=[0.995, 0.9942])})
+    assert (tmp_path / "README.md").read_text() == cells.replace(
+        "old", "[2 seeds](REPRODUCTION.md#best): mean 99.46 %, worst 99.42 %"
+    )
+    assert "：平均 99.46 %，最差 99.42 %<!-- end -->" in (tmp_path / "README.zh-CN.md").read_text()
+
+
+def test_every_line_that_made_a_table_is_one_that_the_tools_take(tool):
+    """Of the pages and the README; that each also makes its table is shown elsewhere."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    lines = {
+        line
+        for page in pages
+        for line in re.findall(
+            r"`python (tools/(?:benchmark|reproduce)\.py [^`]+)`", page.read_text()
+        )
+    }
+    assert len(lines) >= 5
+    for line in lines:
+        script, *arguments = shlex.split(line)
+        name = script.removeprefix("tools/").removesuffix(".py")
+        known = tool(name, "--help").stdout
+        for word in arguments:
+            assert word in known or not word.startswith("--"), line
+        made = arguments[arguments.index("--only") + 1] if name == "reproduce" else arguments[0]
+        assert f"{made}  " in known, line
+        assert any(f"<!-- {name} {made} -->" in page.read_text() for page in pages), line
+
+
+def test_rehearsal_of_a_table(tool, tiny, tmp_path):
+    """Two seeds, one epoch; then all is there, and a change of the seeds trains what is missing."""
+    arguments = ("--quick", "--only", "l2", "--data", tiny, "--output", "out", "--json")
+    first = tool("reproduce", *arguments, "--jobs", 2)
+    found = json.loads(first.stdout)["l2"]
+    assert set(found) == {"without", "with"}
+    assert found["with"]["seeds"] == [1, 2]
+    assert first.stderr.count("of 4: tutorial") == 4
+    written = (tmp_path / "out/quick/REPRODUCTION.md").read_text()
+    block = figures_of(written)
+    assert block["l2"] == found and block["ladder"] == {}
+    in_short, chinese = written.split("## 摘要")
+    row = re.compile(r"^\| \[.*?\]\(#(\w+)\) \| (.*) \|$", re.MULTILINE)
+    assert [one for one, _ in row.findall(in_short)] == list(block)
+    assert ("l2", "No verdict yet: 4 of 10 trainings are done") in row.findall(in_short)
+    assert [one for one, _ in row.findall(chinese)] == list(block)
+    assert all(text == "尚未测完" for _, text in row.findall(chinese))
+    assert "**No verdict yet: 4 of 10 trainings are done.**" in written
+    mean = 100 * sum(found["with"]["eval_acc"]) / 2
+    assert f"| with L2 1e-5 | {mean:.3f}% |" in written
+    kept = json.loads((tmp_path / "out/quick/trainings.json").read_text()).values()
+    assert [len(one["wrong"]) for one in kept] == [round(70 - 70 * one["eval_acc"]) for one in kept]
+    again = tool("reproduce", *arguments, "--seeds", 3)
+    assert again.stderr.count("of 2: tutorial") == 2
+    assert json.loads(again.stdout)["l2"]["with"]["eval_acc"][:2] == found["with"]["eval_acc"]
+
+
+def test_page_is_what_its_results_say(real_data):
+    """Nothing of it is written by hand, and its results are of what the code is now."""
+    results = Results(reproduce.RESULTS / "trainings.json")
+    reports = reproduce.found(results, open_data(str(real_data)), Scale())
+    text = reproduce.PAGE.read_text()
+    assert text == reproduce.whole(results, reports, reproduce.FIGURES)
+    assert "{" not in text[: text.index("```json")]  # nothing was left unformatted
+    for path in re.findall(r"\]\(([^)]+\.png)\)", text):
+        assert (ROOT / path).exists()
+    for readme in recipes.FIGURES:
+        for name in recipes.MEASURED:
+            cell = f"<!-- reproduce {name} -->{recipes.figures(readme, name, reports)}<!-- end -->"
+            assert cell in (ROOT / readme).read_text(), "tools/reproduce.py writes it"
+
+
+# What each claim shows wherever it is tried: the words that its verdict begins with.
+SHOWN = {
+    **dict.fromkeys(["names", "race", "unstepped", "globals", "partly"], "Refuted"),
+    **dict.fromkeys(["resumed", "pattern"], "Confirmed"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_rehearsal_of_the_whole_page(tool, tiny, tmp_path):
+    """From IDX files; every claim has its figures, and what is there is not measured again."""
+    write_idx(tmp_path / "idx", tiny_splits({"train": 640, "valid": 128, "eval": 70}))
+    arguments = ("--quick", "--seeds", 1, "--jobs", 2, "--data", tmp_path / "idx")
+    first = tool("reproduce", *arguments, timeout=1800)
+    quick = tmp_path / "work/output/reproduce/quick"
+    written = (quick / "REPRODUCTION.md").read_text()
+    figures = figures_of(written)
+    assert [one.id for one in reproduce.CLAIMS] == list(figures)
+    for one in reproduce.CLAIMS:
+        report = figures[one.id]
+        if isinstance(one, Shown) and type(one) is Shown:
+            assert one.measured(report), one.id
+            assert one.judged(report).startswith(SHOWN.get(one.id, "")), one.id
+        else:
+            assert report, one.id
+    made = [quick / f"{name}.json" for name in SHOWN]
+    before = [path.stat().st_mtime_ns for path in made]
+    again = tool("reproduce", *arguments, timeout=1800)
+    assert again.stdout == first.stdout and " of " not in again.stderr
+    assert [path.stat().st_mtime_ns for path in made] == before
+
+
+def test_a_page_is_not_replaced_by_one_that_knows_less(tmp_path):
+    path, block = tmp_path / "page.md", "```json\n{}\n```\n"
+    reproduce.replace(path, block.format('{"a": {"b": 1}, "c": {}}'))
+    with pytest.raises(PaddleMnistError, match="no result of a; measure"):
+        reproduce.replace(path, block.format('{"a": {}, "c": {"d": 2}}'))
+    assert '"b": 1' in path.read_text()
+    reproduce.replace(path, block.format('{"a": {"b": 2}, "c": {"d": 2}}'))
+    assert '"b": 2' in path.read_text()
+    path.unlink()
+    more, less = '{"a": {"x": {"seeds": [1, 2]}}, "b": {"seeds": [1]}}', '"b": {"seeds": [1]}}'
+    reproduce.replace(path, block.format(more))
+    for rows in ('{"x": {"seeds": [2]}}', '{"y": {"seeds": [1, 2]}}'):
+        with pytest.raises(PaddleMnistError, match="no result of a x seed 1"):
+            reproduce.replace(path, block.format(f'{{"a": {rows}, {less}'))
+    with pytest.raises(PaddleMnistError, match="no result of b seed 1; measure"):
+        reproduce.replace(path, block.format(more.replace('"seeds": [1]', '"seeds": [2]')))
+    reproduce.replace(path, block.format(more.replace("[1, 2]", "[1, 2, 3]")))
+
+
+def test_every_claim_is_in_the_help():
+    told = re.findall(r"^(\w+) {2,}\S", reproduce.__doc__, re.MULTILINE)
+    assert sorted(told) == sorted([*reproduce.INTO_DOCS, *(one.id for one in reproduce.CLAIMS)])
+
+
+def test_the_recipe_best_is_the_finalist_that_was_chosen(real_data):
+    data = open_data(str(real_data))
+    claims = {one.id: one for one in reproduce.CLAIMS}
+    results = Results(reproduce.RESULTS / "trainings.json")
+    report = claims["finalists"].report(results, data, Scale(), {})
+    chosen = claims["finalists"].rows[choice(report)[0]].training(1, Scale())
+    assert chosen.settings(data) == Training("best", 1).settings(data)
+
+
+def test_an_unknown_claim_is_one_line(tool):
+    done = tool("reproduce", "--only", "l2,calibrations", expect=2)
+    assert (
+        done.stderr == "error: --only: unknown name 'calibrations'; did you mean 'calibration'?\n"
+    )
+
+
+def test_images_that_most_trainings_read_wrongly(tiny):
+    labels = tiny_splits()["eval"][1]
+    other = int((labels[3] + 1) % 10)
+    wrong = [[[3, other], [5, other]], [[3, other]], [[3, other], [9, other]]]
+    found = mistakes(open_data(str(tiny)), [{"wrong": one} for one in wrong])
+    told = {"image": 3, "label": int(labels[3]), "answers": {str(other): 3}}
+    told |= {"agreed": True, "by_eye": "not looked at"}
+    assert found == {"seeds": 3, "images": [told]}
+    wrong[0][0][1] = (other + 1) % 10
+    (one,) = mistakes(open_data(str(tiny)), [{"wrong": one} for one in wrong])["images"]
+    assert not one["agreed"] and one["answers"][str(other)] == 2
+    wrong.append([])
+    (one,) = mistakes(open_data(str(tiny)), [{"wrong": one} for one in wrong])["images"]
+    assert one["answers"][str(labels[3])] == 1
+
+
+def test_results_are_those_of_their_settings_images_and_code(tmp_path, monkeypatch, tiny):
+    digits, other = open_data("digits"), open_data(str(tiny))
+    results, one = Results(tmp_path / "r.json"), Training("tutorial", 1, (("ema", 0.9),))
+    results.put(one, digits, {"eval_acc": 0.5})
+    found = Results(tmp_path / "r.json")
+    assert found.get(one, digits)["eval_acc"] == 0.5
+    assert not found.get(Training("tutorial", 2, (("ema", 0.9),)), digits)
+    assert not found.get(one, other)
+    told = tuple(read_recipe("tutorial").items())
+    assert found.get(Training("default", 1, (*told, ("ema", 0.9))), digits)  # the same, renamed
+    monkeypatch.setattr(trainings, "recipe", lambda name: {"epochs": 7})
+    assert not found.get(one, digits)
+    monkeypatch.undo()
+    assert found.get(one, digits)
+    monkeypatch.setattr(ExponentialAverage, "update", lambda *args: None)
+    assert found.get(one, digits)  # as long as nobody looks again
+    behaviour.cache_clear()
+    assert not found.get(one, digits)
+    behaviour.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("step", "off", "alike"),
+    [(0, 5e-5, True), (0, 5e-4, False), (29, 1e-3, True), (29, 0.05, False)],
+)
+def test_rounding_may_grow_over_the_steps(step, off, alike):
+    losses = [2.3 - 0.05 * step for step in range(30)]
+    other = losses.copy()
+    other[step] *= 1 + off
+    assert same(losses, other) == alike
+    assert not same(losses, losses[:-1])
+
+
+def test_what_is_shown_is_of_its_settings_and_images(tmp_path, tiny):
+    told = ("id", "source", "claim", "how", lambda *_: {"a": 1}, str, str)
+    digits, other = open_data("digits"), open_data(str(tiny))
+    one, changed = (Shown(*told, settings=settings) for settings in (1, 2))
+    one.run(digits, tmp_path, tmp_path, Scale())
+    assert one.report(tmp_path, digits) == {"a": 1}
+    assert one.report(tmp_path, other) == changed.report(tmp_path, digits) == {}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        ([0.981, 0.982, 0.983], [0.981, 0.983, 0.982], "which is not told from chance"),
+        ([0.981, 0.982, 0.983], [0.991, 0.993, 0.992], "by +1.00% (95 % interval +0.77% to +1.23%"),
+        ([0.981, 0.982, 0.983], [0.991, 0.993, 0.992], "which is told from chance"),
+        ([0.981, 0.981], [0.981, 0.981], "by +0.00% (95 % interval +0.00% to +0.00%)"),
+    ],
+)
+def test_difference_is_judged_by_its_spread(one, other, said):
+    assert said in accuracy._decay({"a": {"eval_acc": one}, "b": {"eval_acc": other}})
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        ([0.991, 0.992, 0.993], "Confirmed: 6 of 6 seeds come to 98.6%, the mean is 99.20%"),
+        ([0.991, 0.992, 0.993], "The recipe: 3 of 3 seeds"),
+        ([0.971, 0.989, 0.986], "Undecided: 4 of 6"),
+        ([0.981, 0.980, 0.981, 0.980, 0.9858], "Refuted as a mean, true of a lucky run: 2 of 10"),
+        ([0.971, 0.972, 0.973], "Refuted as a mean: 0 of 6"),
+        ([0.99, 0.99], "(95 % interval 99.00% to 99.00%)"),
+    ],
+)
+def test_claim_is_judged_by_the_mean_of_the_seeds(scores, said):
+    assert said in accuracy._reached({name: {"eval_acc": scores} for name in ("verbatim", "adam")})
+
+
+def seconds(**ways):
+    return {
+        way: {"seconds": found, "samples": 1, "steps": 1, "eval_acc": 0.9}
+        for way, found in ways.items()
+    }
+
+
+def losses(*pairs):
+    return {
+        name: {"eval_loss": [e] * 3, "train_loss": [t, t, t + 0.001], "eval_acc": [0.98] * 3}
+        for name, (e, t) in zip(("without", "with"), pairs)
+    }
+
+
+def seeds(split="eval", **rows):
+    return {
+        name: {f"{split}_acc": found, "seeds": list(range(1, len(found) + 1))}
+        for name, found in rows.items()
+    }
+
+
+def valid(**rows):
+    return seeds("valid", **rows)
+
+
+LOADED = {"trained": [0.94], "loaded": [0.1], "untouched": True, "warnings": ["w"]}
+SAME = {"sha256": ["a", "a"], "losses_differ_by": 0, "losses_compared": 3}
+OTHER = {**SAME, "sha256": ["a", "b"]}
+
+
+def looked(*broken):
+    ways = [{"looks": 9, "broken": count, "readable_after": True} for count in broken]
+    return dict(zip(("everybody", "one", "here"), ways))
+
+
+def resumed(*ways):
+    return dict(zip((PLAIN, "killed", "shuffled, killed"), ways))
+
+
+def calibrated(ece, low, high):
+    ways = [{"ece": ece, "temperature": 1}, {"ece": 0.001, "temperature": 0.9}]
+    return {
+        "ways": dict(zip("ab", ways)),
+        "ece_by_chance": [0.001, 0.002],
+        "temperature": [low, high],
+    }
+
+
+KEPT = {"steps": 9, "saved": 2, "looks": 5, "least": 1, "by_mtime": "a", "newest": "b"}
+
+
+@pytest.mark.parametrize(
+    ("claim", "report", "said"),
+    [
+        ("everyone", seconds(one=[2, 3], every=[4, 5], share=[1, 1]), "Refuted:"),
+        ("everyone", seconds(one=[2, 3], every=[1, 1], share=[1, 1]), "Confirmed:"),
+        ("everyone", seconds(one=[2, 3], every=[1, 4], share=[1, 1]), "Undecided:"),
+        ("names", {"by_name": "a", "newest": "a"}, "Confirmed:"),
+        ("race", looked(0, 0, 0), "Undecided:"),
+        ("race", looked(3, 6, 0), "Refuted: while one process saves in place 66.7% of the looks"),
+        ("unstepped", {"never": 0.001, "each": 0.001}, "Confirmed:"),
+        ("averages", {"counted": 0.5, "images": 9, "mean_of_means": {"3": 0.5}}, "Confirmed"),
+        ("calibration", calibrated(0.0015, 0.9, 1.1), "Undecided: the expected calibration error"),
+        ("calibration", calibrated(0.003, 0.9, 1.1), "Refuted: the expected calibration error"),
+        ("calibration", calibrated(0.0015, 0.8, 0.9), "Refuted: the expected calibration error"),
+        ("averages", {"counted": 0.5, "images": 9, "mean_of_means": {"4": 0.4}}, "Refuted"),
+        ("resumed", resumed({**SAME, "losses_differ_by": 1.5}, SAME, SAME), "Refuted of"),
+        ("resumed", resumed({**OTHER, "losses_differ_by": 0.01}, SAME, SAME), "Confirmed of"),
+        ("pattern", KEPT, "Confirmed here"),
+        ("pattern", {**KEPT, "least": 0}, "Not all"),
+        ("pattern", {**KEPT, "saved": 9}, "Not all"),
+        ("partly", {**LOADED, "refused": "r"}, "Refuted: loaded in part, with a"),
+        ("partly", LOADED, "Refuted: loaded in part, with a warning for each tensor left out (1)"),
+        ("partly", {**LOADED, "untouched": False}, "Confirmed:"),
+        ("l2", losses((0.05, 0.04), (0.05, 0.045)), "Confirmed:"),
+        ("l2", losses((0.05, 0.045), (0.05, 0.04)), "Refuted:"),
+        ("l2", losses((0.05, 0.04), (0.05, 0.04)), "Undecided:"),
+        ("finalists", valid(a=[0.98, 0.981, 0.982], b=[0.99, 0.991, 0.992]), "By seeds 1 to 3"),
+        ("half", seeds(short=[0.98, 0.981, 0.982], long=[0.99, 0.991, 0.992]), "Confirmed:"),
+        ("half", seeds(short=[0.99, 0.991, 0.992], long=[0.98, 0.981, 0.982]), "Refuted:"),
+        ("half", seeds(short=[0.98, 0.981, 0.982], long=[0.98, 0.982, 0.981]), "Undecided:"),
+        (
+            "leaders",
+            valid(affine=[1, 0.98, 0.981], dropout=[1, 0.99, 0.991], adam=[0, 0.99, 0.991]),
+            "Confirmed: by the seeds after the first, the affine alone 98.050%; dropout 99.050%",
+        ),
+        (
+            "leaders",
+            valid(affine=[0, 0.98, 0.981], dropout=[1, 0.98, 0.981], adam=[1, 0.97, 0.971]),
+            "Mixed: by",
+        ),
+        ("fewest", valid(a=[0.97, 0.98, 0.98]), "None has"),
+        ("default", seeds(default=[0.991, 0.993]), "Mean 99.200% over 2 seeds"),
+    ],
+)
+def test_verdicts_follow_the_figures(claim, report, said):
+    one = next(one for one in reproduce.CLAIMS if one.id == claim)
+    assert one.verdict(report).startswith(said)
+
+
+def test_a_step_of_the_ladder_is_told_from_chance():
+    ladder = next(one for one in reproduce.CLAIMS if one.id == "ladder")
+    rows = {"affine": [0.99, 0.991, 0.992], "more": [0.993], "less": [0.98], "most": [0.9925]}
+    base, chance, gaps = steps_up(valid(**rows))
+    assert (base, chance) == (0.99, pytest.approx(2 * 2**0.5 * 0.001))
+    assert list(gaps) == ["more", "most", "less"]
+    told = ladder.verdict(valid(**rows))
+    assert "0.28%): more +0.30%, less -1.00%. Not beyond it, best first: most +0.25%." in told
+    alone = ladder.verdict(valid(affine=[0.99], more=[0.5]))
+    assert ": nothing. Not beyond it, best first: more -49.00%." in alone
+
+
+@pytest.mark.parametrize(
+    ("ways", "said"),
+    [
+        ((SAME, SAME, SAME), "This package: the same bits, killed"),
+        ((SAME, SAME, OTHER), "This package: not the same bits, losses differ by up to 0."),
+        (
+            (SAME, SAME, {**SAME, "losses_differ_by": 1e-9}),
+            "not the same bits, losses differ by up to 1e",
+        ),
+    ],
+)
+def test_bits_that_differ_are_said(ways, said):
+    one = next(one for one in reproduce.CLAIMS if one.id == "resumed")
+    assert said in one.verdict(resumed(*ways))
+
+
+def test_what_is_not_told_apart_is_said():
+    close, far = [0.98, 0.981, 0.982], [0.90, 0.901, 0.902]
+    finalists = next(one for one in reproduce.CLAIMS if one.id == "finalists")
+    told = finalists.verdict(valid(a=close, b=[0.981, 0.982, 0.983], c=far))
+    assert told.endswith(" `best`: b, 98.200%. By these seeds it is not told from: a.")
+    fewest = next(one for one in reproduce.CLAIMS if one.id == "fewest")
+    told = fewest.verdict(valid(a=far, b=[0.985, 0.986, 0.986], c=[0.986, 0.986, 0.987]))
+    assert told.endswith("98.6%: c; by these seeds it is not told from b.")
+
+
+def test_a_choice_is_not_undone_by_seeds_that_came_after_it():
+    finalists = next(one for one in reproduce.CLAIMS if one.id == "finalists")
+    report = valid(a=[0.98, 0.981, 0.982], b=[0.99, 0.991, 0.992, 0.5, 0.5])
+    told = finalists.verdict(report)
+    assert "`best`: b, 99.100%. The first seeds of a winner flatter it: its 5 have" in told
+    assert SAID["finalists"][1](report).startswith("按种子 1 至 3，验证集上平均最高的是 b；")
+
+
+@pytest.mark.parametrize(("score", "met"), [(0.9951, "达到"), (0.9949, "未达到")])
+def test_summary_says_what_the_verdicts_say(score, met):
+    """Of every comparison, with seeds that all came to the same."""
+    compared = [one for one in reproduce.CLAIMS if isinstance(one, Compared)]
+    keys = ("eval_acc", "valid_acc", "eval_loss", "valid_loss", "train_loss")
+    reports = {
+        one.id: {
+            row: {"seeds": list(range(1, 11)), **{key: [score] * 10 for key in keys}}
+            for row in one.rows
+        }
+        for one in compared
+    }
+    told = dict(re.findall(r"\(#(\w+)\) \| (.*) \|$", summary(compared, reports), re.MULTILINE))
+    assert set(told) == set(reports) and "尚未测完" not in told.values()
+    assert told["best"].startswith(f"平均{met}目标")
+    assert told["claimed"].startswith("**属实。**") and told["l2"].startswith("**未定。**")
+    assert told["rate"].startswith("**不属实。**")
+    is_met = "is met" if met == "达到" else "is not met"
+    best = next(one for one in compared if one.id == "best")
+    assert is_met in best.judged(reports["best"])
+
+
+def test_no_verdict_before_all_seeds_are_there():
+    claim = next(claim for claim in reproduce.CLAIMS if claim.id == "l2")
+    rows = {name: {"seeds": [1, 2], "eval_acc": [0.9, 0.9]} for name in claim.rows}
+    assert claim.judged(rows) == "No verdict yet: 4 of 10 trainings are done."
+    assert claim.judged({}) == "No verdict yet: 0 of 10 trainings are done."
+
+
+def test_digits_are_not_taken_for_mnist(tool):
+    assert "expected MNIST" in tool("reproduce", "--data", "digits", expect=3).stderr
+
+
+def test_weights_of_the_package_are_not_replaced_by_a_rehearsals(tool, tiny):
+    before = pretrained.WEIGHTS.read_bytes()
+    for arguments in (["--data", "digits", "--quick"], ["--data", tiny]):
+        done = tool("reproduce", "--only", "pretrained", *arguments, expect=3)
+        assert "the package's weights are of all of MNIST" in done.stderr
+    assert pretrained.WEIGHTS.read_bytes() == before
+
+
+def test_results_of_several_processes_are_all_kept(tmp_path):
+    digits = open_data("digits")
+    one, other = (Results(tmp_path / "r.json") for _ in range(2))
+    trainings = [Training("digits", seed) for seed in (1, 2)]
+    for results, training in zip((one, other), trainings):
+        results.put(training, digits, {"eval_acc": 0.5})
+    assert all(Results(tmp_path / "r.json").get(training, digits) for training in trainings)
+
+
+@pytest.mark.slow
+def test_what_was_begun_as_something_else_is_not_gone_on_with(tiny, tmp_path):
+    data = open_data(str(tiny))
+    training = Training("default", 1, (("epochs", 1), ("train_limit", 64)))
+    training.run(data, tmp_path, 2)
+    mark, begun = tmp_path / training.folder / "mark", tmp_path / f"{training.folder}.json"
+    mark.touch()
+    training.run(data, tmp_path, 2)
+    assert mark.exists()
+    begun.write_text(json.dumps({**json.loads(begun.read_text()), "settings": "of another length"}))
+    training.run(data, tmp_path, 2)
+    assert not mark.exists()
