@@ -20,7 +20,7 @@ class Window:
     """Sums over the samples since the last line of the log, and the newest step's rate."""
 
     loss_sum: float = 0.0
-    right: int = 0
+    num_correct: int = 0
     samples: int = 0
     lr: float = 0.0
 
@@ -48,7 +48,7 @@ class TrainState:
     window: Window = field(default_factory=Window)
     metrics: dict[str, float] = field(default_factory=dict)
     scores: list[list] = field(default_factory=list)
-    torn: bool = False
+    step_interrupted: bool = False
     _pending: list = field(default_factory=list, repr=False, compare=False)
 
     def record(self, loss: Any, right: Any, samples: int, lr: float) -> None:
@@ -72,22 +72,22 @@ class TrainState:
                     "number; try a lower learning_rate (checkpoints before it are good)"
                 )
             self.window.loss_sum += value * samples
-            self.window.right += int(right.item())
+            self.window.num_correct += int(right.item())
             self.window.samples += samples
             self.window.lr = lr
 
     @contextlib.contextmanager
     def stepping(self, samples: int) -> Iterator[None]:
         """One step, on so many samples: done when left, torn if it is left by an error."""
-        self.torn = True
+        self.step_interrupted = True
         yield
         self.metrics = {}  # what the step made of the weights is not judged
         self.position += 1
         self.step += 1
         self.samples += samples
-        self.torn = False
+        self.step_interrupted = False
 
-    def judge(self, metrics: Mapping[str, float]) -> None:
+    def record_evaluation(self, metrics: Mapping[str, float]) -> None:
         """What an evaluation gave; done twice at a step, it counts once."""
         self.metrics = dict(metrics)
         if BEST in metrics:
@@ -110,13 +110,16 @@ class TrainState:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, settled. Raises DivergedError."""
         self.settle()
-        names = [f.name for f in fields(self) if f.name not in ("torn", "_pending")]
+        names = [f.name for f in fields(self) if f.name not in ("step_interrupted", "_pending")]
         values = {name: getattr(self, name) for name in names}
         return {**values, "window": asdict(self.window), "metrics": dict(self.metrics)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TrainState":
-        return cls(**{**values, "window": Window(**values["window"])})
+        window = dict(values["window"])
+        if "right" in window:  # until format 2
+            window["num_correct"] = window.pop("right")
+        return cls(**{**values, "window": Window(**window)})
 
 
 def as_number(value: Any, tag: str, source: str) -> Union[int, float]:
@@ -208,7 +211,7 @@ class Evaluator(Protocol):
     def after_epoch(self, state: TrainState, model: Any) -> Mapping[str, float]:
         """Values by tag; none where no evaluation is due."""
 
-    def enough(self, state: TrainState) -> bool:
+    def should_stop(self, state: TrainState) -> bool:
         """Whether to stop before the next epoch."""
 
 

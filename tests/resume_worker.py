@@ -18,12 +18,12 @@ import paddle
 from paddle_mnist import MNIST, BatchLoader, MnistDataset, Trainer
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
-from paddle_mnist.checkpoint.policy import Keep, SaveWhen
+from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import StoppedError
 from paddle_mnist.mnist.augment import Affine
 from paddle_mnist.mnist.config import TrainConfig
-from paddle_mnist.nn.ema import ExponentialAverage
+from paddle_mnist.nn.ema import ExponentialMovingAverage
 from paddle_mnist.nn.optim import build_optimizer, build_schedule
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.state import TrainState
@@ -94,14 +94,14 @@ def train(data, folder, optimizer, schedule, stop=None):
     changed = Affine({"rotate": 10, "shear": 5, "shift": 2, "scale": 0.1}, seed=5)
     loader = Noted(MnistDataset("train", data, 70), 32, seed=5, shuffle=True, augment=changed)
     built = build_optimizer(config, model, build_schedule(config, 6))
-    average = ExponentialAverage(model, 0.9)
+    average = ExponentialMovingAverage(model, 0.9)
     store = CheckpointStore(folder)
     newest, state = store.newest(), TrainState()
     if newest:
         load_checkpoint(newest, model, built, average)
         state = newest.state
     writer = Told(stop)
-    checkpointer = Stops(store, SaveWhen(), Keep(), average, newest and state)
+    checkpointer = Stops(store, SavePolicy(), RetentionPolicy(), average, newest and state)
     checkpointer.stop = stop
     trainer = Trainer(
         *(Path(folder) / "mnist.pdparams", model, built),

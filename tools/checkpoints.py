@@ -7,7 +7,7 @@ import json
 import sys
 from datetime import datetime
 
-from paddle_mnist.checkpoint.policy import Keep
+from paddle_mnist.checkpoint.policy import RetentionPolicy
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.commands.cli import Parser, run_command
 from paddle_mnist.errors import CheckpointError
@@ -39,7 +39,9 @@ def main(argv) -> None:
     if args.action == "verify":
         verify(store)
     elif args.action == "prune":
-        keep = Keep(**{name.removeprefix("keep_"): getattr(config, name) for name in KEEP})
+        keep = RetentionPolicy(
+            **{name.removeprefix("keep_"): getattr(config, name) for name in KEEP}
+        )
         with run.opened() if run and args.yes else contextlib.nullcontext():
             prune(store, keep, args.yes)
     else:

@@ -9,7 +9,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.contents import parameter_names, saved_bytes
-from paddle_mnist.checkpoint.policy import Keep, SaveWhen
+from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.store import (
     BREAKPOINT,
     OPTIMIZER,
@@ -39,8 +39,8 @@ class StoreCheckpointer:
     def __init__(
         self,
         store: CheckpointStore,
-        when: SaveWhen = SaveWhen(),  # noqa: B008
-        keep: Keep = Keep(),  # noqa: B008
+        when: SavePolicy = SavePolicy(),  # noqa: B008
+        keep: RetentionPolicy = RetentionPolicy(),  # noqa: B008
         average: Average = NO_AVERAGE,
         saved: Optional[TrainState] = None,
         manifest_entries: Callable[[], Mapping[str, Any]] = dict,
@@ -86,7 +86,7 @@ class StoreCheckpointer:
         """Save where the training was broken off, and say so; the error is not this one's."""
         if isinstance(error, DivergedError) or not self.when.after_error(error):
             return
-        if state.torn:
+        if state.step_interrupted:
             log.warning(
                 "step %d was broken off half way, so it cannot be saved; the newest checkpoint is "
                 "from before it",

@@ -9,7 +9,7 @@ from paddle_mnist.state import TrainState
 
 
 @dataclass(frozen=True)
-class SaveWhen:
+class SavePolicy:
     """When a checkpoint is due: as soon as any of the triggers says so.
 
     every_epochs: after every so many epochs.
@@ -42,7 +42,7 @@ class SaveWhen:
 
 
 @dataclass(frozen=True)
-class Saved:
+class CheckpointInfo:
     """What the policy of keeping looks at: one checkpoint, without its contents.
 
     order: its place in the run, greater if later. time: when it was saved, in seconds since 1970.
@@ -58,7 +58,7 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Keep:
+class RetentionPolicy:
     """What is kept: what any of the rules keeps, and always the newest.
 
     epochs: each epoch's end. breakpoints: each breakpoint. last: the newest so many of all.
@@ -72,7 +72,7 @@ class Keep:
     best: bool = True
     breakpoints: bool = True
 
-    def __call__(self, saved: Iterable[Saved]) -> set[str]:
+    def __call__(self, saved: Iterable[CheckpointInfo]) -> set[str]:
         """The names to keep."""
         in_order = sorted(saved, key=lambda one: one.order)
         kept = {one.name for one in in_order[-max(1, self.last) :]}

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional, Union
 
-from paddle_mnist.checkpoint.policy import Keep, Saved
+from paddle_mnist.checkpoint.policy import CheckpointInfo, RetentionPolicy
 from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.state import BEST, TrainState
@@ -70,10 +70,10 @@ class Checkpoint:
         return self.manifest["state"]["step"]
 
     @property
-    def saved(self) -> Saved:
+    def saved(self) -> CheckpointInfo:
         """What the policy of keeping looks at."""
         state = self.manifest["state"]
-        return Saved(
+        return CheckpointInfo(
             self.name,
             self.order,
             time=self.manifest["saved_at"],
@@ -251,7 +251,7 @@ class CheckpointStore:
         sync_folder(self.folder)
         return Checkpoint(path, manifest)
 
-    def prune(self, keep: Keep) -> list[str]:
+    def prune(self, keep: RetentionPolicy) -> list[str]:
         """Delete the checkpoints that a policy drops; gives their names. Raises OutputError.
 
         The manifest goes first: what is left of a deletion that was broken off is no checkpoint.
@@ -267,7 +267,7 @@ class CheckpointStore:
                 self._hashed.pop(checkpoint.path.with_name(name), None)
         return [checkpoint.name for checkpoint in dropped]
 
-    def dropped(self, keep: Keep) -> list[Checkpoint]:
+    def dropped(self, keep: RetentionPolicy) -> list[Checkpoint]:
         """What a policy lets go. What it keeps is whole: damaged ones count for nothing there.
 
         They are not let go either, but left to be set aside.

@@ -7,7 +7,7 @@ from typing import Any, Optional, Union
 import numpy as np
 import paddle
 
-from paddle_mnist.data.sampler import BatchSampler, Cut
+from paddle_mnist.data.sampler import BatchSampler, ShardSpec
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.system import heartbeat, signals
 
@@ -148,7 +148,7 @@ class BatchLoader:
         `batch(indices)`, such as `MnistDataset`, is the quickest.
     augment: (images float32 [B, ...], epoch, indices int64 [B]) -> images.
     replay: what to mix in; its samples are numbered on after the dataset's.
-    cut: into which shards; without one, batches are whole.
+    shard_spec: into which shards batches are divided; without one, they are whole.
     resident: all images lie on the device, float32, and batches are gathered there; without it,
         each is copied when its turn comes.
     spec: what items must be; by default images of a batch are of one shape.
@@ -162,13 +162,13 @@ class BatchLoader:
         shuffle: bool = False,
         augment: Callable = unchanged,
         replay: Optional[Replay] = None,
-        cut: Optional[Cut] = None,
+        shard_spec: Optional[ShardSpec] = None,
         resident: bool = False,
         spec: Optional[ItemSpec] = None,
     ):
         self.dataset = dataset
         self.spec = spec
-        self.cut = cut
+        self.shard_spec = shard_spec
         self.augment = augment
         self.replay = replay
         drawn = (replay.count(len(dataset)), len(replay.dataset)) if replay else (0, 0)
@@ -182,7 +182,7 @@ class BatchLoader:
     @property
     def passes_a_step(self) -> int:
         """How many parts of each batch are this process's."""
-        return self.cut.shards // self.cut.size if self.cut else 1
+        return self.shard_spec.shards // self.shard_spec.size if self.shard_spec else 1
 
     def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[Any]:
         """The batches of an epoch from number `start` on, every `step`-th.
@@ -201,7 +201,7 @@ class BatchLoader:
             return self.augment(images, epoch, order[span]), labels
 
         for span in self.sampler.spans(start, step):
-            if self.cut is None:
+            if self.shard_spec is None:
                 yield tensors(span)
             else:
                 whole = span.stop - span.start
@@ -212,7 +212,7 @@ class BatchLoader:
 
     def _parts(self, span: slice) -> Iterator[tuple[int, slice, int]]:
         """Of a batch's parts those that are ours: number, where in the order, how many samples."""
-        for number, mine in self.cut(np.arange(span.start, span.stop)):
+        for number, mine in self.shard_spec(np.arange(span.start, span.stop)):
             first = mine[0] if len(mine) else span.start
             yield number, slice(first, first + max(1, len(mine))), len(mine)
 

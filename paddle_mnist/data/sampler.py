@@ -59,7 +59,7 @@ class BatchSampler:
 
 
 @dataclass(frozen=True)
-class Cut:
+class ShardSpec:
     """How every batch is cut up: into `shards` parts, of which one of `size` processes has its own.
 
     The parts are the same whoever works on them; a process has as many as any other.

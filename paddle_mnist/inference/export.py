@@ -31,7 +31,7 @@ CHECKED = 100  # images
 TOLERANCE = 1e-4  # of an output, as a share of its largest value, or of 1
 
 
-class Served(nn.Layer):
+class ExportedModel(nn.Layer):
     """The net as it is exported: uint8 [B, 28, 28], 0 to 255, white on black, to chosen outputs.
 
     outputs: names of `OUTPUTS`; layers give what comes out of them, [B, channels, height, width].
@@ -87,7 +87,7 @@ def export_model(
             f"form is {form!r} and the model {type(model).__name__}; expected "
             f"{' or '.join(FORMS)}, and MNIST"
         )
-    served = Served(model, outputs)
+    served = ExportedModel(model, outputs)
     with evaluation_mode(served), tempfile.TemporaryDirectory() as made:
         files = FORMS[form](served, Path(made))
         told = {
@@ -112,13 +112,13 @@ def export_model(
     return told
 
 
-def _write(served: Served, folder: Path) -> dict[str, bytes]:
+def _write(served: ExportedModel, folder: Path) -> dict[str, bytes]:
     spec = paddle.static.InputSpec([None, SIZE, SIZE], "uint8", INPUT)
     paddle.jit.save(served, str(folder / "inference"), input_spec=[spec])
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def _write_onnx(served: Served, folder: Path) -> dict[str, bytes]:
+def _write_onnx(served: ExportedModel, folder: Path) -> dict[str, bytes]:
     try:
         convert = importlib.import_module("paddle2onnx").export
         importlib.import_module("onnxruntime")
@@ -136,7 +136,7 @@ def _write_onnx(served: Served, folder: Path) -> dict[str, bytes]:
     return {ONNX: path.read_bytes()}
 
 
-def _difference(served: Served, folder: Path) -> float:
+def _difference(served: ExportedModel, folder: Path) -> float:
     """Raises CheckpointError if it is more than rounding."""
     images = open_data("digits")["eval"].images[:CHECKED]
     found = Predictor(folder, device="cpu").run(images)
@@ -183,7 +183,7 @@ def variables(
         persistables += [
             (name, list(np.shape(value))) for name, value in optimizer_state(checkpoint).items()
         ]
-    served = Served(model, OUTPUTS)
+    served = ExportedModel(model, OUTPUTS)
     with paddle.no_grad():
         made = served(paddle.zeros([1, SIZE, SIZE], "uint8"))
     temporaries = [(name, list(value.shape)) for name, value in zip(OUTPUTS, made)]

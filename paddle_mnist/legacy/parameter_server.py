@@ -27,7 +27,7 @@ from paddle import static
 from paddle.nn import functional as F
 
 from paddle_mnist.checkpoint.contents import saved_bytes
-from paddle_mnist.data.sampler import BatchSampler, Cut
+from paddle_mnist.data.sampler import BatchSampler, ShardSpec
 from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError, DivergedError
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
@@ -201,7 +201,7 @@ class _Trainer:
 
     def _train(self, dataset: MnistDataset, epoch: int) -> None:
         sampler = BatchSampler(len(dataset), self.training.batch_size, self.training.seed)
-        cut = Cut(self.size, self.rank, self.size)
+        cut = ShardSpec(self.size, self.rank, self.size)
         for batch in sampler.batches(epoch):
             ((_, mine),) = cut(batch)
             # Servers add up what comes. In a step that is everybody's it adds up to the mean.

@@ -55,7 +55,7 @@ class Progress:
         seconds = time.perf_counter() - self._started
         values = {
             "train/loss": window.loss_sum / window.samples,
-            "train/acc": window.right / window.samples,
+            "train/acc": window.num_correct / window.samples,
             "train/lr": window.lr,
             # since this process began, which may have been inside the window
             "speed/reader_cost": self._reader_seconds / max(1, self._steps),

@@ -110,7 +110,7 @@ def load_data(mode: str = "train", batch_size: int = 100, data: str = "auto") ->
             batches = whole.batches(0)
         else:
             world = current_world()
-            batches = _batches_of_rank(np.array(world.first(shuffled)), batch_size, world)
+            batches = _batches_of_rank(np.array(world.run_on_main(shuffled)), batch_size, world)
         for indices in batches:
             yield dataset.batch(indices)
 

@@ -16,7 +16,7 @@ from paddle_mnist.training.run_directory import find_weights
 
 
 @dataclass(frozen=True)
-class Scored:
+class EvaluatedModel:
     """A saved model, and what it made of a split. name: of the weights' file."""
 
     name: str
@@ -32,7 +32,7 @@ def score_checkpoint(
     split: str = "eval",
     device: str = "auto",
     limit: Optional[int] = None,
-) -> Scored:
+) -> EvaluatedModel:
     """Evaluate a checkpoint on a split.
 
     checkpoint, output: a name of weights and the run it is of, as `find_weights` takes them; by
@@ -58,7 +58,7 @@ def score_checkpoint(
             "evaluate on with --data"
         )
     dataset = MnistDataset(split, images, limit)
-    return Scored(name, model, dataset, evaluate(model, dataset))
+    return EvaluatedModel(name, model, dataset, evaluate(model, dataset))
 
 
 def evaluate_checkpoint(

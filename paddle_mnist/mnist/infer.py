@@ -30,7 +30,7 @@ from paddle_mnist.training.run_directory import SavedWeights
 STDIN = "-"
 AT_ONCE = 64  # pictures
 UNSURE = 0.6  # a probability below it
-FORM = 1  # of what is exported into the cache; another one where `Served` computes otherwise
+FORM = 1  # of what is exported into the cache; another one where `ExportedModel` computes otherwise
 
 
 @dataclass(frozen=True)

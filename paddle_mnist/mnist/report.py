@@ -61,7 +61,7 @@ def introduce(board: VisualDLWriter, config: TrainConfig, dataset: MnistDataset,
         board.images("inputs", _grey(images[:, 0]))
 
 
-def conclude(
+def write_report(
     board: VisualDLWriter,
     folder: Optional[Path],
     config: TrainConfig,

@@ -14,7 +14,7 @@ from typing import Optional
 
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_weights, saved_bytes
-from paddle_mnist.checkpoint.policy import Keep, SaveWhen
+from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.store import PARAMS, Checkpoint
 from paddle_mnist.errors import CheckpointError
@@ -31,22 +31,22 @@ from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.mnist.report import conclude, draw, introduce, missing_figures, read_history
+from paddle_mnist.mnist.report import draw, introduce, missing_figures, read_history, write_report
 from paddle_mnist.mnist.setup import (
-    Parts,
+    TrainingParts,
     batches_to_print,
-    begin,
     build,
     fingerprint,
-    go_on,
+    initialize_from_run,
     lineage,
+    restore,
     versions,
 )
 from paddle_mnist.monitor.profiler import NO_PROFILE, Profile
 from paddle_mnist.monitor.watch import print_at, watch
 from paddle_mnist.nn.optim import cross_entropy
 from paddle_mnist.nn.seeding import reseed
-from paddle_mnist.parallel.gradients import make_exchange
+from paddle_mnist.parallel.gradients import build_gradient_exchange
 from paddle_mnist.parallel.process_count import hint, processes_to_start
 from paddle_mnist.parallel.world import World, join, spawn
 from paddle_mnist.state import Observer, TrainState, Writer
@@ -110,19 +110,21 @@ def train_and_evaluate(config: TrainConfig, fresh: bool = False) -> Result:
         with signals.interruptible():
             started = time.perf_counter()
             data = _images(config)  # fetched and cached by whoever is first, under a lock
-            world.must_agree(data.hashes, "the images")
+            world.require_same(data.hashes, "the images")
             seconds = time.perf_counter() - started
             parts = build(config, data.new, data.old, world)  # before a file is touched
         faster = hint(config, len(parts.loader) * config.batch_size * config.epochs)
         if world.size == 1 and faster:
             log.info(faster)
-        if not world.leads:  # what is looked at is looked at in rank 0
+        if not world.is_main_process:  # what is looked at is looked at in rank 0
             config = replace(config, visualdl=(), figures=False, watch=0, profile=0)
             config = replace(config, check_shape=(), check_content=())
-        run = (RunDirectory if world.leads else NoRunDirectory)(config.output or DEFAULT_OUTPUT)
+        run = (RunDirectory if world.is_main_process else NoRunDirectory)(
+            config.output or DEFAULT_OUTPUT
+        )
         with contextlib.ExitStack() as stack:
             stack.callback(heartbeat.rest)  # what the caller does afterwards may take its time
-            world.first(lambda: stack.enter_context(run.opened(fresh)) and None)
+            world.run_on_main(lambda: stack.enter_context(run.opened(fresh)) and None)
             return _train_in(run, config, parts, data, world, device, seconds)
 
 
@@ -152,7 +154,7 @@ def _images(config: TrainConfig) -> _Images:
 def _train_in(
     run: RunDirectory,
     config: TrainConfig,
-    parts: Parts,
+    parts: TrainingParts,
     data: _Images,
     world: World,
     device: str,
@@ -162,17 +164,17 @@ def _train_in(
         if images:
             counts = " / ".join(str(len(images[mode])) for mode in images.splits)
             log.info("%s: %s, from %s; %s images", what, images.name, images.source, counts)
-    if world.leads and (unbalanced := parts.loader.dataset.limit_warning()):
+    if world.is_main_process and (unbalanced := parts.loader.dataset.limit_warning()):
         log.warning("train_limit is %d: %s", config.train_limit, unbalanced)
     evaluator = EpochEvaluator(
         data.datasets("valid", config.eval_limit),
         *(config.eval_every_epochs, config.epochs, config.early_stop_patience, world),
     )
-    checkpoint = world.first(lambda: _resume_point(run, config, data))
+    checkpoint = world.run_on_main(lambda: _resume_point(run, config, data))
     done = checkpoint and (
-        checkpoint.state.epoch == config.epochs or evaluator.enough(checkpoint.state)
+        checkpoint.state.epoch == config.epochs or evaluator.should_stop(checkpoint.state)
     )
-    result = world.first(lambda: _finished(run, checkpoint)) if done else None
+    result = world.run_on_main(lambda: _finished(run, checkpoint)) if done else None
     if result:
         _say(result, run, config)
         log.info("this run is finished; to train anew: --fresh, or another --output")
@@ -181,15 +183,19 @@ def _train_in(
         return result
 
     if checkpoint:
-        state, before = go_on(config, parts, checkpoint), checkpoint.manifest
+        state, before = restore(config, parts, checkpoint), checkpoint.manifest
     else:
-        state, before = TrainState(), begin(config, parts, world)
+        state, before = TrainState(), initialize_from_run(config, parts, world)
     if world.size > 1:
         digest = fingerprint(parts, state)
-        world.must_agree(digest, "the weights, the optimizer's state or the place in the training")
+        world.require_same(
+            digest, "the weights, the optimizer's state or the place in the training"
+        )
         log.info("%d processes start from the same: SHA-256 %s", world.size, digest)
-    world.first(lambda: run.start_history(checkpoint))
-    world.first(lambda: run.write_config(config, data.new.location, data.old and data.old.location))
+    world.run_on_main(lambda: run.start_history(checkpoint))
+    world.run_on_main(
+        lambda: run.write_config(config, data.new.location, data.old and data.old.location)
+    )
     own = checkpoint if checkpoint and run.owns(checkpoint) else None
     run.checkpoints.context.update(
         lineage(own, before),
@@ -211,10 +217,10 @@ def _train_in(
             writer = ManyWriters([files, board])
             collaborators = (evaluator, own and own.state, writer, board, world)
             state = _train(config, parts, run, state, *collaborators)
-        name, state.metrics = world.first(
+        name, state.metrics = world.run_on_main(
             lambda: (_use_final_weights(config, parts, run, state), state.metrics)
         )
-        world.share(parts.model.state_dict().values())
+        world.broadcast(parts.model.state_dict().values())
         scores, found = _scores(config, parts, data, state, evaluator)
         result = Result(
             dataset=data.new.name,
@@ -232,10 +238,10 @@ def _train_in(
             **versions(),
         )
         written = {key: value for key, value in asdict(result).items() if value is not None}
-        world.first(lambda: run.write_result(written))
+        world.run_on_main(lambda: run.write_result(written))
         _say(result, run, config)
         with signals.interruptible():  # a result is not lost with its pictures
-            conclude(
+            write_report(
                 *(board, run.figures if config.figures else None, config, parts.model),
                 *(data.datasets("eval", config.eval_limit)["valid"], found),
                 *(read_history(run.metrics), scores, state.step),
@@ -292,7 +298,7 @@ def _draw_missing_figures(
 
 def _train(
     config: TrainConfig,
-    parts: Parts,
+    parts: TrainingParts,
     run: RunDirectory,
     state: TrainState,
     evaluator: EpochEvaluator,
@@ -312,7 +318,7 @@ def _train(
         loss_fn=cross_entropy(config.label_smoothing),
         evaluator=evaluator,
         average=parts.average,
-        checkpointer=store if world.leads else NO_CHECKPOINTER,
+        checkpointer=store if world.is_main_process else NO_CHECKPOINTER,
         writer=writer,
         observers=[*_watching(config, parts, state), board],
         profile=profile,
@@ -320,14 +326,16 @@ def _train(
         log_every=config.log_every,
         reseed=functools.partial(reseed, config.seed),
         autocast=autocast(config.amp),
-        exchange=make_exchange(parts.model, world, config.grad_shards),
+        exchange=build_gradient_exchange(parts.model, world, config.grad_shards),
     )
     with contextlib.closing(profile):
         return trainer.train(parts.loader, state.epoch, config.epochs)
 
 
-def _writers(config: TrainConfig, parts: Parts, run: RunDirectory, world: World) -> ManyWriters:
-    if not world.leads:
+def _writers(
+    config: TrainConfig, parts: TrainingParts, run: RunDirectory, world: World
+) -> ManyWriters:
+    if not world.is_main_process:
         return ManyWriters([])
     return ManyWriters(
         [
@@ -338,7 +346,7 @@ def _writers(config: TrainConfig, parts: Parts, run: RunDirectory, world: World)
     )
 
 
-def _watching(config: TrainConfig, parts: Parts, state: TrainState) -> list[Observer]:
+def _watching(config: TrainConfig, parts: TrainingParts, state: TrainState) -> list[Observer]:
     """What looks into the net while it trains."""
     where = {"start": state.step, "passes_a_step": parts.loader.passes_a_step}
     if config.check_shape or config.check_content:
@@ -350,16 +358,16 @@ def _watching(config: TrainConfig, parts: Parts, state: TrainState) -> list[Obse
     return [watch(parts.model, every=config.watch, train_only=True, **where)]
 
 
-def _saving(config: TrainConfig) -> tuple[SaveWhen, Keep]:
+def _saving(config: TrainConfig) -> tuple[SavePolicy, RetentionPolicy]:
     """When to save, and what to keep."""
-    when = SaveWhen(
+    when = SavePolicy(
         every_epochs=config.save_every_epochs,
         every_steps=config.save_every_steps,
         every_seconds=config.save_every_seconds,
         on_error=config.save_on_exception,
         on_best=config.keep_best,
     )
-    keep = Keep(
+    keep = RetentionPolicy(
         epochs=config.keep_epochs,
         last=config.keep_last,
         every_minutes=config.keep_every_minutes,
@@ -370,7 +378,7 @@ def _saving(config: TrainConfig) -> tuple[SaveWhen, Keep]:
 
 
 def _use_final_weights(
-    config: TrainConfig, parts: Parts, run: RunDirectory, state: TrainState
+    config: TrainConfig, parts: TrainingParts, run: RunDirectory, state: TrainState
 ) -> str:
     """Put the weights into the model that the training came to; gives their checkpoint's name.
 
@@ -395,7 +403,7 @@ def _use_final_weights(
 
 def _scores(
     config: TrainConfig,
-    parts: Parts,
+    parts: TrainingParts,
     data: _Images,
     state: TrainState,
     evaluator: EpochEvaluator,

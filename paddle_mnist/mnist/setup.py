@@ -15,14 +15,14 @@ import paddle_mnist
 from paddle_mnist.checkpoint.contents import load_checkpoint, load_weights
 from paddle_mnist.checkpoint.store import Checkpoint
 from paddle_mnist.data.loader import BatchLoader, Replay, unchanged
-from paddle_mnist.data.sampler import Cut
+from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.augment import Affine
 from paddle_mnist.mnist.config import TrainConfig, amounts
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.nn.ema import NO_AVERAGE, Average, ExponentialAverage
+from paddle_mnist.nn.ema import NO_AVERAGE, Average, ExponentialMovingAverage
 from paddle_mnist.nn.optim import build_optimizer, build_schedule
 from paddle_mnist.parallel.process_count import fast_conv_threads
 from paddle_mnist.parallel.world import ALONE, World
@@ -35,7 +35,7 @@ TUTORIAL_BATCHES = {"check_shape": 0, "check_content": 401}  # in which the tuto
 
 
 @dataclass(frozen=True)
-class Parts:
+class TrainingParts:
     """What is trained, by what, on what."""
 
     model: MNIST
@@ -45,7 +45,9 @@ class Parts:
     average: Average
 
 
-def build(config: TrainConfig, data: Data, replay: Optional[Data], world: World = ALONE) -> Parts:
+def build(
+    config: TrainConfig, data: Data, replay: Optional[Data], world: World = ALONE
+) -> TrainingParts:
     """The parts as they are before the first step, in one of the processes of `world`."""
     paddle.seed(config.seed)
     several = config.grad_shards or world.size > 1
@@ -60,14 +62,16 @@ def build(config: TrainConfig, data: Data, replay: Optional[Data], world: World 
         config.shuffle,
         augment=Affine(drawn, config.seed) if drawn else unchanged,
         replay=replay and Replay(MnistDataset("train", replay), config.replay_fraction),
-        cut=Cut(config.grad_shards or world.size, world.rank, world.size) if several else None,
+        shard_spec=ShardSpec(config.grad_shards or world.size, world.rank, world.size)
+        if several
+        else None,
         resident=paddle.device.get_device() != "cpu",
         spec=model.item_spec,
     )
     batches_to_print(config, len(loader) * config.epochs)  # raises, before anything is written
     schedule = build_schedule(config, len(loader) * config.epochs)
-    average = ExponentialAverage(model, config.ema) if config.ema else NO_AVERAGE
-    return Parts(model, loader, schedule, build_optimizer(config, model, schedule), average)
+    average = ExponentialMovingAverage(model, config.ema) if config.ema else NO_AVERAGE
+    return TrainingParts(model, loader, schedule, build_optimizer(config, model, schedule), average)
 
 
 def batches_to_print(
@@ -96,7 +100,7 @@ def batches_to_print(
     return batches
 
 
-def go_on(config: TrainConfig, parts: Parts, checkpoint: Checkpoint) -> TrainState:
+def restore(config: TrainConfig, parts: TrainingParts, checkpoint: Checkpoint) -> TrainState:
     """Put a checkpoint into the parts; gives the state to go on from. Raises CheckpointError."""
     state = checkpoint.state
     if state.step != state.epoch * len(parts.loader) + state.position:
@@ -113,7 +117,9 @@ def go_on(config: TrainConfig, parts: Parts, checkpoint: Checkpoint) -> TrainSta
     return state
 
 
-def begin(config: TrainConfig, parts: Parts, world: World = ALONE) -> Mapping[str, Any]:
+def initialize_from_run(
+    config: TrainConfig, parts: TrainingParts, world: World = ALONE
+) -> Mapping[str, Any]:
     """Put in what another training has learned, if that is asked for; gives its manifest.
 
     init_from: its weights; incremental_from: its optimizer's state too, but for the rate, whose
@@ -121,12 +127,12 @@ def begin(config: TrainConfig, parts: Parts, world: World = ALONE) -> Mapping[st
     Raises CheckpointError unless they fit.
     """
     if config.init_from:
-        weights = world.first(lambda: find_weights(config.init_from))
+        weights = world.run_on_main(lambda: find_weights(config.init_from))
         load_weights(parts.model, weights.values, weights.path)
         manifest = weights.manifest
         log.info("starting from the weights in %s", weights.path)
     elif config.incremental_from:
-        checkpoint = world.first(lambda: _with_optimizer(config.incremental_from))
+        checkpoint = world.run_on_main(lambda: _with_optimizer(config.incremental_from))
         load_checkpoint(checkpoint, parts.model, parts.optimizer, schedule=False)
         manifest = checkpoint.manifest
         log.info("starting from the weights and optimizer of %s", checkpoint.path.with_suffix(""))
@@ -148,7 +154,7 @@ def _with_optimizer(name: str) -> Checkpoint:
     return weights.checkpoint.in_memory()
 
 
-def fingerprint(parts: Parts, state: TrainState) -> str:
+def fingerprint(parts: TrainingParts, state: TrainState) -> str:
     """SHA-256 of all that the next step depends on: weights, optimizer, average, state."""
     digest = hashlib.sha256(json.dumps(state.as_dict(), sort_keys=True).encode())
     for values in (

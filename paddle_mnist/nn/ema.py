@@ -21,7 +21,7 @@ class Average(Protocol):
         """Inside, the model has the averaged weights."""
 
 
-class ExponentialAverage:
+class ExponentialMovingAverage:
     """average = d average + (1 - d) weights after each step, with d = min(decay, (1 + t)/(10 + t)).
 
     t is the number of steps done before, so that the first ones do not hold the average back

@@ -12,11 +12,11 @@ from paddle_mnist.system import signals
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepResult:
     """Of a whole batch: its mean loss [], how many were right [], and how many samples it has."""
 
     loss: paddle.Tensor
-    right: paddle.Tensor
+    num_correct: paddle.Tensor
     samples: int
 
 
@@ -24,22 +24,22 @@ def _right(shard: Shard, logits: paddle.Tensor) -> paddle.Tensor:
     return (logits.detach().argmax(axis=1) == shard.labels.flatten()).sum()
 
 
-class NoExchange:
+class SingleProcessGradients:
     """The batch is here, whole: its gradient is where `backward` has put it."""
 
     world = ALONE
-    _outcome: Optional[Outcome] = None
+    _outcome: Optional[StepResult] = None
 
     def add(self, shard: Shard, loss: paddle.Tensor, logits: paddle.Tensor) -> None:
         """What a shard gave, after `backward`. loss: its mean []; logits: [B, 10]."""
-        self._outcome = Outcome(loss.detach(), _right(shard, logits), shard.labels.shape[0])
+        self._outcome = StepResult(loss.detach(), _right(shard, logits), shard.labels.shape[0])
 
-    def finish(self) -> Outcome:
+    def finish(self) -> StepResult:
         """Put the gradient of the whole batch into the parameters; gives what it came to."""
         return self._outcome
 
 
-class Exchange:
+class GradientExchange:
     """Adds up the gradients of a batch's shards, over this process and all others.
 
     Each shard's gradient, weighted by its share of the batch's samples, travels as one vector with
@@ -78,7 +78,7 @@ class Exchange:
         self._leaves.append(paddle.concat([*pieces, *figures]))
         self._samples = shard.whole
 
-    def finish(self) -> Outcome:
+    def finish(self) -> StepResult:
         self._agree()
         total = self._summed() + 0.0  # of a zero, whose sign depends on who added it, +0
         self._leaves.clear()
@@ -88,14 +88,14 @@ class Exchange:
             at += parameter.size
         figures = total[at:].clone()  # a slice alone would keep the whole gradient
         self._stops = figures[2:]
-        return Outcome(figures[0], figures[1], self._samples)
+        return StepResult(figures[0], figures[1], self._samples)
 
     def _summed(self) -> paddle.Tensor:
         if not self._ordered:
-            return self.world.sum(tree_sum(self._leaves))
+            return self.world.all_reduce(tree_sum(self._leaves))
         if _halves(self.world.size):
-            return tree_sum(self.world.gather(tree_sum(self._leaves)))
-        gathered = self.world.gather(paddle.stack(self._leaves))
+            return tree_sum(self.world.all_gather(tree_sum(self._leaves)))
+        gathered = self.world.all_gather(paddle.stack(self._leaves))
         return tree_sum([leaf for leaves in gathered for leaf in leaves])
 
     def _agree(self) -> None:
@@ -110,10 +110,10 @@ def _halves(size: int) -> bool:
     return size & (size - 1) == 0
 
 
-def make_exchange(
+def build_gradient_exchange(
     model: nn.Layer, world: World, shards: Optional[int]
-) -> Union[NoExchange, Exchange]:
+) -> Union[SingleProcessGradients, GradientExchange]:
     """The exchange of a training. shards: what batches are cut into, if their order counts."""
     if shards is None and world.size == 1:
-        return NoExchange()
-    return Exchange(model, world, ordered=shards is not None)
+        return SingleProcessGradients()
+    return GradientExchange(model, world, ordered=shards is not None)

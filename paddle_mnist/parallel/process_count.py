@@ -4,7 +4,7 @@ from typing import Optional
 
 import paddle
 
-from paddle_mnist.data.sampler import Cut
+from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.parallel.world import started_by_launcher
@@ -22,7 +22,7 @@ def processes_to_start(config: TrainConfig) -> int:
     """
     count = _wanted(config)
     if config.grad_shards:
-        Cut(config.grad_shards, size=count)  # raises, before a process is started
+        ShardSpec(config.grad_shards, size=count)  # raises, before a process is started
     return count
 
 

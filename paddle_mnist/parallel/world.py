@@ -49,30 +49,30 @@ class World:
     size = 1
 
     @property
-    def leads(self) -> bool:
+    def is_main_process(self) -> bool:
         """Whether this is the process that writes."""
         return self.rank == 0
 
-    def gather(self, tensor: paddle.Tensor) -> list[paddle.Tensor]:
+    def all_gather(self, tensor: paddle.Tensor) -> list[paddle.Tensor]:
         """Every process's tensor, all of one shape, in the order of ranks."""
         return [tensor]
 
-    def sum(self, tensor: paddle.Tensor) -> paddle.Tensor:
+    def all_reduce(self, tensor: paddle.Tensor) -> paddle.Tensor:
         """The sum over the processes, in no order that is promised."""
         return tensor
 
-    def gather_objects(self, value: T) -> list[T]:
+    def all_gather_objects(self, value: T) -> list[T]:
         """Every process's value, in the order of ranks. Agrees on signals that came."""
         return [value]
 
-    def first(self, action: Callable[[], T]) -> T:
+    def run_on_main(self, action: Callable[[], T]) -> T:
         """What rank 0 makes of `action`, which only it does; its error is raised everywhere."""
         return action()
 
-    def share(self, tensors: Iterable[paddle.Tensor]) -> None:
+    def broadcast(self, tensors: Iterable[paddle.Tensor]) -> None:
         """Give every process rank 0's values, in place."""
 
-    def must_agree(self, value: Any, what: str) -> None:
+    def require_same(self, value: Any, what: str) -> None:
         """Raises DataError unless every process has the same value."""
 
 
@@ -85,27 +85,27 @@ class Processes(World):
     def __init__(self, rank: int, size: int):
         self.rank, self.size = rank, size
 
-    def gather(self, tensor: paddle.Tensor) -> list[paddle.Tensor]:
+    def all_gather(self, tensor: paddle.Tensor) -> list[paddle.Tensor]:
         found: list[paddle.Tensor] = []
         with _exchange():
             distributed.all_gather(found, tensor)
         return found
 
-    def sum(self, tensor: paddle.Tensor) -> paddle.Tensor:
+    def all_reduce(self, tensor: paddle.Tensor) -> paddle.Tensor:
         with _exchange():
             distributed.all_reduce(tensor)
         return tensor
 
-    def gather_objects(self, value: T) -> list[T]:
+    def all_gather_objects(self, value: T) -> list[T]:
         found: list[tuple[T, Optional[int]]] = []
         with _exchange():
             distributed.all_gather_object(found, (value, signals.asked()))
         signals.agree(signum for _, signum in found)
         return [value for value, _ in found]
 
-    def first(self, action: Callable[[], T]) -> T:
+    def run_on_main(self, action: Callable[[], T]) -> T:
         outcome = [None, None]
-        if self.leads:
+        if self.is_main_process:
             try:
                 outcome = [action(), None]
             except PaddleMnistError as error:
@@ -117,13 +117,13 @@ class Processes(World):
             raise error
         return value
 
-    def share(self, tensors: Iterable[paddle.Tensor]) -> None:
+    def broadcast(self, tensors: Iterable[paddle.Tensor]) -> None:
         with _exchange():
             for tensor in tensors:
                 distributed.broadcast(tensor, src=0)
 
-    def must_agree(self, value: Any, what: str) -> None:
-        values = self.gather_objects(value)
+    def require_same(self, value: Any, what: str) -> None:
+        values = self.all_gather_objects(value)
         others = [str(rank) for rank, theirs in enumerate(values) if theirs != values[0]]
         if others:
             raise DataError(

@@ -102,7 +102,7 @@ def evaluate(
                     F.softmax(logits).numpy(),
                 )
             )
-        batches = _in_turns(world.gather_objects(batches)) if turns[1] > 1 else batches
+        batches = _in_turns(world.all_gather_objects(batches)) if turns[1] > 1 else batches
     if not batches:
         raise DataError("nothing to evaluate: the data has no batches; expected at least one")
     losses, labels, predictions, probabilities = zip(*batches)
@@ -175,7 +175,7 @@ class EpochEvaluator:
             values.update({f"{name}/loss": found.loss, f"{name}/acc": found.accuracy})
         return values
 
-    def enough(self, state: TrainState) -> bool:
+    def should_stop(self, state: TrainState) -> bool:
         return self.patience is not None and state.evaluations_since_best >= self.patience
 
 
@@ -185,5 +185,5 @@ class NoEvaluator:
     def after_epoch(self, state: TrainState, model: nn.Layer) -> Mapping[str, float]:
         return {}
 
-    def enough(self, state: TrainState) -> bool:
+    def should_stop(self, state: TrainState) -> bool:
         return False

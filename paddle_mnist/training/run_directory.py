@@ -161,7 +161,7 @@ class RunDirectory:
                 )
             checkpoint = newest or named  # the same command again goes on where it was stopped
         if checkpoint:
-            _must_agree(checkpoint, config, hashes, self.path, self.owns(checkpoint))
+            _check_unchanged(checkpoint, config, hashes, self.path, self.owns(checkpoint))
         return checkpoint
 
     def _nothing_lost(self) -> None:
@@ -445,7 +445,7 @@ def _no_checkpoint(name: str, words: Sequence[str]) -> str:
     return f"{name}: {reason}; {_expected(words)}{hint}"
 
 
-def _must_agree(
+def _check_unchanged(
     checkpoint: Checkpoint,
     config: TrainConfig,
     hashes: Mapping[str, Optional[str]],

@@ -19,7 +19,7 @@ from paddle_mnist.metrics.writers import ManyWriters, NewestMetrics, console_wri
 from paddle_mnist.monitor.profiler import NO_PROFILE, Profiler
 from paddle_mnist.nn.ema import NO_AVERAGE, Average
 from paddle_mnist.nn.optim import cross_entropy, schedule_of
-from paddle_mnist.parallel.gradients import Exchange, NoExchange
+from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradients
 from paddle_mnist.state import (
     Checkpointer,
     Evaluator,
@@ -73,7 +73,7 @@ class Trainer:
         log_every: int = 100,
         reseed: Callable[[int, int], None] = lambda step, shard: None,
         autocast: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
-        exchange: Union[NoExchange, Exchange, None] = None,
+        exchange: Union[SingleProcessGradients, GradientExchange, None] = None,
     ):
         names = [parameter.name for parameter in model.parameters()]
         if len(set(names)) < len(names):
@@ -100,7 +100,7 @@ class Trainer:
         self.log_every = log_every
         self.reseed = reseed
         self.autocast = autocast
-        self.exchange = exchange or NoExchange()
+        self.exchange = exchange or SingleProcessGradients()
         self.progress: Optional[Progress] = None
         self._in_epoch = False
 
@@ -126,11 +126,11 @@ class Trainer:
         )
         try:
             for epoch in range(start_epoch, end_epoch):
-                if self.evaluator.enough(self.state):
+                if self.evaluator.should_stop(self.state):
                     break
                 self.train_epoch(train_datasets, epoch, self.state.position, checkpointer)
                 with self.average.in_use(self.model):
-                    self.state.judge(self.evaluator.after_epoch(self.state, self.model))
+                    self.state.record_evaluation(self.evaluator.after_epoch(self.state, self.model))
                 self.log.write(self.state, self.state.metrics)
                 self.state.end_epoch()
                 self.observe("after_epoch")
@@ -193,7 +193,7 @@ class Trainer:
         position = self.state.position
         with self.profile.part("optimizer"), self.state.stepping(outcome.samples):
             lr = self.optimizer.get_lr()
-            self.state.record(outcome.loss, outcome.right, outcome.samples, lr)
+            self.state.record(outcome.loss, outcome.num_correct, outcome.samples, lr)
             if self._in_epoch:
                 self.progress.add(outcome.samples)
             else:
@@ -210,7 +210,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write the weights to `model_path`, whole or not at all. Raises OutputError."""
-        self.exchange.world.first(self._write)
+        self.exchange.world.run_on_main(self._write)
 
     def _write(self) -> None:
         make_folder(self.model_path.parent)

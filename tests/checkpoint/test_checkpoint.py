@@ -15,7 +15,7 @@ from paddle import nn
 from paddle_mnist import MNIST
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint, load_weights
-from paddle_mnist.checkpoint.policy import Keep, Saved, SaveWhen
+from paddle_mnist.checkpoint.policy import CheckpointInfo, RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.store import (
     OPTIMIZER,
     PARAMS,
@@ -36,7 +36,7 @@ OPTIMIZERS = {
 }
 
 
-NOTHING = Keep(epochs=False, last=1, best=False, breakpoints=False)  # but the newest
+NOTHING = RetentionPolicy(epochs=False, last=1, best=False, breakpoints=False)  # but the newest
 
 
 def build(optimizer="adam", model=None, seed=1):
@@ -62,7 +62,7 @@ def state_of(epoch, accuracy=None):
 def save(store, built, epoch, accuracy=None):
     """Commit `mnist_epoch{epoch - 1}`: `epoch` epochs are done."""
     model, optimizer, _ = built
-    StoreCheckpointer(store, SaveWhen()).after_epoch(state_of(epoch, accuracy), model, optimizer)
+    StoreCheckpointer(store, SavePolicy()).after_epoch(state_of(epoch, accuracy), model, optimizer)
     return read_manifest(store.folder / f"mnist_epoch{epoch - 1}.json")
 
 
@@ -366,7 +366,7 @@ def test_reads_of_a_prune_do_not_grow_with_what_is_kept(store, bytes_of, monkeyp
     reads = []
     read = Checkpoint.read
     monkeypatch.setattr(Checkpoint, "read", lambda one, s: reads.append(one.name) or read(one, s))
-    keep = Keep(epochs=True, last=1, best=False)
+    keep = RetentionPolicy(epochs=True, last=1, best=False)
 
     def save_and_prune(writer, epoch):
         """Something is let go each time, so that what is kept must be whole."""
@@ -386,7 +386,7 @@ def test_reads_of_a_prune_do_not_grow_with_what_is_kept(store, bytes_of, monkeyp
 def test_a_change_of_what_is_remembered_is_noticed(store, bytes_of, writer_is_new):
     for epoch in (1, 2, 3):
         store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch))
-        store.prune(Keep(epochs=False, last=2, best=False))
+        store.prune(RetentionPolicy(epochs=False, last=2, best=False))
     writer = CheckpointStore(store.folder) if writer_is_new else store
     writer.commit("mnist_epoch3", bytes_of, state_of(4))
     _flip(store.folder / "mnist_epoch3.pdparams")
@@ -519,11 +519,11 @@ def test_weights_that_are_not_finite_are_never_saved(store, value):
     ],
 )
 def test_when_to_save_after_an_epoch(every, on_best, due):
-    when = SaveWhen(every, on_best=on_best)
+    when = SavePolicy(every, on_best=on_best)
     saved, state = [], TrainState()
     for epoch, score in enumerate([0.5, 0.5, 0.4, 0.6, 0.6, 0.1], 1):
         state.step += 10
-        state.judge({"valid/acc": score})
+        state.record_evaluation({"valid/acc": score})
         state.end_epoch()
         saved += [epoch] if when.after_epoch(state) else []
     assert saved == due
@@ -539,7 +539,7 @@ def test_when_to_save_after_an_epoch(every, on_best, due):
     ],
 )
 def test_when_to_save_after_an_error(on_error, error, due):
-    assert SaveWhen(on_error=on_error).after_error(error) == due
+    assert SavePolicy(on_error=on_error).after_error(error) == due
 
 
 @pytest.mark.parametrize(
@@ -555,7 +555,7 @@ def test_when_to_save_after_an_error(on_error, error, due):
     ],
 )
 def test_when_to_save_after_a_step(steps, seconds, due):
-    when = SaveWhen(every_steps=steps, every_seconds=seconds)
+    when = SavePolicy(every_steps=steps, every_seconds=seconds)
     since = {1: 1.0, 2: 4.9, 3: 5.0, 4: 0.5, 5: 1.5, 6: 7.0}
     assert [n for n, s in since.items() if when.after_step(TrainState(step=n), s)] == due
 
@@ -563,7 +563,10 @@ def test_when_to_save_after_a_step(steps, seconds, due):
 def entries():
     """Ten checkpoints a minute apart; two end epochs; 3 and 8 have the best score; 2 broke off."""
     scores = {3: 0.9, 8: 0.9, 5: 0.7}
-    return [Saved(f"s{n}", (n, 0), n * 60.0, n in (4, 8), scores.get(n), n == 2) for n in range(10)]
+    return [
+        CheckpointInfo(f"s{n}", (n, 0), n * 60.0, n in (4, 8), scores.get(n), n == 2)
+        for n in range(10)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -575,7 +578,7 @@ def entries():
         (replace(NOTHING, best=True), [3, 9]),
         (replace(NOTHING, breakpoints=True), [2, 9]),
         (replace(NOTHING, every_minutes=4), [3, 7, 9]),
-        (Keep(last=2, every_minutes=4), [2, 3, 4, 7, 8, 9]),
+        (RetentionPolicy(last=2, every_minutes=4), [2, 3, 4, 7, 8, 9]),
         (replace(NOTHING, last=99), list(range(10))),
     ],
 )
@@ -590,12 +593,18 @@ def test_what_to_keep_is_the_union_of_the_rules(keep, kept):
         min_size=1,
     ),
     st.builds(
-        *(Keep, st.booleans(), st.integers(1, 5), st.none() | st.floats(0.1, 9), st.booleans()),
+        *(
+            RetentionPolicy,
+            st.booleans(),
+            st.integers(1, 5),
+            st.none() | st.floats(0.1, 9),
+            st.booleans(),
+        ),
         st.booleans(),
     ),
 )
 def test_the_newest_is_always_kept_and_keeping_is_stable(drawn, keep):
-    saved = [Saved(f"s{i}", (n, i), n * 30.0, *more) for i, (n, *more) in enumerate(drawn)]
+    saved = [CheckpointInfo(f"s{i}", (n, i), n * 30.0, *more) for i, (n, *more) in enumerate(drawn)]
     kept = keep(saved)
     assert max(saved, key=lambda one: one.order).name in kept
     assert keep([one for one in saved if one.name in kept]) == kept
@@ -605,7 +614,7 @@ def test_pruning_deletes_what_the_policy_drops_and_nothing_else(store, bytes_of)
     for epoch in range(1, 5):
         store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch, 1 / epoch))
     (store.folder / "notes.txt").write_text("mine")
-    dropped = store.prune(Keep(epochs=False, last=1, best=True))
+    dropped = store.prune(RetentionPolicy(epochs=False, last=1, best=True))
     assert dropped == ["mnist_epoch1", "mnist_epoch2"]
     assert store.newest().name == "mnist_epoch3" and store.best().name == "mnist_epoch0"
     assert {path.stem for path in store.folder.iterdir()} == {

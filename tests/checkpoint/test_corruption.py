@@ -29,7 +29,7 @@ from paddle_mnist.checkpoint.store import (
     read_manifest,
 )
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialAverage
+from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
 from paddle_mnist.state import TrainState
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -51,7 +51,7 @@ def small_net(averaged):
     model.set_state_dict({"weight": weight, "bias": np.float32([-1, 1])})
     schedule = paddle.optimizer.lr.CosineAnnealingDecay(0.01, 50)
     optimizer = paddle.optimizer.Adam(schedule, parameters=model.parameters())
-    return model, optimizer, ExponentialAverage(model, 0.5) if averaged else NO_AVERAGE
+    return model, optimizer, ExponentialMovingAverage(model, 0.5) if averaged else NO_AVERAGE
 
 
 def save_epochs(folder, averaged, epochs=2):
@@ -75,7 +75,7 @@ def save_epochs(folder, averaged, epochs=2):
                 optimizer.clear_grad()
                 optimizer._learning_rate.step()
             average.update(model, epoch)
-            state.judge({"valid/acc": 0.5 + epoch / 8, "valid/loss": 0.25})
+            state.record_evaluation({"valid/acc": 0.5 + epoch / 8, "valid/loss": 0.25})
             state.end_epoch()
             checkpointer.after_epoch(state, model, optimizer)
     return store

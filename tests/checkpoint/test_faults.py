@@ -44,7 +44,7 @@ from synthetic_data import tiny_splits
 from paddle_mnist import MNIST, BatchLoader, MnistDataset, Trainer
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
-from paddle_mnist.checkpoint.policy import Keep, SaveWhen
+from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, Checkpoint, CheckpointStore
 from paddle_mnist.errors import CheckpointError, OutputError
 from paddle_mnist.metrics.writers import ManyWriters
@@ -60,8 +60,8 @@ SLOW = pytest.mark.slow
 # Two epochs of three steps; saved after step 4, inside the second epoch, and at the end.
 EPOCHS, STEPS = 2, 6
 CONFIG = TrainConfig(epochs=EPOCHS, optimizer="adam", learning_rate=0.01, lr_schedule="cosine")
-WHEN = SaveWhen(every_epochs=2, every_steps=4)
-ONE = Keep(epochs=False, last=1, best=False, breakpoints=False)  # the sharpest policy
+WHEN = SavePolicy(every_epochs=2, every_steps=4)
+ONE = RetentionPolicy(epochs=False, last=1, best=False, breakpoints=False)  # the sharpest policy
 
 
 # ------------------------------------------------------------------ the training
@@ -84,7 +84,9 @@ def weights_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.pdparams")
 
 
-def started(folder: Path, store: Optional[CheckpointStore] = None, keep: Keep = ONE) -> Trainer:
+def started(
+    folder: Path, store: Optional[CheckpointStore] = None, keep: RetentionPolicy = ONE
+) -> Trainer:
     """What `train_and_evaluate` does before the first step: clear up, find the newest, load it."""
     store = store or store_in(folder)
     store.clear()
@@ -224,7 +226,7 @@ def unbroken(request, tmp_path_factory) -> Unbroken:
     folder = tmp_path_factory.mktemp(request.param) / "start"
     folder.mkdir()
     if request.param == "damage":
-        finish(started(folder, keep=Keep(last=2)))
+        finish(started(folder, keep=RetentionPolicy(last=2)))
         checkpoints = store_in(folder).folder
         os.truncate(checkpoints / "mnist_epoch1.pdopt", 99)
         (checkpoints / ".mnist_epoch0.pdparams.part").write_bytes(b"half")

@@ -29,7 +29,7 @@ from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load, safe_loads
 from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, TRAINING, CheckpointStore
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.nn.ema import ExponentialAverage
+from paddle_mnist.nn.ema import ExponentialMovingAverage
 from paddle_mnist.state import TrainState
 from paddle_mnist.training.run_directory import find_weights
 
@@ -907,7 +907,7 @@ def test_a_checkpoint_with_a_hostile_file_is_refused(tmp_path, monkeypatch, suff
     names = {name: parameter.name for name, parameter in model.named_parameters()}
     store = CheckpointStore("c")
     good = store.commit("mnist_epoch0", files, TrainState(epoch=1), {"names": names})
-    average = ExponentialAverage(model, 0.5)  # of which all three files are read
+    average = ExponentialMovingAverage(model, 0.5)  # of which all three files are read
     load_checkpoint(good, model, optimizer, average)
     evil = {**files, suffix: EVIL}
     bad = store.commit("mnist_epoch1", evil, TrainState(epoch=2), {"names": names})

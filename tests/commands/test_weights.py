@@ -18,7 +18,7 @@ from paddle_mnist.errors import CheckpointError, PaddleMnistError
 from paddle_mnist.inference.export import variables
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
-from paddle_mnist.mnist.setup import begin, build
+from paddle_mnist.mnist.setup import build, initialize_from_run
 from paddle_mnist.training.run_directory import RunDirectory, find_weights, newest_run
 
 # One worker, so that the runs are trained once.
@@ -80,7 +80,7 @@ def started(tiny, **options):
     """The parts of a new training that starts from another."""
     config = TrainConfig(str(tiny), batch_size=32, epochs=3, seed=8, **options)
     parts = build(config, open_data(str(tiny)), None)
-    begin(config, parts)
+    initialize_from_run(config, parts)
     return parts
 
 

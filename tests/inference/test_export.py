@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from paddle_mnist import MNIST, MnistDataset, evaluate
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
-from paddle_mnist.inference.export import OUTPUTS, Served, export_model, variables
+from paddle_mnist.inference.export import OUTPUTS, ExportedModel, export_model, variables
 from paddle_mnist.inference.predictor import Predictor, as_pixels
 from paddle_mnist.mnist import pretrained
 
@@ -39,7 +39,7 @@ def images():
 
 def outputs_of(model, images):
     with paddle.no_grad():
-        return [value.numpy() for value in Served(model, OUTPUTS)(paddle.to_tensor(images))]
+        return [value.numpy() for value in ExportedModel(model, OUTPUTS)(paddle.to_tensor(images))]
 
 
 def test_pretrained_weights_are_those_their_manifest_names(model):

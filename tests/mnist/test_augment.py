@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from paddle_mnist import MNIST
 from paddle_mnist.data.loader import unchanged
 from paddle_mnist.mnist.augment import Affine
-from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialAverage
+from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
 
 ALL = {"rotate": 15, "shear": 10, "shift": 2, "scale": 0.1}
 
@@ -83,7 +83,7 @@ def step(model, by):
 
 def test_average_by_hand():
     model = MNIST()
-    average = ExponentialAverage(model, 0.9)
+    average = ExponentialMovingAverage(model, 0.9)
     expected = model.fc.bias.numpy().astype("float64")
     for number in range(200):
         step(model, 0.1)
@@ -95,7 +95,7 @@ def test_average_by_hand():
 
 def test_average_is_used_and_given_back_also_after_an_error():
     model = MNIST()
-    average = ExponentialAverage(model, 0.9)
+    average = ExponentialMovingAverage(model, 0.9)
     step(model, 1)
     average.update(model, 500)
     trained = {name: value.numpy() for name, value in model.state_dict().items()}
@@ -111,7 +111,7 @@ def test_average_is_used_and_given_back_also_after_an_error():
 def test_averages_of_whole_numbers_are_the_newest():
     model = paddle.nn.Linear(2, 2)
     model.register_buffer("seen", paddle.zeros([1], "int64"))
-    average = ExponentialAverage(model, 0.9)
+    average = ExponentialMovingAverage(model, 0.9)
     model.seen.set_value(paddle.ones([1], "int64") * 7)
     average.update(model, 1)
     assert average.weights(model)["seen"].item() == 7

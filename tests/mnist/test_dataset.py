@@ -11,7 +11,7 @@ from synthetic_data import SIZES, tiny_splits, write_json
 
 from paddle_mnist import BatchLoader, MnistDataset, load_data
 from paddle_mnist.data.loader import Replay, epoch_batches, shards_of
-from paddle_mnist.data.sampler import Cut
+from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.mnist.augment import Affine
 from paddle_mnist.mnist.dataset import _batches_of_rank
@@ -119,7 +119,7 @@ def test_any_loader_gives_an_epoch_from_a_position(tiny, kind):
     assert np.array_equal(rest[0].numpy(), whole[2][0].numpy())
 
 
-@pytest.mark.parametrize("told", [{}, {"replay": 0.1}, {"cut": Cut(4, 1, 2)}, {"limit": 40}])
+@pytest.mark.parametrize("told", [{}, {"replay": 0.1}, {"cut": ShardSpec(4, 1, 2)}, {"limit": 40}])
 def test_resident_images_give_the_same_batches(tiny, told):
     told = dict(told)
     dataset = MnistDataset("train", str(tiny), told.pop("limit", None))

@@ -12,7 +12,7 @@ from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, read_manifest
 from paddle_mnist.data.loader import Replay
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.mnist.cache import open_data
-from paddle_mnist.mnist.setup import begin, build
+from paddle_mnist.mnist.setup import build, initialize_from_run
 
 SMALL = ["--recipe", "default", "--batch_size", "32", "--visualdl", "false", "--figures", "false"]
 
@@ -67,7 +67,7 @@ def test_weights_alone(tiny, old, form):
     """From a run directory, a bare file of weights, or a checkpoint; the optimizer is new."""
     config, parts = parts_of(tiny, init_from=str(old / form))
     fresh = parts.optimizer.state_dict()
-    begin(config, parts)
+    initialize_from_run(config, parts)
     expected = read_manifest(old / "checkpoints/mnist_epoch1.json").load(PARAMS)
     for name, value in parts.model.state_dict().items():
         assert value.numpy().tobytes() == expected[name].tobytes()
@@ -78,7 +78,7 @@ def test_weights_alone(tiny, old, form):
 @pytest.mark.parametrize("form", ["", "checkpoints/mnist_epoch1.pdopt"])
 def test_weights_and_moments_but_not_the_schedule(tiny, old, form):
     config, parts = parts_of(tiny, incremental_from=str(old / form))
-    begin(config, parts)
+    initialize_from_run(config, parts)
     checkpoint = read_manifest(old / "checkpoints/mnist_epoch1.json")
     for name, value in parts.model.state_dict().items():
         assert value.numpy().tobytes() == checkpoint.load(PARAMS)[name].tobytes()

@@ -25,10 +25,10 @@ from process_jobs import living, start_job
 
 from paddle_mnist import MNIST, BatchLoader, MnistDataset, TrainConfig, load_data
 from paddle_mnist.data.loader import shards_of
-from paddle_mnist.data.sampler import Cut
+from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, DeviceError, ProcessError
 from paddle_mnist.nn.optim import cross_entropy
-from paddle_mnist.parallel.gradients import Exchange, NoExchange
+from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradients
 from paddle_mnist.parallel.process_count import hint, most_processes, processes_to_start
 from paddle_mnist.parallel.world import ALONE, join, spawn, tree_sum
 from paddle_mnist.system.devices import gpu_count
@@ -111,8 +111,8 @@ def end_of(folder, output="run"):
 )
 def test_parts_of_a_batch_are_the_same_for_any_number_of_processes(samples, own, size):
     batch, shards = np.arange(samples) + 1000, own * size
-    alone = Cut(shards)(batch)
-    together = [part for rank in range(size) for part in Cut(shards, rank, size)(batch)]
+    alone = ShardSpec(shards)(batch)
+    together = [part for rank in range(size) for part in ShardSpec(shards, rank, size)(batch)]
     assert [number for number, _ in together] == list(range(shards))
     for (_, one), (_, other) in zip(alone, together):
         assert np.array_equal(one, other)
@@ -141,7 +141,7 @@ def test_shards_add_up_to_the_gradient_of_the_whole_batch(tiny, shards, samples)
     model.fc.bias.set_value(paddle.to_tensor([9.0 * (digit == first) for digit in range(10)]))
 
     def gradient(exchange, cut):
-        loader = BatchLoader(MnistDataset("train", str(tiny)), samples, cut=cut)
+        loader = BatchLoader(MnistDataset("train", str(tiny)), samples, shard_spec=cut)
         for parameter in model.parameters():
             parameter.clear_gradient(False)
         for shard in shards_of(next(loader.epoch(0))):
@@ -151,11 +151,11 @@ def test_shards_add_up_to_the_gradient_of_the_whole_batch(tiny, shards, samples)
             exchange.add(shard, loss, logits)
         outcome = exchange.finish()
         assert outcome.samples == samples
-        figures = [outcome.loss.item(), float(outcome.right.item())]
+        figures = [outcome.loss.item(), float(outcome.num_correct.item())]
         return figures, [parameter.grad.numpy() for parameter in model.parameters()]
 
-    whole = gradient(NoExchange(), None)
-    cut = gradient(Exchange(model, ALONE, ordered=True), Cut(shards))
+    whole = gradient(SingleProcessGradients(), None)
+    cut = gradient(GradientExchange(model, ALONE, ordered=True), ShardSpec(shards))
     assert cut[0] == pytest.approx(whole[0], rel=1e-6)
     for one, other in zip(whole[1], cut[1]):
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-7)
@@ -591,19 +591,19 @@ def raises_in_rank_one(tmp):
     world = join()
     if world.rank == 1:
         raise ValueError("a fault of rank 1's own")
-    world.gather_objects(1)
+    world.all_gather_objects(1)
 
 
 def gives_much(tmp):
     world = join()
-    world.gather_objects(1)
+    world.all_gather_objects(1)
     return np.zeros(20_000_000)
 
 
 def disagrees(tmp):
     world = join()
-    world.must_agree("the same", "the data")
-    world.must_agree(world.rank > 0, "the images")
+    world.require_same("the same", "the data")
+    world.require_same(world.rank > 0, "the images")
 
 
 def evaluates(tmp, data):
@@ -678,7 +678,7 @@ def sleeps(tmp):
     world = join()
     if world.rank == 1:
         time.sleep(100)
-    world.gather_objects(1)
+    world.all_gather_objects(1)
 
 
 @SLOW
@@ -690,19 +690,19 @@ def test_process_for_which_gloo_waits_in_vain_is_named(tmp_path):
 
 def exchanges(tmp):
     world = join()
-    assert world.gather_objects(10 * world.rank) == [0, 10, 20]
-    assert [t.item() for t in world.gather(paddle.to_tensor(float(world.rank)))] == [0, 1, 2]
-    assert world.sum(paddle.to_tensor(1.0 + world.rank)).item() == 6
-    assert world.first(lambda: f"of rank {world.rank}") == "of rank 0"
+    assert world.all_gather_objects(10 * world.rank) == [0, 10, 20]
+    assert [t.item() for t in world.all_gather(paddle.to_tensor(float(world.rank)))] == [0, 1, 2]
+    assert world.all_reduce(paddle.to_tensor(1.0 + world.rank)).item() == 6
+    assert world.run_on_main(lambda: f"of rank {world.rank}") == "of rank 0"
     shared = paddle.full([2], float(world.rank))
-    world.share([shared])
+    world.broadcast([shared])
     assert shared.tolist() == [0, 0]
 
     def refuse():
         raise ConfigError(f"refused by rank {world.rank}")
 
     with pytest.raises(ConfigError, match="refused by rank 0"):
-        world.first(refuse)
+        world.run_on_main(refuse)
     Path(tmp, str(world.rank)).touch()
 
 

@@ -23,7 +23,7 @@ from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.mnist import pretrained
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import read_recipe
-from paddle_mnist.nn.ema import ExponentialAverage
+from paddle_mnist.nn.ema import ExponentialMovingAverage
 
 
 @pytest.mark.slow
@@ -230,7 +230,7 @@ def test_results_are_those_of_their_settings_images_and_code(tmp_path, monkeypat
     assert not found.get(one, digits)
     monkeypatch.undo()
     assert found.get(one, digits)
-    monkeypatch.setattr(ExponentialAverage, "update", lambda *args: None)
+    monkeypatch.setattr(ExponentialMovingAverage, "update", lambda *args: None)
     assert found.get(one, digits)  # as long as nobody looks again
     behaviour.cache_clear()
     assert not found.get(one, digits)

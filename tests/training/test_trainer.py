@@ -16,7 +16,7 @@ from synthetic_data import tiny_splits, write_json
 from paddle_mnist import MNIST, BatchLoader, MnistDataset, Observer, Trainer, watch
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
-from paddle_mnist.checkpoint.policy import Keep, SaveWhen
+from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError, DivergedError, OutputError
 from paddle_mnist.metrics.writers import JsonlWriter, ManyWriters
@@ -335,7 +335,7 @@ def test_checkpoints_inside_an_epoch_have_no_metrics_of_older_weights(tiny, tmp_
             return {"valid/acc": 0.9}
 
     store = CheckpointStore(tmp_path / "c")
-    when, keep = SaveWhen(every_epochs=2, every_steps=1, on_best=False), Keep(last=9)
+    when, keep = SavePolicy(every_epochs=2, every_steps=1, on_best=False), RetentionPolicy(last=9)
     saves = StoreCheckpointer(store, when, keep)
     trainer, loader = make(tiny, tmp_path, evaluator=Judges(), checkpointer=saves)
     trainer.train(loader, 0, 2)
@@ -627,7 +627,7 @@ def test_history_of_a_resumed_training_is_the_unbroken_ones(tiny, tmp_path, stop
         run.start_history(checkpoint)
         state = checkpoint.state if checkpoint else TrainState()
         observer, writer = Own(), Fails([run.open_history()])
-        when = SaveWhen(every_steps=1)
+        when = SavePolicy(every_steps=1)
         saves = BreaksOff(run.checkpoints, when, manifest_entries=run.manifest_entries)
         observer.stop = writer.stop = saves.stop = stop
         trainer, loader = make(

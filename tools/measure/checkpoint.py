@@ -40,7 +40,7 @@ def _time_saving(parts, epochs: int, folder: Path) -> dict:
     """Median seconds of a step and of a save, deletion of an older one included."""
     from paddle_mnist import Trainer
     from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
-    from paddle_mnist.checkpoint.policy import Keep, SaveWhen
+    from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
     from paddle_mnist.checkpoint.store import CheckpointStore
 
     class Timed(StoreCheckpointer):
@@ -58,7 +58,9 @@ def _time_saving(parts, epochs: int, folder: Path) -> dict:
                 self.saves.append(self.ends - began)
 
     timed = Timed(
-        CheckpointStore(folder), SaveWhen(every_steps=SAVE_EVERY), Keep(epochs=False, last=1)
+        CheckpointStore(folder),
+        SavePolicy(every_steps=SAVE_EVERY),
+        RetentionPolicy(epochs=False, last=1),
     )
     trainer = Trainer(
         folder / "mnist.pdparams", parts.model, parts.optimizer, checkpointer=timed, log_every=1000

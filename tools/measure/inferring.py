@@ -69,9 +69,9 @@ def _seconds(run, images) -> float:
 def _in_python(model):
     import paddle
 
-    from paddle_mnist.inference.export import Served
+    from paddle_mnist.inference.export import ExportedModel
 
-    served = Served(model, ["logits"])
+    served = ExportedModel(model, ["logits"])
     served.eval()
 
     def run(images):

@@ -72,7 +72,7 @@ def _time_steps(recipe: dict, exchanging: bool, path: Path) -> None:
     from paddle_mnist.mnist.config import TrainConfig
     from paddle_mnist.mnist.setup import build
     from paddle_mnist.monitor.profiler import NoProfile
-    from paddle_mnist.parallel.gradients import NoExchange, make_exchange
+    from paddle_mnist.parallel.gradients import SingleProcessGradients, build_gradient_exchange
     from paddle_mnist.parallel.world import join
 
     class Exchanging(NoProfile):
@@ -89,9 +89,9 @@ def _time_steps(recipe: dict, exchanging: bool, path: Path) -> None:
     parts = build(config, open_data(config.data), None, world)
     trainer = Trainer(
         *(path.with_name("mnist.pdparams"), parts.model, parts.optimizer),
-        exchange=make_exchange(parts.model, world, config.grad_shards)
+        exchange=build_gradient_exchange(parts.model, world, config.grad_shards)
         if exchanging
-        else NoExchange(),
+        else SingleProcessGradients(),
         profile=profile,
     )
     batches = itertools.chain.from_iterable(
@@ -100,12 +100,12 @@ def _time_steps(recipe: dict, exchanging: bool, path: Path) -> None:
     steps = IMAGES // config.batch_size
     for number in range(-20, steps):
         if number == 0:  # the first ones warm up
-            world.gather_objects(None)
+            world.all_gather_objects(None)
             began, profile.seconds = time.perf_counter(), 0.0
         trainer.train_step(next(batches))
-    world.gather_objects(None)
+    world.all_gather_objects(None)
     seconds = time.perf_counter() - began
-    if world.leads:
+    if world.is_main_process:
         figures = {
             "images_per_second": steps * config.batch_size / seconds,
             "step_seconds": seconds / steps,

@@ -42,7 +42,7 @@ def _epoch(data: str, limit: int, shared: bool, path: str) -> None:
     from paddle_mnist.data.loader import BatchLoader, epoch_batches, shards_of
     from paddle_mnist.mnist.cache import open_data
     from paddle_mnist.mnist.setup import build
-    from paddle_mnist.parallel.gradients import make_exchange
+    from paddle_mnist.parallel.gradients import build_gradient_exchange
     from paddle_mnist.parallel.world import join
 
     world = join()
@@ -52,7 +52,7 @@ def _epoch(data: str, limit: int, shared: bool, path: str) -> None:
     if not shared:  # in an order of its own, as the document's shuffle has it
         dataset = MnistDataset("train", data, limit)
         loader = BatchLoader(dataset, config.batch_size, seed=1 + world.rank, shuffle=True)
-    exchange = make_exchange(parts.model, world, None)
+    exchange = build_gradient_exchange(parts.model, world, None)
     # DataParallel takes the mean of the processes' gradients, the exchange their sum.
     part = 1 if shared else 1 / world.size
     trainer = Trainer(
@@ -60,16 +60,16 @@ def _epoch(data: str, limit: int, shared: bool, path: str) -> None:
         loss_fn=lambda logits, labels: part * cross_entropy(logits, labels),
         exchange=exchange,
     )
-    world.gather_objects(None)
+    world.all_gather_objects(None)
     began = time.perf_counter()
     samples = 0
     for batch in epoch_batches(loader, 0):
         trainer.train_step(batch)
         samples += sum(len(shard.labels) for shard in shards_of(batch))
-    samples = sum(world.gather_objects(samples))
+    samples = sum(world.all_gather_objects(samples))
     seconds = time.perf_counter() - began
     found = evaluate(parts.model, MnistDataset("eval", data), world)
-    if world.leads:
+    if world.is_main_process:
         report = {"steps": trainer.state.step, "samples": samples, "seconds": seconds}
         report["eval_acc"] = found.accuracy
         Path(path).write_text(json.dumps(report), "utf-8")
