@@ -14,7 +14,6 @@ from paddle_mnist.checkpoint.store import (
     BREAKPOINT,
     OPTIMIZER,
     PARAMS,
-    PREFIX,
     TRAINING,
     CheckpointStore,
 )
@@ -28,8 +27,8 @@ log = logging.getLogger("paddle_mnist")
 class StoreCheckpointer:
     """Commits checkpoints to a store when `when` says, then deletes those that `keep` drops.
 
-    After epoch E (0-based) `mnist_epoch{E}`, after step S inside it `mnist_epoch{E}_step{S}`, and
-    when a training is broken off there `mnist_epoch{E}_step{S}_breakpoint`.
+    After epoch E (0-based) `{NAME}_epoch{E}`, after step S inside it `{NAME}_epoch{E}_step{S}`, and
+    when a training is broken off there `{NAME}_epoch{E}_step{S}_breakpoint`.
 
     A checkpoint that cannot be written is warned of, and tried again when the next one is due; the
     last one, at the end, must be written. Raises OutputError for that one, and DivergedError rather
@@ -62,19 +61,19 @@ class StoreCheckpointer:
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
         if self.when.after_step(state, time.monotonic() - self._tried):
-            self._try(_inside(state), state, model, optimizer)
+            self._try(_inside(state, model), state, model, optimizer)
 
     def after_epoch(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
         if self.when.after_epoch(state):
-            self._try(_ended(state), state, model, optimizer)
+            self._try(_ended(state, model), state, model, optimizer)
 
     def at_end(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
         if self._saved != _place(state):
-            self._save(_ended(state), state, model, optimizer)
+            self._save(_ended(state, model), state, model, optimizer)
 
     def after_error(
         self,
@@ -95,7 +94,7 @@ class StoreCheckpointer:
         elif self._saved == _place(state):
             log.info("nothing was done since the newest checkpoint; the same command goes on there")
         elif state.step:
-            name = (_inside(state) if state.position else _ended(state)) + BREAKPOINT
+            name = (_inside(state, model) if state.position else _ended(state, model)) + BREAKPOINT
             try:
                 self._save(name, state, model, optimizer)
                 log.info("saved %s; the same command goes on there", name)
@@ -140,12 +139,17 @@ def _place(state: TrainState) -> tuple[int, int]:
     return state.step, state.epoch
 
 
-def _inside(state: TrainState) -> str:
-    return f"{PREFIX}_epoch{state.epoch}_step{state.step}"
+def _inside(state: TrainState, model: nn.Layer) -> str:
+    return f"{checkpoint_name(model)}_epoch{state.epoch}_step{state.step}"
 
 
-def _ended(state: TrainState) -> str:
-    return f"{PREFIX}_epoch{state.epoch - 1}"
+def _ended(state: TrainState, model: nn.Layer) -> str:
+    return f"{checkpoint_name(model)}_epoch{state.epoch - 1}"
+
+
+def checkpoint_name(model: nn.Layer) -> str:
+    """What the names of a model's checkpoints begin with: its `checkpoint_name`, or "model"."""
+    return getattr(model, "checkpoint_name", "model")
 
 
 class _NoCheckpointer:

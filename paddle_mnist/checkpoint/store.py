@@ -1,6 +1,6 @@
 """Checkpoints on the disk: commit, verify, list, set aside.
 
-A checkpoint is `mnist_epoch{E}.pdparams`, `.pdopt`, with an average of the weights `.pdtrain`, and
+A checkpoint is `{NAME}_epoch{E}.pdparams`, `.pdopt`, with an average of the weights `.pdtrain`, and
 `.json`, the manifest. It exists when its
 manifest does, with the checksum that stands in it, and the files named there have the sizes and
 SHA-256s given there. Order of a commit: each file is written under a temporary name, forced to the
@@ -36,7 +36,7 @@ from paddle_mnist.system.files import (
 log = logging.getLogger("paddle_mnist")
 
 FORMAT = 2  # of the manifest; 1 had no checksum, scores, breakpoints and averages
-PREFIX = "mnist"
+ANY = "*_epoch*"  # what names of checkpoints look like
 PARAMS, OPTIMIZER = ".pdparams", ".pdopt"
 TRAINING = ".pdtrain"  # the weights in training, where .pdparams holds their average
 DATA = (PARAMS, OPTIMIZER, TRAINING)
@@ -290,7 +290,7 @@ class CheckpointStore:
     def _read(self) -> tuple[list[Checkpoint], list[tuple[Path, CheckpointError]]]:
         """The checkpoints, by step, and the manifests that cannot be read, with the reason."""
         found, unreadable = [], []
-        for path in sorted(self.folder.glob(f"{PREFIX}_*.json")):
+        for path in sorted(self.folder.glob(f"{ANY}.json")):
             try:
                 found.append(read_manifest(path))
             except CheckpointError as error:
@@ -389,10 +389,10 @@ class CheckpointStore:
         found, unreadable = self._read()
         named = {name for checkpoint in found for name in checkpoint.manifest["files"]}
         named |= {path.stem + suffix for path, _ in unreadable for suffix in DATA}
-        data = [path for suffix in DATA for path in self.folder.glob(f"{PREFIX}_*{suffix}")]
+        data = [path for suffix in DATA for path in self.folder.glob(f"{ANY}{suffix}")]
         return sorted(
             [path for path in data if path.name not in named]
-            + list(self.folder.glob(f".{PREFIX}_*{PART}"))
+            + list(self.folder.glob(f".{ANY}{PART}"))
         )
 
     def quarantined(self) -> list[Path]:
@@ -413,4 +413,4 @@ class CheckpointStore:
 
     def clear(self) -> None:
         """Delete the temporary files of saves that were broken off; for the one writer."""
-        remove_temporary(self.folder, f"{PREFIX}_")
+        remove_temporary(self.folder, "*_epoch")

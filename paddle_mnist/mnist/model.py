@@ -55,6 +55,7 @@ class MNIST(nn.Layer):
     random (Srivastava et al., 2014; what is left is scaled up); 0, the default, is the tutorial's.
     """
 
+    checkpoint_name = "mnist"
     item_spec = ItemSpec(image_shape=(1, 28, 28), classes=10)
 
     def __init__(self, pretrained: bool = False, fast_conv: Union[str, int] = "auto"):

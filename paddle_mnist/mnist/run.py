@@ -265,7 +265,7 @@ def _train_in_processes(config: TrainConfig, fresh: bool, nprocs: int) -> Result
         hang_timeout=config.hang_timeout,
         device=config.device,
     )
-    run = RunDirectory(config.output or DEFAULT_OUTPUT)
+    run = RunDirectory(config.output or DEFAULT_OUTPUT, MNIST.checkpoint_name)
     return Result(**json.loads(run.result.read_text(encoding="utf-8")))
 
 
@@ -387,7 +387,7 @@ def _use_final_weights(
     if not config.early_stop_patience:
         if config.ema:
             load_weights(parts.model, parts.average.weights(parts.model), "the average")
-        return f"mnist_epoch{state.epoch - 1}"
+        return f"{MNIST.checkpoint_name}_epoch{state.epoch - 1}"
     best = run.checkpoints.best()
     if not best or (state.best and best.step != state.best[0]):
         raise CheckpointError(

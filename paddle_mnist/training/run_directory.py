@@ -17,7 +17,6 @@ from paddle_mnist.checkpoint.store import (
     BREAKPOINT,
     DATA,
     PARAMS,
-    PREFIX,
     Checkpoint,
     CheckpointStore,
     read_manifest,
@@ -55,7 +54,8 @@ COMPARED_FILES = ("compare.png", "compare.svg")  # several runs, one over anothe
 class RunDirectory:
     """Names and rules of a run directory. Making one touches nothing on the disk."""
 
-    def __init__(self, path: Union[str, Path]):
+    def __init__(self, path: Union[str, Path], name: Optional[str] = None):
+        """name: of the model, which the weights are called after; by default found on the disk."""
         try:
             self.path = Path(path).expanduser()
         except RuntimeError as error:  # ~nobody
@@ -67,8 +67,22 @@ class RunDirectory:
         self.visualdl = self.path / "vdl"
         self.figures = self.path / "figures"
         self.profile = self.path / "profile"
-        self.weights = self.path / f"{PREFIX}.pdparams"
         self.checkpoints = CheckpointStore(self.path / "checkpoints")
+        self._name = name
+
+    @property
+    def weights(self) -> Path:
+        """The file of the final weights, `{NAME}.pdparams`."""
+        return self.path / f"{self._name or self._found_name()}{PARAMS}"
+
+    def _found_name(self) -> str:
+        """The name of the model that was trained here, from its checkpoints or its weights."""
+        names = sorted(path.stem for path in self.path.glob(f"*{PARAMS}"))
+        checkpoints = [path.stem for path in self.checkpoints.folder.glob("*_epoch*.json")]
+        for name in names:
+            if any(stem.startswith(f"{name}_epoch") for stem in checkpoints):
+                return name
+        return names[0] if names else "model"
 
     @contextlib.contextmanager
     def opened(self, fresh: bool = False) -> Iterator["RunDirectory"]:

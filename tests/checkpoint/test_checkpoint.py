@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from paddle import nn
 
 from paddle_mnist import MNIST
-from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
+from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer, checkpoint_name
 from paddle_mnist.checkpoint.contents import load_checkpoint, load_weights
 from paddle_mnist.checkpoint.policy import CheckpointInfo, RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.store import (
@@ -60,10 +60,10 @@ def state_of(epoch, accuracy=None):
 
 
 def save(store, built, epoch, accuracy=None):
-    """Commit `mnist_epoch{epoch - 1}`: `epoch` epochs are done."""
+    """Commit the checkpoint of a model after `epoch` epochs."""
     model, optimizer, _ = built
     StoreCheckpointer(store, SavePolicy()).after_epoch(state_of(epoch, accuracy), model, optimizer)
-    return read_manifest(store.folder / f"mnist_epoch{epoch - 1}.json")
+    return read_manifest(store.folder / f"{checkpoint_name(built[0])}_epoch{epoch - 1}.json")
 
 
 @pytest.fixture

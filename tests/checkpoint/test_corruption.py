@@ -66,6 +66,7 @@ def save_epochs(folder, averaged, epochs=2):
     store = CheckpointStore(folder, context)
     with unique_name.guard():  # Paddle counts its names from 0, whatever was built before
         model, optimizer, average = small_net(averaged)
+        model.checkpoint_name = "mnist"
         checkpointer = StoreCheckpointer(store, average=average)
         state = TrainState()
         for epoch in range(epochs):
