@@ -35,7 +35,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from measure import (
+from benchmarks import (
     accuracy,
     checkpoint,
     clocks,
@@ -50,7 +50,7 @@ from measure import (
     training,
     watching,
 )
-from measure.machine import machine
+from benchmarks.machine import machine
 
 from paddle_mnist.commands.cli import Parser, run_command, write_table
 from paddle_mnist.errors import ConfigError

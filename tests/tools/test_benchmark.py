@@ -3,10 +3,10 @@
 import json
 import re
 
+import baseline_tutorial
 import numpy as np
 import pytest
-import tutorial
-from measure.operators import REST
+from benchmarks.operators import REST
 from synthetic_data import as_lists, tiny_splits
 
 from paddle_mnist import MNIST, MnistDataset
@@ -94,12 +94,12 @@ def test_rehearsal_of_each_table(tool, tmp_path, what, first):
 
 def test_tutorials_loop_is_the_recipe(tool, tiny, tmp_path):
     """It learns what can be learned, and its net is ours."""
-    said = tool("tutorial", "--data", tiny, "--epochs", 3).stdout
+    said = tool("baseline_tutorial", "--data", tiny, "--epochs", 3).stdout
     assert "epoch 2 batch 0 loss" in said
     assert re.search(r"^eval accuracy [01]\.\d{4}$", said, re.MULTILINE)
-    shapes = {name: p.shape for name, p in tutorial.Net().named_parameters()}
+    shapes = {name: p.shape for name, p in baseline_tutorial.Net().named_parameters()}
     assert shapes == {name: p.shape for name, p in MNIST().named_parameters()}
-    (images, labels), *others = tutorial.load_data(as_lists(tiny_splits()), "eval")()
+    (images, labels), *others = baseline_tutorial.load_data(as_lists(tiny_splits()), "eval")()
     assert not others and images.shape == (70, 1, 28, 28) and labels.shape == (70, 1)
     expected, _ = MnistDataset("eval", str(tiny)).batch(np.arange(70))
     assert np.allclose(images, expected, atol=1e-6)

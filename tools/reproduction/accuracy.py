@@ -120,8 +120,8 @@ CLAIMS = (
         "claimed",
         TUTORIAL,
         "98.6 % on the eval split with Adam 0.01, 5 epochs, batches of 100",
-        "the tutorial's own loop, re-written (`tools/tutorial.py`); the recipe `tutorial`, "
-        f"{RECIPE}. (The loop's seed 1 on another kind of CPU is in docs/speed.md)",
+        "the tutorial's own loop, re-written (`tools/baseline_tutorial.py`); the recipe "
+        f"`tutorial`, {RECIPE}. (The loop's seed 1 on another kind of CPU is in docs/speed.md)",
         {
             "verbatim": Row("the tutorial's loop", "tutorial.py", {}, Verbatim, {"epochs": 1}),
             "adam": Row("recipe `tutorial`: Adam 0.01", "tutorial", FAST),

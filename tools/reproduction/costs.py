@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from measure.machine import machine
+from benchmarks.machine import machine
 
 from reproduction import accuracy, ladder
 from reproduction.compared import LENGTHS, Row, Scale

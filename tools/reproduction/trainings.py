@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
+from benchmarks.data import as_json
 from filelock import FileLock
-from measure.data import as_json
 
 from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.mnist.arrays import Data
@@ -112,7 +112,10 @@ class Training:
 
 
 class Verbatim(Training):
-    """The tutorial's own loop, `tools/tutorial.py`; told: epochs. It knows the eval split only."""
+    """The tutorial's own loop, `tools/baseline_tutorial.py`, which scores the eval split only.
+
+    told: epochs.
+    """
 
     @property
     def behaviour(self) -> list[float]:
@@ -123,10 +126,12 @@ class Verbatim(Training):
         return dict(self.told).get("epochs", 5) * TRAIN_IMAGES
 
     def settings(self, data: Data) -> str:
-        return _digest((TOOLS / "tutorial.py").read_text("utf-8"), self.told, self.seed, data.hash)
+        return _digest(
+            (TOOLS / "baseline_tutorial.py").read_text("utf-8"), self.told, self.seed, data.hash
+        )
 
     def run(self, data: Data, output: Path, jobs: int) -> dict[str, Any]:
-        command = [str(TOOLS / "tutorial.py"), "--data", str(as_json(data, output))]
+        command = [str(TOOLS / "baseline_tutorial.py"), "--data", str(as_json(data, output))]
         command += ["--seed", str(self.seed)]
         command += [str(word) for key, value in self.told for word in (f"--{key}", value)]
         said = run(command, self.name)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from measure.rivals import BATCH, CORES, KINDS, rate
+from benchmarks.rivals import BATCH, CORES, KINDS, rate
 
 SECONDS = 5  # of a kind in each round
 

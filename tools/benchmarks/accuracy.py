@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from measure.data import json_file
+from benchmarks.data import json_file
 
 TOOLS = Path(__file__).parents[1]
 GOAL = 0.986
@@ -32,8 +32,8 @@ def measured(source: str, rounds: int) -> dict:
                 continue
             told = ["--data", path, "--seed", str(seed)]
             with contextlib.suppress(ModuleNotFoundError):  # said in the table
-                found["torch"].append(timed(["-m", "measure.torch_tutorial", *told], cache))
-            found["tutorial"].append(timed([str(TOOLS / "tutorial.py"), *told], cache))
+                found["torch"].append(timed(["-m", "benchmarks.torch_tutorial", *told], cache))
+            found["tutorial"].append(timed([str(TOOLS / "baseline_tutorial.py"), *told], cache))
     return {
         "rounds": rounds,
         "kinds": {

@@ -83,7 +83,7 @@ def evaluate(model: Net, batches) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="tools/tutorial.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tools/baseline_tutorial.py", description=__doc__)
     parser.add_argument(
         "--data", default="work/mnist.json.gz", metavar="FILE", help="[%(default)s]"
     )

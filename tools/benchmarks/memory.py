@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from measure.data import json_file
+from benchmarks.data import json_file
 
 TOOLS = Path(__file__).parents[1]
 STEPS = 20
@@ -35,7 +35,7 @@ def measured(source: str, rounds: int) -> dict:
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
             cache = {"PADDLE_MNIST_CACHE": folder}
-            told = [str(TOOLS / "tutorial.py"), "--data", path, "--epochs", "0"]
+            told = [str(TOOLS / "baseline_tutorial.py"), "--data", path, "--epochs", "0"]
             found.setdefault("the tutorial's loop", []).append(_peak(told, cache))
             # The first of these fills the cache.
             for title, kind, size, optimizer in sorted(KINDS, key=lambda one: one[1] != "cold"):

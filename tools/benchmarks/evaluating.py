@@ -5,12 +5,12 @@ import json
 import statistics
 import time
 
-from measure.data import json_file
+from benchmarks.data import json_file
 
 
 def measured(source: str, rounds: int) -> dict:
     """Median seconds of an evaluation, once the images are there; the same weights."""
-    import tutorial
+    import baseline_tutorial
 
     from paddle_mnist import MNIST, MnistDataset, evaluate
     from paddle_mnist.mnist.config import TrainConfig
@@ -18,9 +18,9 @@ def measured(source: str, rounds: int) -> dict:
 
     path = json_file(source)
     with gzip.open(path) as file:
-        theirs = tutorial.load_data(json.load(file), "eval")
+        theirs = baseline_tutorial.load_data(json.load(file), "eval")
     dataset = MnistDataset("eval", str(path))
-    model, net = MNIST(pretrained=True), tutorial.Net()
+    model, net = MNIST(pretrained=True), baseline_tutorial.Net()
     net.set_state_dict(model.state_dict())
     kinds = {"theirs": [], "plain": [], "ours": []}
     threads = fast_conv_threads(TrainConfig())
@@ -29,7 +29,7 @@ def measured(source: str, rounds: int) -> dict:
             model.fast_conv = threads if kind == "ours" else 0
             began = time.perf_counter()
             if kind == "theirs":
-                accuracy = tutorial.evaluate(net, theirs)
+                accuracy = baseline_tutorial.evaluate(net, theirs)
             else:
                 found = evaluate(model, dataset)
             seconds.append(time.perf_counter() - began)

@@ -6,8 +6,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from measure.accuracy import TOOLS, timed
-from measure.data import json_file
+from benchmarks.accuracy import TOOLS, timed
+from benchmarks.data import json_file
 
 BARE = ("--visualdl", "false", "--figures", "false", "--watch", "0")
 OWN = ("--fast_conv", "off")
@@ -37,7 +37,7 @@ def measured(source: str, rounds: int) -> dict:
         subprocess.run([sys.executable, "-c", fill, path], env={**os.environ, **cache}, check=True)
         for number, (title, told) in enumerate(STEPS.items()):
             if told is None:
-                command = [str(TOOLS / "tutorial.py"), "--data", path]
+                command = [str(TOOLS / "baseline_tutorial.py"), "--data", path]
             else:
                 output = ("--output", str(Path(folder, str(number))))
                 command = [str(TOOLS / "train.py"), "--recipe", *told, "--data", path, *output]

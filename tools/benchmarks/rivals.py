@@ -1,6 +1,6 @@
 """Who trains the net: this package, plain Paddle, PyTorch. Each in a process of its own.
 
-`python -m measure.rivals KIND SOURCE SECONDS` prints the images a second of each tenth step.
+`python -m benchmarks.rivals KIND SOURCE SECONDS` prints the images a second of each tenth step.
 """
 
 import json
@@ -130,7 +130,7 @@ def rate(kind: str, source: str, seconds: float) -> float:
     _, _, environment = KINDS[kind]
     threads = {"OMP_NUM_THREADS": "1"} if "torch" not in kind else {}
     done = subprocess.run(
-        [sys.executable, "-m", "measure.rivals", kind, source, str(seconds)],
+        [sys.executable, "-m", "benchmarks.rivals", kind, source, str(seconds)],
         cwd=Path(__file__).parents[1],
         env={**os.environ, **threads, **environment},
         capture_output=True,

@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from measure.data import json_file
+from benchmarks.data import json_file
 
 TOOLS = Path(__file__).parents[1]
 STEADY = 100  # steps

@@ -5,7 +5,7 @@ import pstats
 import time
 from pathlib import Path
 
-from measure.rivals import BATCH, paddle_loop
+from benchmarks.rivals import BATCH, paddle_loop
 
 STEPS = 30
 # Functions of `fast_conv`, and what they do. Whatever else is called there counts as the rest.

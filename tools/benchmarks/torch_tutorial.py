@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from measure.rivals import CORES
+from benchmarks.rivals import CORES
 from paddle_mnist.mnist.cache import open_data
 
 
