@@ -57,18 +57,18 @@ def find(name):
         store, run = CheckpointStore(run.path), RunDirectory(run.path.absolute().parent)
         if store.folder.absolute() != run.checkpoints.folder or not run.config.exists():
             run = None
-    if not any((store.all(), store.damage(), store.strays(), store.quarantined())):
+    if not any((store.all(), store.find_damaged(), store.orphaned_files(), store.quarantined())):
         raise CheckpointError(f"{name}: no checkpoint there; expected a run, or its checkpoints")
     return store, run
 
 
 def verify(store) -> None:
     """Says of each what it is. Raises CheckpointError if one is damaged, or none is there."""
-    damage = store.damage()
+    damage = store.find_damaged()
     whole = [checkpoint for checkpoint in store.all() if checkpoint.path not in damage]
     lines = [f"{checkpoint.path}: OK" for checkpoint in whole]
     lines += map(str, damage.values())
-    lines += [f"{path}: no manifest names it" for path in store.strays()]
+    lines += [f"{path}: no manifest names it" for path in store.orphaned_files()]
     print("\n".join(lines))
     if damage or not whole:
         raise CheckpointError(
@@ -79,7 +79,7 @@ def verify(store) -> None:
 
 def prune(store, keep, delete) -> None:
     sizes = {checkpoint.name: checkpoint.size for checkpoint in store.all()}
-    names = store.prune(keep) if delete else [one.name for one in store.dropped(keep)]
+    names = store.prune(keep) if delete else [one.name for one in store.checkpoints_to_prune(keep)]
     for name in names:
         print(f"{'deleted' if delete else 'would delete'} {name}, {sizes.get(name, 0):,} bytes")
     freed = sum(sizes.get(name, 0) for name in names)
@@ -89,14 +89,14 @@ def prune(store, keep, delete) -> None:
 
 def listed(store) -> dict:
     """What is there, verified: the checkpoints by step, and what is none."""
-    damage, found = store.damage(), store.all()
+    damage, found = store.find_damaged(), store.all()
     whole = [one for one in found if one.path not in damage]
-    judged = [one for one in whole if one.saved.score is not None]
-    best = max(judged, key=lambda one: one.saved.score, default=None)
+    judged = [one for one in whole if one.info.score is not None]
+    best = max(judged, key=lambda one: one.info.score, default=None)
     rows = []
     for one in found:
-        ended = one.saved.ends_epoch
-        time = datetime.fromtimestamp(one.saved.time).astimezone()
+        ended = one.info.ends_epoch
+        time = datetime.fromtimestamp(one.info.time).astimezone()
         kind = "epoch end" if ended else "inside"
         rows.append(
             {
@@ -105,8 +105,8 @@ def listed(store) -> dict:
                 "epoch": one.state.epoch - ended,
                 "bytes": one.size,
                 "saved_at": time.isoformat(timespec="seconds"),
-                "valid_acc": one.saved.score,
-                "what": "breakpoint" if one.saved.breakpoint else kind,
+                "valid_acc": one.info.score,
+                "what": "breakpoint" if one.info.breakpoint else kind,
                 "newest": one in whole[-1:],
                 "best": one is best,
                 "damaged": one.path in damage,
@@ -116,7 +116,7 @@ def listed(store) -> dict:
         "folder": str(store.folder),
         "checkpoints": rows,
         "damaged": [str(reason) for reason in damage.values()],
-        "leftovers": [str(path) for path in store.strays()],
+        "leftovers": [str(path) for path in store.orphaned_files()],
         "quarantine": [str(path) for path in store.quarantined()],
     }
 

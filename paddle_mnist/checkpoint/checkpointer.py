@@ -1,4 +1,4 @@
-"""Saves a training when it is due, and lets old checkpoints go."""
+"""Saves checkpoints when they are due, and prunes old ones."""
 
 import logging
 import time
@@ -9,14 +9,9 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.contents import parameter_names, saved_bytes
+from paddle_mnist.checkpoint.manifest import BREAKPOINT, OPTIMIZER, PARAMS, TRAINING
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
-from paddle_mnist.checkpoint.store import (
-    BREAKPOINT,
-    OPTIMIZER,
-    PARAMS,
-    TRAINING,
-    CheckpointStore,
-)
+from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import DivergedError, OutputError
 from paddle_mnist.nn.ema import NO_AVERAGE, Average
 from paddle_mnist.state import TrainState
@@ -25,55 +20,57 @@ log = logging.getLogger("paddle_mnist")
 
 
 class StoreCheckpointer:
-    """Commits checkpoints to a store when `when` says, then deletes those that `keep` drops.
+    """Commits checkpoints to a store when the save policy says so, then prunes old ones.
 
-    After epoch E (0-based) `{NAME}_epoch{E}`, after step S inside it `{NAME}_epoch{E}_step{S}`, and
-    when a training is broken off there `{NAME}_epoch{E}_step{S}_breakpoint`.
+    Their names, with E the epoch, 0-based, and S the step: after an epoch `{NAME}_epoch{E}`,
+    inside one `{NAME}_epoch{E}_step{S}`, where a training was interrupted
+    `{NAME}_epoch{E}_step{S}_breakpoint`. NAME is the model's (see `checkpoint_name`).
 
-    A checkpoint that cannot be written is warned of, and tried again when the next one is due; the
-    last one, at the end, must be written. Raises OutputError for that one, and DivergedError rather
-    than save what is not finite.
+    A checkpoint that cannot be written is logged as a warning, and tried again when the next one
+    is due; only the last one, at the end, must be written, else OutputError is raised.
+    Raises DivergedError rather than save weights that are not finite.
     """
 
     def __init__(
         self,
         store: CheckpointStore,
-        when: SavePolicy = SavePolicy(),  # noqa: B008
-        keep: RetentionPolicy = RetentionPolicy(),  # noqa: B008
+        save_policy: SavePolicy = SavePolicy(),  # noqa: B008
+        retention: RetentionPolicy = RetentionPolicy(),  # noqa: B008
         average: Average = NO_AVERAGE,
-        saved: Optional[TrainState] = None,
+        resumed_from: Optional[TrainState] = None,
         manifest_entries: Callable[[], Mapping[str, Any]] = dict,
     ):
         """average: a moving average of the weights, which is saved in their place.
 
-        saved: the state that the training goes on from, if it is in the store already.
-        manifest_entries: called at each save; returns further entries of the manifest.
+        resumed_from: the state of the checkpoint that the training was resumed from, if it is in
+            this store: it is not saved twice.
+        manifest_entries: called at each save; returns additional entries of the manifest.
         """
         self.store = store
-        self.when = when
-        self.keep = keep
+        self.save_policy = save_policy
+        self.retention = retention
         self.average = average
         self.manifest_entries = manifest_entries
-        self._tried = time.monotonic()
-        self._saved = saved and _place(saved)  # of the newest checkpoint
+        self._last_attempt = time.monotonic()
+        self._saved_progress = resumed_from and _progress(resumed_from)  # of the newest checkpoint
 
     def after_step(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
-        if self.when.after_step(state, time.monotonic() - self._tried):
-            self._try(_inside(state, model), state, model, optimizer)
+        if self.save_policy.after_step(state, time.monotonic() - self._last_attempt):
+            self._try_to_save(_name_in_epoch(state, model), state, model, optimizer)
 
     def after_epoch(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
-        if self.when.after_epoch(state):
-            self._try(_ended(state, model), state, model, optimizer)
+        if self.save_policy.after_epoch(state):
+            self._try_to_save(_name_after_epoch(state, model), state, model, optimizer)
 
     def at_end(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
-        if self._saved != _place(state):
-            self._save(_ended(state, model), state, model, optimizer)
+        if self._saved_progress != _progress(state):
+            self._save(_name_after_epoch(state, model), state, model, optimizer)
 
     def after_error(
         self,
@@ -82,27 +79,35 @@ class StoreCheckpointer:
         model: nn.Layer,
         optimizer: paddle.optimizer.Optimizer,
     ) -> None:
-        """Save where the training was broken off, and say so; the error is not this one's."""
-        if isinstance(error, DivergedError) or not self.when.after_error(error):
+        """Save a breakpoint if the policy wants one and no step was interrupted half way.
+
+        Errors of this save are logged, so that they do not hide `error`.
+        """
+        if isinstance(error, DivergedError) or not self.save_policy.after_error(error):
             return
         if state.step_interrupted:
             log.warning(
-                "step %d was broken off half way, so it cannot be saved; the newest checkpoint is "
+                "step %d was interrupted half way, so it cannot be saved; the newest checkpoint is "
                 "from before it",
                 state.step + 1,
             )
-        elif self._saved == _place(state):
-            log.info("nothing was done since the newest checkpoint; the same command goes on there")
+        elif self._saved_progress == _progress(state):
+            log.info(
+                "nothing was done since the newest checkpoint; run the same command to resume "
+                "from it"
+            )
         elif state.step:
-            name = (_inside(state, model) if state.position else _ended(state, model)) + BREAKPOINT
+            in_epoch = state.position > 0
+            name = _name_in_epoch(state, model) if in_epoch else _name_after_epoch(state, model)
+            name += BREAKPOINT
             try:
                 self._save(name, state, model, optimizer)
-                log.info("saved %s; the same command goes on there", name)
+                log.info("saved %s; run the same command to resume from it", name)
             except (OutputError, DivergedError) as failure:
                 log.warning("%s is not saved: %s", name, failure)
 
-    def _try(self, name: str, state: TrainState, model, optimizer) -> None:
-        self._tried = time.monotonic()
+    def _try_to_save(self, name: str, state: TrainState, model, optimizer) -> None:
+        self._last_attempt = time.monotonic()
         try:
             self._save(name, state, model, optimizer)
         except OutputError as error:
@@ -122,33 +127,33 @@ class StoreCheckpointer:
         }
         if self.average is not NO_AVERAGE:
             files[TRAINING] = saved_bytes(weights)
-        more = {
+        extra_entries = {
             "names": parameter_names(model),
             "optimizer": type(optimizer).__name__,
             **self.manifest_entries(),
         }
-        self.store.commit(name, files, state, more)
-        self._saved = _place(state)
+        self.store.commit(name, files, state, extra_entries)
+        self._saved_progress = _progress(state)
         try:
-            self.store.prune(self.keep)
+            self.store.prune(self.retention)
         except OutputError as error:
             log.warning("old checkpoints could not be deleted, training goes on: %s", error)
 
 
-def _place(state: TrainState) -> tuple[int, int]:
+def _progress(state: TrainState) -> tuple[int, int]:
     return state.step, state.epoch
 
 
-def _inside(state: TrainState, model: nn.Layer) -> str:
+def _name_in_epoch(state: TrainState, model: nn.Layer) -> str:
     return f"{checkpoint_name(model)}_epoch{state.epoch}_step{state.step}"
 
 
-def _ended(state: TrainState, model: nn.Layer) -> str:
+def _name_after_epoch(state: TrainState, model: nn.Layer) -> str:
     return f"{checkpoint_name(model)}_epoch{state.epoch - 1}"
 
 
 def checkpoint_name(model: nn.Layer) -> str:
-    """What the names of a model's checkpoints begin with: its `checkpoint_name`, or "model"."""
+    """Return the prefix of a model's checkpoint names: its `checkpoint_name`, or "model"."""
     return getattr(model, "checkpoint_name", "model")
 
 

@@ -1,24 +1,24 @@
-"""What goes into a checkpoint, and back out of it into a model and its optimizer."""
+"""The contents of a checkpoint: from a model and its optimizer, and back into them."""
 
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 import paddle
 from paddle import nn
 from paddle.utils import unique_name
 
-from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load
-from paddle_mnist.checkpoint.store import (
-    DATA,
+from paddle_mnist.checkpoint.manifest import (
+    DATA_SUFFIXES,
     OPTIMIZER,
     PARAMS,
     TRAINING,
     Checkpoint,
     read_manifest,
 )
+from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.nn.ema import NO_AVERAGE, Average
 
@@ -26,64 +26,93 @@ _SCHEDULE = "LR_Scheduler"
 
 
 def saved_bytes(state_dict: Mapping[str, Any]) -> bytes:
-    """What `paddle.save` writes for a state_dict, to be read with plain `paddle.load`."""
+    """Return the bytes that `paddle.save` writes for a state_dict (`paddle.load` reads them)."""
     buffer = io.BytesIO()
     paddle.save(state_dict, buffer)
     return buffer.getvalue()
 
 
 def parameter_names(model: nn.Layer) -> dict[str, str]:
-    """Structured to generated names, `{"conv1.weight": "conv2d_0.w_0", ...}`."""
+    """Map structured to generated parameter names: `{"conv1.weight": "conv2d_0.w_0", ...}`."""
     return {name: parameter.name for name, parameter in model.named_parameters()}
 
 
+class IncompatibleKeys(NamedTuple):
+    """What `load_into(strict=False)` could not load, by structured name.
+
+    missing_keys: entries of the model that the weights lack.
+    unexpected_keys: entries of the weights that the model lacks.
+    mismatched_keys: entries of both, of different shape or dtype.
+    """
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+    mismatched_keys: list[str]
+
+
 def load(path: Union[str, Path]) -> dict[str, Any]:
-    """The weights in a file, `{"conv1.weight": float32 [20, 1, 5, 5], ...}`, as NumPy arrays.
+    """Load the weights in a file: `{"conv1.weight": float32 [20, 1, 5, 5], ...}`, NumPy arrays.
 
     path: of a checkpoint, with any suffix or none, whose files are verified; or of a bare
-    `.pdparams`, such as the tutorial writes. Runs nothing of what the file says.
-    Raises CheckpointError.
+        `.pdparams`, such as the tutorial writes.
+
+    Runs no code from the file. Raises CheckpointError.
     """
     path = Path(path)
-    stem = path.with_suffix("") if path.suffix in (*DATA, ".json") else path
+    stem = path.with_suffix("") if path.suffix in (*DATA_SUFFIXES, ".json") else path
     manifest = stem.with_name(f"{stem.name}.json")
     weights = read_manifest(manifest).load(PARAMS) if manifest.exists() else safe_load(path)
-    return {name: value for name, value in weights.items() if name != NAME_TABLE}
+    return _without_name_table(weights)
 
 
 def load_into(
     model: nn.Layer, weights: Union[str, Path, Mapping[str, Any]], strict: bool = True
-) -> list[str]:
-    """Put weights, or those in a file (see `load`), into a model; gives what was left out.
+) -> IncompatibleKeys:
+    """Load weights, or those in a file (see `load`), into a model.
 
-    strict: all must fit; else entries that are missing, too much, or of another shape or dtype are
-    left as they are, and named in the list that is given back. Raises CheckpointError.
+    strict: raise CheckpointError, naming each entry that is missing, unexpected, or of another
+        shape or dtype, and leave the model as it is. With `strict=False` load the entries that
+        match and leave the others of the model as they are.
+
+    Returns the names of the entries that did not match, as PyTorch's `load_state_dict` does; all
+    lists are empty if `strict`. Unlike PyTorch, which raises for them even then, entries of
+    another shape or dtype are listed too, as `mismatched_keys`.
     """
     origin = "the mapping" if isinstance(weights, Mapping) else weights
-    found = weights if isinstance(weights, Mapping) else load(weights)
+    entries = weights if isinstance(weights, Mapping) else load(weights)
     if strict:
-        load_weights(model, found, origin)
-        return []
-    ours = model.state_dict()
-    fit = {name for name in ours if name in found and _form(found[name]) == _form(ours[name])}
-    model.set_state_dict({name: found[name] if name in fit else ours[name] for name in ours})
-    return sorted({name for name in {*ours, *found} if name != NAME_TABLE} - fit)
+        load_weights(model, entries, origin)
+        return IncompatibleKeys([], [], [])
+    entries, current = _without_name_table(entries), model.state_dict()
+    incompatible = _compare(entries, current)
+    kept = {*incompatible.missing_keys, *incompatible.mismatched_keys}
+    model.set_state_dict({name: (current if name in kept else entries)[name] for name in current})
+    return incompatible
 
 
 def load_weights(model: nn.Layer, weights: Mapping[str, Any], origin: Any) -> None:
-    """Put weights into a model. Raises CheckpointError, with a diff, unless they fit exactly.
+    """Load weights into a model. Raises CheckpointError, with a diff, unless they match exactly.
 
-    `Layer.set_state_dict` alone only warns of what is missing or of another shape, and says
-    nothing of what is too much.
+    `Layer.set_state_dict` alone only warns of entries that are missing or of another shape, and
+    ignores unexpected ones.
+
+    origin: where the weights come from, for the error.
     """
-    model.set_state_dict(fitting(model, weights, origin))
+    model.set_state_dict(matching_weights(model, weights, origin))
 
 
-def fitting(model: nn.Layer, weights: Mapping[str, Any], origin: Any) -> dict[str, Any]:
-    """The entries of a state_dict that fit a model exactly. Raises CheckpointError, with a diff."""
-    weights = {name: value for name, value in weights.items() if name != NAME_TABLE}
-    _must_match(weights, model.state_dict(), f"{origin} does not fit the model")
+def matching_weights(model: nn.Layer, weights: Mapping[str, Any], origin: Any) -> dict[str, Any]:
+    """Return weights without Paddle's name table.
+
+    Raises CheckpointError, with a diff, unless they match the model exactly.
+    """
+    weights = _without_name_table(weights)
+    _require_match(weights, model.state_dict(), f"{origin} does not fit the model")
     return weights
+
+
+def _without_name_table(weights: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in weights.items() if name != NAME_TABLE}
 
 
 def load_optimizer(
@@ -94,15 +123,17 @@ def load_optimizer(
     origin: Any,
     schedule: bool = True,
 ) -> None:
-    """Put an optimizer's saved state back, matched by structured parameter names.
+    """Load an optimizer's saved state, matched by structured parameter names.
 
-    saved_names: the parameters' structured to generated names when it was saved.
-    schedule: whether the rate's schedule goes on too; else it stays where it is.
-    Changes the model's weights: load those afterwards. Raises CheckpointError, with a diff,
-    unless every entry has its place.
+    saved_names: the parameters' structured to generated names when the state was saved.
+    origin: where the state comes from, for the error.
+    schedule: whether to load the learning-rate schedule too; else it stays where it is.
 
-    Paddle creates an optimizer's state in its first step, and before that accepts anything. So a
-    step without gradients is done first; what it creates is what must have been saved.
+    Changes the model's weights, so load those afterwards. Raises CheckpointError, with a diff,
+    unless every entry matches.
+
+    Paddle creates an optimizer's state in its first step, and before that accepts any state. So a
+    step with zero gradients is taken first; the saved state must have the entries it creates.
     """
     for parameter in model.parameters():
         parameter.grad = paddle.zeros_like(parameter)
@@ -110,76 +141,93 @@ def load_optimizer(
         optimizer.step()
     optimizer.clear_grad()
 
-    expected = optimizer.state_dict()
+    current = optimizer.state_dict()
     if not schedule:
         saved = {key: value for key, value in saved.items() if key != _SCHEDULE}
-        if _SCHEDULE in expected:
-            saved[_SCHEDULE] = expected[_SCHEDULE]
-    ours = {name: structured for structured, name in parameter_names(model).items()}
-    theirs = {name: structured for structured, name in saved_names.items()}
-    key_of = {_structured(key, ours): key for key in expected if key != NAME_TABLE}
-    found = {_structured(key, theirs): value for key, value in saved.items() if key != NAME_TABLE}
-    _must_match(
-        found,
-        {structured: expected[key] for structured, key in key_of.items()},
+        if _SCHEDULE in current:
+            saved[_SCHEDULE] = current[_SCHEDULE]
+    structured_names = {name: structured for structured, name in parameter_names(model).items()}
+    saved_structured_names = {name: structured for structured, name in saved_names.items()}
+    current_keys = {
+        _structured_key(key, structured_names): key for key in _without_name_table(current)
+    }
+    entries = {
+        _structured_key(key, saved_structured_names): value
+        for key, value in _without_name_table(saved).items()
+    }
+    _require_match(
+        entries,
+        {structured: current[key] for structured, key in current_keys.items()},
         f"{origin} does not fit the optimizer",
     )
-    optimizer.set_state_dict({key_of[structured]: value for structured, value in found.items()})
+    optimizer.set_state_dict({current_keys[name]: value for name, value in entries.items()})
 
 
 def optimizer_state(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What a checkpoint holds of its optimizer, by structured names.
+    """Return the optimizer's state in a checkpoint, by structured names.
 
     `{"conv1.weight velocity": float32 [20, 1, 5, 5], ..., "LR_Scheduler last_epoch": 10, ...}`,
     arrays as NumPy's. Raises CheckpointError if it is damaged.
     """
-    theirs = {name: structured for structured, name in _saved_names(checkpoint).items()}
-    values = {}
-    for key, value in checkpoint.load(OPTIMIZER).items():
-        if key == NAME_TABLE:
-            continue
-        if isinstance(value, Mapping):  # the schedule's
-            values.update({f"{key} {name}": number for name, number in value.items()})
+    structured_names = {name: structured for structured, name in _saved_names(checkpoint).items()}
+    entries = {}
+    for key, value in _without_name_table(checkpoint.load(OPTIMIZER)).items():
+        if isinstance(value, Mapping):  # the schedule
+            entries.update({f"{key} {name}": number for name, number in value.items()})
         else:
-            values[_structured(key, theirs)] = value
-    return values
+            entries[_structured_key(key, structured_names)] = value
+    return entries
 
 
 def _saved_names(checkpoint: Checkpoint) -> Mapping[str, str]:
-    """The parameters' structured to generated names when it was saved. Raises CheckpointError."""
+    """Return the parameters' structured to generated names at the time of saving."""
     names = checkpoint.manifest.get("names")
     if not isinstance(names, dict):
-        raise CheckpointError(f"{checkpoint.path}: gives no parameter names; use another")
+        raise CheckpointError(f"{checkpoint.path}: has no parameter names; use another checkpoint")
     return names
 
 
-def _structured(key: str, names: Mapping[str, str]) -> str:
-    """`conv2d_0.w_0_moment1_0` -> `conv1.weight moment1`; other keys as they are.
+def _structured_key(key: str, structured_names: Mapping[str, str]) -> str:
+    """Translate `conv2d_0.w_0_moment1_0` to `conv1.weight moment1`; return other keys as they are.
 
-    The number at the end counts the optimizers of a process, and says nothing about the state.
+    The number at the end counts the optimizers of a process; it is no part of the state's name.
     """
-    owners = [name for name in names if key.startswith(f"{name}_")]
+    owners = [name for name in structured_names if key.startswith(f"{name}_")]
     if not owners:
         return key
     owner = max(owners, key=len)
-    return f"{names[owner]} {key[len(owner) + 1 :].rpartition('_')[0]}"
+    return f"{structured_names[owner]} {key[len(owner) + 1 :].rpartition('_')[0]}"
 
 
-def _must_match(found: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:
-    """Raise CheckpointError, naming every leaf that is missing, too much, or of another form."""
-    lines = [f"  missing     {key}: {_form(expected[key])}" for key in expected if key not in found]
-    lines += [f"  unexpected  {key}: {_form(found[key])}" for key in found if key not in expected]
+def _compare(entries: Mapping[str, Any], expected: Mapping[str, Any]) -> IncompatibleKeys:
+    """Return what is missing, unexpected, or of another shape or dtype among the entries."""
+    return IncompatibleKeys(
+        missing_keys=[key for key in expected if key not in entries],
+        unexpected_keys=[key for key in entries if key not in expected],
+        mismatched_keys=[
+            key
+            for key in expected
+            if key in entries and _shape_and_dtype(entries[key]) != _shape_and_dtype(expected[key])
+        ],
+    )
+
+
+def _require_match(entries: Mapping[str, Any], expected: Mapping[str, Any], error: str) -> None:
+    """Raise CheckpointError, with a diff, unless the entries match the expected ones exactly."""
+    missing, unexpected, mismatched = _compare(entries, expected)
+    lines = [f"  missing     {key}: {_shape_and_dtype(expected[key])}" for key in missing]
+    lines += [f"  unexpected  {key}: {_shape_and_dtype(entries[key])}" for key in unexpected]
     lines += [
-        f"  different   {key}: {_form(found[key])}; expected {_form(expected[key])}"
-        for key in expected
-        if key in found and _form(found[key]) != _form(expected[key])
+        f"  different   {key}: {_shape_and_dtype(entries[key])}; "
+        f"expected {_shape_and_dtype(expected[key])}"
+        for key in mismatched
     ]
     if lines:
-        raise CheckpointError("\n".join([f"{what}:", *lines]))
+        raise CheckpointError("\n".join([f"{error}:", *lines]))
 
 
-def _form(value: Any) -> str:
-    """Shape and dtype, as `[20, 1, 5, 5] float32`."""
+def _shape_and_dtype(value: Any) -> str:
+    """Return `[20, 1, 5, 5] float32` for a tensor or array, else the name of the type."""
     if isinstance(value, paddle.Tensor):
         return f"{list(value.shape)} {str(value.dtype).rpartition('.')[2]}"
     if isinstance(value, np.ndarray):
@@ -194,17 +242,24 @@ def load_checkpoint(
     average: Average = NO_AVERAGE,
     schedule: bool = True,
 ) -> None:
-    """Put a checkpoint back into a model, the average of its weights, and its optimizer.
+    """Load a checkpoint into a model, the moving average of its weights, and its optimizer.
 
-    schedule: whether the rate's schedule goes on too; else it stays where it is.
-    Raises CheckpointError unless all fit exactly; then none may be used on.
+    schedule: whether to load the learning-rate schedule too; else it stays where it is.
+
+    Raises CheckpointError unless all match exactly; use none of the objects then, for some may
+    have been loaded.
     """
-    saved = checkpoint.load(OPTIMIZER)
-    averaged = checkpoint.load(PARAMS)
-    suffix = TRAINING if checkpoint.has(TRAINING) else PARAMS
-    weights = checkpoint.load(suffix) if suffix == TRAINING else averaged
-    origin = checkpoint.path.with_name(checkpoint.name + OPTIMIZER)
+    optimizer_entries = checkpoint.load(OPTIMIZER)
+    weights = averaged = checkpoint.load(PARAMS)
+    weights_suffix = PARAMS
+    if checkpoint.has_file(TRAINING):
+        weights_suffix = TRAINING
+        weights = checkpoint.load(TRAINING)
+    params_path, optimizer_path, weights_path = (
+        checkpoint.path.with_name(checkpoint.name + suffix)
+        for suffix in (PARAMS, OPTIMIZER, weights_suffix)
+    )
     names = _saved_names(checkpoint)
-    load_optimizer(optimizer, saved, names, model, origin, schedule)
-    load_weights(model, weights, checkpoint.path.with_name(checkpoint.name + suffix))
-    average.load(fitting(model, averaged, checkpoint.path.with_name(checkpoint.name + PARAMS)))
+    load_optimizer(optimizer, optimizer_entries, names, model, optimizer_path, schedule)
+    load_weights(model, weights, weights_path)
+    average.load(matching_weights(model, averaged, params_path))

@@ -1,4 +1,4 @@
-"""When to save, and what to keep: pure functions, without a disk."""
+"""When to save a checkpoint, and which ones to keep: pure functions, without a disk."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from paddle_mnist.state import TrainState
 
 @dataclass(frozen=True)
 class SavePolicy:
-    """When a checkpoint is due: as soon as any of the triggers says so.
+    """Decides when a checkpoint is due: as soon as any of the triggers fires.
 
-    every_epochs: after every so many epochs.
-    every_steps: after every so many steps since the run began.
-    every_seconds: at the first step after so many seconds without a checkpoint.
+    every_epochs: after every N-th epoch.
+    every_steps: after every N-th step since the run began.
+    every_seconds: after the first step that ends N seconds or more after the last save.
     on_error: when an exception ends the training.
     on_best: after an epoch whose evaluation is the best so far.
 
-    When a signal ends it, and when it is done, a checkpoint is due always.
+    A training that ends, or is stopped by a signal, always saves.
     """
 
     every_epochs: int = 1
@@ -28,11 +28,11 @@ class SavePolicy:
     on_best: bool = True
 
     def after_epoch(self, state: TrainState) -> bool:
-        best = self.on_best and state.best is not None and state.best[0] == state.step
-        return best or state.epoch % self.every_epochs == 0
+        is_best = self.on_best and state.best is not None and state.best[0] == state.step
+        return is_best or state.epoch % self.every_epochs == 0
 
     def after_step(self, state: TrainState, seconds: float) -> bool:
-        """seconds: since the newest checkpoint, or since the start."""
+        """seconds: since the last save, or since the start."""
         if self.every_steps and state.step % self.every_steps == 0:
             return True
         return self.every_seconds is not None and seconds >= self.every_seconds
@@ -43,14 +43,17 @@ class SavePolicy:
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What the policy of keeping looks at: one checkpoint, without its contents.
+    """What a `RetentionPolicy` knows of a checkpoint.
 
-    order: its place in the run, greater if later. time: when it was saved, in seconds since 1970.
-    score: the higher the better; None: not judged. breakpoint: saved when a training broke off.
+    sort_key: greater for later checkpoints of a run.
+    time: when it was saved, in seconds since 1970.
+    ends_epoch: saved after an epoch, not inside one.
+    score: the higher the better; None if it was not evaluated.
+    breakpoint: saved because the training was interrupted.
     """
 
     name: str
-    order: tuple[int, int]
+    sort_key: tuple[int, int]
     time: float = 0.0
     ends_epoch: bool = False
     score: Optional[float] = None
@@ -59,11 +62,13 @@ class CheckpointInfo:
 
 @dataclass(frozen=True)
 class RetentionPolicy:
-    """What is kept: what any of the rules keeps, and always the newest.
+    """Selects the checkpoints to keep: those that any rule keeps, and always the newest.
 
-    epochs: each epoch's end. breakpoints: each breakpoint. last: the newest so many of all.
-    every_minutes: of each span of so many minutes, the newest. best: the one with the highest
-    score, the earliest of equals.
+    epochs: the end of every epoch.
+    last: the newest N of all.
+    every_minutes: the newest of each span of N minutes.
+    best: the one with the highest score, the earliest of equals.
+    breakpoints: every breakpoint.
     """
 
     epochs: bool = True
@@ -72,18 +77,20 @@ class RetentionPolicy:
     best: bool = True
     breakpoints: bool = True
 
-    def __call__(self, saved: Iterable[CheckpointInfo]) -> set[str]:
-        """The names to keep."""
-        in_order = sorted(saved, key=lambda one: one.order)
-        kept = {one.name for one in in_order[-max(1, self.last) :]}
+    def __call__(self, checkpoints: Iterable[CheckpointInfo]) -> set[str]:
+        """Return the names of the checkpoints to keep."""
+        oldest_first = sorted(checkpoints, key=lambda info: info.sort_key)
+        kept = {info.name for info in oldest_first[-max(1, self.last) :]}
         if self.epochs:
-            kept |= {one.name for one in in_order if one.ends_epoch}
+            kept |= {info.name for info in oldest_first if info.ends_epoch}
         if self.breakpoints:
-            kept |= {one.name for one in in_order if one.breakpoint}
+            kept |= {info.name for info in oldest_first if info.breakpoint}
         if self.every_minutes:
-            spans = {one.time // (60 * self.every_minutes): one.name for one in in_order}
-            kept |= set(spans.values())
-        judged = [one for one in in_order if one.score is not None]
-        if self.best and judged:
-            kept.add(max(judged, key=lambda one: one.score).name)
+            newest_of_span = {
+                info.time // (60 * self.every_minutes): info.name for info in oldest_first
+            }
+            kept |= set(newest_of_span.values())
+        evaluated = [info for info in oldest_first if info.score is not None]
+        if self.best and evaluated:
+            kept.add(max(evaluated, key=lambda info: info.score).name)
         return kept

@@ -15,8 +15,8 @@ from paddle.nn import functional as F
 
 import paddle_mnist
 from paddle_mnist.checkpoint.contents import optimizer_state
+from paddle_mnist.checkpoint.manifest import TRAINING, Checkpoint
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE
-from paddle_mnist.checkpoint.store import TRAINING, Checkpoint
 from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
 from paddle_mnist.inference.predictor import ABOUT, INPUT, ONNX, OUTPUTS, PROGRAMS, Predictor
 from paddle_mnist.mnist.arrays import SIZE
@@ -173,7 +173,7 @@ def variables(
     parameters = [(name, list(value.shape)) for name, value in model.named_parameters()]
     persistables = [(name, list(value.shape)) for name, value in model.state_dict().items()]
     if checkpoint:
-        if checkpoint.has(TRAINING):
+        if checkpoint.has_file(TRAINING):
             weights = checkpoint.load(TRAINING)
             persistables += [
                 (f"{name} in training", list(value.shape))

@@ -22,8 +22,9 @@ from paddle_mnist.checkpoint.contents import (
     parameter_names,
     saved_bytes,
 )
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, read_manifest
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load
-from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, CheckpointStore, read_manifest
+from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.inference.export import export_model
 from paddle_mnist.inference.predictor import INPUT, Predictor

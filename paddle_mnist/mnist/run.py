@@ -14,9 +14,9 @@ from typing import Optional
 
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_weights, saved_bytes
+from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.safe_load import safe_load
-from paddle_mnist.checkpoint.store import PARAMS, Checkpoint
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.metrics.visualdl import VisualDLWriter
 from paddle_mnist.metrics.writers import (
@@ -251,7 +251,9 @@ def _train_in(
 
 def _resume_point(run: RunDirectory, config: TrainConfig, data: _Images) -> Optional[Checkpoint]:
     found = run.resume_point(config, data.hashes)
-    return found and found.in_memory()  # it goes to other processes, whose disks may be others
+    return (
+        found and found.read_into_memory()
+    )  # it goes to other processes, whose disks may be others
 
 
 def _train_in_processes(config: TrainConfig, fresh: bool, nprocs: int) -> Result:

@@ -13,7 +13,7 @@ import paddle
 
 import paddle_mnist
 from paddle_mnist.checkpoint.contents import load_checkpoint, load_weights
-from paddle_mnist.checkpoint.store import Checkpoint
+from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.data.loader import BatchLoader, Replay, unchanged
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import CheckpointError, ConfigError
@@ -151,7 +151,7 @@ def _with_optimizer(name: str) -> Checkpoint:
             "there; expected a checkpoint, or a run that still has the one it ended with; "
             "--init_from takes weights alone"
         )
-    return weights.checkpoint.in_memory()
+    return weights.checkpoint.read_into_memory()
 
 
 def fingerprint(parts: TrainingParts, state: TrainState) -> str:

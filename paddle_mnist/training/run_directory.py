@@ -12,15 +12,15 @@ from typing import Any, Optional, Union
 
 from filelock import FileLock, Timeout
 
-from paddle_mnist.checkpoint.safe_load import safe_load
-from paddle_mnist.checkpoint.store import (
+from paddle_mnist.checkpoint.manifest import (
     BREAKPOINT,
-    DATA,
+    DATA_SUFFIXES,
     PARAMS,
     Checkpoint,
-    CheckpointStore,
     read_manifest,
 )
+from paddle_mnist.checkpoint.safe_load import safe_load
+from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, ConfigError, RunLockedError
 from paddle_mnist.metrics.writers import JsonlWriter, cut_jsonl
 from paddle_mnist.mnist import pretrained
@@ -153,10 +153,10 @@ class RunDirectory:
         hashes: of the images, as manifests have them, `data_hash` and `replay_hash`.
 
         Raises ConfigError, with a diff, if the configuration or the data would give another
-        result than the run's so far, and CheckpointError if no checkpoint is whole.
+        result than the run's so far, and CheckpointError if its checkpoints are all damaged.
         """
-        self.checkpoints.clear()
-        newest = self.checkpoints.newest(set_aside=True)
+        self.checkpoints.remove_temporary_files()
+        newest = self.checkpoints.newest(quarantine_damaged=True)
         if not newest:
             self._nothing_lost()
         checkpoint = newest
@@ -180,7 +180,7 @@ class RunDirectory:
 
     def _nothing_lost(self) -> None:
         """Without a checkpoint: raises CheckpointError if there must have been one."""
-        strays = self.checkpoints.strays()
+        strays = self.checkpoints.orphaned_files()
         if self.result.exists() or len({path.stem for path in strays if path.suffix == PARAMS}) > 1:
             raise CheckpointError(
                 f"{self.checkpoints.folder}: a run was trained here, but no manifest is there; put "
@@ -288,7 +288,7 @@ def newest_run(folder: Union[str, Path] = RUNS) -> Optional[RunDirectory]:
     trained = []
     for config in Path(folder).rglob("config.yaml"):
         run = RunDirectory(config.parent)
-        times = [float(checkpoint.saved.time) for checkpoint in run.checkpoints.all()]
+        times = [float(checkpoint.info.time) for checkpoint in run.checkpoints.all()]
         if not times and run.weights.exists():
             times = [run.weights.stat().st_mtime]
         if times:
@@ -415,7 +415,7 @@ def _newest_manifest(run: RunDirectory) -> Mapping[str, Any]:
 
 def _stem(path: Path) -> str:
     """The name of a checkpoint, whichever of its files is named."""
-    return path.stem if path.suffix in (*DATA, ".json") else path.name
+    return path.stem if path.suffix in (*DATA_SUFFIXES, ".json") else path.name
 
 
 def _manifest_path(name: str) -> Path:
@@ -445,7 +445,7 @@ def _no_checkpoint(name: str, words: Sequence[str]) -> str:
     path = Path(name)
     try:
         path.stat()
-        named = path.suffix in DATA
+        named = path.suffix in DATA_SUFFIXES
         reason = f"its manifest {_stem(path)}.json is missing" if named else "not a checkpoint"
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)

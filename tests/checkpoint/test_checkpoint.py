@@ -15,14 +15,9 @@ from paddle import nn
 from paddle_mnist import MNIST
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer, checkpoint_name
 from paddle_mnist.checkpoint.contents import load_checkpoint, load_weights
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint, read_manifest
 from paddle_mnist.checkpoint.policy import CheckpointInfo, RetentionPolicy, SavePolicy
-from paddle_mnist.checkpoint.store import (
-    OPTIMIZER,
-    PARAMS,
-    Checkpoint,
-    CheckpointStore,
-    read_manifest,
-)
+from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, DivergedError, OutputError, StoppedError
 from paddle_mnist.nn.optim import NoSchedule
 from paddle_mnist.state import TrainState
@@ -139,17 +134,17 @@ def test_loading_in_ones_own_code(store, tmp_path):
     stem = saved.path.with_suffix("")
     for path in (stem, str(stem), stem.with_suffix(PARAMS), saved.path, tmp_path / "bare.pdparams"):
         model = build(seed=7)[0]
-        assert checkpoint.load_into(model, path) == []
+        assert checkpoint.load_into(model, path) == ([], [], [])
         for ours, theirs in zip(model.parameters(), built[0].parameters()):
             assert ours.numpy().tobytes() == theirs.numpy().tobytes()
     weights = checkpoint.load(stem)
     other = OtherNet()
     with pytest.raises(CheckpointError, match="the mapping does not fit the model"):
         checkpoint.load_into(other, weights)
-    left = checkpoint.load_into(other, weights, strict=False)
-    assert left == sorted(
-        f"{layer}.{what}" for layer in ("conv2", "extra", "fc") for what in ("bias", "weight")
-    )
+    incompatible = checkpoint.load_into(other, weights, strict=False)
+    assert incompatible.missing_keys == ["extra.weight", "extra.bias"]
+    assert incompatible.unexpected_keys == ["conv2.weight", "conv2.bias"]
+    assert incompatible.mismatched_keys == ["fc.weight", "fc.bias"]
     assert np.array_equal(other.conv1.weight.numpy(), weights["conv1.weight"])
     stem.with_suffix(PARAMS).write_bytes(b"")
     with pytest.raises(CheckpointError, match="0 bytes"):
@@ -283,7 +278,7 @@ def test_what_does_not_fit_is_refused_with_a_diff_before_the_first_step(
 def test_a_manifest_without_names_is_refused(net_checkpoint):
     """Possible in format 1, which has no checksum."""
     manifest = {key: v for key, v in net_checkpoint.manifest.items() if key != "names"}
-    with pytest.raises(CheckpointError, match="gives no parameter names"):
+    with pytest.raises(CheckpointError, match="has no parameter names"):
         net_steps(SAVED_NET, [], replace(net_checkpoint, manifest=manifest))
 
 
@@ -316,7 +311,7 @@ def test_best_that_is_damaged_is_not_taken(store, bytes_of):
     assert store.best().name == "mnist_epoch2"
     for epoch in (0, 2):
         (store.folder / f"mnist_epoch{epoch}.pdopt").unlink()
-    with pytest.raises(CheckpointError, match="no checkpoint that was judged is whole"):
+    with pytest.raises(CheckpointError, match="no evaluated checkpoint is valid"):
         store.best()
 
 
@@ -337,10 +332,10 @@ def test_reading_while_the_writer_deletes(store, bytes_of):
 
     class Late(CheckpointStore):
         def all(self):
-            return self._read()[0]
+            return self._read_manifests()[0]
 
-        def _read(self):
-            found = super()._read()
+        def _read_manifests(self):
+            found = super()._read_manifests()
             if (self.folder / "mnist_epoch1.json").exists():
                 store.commit("mnist_epoch2", bytes_of, state_of(3, 0.4))
                 store.prune(NOTHING)
@@ -434,7 +429,7 @@ def _change(stem, **values):
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_damaged_checkpoint_is_set_aside_and_the_one_before_used(store, bytes_of, name):
+def test_damaged_checkpoint_is_quarantined_and_the_one_before_used(store, bytes_of, name):
     for epoch in (1, 2):
         store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch))
     DAMAGE[name](store.folder / "mnist_epoch1")
@@ -442,7 +437,7 @@ def test_damaged_checkpoint_is_set_aside_and_the_one_before_used(store, bytes_of
     assert store.newest().name == "mnist_epoch0"  # one who only reads moves nothing
     assert there == sorted(path.name for path in store.folder.iterdir())
     for number in (1, 2):  # damaged, trained again, and damaged again
-        assert store.newest(set_aside=True).name == "mnist_epoch0"
+        assert store.newest(quarantine_damaged=True).name == "mnist_epoch0"
         assert (store.folder / f"quarantine/mnist_epoch1.{number}/mnist_epoch1.json").exists()
         assert not list(store.folder.glob("mnist_epoch1*"))
         store.commit("mnist_epoch1", bytes_of, state_of(2))
@@ -454,7 +449,7 @@ def test_files_of_two_checkpoints_do_not_mix(store, bytes_of):
         files = {suffix: data + bytes([epoch]) for suffix, data in bytes_of.items()}
         store.commit(f"mnist_epoch{epoch - 1}", files, state_of(epoch))
     os.replace(store.folder / "mnist_epoch0.pdopt", store.folder / "mnist_epoch1.pdopt")
-    with pytest.raises(CheckpointError, match="no checkpoint is whole"):
+    with pytest.raises(CheckpointError, match="no valid checkpoint"):
         store.newest()
 
 
@@ -462,8 +457,8 @@ def test_damage_never_means_a_start_from_zero(store, bytes_of):
     store.commit("mnist_epoch0", bytes_of, state_of(1))
     (store.folder / "mnist_epoch0.pdopt").unlink()
     for _ in range(2):  # the second time only the quarantine tells
-        with pytest.raises(CheckpointError, match="no checkpoint is whole"):
-            store.newest(set_aside=True)
+        with pytest.raises(CheckpointError, match="no valid checkpoint"):
+            store.newest(quarantine_damaged=True)
 
 
 def test_a_commit_that_fails_half_way_is_not_there(store, bytes_of):
@@ -606,7 +601,7 @@ def test_what_to_keep_is_the_union_of_the_rules(keep, kept):
 def test_the_newest_is_always_kept_and_keeping_is_stable(drawn, keep):
     saved = [CheckpointInfo(f"s{i}", (n, i), n * 30.0, *more) for i, (n, *more) in enumerate(drawn)]
     kept = keep(saved)
-    assert max(saved, key=lambda one: one.order).name in kept
+    assert max(saved, key=lambda one: one.sort_key).name in kept
     assert keep([one for one in saved if one.name in kept]) == kept
 
 

@@ -20,14 +20,8 @@ from paddle.utils import unique_name
 
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
-from paddle_mnist.checkpoint.store import (
-    FORMAT,
-    OPTIMIZER,
-    PARAMS,
-    TRAINING,
-    CheckpointStore,
-    read_manifest,
-)
+from paddle_mnist.checkpoint.manifest import FORMAT, OPTIMIZER, PARAMS, TRAINING, read_manifest
+from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
 from paddle_mnist.state import TrainState
@@ -257,7 +251,7 @@ def drop_copies(folder):
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
-def test_damaged_checkpoint_is_named_set_aside_and_the_one_before_used(copied, said, case):
+def test_damaged_checkpoint_is_named_quarantined_and_the_one_before_used(copied, said, case):
     """The promise of the whole package: damage costs the way since the checkpoint before."""
     (kind, _), (damage, named) = case, CASES[case]
     folder = copied(kind)
@@ -274,14 +268,14 @@ def test_damaged_checkpoint_is_named_set_aside_and_the_one_before_used(copied, s
     assert "\n" not in line and len(line) < 300 + len(str(folder))
     assert {n: d for n, d in contents(folder).items() if n.startswith(NEWER)} == damaged
 
-    found = store.newest(set_aside=True)
+    found = store.newest(quarantine_damaged=True)
     assert said() == [line, f"moved to {folder / 'quarantine' / NEWER}.1"]
     assert found.name == OLDER and (found.step, found.state.epoch) == (1, 1)
     assert contents(folder) == {n: d for n, d in good.items() if n.startswith(OLDER)}
     assert contents(folder / "quarantine" / f"{NEWER}.1") == damaged  # nothing is lost
     assert not list(folder.glob(f"{NEWER}*"))
 
-    assert store.newest(set_aside=True).name == OLDER and said() == []
+    assert store.newest(quarantine_damaged=True).name == OLDER and said() == []
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
@@ -293,9 +287,9 @@ def test_with_both_damaged_nothing_is_started_anew(copied, said, case):
     for name in (OLDER, NEWER):
         damage(folder / name)
     drop_copies(folder)
-    for set_aside in (False, True, True):  # the last time only the quarantine tells
-        with pytest.raises(CheckpointError, match=r"no checkpoint is whole.*--fresh") as caught:
-            CheckpointStore(folder).newest(set_aside)
+    for quarantine_damaged in (False, True, True):  # the last time only the quarantine tells
+        with pytest.raises(CheckpointError, match=r"no valid checkpoint.*--fresh") as caught:
+            CheckpointStore(folder).newest(quarantine_damaged)
         assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
     lines = [line for line in said() if line.startswith("damaged checkpoint: ")]
     names = {str(folder / name) + named for name in (OLDER, NEWER)}
@@ -369,11 +363,11 @@ def test_data_without_a_manifest_is_no_checkpoint(copied, said):
     folder = copied("averaged")
     (folder / f"{NEWER}{MANIFEST}").unlink()
     store = CheckpointStore(folder)
-    assert store.newest(set_aside=True).name == OLDER
+    assert store.newest(quarantine_damaged=True).name == OLDER
     strays = [folder / f"{NEWER}{s}" for s in sorted(FILES["averaged"]) if s != MANIFEST]
-    assert store.strays() == sorted(strays)
+    assert store.orphaned_files() == sorted(strays)
     (folder / f"{OLDER}{PARAMS}").unlink()
-    with pytest.raises(CheckpointError, match="no checkpoint is whole"):
+    with pytest.raises(CheckpointError, match="no valid checkpoint"):
         store.newest()
 
 
@@ -420,7 +414,7 @@ def test_a_checkpoint_of_every_format_is_read_for_ever(number):
     )
     assert checkpoint.manifest["config"] == {"seed": 1, "batch_size": 32}
     for (suffix, name), values in GOLDEN_VALUES.items():
-        if not checkpoint.has(TRAINING):  # what is in training is what there is
+        if not checkpoint.has_file(TRAINING):  # what is in training is what there is
             suffix = {TRAINING: PARAMS, PARAMS: None}.get(suffix, suffix)
         if suffix is None:
             continue
@@ -441,7 +435,7 @@ def test_a_checkpoint_of_every_format_goes_into_a_net_by_structured_names(number
     names = checkpoint.manifest["names"]
     assert model.weight.name != names["weight"]
     load_checkpoint(checkpoint, model, optimizer, average)
-    trained = TRAINING if checkpoint.has(TRAINING) else PARAMS
+    trained = TRAINING if checkpoint.has_file(TRAINING) else PARAMS
     for suffix, loaded in ((trained, model.state_dict()), (PARAMS, average.weights(model))):
         for name, value in loaded.items():
             assert value.numpy().tobytes() == checkpoint.load(suffix)[name].tobytes()

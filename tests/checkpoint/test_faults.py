@@ -44,8 +44,9 @@ from synthetic_data import tiny_splits
 from paddle_mnist import MNIST, BatchLoader, MnistDataset, Trainer
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
-from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, Checkpoint, CheckpointStore
+from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, OutputError
 from paddle_mnist.metrics.writers import ManyWriters
 from paddle_mnist.mnist.arrays import Data, Split
@@ -89,8 +90,8 @@ def started(
 ) -> Trainer:
     """What `train_and_evaluate` does before the first step: clear up, find the newest, load it."""
     store = store or store_in(folder)
-    store.clear()
-    checkpoint = store.newest(set_aside=True)
+    store.remove_temporary_files()
+    checkpoint = store.newest(quarantine_damaged=True)
     paddle.seed(1)
     model = MNIST()
     optimizer = build_optimizer(CONFIG, model, build_schedule(CONFIG, STEPS))
@@ -100,7 +101,9 @@ def started(
         weights_of(folder),
         model,
         optimizer,
-        checkpointer=StoreCheckpointer(store, WHEN, keep, saved=checkpoint and checkpoint.state),
+        checkpointer=StoreCheckpointer(
+            store, WHEN, keep, resumed_from=checkpoint.state if checkpoint else None
+        ),
         writer=ManyWriters([]),
         state=checkpoint.state if checkpoint else TrainState(),
         reseed=functools.partial(reseed, 1),
@@ -120,7 +123,7 @@ def whole(folder: Path) -> dict[str, tuple]:
     for checkpoint in store_in(folder).all():
         with contextlib.suppress(CheckpointError):
             checkpoint.verify()
-            found[checkpoint.name] = checkpoint.order
+            found[checkpoint.name] = checkpoint.sort_key
     return found
 
 
@@ -160,12 +163,12 @@ class NotedStore(CheckpointStore):
             there = self.newest()
             if there:  # from before
                 self.contents[there.name] = [files_of(there)]
-                self.returned.append((0, there.order))
+                self.returned.append((0, there.sort_key))
 
     def commit(self, name, files, state, more=None) -> Checkpoint:
         self.contents.setdefault(name, []).append(dict(files))
         checkpoint = super().commit(name, files, state, more)
-        self.returned.append((len(self.done), checkpoint.order))
+        self.returned.append((len(self.done), checkpoint.sort_key))
         return checkpoint
 
     def promised(self, done: int) -> tuple:
@@ -183,7 +186,7 @@ def must_hold(store: NotedStore, done: int, folder: Path, when: str) -> None:
         newest = store_in(folder).newest()
     except CheckpointError as error:
         pytest.fail(f"{when}: {error}")
-    assert (newest.order if newest else ()) >= store.promised(done), when
+    assert (newest.sort_key if newest else ()) >= store.promised(done), when
     assert newest is None or files_of(newest) in store.contents[newest.name], when
 
 
@@ -388,21 +391,21 @@ def save_four(store: CheckpointStore) -> None:
         store.prune(ONE)
 
 
-def set_aside_and_save(store: CheckpointStore) -> None:
+def quarantine_and_save(store: CheckpointStore) -> None:
     """The damaged one is moved away, and one of its name saved again."""
-    store.clear()
-    assert store.newest(set_aside=True).name == "mnist_epoch0"
+    store.remove_temporary_files()
+    assert store.newest(quarantine_damaged=True).name == "mnist_epoch0"
     for epoch in (2, 3):
         commit(store, epoch)
         store.prune(ONE)
 
 
-@pytest.mark.parametrize("history", [save_four, set_aside_and_save])
+@pytest.mark.parametrize("history", [save_four, quarantine_and_save])
 def test_power_fails_at_any_point(tmp_path, history):
     """Everything that `Disk` says may be left, after each operation; equal folders once."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    if history is set_aside_and_save:
+    if history is quarantine_and_save:
         commit(store_in(folder), 1)
         commit(store_in(folder), 2)
         os.truncate(store_in(folder).folder / "mnist_epoch1.pdopt", 9)

@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT
 
 from paddle_mnist import MNIST, TrainConfig, train_and_evaluate
-from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, TRAINING, read_manifest
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING, read_manifest
 from paddle_mnist.errors import CheckpointError, PaddleMnistError
 from paddle_mnist.inference.export import variables
 from paddle_mnist.mnist.cache import open_data

@@ -237,7 +237,7 @@ def test_no_whole_checkpoint_is_exit_4_and_never_a_start_from_zero(train, tmp_pa
         path.write_bytes(b"")
     for _ in range(2):
         error = train(expect=4).stderr
-        assert "no checkpoint is whole" in error and "--fresh" in error
+        assert "no valid checkpoint" in error and "--fresh" in error
 
 
 def test_run_of_an_earlier_version_goes_on(train, tmp_path, finished):

@@ -8,7 +8,7 @@ import pytest
 from synthetic_data import tiny_splits, write_json
 
 from paddle_mnist import BatchLoader, MnistDataset, TrainConfig
-from paddle_mnist.checkpoint.store import OPTIMIZER, PARAMS, read_manifest
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, read_manifest
 from paddle_mnist.data.loader import Replay
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.mnist.cache import open_data

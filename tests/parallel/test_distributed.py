@@ -453,7 +453,7 @@ def test_signal_to_the_parent_is_one_breakpoint(tmp_path, tiny, alone, how, numb
         assert code in (number, 143)
         said = (tmp_path / "log/workerlog.0").read_text()
         assert "stopped by" in (tmp_path / "log/workerlog.1").read_text()
-    assert said.count("breakpoint; the same command goes on there") == 1
+    assert said.count("breakpoint; run the same command to resume from it") == 1
     assert len(list(tmp_path.glob("run/checkpoints/*breakpoint.json"))) == 1
     run(tmp_path, *arguments, **how)
     assert end_of(tmp_path) == alone

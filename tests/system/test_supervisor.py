@@ -182,7 +182,7 @@ def test_signals_are_handed_on(train, tmp_path, signum, code):
     output, _ = process.communicate(timeout=60)
     assert process.returncode == code and gone(child)
     assert "restart" not in output
-    assert "the same command goes on there" in output
+    assert "run the same command to resume from it" in output
 
 
 def test_supervisor_that_is_killed_leaves_no_orphan(train, tmp_path):

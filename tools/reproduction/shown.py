@@ -21,6 +21,7 @@ SAVING = (
     *("paddle_mnist.checkpoint.checkpointer", "paddle_mnist.checkpoint.contents"),
     *("paddle_mnist.system.files", "paddle_mnist.checkpoint.policy"),
     *("paddle_mnist.checkpoint.safe_load", "paddle_mnist.state", "paddle_mnist.checkpoint.store"),
+    "paddle_mnist.checkpoint.manifest",
 )
 PRETRAINED = (
     "the weights that come with the package (recipe `best`, seed 1, trained on another CPU than "

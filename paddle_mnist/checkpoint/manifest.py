@@ -1,0 +1,187 @@
+"""The manifest of a checkpoint: reading it, and verifying the files that it names.
+
+A checkpoint consists of `{NAME}_epoch{E}.pdparams` (weights), `.pdopt` (optimizer), with a moving
+average of the weights also `.pdtrain`, and `.json`, the manifest. It exists if its manifest does,
+the manifest matches its own checksum, and each file has the size and SHA-256 listed there.
+"""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Union
+
+from paddle_mnist.checkpoint.policy import CheckpointInfo
+from paddle_mnist.checkpoint.safe_load import safe_loads
+from paddle_mnist.errors import CheckpointError
+from paddle_mnist.state import BEST, TrainState
+
+FORMAT = 2  # of the manifest; 1 had no checksum, scores, breakpoints and averages
+PARAMS, OPTIMIZER = ".pdparams", ".pdopt"
+TRAINING = ".pdtrain"  # the weights in training, where .pdparams holds their average
+DATA_SUFFIXES = (PARAMS, OPTIMIZER, TRAINING)
+BREAKPOINT = "_breakpoint"  # the end of a name
+CHECKSUM = "checksum"  # the entry of a manifest that protects the others
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A committed checkpoint: the path and the contents of its manifest."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @property
+    def state(self) -> TrainState:
+        return TrainState.from_dict(self.manifest["state"])
+
+    @property
+    def sort_key(self) -> tuple[int, int]:
+        """(step, epoch): greater for later checkpoints, by training progress, not by name or time.
+
+        At the same step, a checkpoint after an epoch sorts after one inside it.
+        """
+        return self.manifest["state"]["step"], self.manifest["state"]["epoch"]
+
+    @property
+    def step(self) -> int:
+        return self.manifest["state"]["step"]
+
+    @property
+    def info(self) -> CheckpointInfo:
+        """What a `RetentionPolicy` needs to know about it."""
+        state = self.manifest["state"]
+        return CheckpointInfo(
+            self.name,
+            self.sort_key,
+            time=self.manifest["saved_at"],
+            ends_epoch=state["position"] == 0,
+            score=state["metrics"].get(BEST),
+            breakpoint=self.name.endswith(BREAKPOINT),
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes on the disk, manifest included; missing files count as 0."""
+        paths = [self.path, *map(self.path.with_name, self.manifest["files"])]
+        total = 0
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                total += path.stat().st_size
+        return total
+
+    def has_file(self, suffix: str) -> bool:
+        """Return whether the manifest lists a file with this suffix."""
+        return self.name + suffix in self.manifest["files"]
+
+    def read(self, suffix: str) -> bytes:
+        """Read one of the files and verify it.
+
+        Raises CheckpointError if its size or SHA-256 differs from the manifest's.
+        """
+        name = self.name + suffix
+        expected = self.manifest["files"].get(name)
+        if expected is None:
+            raise CheckpointError(
+                f"{self.path}: does not list {name}; expected it to; use another checkpoint"
+            )
+        path = self.path.with_name(name)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise CheckpointError(f"{path}: {error.strerror}; {self.path.name} lists it") from error
+        actual = fingerprint(data)
+        if actual != expected:
+            raise CheckpointError(
+                f"{path}: {actual['size']} bytes, SHA-256 {actual['sha256'][:12]}...; "
+                f"{self.path.name} says {expected['size']} bytes, {expected['sha256'][:12]}..."
+            )
+        return data
+
+    def read_into_memory(self) -> "Checkpoint":
+        """Return a copy that holds its files' contents, for a process that cannot read them."""
+        return _CheckpointInMemory(
+            self.path,
+            self.manifest,
+            {Path(name).suffix: self.read(Path(name).suffix) for name in self.manifest["files"]},
+        )
+
+    def load(self, suffix: str) -> dict[str, Any]:
+        """Load the dictionary in one of the files, tensors as NumPy arrays.
+
+        Raises CheckpointError.
+        """
+        return safe_loads(self.read(suffix), self.path.with_name(self.name + suffix))
+
+    def verify(self) -> None:
+        """Read every file. Raises CheckpointError if one is missing or differs."""
+        for name in self.manifest["files"]:
+            self.read(Path(name).suffix)
+
+
+@dataclass(frozen=True)
+class _CheckpointInMemory(Checkpoint):
+    contents: Mapping[str, bytes]
+
+    def read(self, suffix: str) -> bytes:
+        return self.contents[suffix]
+
+
+def fingerprint(data: bytes) -> dict[str, Any]:
+    """Return the size and SHA-256 of a file's contents, as a manifest lists them."""
+    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def checksum(manifest: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of all entries but the checksum: JSON, no white space, keys sorted."""
+    entries = {key: value for key, value in manifest.items() if key != CHECKSUM}
+    text = json.dumps(entries, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_manifest(path: Union[str, Path]) -> Checkpoint:
+    """Read the manifest at `path` and return its checkpoint; its files are not read.
+
+    Raises CheckpointError for a manifest that is missing, damaged or of an unknown format.
+    """
+    path = Path(path)
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        _check_manifest(path, manifest)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}; expected a manifest") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{path}: not a manifest ({reason}); use another") from error
+    return Checkpoint(path, manifest)
+
+
+def _check_manifest(path: Path, manifest: Any) -> None:
+    """Raise CheckpointError, or any error that a manifest of another structure causes."""
+    version = manifest["format"]
+    if version not in (1, FORMAT):
+        raise CheckpointError(
+            f"{path}: format {version!r:.40}; this version reads formats up to {FORMAT}; "
+            "use the package it was written with"
+        )
+    has_checksum = CHECKSUM in manifest or version > 1
+    if has_checksum and manifest.get(CHECKSUM) != checksum(manifest):
+        raise CheckpointError(
+            f"{path}: its checksum does not match its entries, so it is damaged or was edited; "
+            "use another"
+        )
+    names = [path.stem + suffix for suffix in DATA_SUFFIXES]
+    if set(manifest["files"]) not in (set(names[:2]), set(names)):
+        raise CheckpointError(f"{path}: lists files other than {', '.join(names)}")
+    for entry in manifest["files"].values():
+        int(entry["size"]), str(entry["sha256"])
+    state = TrainState.from_dict(manifest["state"])
+    if min(state.epoch, state.position, state.step, state.samples) < 0:
+        raise ValueError("a negative epoch, position, step or number of samples")
+    float(manifest["saved_at"])
