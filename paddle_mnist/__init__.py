@@ -18,7 +18,7 @@ _PUBLIC = {
     "BatchLoader": "paddle_mnist.data.loader",
     "MNIST": "paddle_mnist.mnist.model",
     "MnistDataset": "paddle_mnist.mnist.dataset",
-    "Predictor": "paddle_mnist.inference.predictor",
+    "Predictor": "paddle_mnist.mnist.predictor",
     "TrainConfig": "paddle_mnist.mnist.config",
     "Observer": "paddle_mnist.state",
     "Trainer": "paddle_mnist.training.trainer",

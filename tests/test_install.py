@@ -115,7 +115,7 @@ from pathlib import Path
 import paddle_mnist
 from paddle_mnist import MNIST, Predictor, TrainConfig, train_and_evaluate
 from paddle_mnist.mnist.config import read_recipe
-from paddle_mnist.inference.export import export_model
+from paddle_mnist.mnist.export import export_model
 from paddle_mnist.mnist.infer import pretrained_predictor, read_pictures
 from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
 

@@ -51,7 +51,7 @@ def main(argv) -> None:
     require_paddle()
     from paddle_mnist import MNIST
     from paddle_mnist.checkpoint.contents import load_weights
-    from paddle_mnist.inference.export import export_model, variables
+    from paddle_mnist.mnist.export import export_model, variables
     from paddle_mnist.training.run_directory import RUNS, find_weights, newest_run
 
     checkpoint = args.checkpoint

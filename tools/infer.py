@@ -46,7 +46,6 @@ def main(argv) -> None:
         raise ConfigError("--model and --run are given; expected one of them; --help tells")
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
     require_paddle()
-    from paddle_mnist.inference.predictor import Predictor
     from paddle_mnist.mnist.infer import (
         ON_A_SHEET,
         pictures_in,
@@ -55,6 +54,7 @@ def main(argv) -> None:
         sheet,
         weights_predictor,
     )
+    from paddle_mnist.mnist.predictor import Predictor
     from paddle_mnist.system.files import write_atomically
     from paddle_mnist.training.run_directory import find_weights
 

@@ -16,9 +16,9 @@ import numpy as np
 from paddle_mnist.apps.drawing_pad import drawing_pad, picture_bytes
 from paddle_mnist.apps.loopback import PUBLIC, LoopbackASGI, is_loopback
 from paddle_mnist.errors import ConfigError, DataError, DeviceError
-from paddle_mnist.inference.predictor import Predictor
 from paddle_mnist.mnist.infer import pretrained_predictor, reading
 from paddle_mnist.mnist.pictures import read_digit
+from paddle_mnist.mnist.predictor import Predictor
 from paddle_mnist.system import signals
 
 log = logging.getLogger("paddle_mnist")

@@ -1,1 +1,1 @@
-"""Exported models: how they are written, checked and run."""
+"""Exporting models and running exported models, for any net."""

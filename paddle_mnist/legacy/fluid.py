@@ -26,9 +26,9 @@ from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, read_manifest
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, ConfigError
-from paddle_mnist.inference.export import export_model
-from paddle_mnist.inference.predictor import INPUT, Predictor
+from paddle_mnist.mnist.export import export_model
 from paddle_mnist.mnist.model import MNIST
+from paddle_mnist.mnist.predictor import INPUT, Predictor
 from paddle_mnist.state import TrainState
 from paddle_mnist.system.files import make_folder, sync_folder, write_atomically
 
@@ -153,7 +153,7 @@ def save_inference_model(
     """Write the part of the net that leads from the images to chosen outputs.
 
     feeded_var_names: the inputs; this net has one, "images". target_vars: names of
-    `paddle_mnist.inference.export.OUTPUTS`; layers after the last of them are left out.
+    `paddle_mnist.mnist.predictor.OUTPUTS`; layers after the last of them are left out.
     Gives what `export_model` gives. Raises ConfigError, OutputError.
     """
     if list(feeded_var_names) != [INPUT]:

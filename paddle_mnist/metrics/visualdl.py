@@ -8,6 +8,7 @@ import contextlib
 import functools
 import logging
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from typing import Any, Optional
 import numpy as np
 
 from paddle_mnist.errors import OutputError
+from paddle_mnist.metrics import graph_page
 from paddle_mnist.state import Observer, TrainState, View
 from paddle_mnist.system.files import writing
 
@@ -25,17 +27,6 @@ log = logging.getLogger("paddle_mnist")
 
 # Pages of the same tag in these folders are drawn into one chart.
 SPLITS = ("train", "valid", "replay")
-
-# Run in a process of its own, which builds the net in Paddle's older way.
-DRAW_GRAPH = """
-import sys
-from paddle.static import InputSpec
-from paddle_mnist import MNIST
-from visualdl import LogWriter
-model = MNIST()
-with LogWriter(sys.argv[1]) as writer:
-    writer.add_graph(model, [InputSpec([None, 1, 28, 28], "float32", "images")])
-"""
 
 
 def _page(name: str):
@@ -125,11 +116,11 @@ class VisualDLWriter(Observer):
 
     @_page("curves")
     def curves(
-        self, labels: np.ndarray, probabilities: np.ndarray, step: int, noun: str = "digit"
+        self, labels: np.ndarray, probabilities: np.ndarray, step: int, noun: str = "class"
     ) -> None:
         """Precision and recall, and ROC, of each class against the others.
 
-        labels: int [N]. probabilities: [N, 10]. noun: what a class is called.
+        labels: int [N]. probabilities: [N, classes]. noun: what a class is called.
         """
         with _numpy_float():
             file = self._file("train")
@@ -148,7 +139,7 @@ class VisualDLWriter(Observer):
                     )
 
     @_page("embeddings")
-    def embeddings(self, features: np.ndarray, labels: np.ndarray, noun: str = "digit") -> None:
+    def embeddings(self, features: np.ndarray, labels: np.ndarray, noun: str = "class") -> None:
         """features: [N, width], one row an image. labels: int [N]. noun: what a class is called.
 
         They are turned into the 50 directions that vary most.
@@ -177,20 +168,29 @@ class VisualDLWriter(Observer):
             self._file("train").add_scalar(name, value, step)
 
     @_page("graph")
-    def graph(self) -> None:
-        """The net's layers and how they follow one another."""
+    def graph(
+        self,
+        build: Callable[[], Any],
+        input_shape: Sequence[Optional[int]],
+        dtype: str = "float32",
+    ) -> None:
+        """Write the graph of a net's layers.
+
+        build: returns the net, a `paddle.nn.Layer`; a class or function at the top level of its
+            module, since another process calls it. input_shape: of a batch; None is a free size.
+        """
         # add_graph reads a `.pdmodel`, which Paddle 3 writes only with its new intermediate
         # representation switched off, for a whole process; a VisualDL that reads
         # `inference.json` there makes this needless.
         done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", DRAW_GRAPH, str(self.folder / "graph")],
+            [sys.executable, "-W", "ignore", "-m", graph_page.__name__],
+            input=pickle.dumps((str(self.folder / "graph"), build, list(input_shape), dtype)),
             env={**os.environ, "FLAGS_enable_pir_api": "0"},
             capture_output=True,
-            text=True,
         )
         if done.returncode:
-            said = (done.stderr or done.stdout).strip().splitlines()[-1:]
-            log.warning("VisualDL could not draw the graph (%s); the rest is there", *said)
+            reason = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()[-1:]
+            log.warning("VisualDL could not draw the graph (%s); the rest is there", *reason)
 
     def close(self) -> None:
         if self.failure:

@@ -17,12 +17,12 @@ from PIL import Image
 import paddle_mnist
 from paddle_mnist.checkpoint.contents import load_weights
 from paddle_mnist.errors import CheckpointError, DataError
-from paddle_mnist.inference.export import export_model
-from paddle_mnist.inference.predictor import Predictor
 from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.cache import cache_folder
+from paddle_mnist.mnist.export import export_model
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.pictures import MOST_BYTES, SUFFIXES, Digit, read_digit
+from paddle_mnist.mnist.predictor import Predictor
 from paddle_mnist.mnist.pretrained import about
 from paddle_mnist.system.files import make_folder, writing
 from paddle_mnist.training.run_directory import SavedWeights
@@ -57,7 +57,7 @@ def pretrained_predictor(
 ) -> Predictor:
     """The weights that come with the package, exported once into the cache.
 
-    outputs: of `paddle_mnist.inference.export.OUTPUTS`. options: of `Predictor`.
+    outputs: of `paddle_mnist.mnist.predictor.OUTPUTS`. options: of `Predictor`.
     """
     made = about()
     versions = (f"v{FORM}", paddle.__version__, paddle_mnist.__version__)
@@ -79,7 +79,7 @@ def weights_predictor(
 ) -> Predictor:
     """Weights of a run or a file, exported for this process alone, as tools/export_model.py does.
 
-    outputs: of `paddle_mnist.inference.export.OUTPUTS`. options: of `Predictor`.
+    outputs: of `paddle_mnist.mnist.predictor.OUTPUTS`. options: of `Predictor`.
     Raises CheckpointError unless they fit the net.
     """
     model = MNIST()

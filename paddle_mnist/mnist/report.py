@@ -16,9 +16,11 @@ import paddle_mnist
 from paddle_mnist.errors import ConfigError, DataError, unknown_name
 from paddle_mnist.metrics.visualdl import VisualDLWriter
 from paddle_mnist.mnist import figures
+from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.evaluate_checkpoint import score_checkpoint
+from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.monitor.watch import outputs_of
 from paddle_mnist.training.evaluator import Evaluation
 from paddle_mnist.training.run_directory import COMPARED_FILES, FIGURE_FILES, RunDirectory
@@ -91,7 +93,7 @@ def write_report(
         features = outputs_of(model, paddle.to_tensor(images), ["max_pool2"])["max_pool2"]
         board.embeddings(features.reshape(len(features), -1), labels.ravel(), noun)
     board.hparams(config.binding(), scores, step)
-    board.graph()
+    board.graph(MNIST, [None, 1, SIZE, SIZE])
 
 
 def draw(

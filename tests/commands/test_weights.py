@@ -15,9 +15,9 @@ from conftest import ROOT
 from paddle_mnist import MNIST, TrainConfig, train_and_evaluate
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING, read_manifest
 from paddle_mnist.errors import CheckpointError, PaddleMnistError
-from paddle_mnist.inference.export import variables
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
+from paddle_mnist.mnist.export import variables
 from paddle_mnist.mnist.setup import build, initialize_from_run
 from paddle_mnist.training.run_directory import RunDirectory, find_weights, newest_run
 

@@ -53,7 +53,7 @@ def test_every_page_is_read_back(board):
     board.text("configuration", "epochs: 3")
     board.images("inputs", RANDOM.randint(0, 255, (3, 28, 28)).astype("uint8"))
     board.figures({"curves": Figure(figsize=(2, 1))}, 20)
-    board.curves(LABELS, PROBABILITIES, 20)
+    board.curves(LABELS, PROBABILITIES, 20, "digit")
     board.embeddings(RANDOM.rand(60, 980), LABELS)
     board.hparams({"shuffle": True, "augment": [], "init_from": None}, {"eval_acc": 0.9}, 20)
     reader = read(board)
@@ -69,7 +69,7 @@ def test_every_page_is_read_back(board):
 def test_roc_curve_is_the_true_one(board):
     """VisualDL divides by the wrong count."""
     board.curves(LABELS, PROBABILITIES, 20)
-    (record,) = read(board).get_data("roc_curve", "roc/digit 3")
+    (record,) = read(board).get_data("roc_curve", "roc/class 3")
     right = LABELS == 3
     for at in (0, 5, 20):  # thresholds are 1/99 apart
         found = np.floor(PROBABILITIES[:, 3] * 99) >= at
@@ -84,7 +84,7 @@ def test_numpy_is_left_as_it_was(board):
 
 
 def test_graph_of_the_net_is_drawn(board):
-    board.graph()
+    board.graph(MNIST, [None, 1, 28, 28])
     (file,) = (board.folder / "graph").glob("vdlgraph*")
     assert all(name in file.read_text() for name in ("conv1", "max_pool2", "fc"))
 
@@ -99,7 +99,7 @@ def test_pages_that_are_not_wanted_are_not_written(tmp_path):
     board.write(STATE, VALUES)
     board.text("configuration", "epochs: 3")
     board.curves(LABELS, PROBABILITIES, 20)
-    board.graph()
+    board.graph(MNIST, [None, 1, 28, 28])
     tags = read(board).get_tags()
     assert set(tags) == {"scalar", "text", "meta_data"} and tags["text"] == ["about"]
     assert [path.name for path in board.folder.iterdir()] == ["train"]

@@ -12,7 +12,7 @@ from reproduction import collapse
 import paddle_mnist
 from paddle_mnist import MNIST
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.inference.export import export_model
+from paddle_mnist.mnist.export import export_model
 from paddle_mnist.monitor.diagnosis import PATIENCE
 from paddle_mnist.monitor.watch import outputs_of, print_at, watch
 

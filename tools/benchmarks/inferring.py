@@ -18,8 +18,8 @@ def measured(source: str, rounds: int) -> dict:
     import numpy as np
 
     from paddle_mnist import MNIST
-    from paddle_mnist.inference.export import export_model
-    from paddle_mnist.inference.predictor import Predictor
+    from paddle_mnist.mnist.export import export_model
+    from paddle_mnist.mnist.predictor import Predictor
 
     model = MNIST(pretrained=True)
     images = np.random.RandomState(0).randint(0, 256, (INFER_BATCH, 28, 28)).astype(np.uint8)
@@ -69,7 +69,7 @@ def _seconds(run, images) -> float:
 def _in_python(model):
     import paddle
 
-    from paddle_mnist.inference.export import ExportedModel
+    from paddle_mnist.mnist.export import ExportedModel
 
     served = ExportedModel(model, ["logits"])
     served.eval()

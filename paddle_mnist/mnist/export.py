@@ -1,0 +1,121 @@
+"""Export the net: pixels in, chosen outputs out."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import paddle
+from paddle import nn
+from paddle.nn import functional as F
+
+from paddle_mnist.checkpoint.contents import optimizer_state
+from paddle_mnist.checkpoint.manifest import TRAINING, Checkpoint
+from paddle_mnist.checkpoint.safe_load import NAME_TABLE
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.inference.export import export_layer
+from paddle_mnist.mnist.arrays import SIZE
+from paddle_mnist.mnist.cache import open_data
+from paddle_mnist.mnist.model import MNIST
+from paddle_mnist.mnist.predictor import OUTPUTS, signature
+
+DIVISOR = 256  # the pixel scale of every MNIST source here
+CHECKED = 100  # images
+
+
+class ExportedModel(nn.Layer):
+    """The net as it is exported: from pixels, uint8 [B, 28, 28], to chosen outputs.
+
+    Pixels are 0 to 255, white on black. outputs: names of `OUTPUTS`; a layer's name stands for its
+    output, float32 [B, channels, height, width].
+    """
+
+    def __init__(self, model: MNIST, outputs: Sequence[str]):
+        super().__init__()
+        self.model = model
+        self.outputs = tuple(outputs)
+
+    def forward(self, images: paddle.Tensor) -> list[paddle.Tensor]:
+        pixels = paddle.reshape(images, [-1, 1, SIZE, SIZE]).astype("float32") / DIVISOR
+        values = {}
+        hooks = [
+            layer.register_forward_post_hook(
+                lambda layer, inputs, output, name=name: values.__setitem__(name, output)
+            )
+            for name, layer in self.model.named_children()
+        ]
+        values["logits"] = self.model.logits(pixels)
+        for hook in hooks:
+            hook.remove()
+        values["probabilities"] = F.softmax(values["logits"])
+        return [values[name] for name in self.outputs]
+
+
+def export_model(
+    model: MNIST,
+    folder: Path,
+    outputs: Sequence[str] = ("logits", "probabilities"),
+    form: str = "paddle",
+    about: Mapping[str, Any] = {},
+) -> dict[str, Any]:
+    """Write a model for inference into a folder, and check on 100 images that it computes the same.
+
+    outputs: names of `OUTPUTS`; layers after the last of them are left out.
+    form: "paddle": `inference.json`, or `.pdmodel` where Paddle writes that, with
+        `inference.pdiparams`; "onnx": `model.onnx`.
+    about: further entries of `about.json`, which names the files, the input and the outputs, and
+        commits them.
+
+    Returns the contents of `about.json`; `difference` is the largest one over all outputs.
+    Raises ConfigError for an unknown output, DeviceError where a package is missing, OutputError,
+    and CheckpointError if the exported model gives other outputs than the net; then the folder
+    keeps its contents.
+    """
+    unknown = [name for name in outputs if name not in OUTPUTS]
+    if unknown or not outputs or len(set(outputs)) < len(outputs):
+        raise ConfigError(
+            f"outputs are {','.join(outputs) or 'none'}; expected some of {', '.join(OUTPUTS)}, "
+            "each once"
+        )
+    if not isinstance(model, MNIST):
+        raise ConfigError(f"the model is a {type(model).__name__}; expected MNIST")
+    return export_layer(
+        ExportedModel(model, outputs),
+        folder,
+        signature(tuple(outputs)),
+        check_inputs=np.asarray(open_data("digits")["eval"].images[:CHECKED]),
+        form=form,
+        about=about,
+    )
+
+
+def variables(
+    model: MNIST, checkpoint: Optional[Checkpoint] = None
+) -> dict[str, list[tuple[str, list[int]]]]:
+    """Return Fluid's three kinds of variable of this net: names and shapes ([] for a number).
+
+    parameters: what is trained. persistables: what is kept, parameters included. The net keeps
+    nothing else; a checkpoint keeps its optimizer's moments and learning-rate schedule, and, where
+    it holds a moving average of the weights, the weights in training too. temporaries: what a
+    training step on one image computes and no file holds: the layers' outputs and the gradients.
+
+    checkpoint: of these weights; None for weights alone. Raises CheckpointError if it is damaged.
+    """
+    parameters = [(name, list(value.shape)) for name, value in model.named_parameters()]
+    persistables = [(name, list(value.shape)) for name, value in model.state_dict().items()]
+    if checkpoint:
+        if checkpoint.has_file(TRAINING):
+            weights = checkpoint.load(TRAINING)
+            persistables += [
+                (f"{name} in training", list(value.shape))
+                for name, value in weights.items()
+                if name != NAME_TABLE
+            ]
+        persistables += [
+            (name, list(np.shape(value))) for name, value in optimizer_state(checkpoint).items()
+        ]
+    with paddle.no_grad():
+        outputs = ExportedModel(model, OUTPUTS)(paddle.zeros([1, SIZE, SIZE], "uint8"))
+    temporaries = [(name, list(value.shape)) for name, value in zip(OUTPUTS, outputs)]
+    temporaries += [(f"{name} gradient", shape) for name, shape in parameters]
+    return {"parameters": parameters, "persistables": persistables, "temporaries": temporaries}
