@@ -57,12 +57,12 @@ def serve(runs: Sequence[str], host: str, port: int, language: str) -> None:
             if is_public:
                 log.warning(PUBLIC, host)
             # In a thread of its own: raised in a request, a signal's error would be swallowed.
-            with signals.handled(), signals.held():
+            with signals.handlers_installed(), signals.deferred():
                 threading.Thread(target=server.serve_forever, daemon=True).start()
                 while signals.pending() is None:
                     time.sleep(0.1)
-                    signals.take()  # some pages import Paddle, which takes SIGTERM for itself
-                signals.answered()
+                    signals.reinstall_handlers()  # pages may import Paddle
+                signals.clear()
         finally:
             os.chdir(here)
 

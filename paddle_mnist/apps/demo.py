@@ -233,10 +233,10 @@ def serve(model: Optional[str], host: str, port: int, share: bool) -> None:
         log.warning("%s: whoever has this address can use it", blocks.share_url)
     elif is_public:
         log.warning(PUBLIC, host)
-    with signals.handled(), signals.held():
+    with signals.handlers_installed(), signals.deferred():
         while signals.pending() is None:
             time.sleep(0.1)
-        signals.answered()
+        signals.clear()
     blocks.close()
 
 

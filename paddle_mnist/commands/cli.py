@@ -207,7 +207,7 @@ def supervised(config: TrainConfig, argv: Sequence[str]) -> Optional[int]:
     None where no restart is asked for, or this is that process. Once a start has moved an old run
     aside, the next are not told to start over again.
     """
-    if not config.max_restarts or heartbeat.watched():
+    if not config.max_restarts or heartbeat.is_supervised():
         return None
     if int(os.environ.get("PADDLE_TRAINERS_NUM", "1")) > 1:
         raise ConfigError(
@@ -245,9 +245,10 @@ def run_command(
 
     log_to: where log lines go, stdout by default; stderr for commands whose output is data.
     """
+    heartbeat.start()
     log_to_console(log_to)
     try:
-        with signals.handled(last=True), signals.interruptible():
+        with signals.handlers_installed(ignore_afterwards=True), signals.interruptible():
             code = main(sys.argv[1:]) or 0
     except PaddleMnistError as error:
         print(f"error: {error}", file=sys.stderr)

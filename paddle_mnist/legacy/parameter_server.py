@@ -112,7 +112,7 @@ def serve_or_train(training: ServedTraining, data: str) -> Optional[dict[str, fl
     require_parameter_servers()
     from paddle.distributed import fleet
 
-    heartbeat.end_with_the_parent()
+    heartbeat.exit_with_parent()
     if training.start_from and not any(Path(training.start_from).rglob("part-*")):
         raise CheckpointError(
             f"{training.start_from}: no servers' files there; expected the folder persistables/ "
@@ -146,7 +146,7 @@ def serve_or_train(training: ServedTraining, data: str) -> Optional[dict[str, fl
 def _die_with_the_parent() -> None:
     """`run_server` never ends by itself, and lets no other thread of Python run."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, prctl(2)
-    if heartbeat.orphaned():
+    if heartbeat.is_orphaned():
         sys.exit(1)
 
 

@@ -100,7 +100,7 @@ def train_and_evaluate(config: TrainConfig, fresh: bool = False) -> Result:
     Raises any PaddleMnistError.
     """
     log_to_console()
-    with signals.handled(), signals.held():
+    with signals.handlers_installed(), signals.deferred():
         nprocs = processes_to_start(config)
         if nprocs > 1:
             return _train_in_processes(config, fresh, nprocs)
@@ -123,7 +123,7 @@ def train_and_evaluate(config: TrainConfig, fresh: bool = False) -> Result:
             config.output or DEFAULT_OUTPUT
         )
         with contextlib.ExitStack() as stack:
-            stack.callback(heartbeat.rest)  # what the caller does afterwards may take its time
+            stack.callback(heartbeat.pause_watchdog)  # the caller may take its time
             world.run_on_main(lambda: stack.enter_context(run.opened(fresh)) and None)
             return _train_in(run, config, parts, data, world, device, seconds)
 

@@ -7,7 +7,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.data.loader import Shard
-from paddle_mnist.parallel.world import ALONE, STOPS, World, tree_sum
+from paddle_mnist.parallel.world import ALONE, World, tree_sum
 from paddle_mnist.system import signals
 
 
@@ -68,7 +68,7 @@ class GradientExchange:
         ]
         for parameter in self._parameters:
             parameter.clear_gradient(False)
-        asked = [float(signals.asked() == signum) for signum in STOPS]
+        asked = [float(signals.received() == signum) for signum in signals.STOP_SIGNALS]
         right = _right(shard, logits).astype("float32") * float(shard.samples > 0)
         figures = [
             (loss.detach() * shard.weight).reshape([1]).astype("float32"),
@@ -102,7 +102,7 @@ class GradientExchange:
         """Look at the signals of the step before: a device need not be waited for."""
         if self._stops is not None:
             found = self._stops.numpy()
-            signals.agree(signum for signum, count in zip(STOPS, found) if count)
+            signals.agree_on(signum for signum, count in zip(signals.STOP_SIGNALS, found) if count)
 
 
 def _halves(size: int) -> bool:

@@ -32,7 +32,6 @@ log = logging.getLogger("paddle_mnist")
 
 LAST_WORDS = 10.0  # seconds for the others to save and end by themselves once one has died
 LONGEST = 8000  # characters of a message; a pipe that nobody reads yet takes 64 KiB
-STOPPED = (130, 143)  # what a process ends with that a signal has stopped, after saving
 
 
 def spawn(
@@ -76,8 +75,8 @@ def spawn(
     beats = sharedctypes.RawArray("Q", 2 * nprocs)
     options = {"gpus": ",".join(chosen)} if chosen else {}
     options |= {"backend": "gloo"} if device == "cpu" else {}
-    with signals.handled(), signals.held():
-        signals.take()  # importing Paddle, as this module does, takes them away
+    with signals.handlers_installed(), signals.deferred():
+        signals.reinstall_handlers()  # importing Paddle, as this module does, takes them away
         try:
             with _quiet():
                 context = paddle.distributed.spawn(
@@ -135,10 +134,10 @@ def _run(function: Callable, args: tuple, pipes: Sequence[Any], beats: Any) -> N
         beats[rank] += 1
         beats[len(pipes) + rank] += exchanging
 
-    heartbeat.tell(beat)
+    heartbeat.add_listener(beat)
     code = 0
     try:
-        with signals.handled(last=True):
+        with signals.handlers_installed(ignore_afterwards=True):
             function(*args)
     except PaddleMnistError as error:
         code = error.exit_code
@@ -165,7 +164,7 @@ def _watch(processes: Sequence[Any], beats: Any, hang_timeout: float) -> list[in
             rank = running[sentinel]
             processes[rank].join()
             ended.append(rank)
-            if processes[rank].exitcode not in (0, *STOPPED):
+            if processes[rank].exitcode not in (0, *signals.STOP_EXIT_CODES):
                 limit = min(limit, time.monotonic() + LAST_WORDS)
         if signals.pending() and not handed_on:
             handed_on = True
@@ -175,7 +174,7 @@ def _watch(processes: Sequence[Any], beats: Any, hang_timeout: float) -> list[in
         if sum(beats) != seen:
             seen = sum(beats)
             heartbeat.beat()
-            if all(processes[rank].exitcode in (0, *STOPPED) for rank in ended):
+            if all(processes[rank].exitcode in (0, *signals.STOP_EXIT_CODES) for rank in ended):
                 limit = time.monotonic() + hang_timeout
         if time.monotonic() > limit:
             if not any(processes[rank].exitcode for rank in ended):
@@ -230,7 +229,7 @@ def _error(
         return ProcessError(f"rank {rank} ended with an error of its own:\n{said.rstrip()}", 1)
     code = code if code >= 0 else 128 - code  # as a shell has it
     return ProcessError(
-        f"rank {rank} (process {processes[rank].pid}) ended with {signals.named(code)}; "
+        f"rank {rank} (process {processes[rank].pid}) ended with {signals.describe_exit(code)}; "
         "the same command goes on from the newest checkpoint",
         code,
     )

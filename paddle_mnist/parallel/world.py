@@ -9,7 +9,6 @@ import functools
 import io
 import logging
 import os
-import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional, TypeVar
@@ -24,7 +23,6 @@ from paddle_mnist.system.machine import require_posix_processes
 
 __all__ = [
     "ALONE",
-    "STOPS",
     "World",
     "current_world",
     "join",
@@ -99,8 +97,8 @@ class Processes(World):
     def all_gather_objects(self, value: T) -> list[T]:
         found: list[tuple[T, Optional[int]]] = []
         with _exchange():
-            distributed.all_gather_object(found, (value, signals.asked()))
-        signals.agree(signum for _, signum in found)
+            distributed.all_gather_object(found, (value, signals.received()))
+        signals.agree_on(signum for _, signum in found)
         return [value for value, _ in found]
 
     def run_on_main(self, action: Callable[[], T]) -> T:
@@ -168,7 +166,7 @@ def join(hang_timeout: float = 600, device: str = "auto") -> World:
     alone.
     """
     if started_by_launcher():
-        heartbeat.end_with_the_parent()
+        heartbeat.exit_with_parent()
     if os.environ.get("PADDLE_TRAINER_ID") == "0" and "PADDLE_LOG_DIR" in os.environ:
         log.warning(
             "launch writes the whole environment, passwords in it too, into %s: hand on none of "
@@ -184,9 +182,9 @@ def join(hang_timeout: float = 600, device: str = "auto") -> World:
         log.setLevel(logging.WARNING)
         for handler in log.handlers:
             handler.setFormatter(logging.Formatter(f"rank {rank}: %(message)s"))
-    heartbeat.end_without_progress(hang_timeout + heartbeat.START_SECONDS)
+    heartbeat.start_watchdog(hang_timeout + heartbeat.START_SECONDS)
     _meet(device == "cpu")
-    signals.together()
+    signals.require_agreement()
     return Processes(rank, size)
 
 
@@ -221,6 +219,3 @@ def tree_sum(parts: Sequence[Any]) -> Any:
         return parts[0]
     half = len(parts) // 2
     return tree_sum(parts[:half]) + tree_sum(parts[half:])
-
-
-STOPS = (signal.SIGTERM, signal.SIGINT)  # what processes can tell one another

@@ -36,9 +36,9 @@ def require_paddle() -> None:
         )
     os.environ.setdefault("GLOG_minloglevel", "1")  # 0 tells of every socket
     try:
-        with signals.held():  # raised inside, it would pass for a fault of the import
+        with signals.deferred():  # raised inside, it would pass for a fault of the import
             importlib.import_module("paddle")
-        signals.take()
+        signals.reinstall_handlers()
     except (ImportError, OSError, AttributeError) as error:
         if getattr(error, "name", None) == "paddle":
             raise DeviceError(f"PaddlePaddle is not installed.\n{INSTALL}") from error

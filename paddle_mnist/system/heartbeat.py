@@ -1,9 +1,12 @@
-"""Signs of life for a supervisor, if there is one.
+"""Heartbeats: signs of life for whoever watches this process, and what happens when they stop.
 
-It names in the environment the writing end of a pipe; a byte goes there for every batch. A pipe
-needs no disk, and it breaks when the supervisor is gone: then the training stops as if by SIGTERM,
-or is ended if it hangs, so that no orphan is left. (One that is itself stopped, by SIGSTOP, cannot
-notice before it is continued.)
+A supervisor (`paddle_mnist.system.supervisor`) names the writing end of a pipe in the environment;
+each heartbeat writes a byte to it. A pipe needs no disk, and it breaks when the supervisor dies:
+then this process stops as if by SIGTERM, and exits if it hangs, so that no orphan is left. (A
+supervisor that is itself stopped, by SIGSTOP, does not notice before it is continued.)
+
+The trainer beats at every step, the evaluator at every batch, an exchange between processes when it
+begins.
 """
 
 import contextlib
@@ -20,44 +23,59 @@ from typing import Optional
 
 log = logging.getLogger("paddle_mnist")
 
-START_SECONDS = 60  # more than hang_timeout until the first sign of life: imports, reading data
+START_SECONDS = 60  # more than hang_timeout until the first heartbeat: imports, reading data
 GRACE_SECONDS = 10  # for the step in work and a checkpoint, before a process that hangs is ended
 VARIABLE = "PADDLE_MNIST_HEARTBEAT"
 
-
-def _taken() -> Optional[int]:
-    """The descriptor, taken out of the environment: it is this process's, not its children's."""
-    value = os.environ.pop(VARIABLE, None)
-    return int(value) if value else None
-
-
-_descriptor = _taken()
 _listeners: list[Callable[[bool], None]] = []
-_left = [math.inf]  # seconds that a sign of life may still take
-_parent = os.getppid()  # now, before Paddle is imported: it may be gone by then
+_watchdog_left = [math.inf]  # seconds until the watchdog ends this process
 
 
-def watched() -> bool:
-    """Whether a supervisor waits for signs of life."""
-    return _descriptor is not None
+@functools.cache
+def start() -> Optional[int]:
+    """Connect to the supervisor, if there is one, and note which process started this one.
+
+    Commands call it before anything else: the supervisor, or the parent, may die while Paddle is
+    imported, and a child must not inherit the pipe. Without that, the first use does it.
+    Returns the descriptor of the pipe, or None without a supervisor.
+    """
+    parent_pid()
+    value = os.environ.pop(VARIABLE, None)  # it is this process's, not its children's
+    if value is None:
+        return None
+    descriptor = int(value)
+    threading.Thread(target=_exit_with_supervisor, args=[descriptor], daemon=True).start()
+    return descriptor
 
 
-def tell(listener: Callable[[bool], None]) -> None:
-    """Have every sign of life told to one more listener, and whether it is of an exchange."""
+@functools.cache
+def parent_pid() -> int:
+    """Return the process that started this one, also after its death."""
+    return os.getppid()
+
+
+def is_supervised() -> bool:
+    """Return whether a supervisor waits for heartbeats."""
+    return start() is not None
+
+
+def add_listener(listener: Callable[[bool], None]) -> None:
+    """Call `listener(exchanging)` at every heartbeat."""
     _listeners.append(listener)
 
 
 def beat(exchanging: bool = False) -> None:
-    """Give a sign of life. exchanging: this process has come to where it may wait for another."""
+    """Send a heartbeat. exchanging: this process may now have to wait for another one."""
     for listener in _listeners:
         listener(exchanging)
-    if _descriptor is not None:
+    descriptor = start()
+    if descriptor is not None:
         # full: the supervisor has plenty to read yet; broken: the thread below sees to it
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
-            os.write(_descriptor, b".")
+            os.write(descriptor, b".")
 
 
-def _end_with_the_supervisor(descriptor: int) -> None:
+def _exit_with_supervisor(descriptor: int) -> None:
     """Wait until nobody holds the reading end, then stop this process."""
     poll = select.poll()
     poll.register(descriptor, 0)  # only for the error that a pipe without a reader is
@@ -72,17 +90,18 @@ def _stop(reason: str) -> None:
     os._exit(128 + signal.SIGTERM)
 
 
-def orphaned() -> bool:
-    """Whether the process that started this one is gone."""
-    return os.getppid() != _parent
+def is_orphaned() -> bool:
+    """Return whether the process that started this one is gone."""
+    return os.getppid() != parent_pid()
 
 
 @functools.cache  # once is enough
-def end_with_the_parent() -> None:
+def exit_with_parent() -> None:
     """Stop this process as if by SIGTERM when the one that started it is gone."""
+    parent_pid()
 
     def watch() -> None:
-        while not orphaned():
+        while not is_orphaned():
             time.sleep(0.5)
         _stop("the process that started this one is gone; stopping")
 
@@ -90,32 +109,27 @@ def end_with_the_parent() -> None:
 
 
 @functools.cache
-def end_without_progress(seconds: float) -> None:
-    """End this process after so many seconds without a sign of life.
+def start_watchdog(seconds: float) -> None:
+    """End this process, with exit code 1, after `seconds` without a heartbeat.
 
-    Counted in turns of a thread, so that time in which the process was stopped does not count, nor
-    does that from `rest` to the next sign of life.
+    Counted in turns of a thread, so that time in which the process was stopped does not count.
     """
-    _left[0] = seconds
+    _watchdog_left[0] = seconds
 
     def reset(exchanging: bool) -> None:
-        _left[0] = seconds
+        _watchdog_left[0] = seconds
 
     def watch() -> None:
-        while _left[0] > 0:
+        while _watchdog_left[0] > 0:
             time.sleep(1)
-            _left[0] -= 1
+            _watchdog_left[0] -= 1
         log.error("no sign of life for %g s; ending: another process stalls, or this one", seconds)
         os._exit(1)
 
-    tell(reset)
+    add_listener(reset)
     threading.Thread(target=watch, daemon=True).start()
 
 
-def rest() -> None:
-    """The work is done: from here on no sign of life is owed."""
-    _left[0] = math.inf
-
-
-if _descriptor is not None:
-    threading.Thread(target=_end_with_the_supervisor, args=[_descriptor], daemon=True).start()
+def pause_watchdog() -> None:
+    """Expect no heartbeats until the next one: the work is done."""
+    _watchdog_left[0] = math.inf

@@ -1,10 +1,13 @@
-"""SIGTERM and SIGINT, held back while a step or a save is under way.
+"""Handling of SIGTERM and SIGINT: a training stops between steps, and saves before it exits.
 
-Inside `handled` and `held` they only leave a note, and what is under way goes on. Inside
-`interruptible`, for work that may be broken off anywhere (fetching a batch, evaluation), they raise
-StoppedError: at once, or when it begins. One of several processes waits until all know of it.
-Signals belong to a process, and so does this module. Python runs signal handlers in the main
-thread, so `held` and `interruptible` work there; in other threads they change nothing.
+`handlers_installed` installs handlers that only record the signal. Where it takes effect depends on
+the code that runs: inside `deferred` nothing is interrupted; inside `interruptible`, for work that
+may stop anywhere (waiting for a batch, evaluation), the handler raises StoppedError, at once or on
+entry if the signal came earlier. Among several processes StoppedError waits until all of them know
+of the signal (`require_agreement`), so that they stop at the same step.
+
+Signals are delivered to a process, so the state is the module's. Python runs signal handlers in the
+main thread: in other threads `deferred` and `interruptible` do nothing.
 """
 
 import contextlib
@@ -16,95 +19,103 @@ from typing import Optional
 
 from paddle_mnist.errors import StoppedError
 
-STOPPING = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Exit codes of a process that such a signal stopped, after it had saved.
+STOP_EXIT_CODES = tuple(StoppedError(signum).exit_code for signum in STOP_SIGNALS)
 
 
-class _Note:
-    """What has come in, and who may be told."""
+class _SignalState:
+    """Which signal this process has received, and what the handlers do with the next one."""
 
-    owner: Optional[int] = None  # the process that handles signals
-    taken: Sequence[int] = ()
-    signum: Optional[int] = None  # the first that came
-    raising = False
-    together = False  # one of several processes: what ends one ends all, at the same place
-    agreed: Optional[int] = None  # what they have told one another
+    owner_pid: Optional[int] = None  # the process whose handlers are installed
+    handled: Sequence[int] = ()
+    received: Optional[int] = None  # the first signal; later ones are ignored
+    raising = False  # whether the handler raises StoppedError
+    needs_agreement = False  # one of several processes, which stop at the same step
+    agreed: Optional[int] = None  # the signal that all of these processes know of
 
 
-_note = _Note()
+_state = _SignalState()
 
 
 @contextlib.contextmanager
-def handled(last: bool = False) -> Iterator[None]:
-    """Take SIGTERM and SIGINT. Inside another, or not in the main thread: changes nothing.
+def handlers_installed(ignore_afterwards: bool = False) -> Iterator[None]:
+    """Handle SIGTERM and SIGINT inside; a nested use, or one in another thread, does nothing.
 
-    last: the process ends with this; signals that come while it does change nothing.
+    ignore_afterwards: for a process that exits next: signals during its exit change nothing.
     """
-    if _note.owner == os.getpid() or not _in_main_thread():
+    if _state.owner_pid == os.getpid() or not _in_main_thread():
         yield
         return
-    _note.owner, _note.signum, _note.raising = os.getpid(), None, False
-    _note.together, _note.agreed = False, None
-    before = {number: signal.getsignal(number) for number in STOPPING}
-    _note.taken = [number for number in STOPPING if before[number] is not signal.SIG_IGN]  # nohup
-    take()
+    _state.owner_pid, _state.received, _state.raising = os.getpid(), None, False
+    _state.needs_agreement, _state.agreed = False, None
+    before = {signum: signal.getsignal(signum) for signum in STOP_SIGNALS}
+    # Under nohup, or in a shell's background job, signals that are ignored stay ignored.
+    _state.handled = [signum for signum in STOP_SIGNALS if before[signum] is not signal.SIG_IGN]
+    reinstall_handlers()
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_IGN if last else handler)
-        _note.owner = None
+        for signum, handler in before.items():
+            signal.signal(signum, signal.SIG_IGN if ignore_afterwards else handler)
+        _state.owner_pid = None
 
 
-def take() -> None:
-    """Take the signals again, after a library has put handlers of its own in place of ours.
+def reinstall_handlers() -> None:
+    """Install the handlers again after a library has replaced them with its own.
 
     Importing Paddle does, unseen by Python: until this is called SIGTERM ends the process at once,
     with C++ frames. (Blocking the signals for so long does not help: NumPy's threads get them.)
     """
-    if _note.owner == os.getpid():
-        for number in _note.taken:
-            signal.signal(number, _keep)
+    if _state.owner_pid == os.getpid():
+        for signum in _state.handled:
+            signal.signal(signum, _record)
 
 
-def _keep(signum: int, frame) -> None:
-    if os.getpid() != _note.owner:  # a forked worker has nothing to save: it ends as it would have
+def _record(signum: int, frame) -> None:
+    if os.getpid() != _state.owner_pid:  # a forked worker has nothing to save: it just ends
         signal.signal(signum, signal.SIG_DFL)
         os.kill(os.getpid(), signum)
         return
-    if _note.signum is None:  # later ones change nothing: what the first asked for is under way
-        _note.signum = signum
-        if _note.raising and not _note.together:
+    if _state.received is None:
+        _state.received = signum
+        if _state.raising and not _state.needs_agreement:
             raise StoppedError(signum)
 
 
-def asked() -> Optional[int]:
-    """The signal that came to this process, if one has."""
-    return _note.signum if _note.owner == os.getpid() else None
+def received() -> Optional[int]:
+    """Return the signal that this process has received, or None."""
+    return _state.received if _state.owner_pid == os.getpid() else None
 
 
 def pending() -> Optional[int]:
-    """The signal that is to end this process: that it got, or that its processes agreed on."""
-    return _note.agreed if _note.together else asked()
+    """Return the signal that is to stop this process, or None.
+
+    Among several processes it is the one that they have agreed on.
+    """
+    return _state.agreed if _state.needs_agreement else received()
 
 
-def together() -> None:
-    """From here on a signal ends this process only when all of them know of it."""
-    _note.together = True
+def require_agreement() -> None:
+    """From now on stop only for signals that all processes of the training know of."""
+    _state.needs_agreement = True
 
 
-def agree(signums: Iterable[Optional[int]]) -> None:
-    """What every one of several processes knows of now: the first signal there is, if any."""
-    if _note.agreed is None:
-        _note.agreed = next((signum for signum in signums if signum is not None), None)
+def agree_on(signums: Iterable[Optional[int]]) -> None:
+    """Take the first signal, if there is one, as the one that stops every process.
+
+    signums: those received by all processes, which every one of them passes in the same order.
+    """
+    if _state.agreed is None:
+        _state.agreed = next((signum for signum in signums if signum is not None), None)
 
 
-def answered() -> None:
-    """What the signal asked for is done: it ends nothing more."""
-    _note.signum = _note.agreed = None
+def clear() -> None:
+    """Forget the signal: what it asked for is done."""
+    _state.received = _state.agreed = None
 
 
-def _check() -> None:
-    """Raises StoppedError if a signal has asked for the end."""
+def _raise_if_pending() -> None:
     signum = pending()
     if signum is not None:
         raise StoppedError(signum)
@@ -115,36 +126,36 @@ def _in_main_thread() -> bool:
 
 
 @contextlib.contextmanager
-def held() -> Iterator[None]:
-    """What stands inside is not broken off, whatever stands around it."""
+def deferred() -> Iterator[None]:
+    """Let nothing inside be interrupted, also within an outer `interruptible`."""
     if not _in_main_thread():
         yield
         return
-    before, _note.raising = _note.raising, False
+    before, _state.raising = _state.raising, False
     try:
         yield
     finally:
-        _note.raising = before
+        _state.raising = before
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """What stands inside may be broken off anywhere by a StoppedError."""
+    """Let signals interrupt what is inside, anywhere, with a StoppedError."""
     if not _in_main_thread():
         yield
         return
-    before = _note.raising
+    before = _state.raising
     try:
-        _note.raising = True
-        _check()  # one that came before
+        _state.raising = True
+        _raise_if_pending()  # one that came before
         yield
-        _check()  # one whose error was swallowed inside
+        _raise_if_pending()  # one whose error was swallowed inside
     finally:
-        _note.raising = before
+        _state.raising = before
 
 
-def named(code: int) -> str:
-    """What a shell's exit code stands for: a signal's name, or the number."""
-    if code > 128 and code - 128 in {number.value for number in signal.Signals}:
+def describe_exit(code: int) -> str:
+    """Return what a shell's exit code says: the name of a signal, or "exit code N"."""
+    if code > 128 and code - 128 in {signum.value for signum in signal.Signals}:
         return signal.Signals(code - 128).name
     return f"exit code {code}"

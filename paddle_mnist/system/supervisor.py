@@ -9,16 +9,32 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 
-from paddle_mnist.errors import NoProgressError
+from paddle_mnist.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DeviceError,
+    DivergedError,
+    NoProgressError,
+    RunLockedError,
+)
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.machine import require_posix_processes
 
 log = logging.getLogger("paddle_mnist")
 
 WITHOUT_PROGRESS = 3  # restarts in a row that got no further: then it is given up
-# What a restart would not change: done, arguments, data, checkpoints, device, divergence, a
-# directory that is taken; and what was asked for: SIGINT, SIGTERM.
-FINAL = {0, 2, 3, 4, 5, 6, 75, 130, 143}
+# Exit codes after which a restart would change nothing, or was not wanted.
+FINAL = {
+    0,
+    ConfigError.exit_code,
+    DataError.exit_code,
+    CheckpointError.exit_code,
+    DeviceError.exit_code,
+    DivergedError.exit_code,
+    RunLockedError.exit_code,
+    *signals.STOP_EXIT_CODES,
+}
 
 
 def supervise(
@@ -37,7 +53,7 @@ def supervise(
     system without POSIX process groups and signals.
     """
     require_posix_processes(f"max_restarts is {max_restarts}", "--max_restarts 0")
-    with signals.handled(), signals.held():
+    with signals.handlers_installed(), signals.deferred():
         reached, restart, stuck = progress(), 0, 0
         while True:
             code = _run(command(restart > 0), hang_timeout)
@@ -48,12 +64,12 @@ def supervise(
             if stuck == WITHOUT_PROGRESS:
                 raise NoProgressError(
                     f"restarted {stuck} times without getting beyond step {reached}; the last "
-                    f"ended with {signals.named(code)}; expected progress; look for the reason "
-                    "above"
+                    f"ended with {signals.describe_exit(code)}; expected progress; look "
+                    "for the reason above"
                 )
             log.warning(
                 "the training ended with %s at step %d; %s",
-                *(signals.named(code), reached),
+                *(signals.describe_exit(code), reached),
                 f"restart {restart + 1} of {max_restarts}"
                 if restart < max_restarts
                 else "no restart is left",

@@ -731,12 +731,12 @@ def test_ranks_that_hold_something_else_are_named(tmp_path):
         spawn(disagrees, (tmp_path,), nprocs=2)
 
 
-@pytest.mark.parametrize(("rests", "code"), [("", 1), ("heartbeat.rest()", 0)])
+@pytest.mark.parametrize(("rests", "code"), [("", 1), ("heartbeat.pause_watchdog()", 0)])
 def test_process_without_a_sign_of_life_ends_unless_its_work_is_done(rests, code):
     program = f"""
 import time
 from paddle_mnist.system import heartbeat
-heartbeat.end_without_progress(2)
+heartbeat.start_watchdog(2)
 heartbeat.beat()
 {rests}
 time.sleep(6)

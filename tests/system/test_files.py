@@ -36,7 +36,7 @@ def test_next_start_of_a_run_clears_what_a_killed_writer_left(tmp_path):
     from paddle_mnist.training.run_directory import RunDirectory
 
     program = (
-        "import os, signal, sys; from pathlib import Path; from paddle_mnist import files\n"
+        "import os, signal, sys; from pathlib import Path; from paddle_mnist.system import files\n"
         "os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)\n"
         "files.write_atomically(Path(sys.argv[1]), b'half')"
     )
@@ -44,6 +44,6 @@ def test_next_start_of_a_run_clears_what_a_killed_writer_left(tmp_path):
         done = subprocess.run([sys.executable, "-c", program, tmp_path / name], check=False)
         assert done.returncode == -signal.SIGKILL
     assert len(list(tmp_path.glob(f".*{PART}"))) == 3
-    with RunDirectory(tmp_path).opened():
+    with RunDirectory(tmp_path, "mnist").opened():
         (left,) = tmp_path.glob(f".*{PART}")
     assert os.path.basename(left).startswith(".of-the-user")

@@ -299,7 +299,7 @@ def test_interruptible_work_in_another_thread_does_not_break_off_what_the_main_t
             entered.set()
             leave.wait(60)
 
-    with signals.handled(), signals.held():
+    with signals.handlers_installed(), signals.deferred():
         thread = threading.Thread(target=evaluate)
         thread.start()
         try:
@@ -309,4 +309,4 @@ def test_interruptible_work_in_another_thread_does_not_break_off_what_the_main_t
         finally:
             leave.set()
             thread.join()
-            signals.answered()
+            signals.clear()

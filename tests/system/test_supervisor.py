@@ -33,7 +33,7 @@ sys.path.insert(0, {tools!r})
 import train
 from paddle_mnist.commands.cli import run_command
 from paddle_mnist.system import heartbeat
-if heartbeat.watched() or not {supervised}:  # the supervisor itself needs no Paddle
+if heartbeat.is_supervised() or not {supervised}:  # the supervisor itself needs no Paddle
     from paddle_mnist.mnist import run
     reseed = run.reseed
     def troubled(seed, step, shard):

@@ -59,7 +59,7 @@ def _stopped(source: str, rounds: int) -> dict:
                 os.kill(os.getpid(), signal.SIGTERM)
 
             timer = threading.Timer(draw.uniform(0, 1), send)
-            with signals.handled(), signals.held():
+            with signals.handlers_installed(), signals.deferred():
                 timer.start()
                 try:
                     trainer.train(parts.loader, trainer.state.epoch, config.epochs)
