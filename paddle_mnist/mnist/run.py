@@ -120,7 +120,7 @@ def train_and_evaluate(config: TrainConfig, fresh: bool = False) -> Result:
             config = replace(config, visualdl=(), figures=False, watch=0, profile=0)
             config = replace(config, check_shape=(), check_content=())
         run = (RunDirectory if world.is_main_process else NoRunDirectory)(
-            config.output or DEFAULT_OUTPUT
+            config.output or DEFAULT_OUTPUT, MNIST.checkpoint_name
         )
         with contextlib.ExitStack() as stack:
             stack.callback(heartbeat.pause_watchdog)  # the caller may take its time
