@@ -1,21 +1,24 @@
-"""Names that a package offers, imported when they are first asked for."""
+"""Public names of a package, imported on first use."""
 
 import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from paddle_mnist._moved import MOVED_NAMES
+
 
 def lazy_exports(
-    package: str, modules: Mapping[str, str], moved: Mapping[str, str] = {}
+    package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Build a package's `__getattr__`, `__dir__` and `__all__` (PEP 562).
 
-    Importing the package then imports none of its modules, and so no paddle.
+    Importing the package then imports none of its modules, and so no paddle. Names that have moved
+    to other packages (`MOVED_NAMES`) still work, with a DeprecationWarning.
 
     package: its `__name__`. modules: for each public name, the module it comes from.
-    moved: for each name that other packages offer now, the module it comes from; using one warns.
     """
+    moved = MOVED_NAMES.get(package, {})
 
     def module_getattr(name: str) -> Any:
         if name in moved:

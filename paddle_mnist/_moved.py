@@ -56,8 +56,28 @@ MOVED = {
     "supervisor": ("system.supervisor",),
     "trainer": ("training.trainer",),
     "visual": ("metrics.visualdl",),
-    "watching": ("monitor.watch",),
+    "watching": ("monitor.watch", "monitor.hooks", "monitor.print_layers"),
     "writers": ("metrics.writers",),
+}
+
+
+# Names that packages offered themselves, and the module in which each is now.
+MOVED_NAMES = {
+    "paddle_mnist.data": {
+        "CLASSES": "paddle_mnist.mnist.arrays",
+        "Data": "paddle_mnist.mnist.arrays",
+        "MODES": "paddle_mnist.mnist.arrays",
+        "SIZE": "paddle_mnist.mnist.arrays",
+        "Source": "paddle_mnist.mnist.sources",
+        "Split": "paddle_mnist.mnist.arrays",
+        "find_source": "paddle_mnist.mnist.sources",
+        "open_data": "paddle_mnist.mnist.cache",
+    }
+}
+
+# Names that are others in the new modules, by old module and old name.
+RENAMED = {
+    "watching": {"printed": "print_layers", "print_at": "print_in_batches"},
 }
 
 
@@ -82,6 +102,8 @@ class _MovedModules(MetaPathFinder, Loader):
         for place in reversed(places):
             names = vars(importlib.import_module(place))
             module.__dict__.update({k: v for k, v in names.items() if not k.startswith("__")})
+        for old, new in RENAMED.get(name, {}).items():
+            setattr(module, old, getattr(module, new))
 
 
 def install() -> None:

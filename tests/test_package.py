@@ -15,7 +15,7 @@ PACKAGE = ROOT / "paddle_mnist"
 
 # In the order of imports: each room may import those before it, directly or through others.
 ROOMS = """
-    _exports _moved errors system state data nn parallel checkpoint monitor metrics plots training
+    _moved _exports errors system state data nn parallel checkpoint monitor metrics plots training
     inference | mnist apps legacy commands
 """.split()
 # A net of one's own is trained by these alone; what comes after them knows digits.

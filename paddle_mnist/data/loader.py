@@ -180,7 +180,7 @@ class BatchLoader:
         return len(self.sampler)
 
     @property
-    def passes_a_step(self) -> int:
+    def passes_per_step(self) -> int:
         """How many parts of each batch are this process's."""
         return self.shard_spec.shards // self.shard_spec.size if self.shard_spec else 1
 

@@ -16,7 +16,7 @@ import paddle_mnist
 from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
 from paddle_mnist.inference.exported import ABOUT, ONNX, PARAMETERS, PROGRAMS, Signature
 from paddle_mnist.inference.predictor import Predictor
-from paddle_mnist.monitor.watch import evaluation_mode
+from paddle_mnist.monitor.hooks import evaluation_mode
 from paddle_mnist.system.files import make_folder, remove, sync_folder, write_atomically
 
 OPSET = 14  # of ONNX, 2021: old enough for every runtime

@@ -14,7 +14,8 @@ from paddle_mnist.data.loader import ItemSpec
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist import fast_conv
 from paddle_mnist.mnist.pretrained import WEIGHTS, weights
-from paddle_mnist.monitor import watch as watching
+from paddle_mnist.monitor.hooks import is_read_only
+from paddle_mnist.monitor.print_layers import print_layers
 from paddle_mnist.system.devices import fast_threads
 
 try:
@@ -122,7 +123,7 @@ class MNIST(nn.Layer):
             == list(fast_conv.PARAMETER_SHAPES)
             and not any("forward" in vars(layer) for layer in self._blocks)
             and all(layer is built for layer, built in zip(self._blocks, self._blocks_as_built))
-            and all(watching.only_looks(hook) for hook in self._hooks())
+            and all(is_read_only(hook) for hook in self._hooks())
         )
 
     @property
@@ -165,7 +166,7 @@ class MNIST(nn.Layer):
 
         inputs: float32 [B, 1, 28, 28].
         label: int64 [B, 1].
-        check_shape, check_content: print shapes or contents (`paddle_mnist.monitor.watch.printed`).
+        check_shape, check_content: print shapes or contents (`print_layers`).
         """
         # One expression: Paddle 2.6 cannot turn a function with two returns into a graph.
         return (
@@ -183,7 +184,7 @@ class MNIST(nn.Layer):
         check_content: bool = False,
     ) -> Union[paddle.Tensor, tuple[paddle.Tensor, paddle.Tensor]]:
         if check_shape or check_content:
-            with watching.printed(self, check_shape, check_content):
+            with print_layers(self, check_shape, check_content):
                 logits = net(inputs)
         else:
             logits = net(inputs)

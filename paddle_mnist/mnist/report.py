@@ -21,7 +21,7 @@ from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.evaluate_checkpoint import score_checkpoint
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.monitor.watch import outputs_of
+from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.training.evaluator import Evaluation
 from paddle_mnist.training.run_directory import COMPARED_FILES, FIGURE_FILES, RunDirectory
 

@@ -42,8 +42,9 @@ from paddle_mnist.mnist.setup import (
     restore,
     versions,
 )
+from paddle_mnist.monitor.print_layers import print_in_batches
 from paddle_mnist.monitor.profiler import NO_PROFILE, Profile
-from paddle_mnist.monitor.watch import print_at, watch
+from paddle_mnist.monitor.watch import watch
 from paddle_mnist.nn.optim import cross_entropy
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.parallel.gradients import build_gradient_exchange
@@ -350,11 +351,11 @@ def _writers(
 
 def _watching(config: TrainConfig, parts: TrainingParts, state: TrainState) -> list[Observer]:
     """What looks into the net while it trains."""
-    where = {"start": state.step, "passes_a_step": parts.loader.passes_a_step}
+    where = {"start": state.step, "passes_per_step": parts.loader.passes_per_step}
     if config.check_shape or config.check_content:
         batches = batches_to_print(config, len(parts.loader) * config.epochs, log.info)
         shape, content = batches["check_shape"], batches["check_content"]
-        print_at(parts.model, shape, content, say=log.info, **where)
+        print_in_batches(parts.model, shape, content, print_fn=log.info, **where)
     if not config.watch:
         return []
     return [watch(parts.model, every=config.watch, train_only=True, **where)]

@@ -1,1 +1,1 @@
-"""Looks into a net while it trains: layers, gradients, faults, and where time goes."""
+"""Looks into a net while it trains: its layers and gradients, what is wrong, where time goes."""

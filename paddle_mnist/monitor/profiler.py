@@ -1,4 +1,4 @@
-"""Where the time of a training step goes: a table, and a trace of `paddle.profiler`."""
+"""Measures where the time of a training step goes: a table, and a trace of `paddle.profiler`."""
 
 import contextlib
 import io
@@ -17,65 +17,65 @@ from paddle_mnist.system.files import make_folder, write_atomically, writing
 
 log = logging.getLogger("paddle_mnist")
 
-WARM_UP = 10  # steps that are not measured: the first ones make buffers and fill caches
+WARM_UP = 10  # steps that are not measured: the first ones allocate buffers and fill caches
 PARTS = ("reader", "forward", "backward", "exchange", "optimizer", "logging", "saving")
 
 
 class Profiler(Protocol):
-    """What the loop asks of a profile."""
+    """What the training loop needs of a profile."""
 
     def before_epoch(self) -> None:
-        """What was since the last step, evaluation say, is no part of a step."""
+        """Exclude the time since the last step, which an evaluation may have taken."""
 
     def part(self, name: str) -> contextlib.AbstractContextManager:
-        """Inside, the time is this part's (of `PARTS`)."""
+        """Within the context, count the time for this one of `PARTS`."""
 
     def after_step(self) -> None:
-        """A step is done; what comes until the next forward is the reader's."""
+        """End a step; the time until the next forward pass is the reader's."""
 
 
 class NoProfile:
-    """Nothing is measured."""
+    """Measures nothing."""
 
     def before_epoch(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def part(self, name: str) -> contextlib.AbstractContextManager:
         return contextlib.nullcontext()
 
     def after_step(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 NO_PROFILE = NoProfile()
 
 
 class Profile:
-    """Measures some steps of this process, after the first ten, and writes what it found.
+    """Measures some steps of this process, after the first ten, and writes the results.
 
-    `steps.md`, also logged: milliseconds a step, and share, of each part, and of what lies between
+    `steps.md`, also logged: milliseconds per step, and share, of each part, and of the time between
     them. `trace.json`: every operator, for chrome://tracing or Perfetto. `operators.txt`: Paddle's
-    own tables. While Paddle traces, a step takes longer; the table is therefore measured in the
-    steps before, as many as are traced. On a GPU the parts are of the host: it runs ahead.
+    own tables. Steps take longer while Paddle traces them, so the table is measured before, over as
+    many steps. On a GPU the table shows the time of the host, which runs ahead of the device.
     """
 
     def __init__(self, folder: Path, steps: int):
-        """folder: where the files go; steps: how many are measured, and again, traced."""
+        """folder: where the files go. steps: how many are measured; as many again are traced."""
         self.folder, self.steps = folder, steps
         self._seconds: dict[str, float] = defaultdict(float)
-        self._done = -WARM_UP
+        self._steps_done = -WARM_UP
         self._tracer = None
         self._failure: Optional[OutputError] = None
         self._event = None
-        self._began = self._left = time.perf_counter()
+        self._start = self._step_end = time.perf_counter()
 
     def before_epoch(self) -> None:
         now = time.perf_counter()
-        self._began += now - self._left
-        self._left = now
+        self._start += now - self._step_end
+        self._step_end = now
         self._end_event()
         self._begin_event("reader")
 
@@ -83,7 +83,7 @@ class Profile:
     def part(self, name: str) -> Iterator[None]:
         began = time.perf_counter()
         if name == "forward":
-            self._seconds["reader"] += began - self._left
+            self._seconds["reader"] += began - self._step_end
             self._end_event()
         self._begin_event(name)
         try:
@@ -93,36 +93,36 @@ class Profile:
             self._seconds[name] += time.perf_counter() - began
 
     def after_step(self) -> None:
-        self._left = time.perf_counter()
-        self._done += 1
-        if self._done == 0:
+        self._step_end = time.perf_counter()
+        self._steps_done += 1
+        if self._steps_done == 0:
             self._seconds.clear()
-            self._began = self._left
-        elif self._done == self.steps:
+            self._start = self._step_end
+        elif self._steps_done == self.steps:
             self._write_table()
             if not self._failure:
                 self._start_tracing()
-        elif self._done == 2 * self.steps:
-            self._stop()
-        self._left = time.perf_counter()
+        elif self._steps_done == 2 * self.steps:
+            self._stop_tracing()
+        self._step_end = time.perf_counter()
         self._begin_event("reader")
 
     def close(self) -> None:
-        """Write the trace of a training that is over, or say that it was too short.
+        """Write the trace at the end of a training, or warn that it was too short.
 
-        Raises OutputError if anything could not be written.
+        Raises OutputError if a file could not be written.
         """
-        self._stop()
+        self._stop_tracing()
         if self._failure:
             raise self._failure
-        if self._done < self.steps:
+        if self._steps_done < self.steps:
             log.warning(
                 "the training ended before step %d of this start, so there is no profile; "
                 "expected a longer one, or a smaller --profile",
                 WARM_UP + self.steps,
             )
 
-    def _stop(self) -> None:
+    def _stop_tracing(self) -> None:
         self._end_event()
         if self._tracer:
             tracer, self._tracer = self._tracer, None
@@ -130,7 +130,7 @@ class Profile:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """A fault of the disk ends no training: it is told, and raised when that is over."""
+        """Log an OutputError and keep it for `close`: a full disk must not end the training."""
         try:
             yield
         except OutputError as error:
@@ -155,13 +155,13 @@ class Profile:
             self._event = None
 
     def _write_table(self) -> None:
-        whole = self._left - self._began
+        total = self._step_end - self._start
         seconds = {name: self._seconds[name] for name in PARTS}
-        seconds["between them"] = whole - sum(seconds.values())
-        seconds["a step"] = whole
+        seconds["between them"] = total - sum(seconds.values())
+        seconds["a step"] = total
         rows = ["| part | ms a step | share |", "|---|---|---|"]
         for name, value in seconds.items():
-            rows.append(f"| {name} | {1000 * value / self.steps:.3f} | {value / whole:.1%} |")
+            rows.append(f"| {name} | {1000 * value / self.steps:.3f} | {value / total:.1%} |")
         table = "\n".join(rows)
         log.info("where the time of %d steps went:\n%s", self.steps, table)
         with self._writing():
@@ -175,6 +175,6 @@ class Profile:
         with self._writing():
             with writing(self.folder):
                 tracer.export(str(self.folder / "trace.json"), format="json")
-                (self.folder / "trace.json").stat()  # Paddle says nothing when it cannot write it
+                (self.folder / "trace.json").stat()  # Paddle raises nothing if it cannot write it
             write_atomically(self.folder / "operators.txt", tables.getvalue().encode())
             log.info("trace and operators of %d steps: %s", self.steps, self.folder)

@@ -13,7 +13,7 @@ from paddle.nn import functional as F
 
 from paddle_mnist.data.loader import BatchLoader, ItemSpec, epoch_batches, stack_items
 from paddle_mnist.errors import DataError, DivergedError
-from paddle_mnist.monitor.watch import evaluation_mode
+from paddle_mnist.monitor.hooks import evaluation_mode
 from paddle_mnist.parallel.world import ALONE, World
 from paddle_mnist.state import TrainState
 from paddle_mnist.system import signals

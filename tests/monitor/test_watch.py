@@ -14,7 +14,9 @@ from paddle_mnist import MNIST
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.export import export_model
 from paddle_mnist.monitor.diagnosis import PATIENCE
-from paddle_mnist.monitor.watch import outputs_of, print_at, watch
+from paddle_mnist.monitor.hooks import outputs_of
+from paddle_mnist.monitor.print_layers import print_in_batches
+from paddle_mnist.monitor.watch import watch
 
 LAYERS = ["conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2", "fc"]
 
@@ -239,7 +241,7 @@ def test_layer_that_is_called_twice_has_two_outputs(images):
             return self.relu(self.relu(x) - 1)  # of 0..1: all zero
 
     net = Shared()
-    with watch(net, patience=2, tell=lambda finding: None) as seen:
+    with watch(net, patience=2, on_finding=lambda finding: None) as seen:
         for _ in range(2):
             net(images)
     assert seen.values["watch/relu/zeros"] < 1 == seen.values["watch/relu:2/zeros"]
@@ -251,7 +253,7 @@ def test_layer_that_is_called_twice_has_two_outputs(images):
 
 def findings(model, images, passes=PATIENCE, rate=0.0, **options):
     told = []
-    with watch(model, tell=told.append, **options) as seen:
+    with watch(model, on_finding=told.append, **options) as seen:
         optimizer = sgd(model, rate)
         for _ in range(passes):
             step(model, optimizer, images)
@@ -288,7 +290,7 @@ def test_dead_layer_and_the_gradients_it_stops(model, images):
 
 def test_more_and_more_dead_channels_are_told_again(model, images):
     told, optimizer = [], sgd(model, 0.0)
-    with watch(model, patience=1, tell=told.append):
+    with watch(model, patience=1, on_finding=told.append):
         for dead in (1, 1, 2, 3, 4, 19):
             model.conv1.bias.set_value(paddle.to_tensor([-20.0] * dead + [0.0] * (20 - dead)))
             step(model, optimizer, images)
@@ -300,7 +302,7 @@ def test_more_and_more_dead_channels_are_told_again(model, images):
 def test_evaluations_and_training_are_judged_apart(model, images):
     """A channel that is dead in four looks of each has not been so in five of either."""
     model.conv1.bias.set_value(paddle.to_tensor([-100.0] + [0.0] * 19))
-    with watch(model, tell=lambda finding: None) as seen:
+    with watch(model, on_finding=lambda finding: None) as seen:
         for mode in (model.train, model.eval):
             mode()
             for _ in range(PATIENCE - 1):
@@ -428,7 +430,7 @@ def test_layers_that_give_no_tensor_or_one_number_are_no_crash(images):
 
 def test_prints_in_the_batches_that_are_named(model, images):
     said = []
-    handle = print_at(model, shape=[0], content=[0, 3], start=0, say=said.append)
+    handle = print_in_batches(model, shape=[0], content=[0, 3], start=0, print_fn=said.append)
     for _ in range(5):
         model(images)
     handle.remove()
@@ -440,7 +442,7 @@ def test_prints_in_the_batches_that_are_named(model, images):
 
 def test_prints_count_on_in_a_training_that_goes_on(model, images):
     said = []
-    print_at(model, shape=[401], content=[], start=400, say=said.append)
+    print_in_batches(model, shape=[401], content=[], start=400, print_fn=said.append)
     model.eval()
     model(images)  # an evaluation does not count
     model.train()
@@ -451,7 +453,7 @@ def test_prints_count_on_in_a_training_that_goes_on(model, images):
 
 def test_broken_pass_leaves_no_hook(model, images):
     said = []
-    handle = print_at(model, shape=[0, 1], content=[], say=said.append)
+    handle = print_in_batches(model, shape=[0, 1], content=[], print_fn=said.append)
     with pytest.raises(Exception, match=r"."):
         model(images[:, :, :3, :3])
     said.clear()
@@ -463,8 +465,8 @@ def test_broken_pass_leaves_no_hook(model, images):
 def test_shards_of_a_batch_are_one_step(model, images):
     """Where a step takes three passes, the first of them stands for it."""
     said, looked = [], []
-    handle = print_at(model, shape=[1], content=[], say=said.append, passes_a_step=3)
-    with watch(model, ["outputs"], every=2, passes_a_step=3) as seen:
+    handle = print_in_batches(model, shape=[1], content=[], print_fn=said.append, passes_per_step=3)
+    with watch(model, ["outputs"], every=2, passes_per_step=3) as seen:
         for number in range(12):
             model(images + number)
             if seen.values.get("watch/fc/mean") not in looked:

@@ -100,7 +100,7 @@ def _loop_share(source: str) -> float:
             *(Path(folder, "mnist.pdparams"), parts.model, parts.optimizer),
             checkpointer=StoreCheckpointer(CheckpointStore(folder)),
             writer=stack.enter_context(contextlib.closing(ManyWriters(files))),
-            observers=[watch(parts.model, every=config.watch, tell=lambda _: None), board],
+            observers=[watch(parts.model, every=config.watch, on_finding=lambda _: None), board],
             profile=profile,
         )
         with open(os.devnull, "w") as nowhere:

@@ -38,7 +38,7 @@ def measured(source: str, rounds: int) -> dict:
             parts = build(config, data, None)
             trainer = Trainer(folder / "mnist.pdparams", parts.model, parts.optimizer)
             if every:
-                handle = watch(parts.model, every=every, tell=lambda finding: None)
+                handle = watch(parts.model, every=every, on_finding=lambda finding: None)
                 trainer.observers = [handle]
             if name == "removed again":
                 handle.remove()

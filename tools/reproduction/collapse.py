@@ -20,7 +20,7 @@ def measured(data: str, seed: int) -> dict:
     optimizer = paddle.optimizer.Momentum(0.01, parameters=model.parameters())
     loader = BatchLoader(MnistDataset("train", data), 32, shuffle=False)
     losses = []
-    with watch(model, tell=lambda finding: None) as seen:
+    with watch(model, on_finding=lambda finding: None) as seen:
         for images, labels in itertools.islice(epoch_batches(loader, 0), STEPS):
             loss = nn.functional.cross_entropy(model(images), labels)
             losses.append(loss.item())

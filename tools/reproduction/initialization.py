@@ -99,7 +99,7 @@ def _trained(
         if record is None:
             nn.functional.cross_entropy(model(images), labels).backward()
         else:
-            with watch(model, tell=lambda finding: None) as seen:
+            with watch(model, on_finding=lambda finding: None) as seen:
                 loss = nn.functional.cross_entropy(model(images), labels)
                 loss.backward()
             _note(record, loss.item(), seen.values, _gradients(model))

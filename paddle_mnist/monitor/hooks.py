@@ -1,0 +1,154 @@
+"""Forward hooks that read what a model's layers compute, and are removed afterwards."""
+
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Optional
+
+import numpy as np
+import paddle
+from paddle import nn
+
+from paddle_mnist.errors import ConfigError, unknown_name
+
+# Called with a layer's name, the layer, its inputs and its output.
+LayerCallback = Callable[[str, nn.Layer, Any, paddle.Tensor], None]
+# Called with the inputs and the output of a model's forward pass.
+PassCallback = Callable[[Any, Any], None]
+
+
+@contextlib.contextmanager
+def forward_hooks(layers: Mapping[str, nn.Layer], callback: LayerCallback) -> Iterator[None]:
+    """Within the context, call `callback(name, layer, inputs, output)` after each layer's forward.
+
+    output: the layer's output, or the first tensor of several; without one there is no call.
+    """
+
+    def make_hook(name):
+        def hook(layer, inputs, output):
+            tensor = first_tensor(output)
+            if tensor is not None and tensor.size:
+                callback(name, layer, inputs, tensor)
+
+        hook.is_read_only = True
+        return hook
+
+    handles = [layer.register_forward_post_hook(make_hook(name)) for name, layer in layers.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def is_read_only(hook: Callable) -> bool:
+    """Return whether a layer's hook is one of this module's, which change no input or output."""
+    return getattr(hook, "is_read_only", False)
+
+
+def first_tensor(output: Any) -> Optional[paddle.Tensor]:
+    """Return the output, or the first tensor in a tuple, list or dict; None if there is none."""
+    if isinstance(output, paddle.Tensor):
+        return output
+    values = output.values() if isinstance(output, dict) else output
+    tensors = map(first_tensor, values) if isinstance(output, (tuple, list, dict)) else ()
+    return next((tensor for tensor in tensors if tensor is not None), None)
+
+
+def leaf_layers(model: nn.Layer) -> dict[str, nn.Layer]:
+    """Return the layers that contain no others, by name."""
+    return {name: layer for name, layer in model.named_sublayers() if not layer.sublayers()}
+
+
+def select_layers(model: nn.Layer, names: Iterable[str]) -> dict[str, nn.Layer]:
+    """Return the layers of these names and those inside them. Raises ConfigError."""
+    layers = dict(model.named_sublayers())
+    selected = {}
+    for name in names:
+        if name not in layers:
+            raise ConfigError(unknown_name("watch", name, layers))
+        selected |= {n: layer for n, layer in layers.items() if f"{n}.".startswith(f"{name}.")}
+    return selected
+
+
+@contextlib.contextmanager
+def evaluation_mode(model: nn.Layer) -> Iterator[None]:
+    """Put a model in evaluation mode, and each of its layers back in its own mode afterwards."""
+    modes = [(layer, layer.training) for layer in model.sublayers(include_self=True)]
+    model.eval()
+    try:
+        yield
+    finally:
+        for layer, training in modes:
+            layer.training = training
+
+
+def outputs_of(
+    model: nn.Layer, inputs: paddle.Tensor, layers: Collection[str]
+) -> dict[str, np.ndarray]:
+    """Return the outputs of some layers, by name, for a batch of inputs; in evaluation mode."""
+    outputs: dict[str, np.ndarray] = {}
+
+    def record(name, layer, layer_inputs, output):
+        outputs[name] = output.numpy()
+
+    hooks = forward_hooks(select_layers(model, layers), record)
+    with evaluation_mode(model), paddle.no_grad(), hooks:
+        model(inputs)
+    return outputs
+
+
+class ForwardPasses:
+    """Counts the forward passes of a model and opens a context around those that are due.
+
+    Training passes are counted from 1 on top of `start`, so that a pass has the number of its
+    step; an evaluation pass has the number of the training pass before it. Where batches are
+    divided into shards, a step takes several passes, of which only the first is considered.
+    """
+
+    def __init__(
+        self,
+        model: nn.Layer,
+        is_due: Callable[[int, bool], bool],
+        make_context: Callable[[int], contextlib.AbstractContextManager[Optional[PassCallback]]],
+        start: int = 0,
+        passes_per_step: int = 1,
+    ):
+        """is_due: called with the number of a pass, and whether it is a training pass.
+
+        make_context: called with the number of a pass that is due. If the context yields a
+            function, that is called after the pass, with its inputs and its output.
+        """
+        self.number = start
+        self._is_due, self._make_context = is_due, make_context
+        self._passes_per_step = passes_per_step
+        self._shard = 0  # of the next training pass, within its step
+        self._context = contextlib.ExitStack()
+        self._callback: Optional[PassCallback] = None
+        self._handles = [
+            model.register_forward_pre_hook(self._before_pass),
+            model.register_forward_post_hook(self._after_pass),
+        ]
+
+    def _before_pass(self, model, inputs) -> None:
+        self._close()  # the context of a pass that raised
+        first_of_step = not model.training or self._shard == 0
+        if model.training:
+            self.number += first_of_step
+            self._shard = (self._shard + 1) % self._passes_per_step
+        if first_of_step and self._is_due(self.number, model.training):
+            self._callback = self._context.enter_context(self._make_context(self.number))
+
+    def _after_pass(self, model, inputs, output) -> None:
+        if self._callback:
+            self._callback(inputs, output)
+        self._close()
+
+    def _close(self) -> None:
+        self._callback = None
+        self._context.close()
+
+    def remove(self) -> None:
+        """Remove the hooks."""
+        self._close()
+        for handle in self._handles:
+            handle.remove()
