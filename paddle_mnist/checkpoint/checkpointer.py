@@ -13,7 +13,7 @@ from paddle_mnist.checkpoint.manifest import BREAKPOINT, OPTIMIZER, PARAMS, TRAI
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import DivergedError, OutputError
-from paddle_mnist.nn.ema import NO_AVERAGE, Average
+from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.state import TrainState
 
 log = logging.getLogger("paddle_mnist")
@@ -36,7 +36,7 @@ class StoreCheckpointer:
         store: CheckpointStore,
         save_policy: SavePolicy = SavePolicy(),  # noqa: B008
         retention: RetentionPolicy = RetentionPolicy(),  # noqa: B008
-        average: Average = NO_AVERAGE,
+        average: WeightAverage = NO_AVERAGE,
         resumed_from: Optional[TrainState] = None,
         manifest_entries: Callable[[], Mapping[str, Any]] = dict,
     ):

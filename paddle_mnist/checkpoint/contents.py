@@ -20,7 +20,7 @@ from paddle_mnist.checkpoint.manifest import (
 )
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.nn.ema import NO_AVERAGE, Average
+from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 
 _SCHEDULE = "LR_Scheduler"
 
@@ -239,7 +239,7 @@ def load_checkpoint(
     checkpoint: Checkpoint,
     model: nn.Layer,
     optimizer: paddle.optimizer.Optimizer,
-    average: Average = NO_AVERAGE,
+    average: WeightAverage = NO_AVERAGE,
     schedule: bool = True,
 ) -> None:
     """Load a checkpoint into a model, the moving average of its weights, and its optimizer.

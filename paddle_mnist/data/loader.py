@@ -1,4 +1,4 @@
-"""Batches of any dataset as tensors, whole or in shards."""
+"""Batches of any dataset as tensors, optionally divided into shards."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.system import heartbeat, signals
 
 
-def unchanged(images: paddle.Tensor, epoch: int, indices: np.ndarray) -> paddle.Tensor:
-    """No augmentation."""
+def no_augmentation(images: paddle.Tensor, epoch: int, indices: np.ndarray) -> paddle.Tensor:
+    """Return the images as they are."""
     return images
 
 
 @dataclass(frozen=True)
 class Replay:
-    """Images of an earlier training, to be mixed with the new ones against forgetting.
+    """Samples of an earlier training, mixed with the new ones against forgetting.
 
     fraction: their share of every epoch, more than 0 and less than 1.
     """
@@ -27,67 +27,80 @@ class Replay:
     dataset: paddle.io.Dataset
     fraction: float
 
-    def count(self, new: int) -> int:
-        """How many come with so many new ones. Raises ConfigError if there are not that many."""
-        wanted = round(new * self.fraction / (1 - self.fraction))
-        if not wanted:
+    def num_samples(self, num_new: int) -> int:
+        """Return how many samples are replayed in an epoch with `num_new` new ones.
+
+        Raises ConfigError if that is none, or more than the dataset has.
+        """
+        count = round(num_new * self.fraction / (1 - self.fraction))
+        if not count:
             raise ConfigError(
-                f"replay_fraction is {self.fraction}: less than one image to {new} new ones; "
-                f"expected at least {1 / (new + 1):.2g}"
+                f"replay_fraction is {self.fraction}: less than one image to {num_new} new ones; "
+                f"expected at least {1 / (num_new + 1):.2g}"
             )
-        if wanted > len(self.dataset):
-            most = len(self.dataset) / (len(self.dataset) + new)
+        if count > len(self.dataset):
+            largest = len(self.dataset) / (len(self.dataset) + num_new)
             raise ConfigError(
-                f"replay_fraction is {self.fraction}: {wanted} images to {new} new ones, but "
-                f"replay_data has {len(self.dataset)}; expected at most {most:.3f}"
+                f"replay_fraction is {self.fraction}: {count} images to {num_new} new ones, but "
+                f"replay_data has {len(self.dataset)}; expected at most {largest:.3f}"
             )
-        return wanted
+        return count
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A part of a batch.
+    """One of the parts into which a batch is divided.
 
-    images: float32 [B, ...]; labels: int64 [B, 1]. number: which of the batch's parts.
-    samples: how many of the batch's `whole` ones are here. A part without any has another's first
-    image in their place, so that every process takes the same steps; it weighs nothing.
+    images: float32 [B, ...].
+    labels: int64 [B, 1].
+    index: the shard's number within the batch, from 0.
+    samples: how many of the batch's samples it holds.
+    batch_size: samples in the whole batch.
+
+    An empty shard (samples 0) holds one image of another shard in their place, so that every
+    process takes the same steps; its weight is 0.
     """
 
     images: paddle.Tensor
     labels: paddle.Tensor
-    number: int
+    index: int
     samples: int
-    whole: int
+    batch_size: int
 
     @property
     def weight(self) -> float:
-        """Its share of the batch."""
-        return self.samples / self.whole
+        """The shard's share of the batch's samples."""
+        return self.samples / self.batch_size
 
 
 def shards_of(batch: Any) -> list[Shard]:
-    """A batch as the shards that this process has of it. batch: such, or (images, labels)."""
+    """Return the shards of a batch that belong to this process.
+
+    batch: a list of shards, or (images, labels), which is one shard.
+    """
     if isinstance(batch, list) and isinstance(batch[0], Shard):
         return batch
     images, labels = batch
-    return [Shard(images, labels, 0, labels.shape[0], labels.shape[0])]
+    batch_size = labels.shape[0]
+    return [Shard(images, labels, index=0, samples=batch_size, batch_size=batch_size)]
 
 
 @dataclass(frozen=True)
 class ItemSpec:
-    """What the items of a classification dataset must be.
+    """What a model requires of the items of a classification dataset.
 
-    image_shape: of one image, channels first. classes: labels are 0 to classes - 1.
+    image_shape: of one image, channels first.
+    num_classes: labels are 0 to num_classes - 1.
     """
 
     image_shape: tuple[int, ...]
-    classes: int
+    num_classes: int
 
 
-def batch_of(
+def fetch_batch(
     dataset: paddle.io.Dataset, indices: np.ndarray, spec: Optional[ItemSpec] = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Items of any map-style dataset as one batch: images float32 [B, ...], labels int64 [B, 1].
+    """Fetch items of a map-style dataset as a batch: images float32 [B, ...], labels int64 [B, 1].
 
     A dataset that has a method `batch(indices)` assembles its batches itself.
     Raises DataError for an item that is not (image, label).
@@ -98,9 +111,10 @@ def batch_of(
 
 
 def _assembles_batches(dataset: type) -> bool:
-    """Whether a class has a `batch` that goes with its `__getitem__`.
+    """Return whether a class has a method `batch` that matches its `__getitem__`.
 
-    A subclass that changes its items, say to augment them, inherits a `batch` that does not.
+    A subclass that overrides only `__getitem__`, say to augment items, inherits a `batch` that
+    does not.
     """
     for base in dataset.__mro__:
         if "batch" in vars(base) or "__getitem__" in vars(base):
@@ -111,18 +125,20 @@ def _assembles_batches(dataset: type) -> bool:
 def stack_items(
     items: Sequence[Any], source: str, spec: Optional[ItemSpec] = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs (image, label) as one batch: images float32 [B, ...], labels int64 [B, 1].
+    """Stack pairs (image, label) into one batch: images float32 [B, ...], labels int64 [B, 1].
 
-    Each image is of any float type, and all of one shape; each label one whole number in any shape;
-    both may be tensors. Raises DataError for other items.
+    Images may be of any float dtype but must have one shape; a label is one whole number in an
+    array of any shape; both may be tensors. Raises DataError for other items.
 
-    source: where they come from, for errors. spec: what they must be beyond that.
+    source: where the items come from, for errors.
+    spec: further requirements.
     """
     images, labels = [], []
     for item in items:
         if not isinstance(item, (tuple, list)) or len(item) != 2:
-            what = f"{len(item)} values" if isinstance(item, (tuple, list)) else type(item).__name__
-            raise DataError(f"{source}: an item is {what}; expected (image, label)")
+            is_sequence = isinstance(item, (tuple, list))
+            description = f"{len(item)} values" if is_sequence else type(item).__name__
+            raise DataError(f"{source}: an item is {description}; expected (image, label)")
         image, label = map(np.asarray, item)
         expected = spec.image_shape if spec else images[0].shape if images else image.shape
         if image.shape != expected or image.dtype.kind != "f":
@@ -130,11 +146,12 @@ def stack_items(
                 f"{source}: an image is {image.dtype} {list(image.shape)}; expected float32 "
                 f"{list(expected)}, with values in 0..1"
             )
-        whole = label.size == 1 and label.dtype.kind in "iu"
-        if not whole or (spec and not 0 <= label.item() < spec.classes):
-            span = f" in 0..{spec.classes - 1}" if spec else ""
+        is_integer = label.size == 1 and label.dtype.kind in "iu"
+        if not is_integer or (spec and not 0 <= label.item() < spec.num_classes):
+            valid_range = f" in 0..{spec.num_classes - 1}" if spec else ""
             raise DataError(
-                f"{source}: a label is {label.tolist()!r:.40}; expected one whole number{span}"
+                f"{source}: a label is {label.tolist()!r:.40}; expected one whole number"
+                f"{valid_range}"
             )
         images.append(image)
         labels.append(label.item())
@@ -142,16 +159,16 @@ def stack_items(
 
 
 class BatchLoader:
-    """The batches of a dataset as tensors, in the order of a `BatchSampler`.
+    """Loads the batches of a dataset as tensors, in the order of a `BatchSampler`.
 
-    dataset: any map-style `paddle.io.Dataset` of (image, label); one that has a method
-        `batch(indices)`, such as `MnistDataset`, is the quickest.
+    dataset: any map-style `paddle.io.Dataset` of (image, label). One with a method
+        `batch(indices)`, such as `MnistDataset`, is the fastest.
     augment: (images float32 [B, ...], epoch, indices int64 [B]) -> images.
-    replay: what to mix in; its samples are numbered on after the dataset's.
-    shard_spec: into which shards batches are divided; without one, they are whole.
-    resident: all images lie on the device, float32, and batches are gathered there; without it,
-        each is copied when its turn comes.
-    spec: what items must be; by default images of a batch are of one shape.
+    replay: samples to mix in; their indices follow those of the dataset.
+    shard_spec: how to divide batches into shards; by default they are not divided.
+    on_device: keep all images on the device, float32, and gather batches there; by default each
+        batch is copied when its turn comes.
+    spec: requirements on the items; by default the images of a batch must have one shape.
     """
 
     def __init__(
@@ -160,10 +177,10 @@ class BatchLoader:
         batch_size: int,
         seed: int = 0,
         shuffle: bool = False,
-        augment: Callable = unchanged,
+        augment: Callable = no_augmentation,
         replay: Optional[Replay] = None,
         shard_spec: Optional[ShardSpec] = None,
-        resident: bool = False,
+        on_device: bool = False,
         spec: Optional[ItemSpec] = None,
     ):
         self.dataset = dataset
@@ -171,61 +188,77 @@ class BatchLoader:
         self.shard_spec = shard_spec
         self.augment = augment
         self.replay = replay
-        drawn = (replay.count(len(dataset)), len(replay.dataset)) if replay else (0, 0)
-        self.sampler = BatchSampler(len(dataset), batch_size, seed, shuffle, *drawn)
-        self._resident = self._copied(np.arange(len(dataset) + drawn[1])) if resident else None
+        replay_pool_size = len(replay.dataset) if replay else 0
+        self.sampler = BatchSampler(
+            len(dataset),
+            batch_size,
+            seed,
+            shuffle,
+            replay_count=replay.num_samples(len(dataset)) if replay else 0,
+            replay_pool_size=replay_pool_size,
+        )
+        all_indices = np.arange(len(dataset) + replay_pool_size)
+        self._on_device = self._to_tensors(all_indices) if on_device else None
 
     def __len__(self) -> int:
-        """Batches an epoch."""
+        """Batches per epoch."""
         return len(self.sampler)
 
     @property
     def passes_per_step(self) -> int:
-        """How many parts of each batch are this process's."""
-        return self.shard_spec.shards // self.shard_spec.size if self.shard_spec else 1
+        """How many shards of each batch belong to this process."""
+        return self.shard_spec.shards_per_process if self.shard_spec else 1
 
     def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[Any]:
-        """The batches of an epoch from number `start` on, every `step`-th.
+        """Yield the batches of an epoch from number `start` on, every `step`-th.
 
-        Each is (images [B, ...], labels [B, 1]), or a list of `Shard`s where they are cut.
+        Each is (images [B, ...], labels [B, 1]), or with a `shard_spec` a list of this process's
+        `Shard`s.
         """
         order = self.sampler.order(epoch)
-        # Sent once an epoch: a copy from the host waits for the device.
-        resident = paddle.to_tensor(order) if self._resident else None
+        # Sent once per epoch: a copy from the host waits for the device.
+        order_on_device = paddle.to_tensor(order) if self._on_device else None
 
-        def tensors(span: slice) -> tuple[paddle.Tensor, paddle.Tensor]:
-            if resident is None:
-                images, labels = self._copied(order[span])
+        def load(batch: slice) -> tuple[paddle.Tensor, paddle.Tensor]:
+            if order_on_device is None:
+                images, labels = self._to_tensors(order[batch])
             else:
-                images, labels = (paddle.gather(all_, resident[span]) for all_ in self._resident)
-            return self.augment(images, epoch, order[span]), labels
+                indices = order_on_device[batch]
+                images, labels = (paddle.gather(values, indices) for values in self._on_device)
+            return self.augment(images, epoch, order[batch]), labels
 
-        for span in self.sampler.spans(start, step):
+        for batch in self.sampler.batch_slices(start, step):
             if self.shard_spec is None:
-                yield tensors(span)
+                yield load(batch)
             else:
-                whole = span.stop - span.start
                 yield [
-                    Shard(*tensors(part), number, count, whole)
-                    for number, part, count in self._parts(span)
+                    Shard(*load(part), index, samples, batch_size=batch.stop - batch.start)
+                    for index, part, samples in self._shard_slices(batch)
                 ]
 
-    def _parts(self, span: slice) -> Iterator[tuple[int, slice, int]]:
-        """Of a batch's parts those that are ours: number, where in the order, how many samples."""
-        for number, mine in self.shard_spec(np.arange(span.start, span.stop)):
-            first = mine[0] if len(mine) else span.start
-            yield number, slice(first, first + max(1, len(mine))), len(mine)
+    def _shard_slices(self, batch: slice) -> Iterator[tuple[int, slice, int]]:
+        """Yield index, slice of the order, and number of samples of this process's shards."""
+        for index, positions in self.shard_spec.split(np.arange(batch.start, batch.stop)):
+            first = positions[0] if len(positions) else batch.start
+            yield index, slice(first, first + max(1, len(positions))), len(positions)
 
-    def _copied(self, indices: np.ndarray) -> tuple[paddle.Tensor, paddle.Tensor]:
-        return tuple(paddle.to_tensor(values) for values in self._batch(indices))
+    def _to_tensors(self, indices: np.ndarray) -> tuple[paddle.Tensor, paddle.Tensor]:
+        images, labels = self._fetch(indices)
+        return paddle.to_tensor(images), paddle.to_tensor(labels)
 
-    def _batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _fetch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not self.replay:
-            return batch_of(self.dataset, indices, self.spec)
+            return fetch_batch(self.dataset, indices, self.spec)
         is_new = indices < len(self.dataset)
-        sources = ((self.dataset, indices[is_new]),)
-        sources += ((self.replay.dataset, indices[~is_new] - len(self.dataset)),)
-        parts = [batch_of(data, chosen, self.spec) for data, chosen in sources if len(chosen)]
+        parts = [
+            fetch_batch(dataset, part_indices, self.spec)
+            for dataset, part_indices in (
+                (self.dataset, indices[is_new]),
+                (self.replay.dataset, indices[~is_new] - len(self.dataset)),
+            )
+            if len(part_indices)
+        ]
+        # The new samples come first in the parts; put all back in the order of the indices.
         places = np.argsort(np.argsort(~is_new, kind="stable"), kind="stable")
         images, labels = (np.concatenate(values)[places] for values in zip(*parts))
         return images, labels
@@ -235,14 +268,14 @@ class BatchLoader:
 
 
 def epoch_batches(loader: Any, epoch: int, start: int = 0, step: int = 1) -> Iterator:
-    """The batches of one epoch of any loader, from number `start` on, every `step`-th.
+    """Yield the batches of one epoch of any loader, from number `start` on, every `step`-th.
 
     loader: a `BatchLoader`; or, as in the tutorial, a `paddle.io.DataLoader`, or a function that
-        gives an iterator each time it is called. Theirs are shown the whole epoch: batches before
-        `start` are read and dropped.
+        returns an iterator each time it is called. Of these all batches are read, and those before
+        `start` dropped.
     """
     if hasattr(loader, "epoch"):
-        yield from _fetched(loader.epoch(epoch, start, step))
+        yield from _interruptible(loader.epoch(epoch, start, step))
         return
     batches = loader() if callable(loader) else loader
     if not hasattr(batches, "__iter__"):
@@ -250,25 +283,25 @@ def epoch_batches(loader: Any, epoch: int, start: int = 0, step: int = 1) -> Ite
             f"a loader is a {type(loader).__name__}; expected a BatchLoader, a "
             "paddle.io.DataLoader or a function that yields batches"
         )
-    for number, (images, labels) in enumerate(_fetched(batches)):
+    for number, (images, labels) in enumerate(_interruptible(batches)):
         if number >= start and (number - start) % step == 0:
             yield _tensor(images), _tensor(labels)
 
 
-def _fetched(batches: Iterable) -> Iterator:
-    """The same batches; a signal breaks off the wait for one, and each is a sign of life."""
-    iterator, nothing = iter(batches), object()
+def _interruptible(batches: Iterable) -> Iterator:
+    """Yield the batches; a signal may interrupt the wait for one, and each is a heartbeat."""
+    iterator, end = iter(batches), object()
     while True:
         with signals.interruptible():
-            batch = next(iterator, nothing)
+            batch = next(iterator, end)
         heartbeat.beat()
-        if batch is nothing:
+        if batch is end:
             return
         yield batch
 
 
-def batches_an_epoch(loader: Any) -> Optional[int]:
-    """The number of batches a loader gives; None where it cannot tell."""
+def batches_per_epoch(loader: Any) -> Optional[int]:
+    """Return the number of batches of a loader; None if it has no length."""
     try:
         return len(loader)
     except (TypeError, ValueError):  # ValueError: Paddle's, over an IterableDataset

@@ -1,4 +1,4 @@
-"""The order of samples: a pure function of (seed, epoch), with a position, and a rank's share."""
+"""The order of samples, a pure function of (seed, epoch), and its division into shards."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,78 +10,95 @@ from paddle_mnist.errors import ConfigError
 
 @dataclass(frozen=True)
 class BatchSampler:
-    """Cuts the epochs of `length` samples into batches; the last one may be short.
+    """Divides epochs into batches; the last batch of an epoch may be short.
 
-    Every sample comes exactly once an epoch, and with them `replayed` ones of `pool` more, which
-    are numbered on and drawn anew each epoch. Holds no state: the order of epoch e is the same
-    whoever asks, and whenever.
+    Every sample comes exactly once per epoch. Stateless: the order of an epoch depends on nothing
+    but the arguments and the epoch.
+
+    length: number of samples.
+    replay_count: how many further samples each epoch has, drawn anew for each.
+    replay_pool_size: how many there are to draw from; their indices follow the first `length`.
     """
 
     length: int
     batch_size: int
     seed: int = 0
     shuffle: bool = True
-    replayed: int = 0
-    pool: int = 0
+    replay_count: int = 0
+    replay_pool_size: int = 0
 
     def __post_init__(self):
         if self.batch_size < 1:
             raise ConfigError(f"batch_size is {self.batch_size}; expected at least 1")
 
     def __len__(self) -> int:
-        """Batches an epoch."""
-        return -(-(self.length + self.replayed) // self.batch_size)
+        """Batches per epoch."""
+        return -(-self._epoch_length // self.batch_size)
+
+    @property
+    def _epoch_length(self) -> int:
+        return self.length + self.replay_count
 
     def order(self, epoch: int) -> np.ndarray:
-        """The indices of all samples, int64 [length + replayed], in the order of this epoch."""
-        # RandomState, not Generator: NumPy promises its stream never changes (NEP 19), so a run
-        # goes on in the same order after NumPy was upgraded.
+        """Return the indices of an epoch's samples in order, int64 [length + replay_count]."""
+        # RandomState, not Generator: NumPy promises that its stream never changes (NEP 19), so a
+        # run that is resumed with another NumPy keeps its order.
         random = np.random.RandomState([self.seed, epoch])
         samples = np.arange(self.length)
-        if self.replayed:
-            old = self.length + random.permutation(self.pool)[: self.replayed]
-            samples = np.concatenate([samples, old])
+        if self.replay_count:
+            drawn = random.permutation(self.replay_pool_size)[: self.replay_count]
+            samples = np.concatenate([samples, self.length + drawn])
         return random.permutation(samples) if self.shuffle else samples
 
     def batches(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[np.ndarray]:
-        """The batches of an epoch from number `start` on, each int64 [at most batch_size].
+        """Return the batches of an epoch from number `start` on, every `step`-th.
 
-        step: only every so many-th of them.
+        Each is an array of indices, int64 [at most batch_size].
         """
         order = self.order(epoch)
-        return (order[span] for span in self.spans(start, step))
+        return (order[batch] for batch in self.batch_slices(start, step))
 
-    def spans(self, start: int = 0, step: int = 1) -> Iterator[slice]:
-        """Where in an epoch's order these batches lie."""
-        length = self.length + self.replayed
+    def batch_slices(self, start: int = 0, step: int = 1) -> Iterator[slice]:
+        """Yield the positions of these batches in the order of an epoch."""
+        length = self._epoch_length
         for first in range(start * self.batch_size, length, step * self.batch_size):
             yield slice(first, min(first + self.batch_size, length))
 
 
 @dataclass(frozen=True)
 class ShardSpec:
-    """How every batch is cut up: into `shards` parts, of which one of `size` processes has its own.
+    """How batches are divided into shards, and which of them belong to this process.
 
-    The parts are the same whoever works on them; a process has as many as any other.
+    num_shards: shards per batch; a multiple of `world_size`. The shards are the same for any
+        number of processes; all processes have equally many.
+    rank: this process's number, from 0.
+    world_size: number of processes.
+
+    Raises ConfigError if the shards cannot be shared out equally.
     """
 
-    shards: int = 1
+    num_shards: int = 1
     rank: int = 0
-    size: int = 1
+    world_size: int = 1
 
     def __post_init__(self):
-        if self.shards % self.size:
+        if self.num_shards % self.world_size:
             raise ConfigError(
-                f"grad_shards is {self.shards}, for {self.size} processes; expected a multiple of "
-                f"the number of processes, as in --grad_shards {self.size}"
+                f"grad_shards is {self.num_shards}, for {self.world_size} processes; expected a "
+                "multiple of the number of processes, as in --grad_shards "
+                f"{self.world_size}"
             )
 
-    def __call__(self, batch: np.ndarray) -> list[tuple[int, np.ndarray]]:
-        """The numbers and samples of this process's parts; some are empty where a batch is short.
+    @property
+    def shards_per_process(self) -> int:
+        return self.num_shards // self.world_size
 
-        Parts differ by one sample at most, the larger ones first.
+    def split(self, batch: np.ndarray) -> list[tuple[int, np.ndarray]]:
+        """Return the index and the samples of each of this process's shards.
+
+        Shards differ by at most one sample, the larger ones first; some are empty if the batch has
+        fewer samples than shards.
         """
-        own = self.shards // self.size
-        parts = np.array_split(batch, self.shards)
-        first = self.rank * own
-        return list(enumerate(parts))[first : first + own]
+        shards = list(enumerate(np.array_split(batch, self.num_shards)))
+        first = self.rank * self.shards_per_process
+        return shards[first : first + self.shards_per_process]

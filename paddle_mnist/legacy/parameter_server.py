@@ -201,9 +201,9 @@ class _Trainer:
 
     def _train(self, dataset: MnistDataset, epoch: int) -> None:
         sampler = BatchSampler(len(dataset), self.training.batch_size, self.training.seed)
-        cut = ShardSpec(self.size, self.rank, self.size)
+        shard_spec = ShardSpec(self.size, self.rank, self.size)
         for batch in sampler.batches(epoch):
-            ((_, mine),) = cut(batch)
+            ((_, mine),) = shard_spec.split(batch)
             # Servers add up what comes. In a step that is everybody's it adds up to the mean.
             share = len(mine) / len(batch) * (1 if self.training.sync else self.size)
             images, labels = dataset.batch(mine if len(mine) else batch[:1])

@@ -57,7 +57,7 @@ class MNIST(nn.Layer):
     """
 
     checkpoint_name = "mnist"
-    item_spec = ItemSpec(image_shape=(1, 28, 28), classes=10)
+    item_spec = ItemSpec(image_shape=(1, 28, 28), num_classes=10)
 
     def __init__(self, pretrained: bool = False, fast_conv: Union[str, int] = "auto"):
         super().__init__()

@@ -14,7 +14,7 @@ import paddle
 import paddle_mnist
 from paddle_mnist.checkpoint.contents import load_checkpoint, load_weights
 from paddle_mnist.checkpoint.manifest import Checkpoint
-from paddle_mnist.data.loader import BatchLoader, Replay, unchanged
+from paddle_mnist.data.loader import BatchLoader, Replay, no_augmentation
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.arrays import Data
@@ -22,7 +22,7 @@ from paddle_mnist.mnist.augment import Affine
 from paddle_mnist.mnist.config import TrainConfig, amounts
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.nn.ema import NO_AVERAGE, Average, ExponentialMovingAverage
+from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage, WeightAverage
 from paddle_mnist.nn.optim import build_optimizer, build_schedule
 from paddle_mnist.parallel.process_count import fast_conv_threads
 from paddle_mnist.parallel.world import ALONE, World
@@ -42,7 +42,7 @@ class TrainingParts:
     loader: BatchLoader
     schedule: paddle.optimizer.lr.LRScheduler
     optimizer: paddle.optimizer.Optimizer
-    average: Average
+    average: WeightAverage
 
 
 def build(
@@ -60,12 +60,12 @@ def build(
         config.batch_size,
         config.seed,
         config.shuffle,
-        augment=Affine(drawn, config.seed) if drawn else unchanged,
+        augment=Affine(drawn, config.seed) if drawn else no_augmentation,
         replay=replay and Replay(MnistDataset("train", replay), config.replay_fraction),
         shard_spec=ShardSpec(config.grad_shards or world.size, world.rank, world.size)
         if several
         else None,
-        resident=paddle.device.get_device() != "cpu",
+        on_device=paddle.device.get_device() != "cpu",
         spec=model.item_spec,
     )
     batches_to_print(config, len(loader) * config.epochs)  # raises, before anything is written

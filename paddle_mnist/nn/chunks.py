@@ -1,4 +1,4 @@
-"""Work on a batch a few images at a time: by several threads, in memory that is used again."""
+"""Runs work on a batch in chunks of a few samples, on several threads, and reuses memory."""
 
 import functools
 import os
@@ -9,33 +9,37 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-CHUNK = 25  # images at most
+CHUNK_SIZE = 25  # samples at most
 
 
 def map_chunks(run: Callable[[slice], object], count: int, threads: int) -> list:
-    """What `run` gives for each chunk of `count` images, in order.
+    """Call `run` for each chunk of `count` samples and return the results in order.
 
-    The chunks do not depend on the number of threads. They are an even number, nearly equal, so
-    that two threads have the same to do.
+    The chunks do not depend on the number of threads. Their number is even and their sizes nearly
+    equal, so that two threads share the work evenly.
     """
-    pairs = -(-count // (2 * CHUNK))
+    pairs = -(-count // (2 * CHUNK_SIZE))
     bounds = [count * i // (2 * pairs) for i in range(2 * pairs + 1)]
     chunks = [slice(a, b) for a, b in zip(bounds, bounds[1:]) if a < b]
 
-    def quietly(chunk: slice) -> object:
-        with np.errstate(all="ignore"):  # what is not finite is told by who looks at the loss
+    def run_without_warnings(chunk: slice) -> object:
+        with np.errstate(all="ignore"):  # values that are not finite show in the loss
             return run(chunk)
 
-    with _turns, _blas().limit(limits=1):  # its own threads would be in the way of ours
-        return list((_pool(threads, os.getpid()).map if threads > 1 else map)(quietly, chunks))
+    with _blas_lock, _blas().limit(limits=1):  # BLAS's own threads would compete with these
+        if threads > 1:
+            return list(_thread_pool(threads, os.getpid()).map(run_without_warnings, chunks))
+        return list(map(run_without_warnings, chunks))
 
 
-# BLAS has one number of threads a process, so the calls of several threads take turns: a later one
-# would else restore what an earlier one has set. A fork waits for the call that is under way.
-_turns = threading.RLock()
+# The number of BLAS threads is global to the process, so only one call at a time may change it: of
+# two, the later one would restore what the earlier one had set. A fork waits for a running call.
+_blas_lock = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_turns.acquire, after_in_parent=_turns.release, after_in_child=_turns.release
+        before=_blas_lock.acquire,
+        after_in_parent=_blas_lock.release,
+        after_in_child=_blas_lock.release,
     )
 
 
@@ -45,13 +49,13 @@ def _blas() -> ThreadpoolController:
 
 
 @functools.cache
-def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    """The threads of a process, by its number: a forked child has none of its parent's."""
+def _thread_pool(threads: int, process_id: int) -> ThreadPoolExecutor:
+    """Return the threads of a process, by its id: a forked child has none of its parent's."""
     return ThreadPoolExecutor(threads, "chunks")
 
 
 class _Scratch(threading.local):
-    """A thread's arrays for what lives within a chunk; zero at first."""
+    """A thread's reusable arrays for intermediate results of one chunk, initialised with zeros."""
 
     def __init__(self):
         self.arrays: dict[str, np.ndarray] = {}

@@ -1,4 +1,4 @@
-"""A moving average of the weights, to be used in their place when the training is over."""
+"""A moving average of the weights, which is evaluated and exported in their place."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -8,31 +8,34 @@ import paddle
 from paddle import nn
 
 
-class Average(Protocol):
-    """What the loop asks of an average."""
+class WeightAverage(Protocol):
+    """What the training loop needs of an average of the weights."""
 
     def update(self, model: nn.Layer, step: int) -> None:
-        """After a step: `step` ones were done before it."""
+        """Update the average after a step. step: the number of steps done before it."""
 
     def weights(self, model: nn.Layer) -> Mapping[str, Any]:
-        """The state_dict to use: of the average, or the model's own."""
+        """Return the state_dict to use: the average, or the model's own."""
 
-    def in_use(self, model: nn.Layer) -> contextlib.AbstractContextManager:
-        """Inside, the model has the averaged weights."""
+    def load(self, weights: Mapping[str, Any]) -> None:
+        """Continue from saved values, which must match the model."""
+
+    def apply(self, model: nn.Layer) -> contextlib.AbstractContextManager:
+        """Within the context, the model has the averaged weights."""
 
 
 class ExponentialMovingAverage:
-    """average = d average + (1 - d) weights after each step, with d = min(decay, (1 + t)/(10 + t)).
+    """Averages the weights: average = d average + (1 - d) weights after each step.
 
-    t is the number of steps done before, so that the first ones do not hold the average back
-    (as TensorFlow's ExponentialMovingAverage does with num_updates). Only of floating-point
-    entries; others are taken as they are. In float32, like the weights.
+    d = min(decay, (1 + t)/(10 + t)), where t is the number of steps done before, so that the
+    initial weights do not dominate the average (as TensorFlow's ExponentialMovingAverage does with
+    num_updates). Entries that are not floating-point are copied. In float32, like the weights.
     """
 
     def __init__(self, model: nn.Layer, decay: float):
         self.decay = decay
         self._average = {name: value.clone().detach() for name, value in _entries(model)}
-        for name, value in _entries(model):  # paddle.save writes the names down
+        for name, value in _entries(model):  # paddle.save writes these names
             self._average[name].name = value.name
 
     def update(self, model: nn.Layer, step: int) -> None:
@@ -49,18 +52,18 @@ class ExponentialMovingAverage:
         return self._average
 
     def load(self, weights: Mapping[str, Any]) -> None:
-        """Go on from saved values, which must have been checked against the model."""
+        """Continue from saved values, which must match the model."""
         for name, average in self._average.items():
             average.set_value(weights[name])
 
     @contextlib.contextmanager
-    def in_use(self, model: nn.Layer) -> Iterator[None]:
-        before = {name: value.clone() for name, value in _entries(model)}
+    def apply(self, model: nn.Layer) -> Iterator[None]:
+        original = {name: value.clone() for name, value in _entries(model)}
         model.set_state_dict(self._average)
         try:
             yield
         finally:
-            model.set_state_dict(before)
+            model.set_state_dict(original)
 
 
 def _entries(model: nn.Layer):
@@ -68,18 +71,18 @@ def _entries(model: nn.Layer):
 
 
 class _NoAverage:
-    """The weights as they are."""
+    """Keeps no average: the weights as they are."""
 
     def update(self, model: nn.Layer, step: int) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def weights(self, model: nn.Layer) -> Mapping[str, Any]:
         return model.state_dict()
 
     def load(self, weights: Mapping[str, Any]) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
-    def in_use(self, model: nn.Layer) -> contextlib.AbstractContextManager:
+    def apply(self, model: nn.Layer) -> contextlib.AbstractContextManager:
         return contextlib.nullcontext()
 
 

@@ -1,4 +1,4 @@
-"""What is drawn in a step is a pure function of (seed, step, shard)."""
+"""Random numbers of a step as a pure function of (seed, step, shard)."""
 
 import hashlib
 
@@ -6,12 +6,12 @@ import paddle
 
 
 def reseed(seed: int, step: int, shard: int = 0) -> None:
-    """Seed Paddle's generators for one forward pass, that of a shard in a step.
+    """Seed Paddle's generators for the forward pass of one shard in one step.
 
-    A generator's state would have to be saved with every checkpoint, and cannot be on Paddle
-    2.6.2, whose pickled states lose all but the seed. Seeded anew before each step, there is
-    nothing to save: a training that goes on from any step draws what the unbroken one drew.
+    Otherwise the generators' state would have to be saved with every checkpoint, which Paddle
+    2.6.2 cannot do: its pickled states lose all but the seed. With a new seed before each pass
+    there is nothing to save: a training resumed at any step draws what the uninterrupted one drew.
     """
-    which = f"{seed} {step} {shard}" if shard else f"{seed} {step}"
-    digest = hashlib.sha256(which.encode()).digest()
+    key = f"{seed} {step} {shard}" if shard else f"{seed} {step}"
+    digest = hashlib.sha256(key.encode()).digest()
     paddle.seed(int.from_bytes(digest[:4], "little"))

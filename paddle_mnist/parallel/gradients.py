@@ -76,7 +76,7 @@ class GradientExchange:
             paddle.to_tensor(asked),
         ]
         self._leaves.append(paddle.concat([*pieces, *figures]))
-        self._samples = shard.whole
+        self._samples = shard.batch_size
 
     def finish(self) -> StepResult:
         self._agree()

@@ -22,7 +22,7 @@ def processes_to_start(config: TrainConfig) -> int:
     """
     count = _wanted(config)
     if config.grad_shards:
-        ShardSpec(config.grad_shards, size=count)  # raises, before a process is started
+        ShardSpec(config.grad_shards, world_size=count)  # raises, before a process is started
     return count
 
 

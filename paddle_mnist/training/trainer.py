@@ -12,12 +12,12 @@ from paddle.utils import unique_name
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
 from paddle_mnist.checkpoint.contents import saved_bytes
 from paddle_mnist.checkpoint.store import CheckpointStore
-from paddle_mnist.data.loader import batches_an_epoch, epoch_batches, shards_of
+from paddle_mnist.data.loader import batches_per_epoch, epoch_batches, shards_of
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.metrics.running import Progress
 from paddle_mnist.metrics.writers import ManyWriters, NewestMetrics, console_writer
 from paddle_mnist.monitor.profiler import NO_PROFILE, Profiler
-from paddle_mnist.nn.ema import NO_AVERAGE, Average
+from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.optim import cross_entropy, schedule_of
 from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradients
 from paddle_mnist.state import (
@@ -63,7 +63,7 @@ class Trainer:
         optimizer: paddle.optimizer.Optimizer,
         *,
         loss_fn: Optional[Callable] = None,
-        average: Average = NO_AVERAGE,
+        average: WeightAverage = NO_AVERAGE,
         evaluator: Optional[Evaluator] = None,
         checkpointer: Optional[Checkpointer] = None,
         writer: Optional[Writer] = None,
@@ -129,7 +129,7 @@ class Trainer:
                 if self.evaluator.should_stop(self.state):
                     break
                 self.train_epoch(train_datasets, epoch, self.state.position, checkpointer)
-                with self.average.in_use(self.model):
+                with self.average.apply(self.model):
                     self.state.record_evaluation(self.evaluator.after_epoch(self.state, self.model))
                 self.log.write(self.state, self.state.metrics)
                 self.state.end_epoch()
@@ -179,7 +179,7 @@ class Trainer:
         """
         self.optimizer.clear_grad()  # not after the step: observers look at its gradients
         for shard in shards_of(data):
-            self.reseed(self.state.step, shard.number)
+            self.reseed(self.state.step, shard.index)
             with self.profile.part("forward"):
                 with self.autocast():
                     logits = self.model(shard.images)
@@ -239,7 +239,7 @@ class Trainer:
                 f"{here[0]}, batch {here[1]}; expected the same, or a Trainer without a state, "
                 "which begins anew"
             )
-        steps = batches_an_epoch(loader)
+        steps = batches_per_epoch(loader)
         self.log = ManyWriters([self.writer or console_writer(end_epoch, steps), self.metrics])
         if not self.going_on:  # the epochs before were trained elsewhere, or by an earlier call
             self.state = TrainState(epoch=start_epoch, step=start_epoch * (steps or 0))

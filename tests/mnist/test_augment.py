@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddle_mnist import MNIST
-from paddle_mnist.data.loader import unchanged
+from paddle_mnist.data.loader import no_augmentation
 from paddle_mnist.mnist.augment import Affine
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
 
@@ -69,7 +69,7 @@ def test_no_amount_changes_nothing():
     given_images = images()
     same = Affine({}, 1)(given_images, 0, np.arange(8))
     assert np.allclose(same.numpy(), given_images.numpy(), atol=1e-5)
-    assert unchanged(given_images, 0, np.arange(8)) is given_images
+    assert no_augmentation(given_images, 0, np.arange(8)) is given_images
 
 
 # ------------------------------------------------------------------ the average
@@ -99,7 +99,7 @@ def test_average_is_used_and_given_back_also_after_an_error():
     step(model, 1)
     average.update(model, 500)
     trained = {name: value.numpy() for name, value in model.state_dict().items()}
-    with pytest.raises(ValueError), average.in_use(model):
+    with pytest.raises(ValueError), average.apply(model):
         for name, value in average.weights(model).items():
             assert np.array_equal(model.state_dict()[name].numpy(), value.numpy())
             assert not np.array_equal(value.numpy(), trained[name])
@@ -119,5 +119,5 @@ def test_averages_of_whole_numbers_are_the_newest():
 
 def test_no_average_is_the_model():
     model = MNIST()
-    with NO_AVERAGE.in_use(model):
+    with NO_AVERAGE.apply(model):
         assert NO_AVERAGE.weights(model).keys() == model.state_dict().keys()

@@ -119,28 +119,40 @@ def test_any_loader_gives_an_epoch_from_a_position(tiny, kind):
     assert np.array_equal(rest[0].numpy(), whole[2][0].numpy())
 
 
-@pytest.mark.parametrize("told", [{}, {"replay": 0.1}, {"cut": ShardSpec(4, 1, 2)}, {"limit": 40}])
-def test_resident_images_give_the_same_batches(tiny, told):
-    told = dict(told)
-    dataset = MnistDataset("train", str(tiny), told.pop("limit", None))
-    if "replay" in told:
-        told["replay"] = Replay(MnistDataset("valid", str(tiny)), told["replay"])
-    copied, resident = (
+@pytest.mark.parametrize(
+    "options", [{}, {"replay": 0.1}, {"shard_spec": ShardSpec(4, 1, 2)}, {"limit": 40}]
+)
+def test_images_on_the_device_give_the_same_batches(tiny, options):
+    options = dict(options)
+    dataset = MnistDataset("train", str(tiny), options.pop("limit", None))
+    if "replay" in options:
+        options["replay"] = Replay(MnistDataset("valid", str(tiny)), options["replay"])
+    copied, on_device = (
         BatchLoader(
-            dataset, 32, seed=1, shuffle=True, augment=Affine({"shift": 2}, 1), **told, **where
+            dataset,
+            32,
+            seed=1,
+            shuffle=True,
+            augment=Affine({"shift": 2}, 1),
+            on_device=on_device,
+            **options,
         )
-        for where in ({}, {"resident": True})
+        for on_device in (False, True)
     )
-    for ours, theirs in zip(copied.epoch(1), resident.epoch(1)):
-        for one, other in zip(shards_of(ours), shards_of(theirs)):
-            assert (one.number, one.samples, one.whole) == (
-                other.number,
-                other.samples,
-                other.whole,
+    for copied_batch, device_batch in zip(copied.epoch(1), on_device.epoch(1)):
+        for shard, expected in zip(shards_of(device_batch), shards_of(copied_batch)):
+            assert (shard.index, shard.samples, shard.batch_size) == (
+                expected.index,
+                expected.samples,
+                expected.batch_size,
             )
-            for left, right in ((one.images, other.images), (one.labels, other.labels)):
-                assert (left.dtype, left.shape) == (right.dtype, right.shape)
-                assert np.array_equal(left.numpy(), right.numpy())
+            pairs = ((shard.images, expected.images), (shard.labels, expected.labels))
+            for values, expected_values in pairs:
+                assert (values.dtype, values.shape) == (
+                    expected_values.dtype,
+                    expected_values.shape,
+                )
+                assert np.array_equal(values.numpy(), expected_values.numpy())
 
 
 def test_what_is_no_loader_is_named():

@@ -206,9 +206,9 @@ def test_replayed_share_of_every_epoch(tiny, fraction):
 
 def test_more_than_there_is_cannot_be_replayed(tiny):
     old = MnistDataset("train", str(tiny), 50)
-    assert Replay(old, 1 / 3).count(100) == 50
+    assert Replay(old, 1 / 3).num_samples(100) == 50
     with pytest.raises(ConfigError, match=r"100 images to 100 new ones, .* has 50; .* 0\.333"):
-        Replay(old, 0.5).count(100)
+        Replay(old, 0.5).num_samples(100)
 
 
 def test_evaluated_on_the_new_and_the_replayed(train, tool, tmp_path, tiny, old):

@@ -111,8 +111,8 @@ def end_of(folder, output="run"):
 )
 def test_parts_of_a_batch_are_the_same_for_any_number_of_processes(samples, own, size):
     batch, shards = np.arange(samples) + 1000, own * size
-    alone = ShardSpec(shards)(batch)
-    together = [part for rank in range(size) for part in ShardSpec(shards, rank, size)(batch)]
+    alone = ShardSpec(shards).split(batch)
+    together = [part for rank in range(size) for part in ShardSpec(shards, rank, size).split(batch)]
     assert [number for number, _ in together] == list(range(shards))
     for (_, one), (_, other) in zip(alone, together):
         assert np.array_equal(one, other)

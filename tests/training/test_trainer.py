@@ -131,7 +131,7 @@ def test_a_step_of_the_loop_waits_for_no_value(tiny, tmp_path, monkeypatch):
 
     trainer, loader = make(tiny, tmp_path, writer=Counts(), log_every=1000)
     trainer.model.fast_conv = "off"  # the fast blocks are NumPy's, on CPUs
-    loader = BatchLoader(loader.dataset, 32, resident=True)
+    loader = BatchLoader(loader.dataset, 32, on_device=True)
     for name in ("numpy", "item", "tolist", "__float__", "__int__", "__bool__"):
         look = getattr(paddle.Tensor, name)
         monkeypatch.setattr(
