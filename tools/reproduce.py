@@ -140,14 +140,14 @@ def tell(args, chosen: Sequence, reports: Mapping[str, Any]) -> None:
 
 
 def draw(chosen: Sequence, reports: Mapping[str, Any], data: Data, folder: Path) -> None:
-    from paddle_mnist.mnist import figures
+    from paddle_mnist.plots.figure import save_figures
 
     drawn = {
         f"reproduction-{one.id}": one.draw(reports[one.id], data)
         for one in chosen
         if one.draw and one.measured(reports[one.id])
     }
-    figures.save(drawn, folder, [f"{name}.png" for name in drawn])
+    save_figures(drawn, folder, [f"{name}.png" for name in drawn])
 
 
 def whole(results: Results, reports: Mapping[str, Any], pictures: Path) -> str:
@@ -253,7 +253,7 @@ def _ids(text: str) -> list[str]:
 
 
 def measure(args, claim: str, data: str) -> None:
-    from paddle_mnist.mnist import figures
+    from paddle_mnist.plots.figure import save_figures
 
     drawn = {}
     if claim == "collapse":
@@ -270,7 +270,7 @@ def measure(args, claim: str, data: str) -> None:
     if args.docs:
         for path in sorted(Path(args.docs).glob("*.md")):
             write_table(path, f"reproduce {claim}", table)
-        figures.save(drawn, Path(args.docs, "figures"), [f"{name}.png" for name in drawn])
+        save_figures(drawn, Path(args.docs, "figures"), [f"{name}.png" for name in drawn])
 
 
 if __name__ == "__main__":

@@ -1,48 +1,63 @@
-"""What a trained net shows of itself: figures, and the dashboard's pages."""
+"""What a run shows of its trained net: figures, and the dashboard's pages."""
 
-import json
 import logging
 import os
 import platform
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 import paddle
+from matplotlib.figure import Figure
 from paddle import nn
 
 import paddle_mnist
 from paddle_mnist.errors import ConfigError, DataError, unknown_name
 from paddle_mnist.metrics.visualdl import VisualDLWriter
 from paddle_mnist.mnist import figures
-from paddle_mnist.mnist.arrays import SIZE
+from paddle_mnist.mnist.arrays import SIZE, Classes
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.evaluate_checkpoint import score_checkpoint
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.monitor.hooks import outputs_of
+from paddle_mnist.plots import classes as class_plots
+from paddle_mnist.plots import curves
+from paddle_mnist.plots.figure import save_figures
+from paddle_mnist.plots.history import History, read_history
 from paddle_mnist.training.evaluator import Evaluation
 from paddle_mnist.training.run_directory import COMPARED_FILES, FIGURE_FILES, RunDirectory
 
 log = logging.getLogger("paddle_mnist")
 
-ON_THE_WAY = ("conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2")
+LAYERS = ("conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2")  # whose outputs are drawn
 EMBEDDED = 1000  # images whose features the dashboard shows
 SHOWN = 16  # images that it shows before training
 
 
-def read_history(path: Path) -> list[dict[str, Any]]:
-    """The lines of a `metrics.jsonl`, but for a torn last one, where a run was killed."""
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1]]
+@dataclass(frozen=True)
+class FinalEvaluation:
+    """A trained model, the data that it was evaluated on, and the results.
+
+    evaluation: of the model on `dataset`. scores: the accuracies and losses of `result.json`, by
+    name. step: the number of training steps.
+    """
+
+    model: nn.Layer
+    dataset: MnistDataset
+    evaluation: Evaluation
+    scores: Mapping[str, float]
+    step: int
 
 
 def environment(device: str) -> str:
-    """What a result may depend on. Of the environment only this: it may hold secrets."""
-    known = {
+    """Describe what a result may depend on, a line each.
+
+    Of the environment variables only one: the others may hold secrets.
+    """
+    versions = {
         "python": platform.python_version(),
         "paddle": paddle.__version__,
         "numpy": np.__version__,
@@ -51,87 +66,95 @@ def environment(device: str) -> str:
         "device": device,
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),
     }
-    return "\n".join(f"{name}: {value}" for name, value in known.items())
+    return "\n".join(f"{name}: {value}" for name, value in versions.items())
 
 
-def introduce(board: VisualDLWriter, config: TrainConfig, dataset: MnistDataset, device: str):
-    """What the dashboard shows of a training before it begins. dataset: what is trained on."""
+def introduce(
+    board: VisualDLWriter, config: TrainConfig, dataset: MnistDataset, device: str
+) -> None:
+    """Write the dashboard's pages that precede a training. dataset: the training images."""
     board.text("configuration", config.as_yaml())
     board.text("environment", environment(device))
     if "images" in board.pages:
         images, _ = dataset.batch(np.arange(min(SHOWN, len(dataset))))
-        board.images("inputs", _grey(images[:, 0]))
+        board.images("inputs", _as_uint8(images[:, 0]))
 
 
 def write_report(
-    board: VisualDLWriter,
-    folder: Optional[Path],
-    config: TrainConfig,
-    model: nn.Layer,
-    dataset: MnistDataset,
-    found: Evaluation,
-    history: figures.History,
-    scores: Mapping[str, float],
-    step: int,
+    board: VisualDLWriter, run: RunDirectory, config: TrainConfig, final: FinalEvaluation
 ) -> None:
-    """What a run shows of itself when it is done: figures in `folder`, if that is given, and
-    the dashboard's pages.
+    """Draw the run's figures, unless `config` switches them off, and write the dashboard's pages.
 
-    dataset, found: what was evaluated on, and what came of it. Raises OutputError.
+    Raises OutputError.
     """
-    if folder:
-        drawn = draw(model, dataset, found, history)
-        figures.save(drawn, folder)
-        board.figures(drawn, step)
+    model, dataset, evaluation = final.model, final.dataset, final.evaluation
+    if config.figures:
+        drawn = draw(model, dataset, evaluation, read_history(run.metrics))
+        save_figures(drawn, run.figures)
+        board.figures(drawn, final.step)
     if "images" in board.pages:
-        worst = figures.worst(found.labels, found.probabilities)
-        board.images("mistakes", _grey(dataset.batch(worst)[0][:, 0]))
+        worst = figures.worst(evaluation.labels, evaluation.probabilities)
+        board.images("mistakes", _as_uint8(dataset.batch(worst)[0][:, 0]))
     noun = dataset.data.classes.noun
-    board.curves(found.labels, found.probabilities, step, noun)
+    board.curves(evaluation.labels, evaluation.probabilities, final.step, noun)
     if "embeddings" in board.pages:
         images, labels = dataset.batch(np.arange(min(EMBEDDED, len(dataset))))
         features = outputs_of(model, paddle.to_tensor(images), ["max_pool2"])["max_pool2"]
         board.embeddings(features.reshape(len(features), -1), labels.ravel(), noun)
-    board.hparams(config.binding(), scores, step)
+    board.hparams(config.binding(), final.scores, final.step)
     board.graph(MNIST, [None, 1, SIZE, SIZE])
 
 
 def draw(
-    model: nn.Layer, dataset: MnistDataset, found: Evaluation, history: figures.History
-) -> dict[str, figures.Figure]:
-    """The figures of a run, by name. found: what the model made of `dataset`."""
+    model: nn.Layer, dataset: MnistDataset, evaluation: Evaluation, history: History
+) -> dict[str, Figure]:
+    """Return the figures of a run by name. evaluation: of the model on `dataset`."""
     classes = figures.drawable(dataset.data.classes)
-    first = int(np.argmax(found.labels == found.predictions))  # that was read rightly
-    batch, _ = dataset.batch(np.array([first]))
-    maps = {name: maps[0] for name, maps in _maps(model, batch).items()}
-    said = found.predictions[first]
-    share = found.probabilities[first, said]
-    answer = f"{classes.one(found.labels[first])}, read as {classes[said]} ({share:.1%})"
-    worst = figures.worst(found.labels, found.probabilities)
-    wrong = np.count_nonzero(found.labels != found.predictions)
+    counts = evaluation.confusion_matrix
     drawn = {
-        "curves": figures.curves(history),
-        "learning_rate": figures.learning_rate(history),
-        "confusion_matrix": figures.confusion(found.confusion_matrix, classes),
-        "per_class": figures.per_class(found.labels, found.predictions, classes),
+        "curves": curves.curves(history),
+        "learning_rate": curves.learning_rate(history),
+        "confusion_matrix": class_plots.confusion(counts, classes.noun, classes.names),
+        "per_class": class_plots.per_class(counts, classes.noun, classes.names),
         "kernels": figures.kernels(model.conv1.weight.numpy()),
-        "feature_maps": figures.feature_maps(batch[0, 0], maps, answer),
-        "mistakes": figures.mistakes(
-            *(dataset.batch(worst)[0][:, 0], found.labels[worst], found.probabilities[worst]),
-            f"{wrong} of {found.count} images read wrongly"
-            + (f"; the {len(worst)} it was most sure about" if len(worst) < wrong else ""),
-            classes=classes,
-        ),
-        "health": figures.health(history),
+        "feature_maps": _feature_maps(model, dataset, evaluation, classes),
+        "mistakes": _mistakes(dataset, evaluation, classes),
+        "health": curves.health(history, figures.HEALTH),
     }
     return {name: figure for name, figure in drawn.items() if figure}
 
 
+def _feature_maps(
+    model: nn.Layer, dataset: MnistDataset, evaluation: Evaluation, classes: Classes
+) -> Figure:
+    """Draw the way of the first image that was read rightly."""
+    labels, predictions = evaluation.labels, evaluation.predictions
+    first = int(np.argmax(labels == predictions))
+    images, _ = dataset.batch(np.array([first]))
+    outputs = outputs_of(model, paddle.to_tensor(images), LAYERS)
+    prediction = predictions[first]
+    share = evaluation.probabilities[first, prediction]
+    title = f"{classes.one(labels[first])}, read as {classes[prediction]} ({share:.1%})"
+    maps = {name: values[0] for name, values in outputs.items()}
+    return figures.feature_maps(images[0, 0], maps, title)
+
+
+def _mistakes(dataset: MnistDataset, evaluation: Evaluation, classes: Classes) -> Figure:
+    labels, probabilities = evaluation.labels, evaluation.probabilities
+    worst = figures.worst(labels, probabilities)
+    wrong = np.count_nonzero(labels != evaluation.predictions)
+    title = f"{wrong} of {evaluation.count} images read wrongly"
+    if len(worst) < wrong:
+        title += f"; the {len(worst)} it was most sure about"
+    images = dataset.batch(worst)[0][:, 0]
+    return figures.mistakes(images, labels[worst], probabilities[worst], title, classes=classes)
+
+
 def missing_figures(run: RunDirectory) -> list[str]:
-    """The names of the figure files that a finished run should have and has not."""
+    """Return the names of the figure files that a finished run should have and has not."""
     missing = [name for name in FIGURE_FILES if not (run.figures / name).exists()]
     if any(name.startswith("health") for name in missing):
-        watched = figures.watched(read_history(run.metrics))
+        watched = curves.was_watched(read_history(run.metrics))
         missing = [name for name in missing if watched or not name.startswith("health")]
     return missing
 
@@ -139,50 +162,52 @@ def missing_figures(run: RunDirectory) -> list[str]:
 def draw_runs(
     runs: Sequence[Path], output: Optional[str], device: str, only: Collection[str] = ()
 ) -> list[Path]:
-    """Draw the figures of each run, and all of them over one another if there are several.
+    """Draw the figures of each run and, of several, a comparison; return what was written.
 
-    output: the folder; by default each run's own, and the first one's for the comparison. With
-    several runs each has a folder in it, by its path from where they part. only: these files
-    alone, as `curves.png`. Gives the folders and files that were written.
-    Raises ConfigError for a file that is not drawn, DataError for a folder that is no run, and what
+    output: a folder; by default each run's own, and the first one's for the comparison. With
+        several runs each has a folder in it, by its path from where they part.
+    only: draw only these files, as `curves.png`.
+    Raises ConfigError for an unknown file name, DataError for a folder that is no run, and what
     `score_checkpoint` raises.
     """
-    histories, written = {}, []
     for name in only:
         if name not in (*FIGURE_FILES, *COMPARED_FILES):
             raise ConfigError(unknown_name("--only", name, (*FIGURE_FILES, *COMPARED_FILES)))
         if name in COMPARED_FILES and len(runs) < 2:
             raise ConfigError(f"{name} is of several runs; expected more than {runs[0]}")
-    each = not only or set(only) - set(COMPARED_FILES)
+    histories = {str(path): _history(path) for path in runs}
     common = os.path.commonpath([path.resolve().parent for path in runs])
-    for path in runs:
-        run = RunDirectory(path)
-        histories[str(path)] = read_history(run.metrics)
-        if not histories[str(path)]:
-            raise DataError(f"{path}: no metrics.jsonl with lines; expected a run directory")
-        if each:
-            folder = run.figures
-            if output:
-                near = os.path.relpath(path.resolve(), common) if len(runs) > 1 else "."
-                folder = Path(output, near)
-            limit = run.read_config().eval_limit
-            scored = score_checkpoint(str(run.path), device=device, limit=limit)
-            drawn = draw(scored.model, scored.dataset, scored.found, histories[str(path)])
-            figures.save(drawn, folder, only)
-            written.append(folder)
+    written = []
+    for path in runs if not only or set(only) - set(COMPARED_FILES) else ():
+        folder = RunDirectory(path).figures
+        if output:
+            folder = Path(output, os.path.relpath(path.resolve(), common) if len(runs) > 1 else ".")
+        _draw_run(RunDirectory(path), histories[str(path)], folder, device, only)
+        written.append(folder)
     if len(histories) > 1 and (not only or set(only) & set(COMPARED_FILES)):
         folder = Path(output) if output else RunDirectory(runs[0]).figures
-        figures.save({"compare": figures.compare(histories)}, folder, only)
+        save_figures({"compare": curves.compare(histories)}, folder, only)
         written += [folder / name for name in COMPARED_FILES if not only or name in only]
     elif len(histories) > 1:
         log.info("each run is drawn by itself; to draw them over one another: --only compare.png")
     return written
 
 
-def _maps(model: nn.Layer, images: np.ndarray) -> dict[str, np.ndarray]:
-    return outputs_of(model, paddle.to_tensor(images), ON_THE_WAY)
+def _history(run: Path) -> History:
+    history = read_history(RunDirectory(run).metrics)
+    if not history:
+        raise DataError(f"{run}: no metrics.jsonl with lines; expected a run directory")
+    return history
 
 
-def _grey(images: np.ndarray) -> np.ndarray:
-    """Shares of white as uint8."""
+def _draw_run(
+    run: RunDirectory, history: History, folder: Path, device: str, only: Collection[str]
+) -> None:
+    limit = run.read_config().eval_limit
+    scored = score_checkpoint(str(run.path), device=device, limit=limit)
+    save_figures(draw(scored.model, scored.dataset, scored.found, history), folder, only)
+
+
+def _as_uint8(images: np.ndarray) -> np.ndarray:
+    """Turn shares of white, 0 to 1, into 0 to 255."""
     return np.round(255 * images).astype(np.uint8)

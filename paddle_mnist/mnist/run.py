@@ -25,13 +25,18 @@ from paddle_mnist.metrics.writers import (
     ManyWriters,
     log_to_console,
 )
-from paddle_mnist.mnist import figures
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.mnist.report import draw, introduce, missing_figures, read_history, write_report
+from paddle_mnist.mnist.report import (
+    FinalEvaluation,
+    draw,
+    introduce,
+    missing_figures,
+    write_report,
+)
 from paddle_mnist.mnist.setup import (
     TrainingParts,
     batches_to_print,
@@ -50,6 +55,8 @@ from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.parallel.gradients import build_gradient_exchange
 from paddle_mnist.parallel.process_count import hint, processes_to_start
 from paddle_mnist.parallel.world import World, join, spawn
+from paddle_mnist.plots.figure import save_figures
+from paddle_mnist.plots.history import read_history
 from paddle_mnist.state import Observer, TrainState, Writer
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.devices import autocast, own_device, select_device
@@ -242,11 +249,9 @@ def _train_in(
         world.run_on_main(lambda: run.write_result(written))
         _say(result, run, config)
         with signals.interruptible():  # a result is not lost with its pictures
-            write_report(
-                *(board, run.figures if config.figures else None, config, parts.model),
-                *(data.datasets("eval", config.eval_limit)["valid"], found),
-                *(read_history(run.metrics), scores, state.step),
-            )
+            dataset = data.datasets("eval", config.eval_limit)["valid"]
+            final = FinalEvaluation(parts.model, dataset, found, scores, state.step)
+            write_report(board, run, config, final)
     return result
 
 
@@ -296,7 +301,7 @@ def _draw_missing_figures(
         load_weights(model, safe_load(run.weights), run.weights)
         dataset = data.datasets("eval", config.eval_limit)["valid"]
         drawn = draw(model, dataset, evaluate(model, dataset), read_history(run.metrics))
-        figures.save(drawn, run.figures, missing)
+        save_figures(drawn, run.figures, missing)
 
 
 def _train(

@@ -1,1 +1,1 @@
-"""Curves and histograms of any training, drawn from `metrics.jsonl`."""
+"""Figures of any training, drawn without a display: from `metrics.jsonl`, counts and tables."""

@@ -1,7 +1,6 @@
 """A run that is looked into with everything on: figures, pages, prints, profile."""
 
 import json
-import logging
 import os
 import re
 import shlex
@@ -17,14 +16,10 @@ import pytest
 import yaml
 from conftest import ROOT
 from faulty_disk import fail, from_on, takes_space, watched
-from matplotlib.figure import Figure
 from PIL import Image
 
 from paddle_mnist import TrainConfig, train_and_evaluate
 from paddle_mnist.errors import OutputError
-from paddle_mnist.mnist import figures
-from paddle_mnist.mnist.arrays import Classes
-from paddle_mnist.mnist.report import read_history
 from paddle_mnist.mnist.setup import batches_to_print
 from paddle_mnist.training.run_directory import COMPARED_FILES, FIGURE_FILES, RunDirectory
 
@@ -317,123 +312,3 @@ def test_plot_draws_only_what_is_asked_for(run, tool, tmp_path):
 def test_plot_of_a_folder_that_is_no_run(tool, tmp_path):
     done = tool("plot", tmp_path, expect=3)
     assert "no metrics.jsonl with lines; expected a run directory" in done.stderr
-
-
-def test_torn_last_line_of_the_metrics_is_left_out(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "tag": "a", "value": 2}\n{"step": 2, "t')
-    assert read_history(tmp_path / "metrics.jsonl") == [{"step": 1, "tag": "a", "value": 2}]
-
-
-# ------------------------------------------------------------------ one figure at a time
-
-
-def labelled(figure: Figure) -> list[str]:
-    return [f"{a.get_xlabel()} {a.get_ylabel()}" for a in figure.axes if a.axison]
-
-
-HISTORY = [
-    {"step": step, "tag": tag, "value": 1 / step}
-    for step in (10, 20)
-    for tag in ("train/loss", "train/acc", "train/lr", "valid/loss", "valid/acc")
-]
-
-
-def test_series_are_in_the_order_of_steps():
-    assert figures.series(HISTORY[::-1], "train/lr") == ([10, 20], [0.1, 0.05])
-
-
-def test_axes_are_labelled_with_units():
-    assert labelled(figures.curves(HISTORY)) == [
-        *("step loss (nats)", "step accuracy (share of right answers)")
-    ]
-    assert labelled(figures.learning_rate(HISTORY)) == ["step learning rate"]
-    labels = np.arange(20) % 10
-    assert labelled(figures.per_class(labels, labels)) == ["digit accuracy (share)"]
-
-
-def test_confusion_matrix_shows_every_count():
-    counts = np.diag(np.arange(100, 110))
-    counts[4, 9] = 7
-    (axes, _) = figures.confusion(counts).axes
-    texts = {text.get_position(): text.get_text() for text in axes.texts}
-    assert texts[(9, 4)] == "7" and texts[(3, 3)] == "103" and texts[(0, 1)] == "·"
-
-
-NAMED = Classes("class", ("$1", "Coat", "$2", *(f"kind {number}" for number in range(3, 10))))
-
-
-@pytest.mark.parametrize(
-    ("classes", "noun", "ticks", "title"),
-    [
-        (Classes(), "digit", ["0", "1", "2"], "a 2 (25%), said 1 (75%)"),
-        (Classes("class"), "class", ["0", "1", "2"], "class 2 (25%),\nsaid 1 (75%)"),
-        (NAMED, "class", [r"\$1", "Coat", r"\$2"], "\\$2 (25%),\nsaid Coat (75%)"),
-    ],
-)
-def test_classes_are_called_what_they_are(tmp_path, classes, noun, ticks, title):
-    labels = np.arange(10)
-    shares = np.zeros((1, 10))
-    shares[0, [1, 2]] = 0.75, 0.25
-    drawn = {
-        "confusion": figures.confusion(np.eye(10, dtype=int), classes),
-        "per_class": figures.per_class(labels, labels, classes),
-        "mistakes": figures.mistakes(np.zeros((1, 28, 28)), [2], shares, "one", classes=classes),
-    }
-    figures.save(drawn, tmp_path)
-    (matrix, _), (bars,) = drawn["confusion"].axes, drawn["per_class"].axes
-    assert (matrix.get_ylabel(), bars.get_xlabel()) == (f"the {noun}", noun)
-    for axis in (matrix.xaxis, matrix.yaxis, bars.xaxis):
-        assert [label.get_text() for label in axis.get_ticklabels()][:3] == ticks
-    assert drawn["mistakes"].axes[0].get_title() == title
-
-
-@pytest.mark.parametrize(
-    "names", ["zero one two three four five six seven eight nine", "零一二三四五六七八九"]
-)
-def test_names_that_the_font_lacks_are_told_and_numbers_shown(names, caplog):
-    classes = Classes("class", tuple(names.split() if " " in names else names))
-    log = logging.getLogger("paddle_mnist")
-    log.addHandler(caplog.handler)
-    try:
-        drawn = figures.drawable(classes)
-    finally:
-        log.removeHandler(caplog.handler)
-    shown = drawn.names == classes.names
-    assert shown == names.isascii()
-    assert len({record.getMessage() for record in caplog.records}) == (not shown)
-    assert shown or ("figures show the classes by number" in caplog.text and drawn[3] == "3")
-
-
-def test_worst_mistakes_come_first():
-    labels = np.array([0, 1, 2, 3])
-    probabilities = np.full((4, 10), 0.01)
-    probabilities[0, 0] = 0.91  # right
-    for at, (said, sure) in enumerate([(5, 0.5), (5, 0.9), (5, 0.7)], 1):
-        probabilities[at, said] = sure
-    assert figures.worst(labels, probabilities).tolist() == [2, 3, 1]
-    assert figures.worst(labels, probabilities, 2).tolist() == [2, 3]
-
-
-def test_net_without_mistakes_has_a_figure_of_them():
-    figure = figures.mistakes(np.zeros((0, 28, 28)), np.zeros(0, int), np.zeros((0, 10)), "0 of 9")
-    assert figure.get_suptitle() == "0 of 9"
-
-
-def test_run_that_was_not_watched_has_no_health():
-    assert figures.health(HISTORY) is None
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "said"),
-    [([1, 2], [1, 2], "largest difference: 0"), ([1, 2], [1, 2.5], "largest difference: 0.5")],
-)
-def test_comparison_tells_the_largest_difference(first, second, said):
-    def history(values):
-        return [
-            {"step": step, "tag": tag, "value": value}
-            for step, value in enumerate(values)
-            for tag in ("train/loss", "valid/acc")
-        ]
-
-    figure = figures.compare({"a": history(first), "b": history(second)})
-    assert [axes.get_title() for axes in figure.axes] == [said] * 2

@@ -109,10 +109,10 @@ def _overfitting(report: Report) -> str:
 
 
 def _curves(report: Report, data: Data) -> Any:
-    from paddle_mnist.mnist import figures
+    from paddle_mnist.plots import charts
 
     curves = {name: dict(zip(one["steps"], one["train_losses"])) for name, one in report.items()}
-    return figures.panels({("step", "training loss (nats)"): curves})
+    return charts.panels({("step", "training loss (nats)"): curves})
 
 
 CLAIMS = (

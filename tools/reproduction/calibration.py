@@ -136,9 +136,9 @@ def calibration_verdict(report: Mapping[str, Any]) -> str:
 
 
 def calibration_figure(report: Mapping[str, Any], data: Data) -> Any:
-    from paddle_mnist.mnist import figures
+    from paddle_mnist.plots import classes
 
-    return figures.reliability({name: one["bins"] for name, one in report["ways"].items()})
+    return classes.reliability({name: one["bins"] for name, one in report["ways"].items()})
 
 
 CLAIMS = (

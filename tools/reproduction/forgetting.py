@@ -53,9 +53,9 @@ def table(report: dict) -> str:
 
 
 def figure(report: dict):
-    from paddle_mnist.mnist import figures
+    from paddle_mnist.plots import charts
 
-    return figures.bars(
+    return charts.bars(
         {
             half: [report["accuracy"][name][end] for name in TITLES]
             for half, end in (("digits 0-4", "old"), ("digits 5-9", "new"))

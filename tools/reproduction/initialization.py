@@ -231,7 +231,7 @@ def verdict(report: Mapping[str, Any]) -> str:
 
 
 def figure(report: Mapping[str, Any], data: Data) -> Any:
-    from paddle_mnist.mnist import figures
+    from paddle_mnist.plots import charts
 
     def at_step_1(what: str) -> dict[str, dict[str, float]]:
         return {
@@ -243,7 +243,7 @@ def figure(report: Mapping[str, Any], data: Data) -> Any:
             for way, one in report.items()
         }
 
-    return figures.panels(
+    return charts.panels(
         {
             ("step", "loss (nats)"): {way: one["losses"] for way, one in report.items()},
             ("step", "zeros after the second ReLU (share)"): {

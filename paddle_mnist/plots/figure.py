@@ -1,0 +1,60 @@
+"""New figures, their colours, and how they are saved."""
+
+import io
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+
+from paddle_mnist.system.files import make_folder, write_atomically
+
+# Okabe & Ito, "Color Universal Design", 2008: told apart with any kind of colour blindness.
+BLUE, VERMILION, GREEN, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9"
+COLOURS = (BLUE, VERMILION, GREEN, ORANGE, SKY)
+WIDTH = 7.0  # inches; at 120 dots an inch as wide as a README shows
+
+
+def new_figure(
+    height: float, rows: int = 1, columns: int = 1, **options
+) -> tuple[Figure, np.ndarray]:
+    """Return a figure and its axes, [rows, columns]. height: in inches. options: of `subplots`."""
+    figure = Figure(figsize=(WIDTH, height), dpi=120, layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def literal(text: str) -> str:
+    """Escape a text that Matplotlib should show unchanged: it reads formulas between dollars."""
+    return text.replace("$", r"\$")
+
+
+def missing_characters(texts: Collection[str]) -> tuple[str, str]:
+    """Return the characters that the font of figures lacks, in order, and the font's name."""
+    font = get_font(findfont(FontProperties()))
+    characters = {character for text in texts for character in text}
+    missing = [char for char in sorted(characters) if not font.get_char_index(ord(char))]
+    return "".join(missing), font.family_name
+
+
+def save_figures(figures: Mapping[str, Figure], folder: Path, only: Collection[str] = ()) -> None:
+    """Write each figure as `<name>.png` and `<name>.svg`. Raises OutputError.
+
+    Each file appears when it is complete, so that the names of the files tell which are missing.
+    only: write only the files of these names.
+    """
+    make_folder(folder)
+    for name, figure in figures.items():
+        for kind in ("png", "svg"):
+            path = folder / f"{name}.{kind}"
+            if only and path.name not in only:
+                continue
+            # Without dates and random names; still, the solver of the layout may move a text by
+            # a hundredth of a dot.
+            metadata = {"Date": None} if kind == "svg" else {"Software": None}
+            data = io.BytesIO()
+            with rc_context({"svg.hashsalt": name}):
+                figure.savefig(data, format=kind, metadata=metadata)
+            write_atomically(path, data.getvalue())
+            figure.set_layout_engine("none")  # the layout is done; once is slow enough

@@ -1,0 +1,70 @@
+"""Figures of digits, one at a time."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from paddle_mnist.mnist import figures
+from paddle_mnist.mnist.arrays import Classes
+from paddle_mnist.plots.classes import confusion, per_class
+from paddle_mnist.plots.figure import save_figures
+
+NAMED = Classes("class", ("$1", "Coat", "$2", *(f"kind {number}" for number in range(3, 10))))
+
+
+@pytest.mark.parametrize(
+    ("classes", "noun", "ticks", "title"),
+    [
+        (Classes(), "digit", ["0", "1", "2"], "a 2 (25%), said 1 (75%)"),
+        (Classes("class"), "class", ["0", "1", "2"], "class 2 (25%),\nsaid 1 (75%)"),
+        (NAMED, "class", [r"\$1", "Coat", r"\$2"], "\\$2 (25%),\nsaid Coat (75%)"),
+    ],
+)
+def test_classes_are_called_what_they_are(tmp_path, classes, noun, ticks, title):
+    counts = np.eye(10, dtype=int)
+    shares = np.zeros((1, 10))
+    shares[0, [1, 2]] = 0.75, 0.25
+    drawn = {
+        "confusion": confusion(counts, classes.noun, classes.names),
+        "per_class": per_class(counts, classes.noun, classes.names),
+        "mistakes": figures.mistakes(np.zeros((1, 28, 28)), [2], shares, "one", classes=classes),
+    }
+    save_figures(drawn, tmp_path)
+    (matrix, _), (bars,) = drawn["confusion"].axes, drawn["per_class"].axes
+    assert (matrix.get_ylabel(), bars.get_xlabel()) == (f"the {noun}", noun)
+    for axis in (matrix.xaxis, matrix.yaxis, bars.xaxis):
+        assert [label.get_text() for label in axis.get_ticklabels()][:3] == ticks
+    assert drawn["mistakes"].axes[0].get_title() == title
+
+
+@pytest.mark.parametrize(
+    "names", ["zero one two three four five six seven eight nine", "零一二三四五六七八九"]
+)
+def test_names_that_the_font_lacks_are_logged_and_numbers_shown(names, caplog):
+    classes = Classes("class", tuple(names.split() if " " in names else names))
+    log = logging.getLogger("paddle_mnist")
+    log.addHandler(caplog.handler)
+    try:
+        drawn = figures.drawable(classes)
+    finally:
+        log.removeHandler(caplog.handler)
+    shown = drawn.names == classes.names
+    assert shown == names.isascii()
+    assert len({record.getMessage() for record in caplog.records}) == (not shown)
+    assert shown or ("figures show the classes by number" in caplog.text and drawn[3] == "3")
+
+
+def test_worst_mistakes_come_first():
+    labels = np.array([0, 1, 2, 3])
+    probabilities = np.full((4, 10), 0.01)
+    probabilities[0, 0] = 0.91  # right
+    for row, (answer, confidence) in enumerate([(5, 0.5), (5, 0.9), (5, 0.7)], 1):
+        probabilities[row, answer] = confidence
+    assert figures.worst(labels, probabilities).tolist() == [2, 3, 1]
+    assert figures.worst(labels, probabilities, 2).tolist() == [2, 3]
+
+
+def test_net_without_mistakes_has_a_figure_of_them():
+    figure = figures.mistakes(np.zeros((0, 28, 28)), np.zeros(0, int), np.zeros((0, 10)), "0 of 9")
+    assert figure.get_suptitle() == "0 of 9"
