@@ -12,7 +12,7 @@ MOVED = {
     "augment": ("mnist.augment",),
     "average": ("nn.ema",),
     "chunks": ("nn.chunks",),
-    "cli": ("commands.cli",),
+    "cli": ("commands", "commands._train_options"),
     "config": ("mnist.config", "errors"),
     "dashboard": ("apps.dashboard",),
     "data.arrays": ("mnist.arrays",),

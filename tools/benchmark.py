@@ -33,7 +33,9 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Optional
 
 from benchmarks import (
     accuracy,
@@ -51,8 +53,9 @@ from benchmarks import (
     watching,
 )
 from benchmarks.machine import machine
+from tables import write_table
 
-from paddle_mnist.commands.cli import Parser, run_command, write_table
+from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError
 
 MEASURES = {
@@ -72,7 +75,12 @@ MEASURES = {
 }
 
 
-def main(argv) -> None:
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Measure and print the tables; return the exit code."""
+    return run_command(_benchmark, argv, log_to=sys.stderr)
+
+
+def _benchmark(argv: Sequence[str]) -> None:
     parser = Parser(prog="tools/benchmark.py", description=__doc__)
     parser.add_argument("what", choices=[*MEASURES, "all"])
     parser.add_argument("--data", default="auto", metavar="PATH", help="as for training [auto]")
@@ -115,4 +123,4 @@ def measure_one(what: str, args, out) -> None:
 
 
 if __name__ == "__main__":
-    run_command(main, log_to=sys.stderr)
+    run_script(main)

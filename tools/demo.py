@@ -1,34 +1,8 @@
 #!/usr/bin/env python
-"""Serve a page to draw digits on: the net's answer, what it saw, and its layers, live.
+"""Serve a page to draw digits on: see `paddle_mnist.commands.demo`."""
 
-Only this machine can reach it unless --host says otherwise. Other programs may ask at /read, see
-the page's "Use via API". Ctrl-C ends it.
-"""
-
-import os
-import sys
-
-from paddle_mnist.commands.cli import Parser, run_command
-from paddle_mnist.system.devices import require_paddle
-
-
-def main(argv) -> None:
-    parser = Parser(prog="tools/demo.py", description=__doc__)
-    parser.add_argument("--model", metavar="FOLDER", help="of tools/export_model.py [pretrained]")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at [127.0.0.1]")
-    parser.add_argument(
-        "--port", type=int, default=7860, help="0: the first free from there on [7860]"
-    )
-    parser.add_argument(
-        "--share", action="store_true", help="also through gradio's public tunnel, for all to see"
-    )
-    args = parser.parse_args(argv)
-    os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
-    require_paddle()
-    from paddle_mnist.apps.demo import serve
-
-    serve(args.model, args.host, args.port, args.share)
-
+from paddle_mnist.commands import run_script
+from paddle_mnist.commands.demo import main
 
 if __name__ == "__main__":
-    run_command(main, log_to=sys.stderr)
+    run_script(main)

@@ -63,8 +63,9 @@ from reproduction.compared import MOST, Compared, Scale
 from reproduction.page import figures_of, page, rounded
 from reproduction.shown import Shown
 from reproduction.trainings import Results, train_all
+from tables import write_table
 
-from paddle_mnist.commands.cli import Parser, run_command, write_table
+from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError, DataError, PaddleMnistError, unknown_name
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.system.devices import require_paddle
@@ -274,4 +275,4 @@ def measure(args, claim: str, data: str) -> None:
 
 
 if __name__ == "__main__":
-    run_command(main, log_to=sys.stderr)
+    run_script(lambda argv: run_command(main, argv, log_to=sys.stderr))

@@ -19,12 +19,14 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
 import psutil
+from tables import write_table
 
-from paddle_mnist.commands.cli import Parser, run_command, write_table
+from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import CheckpointError, ProcessError
 from paddle_mnist.training.run_directory import RunDirectory
 
@@ -69,7 +71,12 @@ class Report:
     again: list[float] = dataclasses.field(default_factory=list)
 
 
-def main(argv) -> None:
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Run the soak test and print the table; return the exit code."""
+    return run_command(_soak, argv, log_to=sys.stderr)
+
+
+def _soak(argv: Sequence[str]) -> None:
     parser = Parser(prog="tools/soak.py", description=__doc__)
     parser.add_argument("--kills", type=int, default=20, metavar="N", help="[20]")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the moments [1]")
@@ -247,4 +254,4 @@ def last_step(run: RunDirectory) -> int:
 
 
 if __name__ == "__main__":
-    run_command(main, log_to=sys.stderr)
+    run_script(main)

@@ -1,30 +1,8 @@
 #!/usr/bin/env python
-"""Train with parameter servers, on Paddle 2.6.2. Start it with Paddle's launch:
+"""Train with parameter servers: see `paddle_mnist.commands.train_ps`."""
 
-python -m paddle.distributed.launch --server_num 2 --trainer_num 2 tools/train_ps.py
-"""
-
-from paddle_mnist.commands.cli import Parser, run_command
-from paddle_mnist.system.devices import require_paddle
-
-
-def main(argv) -> None:
-    parser = Parser(prog="tools/train_ps.py", description=__doc__)
-    parser.add_argument("--data", default="auto", help="as for training [auto]")
-    parser.add_argument("--sync", action="store_true", help="a step is everybody's [nobody waits]")
-    parser.add_argument("--epochs", type=int, default=1, help="[1]")
-    parser.add_argument("--batch_size", type=int, default=64, help="of all trainers [64]")
-    parser.add_argument("--learning_rate", type=float, default=0.05, help="of SGD [0.05]")
-    parser.add_argument("--seed", type=int, default=1, help="[1]")
-    parser.add_argument("--output", metavar="FOLDER", default="work/output/servers")
-    parser.add_argument("--start_from", metavar="FOLDER", help="persistables/ of an earlier one")
-    args = vars(parser.parse_args(argv))
-    require_paddle()
-    from paddle_mnist.legacy.parameter_server import ServedTraining, serve_or_train
-
-    data = args.pop("data")
-    serve_or_train(ServedTraining(**args), data)
-
+from paddle_mnist.commands import run_script
+from paddle_mnist.commands.train_ps import main
 
 if __name__ == "__main__":
-    run_command(main)
+    run_script(main)

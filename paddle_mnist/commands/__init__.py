@@ -1,1 +1,6 @@
-"""The commands, one module each, with a function `main(argv)`."""
+"""The commands, one module each, with a function `main(argv)` that returns the exit code."""
+
+from paddle_mnist.commands._parser import Parser
+from paddle_mnist.commands._run import program_name, run_command, run_script
+
+__all__ = ["Parser", "program_name", "run_command", "run_script"]

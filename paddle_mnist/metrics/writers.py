@@ -6,9 +6,9 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Optional
+from typing import Optional, TextIO
 
 from tqdm import tqdm
 
@@ -204,10 +204,29 @@ def log_to_console(stream=None) -> None:
 
     They no longer reach the root logger, where Paddle puts a handler that would print them again.
     """
-    if not any(isinstance(handler, _TqdmHandler) for handler in log.handlers):
+    if not _console_handler():
         log.addHandler(_TqdmHandler(stream or sys.stdout))
         log.setLevel(logging.INFO)
         log.propagate = False
+
+
+@contextlib.contextmanager
+def console_logs(stream: TextIO) -> Iterator[None]:
+    """Print this package's log lines to `stream` inside the context, wherever they went before."""
+    existing = _console_handler()
+    log_to_console(stream)
+    handler = _console_handler()
+    previous, handler.stream = handler.stream, stream
+    try:
+        yield
+    finally:
+        handler.stream = previous
+        if not existing:
+            log.removeHandler(handler)
+
+
+def _console_handler() -> Optional[_TqdmHandler]:
+    return next((handler for handler in log.handlers if isinstance(handler, _TqdmHandler)), None)
 
 
 def console_writer(epochs: int, steps_per_epoch: Optional[int]) -> LogWriter:

@@ -73,11 +73,9 @@ elif moment == "loading":  # of a checkpoint
 elif moment == "the last evaluation":
     before(run, "evaluate")
 sys.argv[1:] = sys.argv[4:]
-sys.path.insert(0, "TOOLS")
-import train
-from paddle_mnist.commands.cli import run_command
-run_command(train.main)
-""".replace("TOOLS", str(ROOT / "tools"))
+from paddle_mnist.commands import run_script, train
+run_script(train.main)
+"""
 
 # moment: what is saved then, None: nothing was done that a checkpoint does not hold
 MOMENTS = {

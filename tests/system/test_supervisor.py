@@ -29,9 +29,7 @@ TROUBLE = """
 import os, signal, sys, time, warnings
 from pathlib import Path
 warnings.filterwarnings("ignore", message="No ccache found")
-sys.path.insert(0, {tools!r})
-import train
-from paddle_mnist.commands.cli import run_command
+from paddle_mnist.commands import run_script, train
 from paddle_mnist.system import heartbeat
 if heartbeat.is_supervised() or not {supervised}:  # the supervisor itself needs no Paddle
     from paddle_mnist.mnist import run
@@ -41,7 +39,7 @@ if heartbeat.is_supervised() or not {supervised}:  # the supervisor itself needs
         {what}
         reseed(seed, step, shard)
     run.reseed = troubled
-run_command(train.main)
+run_script(train.main)
 """
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 TROUBLES = {
@@ -59,11 +57,7 @@ def train(tmp_path, tiny):
 
     def start(what, *args):
         script = tmp_path / "train_with_trouble.py"
-        script.write_text(
-            TROUBLE.format(
-                tools=str(ROOT / "tools"), what=what, supervised="--max_restarts" in args
-            )
-        )
+        script.write_text(TROUBLE.format(what=what, supervised="--max_restarts" in args))
         command = [sys.executable, script, *SMALL, "--data", tiny, *args]
         return subprocess.Popen(
             [*map(str, command)],

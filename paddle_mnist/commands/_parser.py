@@ -1,0 +1,75 @@
+"""The command-line parser: errors in one line, options spelled with underscores or dashes."""
+
+import argparse
+import platform
+import sys
+from collections.abc import Sequence
+from typing import NoReturn, Optional
+
+import paddle_mnist
+from paddle_mnist.errors import ConfigError, nearest_name
+from paddle_mnist.system.devices import installed_builds
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises ConfigError, with the nearest known name for an unknown one.
+
+    Every option may also be written with dashes, `--learning-rate` for `--learning_rate`.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(
+            usage="%(prog)s [options]",
+            allow_abbrev=False,
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
+                prog, max_help_position=36
+            ),
+            **kwargs,
+        )
+        self.add_argument("--version", action=_Version)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; --help lists the options")
+
+    def parse_args(self, argv: Optional[Sequence[str]] = None, namespace=None):
+        args, unknown = self.parse_known_args(argv, namespace)
+        if unknown:
+            name = unknown[0].partition("=")[0].lstrip("-").replace("-", "_")
+            near = nearest_name(name, [option[2:] for option in self._long_options()])
+            hint = f"did you mean --{near}?" if near else "--help lists the options"
+            raise ConfigError(f"unknown argument {unknown[0]}; {hint}")
+        return args
+
+    def parse_known_args(self, args: Optional[Sequence[str]] = None, namespace=None):
+        args = sys.argv[1:] if args is None else args
+        return super().parse_known_args(self._with_underscores(args), namespace)
+
+    def _with_underscores(self, argv: Sequence[str]) -> list[str]:
+        """Return the arguments with every option spelled as it was added, and values unchanged."""
+        options = self._long_options()
+        end = argv.index("--") if "--" in argv else len(argv)  # after it, nothing is an option
+        spelled = []
+        for arg in argv[:end]:
+            name, equals, value = arg.partition("=")
+            option = f"--{name[2:].replace('-', '_')}"
+            known = name.startswith("--") and option in options
+            spelled.append(f"{option}{equals}{value}" if known else arg)
+        return [*spelled, *argv[end:]]
+
+    def _long_options(self) -> list[str]:
+        names = [name for action in self._actions for name in action.option_strings]
+        return [name for name in names if name.startswith("--")]
+
+
+class _Version(argparse.Action):
+    """Prints the versions and exits. Reads the metadata of packages and imports none of them."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **kwargs):
+        kwargs["help"] = "print the versions of the package, PaddlePaddle and Python, and exit"
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **kwargs)
+
+    def __call__(self, parser, namespace, values, option_string=None) -> NoReturn:
+        builds = [f"{name} {version}" for name, version in installed_builds().items()]
+        versions = [*(builds or ["no PaddlePaddle"]), f"Python {platform.python_version()}"]
+        print(f"paddle_mnist {paddle_mnist.__version__} ({', '.join(versions)})")
+        parser.exit()

@@ -1,0 +1,117 @@
+"""The options of a training, and the configuration that they ask for."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from paddle_mnist.commands import Parser
+from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.mnist.config import FIELDS, TrainConfig, choices, read_recipe, read_yaml, recipes
+from paddle_mnist.mnist.sources import DIGITS, find_source
+
+ALIASES = {"data": "data_url", "output": "train_url"}  # as ModelArts passes them
+
+
+def add_train_options(parser: Parser) -> None:
+    """Add an option for each field of `TrainConfig`, in groups, and those that set many at once."""
+    parser.add_argument("--recipe", metavar="NAME", help=f"start from: {', '.join(recipes())}")
+    parser.add_argument("-c", "--config", metavar="FILE", help="YAML file, lines of 'field: value'")
+    parser.add_argument(
+        "-o",
+        "--set",
+        metavar="FIELD=VALUE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="any field below; repeatable, several at once",
+    )
+    parser.add_argument(
+        "--fresh", action="store_true", help="start over; moves an old run directory aside"
+    )
+    groups: dict[str, Any] = {}
+    for name, field in FIELDS.items():
+        title = field.metadata["group"]
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        _add_field(groups[title], name, field)
+        if name == "nprocs":
+            groups[title].add_argument(
+                "--num_gpus",
+                type=int,
+                default=argparse.SUPPRESS,
+                metavar="N",
+                help="nprocs, as ModelArts passes it; 0: one process on the CPU",
+            )
+
+
+def _add_field(group, name: str, field) -> None:
+    listed = f" ({', '.join(choices(name))})" if choices(name) else ""
+    value = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+    default = "" if value in (None, "") else f" [{value}]"
+    bare = field.metadata["bare"]  # the value of an option without one
+    group.add_argument(
+        f"--{name}",
+        *([f"--{ALIASES[name]}"] if name in ALIASES else []),
+        dest=name,
+        default=argparse.SUPPRESS,
+        metavar="VALUE",
+        help=f"{field.metadata['help']}{listed}{default}",
+        **({"nargs": "?", "const": bare} if bare else {}),
+    )
+
+
+def train_config(args: argparse.Namespace) -> TrainConfig:
+    """Return the configuration that a command line asks for.
+
+    Later ones win: the recipe, the file, -o, the options. Without a recipe or a file, on a
+    machine where only the embedded digits are found, the recipe is `digits`.
+    Raises ConfigError.
+    """
+    options = {**_fields_from_set(args.set), **_fields_from_options(args)}
+    recipe = args.recipe or (None if args.config else "default")
+    if not args.recipe and not args.config:
+        TrainConfig(**options)  # errors in the options come before the search for data
+        if find_source(options.get("data", "auto")) is DIGITS:
+            recipe = "digits"
+            options.pop("data", None)  # the recipe names them: a second search might find others
+    values = read_recipe(recipe) if recipe else {}
+    if args.config:
+        values.update(read_yaml(args.config))
+    values.update(options)
+    if not values.get("output"):
+        values["output"] = str(Path("work", "output", recipe or Path(args.config).stem))
+    return TrainConfig.from_mapping(values, origin=args.config or "config")
+
+
+def _fields_from_set(items: list[str]) -> dict[str, str]:
+    """Return the fields of `-o FIELD=VALUE ...`."""
+    fields = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise ConfigError(f"-o {item}: expected FIELD=VALUE")
+        fields[name.replace("-", "_")] = value
+    for name in fields:
+        if name not in FIELDS:
+            raise ConfigError(unknown_name("-o", name, FIELDS))
+    return fields
+
+
+def _fields_from_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields that have an option of their own, with those that `--num_gpus` implies."""
+    options = {name: value for name, value in vars(args).items() if name in FIELDS}
+    if "num_gpus" not in args:
+        return options
+    count = args.num_gpus
+    if count < 0:
+        raise ConfigError(f"num_gpus is {count}; expected a number of GPUs, or 0 for the CPU")
+    # ModelArts passes 0 on machines without a GPU; nprocs 0 would start as many as there are cores.
+    implied = {"nprocs": count} if count else {"nprocs": 1, "device": "cpu", "gpus": None}
+    for name, value in implied.items():
+        if options.get(name, "auto") not in ("auto", str(value)):
+            meaning = f"nprocs {count}" if count else "one process on the CPU"
+            raise ConfigError(
+                f"num_gpus is {count}, which means {meaning}, but {name} is {options[name]}; "
+                f"expected --num_gpus or --{name}, not both"
+            )
+    return {**options, **implied}

@@ -1,0 +1,160 @@
+"""List, verify or prune the checkpoints of a run. Needs no PaddlePaddle."""
+
+import contextlib
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Optional
+
+from paddle_mnist.checkpoint.policy import RetentionPolicy
+from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.errors import CheckpointError
+from paddle_mnist.mnist.config import FIELDS, TrainConfig
+from paddle_mnist.training.run_directory import RunDirectory
+
+RETENTION_FIELDS = [name for name in FIELDS if name.startswith("keep_")]
+ROW = "{:32} {:>7} {:>6} {:>10}  {:25}  {:>9}  {}"
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """List, verify or prune checkpoints; return the exit code."""
+    return run_command(_checkpoints, argv, log_to=sys.stderr)
+
+
+def _checkpoints(argv: Sequence[str]) -> None:
+    args = _parser().parse_args(argv)
+    options = {
+        name: getattr(args, name) for name in RETENTION_FIELDS if getattr(args, name) is not None
+    }
+    TrainConfig(**options)  # errors in the options come before those on the disk
+
+    store, run = _find(args.run)
+    config = run.read_config() if run and run.config.exists() else TrainConfig()
+    config = dataclasses.replace(config, **options)
+    if args.action == "verify":
+        _verify(store)
+    elif args.action == "prune":
+        retention = RetentionPolicy(
+            **{name.removeprefix("keep_"): getattr(config, name) for name in RETENTION_FIELDS}
+        )
+        with run.opened() if run and args.yes else contextlib.nullcontext():
+            _prune(store, retention, delete=args.yes)
+    else:
+        contents = _list(store)
+        print(json.dumps(contents, indent=1) if args.json else _as_text(contents))
+
+
+def _parser() -> Parser:
+    parser = Parser(prog=program_name("checkpoints"), description=__doc__)
+    parser.usage = "%(prog)s RUN [list|verify|prune] [options]"
+    parser.add_argument("run", metavar="RUN", help="a run, or any folder with checkpoints")
+    actions = ("list", "verify", "prune")
+    parser.add_argument("action", nargs="?", default="list", choices=actions, help="[list]")
+    parser.add_argument("--json", action="store_true", help="list: print one JSON object")
+    parser.add_argument("--yes", action="store_true", help="prune: delete, not only say what")
+    for name in RETENTION_FIELDS:
+        text = f"prune: {FIELDS[name].metadata['help']} [as the run does]"
+        parser.add_argument(f"--{name}", metavar="VALUE", help=text)
+    return parser
+
+
+def _find(path: str) -> tuple[CheckpointStore, Optional[RunDirectory]]:
+    """Return the checkpoints in a run directory or folder, and their run, None if there is none.
+
+    Raises CheckpointError if there are no checkpoints.
+    """
+    run = RunDirectory(path)
+    store = run.checkpoints
+    if not store.folder.is_dir():
+        store, run = CheckpointStore(run.path), RunDirectory(run.path.absolute().parent)
+        if store.folder.absolute() != run.checkpoints.folder or not run.config.exists():
+            run = None
+    if not any((store.all(), store.find_damaged(), store.orphaned_files(), store.quarantined())):
+        raise CheckpointError(f"{path}: no checkpoint there; expected a run, or its checkpoints")
+    return store, run
+
+
+def _verify(store: CheckpointStore) -> None:
+    """Print the state of each checkpoint. Raises CheckpointError unless all are intact."""
+    damage = store.find_damaged()
+    whole = [checkpoint for checkpoint in store.all() if checkpoint.path not in damage]
+    lines = [f"{checkpoint.path}: OK" for checkpoint in whole]
+    lines += map(str, damage.values())
+    lines += [f"{path}: no manifest names it" for path in store.orphaned_files()]
+    print("\n".join(lines))
+    if damage or not whole:
+        raise CheckpointError(
+            f"{store.folder}: {len(damage)} checkpoints are damaged, {len(whole)} are whole; a "
+            "training sets the damaged aside, and goes on from the newest that is whole"
+        )
+
+
+def _prune(store: CheckpointStore, retention: RetentionPolicy, delete: bool) -> None:
+    """Print what the policy drops. delete: delete it, too."""
+    sizes = {checkpoint.name: checkpoint.size for checkpoint in store.all()}
+    if delete:
+        names = store.prune(retention)
+    else:
+        names = [checkpoint.name for checkpoint in store.checkpoints_to_prune(retention)]
+    for name in names:
+        print(f"{'deleted' if delete else 'would delete'} {name}, {sizes.get(name, 0):,} bytes")
+    freed = sum(sizes.get(name, 0) for name in names)
+    end = "" if delete else "; nothing is deleted without --yes"
+    print(f"{len(names)} of {len(sizes)} checkpoints, {freed:,} bytes{end}")
+
+
+def _list(store: CheckpointStore) -> dict[str, Any]:
+    """Return the verified checkpoints by step, and the files that belong to none."""
+    damage, checkpoints = store.find_damaged(), store.all()
+    whole = [checkpoint for checkpoint in checkpoints if checkpoint.path not in damage]
+    evaluated = [checkpoint for checkpoint in whole if checkpoint.info.score is not None]
+    best = max(evaluated, key=lambda checkpoint: checkpoint.info.score, default=None)
+    rows = []
+    for checkpoint in checkpoints:
+        info = checkpoint.info
+        saved_at = datetime.fromtimestamp(info.time).astimezone()
+        kind = "epoch end" if info.ends_epoch else "inside"
+        rows.append(
+            {
+                "name": checkpoint.name,
+                "step": checkpoint.step,
+                "epoch": checkpoint.state.epoch - info.ends_epoch,
+                "bytes": checkpoint.size,
+                "saved_at": saved_at.isoformat(timespec="seconds"),
+                "valid_acc": info.score,
+                "what": "breakpoint" if info.breakpoint else kind,
+                "newest": checkpoint in whole[-1:],
+                "best": checkpoint is best,
+                "damaged": checkpoint.path in damage,
+            }
+        )
+    return {
+        "folder": str(store.folder),
+        "checkpoints": rows,
+        "damaged": [str(reason) for reason in damage.values()],
+        "leftovers": [str(path) for path in store.orphaned_files()],
+        "quarantine": [str(path) for path in store.quarantined()],
+    }
+
+
+def _as_text(contents: Mapping[str, Any]) -> str:
+    lines = [ROW.format("name", "step", "epoch", "bytes", "saved at", "valid acc", "what")]
+    for row in contents["checkpoints"]:
+        marks = [f" [{mark}]" for mark in ("newest", "best", "damaged") if row[mark]]
+        lines.append(
+            ROW.format(
+                row["name"],
+                row["step"],
+                row["epoch"],
+                row["bytes"],
+                row["saved_at"],
+                "" if row["valid_acc"] is None else f"{row['valid_acc']:.4f}",
+                row["what"] + "".join(marks),
+            )
+        )
+    for kind in ("damaged", "leftovers", "quarantine"):
+        lines += [f"{kind}: {item}" for item in contents[kind]]
+    return "\n".join(lines)

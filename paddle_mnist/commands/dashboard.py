@@ -1,0 +1,40 @@
+"""Show runs in VisualDL, side by side: curves, images, histograms and more, in a browser."""
+
+import locale
+from collections.abc import Sequence
+from typing import Optional
+
+from paddle_mnist.commands import Parser, program_name, run_command
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Serve the dashboard until SIGINT or SIGTERM; return the exit code.
+
+    VisualDL leaves a thread that never ends, for which Python would wait: `run_script` abandons it.
+    """
+    return run_command(_serve, argv)
+
+
+def _serve(argv: Sequence[str]) -> None:
+    parser = Parser(prog=program_name("dashboard"), description=__doc__)
+    parser.add_argument(
+        "runs",
+        metavar="RUN",
+        nargs="*",
+        help="run directories, folders of them, or VisualDL's log folders [all of work/output]",
+    )
+    # VisualDL's own names for these, which its users type.
+    parser.add_argument(
+        "--logdir", metavar="RUN", nargs="+", action="extend", default=[], help="the same"
+    )
+    parser.add_argument("--port", "-p", type=int, default=8080, help="0: any that is free [8080]")
+    parser.add_argument("--host", "-t", default="127.0.0.1", help="[127.0.0.1: this machine only]")
+    chinese = (locale.getlocale()[0] or "").startswith("zh")
+    language = "zh" if chinese else "en"
+    parser.add_argument(
+        "--language", "-L", choices=["en", "zh"], default=language, help=f"[{language}]"
+    )
+    args = parser.parse_args(argv)
+    from paddle_mnist.apps.dashboard import serve
+
+    serve(args.runs + args.logdir, args.host, args.port, args.language)

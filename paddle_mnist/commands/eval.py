@@ -1,0 +1,58 @@
+"""Evaluate a checkpoint: exact loss and accuracy, each class's scores, the confusion matrix."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.mnist.arrays import MODES, Classes, noun_of
+from paddle_mnist.system.devices import require_paddle
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Evaluate a checkpoint and print the report; return the exit code."""
+    return run_command(_evaluate, argv, log_to=sys.stderr)
+
+
+def _evaluate(argv: Sequence[str]) -> None:
+    parser = Parser(prog=program_name("eval"), description=__doc__)
+    parser.add_argument(
+        "--checkpoint",
+        "-k",
+        metavar="PATH",
+        help="latest, best, pretrained, a run, a checkpoint, or a .pdparams [what RUN ended with]",
+    )
+    parser.add_argument("--output", metavar="RUN", help="run directory [newest in work/output]")
+    parser.add_argument("--data", help="auto, digits, or a file or folder [the run's]")
+    parser.add_argument("--split", default="eval", choices=MODES, help="[eval]")
+    parser.add_argument("--device", default="auto", help="auto, cpu, gpu:0 or xpu:0 [auto]")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    args = parser.parse_args(argv)
+    require_paddle()
+    from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
+
+    report = evaluate_checkpoint(args.checkpoint, args.output, args.data, args.split, args.device)
+    print(json.dumps(report) if args.json else _as_text(report))
+
+
+def _as_text(report: Mapping[str, Any]) -> str:
+    noun = noun_of(report["dataset"])
+    classes = Classes(noun, tuple(report.get("classes", ())))
+    width = max(map(len, (noun, *classes.names)))
+    lines = [
+        f"{report['checkpoint']} on {report['dataset']}, {report['split']}: "
+        f"accuracy {report['accuracy']:.4f}, loss {report['loss']:.4f}, {report['count']} images",
+        "",
+        f"{noun:{width}}  precision  recall  F1      images",
+    ]
+    for label, row in report["per_class"].items():
+        lines.append(
+            f"{classes[int(label)]:{width}}  {row['precision']:9.4f}  {row['recall']:.4f}  "
+            f"{row['f1-score']:.4f}  {row['support']:6.0f}"
+        )
+    lines += ["", f"confusion matrix (row: the {noun}, column: taken for)"]
+    for label, row in enumerate(report["confusion_matrix"]):
+        counts = " ".join(f"{n:5}" for n in row)
+        lines.append(f"{counts}  {classes[label]}" if classes.names else counts)
+    return "\n".join(lines)

@@ -1,0 +1,114 @@
+"""Export a trained model for inference: pixels in, chosen outputs out, nothing else needed.
+
+Without --checkpoint and --run it exports what the newest run in work/output ended with, or, where
+no run is there, the weights that come with the package; it says which.
+
+The exported model is run on 100 images at once; its outputs must be the net's.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Optional
+
+from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.system.devices import require_paddle
+
+log = logging.getLogger("paddle_mnist")
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Export a model and print the files and their sizes; return the exit code."""
+    return run_command(_export, argv, log_to=sys.stderr)
+
+
+def _export(argv: Sequence[str]) -> None:
+    args = _parser().parse_args(argv)
+    if args.legacy and args.format == "onnx":
+        raise ConfigError("--legacy is a form of Paddle's own; expected it without --format onnx")
+    if args.legacy:
+        _choose_legacy_form()
+    os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
+    require_paddle()
+    from paddle_mnist import MNIST
+    from paddle_mnist.checkpoint.contents import load_weights
+    from paddle_mnist.mnist.export import export_model, variables
+    from paddle_mnist.training.run_directory import RUNS, find_weights, newest_run
+
+    checkpoint = args.checkpoint
+    if not (checkpoint or args.run or newest_run()):
+        log.info("%s: no run there", RUNS)
+        checkpoint = "pretrained"
+    weights = find_weights(checkpoint, args.run)
+    kind = "pretrained weights" if checkpoint == "pretrained" else "weights"
+    log.info("%s: %s", kind, weights.path)
+    model = MNIST()
+    load_weights(model, weights.values, weights.path)
+    if args.list:
+        _print_variables(variables(model, weights.checkpoint), weights.checkpoint)
+        return
+    outputs = [name for name in args.outputs.split(",") if name]
+    about = {"weights": weights.path.name, "data_hash": weights.manifest.get("data_hash")}
+    exported = export_model(model, Path(args.output), outputs, args.format, about)
+    for file in (*exported["files"], "about.json"):
+        path = Path(args.output, file)
+        print(f"{path}  {path.stat().st_size:,} bytes")
+    names, difference = ", ".join(exported["outputs"]), exported["difference"]
+    print(f"outputs {names}: at most {difference:.2g} from the net's")
+
+
+def _parser() -> Parser:
+    parser = Parser(prog=program_name("export_model"), description=__doc__)
+    parser.add_argument(
+        "--checkpoint",
+        "-k",
+        metavar="PATH",
+        help="latest, best, pretrained, a run, a checkpoint, or a .pdparams [what RUN ended with]",
+    )
+    parser.add_argument(
+        "--run", help="run directory [newest in work/output; where none is, pretrained]"
+    )
+    parser.add_argument(
+        "--output", default="work/output/exported", metavar="FOLDER", help="[work/output/exported]"
+    )
+    parser.add_argument(
+        "--outputs", default="logits,probabilities", help="what it gives [logits,probabilities]"
+    )
+    parser.add_argument("--format", choices=("paddle", "onnx"), default="paddle", help="[paddle]")
+    parser.add_argument(
+        "--legacy", action="store_true", help="write .pdmodel, which Paddle 2 can read, too"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="only list the variables: trained, kept, temporary"
+    )
+    return parser
+
+
+def _choose_legacy_form() -> None:
+    """Have Paddle write `.pdmodel`, which it decides when it is imported."""
+    flag = "FLAGS_enable_pir_api"
+    if "paddle" in sys.modules and os.environ.get(flag) != "0":
+        raise ConfigError(
+            "--legacy must be known before Paddle is imported, which it is in this process; run "
+            f"{program_name('export_model')} in a process of its own, or set {flag}=0"
+        )
+    os.environ[flag] = "0"
+
+
+def _print_variables(kinds, checkpoint) -> None:
+    notes = {
+        "parameters": "what is trained",
+        "persistables": (
+            f"what {checkpoint.path.with_suffix('')} keeps"
+            if checkpoint
+            else "the parameters alone: no optimizer state is saved with these weights"
+        ),
+        "temporaries": "what a training step on one image makes; no file holds them",
+    }
+    width = max(len(name) for rows in kinds.values() for name, _ in rows)
+    for kind, rows in kinds.items():
+        print(f"{kind}: {notes[kind]}")
+        print("\n".join(f"  {name:{width}}  {shape}" for name, shape in rows))

@@ -1,0 +1,43 @@
+"""Draw the figures of runs again, and several runs over one another."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Optional
+
+from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.system.devices import require_paddle
+from paddle_mnist.training.run_directory import COMPARED_FILES, FIGURES, default_run
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Draw the figures and print their paths; return the exit code."""
+    return run_command(_plot, argv, log_to=sys.stderr)
+
+
+def _plot(argv: Sequence[str]) -> None:
+    rows = [f"  {name}.png, {name}.svg" for name in FIGURES]
+    rows += [f"  {', '.join(COMPARED_FILES)}  several runs, one over another"]
+    parser = Parser(
+        prog=program_name("plot"),
+        description=__doc__,
+        epilog="\n".join(["files that --only may name:", *rows]),
+    )
+    parser.add_argument(
+        "runs", metavar="RUN", nargs="*", help="run directories [newest in work/output]"
+    )
+    parser.add_argument(
+        "--output", metavar="FOLDER", help="where they go [RUN/figures; the first's for several]"
+    )
+    parser.add_argument(
+        "--only", default="", metavar="FILES", help="as curves.png,kernels.svg, see below [all]"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu, gpu:0 or xpu:0 [auto]")
+    args = parser.parse_args(argv)
+    require_paddle()
+    from paddle_mnist.mnist.report import draw_runs
+
+    runs = [Path(run) for run in args.runs] or [default_run().path]
+    only = [name.strip() for name in args.only.split(",") if name.strip()]
+    for path in draw_runs(runs, args.output, args.device, only):
+        print(path)

@@ -1,0 +1,71 @@
+"""Train the net, evaluate it, report. Run the same command again to go on after a stop."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Optional
+
+from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.commands._run import start_arguments
+from paddle_mnist.commands._train_options import add_train_options, train_config
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.mnist.config import TrainConfig
+from paddle_mnist.system import heartbeat
+from paddle_mnist.system.devices import require_paddle
+from paddle_mnist.system.supervisor import supervise
+from paddle_mnist.training.run_directory import RunDirectory
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Train as the arguments ask for; return the exit code."""
+    return run_command(_train, argv)
+
+
+def _train(argv: Sequence[str]) -> int:
+    parser = Parser(prog=program_name("train"), description=__doc__)
+    add_train_options(parser)
+    args = parser.parse_args(argv)
+    config = train_config(args)
+    if config.max_restarts and not heartbeat.is_supervised():
+        return _supervise(config, argv)
+    require_paddle()
+    from paddle_mnist import train_and_evaluate
+
+    train_and_evaluate(config, fresh=args.fresh)
+    return 0
+
+
+def _supervise(config: TrainConfig, argv: Sequence[str]) -> int:
+    """Run this command in another process, restart that when it dies; return its exit code.
+
+    Once a start has moved an old run directory aside, restarts no longer pass `--fresh`.
+    """
+    if int(os.environ.get("PADDLE_TRAINERS_NUM", "1")) > 1:
+        raise ConfigError(
+            f"max_restarts is {config.max_restarts}, but Paddle's launch has started this process "
+            "as one of several, which cannot be restarted alone; expected plain python with "
+            "--nprocs and --max_restarts, or launch's own --elastic_level and --max_restart"
+        )
+    run = RunDirectory(config.output)
+    old_config = _identity(run.config)
+
+    def command(restart: bool) -> list[str]:
+        arguments = list(argv)
+        if restart and (old_config is None or _identity(run.config) != old_config):
+            arguments = [argument for argument in argv if argument != "--fresh"]
+            arguments += ["--resume", "auto"] if config.resume == "off" else []
+        return [sys.executable, *start_arguments("train"), *arguments]
+
+    def step() -> int:
+        return max((checkpoint.step for checkpoint in run.checkpoints.all()), default=0)
+
+    # A process that starts others finds out itself which of them hangs, and reports it a little
+    # sooner.
+    grace = 0 if config.nprocs == 1 else heartbeat.GRACE_SECONDS
+    return supervise(command, step, config.max_restarts, config.hang_timeout + grace)
+
+
+def _identity(path: Path) -> Optional[tuple[int, int]]:
+    """Return what tells a file from another that takes its place, or None if there is none."""
+    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
