@@ -1,23 +1,25 @@
-"""`TrainState`, the one record of progress, and what the loop asks of its collaborators."""
+"""`TrainState`, the one record of a training's progress, and the Protocols of its collaborators."""
 
 import contextlib
 import copy
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Optional, Protocol, Union
 
 import numpy as np
 
-from paddle_mnist.errors import ConfigError, DivergedError, unknown_name
+from paddle_mnist.errors import ConfigError, unknown_name
 
 BEST = "valid/acc"  # the metric whose highest value is the best
 TRAIN_TAGS = ("train/loss", "train/acc", "train/lr")  # what the trainer itself writes of its steps
 
 
 @dataclass
-class Window:
-    """Sums over the samples since the last line of the log, and the newest step's rate."""
+class RunningSums:
+    """Sums over the samples since the last log line, and the learning rate of the newest step.
+
+    loss_sum: of each step's mean loss, times the step's samples.
+    """
 
     loss_sum: float = 0.0
     num_correct: int = 0
@@ -25,19 +27,27 @@ class Window:
     lr: float = 0.0
 
 
+def _nothing_pending() -> None:
+    """Before a training attaches its metrics, the sums are up to date."""
+
+
 @dataclass
 class TrainState:
-    """Where a training stands. Saved as JSON in every manifest; nothing is read out of a path.
+    """Where a training stands. Every manifest holds it as JSON; nothing is parsed out of a path.
 
-    epoch: the epoch in work, 0-based, until it is evaluated; then the one to come.
+    epoch: the current epoch, 0-based, until it is evaluated; then the next one.
     position: batches of this epoch that are done.
     step: optimizer steps since the run began.
     samples: samples seen since the run began.
     train_seconds: time spent in training steps since the run began, over all its processes.
-    window: sums since the last line of the log, so that a run which goes on here writes it alike.
-    metrics: what an evaluation of these very weights gave, by tag; none if there was none.
+    running_sums: sums since the last log line; a resumed run continues them and writes the same
+        line. During a training they lag behind the steps until `synchronize`.
+    metrics: what an evaluation of the current weights gave, by tag; empty if there was none.
     scores: [step, valid/acc] of every evaluation of the run.
-    torn: a step's change of the weights was broken off; they are no step's now.
+    step_interrupted: an optimizer step was interrupted; the weights may be half updated.
+
+    Whoever saves, compares or copies a state takes `as_dict`, or a copy or pickle made of it: all
+    of them synchronize first.
     """
 
     epoch: int = 0
@@ -45,50 +55,41 @@ class TrainState:
     step: int = 0
     samples: int = 0
     train_seconds: float = 0.0
-    window: Window = field(default_factory=Window)
+    running_sums: RunningSums = field(default_factory=RunningSums)
     metrics: dict[str, float] = field(default_factory=dict)
     scores: list[list] = field(default_factory=list)
     step_interrupted: bool = False
-    _pending: list = field(default_factory=list, repr=False, compare=False)
+    _synchronize: Callable[[], None] = field(
+        default_factory=lambda: _nothing_pending, init=False, repr=False, compare=False
+    )
 
-    def record(self, loss: Any, right: Any, samples: int, lr: float) -> None:
-        """The outcome of the step in work: its mean loss and hits, as tensors still.
+    def attach(self, synchronize: Callable[[], None]) -> None:
+        """Have `synchronize` called whenever `running_sums` must be up to date."""
+        self._synchronize = synchronize
 
-        They are looked at only by `settle`, so that a step need not wait for its device.
+    def synchronize(self) -> None:
+        """Bring `running_sums` up to date: add the results that steps left on the device.
+
+        Raises DivergedError if the loss of such a step is not finite.
         """
-        self._pending.append((self.epoch, self.step + 1, loss, right, samples, lr))
-
-    def settle(self) -> None:
-        """Add what was recorded to the window, in order. Raises DivergedError.
-
-        Each step's mean loss weighs as much as its batch is large.
-        """
-        pending, self._pending = self._pending, []
-        for epoch, step, loss, right, samples, lr in pending:
-            value = loss.item()
-            if not math.isfinite(value):
-                raise DivergedError(
-                    f"the loss is {value} at epoch {epoch + 1}, step {step}; expected a finite "
-                    "number; try a lower learning_rate (checkpoints before it are good)"
-                )
-            self.window.loss_sum += value * samples
-            self.window.num_correct += int(right.item())
-            self.window.samples += samples
-            self.window.lr = lr
+        self._synchronize()
 
     @contextlib.contextmanager
-    def stepping(self, samples: int) -> Iterator[None]:
-        """One step, on so many samples: done when left, torn if it is left by an error."""
+    def stepping(self, samples: int, batches: int = 1) -> Iterator[None]:
+        """Count one optimizer step when the block ends; an error in it leaves `step_interrupted`.
+
+        samples: in the step. batches: how far it gets in the epoch; 0 for a step by hand.
+        """
         self.step_interrupted = True
         yield
-        self.metrics = {}  # what the step made of the weights is not judged
-        self.position += 1
+        self.metrics = {}  # they were of the weights before this step
+        self.position += batches
         self.step += 1
         self.samples += samples
         self.step_interrupted = False
 
     def record_evaluation(self, metrics: Mapping[str, float]) -> None:
-        """What an evaluation gave; done twice at a step, it counts once."""
+        """Keep the metrics of the current weights; a second evaluation at a step replaces it."""
         self.metrics = dict(metrics)
         if BEST in metrics:
             earlier = [score for score in self.scores if score[0] < self.step]
@@ -108,24 +109,36 @@ class TrainState:
         self.position = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, settled. Raises DivergedError."""
-        self.settle()
-        names = [f.name for f in fields(self) if f.name not in ("step_interrupted", "_pending")]
-        values = {name: getattr(self, name) for name in names}
-        return {**values, "window": asdict(self.window), "metrics": dict(self.metrics)}
+        """Return plain values, which share nothing with the state. Synchronizes first.
+
+        `step_interrupted` is left out: such a state is not saved. Raises DivergedError.
+        """
+        self.synchronize()
+        values = {
+            "epoch": self.epoch,
+            "position": self.position,
+            "step": self.step,
+            "samples": self.samples,
+            "train_seconds": self.train_seconds,
+            "running_sums": asdict(self.running_sums),
+            "metrics": self.metrics,
+            "scores": self.scores,
+        }
+        return copy.deepcopy(values)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TrainState":
-        window = dict(values["window"])
-        if "right" in window:  # until format 2
-            window["num_correct"] = window.pop("right")
-        return cls(**{**values, "window": Window(**window)})
+        """Return the state with the values that `as_dict` gave."""
+        return cls(**{**values, "running_sums": RunningSums(**values["running_sums"])})
+
+    def __reduce__(self) -> tuple:
+        return TrainState.from_dict, (self.as_dict(),)  # for copies and pickles
 
 
 def as_number(value: Any, tag: str, source: str) -> Union[int, float]:
-    """A metric's value as a Python number; NumPy's numbers and one-element tensors are taken too.
+    """Convert a metric to a Python number, from one of NumPy's or a tensor of one element too.
 
-    source: who gave it, for the error. Raises ConfigError if it is not one number.
+    source: who returned it, for the error. Raises ConfigError if it is not one number.
     """
     with contextlib.suppress(ValueError, RuntimeError):  # several elements
         number = value.item() if hasattr(value, "item") else value
@@ -135,10 +148,10 @@ def as_number(value: Any, tag: str, source: str) -> Union[int, float]:
 
 
 class View:
-    """What an observer may look at: where a training stands, its figures, its net. Read-only.
+    """Read-only view of a training for observers: its state, its metrics, its net.
 
     step: steps done. loss: the newest step's mean loss, in nats; None before any. metrics: the
-    newest value of every tag of the log: the line of this very step is written after this.
+    newest value of every tag; the log line of this very step is written after its observers ran.
     """
 
     def __init__(self, state: TrainState, loss: Any, metrics: Mapping[str, float], model: Any):
@@ -147,8 +160,7 @@ class View:
 
     @property
     def state(self) -> TrainState:
-        """A copy of the training's state."""
-        self._state.settle()
+        """A copy of the training's state. Raises DivergedError."""
         return copy.deepcopy(self._state)
 
     @property
@@ -181,42 +193,42 @@ class View:
 
 
 class Observer:
-    """Looks on while a `Trainer` trains, and changes nothing; override what is of use.
+    """Base class for observers of a `Trainer`, which see every step and epoch and change nothing.
 
-    Numbers that it returns, by tag, are written where the trainer writes its own: Python's or
-    NumPy's, or tensors of one element.
+    Override what you need. The metrics that a method returns, by tag, are written to the trainer's
+    writer: Python's or NumPy's numbers, or tensors of one element.
     """
 
     def after_step(self, view: View) -> Optional[Mapping[str, float]]:
-        """Called after each step, before it may be saved."""
+        """Called after each step, before a checkpoint of it."""
 
     def after_epoch(self, view: View) -> Optional[Mapping[str, float]]:
-        """Called after each epoch and its evaluation, before it may be saved."""
+        """Called after each epoch and its evaluation, before a checkpoint of it."""
 
 
 class Writer(Protocol):
-    """Takes metrics: tags like "train/loss" and their values at a step."""
+    """Writes metrics: tags like "train/loss" and their values at a step."""
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None: ...
 
     def advance(self, state: TrainState) -> None:
-        """A step was done; called after each one."""
+        """Called after each step."""
 
     def close(self) -> None: ...
 
 
 class Evaluator(Protocol):
-    """Judges a model at the end of an epoch, and whether it is worth going on."""
+    """Evaluates the model at the end of an epoch, and decides whether to stop early."""
 
     def after_epoch(self, state: TrainState, model: Any) -> Mapping[str, float]:
-        """Values by tag; none where no evaluation is due."""
+        """Return metrics by tag; an empty mapping where no evaluation is due."""
 
     def should_stop(self, state: TrainState) -> bool:
-        """Whether to stop before the next epoch."""
+        """Return whether to stop before the next epoch."""
 
 
 class Checkpointer(Protocol):
-    """Saves what is needed to go on, when it is due."""
+    """Saves checkpoints when they are due."""
 
     def after_step(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
 
@@ -225,6 +237,6 @@ class Checkpointer(Protocol):
     def after_error(
         self, error: BaseException, state: TrainState, model: Any, optimizer: Any
     ) -> None:
-        """Called with what ends a training, which is raised on afterwards."""
+        """Called with the exception that ends a training, before it is raised again."""
 
     def at_end(self, state: TrainState, model: Any, optimizer: Any) -> None: ...

@@ -14,6 +14,7 @@ from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import DivergedError, OutputError
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
+from paddle_mnist.nn.nan_check import require_finite_weights
 from paddle_mnist.state import TrainState
 
 log = logging.getLogger("paddle_mnist")
@@ -115,12 +116,11 @@ class StoreCheckpointer:
 
     def _save(self, name: str, state: TrainState, model, optimizer) -> None:
         weights = model.state_dict()
-        for key, value in weights.items():
-            if not paddle.isfinite(value).all().item():
-                raise DivergedError(
-                    f"{key} is no longer finite after step {state.step}; expected finite weights; "
-                    "not saved; try a lower learning_rate (the checkpoints before it are good)"
-                )
+        require_finite_weights(
+            weights,
+            f"after step {state.step}",
+            "not saved; try a lower learning_rate (the checkpoints before it are good)",
+        )
         files = {
             PARAMS: saved_bytes(self.average.weights(model)),
             OPTIMIZER: saved_bytes(optimizer.state_dict()),

@@ -18,7 +18,9 @@ from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.state import BEST, TrainState
 
-FORMAT = 2  # of the manifest; 1 had no checksum, scores, breakpoints and averages
+# Of the manifest. 1 had no checksum, scores, breakpoints and averages; 1 and 2 called the state's
+# running sums `window`, and the number of correct answers in it `right`.
+FORMAT = 3
 PARAMS, OPTIMIZER = ".pdparams", ".pdopt"
 TRAINING = ".pdtrain"  # the weights in training, where .pdparams holds their average
 DATA_SUFFIXES = (PARAMS, OPTIMIZER, TRAINING)
@@ -39,7 +41,7 @@ class Checkpoint:
 
     @property
     def state(self) -> TrainState:
-        return TrainState.from_dict(self.manifest["state"])
+        return _read_state(self.manifest)
 
     @property
     def sort_key(self) -> tuple[int, int]:
@@ -145,6 +147,16 @@ def checksum(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _read_state(manifest: Mapping[str, Any]) -> TrainState:
+    """Return the state in a manifest of any format."""
+    state = dict(manifest["state"])
+    if manifest["format"] < 3:
+        sums = dict(state.pop("window"))
+        sums["num_correct"] = sums.pop("right")
+        state["running_sums"] = sums
+    return TrainState.from_dict(state)
+
+
 def read_manifest(path: Union[str, Path]) -> Checkpoint:
     """Read the manifest at `path` and return its checkpoint; its files are not read.
 
@@ -165,7 +177,7 @@ def read_manifest(path: Union[str, Path]) -> Checkpoint:
 def _check_manifest(path: Path, manifest: Any) -> None:
     """Raise CheckpointError, or any error that a manifest of another structure causes."""
     version = manifest["format"]
-    if version not in (1, FORMAT):
+    if version not in (1, 2, FORMAT):
         raise CheckpointError(
             f"{path}: format {version!r:.40}; this version reads formats up to {FORMAT}; "
             "use the package it was written with"
@@ -181,7 +193,7 @@ def _check_manifest(path: Path, manifest: Any) -> None:
         raise CheckpointError(f"{path}: lists files other than {', '.join(names)}")
     for entry in manifest["files"].values():
         int(entry["size"]), str(entry["sha256"])
-    state = TrainState.from_dict(manifest["state"])
+    state = _read_state(manifest)
     if min(state.epoch, state.position, state.step, state.samples) < 0:
         raise ValueError("a negative epoch, position, step or number of samples")
     float(manifest["saved_at"])

@@ -286,15 +286,16 @@ def epoch_batches(loader: Any, epoch: int, start: int = 0, step: int = 1) -> Ite
     for number, (images, labels) in enumerate(_interruptible(batches)):
         if number >= start and (number - start) % step == 0:
             yield _tensor(images), _tensor(labels)
+        else:
+            heartbeat.beat()  # to read what is dropped may take long: it is no hang
 
 
 def _interruptible(batches: Iterable) -> Iterator:
-    """Yield the batches; a signal may interrupt the wait for one, and each is a heartbeat."""
+    """Yield the same batches; a signal interrupts the wait for one."""
     iterator, end = iter(batches), object()
     while True:
         with signals.interruptible():
             batch = next(iterator, end)
-        heartbeat.beat()
         if batch is end:
             return
         yield batch

@@ -28,9 +28,10 @@ from paddle.nn import functional as F
 
 from paddle_mnist.checkpoint.contents import saved_bytes
 from paddle_mnist.data.sampler import BatchSampler, ShardSpec
-from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError, DivergedError
+from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
+from paddle_mnist.nn.nan_check import require_finite_weights
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import make_folder, write_atomically
 
@@ -264,11 +265,7 @@ class _Trainer:
             self._runtime._worker.client_flush()
             self._pull()
             now = self._weights()
-            if not all(np.isfinite(value).all() for value in now.values()):
-                raise DivergedError(
-                    "the servers' weights are no longer finite; expected finite ones; use a lower "
-                    "--learning_rate"
-                )
+            require_finite_weights(now, "on the servers", "use a lower --learning_rate")
             same = all(np.array_equal(now[name], value) for name, value in before.items())
             before, still = now, still + 1 if before and same else 0
         self.fleet.util.barrier()

@@ -1,67 +1,105 @@
-"""What the steps between two lines of the log come to, and where their time goes."""
+"""`RunningMetrics`: the way of a step's metrics from its loss to the log."""
 
 import time
 from collections.abc import Iterable, Iterator
 
-from paddle_mnist.state import TrainState, Window, Writer
+from paddle_mnist.nn.nan_check import require_finite_loss
+from paddle_mnist.parallel.gradients import StepResult
+from paddle_mnist.state import RunningSums, TrainState, Writer
+
+REMEDY = "try a lower learning_rate (checkpoints before it are good)"
 
 
-class Progress:
-    """Writes the figures of the steps every `log_every` steps and at an epoch's end."""
+class RunningMetrics:
+    """Aggregates loss, accuracy and timing between log lines.
 
-    def __init__(self, writer: Writer, log_every: int):
+    Results of steps stay on the device until a line is due, or the state is saved, copied or
+    compared: a step must not wait for its device. Then `synchronize` adds them, each step's mean
+    loss weighted by its samples, to `state.running_sums`, which checkpoints hold.
+
+    A line is due every `log_every` steps and at an epoch's end. Its speeds ("speed/...") are of
+    the part since this process began, if that was after the last line.
+    """
+
+    def __init__(self, state: TrainState, writer: Writer, log_every: int):
+        self.state = state
         self.writer = writer
         self.log_every = log_every
-        self._clear()
-
-    def _clear(self) -> None:
-        self._steps = self._samples = 0
-        self._reader_seconds = 0.0
-        self._started = self._counted = time.perf_counter()
+        self._pending: list[tuple[int, int, StepResult, float]] = []
+        self._restart_timing()
+        state.attach(self.synchronize)
 
     def timed(self, batches: Iterable) -> Iterator:
-        """The same batches, with the time spent waiting for them kept."""
-        self._clear()
-        iterator = iter(batches)
+        """Yield the batches, and time the wait for each."""
+        self._restart_timing()
+        iterator, end = iter(batches), object()
         while True:
             started = time.perf_counter()
-            try:
-                batch = next(iterator)
-            except StopIteration:
+            batch = next(iterator, end)
+            if batch is end:
                 return
             self._reader_seconds += time.perf_counter() - started
             self._steps += 1
             yield batch
 
-    def add(self, samples: int) -> None:
-        """Count the samples of a step."""
-        self._samples += samples
+    def add(self, result: StepResult, lr: float) -> None:
+        """Add the result of the current step, as tensors. lr: its learning rate."""
+        self._pending.append((self.state.epoch, self.state.step + 1, result, lr))
+        self._samples += result.samples
 
-    def after_step(self, state: TrainState) -> None:
-        """Count its time, and write a line if one is due. Raises DivergedError."""
-        now = time.perf_counter()
-        state.train_seconds += now - self._counted
-        self._counted = now
-        if state.step % self.log_every == 0:
-            self.flush(state)
-        self.writer.advance(state)
+    def synchronize(self) -> None:
+        """Wait for the device and add all results to the state's sums, in order of steps.
 
-    def flush(self, state: TrainState) -> None:
-        """Write what has come together since the last line. Raises DivergedError."""
-        state.settle()
-        window = state.window
-        if not window.samples:
+        Raises DivergedError if a loss is not finite.
+        """
+        pending, self._pending = self._pending, []
+        sums = self.state.running_sums
+        for epoch, step, result, lr in pending:
+            loss = result.loss.item()
+            require_finite_loss(loss, f"at epoch {epoch + 1}, step {step}", REMEDY)
+            sums.loss_sum += loss * result.samples
+            sums.num_correct += int(result.num_correct.item())
+            sums.samples += result.samples
+            sums.lr = lr
+
+    def after_step(self) -> None:
+        """Count the step's time, and write a line if one is due. Raises DivergedError."""
+        if self.state.step % self.log_every == 0:
+            self.write_line()
+        else:
+            self._count_time()
+        self.writer.advance(self.state)
+
+    def resume(self) -> None:
+        """Write the line that was due when a training was interrupted, if one was."""
+        self.after_step()
+
+    def write_line(self) -> None:
+        """Write the metrics since the last line, if there were steps. Raises DivergedError."""
+        self.synchronize()
+        self._count_time()
+        sums = self.state.running_sums
+        if not sums.samples:
             return
-        seconds = time.perf_counter() - self._started
+        seconds = time.perf_counter() - self._line_started
         values = {
-            "train/loss": window.loss_sum / window.samples,
-            "train/acc": window.num_correct / window.samples,
-            "train/lr": window.lr,
-            # since this process began, which may have been inside the window
+            "train/loss": sums.loss_sum / sums.samples,
+            "train/acc": sums.num_correct / sums.samples,
+            "train/lr": sums.lr,
             "speed/reader_cost": self._reader_seconds / max(1, self._steps),
             "speed/batch_cost": seconds / max(1, self._steps),
             "speed/ips": self._samples / seconds,
         }
-        self._clear()
-        self.writer.write(state, values)
-        state.window = Window()  # not before: what could not be written is still to be
+        self._restart_timing()
+        self.writer.write(self.state, values)
+        self.state.running_sums = RunningSums()  # only now: if writing fails, the line is still due
+
+    def _count_time(self) -> None:
+        now = time.perf_counter()
+        self.state.train_seconds += now - self._counted_until
+        self._counted_until = now
+
+    def _restart_timing(self) -> None:
+        self._steps = self._samples = 0
+        self._reader_seconds = 0.0
+        self._line_started = self._counted_until = time.perf_counter()

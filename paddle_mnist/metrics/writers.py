@@ -137,7 +137,7 @@ def _written_again(state: TrainState, step: int, tag: str, **_: object) -> bool:
     """
     if step != state.step or not state.position:
         return False
-    return tag in state.metrics or (tag in TRAIN_TAGS and state.window.samples > 0)
+    return tag in state.metrics or (tag in TRAIN_TAGS and state.running_sums.samples > 0)
 
 
 def _written_before(state: TrainState, step: int, tag: str = "", **_: object) -> bool:
@@ -147,7 +147,7 @@ def _written_before(state: TrainState, step: int, tag: str = "", **_: object) ->
     # Saved inside the epoch, after its step: a line of training had been written if nothing had
     # come together since, one of the watch in any case; those of the epoch's end come later, also
     # where this is its last step.
-    return tag.startswith("watch/") or (tag in TRAIN_TAGS and not state.window.samples)
+    return tag.startswith("watch/") or (tag in TRAIN_TAGS and not state.running_sums.samples)
 
 
 class NewestMetrics:

@@ -14,12 +14,13 @@ from paddle_mnist.checkpoint.contents import saved_bytes
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.data.loader import batches_per_epoch, epoch_batches, shards_of
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.metrics.running import Progress
+from paddle_mnist.metrics.running import REMEDY, RunningMetrics
 from paddle_mnist.metrics.writers import ManyWriters, NewestMetrics, console_writer
 from paddle_mnist.monitor.profiler import NO_PROFILE, Profiler
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
+from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.nn.optim import cross_entropy, schedule_of
-from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradients
+from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradients, StepResult
 from paddle_mnist.state import (
     Checkpointer,
     Evaluator,
@@ -29,30 +30,32 @@ from paddle_mnist.state import (
     Writer,
     as_number,
 )
+from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import make_folder, write_atomically
 from paddle_mnist.training.evaluator import NoEvaluator
 
 
 class Trainer:
-    """Trains a model: steps, epochs, and what happens between them.
+    """Trains a model: the loop over epochs and steps, and what happens between them.
 
-    model_path: where the final weights go.
-    model, optimizer: a `paddle.nn.Layer` giving logits, and a Paddle optimizer of its parameters;
-        an `LRScheduler` of the optimizer is stepped after every batch.
-    loss_fn: (logits [B, 10], labels [B, 1]) -> mean loss []; by default the cross-entropy.
-    average: of the weights, kept beside them; evaluated and written in their place.
-    evaluator, checkpointer, writer: collaborators (`paddle_mnist.state` says what is asked of
-        them). By default nothing is evaluated, every epoch is saved to `save_path`, and lines of
-        the log go to the console.
-    observers: look on, after every step and every epoch (`paddle_mnist.state.Observer`).
+    model_path: where the final weights are written.
+    model, optimizer: a `paddle.nn.Layer` that returns logits, and a Paddle optimizer of its
+        parameters; an `LRScheduler` of the optimizer is stepped after every batch.
+    loss_fn: (logits [B, classes], labels [B, 1]) -> mean loss []; by default the cross-entropy.
+    average: a moving average of the weights, which is evaluated and saved in their place.
+    evaluator, checkpointer, writer: the collaborators (`paddle_mnist.state` has their Protocols).
+        By default nothing is evaluated, every epoch is saved to `save_path`, and log lines go to
+        the console.
+    observers: called after every step and every epoch (`paddle_mnist.state.Observer`).
     profile: measures where a step's time goes (`paddle_mnist.monitor.profiler.Profile`).
-    state: where the first `train` goes on, inside an epoch too; by default each starts an epoch.
+    state: where the first `train` resumes, inside an epoch too; by default each starts an epoch.
+    log_every: steps between log lines.
     reseed: called with the number of steps done, and that of the shard, before each forward pass;
         with a function that seeds Paddle's generators, what is drawn in a step (dropout) does not
         depend on earlier steps.
-    autocast: gives the context of the model's forward pass
-        (`paddle_mnist.system.devices.autocast`); the loss is taken outside it, of float32.
-    exchange: adds up the gradients of a batch's shards, of several processes
+    autocast: returns the context of the model's forward pass
+        (`paddle_mnist.system.devices.autocast`); the loss is computed outside it, in float32.
+    exchange: sums the gradients of a batch's shards, over processes
         (`paddle_mnist.parallel.gradients`); by default batches are whole.
     """
 
@@ -79,7 +82,7 @@ class Trainer:
         if len(set(names)) < len(names):
             raise ConfigError(
                 "two parameters of the model have one name, so the optimizer would mix up their "
-                "states; expected different ones: use one MNIST a model"
+                "states; expected different ones: give each model layers of its own"
             )
         self.model_path = Path(model_path)
         self.model = model
@@ -96,13 +99,13 @@ class Trainer:
         self.log: Writer = self.metrics
         self.loss: Optional[paddle.Tensor] = None
         self.state = state or TrainState()
-        self.going_on = state is not None
+        self.resuming = state is not None
         self.log_every = log_every
         self.reseed = reseed
         self.autocast = autocast
         self.exchange = exchange or SingleProcessGradients()
-        self.progress: Optional[Progress] = None
-        self._in_epoch = False
+        self.running = RunningMetrics(self.state, self.log, log_every)
+        self._started = False
 
     def train(
         self,
@@ -119,8 +122,8 @@ class Trainer:
         Raises ConfigError when start_epoch is not the epoch of the given `state`, DivergedError
         when a loss is not finite, OutputError when a file cannot be written.
         """
-        something = self.going_on or start_epoch < end_epoch
-        self._begin(train_datasets, start_epoch, end_epoch, self.state.position)
+        worth_saving = self.resuming or start_epoch < end_epoch
+        self._start(train_datasets, start_epoch, end_epoch, self.state.position)
         checkpointer = self.checkpointer or StoreCheckpointer(
             CheckpointStore(save_path), average=self.average
         )
@@ -138,7 +141,7 @@ class Trainer:
         except BaseException as error:
             checkpointer.after_error(error, self.state, self.model, self.optimizer)
             raise
-        if something:
+        if worth_saving:
             checkpointer.at_end(self.state, self.model, self.optimizer)
         self.save()
         return self.state
@@ -150,33 +153,44 @@ class Trainer:
         start: int = 0,
         checkpointer: Checkpointer = NO_CHECKPOINTER,
     ) -> None:
-        """Train on the batches of one epoch, from number `start` on."""
-        if self.progress is None:
-            self._begin(datasets, epoch, epoch + 1, start)
+        """Train on the batches of one epoch, from number `start` on.
+
+        Raises DivergedError when a loss is not finite, with the next log line or checkpoint: a
+        step must not wait for its device.
+        """
+        if not self._started:
+            self._start(datasets, epoch, epoch + 1, start)
         self.model.train()
         self.state.epoch, self.state.position = epoch, start
         self.profile.before_epoch()
-        self._in_epoch = True
-        try:
-            for batch in self.progress.timed(epoch_batches(datasets, epoch, start)):
-                self.train_step(batch)
-                with self.profile.part("logging"):
-                    self.observe("after_step")
-                    self.progress.after_step(self.state)
-                with self.profile.part("saving"):
-                    checkpointer.after_step(self.state, self.model, self.optimizer)
-                self.profile.after_step()
-        finally:
-            self._in_epoch = False
-        self.progress.flush(self.state)
+        for batch in self.running.timed(epoch_batches(datasets, epoch, start)):
+            self._update_weights(self._compute_gradients(batch))
+            with self.profile.part("logging"):
+                self.observe("after_step")
+                self.running.after_step()
+            with self.profile.part("saving"):
+                checkpointer.after_step(self.state, self.model, self.optimizer)
+            self.profile.after_step()
+        heartbeat.beat()
+        self.running.write_line()
 
     def train_step(self, data: Iterable) -> paddle.Tensor:
-        """One step on a batch (images [B, 1, 28, 28], labels [B, 1]); gives its mean loss [].
+        """Train one step by hand, outside any epoch, and return its mean loss [].
 
-        data: also its shards, as a `BatchLoader` cuts them for the exchange.
-        Raises DivergedError when the loss is not finite: before the weights change; inside an
-        epoch, where a step need not wait for its device, with the next line of the log.
+        data: a batch (images [B, ...], labels [B, 1]), or its shards, as a `BatchLoader` divides
+            it for several processes.
+        Raises DivergedError when the loss is not finite, before the weights change.
         """
+        result = self._compute_gradients(data)
+        step = f"at epoch {self.state.epoch + 1}, step {self.state.step + 1}"
+        require_finite_loss(result.loss.item(), step, REMEDY)
+        self._update_weights(result, batches=0)
+        self.state.synchronize()
+        return result.loss
+
+    def _compute_gradients(self, data: Iterable) -> StepResult:
+        """Run the forward and backward passes of a batch, on all of its shards."""
+        heartbeat.beat()
         self.optimizer.clear_grad()  # not after the step: observers look at its gradients
         for shard in shards_of(data):
             self.reseed(self.state.step, shard.index)
@@ -188,25 +202,20 @@ class Trainer:
                 (loss * shard.weight).backward()
                 self.exchange.add(shard, loss, logits)
         with self.profile.part("exchange"):
-            outcome = self.exchange.finish()
-        self.loss = outcome.loss
-        position = self.state.position
-        with self.profile.part("optimizer"), self.state.stepping(outcome.samples):
-            lr = self.optimizer.get_lr()
-            self.state.record(outcome.loss, outcome.num_correct, outcome.samples, lr)
-            if self._in_epoch:
-                self.progress.add(outcome.samples)
-            else:
-                self.state.settle()
+            result = self.exchange.finish()
+        self.loss = result.loss
+        return result
+
+    def _update_weights(self, result: StepResult, batches: int = 1) -> None:
+        """Step the optimizer, its schedule and the average; see `TrainState.stepping`."""
+        with self.profile.part("optimizer"), self.state.stepping(result.samples, batches):
+            self.running.add(result, self.optimizer.get_lr())
             # The first step names the optimizer's state; guarded, it has the names that the first
             # optimizer of a process gives, whichever this is, so that saved states fit.
             with unique_name.guard():
                 self.optimizer.step()
             self.schedule.step()
             self.average.update(self.model, self.state.step)
-        if not self._in_epoch:  # the batch is none of an epoch, which is trained whole
-            self.state.position = position
-        return self.loss
 
     def save(self) -> None:
         """Write the weights to `model_path`, whole or not at all. Raises OutputError."""
@@ -217,7 +226,7 @@ class Trainer:
         write_atomically(self.model_path, saved_bytes(self.average.weights(self.model)))
 
     def observe(self, event: str) -> None:
-        """Show the observers where the training stands; write the values that they return.
+        """Call a method of the observers, by its name, and write the metrics that they return.
 
         Raises ConfigError for a value that is not a number.
         """
@@ -229,21 +238,22 @@ class Trainer:
                     self.state, {tag: as_number(value, tag, name) for tag, value in values.items()}
                 )
 
-    def _begin(self, loader: Any, start_epoch: int, end_epoch: int, position: int) -> None:
-        """Begin to keep figures of the steps. Raises ConfigError: see `train`."""
-        here = (self.state.epoch, self.state.position)
-        if self.going_on and (start_epoch, position) != here:
-            asked = f"epoch {start_epoch}" + (f", batch {position}" if position != here[1] else "")
+    def _start(self, loader: Any, start_epoch: int, end_epoch: int, position: int) -> None:
+        """Prepare the state and the log for training. Raises ConfigError: see `train`."""
+        at = (self.state.epoch, self.state.position)
+        if self.resuming and (start_epoch, position) != at:
+            asked = f"epoch {start_epoch}" + (f", batch {position}" if position != at[1] else "")
             raise ConfigError(
                 f"asked to start at {asked} (counted from 0), but the state stands at epoch "
-                f"{here[0]}, batch {here[1]}; expected the same, or a Trainer without a state, "
+                f"{at[0]}, batch {at[1]}; expected the same, or a Trainer without a state, "
                 "which begins anew"
             )
         steps = batches_per_epoch(loader)
         self.log = ManyWriters([self.writer or console_writer(end_epoch, steps), self.metrics])
-        if not self.going_on:  # the epochs before were trained elsewhere, or by an earlier call
+        if not self.resuming:  # the epochs before were trained elsewhere, or by an earlier call
             self.state = TrainState(epoch=start_epoch, step=start_epoch * (steps or 0))
-        self.progress = Progress(self.log, self.log_every)
-        if self.going_on:  # a line was due, if that is what the training broke off at
-            self.progress.after_step(self.state)
-        self.going_on = False
+        self.running = RunningMetrics(self.state, self.log, self.log_every)
+        if self.resuming:
+            self.running.resume()
+        self.resuming = False
+        self._started = True

@@ -419,7 +419,7 @@ DAMAGE = {
     "manifest cut": lambda stem: os.truncate(stem.with_suffix(".json"), 40),
     "manifest emptied": lambda stem: os.truncate(stem.with_suffix(".json"), 0),
     "manifest of a list": lambda stem: stem.with_suffix(".json").write_text("[]"),
-    "from the future": lambda stem: _change(stem, format=3),
+    "from the future": lambda stem: _change(stem, format=4),
 }
 
 

@@ -24,12 +24,13 @@ from paddle_mnist.checkpoint.manifest import FORMAT, OPTIMIZER, PARAMS, TRAINING
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
-from paddle_mnist.state import TrainState
+from paddle_mnist.state import RunningSums, TrainState
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 GOLDEN_DIGESTS = {
     1: "2731990054eae266b9c603f17a96efb3a2b409af4d75b2d2f9ff9e818331fb01",
     2: "2b17174902f09029059610e7a9eea51742a0bcd699341290dea62a6b084bdffc",
+    3: "5bac80014575c59e3e46597e9cecf6e4265334c9bc7e2a08999388e1d7a7ffea",
 }
 MANIFEST = ".json"
 FILES = {
@@ -51,10 +52,10 @@ def small_net(averaged):
 def save_epochs(folder, averaged, epochs=2):
     """Train a small net and save it after each epoch of one step, as `Trainer` does.
 
-    `golden/format-2` is what `save_epochs("tests/golden/format-2", averaged=True, epochs=1)` left
-    under Paddle 3.3.1 when the format was made, `golden/format-1` what it left before, without an
-    average. Never make them anew: a version that cannot read them cannot read the users'
-    checkpoints either.
+    `golden/format-3` is what `save_epochs("tests/golden/format-3", averaged=True, epochs=1)` left
+    under Paddle 3.3.1 when the format was made, as `golden/format-2` before it; `golden/format-1`
+    what it left before both, without an average. Never make them anew: a version that cannot read
+    them cannot read the users' checkpoints either.
     """
     context = {"config": {"seed": 1, "batch_size": 32}, "data_hash": "ab" * 32}
     store = CheckpointStore(folder, context)
@@ -183,9 +184,9 @@ DAMAGE = {
 # To any file but the manifest, without which it is no checkpoint: see below.
 LOSS = {"missing": Path.unlink, "a folder": make_folder}
 MANIFESTS = {
-    "of format 3": partial(edit, format=3),
+    "of format 4": partial(edit, format=4),
     "of format '1.1'": partial(edit, format="1.1"),
-    "of format 3, sealed in another way": partial(edit, format=3, checksum="x", sealed=False),
+    "of format 4, sealed in another way": partial(edit, format=4, checksum="x", sealed=False),
     "without a checksum": partial(edit, sealed=False, checksum=None),
     "edited": partial(edit, sealed=False, data_hash="cd" * 32),
     "of a list": lambda path: path.write_text("[]"),
@@ -297,12 +298,12 @@ def test_with_both_damaged_nothing_is_started_anew(copied, said, case):
     assert len(list((folder / "quarantine").iterdir())) == 2
 
 
-@pytest.mark.parametrize("damage", ["of format 3", "of format 3, sealed in another way"])
+@pytest.mark.parametrize("damage", ["of format 4", "of format 4, sealed in another way"])
 def test_a_future_format_is_called_so(copied, damage):
     """It is no damage, and what helps is another version; whichever way that one is sealed."""
     stem = copied("plain") / NEWER
     MANIFESTS[damage](stem.with_suffix(MANIFEST))
-    with pytest.raises(CheckpointError, match=r"mnist_epoch1\.json: format 3; this version reads "):
+    with pytest.raises(CheckpointError, match=r"mnist_epoch1\.json: format 4; this version reads "):
         read_manifest(stem.with_suffix(MANIFEST))
 
 
@@ -446,6 +447,16 @@ def test_a_checkpoint_of_every_format_goes_into_a_net_by_structured_names(number
             expected = saved[f"{names[name]}_{moment}_0"]
             assert found.numpy().tobytes() == expected.tobytes()
     assert optimizer.get_lr() == saved["LR_Scheduler"]["last_lr"]
+
+
+def test_running_sums_of_older_formats_are_continued(tmp_path):
+    """Formats 1 and 2 called them `window`, and its number of correct answers `right`."""
+    path = Path(shutil.copytree(GOLDEN / "format-2", tmp_path / "old")) / f"{OLDER}{MANIFEST}"
+    state = json.loads(path.read_text())["state"]
+    state["window"] = {"loss_sum": 1.5, "right": 3, "samples": 32, "lr": 0.5}
+    edit(path, state=state)
+    expected = RunningSums(loss_sum=1.5, num_correct=3, samples=32, lr=0.5)
+    assert read_manifest(path).state.running_sums == expected
 
 
 def test_todays_files_have_the_golden_form(tmp_path):

@@ -20,7 +20,7 @@ from log_lines import LINE
 
 from paddle_mnist.metrics.writers import JsonlWriter, LogWriter, ManyWriters, cut_jsonl
 from paddle_mnist.mnist.run import DASHBOARD
-from paddle_mnist.state import TrainState, Window
+from paddle_mnist.state import RunningSums, TrainState
 
 VALUES = {
     "train/loss": 0.0412,
@@ -96,8 +96,8 @@ def test_cutting_keeps_what_lies_before_and_drops_a_torn_line(tmp_path, step, le
     [
         # lines as they come: at step 5 a train line was due; 8 ends the epoch
         (TrainState(step=5, position=5), ["train 5"]),
-        (TrainState(step=6, position=6, window=Window(samples=32)), ["train 5"]),
-        (TrainState(step=8, position=8, window=Window(samples=9)), ["train 5"]),
+        (TrainState(step=6, position=6, running_sums=RunningSums(samples=32)), ["train 5"]),
+        (TrainState(step=8, position=8, running_sums=RunningSums(samples=9)), ["train 5"]),
         (TrainState(step=8, position=0, epoch=1), ["train 5", "train 8", "valid 8"]),
         (TrainState(step=8, position=8), ["train 5", "train 8"]),  # if one was due at 8, too
     ],

@@ -92,7 +92,7 @@ def end_of(folder, output="run"):
         key=lambda manifest: manifest["state"]["step"],
     )
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    state = {k: v for k, v in newest["state"].items() if k not in ("train_seconds", "window")}
+    state = {k: v for k, v in newest["state"].items() if k not in ("train_seconds", "running_sums")}
     return {
         "weights": hashlib.sha256((run / "mnist.pdparams").read_bytes()).hexdigest(),
         "files": sorted(entry["sha256"] for entry in newest["files"].values()),

@@ -49,7 +49,7 @@ def _time_saving(parts, epochs: int, folder: Path) -> dict:
             self.ends, self.steps, self.saves = time.perf_counter(), [], []
 
         def after_step(self, state, model, optimizer):
-            state.settle()  # the step is done when its loss is there
+            state.synchronize()  # the step is done when its loss is there
             began = time.perf_counter()
             self.steps.append(began - self.ends)
             super().after_step(state, model, optimizer)
