@@ -14,7 +14,7 @@ from visualdl import LogReader
 from paddle_mnist import MNIST
 from paddle_mnist.errors import OutputError
 from paddle_mnist.metrics.visualdl import VisualDLWriter
-from paddle_mnist.mnist.config import PAGES
+from paddle_mnist.mnist.option_types import PAGES
 from paddle_mnist.state import TrainState, View
 
 VALUES = {"train/loss": 0.0412, "train/lr": 0.00731, "watch/fc/mean": 0.5, "speed/ips": 2277.4}
