@@ -18,7 +18,7 @@ MOVED = {
     "data.arrays": ("mnist.arrays",),
     "data.cache": ("mnist.cache",),
     "data.dataset": ("mnist.dataset", "data.loader"),
-    "data.readers": ("mnist.readers",),
+    "data.readers": ("mnist.readers", "mnist.json_reader", "mnist.embedded_digits"),
     "data.sources": ("mnist.sources",),
     "demo": ("apps.demo",),
     "device": ("system.devices",),

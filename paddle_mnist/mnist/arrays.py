@@ -1,4 +1,4 @@
-"""What every source turns into: one contiguous array of images and one of labels a split."""
+"""The images and labels of a data set in memory: one contiguous array each per split."""
 
 import hashlib
 from collections.abc import Collection, Mapping
@@ -13,8 +13,8 @@ MODES = ("train", "valid", "eval")
 SIZE = 28
 CLASSES = 10
 
-# The data hash of the real thing: 50,000 / 10,000 / 10,000 images, pixels k/256. Whatever else
-# is trained on is never called MNIST.
+# The data hash of the real MNIST: 50,000 / 10,000 / 10,000 images, pixels k/256. No other data is
+# ever called MNIST.
 MNIST_HASH = "e2ef4476bda5ae7a7e382e669d99ef8ae83369e07178dd8c4bb3d0132e5a21f8"
 
 
@@ -22,7 +22,7 @@ MNIST_HASH = "e2ef4476bda5ae7a7e382e669d99ef8ae83369e07178dd8c4bb3d0132e5a21f8"
 class Split:
     """The images and labels of one split.
 
-    images: [N, 28, 28]; uint8, to be divided by `divisor`, or float32 as they are (divisor None).
+    images: [N, 28, 28]; uint8, to be divided by `divisor`, or float32 (divisor None).
     labels: uint8 [N], 0..9.
     """
 
@@ -34,7 +34,10 @@ class Split:
         return len(self.labels)
 
     def pixels(self, index) -> np.ndarray:
-        """The images at `index` (whatever indexes an array), float32 [..., 28, 28] in 0..1."""
+        """Return the images at `index`, which may be whatever indexes an array.
+
+        float32 [..., 28, 28] in 0..1.
+        """
         images = self.images[index]
         if self.divisor is None:
             return np.asarray(images, np.float32)
@@ -43,21 +46,21 @@ class Split:
 
 @dataclass(frozen=True)
 class Classes:
-    """What the labels 0..9 stand for, in words, for tables and figures.
+    """How tables and figures call the labels 0..9.
 
-    noun: what one of them is: "digit", or "class" in a set that is neither MNIST nor the digits.
-    names: one for each label; empty where nobody has named them.
+    noun: "digit", or "class" for data that are neither MNIST nor the digits.
+    names: one for each label; empty if they have none.
     """
 
     noun: str = "digit"
     names: tuple[str, ...] = ()
 
     def __getitem__(self, label: int) -> str:
-        """Its name, else its number."""
+        """Return the name of a label, or its number if it has none."""
         return self.names[label] if self.names else str(label)
 
-    def one(self, label: int) -> str:
-        """An image of it: "a 7", "class 7", or its name."""
+    def describe(self, label: int) -> str:
+        """Return words for an image of a label: "a 7", "class 7", or its name."""
         if self.names:
             return self.names[label]
         return f"a {label}" if self.noun == "digit" else f"{self.noun} {label}"
@@ -67,18 +70,19 @@ DIGITS = Classes()
 
 
 def noun_of(dataset: str) -> str:
-    """What one class of a dataset is called. dataset: its name, as `Data.name` is."""
+    """Return "digit" or "class" for a data set. dataset: its name (`Data.name`)."""
     return "digit" if dataset.partition("#")[0] in ("mnist", "digits") else "class"
 
 
 @dataclass(frozen=True)
 class Data:
-    """The three splits of one source, and what they are called.
+    """The three splits of one source, with its name and hash.
 
-    name: "mnist" for the real one, "digits" for the embedded one, else the file's or folder's.
-    source: where they come from, for people; location: for `data=` to find them again.
-    hash: SHA-256 of the images and labels, hex; the same for every form they come in.
-    class_names: of the ten labels, from a `classes.txt`; empty where there is none.
+    name: "mnist" for the real one, "digits" for the embedded one, else that of the file or folder.
+    source: where the images come from, for people.
+    location: the same, as a value of `data=`.
+    hash: SHA-256 of the images and labels, hex; it does not depend on the file format.
+    class_names: of the ten labels, from a `classes.txt`; empty if there is none.
     """
 
     name: str
@@ -97,30 +101,30 @@ class Data:
             raise DataError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
         return self.splits[mode]
 
-    def only(self, digits: Collection[int]) -> "Data":
-        """The images of some digits, as a source of its own. Raises DataError if a split has none.
+    def select_digits(self, digits: Collection[int]) -> "Data":
+        """Return the images of some digits only, with the same labels.
 
-        Labels stay what they are.
+        Raises DataError if a split has none.
         """
         splits = {}
         for mode, split in self.splits.items():
-            there = np.flatnonzero(np.isin(split.labels, list(digits)))
-            if not len(there):
+            indices = np.flatnonzero(np.isin(split.labels, list(digits)))
+            if not len(indices):
                 raise DataError(f"{self.source}: no {digits} in its {mode} split; expected some")
-            splits[mode] = Split(split.images[there], split.labels[there], split.divisor)
-        mark = "#" + ",".join(map(str, sorted(digits)))
+            splits[mode] = Split(split.images[indices], split.labels[indices], split.divisor)
+        suffix = "#" + ",".join(map(str, sorted(digits)))
         return replace(
             self,
-            name=self.name + mark,
-            source=self.source + mark,
-            location=self.location + mark,
+            name=self.name + suffix,
+            source=self.source + suffix,
+            location=self.location + suffix,
             hash=data_hash(splits),
             splits=splits,
         )
 
 
 def data_hash(splits: Mapping[str, Split]) -> str:
-    """SHA-256, hex, of what the splits hold; the form of the file they came in does not count."""
+    """Return the SHA-256, hex, of images and labels, whatever file format they came in."""
     digest = hashlib.sha256()
     for mode in MODES:
         split = splits[mode]

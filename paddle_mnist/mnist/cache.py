@@ -1,7 +1,7 @@
-"""The cache: what a source holds, as .npy files that are mapped into memory, not read.
+"""Opens a source of images through a cache of .npy files, which are memory-mapped.
 
-One folder a source, named by the hash of its files, so a changed file has another folder. It is
-built under a temporary name and renamed, by one process at a time; a damaged one is built anew.
+Each source has a folder named after the hash of its files, so a changed file has another folder.
+It is built under a temporary name and renamed, by one process at a time; a damaged one is rebuilt.
 """
 
 import hashlib
@@ -20,32 +20,32 @@ from filelock import FileLock
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import MNIST_HASH, MODES, Data, Split, data_hash
 from paddle_mnist.mnist.readers import read_class_names
-from paddle_mnist.mnist.sources import DIGITS, Source, find_source, wanted
+from paddle_mnist.mnist.sources import DIGITS, Source, find_source, parse_data_option
 
 log = logging.getLogger("paddle_mnist")
 
-VERSION = 2  # of the cache's form and of how splits are made; another one is another folder
+VERSION = 2  # of the cache's format and of how splits are made; each has folders of its own
 
 
 def cache_folder() -> Path:
-    """`~/.cache/paddle_mnist`, or where PADDLE_MNIST_CACHE says."""
-    moved = os.environ.get("PADDLE_MNIST_CACHE")
-    return Path(moved).expanduser() if moved else Path.home() / ".cache" / "paddle_mnist"
+    """Return `~/.cache/paddle_mnist`, or the folder that PADDLE_MNIST_CACHE names."""
+    folder = os.environ.get("PADDLE_MNIST_CACHE")
+    return Path(folder).expanduser() if folder else Path.home() / ".cache" / "paddle_mnist"
 
 
 def open_data(data: str = "auto") -> Data:
-    """The splits of the source that `data` names (see `find_source`), checked, from the cache.
+    """Open the source that `data` names (see `find_source`), through the cache.
 
-    `PATH#0-4` takes only the images of these digits, of every split.
-    Raises DataError, naming file, place, found and expected.
+    `PATH#0-4` selects the images of these digits in every split.
+    Raises DataError, naming the file, the place in it, what is there and what was expected.
     """
-    _, digits = wanted(data)
-    found = _open_source(find_source(data))
-    return found.only(digits) if digits else found
+    _, digits = parse_data_option(data)
+    all_digits = _open_source(find_source(data))
+    return all_digits.select_digits(digits) if digits else all_digits
 
 
 def _open_source(source: Source) -> Data:
-    if source is DIGITS:  # quicker made than cached
+    if source is DIGITS:  # reading them takes less time than a cache
         splits = source.read()
         return Data(DIGITS.name, str(source), source.location, data_hash(splits), splits)
     try:
@@ -53,15 +53,15 @@ def _open_source(source: Source) -> Data:
     except OSError as error:
         raise DataError(f"{error.filename}: {error.strerror}; expected a readable file") from error
     folder = cache_folder() / f"v{VERSION}-{key[:32]}"
-    splits, digest = _open(folder) or _build(folder, source)
+    splits, digest = _open_folder(folder) or _build_folder(folder, source)
     if digest == MNIST_HASH:
         name = "mnist"
     elif source.name in ("mnist", DIGITS.name):  # a file's or folder's name proves nothing
         name = f"other files ({source})"
     else:
         name = source.name
-    names = read_class_names(source.classes_file)
-    return Data(name, str(source), source.location, digest, splits, names)
+    class_names = read_class_names(source.classes_file)
+    return Data(name, str(source), source.location, digest, splits, class_names)
 
 
 def _source_hash(source: Source) -> str:
@@ -74,8 +74,8 @@ def _source_hash(source: Source) -> str:
     return digest.hexdigest()
 
 
-def _open(folder: Path, say: bool = False) -> Optional[tuple[dict[str, Split], str]]:
-    """The splits in a cache folder and their data hash; None if there is none that is whole."""
+def _open_folder(folder: Path, warn: bool = False) -> Optional[tuple[dict[str, Split], str]]:
+    """Return the splits in a cache folder and their hash; None if it is missing or damaged."""
     if not folder.exists():
         return None
     try:
@@ -93,38 +93,40 @@ def _open(folder: Path, say: bool = False) -> Optional[tuple[dict[str, Split], s
             splits[mode] = Split(*arrays, index["divisor"])
         return splits, index["hash"]
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        if say:
-            log.warning("cache %s is damaged (%s); building it anew", folder, error)
+        if warn:
+            log.warning("cache %s is damaged (%s); rebuilding it", folder, error)
         return None
 
 
-def _build(folder: Path, source: Source) -> tuple[dict[str, Split], str]:
+def _build_folder(folder: Path, source: Source) -> tuple[dict[str, Split], str]:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder.with_suffix(".lock"))
         with lock:
-            built = _open(folder, say=True)  # another process may have built it meanwhile
-            if not built:
-                _write(folder, source.read())
-                built = _open(folder)
-            return built
+            contents = _open_folder(folder, warn=True)  # another process may have built it by now
+            if not contents:
+                _write_folder(folder, source.read())
+                contents = _open_folder(folder)
+            return contents
     except OSError as error:
         log.warning(
             "cannot write the cache in %s (%s); reading %s anew each time. "
             "PADDLE_MNIST_CACHE names another folder.",
-            *(folder.parent, error.strerror or error, source),
+            folder.parent,
+            error.strerror or error,
+            source,
         )
         splits = source.read()
         return splits, data_hash(splits)
 
 
-def _write(folder: Path, splits: dict[str, Split]) -> None:
-    part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+def _write_folder(folder: Path, splits: dict[str, Split]) -> None:
+    temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
         checksums = {}
         for mode, split in splits.items():
-            np.save(part / f"{mode}_images.npy", split.images)
-            np.save(part / f"{mode}_labels.npy", split.labels)
+            np.save(temporary / f"{mode}_images.npy", split.images)
+            np.save(temporary / f"{mode}_labels.npy", split.labels)
             checksums[mode] = {
                 "images": zlib.crc32(np.ascontiguousarray(split.images)),
                 "labels": zlib.crc32(np.ascontiguousarray(split.labels)),
@@ -136,11 +138,11 @@ def _write(folder: Path, splits: dict[str, Split]) -> None:
             "divisor": divisor,
             "crc32": checksums,
         }
-        (part / "index.json").write_text(json.dumps(index))
-        if folder.exists():  # a damaged one: out of the way first, for a rename to be possible
-            os.rename(folder, part / "damaged")
-        part.chmod(0o755)  # mkdtemp's 0700 would shut out others who share the cache
-        os.rename(part, folder)
+        (temporary / "index.json").write_text(json.dumps(index))
+        if folder.exists():  # damaged; moved away, because a rename needs a free name
+            os.rename(folder, temporary / "damaged")
+        temporary.chmod(0o755)  # mkdtemp's 0700 would keep out others who share the cache
+        os.rename(temporary, folder)
         shutil.rmtree(folder / "damaged", ignore_errors=True)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""`MnistDataset` and the ways to take batches from it."""
+"""`MnistDataset`, and the tutorial's `load_data`."""
 
 import random
 from collections.abc import Callable
@@ -14,16 +14,16 @@ from paddle_mnist.mnist.arrays import CLASSES, Data
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.parallel.world import World, current_world
 
-RARE = 1 / 3  # of the share that a class has in the whole split
+RARE = 1 / 3  # a class is rare below this part of its share in the whole split
 
 
 class MnistDataset(paddle.io.Dataset):
-    """One split as a `paddle.io.Dataset`.
+    """One split of MNIST, or of data of the same format, as a `paddle.io.Dataset`.
 
     mode: "train", "valid" or "eval" (50,000 / 10,000 / 10,000 on MNIST).
-    data: "auto", "digits", or the path of a file or folder (see `paddle_mnist.data.find_source`),
-        or the `Data` that `open_data` gave.
-    limit: keep the first so many images only, in the order of the source (see `limit_warning`).
+    data: "auto", "digits", or the path of a file or folder (see `mnist.sources.find_source`), or
+        the `Data` that `open_data` returned.
+    limit: keep only the first N images, in the order of the source (see `limit_warning`).
 
     Item i is (image, label): float32 [1, 28, 28] in 0..1 and int64 [1].
     Raises DataError, and ConfigError for a limit below 1.
@@ -54,51 +54,55 @@ class MnistDataset(paddle.io.Dataset):
         return self._split.pixels(index)[np.newaxis], label
 
     def limit_warning(self) -> Optional[str]:
-        """Which classes the limit leaves out or makes rare, in one line; None if it does neither.
+        """Return a line that names the classes which the limit leaves out or makes rare.
 
-        A class is rare if its share is less than a third of its share in the whole split.
+        None if there are none. A class is rare if its share is less than a third of its share in
+        the whole split.
         """
-        whole = np.bincount(self._split.labels, minlength=CLASSES)
+        counts = np.bincount(self._split.labels, minlength=CLASSES)
         kept = np.bincount(self._split.labels[: self._length], minlength=CLASSES)
-        missing = np.flatnonzero((kept == 0) & (whole > 0))
-        rare = np.flatnonzero((kept > 0) & (kept < RARE * whole * self._length / len(self._split)))
-        faults = [
+        missing = np.flatnonzero((kept == 0) & (counts > 0))
+        rare = np.flatnonzero((kept > 0) & (kept < RARE * counts * self._length / len(self._split)))
+        omissions = [
             f"{word} of class {', '.join(map(str, classes))}"
             for word, classes in (("none", missing), ("few", rare))
             if len(classes)
         ]
-        if not faults:
+        if not omissions:
             return None
         return (
             f"the first {self._length} of {len(self._split)} {self.mode} images: "
-            f"{' and '.join(faults)}; a limit takes the first images, not a balanced sample"
+            f"{' and '.join(omissions)}; a limit takes the first images, not a balanced sample"
         )
 
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Items as one batch, by one vectorised index: float32 [B, 1, 28, 28], int64 [B, 1]."""
+        """Return items as one batch, by one vectorised index.
+
+        Images float32 [B, 1, 28, 28], labels int64 [B, 1].
+        """
         labels = self._split.labels[indices].astype(np.int64)
         return self._split.pixels(indices)[:, np.newaxis], labels[:, np.newaxis]
 
 
 def load_data(mode: str = "train", batch_size: int = 100, data: str = "auto") -> Callable:
-    """The tutorial's generator: a function that yields the batches of an epoch each time called.
+    """Return a function that yields the batches of an epoch, as the tutorial's does.
 
-    Batches are NumPy arrays, float32 [B, 1, 28, 28] and int64 [B, 1], the last one short where
-    the size does not divide. "train" comes in another order each time; others are not shuffled.
+    Batches are NumPy arrays, float32 [B, 1, 28, 28] and int64 [B, 1]; the last one of an epoch may
+    be short. "train" has another order in each epoch; the other splits are not shuffled.
 
     The order is drawn from Python's global generator, as in the tutorial: after the same
     `random.seed` it is the same as there. `np.random.seed` and `paddle.seed` do not change it.
 
-    Where several processes have called `paddle.distributed.init_parallel_env`, each gets its share
-    of "train", in an order that rank 0 draws for all: together they see every sample once an
-    epoch, in equally many batches of at most `batch_size`. All of them must begin every epoch.
-    "valid" and "eval" are whole in each process.
+    If several processes have called `paddle.distributed.init_parallel_env`, each gets its share of
+    "train", in an order that rank 0 draws for all: together they see every sample once per epoch,
+    in equally many batches of at most `batch_size`. All of them must begin every epoch. Of "valid"
+    and "eval" each process gets all batches.
 
-    Raises DataError; ConfigError for a batch size that is below 1, or too small for shares of
-    unequal length to be cut into equally many batches.
+    Raises DataError; ConfigError for a batch size below 1, or one too small to divide shares of
+    unequal length into equally many batches.
     """
     dataset = MnistDataset(mode, data)
-    whole = BatchSampler(len(dataset), batch_size, shuffle=False)
+    sampler = BatchSampler(len(dataset), batch_size, shuffle=False)
     order = list(range(len(dataset)))
 
     def shuffled() -> list[int]:
@@ -107,7 +111,7 @@ def load_data(mode: str = "train", batch_size: int = 100, data: str = "auto") ->
 
     def data_generator():
         if mode != "train":
-            batches = whole.batches(0)
+            batches = sampler.batches(0)
         else:
             world = current_world()
             batches = _batches_of_rank(np.array(world.run_on_main(shuffled)), batch_size, world)
@@ -118,7 +122,7 @@ def load_data(mode: str = "train", batch_size: int = 100, data: str = "auto") ->
 
 
 def _batches_of_rank(order: np.ndarray, batch_size: int, world: World) -> list[np.ndarray]:
-    """This rank's share of an order, in as many batches as any other's."""
+    """Return this rank's share of an order, in as many batches as every other rank's."""
     if world.size == 1:
         return np.split(order, range(batch_size, len(order), batch_size))
     largest = -(-len(order) // world.size)
@@ -126,6 +130,6 @@ def _batches_of_rank(order: np.ndarray, batch_size: int, world: World) -> list[n
     if len(order) // world.size < count:
         raise ConfigError(
             f"batch_size is {batch_size}: {len(order)} samples on {world.size} processes cannot be "
-            "cut into equally many batches; expected larger batches or fewer processes"
+            "divided into equally many batches; expected larger batches or fewer processes"
         )
     return np.array_split(order[world.rank :: world.size], count)

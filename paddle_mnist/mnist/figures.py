@@ -140,7 +140,7 @@ def mistakes(
     ):
         axes.imshow(image, cmap="gray_r")
         prediction = shares.argmax()
-        truth = f"{classes.one(label)} ({shares[label]:.0%})"
+        truth = f"{classes.describe(label)} ({shares[label]:.0%})"
         answer = f"said {classes[prediction]} ({shares[prediction]:.0%})"
         axes.set_title(literal(f"{prefix}{truth}{separator}{answer}"), fontsize=8)
     return figure

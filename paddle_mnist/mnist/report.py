@@ -134,7 +134,7 @@ def _feature_maps(
     outputs = outputs_of(model, paddle.to_tensor(images), LAYERS)
     prediction = predictions[first]
     share = evaluation.probabilities[first, prediction]
-    title = f"{classes.one(labels[first])}, read as {classes[prediction]} ({share:.1%})"
+    title = f"{classes.describe(labels[first])}, read as {classes[prediction]} ({share:.1%})"
     maps = {name: values[0] for name, values in outputs.items()}
     return figures.feature_maps(images[0, 0], maps, title)
 

@@ -1,4 +1,4 @@
-"""Where images come from: what `data: auto | digits | PATH` names, and the download."""
+"""Sources of images: finds what `data: auto | digits | PATH` names, and downloads MNIST."""
 
 import contextlib
 import hashlib
@@ -19,7 +19,9 @@ from filelock import FileLock
 
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Split
-from paddle_mnist.mnist.readers import IDX_FILES, read_digits, read_idx, read_json
+from paddle_mnist.mnist.embedded_digits import read_digits
+from paddle_mnist.mnist.json_reader import read_json
+from paddle_mnist.mnist.readers import IDX_FILES, read_idx
 
 log = logging.getLogger("paddle_mnist")
 
@@ -28,8 +30,8 @@ JSON_FILE = "mnist.json.gz"
 CLASSES_FILE = "classes.txt"
 CONNECT_SECONDS = 5
 
-# Where paddle.vision.datasets.MNIST fetches from, and the MD5 it expects of each file. It tries
-# three times without a timeout and writes straight to the final name, so we fetch ourselves.
+# The server of paddle.vision.datasets.MNIST, and the MD5 it expects of each file. Paddle's own
+# download tries three times without a timeout and writes straight to the final name.
 MNIST_URL = "https://dataset.bj.bcebos.com/mnist/"
 MNIST_MD5 = dict(
     zip(
@@ -59,17 +61,17 @@ class Source:
 
     @property
     def location(self) -> str:
-        """What `find_source` takes to find it again, from any folder."""
+        """The value of `data` that names this source from any current directory."""
         return str(self._path.resolve()) if self.paths else self.name
 
     @property
     def classes_file(self) -> Optional[Path]:
-        """Where the names of the classes may be: beside the files."""
+        """The path where names of the classes may be found: beside the files."""
         return self.paths[0].parent / CLASSES_FILE if self.paths else None
 
     @property
     def _path(self) -> Path:
-        """The file, or the folder of several."""
+        """The file, or the folder if there are several."""
         return self.paths[0] if len(self.paths) == 1 else self.paths[0].parent
 
 
@@ -77,74 +79,83 @@ DIGITS = Source("digits", (), read_digits)
 
 
 def paddle_cache() -> Path:
-    """The folder paddle.vision.datasets.MNIST keeps its files in."""
+    """Return the folder in which paddle.vision.datasets.MNIST keeps its files."""
     return Path.home() / ".cache" / "paddle" / "dataset" / "mnist"
 
 
 def find_source(data: str = "auto") -> Source:
-    """The source that `data` names. Raises DataError when it names none.
+    """Find the source that `data` names. Raises DataError if it names none.
 
-    `data` may end with the digits to take, as in `work/mnist.json.gz#0-4`; see `open_data`.
-    A given `data` goes before the environment variable PADDLE_MNIST_DATA, and that before
-    "auto": work/mnist.json.gz, IDX files in work/ or in Paddle's cache, a download, and at last
-    the embedded digits, which is said aloud. A path never falls back to anything else.
+    data: "auto", "digits", or the path of a file or folder; it may end with the digits to select,
+        as in `work/mnist.json.gz#0-4` (see `open_data`).
+
+    "auto" stands for the environment variable PADDLE_MNIST_DATA, if it is set. Else these are
+    tried: work/mnist.json.gz, IDX files in work/ or in Paddle's cache, a download, and last the
+    embedded digits, with a warning. A path never falls back to another source.
     """
-    data, _ = wanted(data)
+    data, _ = parse_data_option(data)
     if data == "digits":
         return DIGITS
     if data != "auto":
         try:
-            return _named(Path(data).expanduser())
+            return _source_at(Path(data).expanduser())
         except (OSError, RuntimeError, ValueError) as error:  # too long, ~nobody, a NUL in it
             reason = getattr(error, "strerror", None) or error
             raise DataError(f"{data}: {reason}; expected a file or folder") from error
-    found = _json_in(WORK) or _idx_in(WORK) or _idx_in(paddle_cache())
-    if found:
-        return found
+    source = _json_in(WORK) or _idx_in(WORK) or _idx_in(paddle_cache())
+    if source:
+        return source
     try:
         return _download(os.environ.get("PADDLE_MNIST_URL") or MNIST_URL, paddle_cache())
     except (DataError, OSError) as error:
         log.warning(
             "MNIST is not here (%s/%s, IDX files in %s/ or %s) and cannot be fetched (%s). "
             "Using %s instead: accuracies are not MNIST's.",
-            *(WORK, JSON_FILE, WORK, paddle_cache(), error, DIGITS),
+            WORK,
+            JSON_FILE,
+            WORK,
+            paddle_cache(),
+            error,
+            DIGITS,
         )
         return DIGITS
 
 
-def wanted(data: str) -> tuple[str, tuple[int, ...]]:
-    """The source that `data` names, auto resolved by the environment, and the digits to take of it.
+def parse_data_option(data: str) -> tuple[str, tuple[int, ...]]:
+    """Return the source that `data` names, auto resolved by the environment, and selected digits.
 
-    `PATH#0-4` and `PATH#1,3,5-7` are some of the digits; without them, all: an empty tuple.
-    Raises DataError for a selection that is none.
+    `PATH#0-4` and `PATH#1,3,5-7` select some of the digits; an empty tuple means all.
+    Raises DataError for an empty selection.
     """
-    where, selection = _cut(data)
-    if where == "auto":
-        where, more = _cut(os.environ.get("PADDLE_MNIST_DATA") or "auto")
-        selection = selection or more
+    source, selection = _split_selection(data)
+    if source == "auto":
+        from_environment = os.environ.get("PADDLE_MNIST_DATA") or "auto"
+        source, default_selection = _split_selection(from_environment)
+        selection = selection or default_selection
     digits: set[int] = set()
     for part in filter(None, selection.split(",")):
         first, _, last = part.partition("-")
         digits |= set(range(int(first), int(last or first) + 1))
     if selection and not digits:
         raise DataError(f"{data}: no digits between {selection}; expected, say, #0-4 or #1,3,5")
-    return where, tuple(sorted(digits))
+    return source, tuple(sorted(digits))
 
 
-def _cut(data: str) -> tuple[str, str]:
-    found = re.fullmatch(r"(.*)#((?:\d(?:-\d)?)(?:,\d(?:-\d)?)*)", data, re.DOTALL)
-    return (found[1], found[2]) if found and not Path(data).exists() else (data, "")
+def _split_selection(data: str) -> tuple[str, str]:
+    """Split `PATH#0-4` into PATH and 0-4, unless there is a file of that very name."""
+    match = re.fullmatch(r"(.*)#((?:\d(?:-\d)?)(?:,\d(?:-\d)?)*)", data, re.DOTALL)
+    return (match[1], match[2]) if match and not Path(data).exists() else (data, "")
 
 
-def _named(path: Path) -> Source:
+def _source_at(path: Path) -> Source:
     if path.is_dir():
-        found = _json_in(path) or _idx_in(path)
-        if not found:
+        source = _json_in(path) or _idx_in(path)
+        if not source:
             raise DataError(
                 f"{path}: neither {JSON_FILE} nor the four IDX files in it; expected "
                 f"{JSON_FILE}, or {', '.join(IDX_FILES)}, each plain or .gz"
             )
-        return found
+        return source
     if path.name.removesuffix(".gz") in IDX_FILES:
         raise DataError(f"{path}: one of four IDX files; give the folder, {path.parent}")
     if not path.exists():
@@ -160,15 +171,15 @@ def _json_in(folder: Path) -> Optional[Source]:
 def _idx_in(folder: Path) -> Optional[Source]:
     paths = []
     for name in IDX_FILES:
-        either = [p for p in (folder / f"{name}.gz", folder / name) if p.exists()]
-        if not either:
+        existing = [path for path in (folder / f"{name}.gz", folder / name) if path.exists()]
+        if not existing:
             return None
-        paths.append(either[0])
+        paths.append(existing[0])
     return Source(folder.resolve().name, tuple(paths), lambda: read_idx(tuple(paths)))
 
 
 def _download(base_url: str, folder: Path) -> Source:
-    """Fetch what is missing of the four files; one process at a time does, the others wait."""
+    """Download those of the four files that are missing; one process does, the others wait."""
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".paddle_mnist.lock"):
         for name, md5 in MNIST_MD5.items():
@@ -182,37 +193,37 @@ def _fetch(url: str, path: Path, md5: str) -> None:
     log.info("fetching %s", url)
     part = path.with_name(f"{path.name}.part")
     try:
-        with _connect(url) as answer, open(part, "wb") as file:
-            found = hashlib.md5(usedforsecurity=False)
-            while block := answer.read(1 << 20):
-                found.update(block)
+        with _connect(url) as response, open(part, "wb") as file:
+            digest = hashlib.md5(usedforsecurity=False)
+            while block := response.read(1 << 20):
+                digest.update(block)
                 file.write(block)
-        if found.hexdigest() != md5:
-            raise DataError(f"{url}: MD5 {found.hexdigest()}; expected {md5}")
+        if digest.hexdigest() != md5:
+            raise DataError(f"{url}: MD5 {digest.hexdigest()}; expected {md5}")
         os.replace(part, path)
     except http.client.HTTPException as error:
-        raise DataError(f"{url}: broken off ({error!r})") from error
+        raise DataError(f"{url}: the connection broke ({error!r})") from error
     finally:
         part.unlink(missing_ok=True)
 
 
 def _connect(url: str):
-    """An open answer to `url`, or DataError when no connection stands after 5 seconds.
+    """Return the open response of `url`; DataError without a connection after 5 seconds.
 
-    In a thread, because the look-up of a host name cannot be given a time limit.
+    In a thread, because the lookup of a host name takes no time limit.
     """
-    answer: queue.Queue = queue.Queue()
+    results: queue.Queue = queue.Queue()
 
-    def ask():
+    def request():
         try:
-            answer.put(urllib.request.urlopen(url, timeout=CONNECT_SECONDS))
+            results.put(urllib.request.urlopen(url, timeout=CONNECT_SECONDS))
         except (OSError, ValueError, http.client.HTTPException) as error:
-            answer.put(error)
+            results.put(error)
 
-    threading.Thread(target=ask, daemon=True).start()
+    threading.Thread(target=request, daemon=True).start()
     with contextlib.suppress(queue.Empty):
-        got = answer.get(timeout=CONNECT_SECONDS)
-        if not isinstance(got, Exception):
-            return got
-        raise DataError(f"{url}: {getattr(got, 'reason', got)}") from got
+        result = results.get(timeout=CONNECT_SECONDS)
+        if not isinstance(result, Exception):
+            return result
+        raise DataError(f"{url}: {getattr(result, 'reason', result)}") from result
     raise DataError(f"{url}: no connection within {CONNECT_SECONDS} s")

@@ -29,7 +29,9 @@ from paddle_mnist.errors import DataError
 from paddle_mnist.mnist import sources as sources_module
 from paddle_mnist.mnist.arrays import MNIST_HASH, MODES, data_hash
 from paddle_mnist.mnist.cache import cache_folder, open_data
-from paddle_mnist.mnist.readers import digits_by_label, read_digits, read_idx, read_json
+from paddle_mnist.mnist.embedded_digits import digits_by_label, read_digits
+from paddle_mnist.mnist.json_reader import read_json
+from paddle_mnist.mnist.readers import read_idx
 from paddle_mnist.mnist.sources import find_source
 
 
@@ -65,18 +67,18 @@ def test_json_keeps_other_floats_as_float32(tmp_path):
 @given(st.data())
 def test_json_is_read_whatever_its_spacing_and_block_size(data):
     """The reader cuts the text at block ends; wherever they fall, the numbers are the same."""
-    import paddle_mnist.mnist.readers as readers
+    import paddle_mnist.mnist.json_reader as json_reader
 
     splits = tiny_splits({"train": 9, "valid": 1, "eval": 2}, seed=data.draw(st.integers(0, 99)))
     spaces = data.draw(st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", ": ")]))
     text = json.dumps(as_lists(splits), separators=spaces)
     path = cache_folder().parent / f"{os.getpid()}.json"
     path.write_text(text)
-    before, readers.BLOCK = readers.BLOCK, data.draw(st.integers(1, 9000))
+    before, json_reader.BLOCK = json_reader.BLOCK, data.draw(st.integers(1, 9000))
     try:
         found = read_json(path)
     finally:
-        readers.BLOCK = before
+        json_reader.BLOCK = before
     assert all(same(found[mode], *splits[mode]) for mode in MODES)
 
 
@@ -241,7 +243,7 @@ BOMBS = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_gzip_bomb_is_refused_within_bounded_memory(tmp_path, name, monkeypatch):
     """64 MiB (limit: 8) of text in a small file; the full limit, 1 GiB, is only slower."""
-    monkeypatch.setattr("paddle_mnist.mnist.readers.MAX_TEXT", 8 << 20)
+    monkeypatch.setattr("paddle_mnist.mnist.json_reader.MAX_TEXT", 8 << 20)
     path = tmp_path / "mnist.json.gz"
     piece = BOMBS[name]
     with gzip.open(path, "wb", compresslevel=1) as file:
@@ -314,11 +316,11 @@ def test_names_of_classes_are_no_part_of_the_data(tmp_path, form):
         path = write_json(folder / "kinds.json.gz", splits)
     before = open_data(str(path))
     assert before.class_names == () and before.classes[3] == "3"
-    assert before.classes.one(3) == "class 3"
+    assert before.classes.describe(3) == "class 3"
     (folder / "classes.txt").write_text("\ufeff" + "\r\n".join(NAMES) + "\n\n", "utf-8")
     after = open_data(str(path))
     assert after.class_names == tuple(NAMES) and after.hash == before.hash
-    assert after.classes.one(3) == after.classes[3] == "kind 3"
+    assert after.classes.describe(3) == after.classes[3] == "kind 3"
     some = open_data(f"{path}#0-4")
     assert some.class_names == tuple(NAMES) and some.classes.noun == "class"
 
@@ -326,7 +328,7 @@ def test_names_of_classes_are_no_part_of_the_data(tmp_path, form):
 def test_mnist_and_the_digits_have_digits(real_data):
     for name in ("digits", "digits#0-4", str(real_data)):
         assert open_data(name).classes.noun == "digit"
-        assert open_data(name).classes.one(7) == "a 7"
+        assert open_data(name).classes.describe(7) == "a 7"
 
 
 @pytest.mark.parametrize(

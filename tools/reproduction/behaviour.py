@@ -40,7 +40,7 @@ def behaviour(recipe: str = "default", told: tuple[tuple[str, Any], ...] = ()) -
     from paddle_mnist import MnistDataset, Trainer
     from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER
     from paddle_mnist.mnist.cache import open_data
-    from paddle_mnist.mnist.readers import digits_by_label
+    from paddle_mnist.mnist.embedded_digits import digits_by_label
     from paddle_mnist.mnist.setup import build
     from paddle_mnist.nn.optim import cross_entropy
     from paddle_mnist.nn.seeding import reseed
