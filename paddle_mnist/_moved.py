@@ -57,7 +57,7 @@ MOVED = {
     "trainer": ("training.trainer",),
     "visual": ("metrics.visualdl",),
     "watching": ("monitor.watch", "monitor.hooks", "monitor.print_layers"),
-    "writers": ("metrics.writers",),
+    "writers": ("metrics.console", "metrics.jsonl", "metrics.writers"),
 }
 
 

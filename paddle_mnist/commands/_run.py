@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, Optional, TextIO
 
 from paddle_mnist.errors import OutputError, PaddleMnistError
-from paddle_mnist.metrics.writers import console_logs
+from paddle_mnist.metrics.console import console_logs
 from paddle_mnist.system import heartbeat, signals
 
 Main = Callable[[Optional[Sequence[str]]], int]

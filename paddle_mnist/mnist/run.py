@@ -18,13 +18,9 @@ from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.errors import CheckpointError
+from paddle_mnist.metrics.console import BarWriter, LogWriter, log_to_console
 from paddle_mnist.metrics.visualdl import VisualDLWriter
-from paddle_mnist.metrics.writers import (
-    BarWriter,
-    LogWriter,
-    ManyWriters,
-    log_to_console,
-)
+from paddle_mnist.metrics.writers import ManyWriters
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import TrainConfig

@@ -22,7 +22,7 @@ from paddle_mnist.checkpoint.manifest import (
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, ConfigError, RunLockedError
-from paddle_mnist.metrics.writers import JsonlWriter, cut_jsonl
+from paddle_mnist.metrics.jsonl import JsonlWriter, cut_jsonl
 from paddle_mnist.mnist import pretrained
 from paddle_mnist.mnist.config import TrainConfig, read_yaml
 from paddle_mnist.state import TrainState

@@ -14,8 +14,9 @@ from paddle_mnist.checkpoint.contents import saved_bytes
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.data.loader import batches_per_epoch, epoch_batches, shards_of
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.metrics.console import console_writer
 from paddle_mnist.metrics.running import REMEDY, RunningMetrics
-from paddle_mnist.metrics.writers import ManyWriters, NewestMetrics, console_writer
+from paddle_mnist.metrics.writers import ManyWriters, NewestMetrics
 from paddle_mnist.monitor.profiler import NO_PROFILE, Profiler
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.nan_check import require_finite_loss

@@ -18,7 +18,9 @@ import pytest
 from conftest import ROOT
 from log_lines import LINE
 
-from paddle_mnist.metrics.writers import JsonlWriter, LogWriter, ManyWriters, cut_jsonl
+from paddle_mnist.metrics.console import LogWriter
+from paddle_mnist.metrics.jsonl import JsonlWriter, cut_jsonl
+from paddle_mnist.metrics.writers import ManyWriters
 from paddle_mnist.mnist.run import DASHBOARD
 from paddle_mnist.state import RunningSums, TrainState
 
@@ -37,7 +39,7 @@ AFTER_EPOCH = TrainState(epoch=2, position=0, step=1564)
 @pytest.fixture
 def said(monkeypatch):
     lines = []
-    monkeypatch.setattr("paddle_mnist.metrics.writers.log.info", lines.append)
+    monkeypatch.setattr("paddle_mnist.metrics.console.log.info", lines.append)
     return lines
 
 

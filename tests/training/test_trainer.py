@@ -19,7 +19,8 @@ from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError, DivergedError, OutputError
-from paddle_mnist.metrics.writers import JsonlWriter, ManyWriters
+from paddle_mnist.metrics.jsonl import JsonlWriter
+from paddle_mnist.metrics.writers import ManyWriters
 from paddle_mnist.state import TrainState
 from paddle_mnist.training.evaluator import EpochEvaluator, NoEvaluator
 from paddle_mnist.training.run_directory import RunDirectory

@@ -29,7 +29,7 @@ def _stopped(source: str, rounds: int) -> dict:
     from paddle_mnist.checkpoint.contents import load_checkpoint
     from paddle_mnist.checkpoint.store import CheckpointStore
     from paddle_mnist.errors import StoppedError
-    from paddle_mnist.metrics.writers import log_to_console
+    from paddle_mnist.metrics.console import log_to_console
     from paddle_mnist.mnist.cache import open_data
     from paddle_mnist.mnist.config import TrainConfig, read_recipe
     from paddle_mnist.mnist.setup import build

@@ -66,8 +66,10 @@ def _loop_share(source: str) -> float:
     from paddle_mnist import Trainer
     from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
     from paddle_mnist.checkpoint.store import CheckpointStore
+    from paddle_mnist.metrics.console import LogWriter, log_to_console
+    from paddle_mnist.metrics.jsonl import JsonlWriter
     from paddle_mnist.metrics.visualdl import VisualDLWriter
-    from paddle_mnist.metrics.writers import JsonlWriter, LogWriter, ManyWriters, log_to_console
+    from paddle_mnist.metrics.writers import ManyWriters
     from paddle_mnist.mnist.cache import open_data
     from paddle_mnist.mnist.config import TrainConfig, read_recipe
     from paddle_mnist.mnist.setup import build

@@ -18,8 +18,9 @@ def measured(source: str, rounds: int) -> dict:
     """
     from paddle_mnist import Trainer
     from paddle_mnist.data.loader import epoch_batches
+    from paddle_mnist.metrics.jsonl import JsonlWriter
     from paddle_mnist.metrics.visualdl import VisualDLWriter
-    from paddle_mnist.metrics.writers import JsonlWriter, ManyWriters
+    from paddle_mnist.metrics.writers import ManyWriters
     from paddle_mnist.mnist.cache import open_data
     from paddle_mnist.mnist.config import TrainConfig, read_recipe
     from paddle_mnist.mnist.setup import build

@@ -1,0 +1,120 @@
+"""Metrics on the console: log lines and, on a terminal, a progress bar."""
+
+import contextlib
+import datetime
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Optional, TextIO
+
+from tqdm import tqdm
+
+from paddle_mnist.errors import OutputError
+from paddle_mnist.state import TrainState
+
+log = logging.getLogger("paddle_mnist")
+
+
+class LogWriter:
+    """Writes log lines through the logger `paddle_mnist`."""
+
+    def __init__(self, epochs: int, steps_per_epoch: Optional[int] = None):
+        self.epochs = epochs
+        self.total_steps = steps_per_epoch and steps_per_epoch * epochs
+
+    def write(self, state: TrainState, values: Mapping[str, float]) -> None:
+        # Values come during an epoch (position > 0) or right after one.
+        epoch = f"epoch {state.epoch + (state.position > 0)}/{self.epochs}"
+        step = f"step {state.step}" + (f"/{self.total_steps}" if self.total_steps else "")
+        for name in ("valid", "replay"):
+            if f"{name}/loss" in values:
+                loss, accuracy = values[f"{name}/loss"], values[f"{name}/acc"]
+                log.info(f"{epoch} {step} {name} loss {loss:.4f} acc {accuracy:.4f}")
+        if "train/loss" in values:
+            log.info(f"{epoch} {step} {_training_metrics(values)}{self._eta(state, values)}")
+
+    def _eta(self, state: TrainState, values: Mapping[str, float]) -> str:
+        if not self.total_steps:
+            return ""
+        seconds = round((self.total_steps - state.step) * values["speed/batch_cost"])
+        return f" eta {datetime.timedelta(seconds=seconds)!s:0>8}"
+
+    def advance(self, state: TrainState) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+def _training_metrics(values: Mapping[str, float]) -> str:
+    return (
+        f"lr {values['train/lr']:.5f} loss {values['train/loss']:.4f} "
+        f"acc {values['train/acc']:.4f} reader_cost {values['speed/reader_cost']:.4f}s "
+        f"batch_cost {values['speed/batch_cost']:.4f}s ips {values['speed/ips']:.0f} samples/s"
+    )
+
+
+class BarWriter:
+    """A progress bar over the steps of the whole training, on a terminal only."""
+
+    def __init__(self, total: int):
+        self.bar = tqdm(total=total, unit="step", dynamic_ncols=True, disable=None)
+
+    def write(self, state: TrainState, values: Mapping[str, float]) -> None:
+        if "train/loss" in values:
+            self.bar.set_postfix(loss=f"{values['train/loss']:.4f}", refresh=False)
+
+    def advance(self, state: TrainState) -> None:
+        self.bar.update(state.step - self.bar.n)
+
+    def close(self) -> None:
+        self.bar.close()
+
+
+class _TqdmHandler(logging.StreamHandler):
+    """Prints log lines above a progress bar instead of through it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            tqdm.write(self.format(record), file=self.stream)
+            self.flush()
+        except OSError as error:  # a full disk, or the reader of a pipe is gone
+            raise OutputError(
+                f"the console: cannot write ({error.strerror}); run the same command again to go on"
+            ) from error
+
+
+def log_to_console(stream=None) -> None:
+    """Print this package's log lines, to stdout by default; a second call changes nothing.
+
+    They no longer propagate to the root logger: Paddle's handler there would print them again.
+    """
+    if not _console_handler():
+        log.addHandler(_TqdmHandler(stream or sys.stdout))
+        log.setLevel(logging.INFO)
+        log.propagate = False
+
+
+@contextlib.contextmanager
+def console_logs(stream: TextIO) -> Iterator[None]:
+    """Print this package's log lines to `stream` inside the context, wherever they went before."""
+    existing = _console_handler()
+    log_to_console(stream)
+    handler = _console_handler()
+    previous, handler.stream = handler.stream, stream
+    try:
+        yield
+    finally:
+        handler.stream = previous
+        if not existing:
+            log.removeHandler(handler)
+
+
+def _console_handler() -> Optional[_TqdmHandler]:
+    return next((handler for handler in log.handlers if isinstance(handler, _TqdmHandler)), None)
+
+
+def console_writer(epochs: int, steps_per_epoch: Optional[int]) -> LogWriter:
+    """Return a writer of log lines to the console, the default of a trainer."""
+    log_to_console()
+    return LogWriter(epochs, steps_per_epoch)

@@ -1,0 +1,89 @@
+"""`metrics.jsonl`, the history of a run: writing it, and cutting it back when the run resumes."""
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Optional
+
+from paddle_mnist.state import TRAIN_TAGS, TrainState
+from paddle_mnist.system.files import Journal, write_atomically
+
+log = logging.getLogger("paddle_mnist")
+
+
+class JsonlWriter:
+    """Writes `metrics.jsonl`: an object a line, {"step", "epoch", "tag", "value", "time"}.
+
+    epoch is 0-based, time in seconds since 1970. Speeds are left out: they differ each time, and
+    the file of a resumed run equals that of an unbroken one but for `time`. Lines that a full disk
+    does not take are written later; `close` raises OutputError if they could not be.
+
+    `lines` counts the file's lines, with those that it had before.
+    """
+
+    def __init__(self, path: Path):
+        self.lines = path.read_bytes().count(b"\n") if path.exists() else 0
+        self.journal = Journal(path)
+
+    def write(self, state: TrainState, values: Mapping[str, float]) -> None:
+        epoch = state.epoch if state.position else state.epoch - 1
+        lines = [
+            {"step": state.step, "epoch": epoch, "tag": tag, "value": value, "time": time.time()}
+            for tag, value in values.items()
+            if not tag.startswith("speed/")
+        ]
+        self.journal.append("".join(f"{json.dumps(line)}\n" for line in lines))
+        self.lines += len(lines)
+
+    def advance(self, state: TrainState) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        self.journal.close()
+
+
+def cut_jsonl(path: Path, state: TrainState, count: Optional[int] = None) -> None:
+    """Remove the lines of `metrics.jsonl` that a training which resumes from `state` writes again.
+
+    Incomplete lines are removed too.
+
+    count: lines of the file when the state was saved; None for checkpoints that do not tell.
+    """
+    if not path.exists():
+        return
+    kept = []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True)):
+        try:
+            values = json.loads(line)
+            if count is None:
+                keep = _written_before(state, **values)
+            else:
+                keep = number < count and not _written_again(state, **values)
+            if keep and line.endswith(b"\n"):
+                kept.append(line)
+        except (ValueError, TypeError, KeyError):
+            log.warning("%s: dropping an incomplete line, %.60r", path, line)
+    write_atomically(path, b"".join(kept))
+
+
+def _written_again(state: TrainState, step: int, tag: str, **_: object) -> bool:
+    """Return whether a line, written before the state was saved, is written again on resuming.
+
+    A training that is interrupted while it writes the metrics of its newest step, or of the
+    evaluation after it, writes all of them again.
+    """
+    if step != state.step or not state.position:
+        return False
+    return tag in state.metrics or (tag in TRAIN_TAGS and state.running_sums.samples > 0)
+
+
+def _written_before(state: TrainState, step: int, tag: str = "", **_: object) -> bool:
+    """Return whether a line was written before the state was saved, judged by its step and tag."""
+    if step != state.step or not state.position:
+        return step <= state.step
+    # The state was saved inside the epoch, after this step: lines of training were written if the
+    # sums are empty, those of the watch in any case; those of the epoch's end come later, even if
+    # this is its last step.
+    return tag.startswith("watch/") or (tag in TRAIN_TAGS and not state.running_sums.samples)
