@@ -149,7 +149,7 @@ except OutputError as error:
 
 def test_that_can_no_longer_write_says_so_instead_of_waiting_for_ever(board, caplog):
     """Its thread dies of an error; the real error is provoked in test_run."""
-    for thread in board._threads:
+    for thread in board._files._threads:
         thread.stop()
         thread.join()
     with caplog.at_level(logging.WARNING, "paddle_mnist"):
