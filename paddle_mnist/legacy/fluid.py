@@ -1,11 +1,11 @@
-"""Fluid's ways to save and load, with their names and meanings, for a model as it is today.
+"""Fluid's functions to save and load, with their names and meanings, for today's models.
 
     save_vars, load_vars                        the variables that are named
     save_params, load_params                    what is trained
-    save_persistables, load_persistables        all that is needed to go on: the optimizer's too
+    save_persistables, load_persistables        what training needs to go on: the optimizer's too
     save_inference_model, load_inference_model  the part of the net that leads to chosen outputs
 
-Where Fluid loaded what happened to fit, and left the rest as it was, here everything must fit. See
+Fluid loaded what happened to fit, and left the rest as it was; here everything must fit. See
 docs/fluid.md, which maps each old call to today's.
 """
 
@@ -33,7 +33,7 @@ from paddle_mnist.state import TrainState
 from paddle_mnist.system.files import make_folder, sync_folder, write_atomically
 
 _SCHEDULE = "LR_Scheduler"  # Paddle's name for it in an optimizer's state
-PERSISTABLES = "mnist_persistables"  # as the store names checkpoints
+PERSISTABLES = "mnist_persistables"  # named as the store names checkpoints
 
 Folder = Union[str, Path]
 
@@ -41,20 +41,20 @@ Folder = Union[str, Path]
 def save_vars(
     dirname: Folder, model: nn.Layer, vars: Sequence[str], filename: str = "vars.pdparams"
 ) -> Path:
-    """Write chosen variables of a model into one file; gives its path.
+    """Write chosen variables of a model into one file, and return its path.
 
     vars: structured names, as `model.state_dict()` has them ("conv1.weight").
     Raises ConfigError for a name that the model does not have, OutputError.
     """
-    there = model.state_dict()
-    unknown = [name for name in vars if name not in there]
+    state_dict = model.state_dict()
+    unknown = [name for name in vars if name not in state_dict]
     if unknown or not vars:
         raise ConfigError(
-            f"vars are {', '.join(vars) or 'none'}; expected some of {', '.join(there)}"
+            f"vars are {', '.join(vars) or 'none'}; expected some of {', '.join(state_dict)}"
         )
     path = Path(dirname, filename)
     make_folder(path.parent)
-    write_atomically(path, saved_bytes({name: there[name] for name in vars}))
+    write_atomically(path, saved_bytes({name: state_dict[name] for name in vars}))
     sync_folder(path.parent)
     return path
 
@@ -62,33 +62,32 @@ def save_vars(
 def load_vars(
     dirname: Folder, model: nn.Layer, vars: Sequence[str], filename: str = "vars.pdparams"
 ) -> None:
-    """Put chosen variables back; the others stay. The file may hold more.
+    """Load chosen variables; the others keep their values. The file may hold more.
 
-    Raises CheckpointError, with a diff, unless every one is there and fits.
+    Raises CheckpointError, with a diff, unless each of them is in the file and fits.
     """
     path = Path(dirname, filename)
-    saved, there = safe_load(path), model.state_dict()
-    unknown = [name for name in vars if name not in there]
+    saved, state_dict = safe_load(path), model.state_dict()
+    unknown = [name for name in vars if name not in state_dict]
     if unknown or not vars:
         raise CheckpointError(
-            f"{path}: the model has no {', '.join(unknown) or 'names that were given'}; it has "
-            f"{', '.join(there)}"
+            f"{path}: the model has no {', '.join(unknown) or 'variables in an empty list'}; it "
+            f"has {', '.join(state_dict)}"
         )
-    chosen = {name: saved[name] for name in vars if name in saved}
     missing = [name for name in vars if name not in saved]
     if missing:
         names = ", ".join(str(name) for name in saved if name != NAME_TABLE)
         raise CheckpointError(f"{path}: holds no {', '.join(missing)}; it holds {names}")
-    load_weights(model, {**there, **chosen}, path)
+    load_weights(model, {**state_dict, **{name: saved[name] for name in vars}}, path)
 
 
 def save_params(dirname: Folder, model: nn.Layer, filename: str = "params.pdparams") -> Path:
-    """Write all parameters, what is trained, into one file; gives its path. Raises OutputError."""
+    """Write all parameters into one file, and return its path. Raises OutputError."""
     return save_vars(dirname, model, list(parameter_names(model)), filename)
 
 
 def load_params(dirname: Folder, model: nn.Layer, filename: str = "params.pdparams") -> None:
-    """Put all parameters back. Raises CheckpointError, with a diff, unless they fit exactly."""
+    """Load all parameters. Raises CheckpointError, with a diff, unless they fit exactly."""
     path = Path(dirname, filename)
     others = {k: v for k, v in model.state_dict().items() if k not in parameter_names(model)}
     load_weights(model, {**others, **safe_load(path)}, path)
@@ -97,12 +96,12 @@ def load_params(dirname: Folder, model: nn.Layer, filename: str = "params.pdpara
 def save_persistables(
     dirname: Folder, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
 ) -> Path:
-    """Write all that is needed to go on, as one checkpoint; gives the path of its manifest.
+    """Write what training needs to go on as one checkpoint, and return its manifest's path.
 
-    That is the parameters, the optimizer's moments, and its learning-rate schedule. Where in the
-    data a training was is not among it: `Trainer` saves that too. Raises OutputError.
+    These are the parameters, the optimizer's moments and its learning-rate schedule. The position
+    in the data is not among them: `Trainer` saves that too. Raises OutputError.
     """
-    committed = CheckpointStore(dirname).commit(
+    checkpoint = CheckpointStore(dirname).commit(
         PERSISTABLES,
         {
             PARAMS: saved_bytes(model.state_dict()),
@@ -111,30 +110,32 @@ def save_persistables(
         TrainState(),
         {"names": parameter_names(model), "optimizer": type(optimizer).__name__},
     )
-    return committed.path
+    return checkpoint.path
 
 
 def load_persistables(
     dirname: Folder, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
 ) -> None:
-    """Put all of it back; the next step is the one that would have come.
+    """Load what `save_persistables` wrote; the next step is the one that would have followed.
 
-    Raises CheckpointError, with a diff, unless all fits: then neither may be used on.
+    Raises CheckpointError, with a diff, unless all of it fits; then use neither of them further.
     """
-    saved = read_manifest(Path(dirname, f"{PERSISTABLES}.json"))
-    kind, ours = saved.manifest.get("optimizer"), type(optimizer).__name__
-    if kind != ours:
-        raise CheckpointError(f"{saved.path}: of the optimizer {kind}; expected {ours}, the given")
-    values = saved.load(OPTIMIZER)
+    checkpoint = read_manifest(Path(dirname, f"{PERSISTABLES}.json"))
+    saved_class, own_class = checkpoint.manifest.get("optimizer"), type(optimizer).__name__
+    if saved_class != own_class:
+        raise CheckpointError(
+            f"{checkpoint.path}: of the optimizer {saved_class}; expected {own_class}, the given"
+        )
+    values = checkpoint.load(OPTIMIZER)
     if _has_moments(values):
-        load_checkpoint(saved, model, optimizer)
+        load_checkpoint(checkpoint, model, optimizer)
         return
     if _has_moments(optimizer.state_dict()):  # saved before its first step, or it has none (SGD)
         raise CheckpointError(
-            f"{saved.path}: was saved before the first step, and the given optimizer has made "
-            "some; expected a new one"
+            f"{checkpoint.path}: was saved before the first step, and the given optimizer has "
+            "taken some; expected a new one"
         )
-    load_weights(model, saved.load(PARAMS), saved.path)
+    load_weights(model, checkpoint.load(PARAMS), checkpoint.path)
     schedule = {name: value for name, value in values.items() if name == _SCHEDULE}
     if schedule:
         optimizer.set_state_dict(schedule)
@@ -154,7 +155,7 @@ def save_inference_model(
 
     feeded_var_names: the inputs; this net has one, "images". target_vars: names of
     `paddle_mnist.mnist.predictor.OUTPUTS`; layers after the last of them are left out.
-    Gives what `export_model` gives. Raises ConfigError, OutputError.
+    Returns what `export_model` returns. Raises ConfigError, OutputError.
     """
     if list(feeded_var_names) != [INPUT]:
         raise ConfigError(
@@ -165,7 +166,7 @@ def save_inference_model(
 
 
 def load_inference_model(dirname: Folder) -> tuple[Predictor, list[str], list[str]]:
-    """What runs the program, the names of its inputs, and those of its outputs.
+    """Return what runs the program, the names of its inputs, and those of its outputs.
 
     Raises CheckpointError.
     """
