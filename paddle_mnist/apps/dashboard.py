@@ -1,8 +1,9 @@
-"""Serve VisualDL's dashboard of some runs, with the ways round its server's faults.
+"""Serve VisualDL's dashboard of some runs, with workarounds for its server's faults.
 
-They are those of version 2.5.3; what retires each stands beside it.
+They are those of version 2.5.3; each comment says what retires it.
 """
 
+import contextlib
 import logging
 import os
 import signal
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from paddle_mnist.apps.loopback import PUBLIC, LoopbackWSGI, is_loopback
 from paddle_mnist.errors import ConfigError, DataError
@@ -27,44 +29,61 @@ def serve(runs: Sequence[str], host: str, port: int, language: str) -> None:
     `work/output` by default. port: 0 for any that is free.
     Raises DataError when there is nothing to show, ConfigError when it cannot listen there.
     """
+    common, names = log_folders(runs)
+    with _listening(host, port) as listening, _working_folder(common):
+        server = _make_server(names, host, language, listening)
+        for name in names:
+            log.info("showing %s", name)
+        address = f"[{host}]" if ":" in host else host
+        port = listening.getsockname()[1]
+        log.info("dashboard: http://%s:%d/app/scalar (Ctrl-C stops it)", address, port)
+        if not is_loopback(host):
+            log.warning(PUBLIC, host)
+        # In a thread of its own: raised in a request, a signal's error would be swallowed.
+        with signals.handlers_installed(), signals.deferred():
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            while signals.pending() is None:
+                time.sleep(0.1)
+                signals.reinstall_handlers()  # pages may import Paddle
+            signals.clear()
+
+
+def _make_server(names: Sequence[str], host: str, language: str, listening: socket.socket) -> Any:
+    """Return a WSGI server of VisualDL's application. names: of folders in the current one."""
     from visualdl.server.app import create_app  # here, for it is slow to import
     from visualdl.server.args import ParseArgs
     from werkzeug.serving import make_server
 
-    common, names = log_folders(runs)
-    # The language is given because the pages fail for browsers that ask for neither English nor
-    # Chinese (retired by pages that fall back to one); telemetry is off, for it is nobody's
-    # business (by one that is off unasked).
-    options = {"host": host, "port": port, "language": language, "telemetry": False}
-    before, here = signal.getsignal(signal.SIGINT), Path.cwd()
-    with _listening(host, port) as listening:
-        try:
-            os.chdir(common)
-            app = create_app(ParseArgs(logdir=names, **options))
-            # It makes Ctrl-C end the process there and then; an app that leaves it alone retires
+    port = listening.getsockname()[1]
+    before = signal.getsignal(signal.SIGINT)
+    app = create_app(
+        ParseArgs(
+            logdir=names,
+            host=host,
+            port=port,
+            # Pages fail for browsers that ask for neither English nor Chinese; pages that fall
+            # back to one of them retire this.
+            language=language,
+            # It would tell its makers of every start; a telemetry that is off by default retires
             # this.
-            signal.signal(signal.SIGINT, before)
-            logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
-            port = listening.getsockname()[1]
-            is_public = not is_loopback(host)
-            server = make_server(
-                host, port, app if is_public else LoopbackWSGI(app), fd=listening.fileno()
-            )
-            for name in names:
-                log.info("showing %s", name)
-            shown = f"[{host}]" if ":" in host else host
-            log.info("dashboard: http://%s:%d/app/scalar (Ctrl-C stops it)", shown, port)
-            if is_public:
-                log.warning(PUBLIC, host)
-            # In a thread of its own: raised in a request, a signal's error would be swallowed.
-            with signals.handlers_installed(), signals.deferred():
-                threading.Thread(target=server.serve_forever, daemon=True).start()
-                while signals.pending() is None:
-                    time.sleep(0.1)
-                    signals.reinstall_handlers()  # pages may import Paddle
-                signals.clear()
-        finally:
-            os.chdir(here)
+            telemetry=False,
+        )
+    )
+    # It makes Ctrl-C end the process there and then; an app that leaves it alone retires this.
+    signal.signal(signal.SIGINT, before)
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
+    app = LoopbackWSGI(app) if is_loopback(host) else app
+    return make_server(host, port, app, fd=listening.fileno())
+
+
+@contextlib.contextmanager
+def _working_folder(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -79,9 +98,9 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def log_folders(runs: Sequence[str]) -> tuple[Path, list[str]]:
-    """A folder, and the paths below it of the folders that VisualDL reads.
+    """Return a folder, and the paths below it of the folders that VisualDL reads.
 
-    VisualDL calls a run by its path as it was given; from the nearest common folder it is short.
+    VisualDL labels a run with the path it is given; from the nearest common folder that is short.
 
     runs: as `serve` takes them. Raises DataError when there is nothing to show.
     """
@@ -91,7 +110,7 @@ def log_folders(runs: Sequence[str]) -> tuple[Path, list[str]]:
 
 
 def _log_folder(path: Path) -> Path:
-    """The folder with VisualDL's logs: in a run directory a part of it, otherwise `path` itself."""
+    """Return the folder with VisualDL's logs: `vdl/` of a run, otherwise `path`."""
     folder = RunDirectory(path).visualdl
     folder = folder if folder.is_dir() else path
     if not any(folder.rglob("vdlrecords*")):
@@ -107,11 +126,11 @@ def _parent_of_run(folder: Path) -> Path:
     return folder.parent.parent if is_run else folder.parent
 
 
-def _all_runs() -> Iterator[Path]:
-    """Every run of `work/output`. Raises DataError when there is none to show."""
-    found = sorted({path.parents[2] for path in Path("work/output").glob("*/vdl/*/*/vdlrecords*")})
-    if not found:
+def _all_runs() -> list[Path]:
+    """Return every run of `work/output`. Raises DataError when there is none to show."""
+    runs = sorted({path.parents[2] for path in Path("work/output").glob("*/vdl/*/*/vdlrecords*")})
+    if not runs:
         raise DataError(
             "work/output: no run with VisualDL's files there; train first, or name a run directory"
         )
-    yield from found
+    return runs

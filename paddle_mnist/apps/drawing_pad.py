@@ -99,7 +99,7 @@ redraw();
 
 
 def drawing_pad(gradio: Any) -> Any:
-    """A `gradio.HTML` to draw on, with Undo and Clear; its `input` event follows each change.
+    """Return a `gradio.HTML` to draw on, with Undo and Clear; each change fires its `input` event.
 
     Its value is a data URL of a PNG of SIDE x SIDE pixels, black on white, or "" (None before the
     first stroke) while nothing is drawn. Must be called inside `gradio.Blocks`.
@@ -110,5 +110,5 @@ def drawing_pad(gradio: Any) -> Any:
 
 
 def picture_bytes(data_url: str) -> bytes:
-    """The PNG file in the value of a drawing pad. Raises binascii.Error when it is not base64."""
+    """Return the PNG file in a drawing pad's value. Raises binascii.Error if it is not base64."""
     return base64.b64decode(data_url.partition(",")[2])

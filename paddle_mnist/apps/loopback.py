@@ -20,7 +20,7 @@ HEADERS = (("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Optio
 
 
 def is_loopback(name: Optional[str]) -> bool:
-    """Whether a host name or an address, without its port, is always this machine's own."""
+    """Return whether a host name or address, without a port, is always this machine's own."""
     if name == "localhost":
         return True
     try:
@@ -30,7 +30,7 @@ def is_loopback(name: Optional[str]) -> bool:
 
 
 def refusal(host: Optional[str], origin: Optional[str]) -> Optional[str]:
-    """Why a server on loopback must refuse a request, in one line, or None if it may answer.
+    """Return in one line why a server on loopback must refuse a request; None if it may answer.
 
     host, origin: the values of these headers, None where the request has none.
     """

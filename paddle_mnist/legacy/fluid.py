@@ -70,10 +70,8 @@ def load_vars(
     saved, state_dict = safe_load(path), model.state_dict()
     unknown = [name for name in vars if name not in state_dict]
     if unknown or not vars:
-        raise CheckpointError(
-            f"{path}: the model has no {', '.join(unknown) or 'variables in an empty list'}; it "
-            f"has {', '.join(state_dict)}"
-        )
+        problem = f"the model has no {', '.join(unknown)}" if unknown else "no variables are named"
+        raise CheckpointError(f"{path}: {problem}; expected some of {', '.join(state_dict)}")
     missing = [name for name in vars if name not in saved]
     if missing:
         names = ", ".join(str(name) for name in saved if name != NAME_TABLE)
@@ -124,7 +122,7 @@ def load_persistables(
     saved_class, own_class = checkpoint.manifest.get("optimizer"), type(optimizer).__name__
     if saved_class != own_class:
         raise CheckpointError(
-            f"{checkpoint.path}: of the optimizer {saved_class}; expected {own_class}, the given"
+            f"{checkpoint.path}: was saved with the optimizer {saved_class}; expected {own_class}"
         )
     values = checkpoint.load(OPTIMIZER)
     if _has_moments(values):

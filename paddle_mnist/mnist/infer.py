@@ -1,4 +1,4 @@
-"""Pictures in files: what digits are they?"""
+"""Read the digits in picture files."""
 
 import glob
 import itertools
@@ -35,10 +35,10 @@ FORM = 1  # of what is exported into the cache; another one where `ExportedModel
 
 @dataclass(frozen=True)
 class Reading:
-    """What a picture was read as, or why it was not.
+    """What was read in a picture, or why nothing was.
 
     digit, probability: None where there is an error. note: what is doubtful. pixels: uint8
-    [28, 28], what the net saw.
+    [28, 28], what the net saw; None where it saw nothing.
     """
 
     file: str
@@ -48,26 +48,26 @@ class Reading:
     note: str = ""
     pixels: Optional[np.ndarray] = None
 
-    def as_dict(self) -> dict:
+    def as_dict(self) -> dict[str, Any]:
+        """Return what `tools/infer.py --json` prints."""
         return {name: getattr(self, name) for name in ("file", "digit", "probability", "error")}
 
 
 def pretrained_predictor(
     outputs: Sequence[str] = ("logits", "probabilities"), **options: Any
 ) -> Predictor:
-    """The weights that come with the package, exported once into the cache.
+    """Return a predictor of the weights that come with the package, exported into the cache.
 
     outputs: of `paddle_mnist.mnist.predictor.OUTPUTS`. options: of `Predictor`.
     """
-    made = about()
     versions = (f"v{FORM}", paddle.__version__, paddle_mnist.__version__)
-    name = "-".join([made["sha256"][:16], *versions, *outputs])
+    name = "-".join([about()["sha256"][:16], *versions, *outputs])
     folder = cache_folder() / "models" / name
     make_folder(folder)
     with writing(folder), FileLock(folder / ".lock"):  # of several processes, one exports
         try:
             return Predictor(folder, **options)
-        except CheckpointError:  # not there yet, or damaged: it is only a cache
+        except CheckpointError:  # missing or damaged: it is only a cache
             export_model(MNIST(pretrained=True), folder, outputs)
         return Predictor(folder, **options)
 
@@ -77,7 +77,7 @@ def weights_predictor(
     outputs: Sequence[str] = ("logits", "probabilities"),
     **options: Any,
 ) -> Predictor:
-    """Weights of a run or a file, exported for this process alone, as tools/export_model.py does.
+    """Return a predictor of the weights of a run or a file, exported for this process alone.
 
     outputs: of `paddle_mnist.mnist.predictor.OUTPUTS`. options: of `Predictor`.
     Raises CheckpointError unless they fit the net.
@@ -90,11 +90,11 @@ def weights_predictor(
 
 
 def pictures_in(names: Iterable[str]) -> Iterator[str]:
-    """The files that names stand for: files, folders and all below them, patterns, "-"."""
+    """Yield the files that names stand for: files, folders and all below them, patterns, "-"."""
     for name in names:
         try:
-            yield from _pictures_of(name) or [name]  # what is not there gets a line of its own
-        except OSError:  # a name too long, a folder that is closed to us: said when it is read
+            yield from _pictures_of(name) or [name]  # a missing file gets a line of its own
+        except OSError:  # a name too long, no access to a folder: reported when it is read
             yield name
 
 
@@ -103,27 +103,26 @@ def _pictures_of(name: str) -> list[str]:
     if name == STDIN or path.is_file():
         return [name]
     if path.is_dir():
-        found = (p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
-        return [str(p) for p in sorted(found)]
+        files = (p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+        return [str(file) for file in sorted(files)]
     return sorted(glob.glob(name, recursive=True)) if glob.has_magic(name) else []
 
 
 def read_pictures(predictor: Predictor, files: Iterable[str]) -> Iterator[Reading]:
-    """One `Reading` a file, in order; a picture that cannot be read says why in its own."""
+    """Yield a `Reading` for each file, in order, with the reason for a picture that is not read."""
     files = iter(files)
     while chunk := list(itertools.islice(files, AT_ONCE)):
         digits = [_digit(file) for file in chunk]
         pixels = [digit.pixels for digit in digits if isinstance(digit, Digit)]
-        found = iter(predictor.run(np.stack(pixels))["probabilities"] if pixels else ())
+        rows = iter(predictor.run(np.stack(pixels))["probabilities"] if pixels else ())
         for file, digit in zip(chunk, digits):
-            yield reading(file, digit, next(found) if isinstance(digit, Digit) else None)
+            yield reading(file, digit, next(rows) if isinstance(digit, Digit) else None)
 
 
 def _digit(file: str) -> Union[Digit, DataError]:
-    """The digit, or why there is none."""
+    """Return the digit in a picture, or the reason why none is found."""
     try:
-        given = sys.stdin.buffer.read(MOST_BYTES + 1) if file == STDIN else Path(file)
-        return read_digit(given)
+        return read_digit(sys.stdin.buffer.read(MOST_BYTES + 1) if file == STDIN else Path(file))
     except DataError as error:
         return error
     except MemoryError:
@@ -133,12 +132,12 @@ def _digit(file: str) -> Union[Digit, DataError]:
 def reading(
     file: str, digit: Union[Digit, DataError], probabilities: Optional[np.ndarray]
 ) -> Reading:
-    """What to say of a picture. probabilities: float32 [10], where there is a digit."""
+    """Return the reading of a picture. probabilities: float32 [10], where there is a digit."""
     if isinstance(digit, DataError):
         return Reading(file, error=str(digit))
     if digit.shapes > 1:
-        said = f"{digit.shapes} shapes side by side; expected one digit; cut them apart"
-        return Reading(file, error=said, pixels=digit.pixels)
+        error = f"{digit.shapes} shapes side by side; expected one digit; cut them apart"
+        return Reading(file, error=error, pixels=digit.pixels)
     best, second = np.argsort(probabilities)[::-1][:2]
     probability = float(probabilities[best])
     note = f"unsure: {best} or {second}" if probability < UNSURE else ""
@@ -149,15 +148,15 @@ ON_A_SHEET = 1000  # pictures: 100 rows of ten, 11,200 pixels high
 
 
 def sheet(readings: Iterable[Reading], columns: int = 10, times: int = 4) -> Image.Image:
-    """What the net saw of each picture, side by side; one that could not be read is grey.
+    """Draw what the net saw of the first ON_A_SHEET pictures, side by side.
 
-    Of the first ON_A_SHEET pictures.
+    A picture that could not be read is grey. times: how much to enlarge.
     """
     tiles = [
-        np.full((SIZE, SIZE), 64, np.uint8) if one.pixels is None else one.pixels
-        for one in itertools.islice(readings, ON_A_SHEET)
+        np.full((SIZE, SIZE), 64, np.uint8) if reading.pixels is None else reading.pixels
+        for reading in itertools.islice(readings, ON_A_SHEET)
     ]
     tiles += [np.zeros((SIZE, SIZE), np.uint8)] * (-len(tiles) % columns)
-    rows = [np.hstack(tiles[at : at + columns]) for at in range(0, len(tiles), columns)]
+    rows = [np.hstack(tiles[start : start + columns]) for start in range(0, len(tiles), columns)]
     image = Image.fromarray(np.vstack(rows))
     return image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)

@@ -19,8 +19,8 @@ from conftest import ROOT
 from drawn_digits import STROKES, as_bytes, draw_digit
 from PIL import Image
 
-from paddle_mnist.apps import demo
-from paddle_mnist.apps.demo import answer, tiles
+from paddle_mnist.apps import answers
+from paddle_mnist.apps.answers import answer, tiles
 from paddle_mnist.mnist.infer import pretrained_predictor
 
 
@@ -64,9 +64,9 @@ def test_what_is_no_digit_gets_its_reason_and_no_label(predictor, picture, said)
 
 
 def test_answer_that_takes_too_long_is_given_up(predictor, monkeypatch):
-    monkeypatch.setattr(demo, "PATIENCE", 0)
+    monkeypatch.setattr(answers, "PATIENCE", 0)
     with futures.ThreadPoolExecutor(1) as workers:
-        words, *others = demo.in_time(workers, predictor, as_bytes(draw_digit(3, 1)))
+        words, *others = answers.answer_in_time(workers, predictor, as_bytes(draw_digit(3, 1)))
     assert words.startswith("No answer within 0 s") and others == [None] * 4
 
 

@@ -90,7 +90,7 @@ def test_persistables_of_another_optimizer_are_refused(tmp_path):
     fluid.save_persistables(
         tmp_path, model, paddle.optimizer.Adam(0.01, parameters=model.parameters())
     )
-    with pytest.raises(CheckpointError, match="of the optimizer Adam; expected SGD"):
+    with pytest.raises(CheckpointError, match="with the optimizer Adam; expected SGD"):
         fluid.load_persistables(
             tmp_path, model, paddle.optimizer.SGD(0.01, parameters=model.parameters())
         )

@@ -1,0 +1,92 @@
+"""What the page answers to a picture: words, probabilities, and what the net saw."""
+
+import math
+from concurrent import futures
+from typing import NamedTuple, Optional, Union
+
+import numpy as np
+
+from paddle_mnist.errors import DataError
+from paddle_mnist.mnist.infer import reading
+from paddle_mnist.mnist.pictures import read_digit
+from paddle_mnist.mnist.predictor import Predictor
+
+OUTPUTS = ("probabilities", "conv1", "conv2")
+PATIENCE = 10  # seconds for an answer
+SHOWN = 280  # pixels of a side
+
+Picture = Union[str, bytes, None]  # the path of a file, a file's bytes, or no picture
+
+
+class Answer(NamedTuple):
+    """What the page shows for a picture.
+
+    words: the digit, or why none is read; then there are neither probabilities nor layers.
+    probabilities: of each digit. pixels: what the net saw; conv1, conv2: two layers' feature maps,
+    all uint8 [H, W], enlarged.
+    """
+
+    words: str
+    probabilities: Optional[dict[str, float]] = None
+    pixels: Optional[np.ndarray] = None
+    conv1: Optional[np.ndarray] = None
+    conv2: Optional[np.ndarray] = None
+
+
+def answer(predictor: Predictor, picture: Picture) -> Answer:
+    """Read the digit in a picture. predictor: of a model with OUTPUTS."""
+    if picture is None:
+        return Answer("Draw a digit.")
+    try:
+        digit = read_digit(picture)
+    except DataError as error:
+        return Answer(_sentence(str(error)))
+    outputs = {name: value[0] for name, value in predictor.run(digit.pixels, OUTPUTS).items()}
+    result = reading("", digit, outputs["probabilities"])
+    if result.error:
+        return Answer(_sentence(result.error), pixels=enlarged(digit.pixels))
+    words = f"{result.digit}, probability {result.probability:.1%} {result.note}"
+    return Answer(
+        words.strip(),
+        {str(number): float(value) for number, value in enumerate(outputs["probabilities"])},
+        enlarged(digit.pixels),
+        enlarged(tiles(outputs["conv1"])),
+        enlarged(tiles(outputs["conv2"])),
+    )
+
+
+def answer_in_time(workers: futures.Executor, predictor: Predictor, picture: Picture) -> Answer:
+    """Return `answer`, computed by a worker, or after PATIENCE seconds that there is none."""
+    future = workers.submit(answer, predictor, picture)
+    try:
+        return future.result(PATIENCE)
+    except futures.TimeoutError:
+        future.cancel()
+        return Answer(f"No answer within {PATIENCE} s; try again, or with a smaller picture.")
+
+
+def tiles(maps: np.ndarray) -> np.ndarray:
+    """Arrange feature maps [C, H, W] side by side as uint8.
+
+    Each is scaled from its smallest value, black, to its largest, white.
+    """
+    low, high = maps.min(axis=(1, 2), keepdims=True), maps.max(axis=(1, 2), keepdims=True)
+    maps = (maps - low) / np.maximum(high - low, 1e-12)
+    count, height, width = maps.shape
+    columns = math.ceil(math.sqrt(count))
+    rows = math.ceil(count / columns)
+    page = np.zeros((rows * (height + 1), columns * (width + 1)))
+    for number, feature_map in enumerate(maps):
+        top, left = number // columns * (height + 1), number % columns * (width + 1)
+        page[top : top + height, left : left + width] = feature_map
+    return np.rint(page * 255).astype(np.uint8)
+
+
+def enlarged(pixels: np.ndarray) -> np.ndarray:
+    """Repeat pixels until the longer side has about SHOWN of them."""
+    times = max(2, SHOWN // max(pixels.shape))
+    return pixels.repeat(times, axis=0).repeat(times, axis=1)
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
