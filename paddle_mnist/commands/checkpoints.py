@@ -12,7 +12,7 @@ from paddle_mnist.checkpoint.policy import RetentionPolicy
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.commands import Parser, program_name, run_command
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.mnist.config import FIELDS, TrainConfig
+from paddle_mnist.mnist.config import FIELDS, TrainConfig, read_config
 from paddle_mnist.training.run_directory import RunDirectory
 
 RETENTION_FIELDS = [name for name in FIELDS if name.startswith("keep_")]
@@ -32,7 +32,7 @@ def _checkpoints(argv: Sequence[str]) -> None:
     TrainConfig(**options)  # errors in the options come before those on the disk
 
     store, run = _find(args.run)
-    config = run.read_config() if run and run.config.exists() else TrainConfig()
+    config = read_config(run.config) if run and run.config.exists() else TrainConfig()
     config = dataclasses.replace(config, **options)
     if args.action == "verify":
         _verify(store)

@@ -36,7 +36,9 @@ def _export(argv: Sequence[str]) -> None:
     from paddle_mnist import MNIST
     from paddle_mnist.checkpoint.contents import load_weights
     from paddle_mnist.mnist.export import export_model, variables
-    from paddle_mnist.training.run_directory import RUNS, find_weights, newest_run
+    from paddle_mnist.mnist.pretrained import find_weights
+    from paddle_mnist.training.run_directory import RUNS
+    from paddle_mnist.training.saved_weights import newest_run
 
     checkpoint = args.checkpoint
     if not (checkpoint or args.run or newest_run()):

@@ -81,7 +81,7 @@ def _predictor(args):
     """Return the predictor of the model, run or checkpoint that the options name."""
     from paddle_mnist.mnist.infer import pretrained_predictor, weights_predictor
     from paddle_mnist.mnist.predictor import Predictor
-    from paddle_mnist.training.run_directory import find_weights
+    from paddle_mnist.mnist.pretrained import find_weights
 
     if args.model:
         predictor = Predictor(args.model, args.device)

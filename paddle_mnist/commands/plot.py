@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Optional
 
 from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.mnist.figure_files import COMPARED_FILES, FIGURES
 from paddle_mnist.system.devices import require_paddle
-from paddle_mnist.training.run_directory import COMPARED_FILES, FIGURES, default_run
+from paddle_mnist.training.saved_weights import default_run
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -325,6 +325,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
+def read_config(path: Path) -> TrainConfig:
+    """Return the configuration of a run, from its `config.yaml`. Raises ConfigError."""
+    return TrainConfig.from_mapping(read_yaml(path), origin=str(path))
+
+
 def recipes() -> dict[str, Path]:
     """Return the files of the package's recipes, by name."""
     folder = Path(str(resources.files("paddle_mnist.mnist") / "recipes"))

@@ -6,13 +6,13 @@ from typing import Any, Optional
 from paddle_mnist.checkpoint.contents import load_weights
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.cache import open_data
-from paddle_mnist.mnist.config import TrainConfig
+from paddle_mnist.mnist.config import TrainConfig, read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
+from paddle_mnist.mnist.pretrained import find_weights
 from paddle_mnist.parallel.process_count import fast_conv_threads
 from paddle_mnist.system.devices import select_device
 from paddle_mnist.training.evaluator import Evaluation, evaluate
-from paddle_mnist.training.run_directory import find_weights
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def score_checkpoint(
     model.fast_conv = fast_conv_threads(TrainConfig(fast_conv=way))
     load_weights(model, weights.values, name)
     of_a_run = "config" in manifest or weights.run.config.exists()
-    wanted = data or (weights.run.read_config().data if of_a_run else "auto")
+    wanted = data or (read_config(weights.run.config).data if of_a_run else "auto")
     images = open_data(wanted)
     if not data and manifest.get("data_hash") not in (None, images.hash):
         raise DataError(

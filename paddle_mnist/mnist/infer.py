@@ -25,7 +25,7 @@ from paddle_mnist.mnist.pictures import MOST_BYTES, SUFFIXES, Digit, read_digit
 from paddle_mnist.mnist.predictor import Predictor
 from paddle_mnist.mnist.pretrained import about
 from paddle_mnist.system.files import make_folder, writing
-from paddle_mnist.training.run_directory import SavedWeights
+from paddle_mnist.training.saved_weights import SavedWeights
 
 STDIN = "-"
 AT_ONCE = 64  # pictures

@@ -18,9 +18,10 @@ from paddle_mnist.errors import ConfigError, DataError, unknown_name
 from paddle_mnist.metrics.visualdl import VisualDLWriter
 from paddle_mnist.mnist import figures
 from paddle_mnist.mnist.arrays import SIZE, Classes
-from paddle_mnist.mnist.config import TrainConfig
+from paddle_mnist.mnist.config import TrainConfig, read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.evaluate_checkpoint import score_checkpoint
+from paddle_mnist.mnist.figure_files import COMPARED_FILES, FIGURE_FILES
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.plots import classes as class_plots
@@ -28,7 +29,7 @@ from paddle_mnist.plots import curves
 from paddle_mnist.plots.figure import save_figures
 from paddle_mnist.plots.history import History, read_history
 from paddle_mnist.training.evaluator import Evaluation
-from paddle_mnist.training.run_directory import COMPARED_FILES, FIGURE_FILES, RunDirectory
+from paddle_mnist.training.run_directory import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
 
@@ -203,7 +204,7 @@ def _history(run: Path) -> History:
 def _draw_run(
     run: RunDirectory, history: History, folder: Path, device: str, only: Collection[str]
 ) -> None:
-    limit = run.read_config().eval_limit
+    limit = read_config(run.config).eval_limit
     scored = score_checkpoint(str(run.path), device=device, limit=limit)
     save_figures(draw(scored.model, scored.dataset, scored.found, history), folder, only)
 

@@ -1,7 +1,7 @@
 """Losses, optimizers and learning-rate schedules by name."""
 
 from collections.abc import Callable, Collection
-from typing import Union
+from typing import Protocol, Union
 
 import paddle
 from paddle import nn
@@ -10,13 +10,28 @@ from paddle.optimizer import lr
 from paddle.regularizer import L2Decay
 
 from paddle_mnist.errors import ConfigError, nearest_name
-from paddle_mnist.mnist.config import TrainConfig
+
+
+class OptimizerOptions(Protocol):
+    """The options from which an optimizer and its schedule are built, by name.
+
+    optimizer: "sgd", "momentum", "adagrad", "adam" or "adamw". lr_schedule: see `build_schedule`.
+    weight_decay_layers: see `build_optimizer`.
+    """
+
+    optimizer: str
+    learning_rate: float
+    lr_schedule: str
+    end_lr: float
+    momentum: float
+    weight_decay: float
+    weight_decay_layers: Collection[str]
 
 
 def cross_entropy(label_smoothing: float = 0.0) -> Callable:
-    """The mean cross-entropy of logits [B, 10] against labels [B, 1], in nats.
+    """Return a loss: the mean cross-entropy of logits [B, C] against labels [B, 1], in nats.
 
-    With smoothing s the label's share is 1 - s + s/10 and every other class's s/10
+    With smoothing s the label's share is 1 - s + s/C and every other class's s/C
     (Szegedy et al., "Rethinking the Inception Architecture", 2016, section 7).
     """
 
@@ -33,8 +48,8 @@ def cross_entropy(label_smoothing: float = 0.0) -> Callable:
     return loss
 
 
-def build_schedule(config: TrainConfig, total_steps: int) -> lr.LRScheduler:
-    """The schedule, to be stepped after every batch; step `total_steps - 1` is the last.
+def build_schedule(options: OptimizerOptions, total_steps: int) -> lr.LRScheduler:
+    """Build the schedule, to be stepped after every batch; step `total_steps - 1` is the last.
 
     constant: learning_rate throughout.
     polynomial: straight down from learning_rate to end_lr.
@@ -42,14 +57,14 @@ def build_schedule(config: TrainConfig, total_steps: int) -> lr.LRScheduler:
     onecycle: up from learning_rate/25 to learning_rate in the first 30 % of the steps, then
         down to end_lr, along cosines (Smith & Topin, "Super-Convergence", 2018).
     """
-    rate, end = config.learning_rate, config.end_lr
-    if config.lr_schedule == "constant":
+    rate, end = options.learning_rate, options.end_lr
+    if options.lr_schedule == "constant":
         return lr.LambdaDecay(rate, lr_lambda=lambda step: 1.0)
     # At step n Paddle's rate is one of n+1 points; its decays reach the end after as many steps.
     last = max(total_steps - 1, 1)
-    if config.lr_schedule == "polynomial":
+    if options.lr_schedule == "polynomial":
         return lr.PolynomialDecay(rate, decay_steps=last, end_lr=end)
-    if config.lr_schedule == "cosine":
+    if options.lr_schedule == "cosine":
         return lr.CosineAnnealingDecay(rate, T_max=last, eta_min=end)
     return lr.OneCycleLR(
         max_learning_rate=rate, total_steps=max(total_steps, 2), end_learning_rate=end
@@ -57,37 +72,37 @@ def build_schedule(config: TrainConfig, total_steps: int) -> lr.LRScheduler:
 
 
 def build_optimizer(
-    config: TrainConfig, model: nn.Layer, schedule: Union[float, lr.LRScheduler]
+    options: OptimizerOptions, model: nn.Layer, schedule: Union[float, lr.LRScheduler]
 ) -> paddle.optimizer.Optimizer:
-    """The optimizer of `model`'s parameters.
+    """Build the optimizer of `model`'s parameters.
 
     weight_decay adds that multiple of a parameter to its gradient (L2), or with adamw shrinks the
     parameter itself by rate x weight_decay (Loshchilov & Hutter, "Decoupled Weight Decay", 2019);
     it acts on all parameters, or on those that `weight_decay_layers` names, by themselves or by
     their layer. Raises ConfigError for a name that is neither a parameter's nor a layer's.
     """
-    decaying = _decaying(model, config.weight_decay_layers)
+    decaying = _decaying(model, options.weight_decay_layers)
     common = {"learning_rate": schedule, "parameters": model.parameters()}
-    if config.optimizer == "adamw":
+    if options.optimizer == "adamw":
         return paddle.optimizer.AdamW(
-            weight_decay=config.weight_decay,
+            weight_decay=options.weight_decay,
             apply_decay_param_fun=lambda name: name in decaying,
             **common,
         )
-    l2 = L2Decay(config.weight_decay) if config.weight_decay else None
+    l2 = L2Decay(options.weight_decay) if options.weight_decay else None
     for parameter in model.parameters():
         parameter.regularizer = l2 if parameter.name in decaying else None
     makers = {
         "sgd": paddle.optimizer.SGD,
-        "momentum": lambda **kw: paddle.optimizer.Momentum(momentum=config.momentum, **kw),
+        "momentum": lambda **kw: paddle.optimizer.Momentum(momentum=options.momentum, **kw),
         "adagrad": paddle.optimizer.Adagrad,
         "adam": paddle.optimizer.Adam,
     }
-    return makers[config.optimizer](**common)
+    return makers[options.optimizer](**common)
 
 
 def _decaying(model: nn.Layer, names: Collection[str]) -> set[str]:
-    """The generated names of the parameters that decay: all of them if no names are given.
+    """Return the generated names of the parameters that decay: all of them if no names are given.
 
     names: of layers, which stand for all their parameters, and of single parameters.
     """
@@ -113,14 +128,14 @@ def _decaying(model: nn.Layer, names: Collection[str]) -> set[str]:
 
 
 class NoSchedule:
-    """Stands for the schedule of an optimizer whose rate is a plain number."""
+    """The schedule of an optimizer whose learning rate is a plain number."""
 
     def step(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 def schedule_of(optimizer: paddle.optimizer.Optimizer) -> Union[lr.LRScheduler, NoSchedule]:
-    """The schedule an optimizer was built with. Raises ConfigError for a ReduceOnPlateau."""
+    """Return the schedule an optimizer was built with. Raises ConfigError for ReduceOnPlateau."""
     # Paddle has no public way to ask; its own hapi.Model reads this attribute too.
     schedule = optimizer._learning_rate
     if isinstance(schedule, lr.ReduceOnPlateau):

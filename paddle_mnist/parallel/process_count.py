@@ -1,87 +1,111 @@
 """How many processes and threads a training is worth, and how many it was told to start."""
 
-from typing import Optional
+from typing import Optional, Protocol
 
 import paddle
 
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, DeviceError
-from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.parallel.world import started_by_launcher
 from paddle_mnist.system.devices import chosen_gpus, fast_threads, gpu_count
 from paddle_mnist.system.machine import has_posix_processes, usable_cpus
 
-AT_LEAST = 8  # samples of a batch that are worth a process
-WORTH_IT = 20_000  # samples in all; fewer are trained before another process has started
+MIN_SAMPLES = 8  # of a batch, for a process to be worth it
+MIN_TOTAL_SAMPLES = 20_000  # fewer are trained before another process has started
 
 
-def processes_to_start(config: TrainConfig) -> int:
-    """How many processes a configuration asks this one to start; 1: it trains itself.
+class ProcessOptions(Protocol):
+    """The options that decide how many processes there are.
 
-    Raises ConfigError for what does not go together, DeviceError for GPUs that are not there.
+    nprocs: 0 for as many as make sense. gpus: "0,1", or None. device: "auto", "cpu", "gpu:0", ...
+    grad_shards: parts of a batch, or None.
     """
-    count = _wanted(config)
-    if config.grad_shards:
-        ShardSpec(config.grad_shards, world_size=count)  # raises, before a process is started
+
+    nprocs: int
+    gpus: Optional[str]
+    device: str
+    batch_size: int
+    grad_shards: Optional[int]
+
+
+class ThreadOptions(Protocol):
+    """The options of the fast convolution: fast_conv is "auto", "on" or "off"; threads, or 0."""
+
+    fast_conv: str
+    threads: int
+
+
+def processes_to_start(options: ProcessOptions) -> int:
+    """Return how many processes this one is to start; 1 if it is to train by itself.
+
+    Raises ConfigError for options that exclude each other, DeviceError for GPUs that are not there.
+    """
+    count = _process_count(options)
+    if options.grad_shards:
+        ShardSpec(options.grad_shards, world_size=count)  # raises, before a process is started
     return count
 
 
-def _wanted(config: TrainConfig) -> int:
+def _process_count(options: ProcessOptions) -> int:
     if started_by_launcher():
-        if config.nprocs != 1 or config.gpus:
+        if options.nprocs != 1 or options.gpus:
             raise ConfigError(
-                f"nprocs is {config.nprocs or 'auto'}, gpus is {config.gpus}, but this process was "
-                "started by Paddle's launch; expected one of the two: give the numbers to launch "
-                "(--nproc_per_node, --gpus), or start with plain python"
+                f"nprocs is {options.nprocs or 'auto'}, gpus is {options.gpus}, but this process "
+                "was started by Paddle's launch; expected one of the two: give the numbers to "
+                "launch (--nproc_per_node, --gpus), or start with plain python"
             )
         return 1
-    count = gpu_count()
-    if chosen := chosen_gpus(config.gpus, config.nprocs if config.nprocs > 1 else None):
+    gpus = gpu_count()
+    if chosen := chosen_gpus(options.gpus, options.nprocs if options.nprocs > 1 else None):
         return len(chosen)
-    if config.nprocs > 1 and ":" in config.device:
+    if options.nprocs > 1 and ":" in options.device:
         raise ConfigError(
-            f"device is {config.device!r}, one for {config.nprocs} processes; expected auto or "
+            f"device is {options.device!r}, one for {options.nprocs} processes; expected auto or "
             "cpu, and --gpus to choose"
         )
-    if config.nprocs:
-        if count and config.device != "cpu" and config.nprocs > count:
-            raise DeviceError(
-                f"nprocs is {config.nprocs}, but Paddle sees {count} GPUs; expected one for each, "
-                "or --device cpu"
-            )
-        return config.nprocs
-    return most_processes(config, count if count and config.device != "cpu" else usable_cpus())
+    uses_gpus = bool(gpus) and options.device != "cpu"
+    if not options.nprocs:
+        return most_processes(options, gpus if uses_gpus else usable_cpus())
+    if uses_gpus and options.nprocs > gpus:
+        raise DeviceError(
+            f"nprocs is {options.nprocs}, but Paddle sees {gpus} GPUs; expected one for each, "
+            "or --device cpu"
+        )
+    return options.nprocs
 
 
-def most_processes(config: TrainConfig, places: int) -> int:
-    """The most processes that make sense with so many places to run on."""
+def most_processes(options: ProcessOptions, places: int) -> int:
+    """Return the most processes that make sense with so many CPUs or GPUs to run on."""
     if not has_posix_processes():
         return 1
-    most = max(1, min(places, config.batch_size // AT_LEAST))
-    while config.grad_shards and config.grad_shards % most:
+    most = max(1, min(places, options.batch_size // MIN_SAMPLES))
+    while options.grad_shards and options.grad_shards % most:
         most -= 1
     return most
 
 
-def hint(config: TrainConfig, samples: int) -> Optional[str]:
-    """One line for who trains so many samples on one of several cores; None where it is no use."""
-    most = most_processes(config, usable_cpus() // max(1, fast_conv_threads(config)))
-    on_cpu = config.device == "cpu" or (config.device == "auto" and not gpu_count())
-    if most == 1 or not on_cpu or started_by_launcher() or samples < WORTH_IT:
+def hint(options: ProcessOptions, samples: int, threads: int) -> Optional[str]:
+    """Return a line for a user who trains on one of several cores; None if it would not help.
+
+    samples: how many the training takes in all. threads: of each process.
+    """
+    most = most_processes(options, usable_cpus() // max(1, threads))
+    on_cpu = options.device == "cpu" or (options.device == "auto" and not gpu_count())
+    if most == 1 or not on_cpu or started_by_launcher() or samples < MIN_TOTAL_SAMPLES:
         return None
     return f"{usable_cpus()} cores are here: --nprocs {most} trains faster, with {most} processes"
 
 
-def fast_conv_threads(config: TrainConfig) -> int:
-    """Threads of the fast convolution in this process, on its device; 0: Paddle's own layers.
+def fast_conv_threads(options: ThreadOptions) -> int:
+    """Return the threads of the fast convolution on this device; 0 for Paddle's own layers.
 
-    Raises DeviceError where it is asked for and cannot be had.
+    Raises DeviceError if the fast convolution is asked for but the device is not a CPU.
     """
     device = paddle.device.get_device()
-    if config.fast_conv == "on" and device != "cpu":
+    if options.fast_conv == "on" and device != "cpu":
         raise DeviceError(
             f"fast_conv is on, but the device is {device}; expected --device cpu, or auto"
         )
-    if config.fast_conv == "off" or device != "cpu":
+    if options.fast_conv == "off" or device != "cpu":
         return 0
-    return config.threads or fast_threads()
+    return options.threads or fast_threads()

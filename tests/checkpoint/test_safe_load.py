@@ -30,9 +30,9 @@ from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load, safe_loads
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError
+from paddle_mnist.mnist.pretrained import find_weights
 from paddle_mnist.nn.ema import ExponentialMovingAverage
 from paddle_mnist.state import TrainState
-from paddle_mnist.training.run_directory import find_weights
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

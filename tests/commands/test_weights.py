@@ -19,8 +19,12 @@ from paddle_mnist.errors import CheckpointError
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
 from paddle_mnist.mnist.export import variables
-from paddle_mnist.mnist.setup import build, initialize_from_run
-from paddle_mnist.training.run_directory import RunDirectory, find_weights, newest_run
+from paddle_mnist.mnist.pretrained import find_weights
+from paddle_mnist.mnist.setup import build
+from paddle_mnist.parallel.world import ALONE
+from paddle_mnist.training.initialize import initialize
+from paddle_mnist.training.run_directory import RunDirectory
+from paddle_mnist.training.saved_weights import newest_run
 
 # One worker, so that the runs are trained once.
 pytestmark = pytest.mark.xdist_group("weights")
@@ -81,7 +85,7 @@ def started(tiny, **options):
     """The parts of a new training that starts from another."""
     config = TrainConfig(str(tiny), batch_size=32, epochs=3, seed=8, **options)
     parts = build(config, open_data(str(tiny)), None)
-    initialize_from_run(config, parts)
+    initialize(parts, ALONE, find_weights, config.init_from, config.incremental_from)
     return parts
 
 

@@ -21,7 +21,7 @@ from log_lines import LINE
 from paddle_mnist.metrics.console import LogWriter
 from paddle_mnist.metrics.jsonl import JsonlWriter, cut_jsonl
 from paddle_mnist.metrics.writers import ManyWriters
-from paddle_mnist.mnist.run import DASHBOARD
+from paddle_mnist.mnist.result import DASHBOARD
 from paddle_mnist.state import RunningSums, TrainState
 
 VALUES = {

@@ -12,7 +12,10 @@ from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, read_manifest
 from paddle_mnist.data.loader import Replay
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.mnist.cache import open_data
-from paddle_mnist.mnist.setup import build, initialize_from_run
+from paddle_mnist.mnist.pretrained import find_weights
+from paddle_mnist.mnist.setup import build
+from paddle_mnist.parallel.world import ALONE
+from paddle_mnist.training.initialize import initialize
 
 SMALL = ["--recipe", "default", "--batch_size", "32", "--visualdl", "false", "--figures", "false"]
 
@@ -67,7 +70,7 @@ def test_weights_alone(tiny, old, form):
     """From a run directory, a bare file of weights, or a checkpoint; the optimizer is new."""
     config, parts = parts_of(tiny, init_from=str(old / form))
     fresh = parts.optimizer.state_dict()
-    initialize_from_run(config, parts)
+    initialize(parts, ALONE, find_weights, config.init_from, config.incremental_from)
     expected = read_manifest(old / "checkpoints/mnist_epoch1.json").load(PARAMS)
     for name, value in parts.model.state_dict().items():
         assert value.numpy().tobytes() == expected[name].tobytes()
@@ -78,7 +81,7 @@ def test_weights_alone(tiny, old, form):
 @pytest.mark.parametrize("form", ["", "checkpoints/mnist_epoch1.pdopt"])
 def test_weights_and_moments_but_not_the_schedule(tiny, old, form):
     config, parts = parts_of(tiny, incremental_from=str(old / form))
-    initialize_from_run(config, parts)
+    initialize(parts, ALONE, find_weights, config.init_from, config.incremental_from)
     checkpoint = read_manifest(old / "checkpoints/mnist_epoch1.json")
     for name, value in parts.model.state_dict().items():
         assert value.numpy().tobytes() == checkpoint.load(PARAMS)[name].tobytes()

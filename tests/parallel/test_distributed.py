@@ -178,11 +178,11 @@ def test_auto_asks_the_machine():
 
 def test_who_has_several_cores_is_told():
     cores = usable_cpus()
-    said = hint(TrainConfig(device="cpu", fast_conv="off"), 250_000)
+    said = hint(TrainConfig(device="cpu"), 250_000, threads=0)
     assert (said is None) == (cores == 1)
     assert cores == 1 or f"{cores} cores are here: --nprocs {min(cores, 8)} trains faster" in said
-    assert hint(TrainConfig(device="cpu"), 1000) is None
-    assert hint(TrainConfig(device="cpu", threads=cores), 250_000) is None  # all are at work
+    assert hint(TrainConfig(device="cpu"), 1000, threads=0) is None
+    assert hint(TrainConfig(device="cpu"), 250_000, threads=cores) is None  # all are at work
 
 
 @pytest.mark.parametrize(

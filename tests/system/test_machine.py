@@ -75,7 +75,7 @@ def test_auto_keeps_to_the_limit_in_the_environment(monkeypatch):
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
     assert usable_cpus() == 1
     assert processes_to_start(TrainConfig(nprocs="auto", device="cpu")) == 1
-    assert hint(TrainConfig(device="cpu"), 250_000) is None
+    assert hint(TrainConfig(device="cpu"), 250_000, threads=0) is None
 
 
 # ------------------------------------------------------------------ without POSIX

@@ -50,7 +50,7 @@ from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
 if moment == "reading data":
-    before(run, "open_data", at_once=True)
+    before(start, "open_data", at_once=True)
 elif moment == "warm-up":  # the first forward pass
     before(MNIST, "forward")
 elif moment == "training":

@@ -7,10 +7,13 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.errors import CheckpointError
+from paddle_mnist.training import saved_weights
+from paddle_mnist.training.run_directory import RunDirectory
+from paddle_mnist.training.saved_weights import SavedWeights
 
 WEIGHTS = Path(__file__).with_name("mnist.pdparams")
 ABOUT = Path(__file__).with_name("about.json")
@@ -31,3 +34,16 @@ def weights() -> dict[str, Any]:
             "the package again"
         )
     return safe_loads(data, WEIGHTS)
+
+
+def pretrained_weights() -> SavedWeights:
+    """Return the weights as `find_weights` does those of a run. Raises CheckpointError."""
+    return SavedWeights(WEIGHTS, weights(), RunDirectory(WEIGHTS.parent))
+
+
+def find_weights(name: Optional[str] = None, run: Optional[str] = None) -> SavedWeights:
+    """Return the weights that a name stands for; "pretrained" stands for these.
+
+    For other names see `paddle_mnist.training.saved_weights.find_weights`. Raises CheckpointError.
+    """
+    return saved_weights.find_weights(name, run, packaged={"pretrained": pretrained_weights})

@@ -1,0 +1,165 @@
+"""Where a training starts: at its own checkpoint, or from what another training has learned."""
+
+import hashlib
+import json
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import numpy
+import paddle
+from paddle import nn
+
+import paddle_mnist
+from paddle_mnist.checkpoint.contents import load_checkpoint, load_weights
+from paddle_mnist.checkpoint.manifest import Checkpoint
+from paddle_mnist.data.loader import BatchLoader
+from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.nn.ema import WeightAverage
+from paddle_mnist.parallel.world import World
+from paddle_mnist.state import TrainState
+from paddle_mnist.training.saved_weights import SavedWeights
+
+log = logging.getLogger("paddle_mnist")
+
+
+@dataclass(frozen=True)
+class TrainingParts:
+    """What a training changes, and the data it is trained on.
+
+    loader: batches of the training data, with their order. schedule: stepped after every batch.
+    average: a moving average of the weights, or `NO_AVERAGE`.
+    """
+
+    model: nn.Layer
+    loader: BatchLoader
+    schedule: paddle.optimizer.lr.LRScheduler
+    optimizer: paddle.optimizer.Optimizer
+    average: WeightAverage
+
+
+def restore(parts: TrainingParts, checkpoint: Checkpoint, new_schedule: bool = False) -> TrainState:
+    """Load a checkpoint into the parts, and return the state from which to continue.
+
+    new_schedule: take the learning rate from the schedule in `parts`, at the checkpoint's step,
+        instead of the saved one.
+    Raises CheckpointError if it does not fit, ConfigError if an epoch has another length now.
+    """
+    state = checkpoint.state
+    if state.step != state.epoch * len(parts.loader) + state.position:
+        raise ConfigError(
+            f"{checkpoint.path}: step {state.step} is number {state.position} of epoch "
+            f"{state.epoch + 1}, but an epoch now has {len(parts.loader)} steps; expected as many "
+            "as in the run: batch_size, train_limit and the number of images cannot be "
+            "overridden; choose another --output"
+        )
+    load_checkpoint(checkpoint, parts.model, parts.optimizer, parts.average)
+    if new_schedule:
+        parts.schedule.step(state.step)
+    log.info("resuming after step %d, from %s", state.step, checkpoint.path)
+    return state
+
+
+def initialize(
+    parts: TrainingParts,
+    world: World,
+    find: Callable[[str], SavedWeights],
+    init_from: Optional[str] = None,
+    incremental_from: Optional[str] = None,
+) -> Mapping[str, Any]:
+    """Take over what another training has learned, if asked to; return its manifest, or {}.
+
+    find: looks up the name of weights. init_from: see `initialize_from_weights`. incremental_from:
+    see `initialize_from_run`.
+    """
+    if init_from:
+        return initialize_from_weights(parts, init_from, world, find)
+    if incremental_from:
+        return initialize_from_run(parts, incremental_from, world, find)
+    return {}
+
+
+def initialize_from_weights(
+    parts: TrainingParts, name: str, world: World, find: Callable[[str], SavedWeights]
+) -> Mapping[str, Any]:
+    """Start from another training's weights alone; return the manifest that they came with.
+
+    name: as `find` takes it. Rank 0 reads them, and broadcasts them.
+    Raises CheckpointError if there are none, or they do not fit.
+    """
+    weights = world.run_on_main(lambda: find(name))
+    load_weights(parts.model, weights.values, weights.path)
+    log.info("starting from the weights in %s", weights.path)
+    parts.average.load(parts.model.state_dict())
+    return weights.manifest
+
+
+def initialize_from_run(
+    parts: TrainingParts, name: str, world: World, find: Callable[[str], SavedWeights]
+) -> Mapping[str, Any]:
+    """Start from another training's weights and optimizer state; return its manifest.
+
+    The learning rate is not taken over: the schedule starts anew. name: as `find` takes it.
+    Rank 0 reads the checkpoint, and broadcasts it. Raises CheckpointError if there is none, or it
+    does not fit.
+    """
+    checkpoint = world.run_on_main(lambda: _checkpoint_with_optimizer(find(name)))
+    load_checkpoint(checkpoint, parts.model, parts.optimizer, schedule=False)
+    log.info("starting from the weights and optimizer of %s", checkpoint.path.with_suffix(""))
+    parts.average.load(parts.model.state_dict())
+    return checkpoint.manifest
+
+
+def _checkpoint_with_optimizer(weights: SavedWeights) -> Checkpoint:
+    if not weights.checkpoint:
+        raise CheckpointError(
+            f"{weights.path}: holds weights alone, and no checkpoint with its optimizer's state is "
+            "there; expected a checkpoint, or a run that still has the one it ended with; "
+            "--init_from takes weights alone"
+        )
+    return (
+        weights.checkpoint.read_into_memory()
+    )  # it goes to other processes, whose disks may be others
+
+
+def fingerprint(parts: TrainingParts, state: TrainState) -> str:
+    """Return the SHA-256 of all that the next step depends on: weights, optimizer, average, state.
+
+    Processes that train together compare it before they start.
+    """
+    digest = hashlib.sha256(json.dumps(state.as_dict(), sort_keys=True).encode())
+    for values in (
+        parts.model.state_dict(),
+        parts.optimizer.state_dict(),
+        parts.average.weights(parts.model),
+    ):
+        for key in sorted(values):
+            value = values[key]
+            if hasattr(value, "numpy"):
+                digest.update(value.numpy().tobytes())
+                digest.update(key.encode())
+            else:
+                digest.update(f"{key} {value}".encode())
+    return digest.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of paddle, numpy and this package, by name."""
+    return {
+        "paddle": paddle.__version__,
+        "numpy": numpy.__version__,
+        "package": paddle_mnist.__version__,
+    }
+
+
+def lineage(own: Optional[Checkpoint], parent: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `run_id` and `parent` for the manifests of a training.
+
+    own: the run's own checkpoint, if it resumes from one; it keeps its run_id then.
+    parent: the manifest from which a new run starts; empty if it starts from nothing.
+    """
+    if own:
+        return {key: own.manifest.get(key) for key in ("run_id", "parent")}
+    return {"run_id": uuid.uuid4().hex, "parent": parent.get("run_id")}
