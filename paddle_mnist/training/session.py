@@ -254,7 +254,7 @@ def _file_writers(job: TrainingJob, run: RunDirectory) -> ManyWriters:
 def _observers(job: TrainingJob, state: TrainState) -> list[Observer]:
     """Start what looks into the net; return what has figures to write."""
     model, options = job.parts.model, job.options
-    place = {"start": state.step, "passes_a_step": job.parts.loader.passes_a_step}
+    place = {"start": state.step, "passes_per_step": job.parts.loader.passes_per_step}
     if options.print_shapes or options.print_contents:
         print_in_batches(
             model, options.print_shapes, options.print_contents, print_fn=log.info, **place
