@@ -162,7 +162,7 @@ class BatchLoader:
     """Loads the batches of a dataset as tensors, in the order of a `BatchSampler`.
 
     dataset: any map-style `paddle.io.Dataset` of (image, label). One with a method
-        `batch(indices)`, such as `MnistDataset`, is the fastest.
+        `batch(indices)` is the fastest.
     augment: (images float32 [B, ...], epoch, indices int64 [B]) -> images.
     replay: samples to mix in; their indices follow those of the dataset.
     shard_spec: how to divide batches into shards; by default they are not divided.

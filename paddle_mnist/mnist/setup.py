@@ -85,7 +85,7 @@ def build(
         augment=Affine(affine, config.seed) if affine else no_augmentation,
         replay=replay and Replay(MnistDataset("train", replay), config.replay_fraction),
         shard_spec=shards if is_sharded else None,
-        resident=paddle.device.get_device() != "cpu",
+        on_device=paddle.device.get_device() != "cpu",
         spec=model.item_spec,
     )
     total_steps = len(loader) * config.epochs
