@@ -9,8 +9,8 @@ from typing import Optional
 from paddle_mnist.checkpoint.contents import load_weights
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.safe_load import safe_load
-from paddle_mnist.metrics.visualdl import VisualDLWriter
 from paddle_mnist.metrics.console import log_to_console
+from paddle_mnist.metrics.visualdl import VisualDLWriter
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.report import (

@@ -18,8 +18,8 @@ from paddle_mnist.checkpoint.contents import load_weights, saved_bytes
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.metrics.visualdl import VisualDLWriter
 from paddle_mnist.metrics.console import BarWriter, LogWriter
+from paddle_mnist.metrics.visualdl import VisualDLWriter
 from paddle_mnist.metrics.writers import ManyWriters
 from paddle_mnist.monitor.print_layers import print_in_batches
 from paddle_mnist.monitor.profiler import NO_PROFILE, Profile
