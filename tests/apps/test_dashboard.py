@@ -66,8 +66,8 @@ def served(folder, *arguments):
         lines = []
         for line in process.stdout:
             lines.append(line)
-            if found := re.match(r"dashboard: (http://\S+:\d+)/app/scalar", line):
-                yield process, found[1], lines
+            if match := re.match(r"dashboard: (http://\S+:\d+)/app/scalar", line):
+                yield process, match[1], lines
                 break
         else:
             pytest.fail(f"no address: {lines} {(folder / 'dashboard.log').read_text()}")
@@ -103,8 +103,8 @@ def test_listens_on_loopback_alone_unless_asked(runs):
         port = f":{int(address.rpartition(':')[2]):04X}"
         table = Path(f"/proc/{process.pid}/net/tcp").read_text().splitlines()[1:]
         rows = [row.split() for row in table]
-        found = [row[1] for row in rows if row[1].endswith(port) and row[3] == "0A"]
-        assert found == [f"0100007F{port}"]  # 127.0.0.1, as the kernel writes it
+        addresses = [row[1] for row in rows if row[1].endswith(port) and row[3] == "0A"]
+        assert addresses == [f"0100007F{port}"]  # 127.0.0.1, as the kernel writes it
         assert tags(address, Host="site.example")[0] == 403  # its name now stands for 127.0.0.1
         assert tags(address, Origin="https://site.example")[0] == 403
         assert tags(address, Origin=address)[0] == 200
@@ -157,7 +157,7 @@ def test_port_that_is_taken_is_said(runs, tool):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         ([], 3, "work/output: no run with VisualDL's files there; train first"),
         (["nowhere"], 3, "nowhere: nothing of VisualDL there; expected a run directory"),
@@ -166,10 +166,10 @@ def test_port_that_is_taken_is_said(runs, tool):
         (["--host", "nowhere.invalid"], 2, "nowhere.invalid:8080: cannot listen there"),
     ],
 )
-def test_nothing_to_show_is_said(runs, tool, tmp_path, arguments, code, said):
+def test_nothing_to_show_is_an_error(runs, tool, tmp_path, arguments, code, message):
     cwd = runs if code == 2 else tmp_path
     done = tool("dashboard", *arguments, cwd=cwd, expect=code)
-    assert said in done.stderr and "Traceback" not in done.stderr
+    assert message in done.stderr and "Traceback" not in done.stderr
 
 
 # ------------------------------------------------------------------ in a browser
@@ -221,7 +221,7 @@ def test_page_shows_its_content_and_no_error(browser, shown, screenshots, name):
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
     page.set_default_timeout(60_000)
     errors = []
-    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    page.on("console", lambda log: errors.append(log.text) if log.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("response", lambda got: errors.append(got.url) if got.status >= 400 else None)
     page.goto(f"{shown}/app/{name}")

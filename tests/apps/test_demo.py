@@ -47,7 +47,7 @@ def two_digits():
 
 
 @pytest.mark.parametrize(
-    ("picture", "said"),
+    ("picture", "reason"),
     [
         (None, "Draw a digit."),
         (as_bytes(Image.new("L", (50, 50), 255)), "Blank; expected a digit"),
@@ -57,9 +57,9 @@ def two_digits():
     ],
     ids=["none", "blank", "small", "no picture", "two digits"],
 )
-def test_what_is_no_digit_gets_its_reason_and_no_label(predictor, picture, said):
+def test_what_is_no_digit_gets_its_reason_and_no_label(predictor, picture, reason):
     words, bars, seen, *layers = answer(predictor, picture)
-    assert said in words and bars is None and layers == [None] * 2
+    assert reason in words and bars is None and layers == [None] * 2
     assert (seen is None) == ("side by side" not in words)  # what was found is shown
 
 
@@ -101,15 +101,15 @@ def served(folder, *arguments):
         env={**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(folder)},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    said = []
+    lines = []
     try:
         for line in process.stdout:
-            said.append(line)
-            if found := re.match(r"page: (http://\S+:\d+)/", line):
-                yield process, found[1]
+            lines.append(line)
+            if match := re.match(r"page: (http://\S+:\d+)/", line):
+                yield process, match[1]
                 break
         else:
-            pytest.fail("".join(said))
+            pytest.fail("".join(lines))
     finally:
         process.kill()
         process.communicate()
@@ -162,8 +162,8 @@ def status_of(address, method="GET", path="/", body=None, **headers):
 def test_programs_can_ask_and_ctrl_c_ends_it(tmp_path, four):
     pytest.importorskip("gradio", reason="the page needs gradio (extra web)")
     with served(tmp_path) as (process, address):
-        found = ask(address, four)
-        assert found[0].startswith("4, probability") and found[1]["label"] == "4"
+        reply = ask(address, four)
+        assert reply[0].startswith("4, probability") and reply[1]["label"] == "4"
         config = json.loads(urllib.request.urlopen(f"{address}/config", timeout=30).read())
         assert config["analytics_enabled"] is False
         for name, value, status in (

@@ -46,8 +46,8 @@ def test_loopback_is_what_always_means_this_machine(name, expected):
     ],
 )
 def test_request_is_refused_by_host_and_origin(host, origin, reason):
-    said = refusal(host, origin)
+    refused = refusal(host, origin)
     if reason is None:
-        assert said is None
+        assert refused is None
     else:
-        assert said.startswith(reason) and "--host" in said and said.count("\n") == 1
+        assert refused.startswith(reason) and "--host" in refused and refused.count("\n") == 1

@@ -112,9 +112,9 @@ def test_inference_model_gives_its_chosen_outputs(tmp_path):
     fluid.save_inference_model(tmp_path, ["images"], ["probabilities", "conv2"], model)
     predictor, feeds, targets = fluid.load_inference_model(tmp_path)
     assert (feeds, targets) == (["images"], ["probabilities", "conv2"])
-    found = predictor.run(np.zeros([3, 28, 28], np.uint8))
-    assert found["conv2"].shape == (3, 20, 14, 14)
-    np.testing.assert_allclose(found["probabilities"].sum(axis=1), 1, atol=1e-6)
+    outputs = predictor.run(np.zeros([3, 28, 28], np.uint8))
+    assert outputs["conv2"].shape == (3, 20, 14, 14)
+    np.testing.assert_allclose(outputs["probabilities"].sum(axis=1), 1, atol=1e-6)
 
 
 class Other(paddle.nn.Layer):
@@ -124,7 +124,7 @@ class Other(paddle.nn.Layer):
 
 
 @pytest.mark.parametrize(
-    ("load", "said"),
+    ("load", "message"),
     [
         (lambda folder: fluid.load_params(folder, Other()), r"unexpected  conv1.weight"),
         (
@@ -146,11 +146,11 @@ class Other(paddle.nn.Layer):
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(tmp_path, load, said):
+def test_what_does_not_fit_is_refused(tmp_path, load, message):
     """Fluid loaded what happened to fit, and said nothing."""
     fluid.save_params(tmp_path, MNIST())
     fluid.save_vars(tmp_path, MNIST(), ["fc.weight"], "few.pdparams")
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=message):
         load(tmp_path)
 
 

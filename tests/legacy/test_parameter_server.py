@@ -49,11 +49,11 @@ def start(folder, servers, trainers, *args, log="log"):
 
 def members(process):
     """The living servers and trainers of a job: numbers, by role and rank."""
-    found = {}
+    numbers = {}
     for number, environment, _ in living(process):
         if role := environment.get("TRAINING_ROLE"):
-            found[f"{role} {sum(name.startswith(role) for name in found)}"] = number
-    return found
+            numbers[f"{role} {sum(name.startswith(role) for name in numbers)}"] = number
+    return numbers
 
 
 def run(folder, servers, trainers, *args, log="log"):
@@ -65,26 +65,26 @@ def run(folder, servers, trainers, *args, log="log"):
         for number in [process.pid, *members(process).values()]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
-    said = Path(folder, log, "workerlog.0").read_text()
-    assert process.returncode == 0, said[-3000:] + out[-3000:]
-    found = re.findall(r"eval loss ([\d.]+) acc ([\d.]+)", said)
-    return [(float(loss), float(accuracy)) for loss, accuracy in found]
+    lines = Path(folder, log, "workerlog.0").read_text()
+    assert process.returncode == 0, lines[-3000:] + out[-3000:]
+    results = re.findall(r"eval loss ([\d.]+) acc ([\d.]+)", lines)
+    return [(float(loss), float(accuracy)) for loss, accuracy in results]
 
 
 @served
 def test_other_servers_and_trainers_go_on_from_what_was_saved(tmp_path, tiny):
     """2 servers and 2 trainers, then 1 server and 3 trainers, which begin where those ended."""
     options = ["--data", tiny, "--batch_size", 32, "--learning_rate", 0.02, "--epochs", 2]
-    found = run(tmp_path, 2, 2, *options, "--output", "first")
+    first = run(tmp_path, 2, 2, *options, "--output", "first")
     further = ["--start_from", "first/persistables", "--output", "further"]
-    then = run(tmp_path, 1, 3, *options, *further, log="further.log")
-    assert then[0][0] == pytest.approx(found[-1][0], abs=2e-5)  # saved with six digits
-    assert then[-1][0] < then[0][0] < found[0][0]
+    second = run(tmp_path, 1, 3, *options, *further, log="further.log")
+    assert second[0][0] == pytest.approx(first[-1][0], abs=2e-5)  # saved with six digits
+    assert second[-1][0] < second[0][0] < first[0][0]
     # what trainer 0 writes is what the servers had
     model = MNIST()
     model.set_state_dict(paddle.load(str(tmp_path / "first/mnist.pdparams")))
     assert evaluate(model, MnistDataset("eval", str(tiny))).loss == pytest.approx(
-        found[-1][0], abs=2e-5
+        first[-1][0], abs=2e-5
     )
 
 
@@ -101,15 +101,15 @@ def test_steps_of_everybody_are_those_of_one_process(tmp_path):
     for number, (servers, trainers) in enumerate([(2, 2), (1, 3)]):
         folder = f"run{number}"
         run(tmp_path, servers, trainers, *options, "--output", folder, log=f"{folder}.log")
-        found = weights(tmp_path / folder)
+        trained = weights(tmp_path / folder)
         for name, value in expected.items():
             moved = np.abs(value - begin[name]).max()
-            np.testing.assert_allclose(found[name], value, rtol=0, atol=moved / 200)
+            np.testing.assert_allclose(trained[name], value, rtol=0, atol=moved / 200)
 
 
 def weights(folder):
-    found = safe_load(folder / "mnist.pdparams")
-    return {name: value for name, value in found.items() if "@" not in name}
+    values = safe_load(folder / "mnist.pdparams")
+    return {name: value for name, value in values.items() if "@" not in name}
 
 
 def trained_alone(begin, data):
@@ -130,8 +130,8 @@ def trained_alone(begin, data):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_servers_learn_mnist(tmp_path, real_data):
-    found = run(tmp_path, 2, 2, "--data", real_data, "--epochs", 1, "--output", "run")
-    assert found[-1][1] > 0.95
+    results = run(tmp_path, 2, 2, "--data", real_data, "--epochs", 1, "--output", "run")
+    assert results[-1][1] > 0.95
 
 
 @served
@@ -150,9 +150,9 @@ def test_all_end_when_one_is_killed(tmp_path, tiny, who):
     while not log.exists() or "epoch 1: " not in log.read_text():
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.1)
-    there = members(process)
-    assert len(there) == 4
-    os.kill(process.pid if who == "launch" else there[who], signal.SIGKILL)
+    processes = members(process)
+    assert len(processes) == 4
+    os.kill(process.pid if who == "launch" else processes[who], signal.SIGKILL)
     killed = time.monotonic()
     while members(process):
         assert time.monotonic() < killed + 20, "an orphan is left"
@@ -166,5 +166,5 @@ def test_folder_that_holds_no_servers_files_is_refused(tmp_path, tiny):
     process.communicate(timeout=60)
     assert process.returncode != 0
     # Server and trainer both find out; launch ends the slower one before it can say so.
-    said = "".join(path.read_text() for path in (tmp_path / "log").glob("*log.0"))
-    assert "no servers' files there; expected the folder persistables/" in said
+    logs = "".join(path.read_text() for path in (tmp_path / "log").glob("*log.0"))
+    assert "no servers' files there; expected the folder persistables/" in logs

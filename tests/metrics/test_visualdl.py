@@ -70,11 +70,11 @@ def test_roc_curve_is_the_true_one(board):
     """VisualDL divides by the wrong count."""
     board.curves(LABELS, PROBABILITIES, 20)
     (record,) = read(board).get_data("roc_curve", "roc/class 3")
-    right = LABELS == 3
+    is_class = LABELS == 3
     for at in (0, 5, 20):  # thresholds are 1/99 apart
-        found = np.floor(PROBABILITIES[:, 3] * 99) >= at
-        assert record.roc_curve.tpr[at] == pytest.approx(found[right].mean(), abs=1e-6)
-        assert record.roc_curve.fpr[at] == pytest.approx(found[~right].mean(), abs=1e-6)
+        predicted = np.floor(PROBABILITIES[:, 3] * 99) >= at
+        assert record.roc_curve.tpr[at] == pytest.approx(predicted[is_class].mean(), abs=1e-6)
+        assert record.roc_curve.fpr[at] == pytest.approx(predicted[~is_class].mean(), abs=1e-6)
 
 
 def test_numpy_is_left_as_it_was(board):

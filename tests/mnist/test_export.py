@@ -53,8 +53,9 @@ def test_pretrained_weights_are_those_their_manifest_names(model):
 
 def test_pretrained_weights_are_as_good_as_their_manifest_says(model, real_data):
     about = pretrained.about()
-    found = evaluate(model, MnistDataset("eval", real_data))
-    assert found.accuracy == pytest.approx(about["eval_acc"], abs=2e-4) and found.count == 10_000
+    evaluation = evaluate(model, MnistDataset("eval", real_data))
+    assert evaluation.accuracy == pytest.approx(about["eval_acc"], abs=2e-4)
+    assert evaluation.count == 10_000
     assert about["dataset"] == "mnist" and about["eval_acc"] > 0.99
 
 
@@ -67,15 +68,15 @@ def test_damaged_pretrained_weights_are_refused(monkeypatch, tmp_path):
 
 
 def test_exported_model_gives_the_nets_outputs(model, exported, images):
-    found = Predictor(exported, batch_size=128).run(images)
+    outputs = Predictor(exported, batch_size=128).run(images)
     for name, expected in zip(OUTPUTS, outputs_of(model, images)):
-        assert found[name].shape == expected.shape and found[name].dtype == np.float32
-        np.testing.assert_allclose(found[name], expected, rtol=0, atol=1e-4)
+        assert outputs[name].shape == expected.shape and outputs[name].dtype == np.float32
+        np.testing.assert_allclose(outputs[name], expected, rtol=0, atol=1e-4)
 
 
 def test_layers_after_the_chosen_output_are_left_out(model, tmp_path, exported):
-    told = export_model(model, tmp_path, ["max_pool1"])
-    assert told["outputs"] == ["max_pool1"] and told["difference"] < 1e-4
+    about = export_model(model, tmp_path, ["max_pool1"])
+    assert about["outputs"] == ["max_pool1"] and about["difference"] < 1e-4
     parameters = tmp_path / "inference.pdiparams"
     assert parameters.stat().st_size < 5_000 < (exported / parameters.name).stat().st_size
     with pytest.raises(ConfigError, match="'logits'; this model has max_pool1"):
@@ -100,10 +101,10 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("scale", [None, np.float32, np.float64])
 def test_images_of_every_form_are_the_same_images(images, form, scale):
-    given = FORMS[form](images[:5])
-    expected = given.reshape(-1, 28, 28)
-    given = given if scale is None else given.astype(scale) / 256
-    assert np.array_equal(as_pixels(given), expected)
+    converted = FORMS[form](images[:5])
+    expected = converted.reshape(-1, 28, 28)
+    converted = converted if scale is None else converted.astype(scale) / 256
+    assert np.array_equal(as_pixels(converted), expected)
 
 
 @given(st.floats(0, 1, width=32))
@@ -114,7 +115,7 @@ def test_floats_are_rounded_to_the_nearest_pixel(value):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("images", "message"),
     [
         (np.zeros((27, 28), np.uint8), r"uint8 \[27, 28\]; expected \[28, 28\]"),
         (np.zeros((2, 3, 28, 28), np.uint8), r"\[2, 3, 28, 28\]"),
@@ -126,19 +127,19 @@ def test_floats_are_rounded_to_the_nearest_pixel(value):
         ("nonsense", "expected"),
     ],
 )
-def test_what_are_no_images_is_said(given, said):
-    with pytest.raises(DataError, match=said):
-        as_pixels(given)
+def test_what_are_no_images_is_refused(images, message):
+    with pytest.raises(DataError, match=message):
+        as_pixels(images)
 
 
 def test_threads_get_their_own_answers(exported, images):
-    predictor, found = Predictor(exported, parallel=2), {}
+    predictor, answers = Predictor(exported, parallel=2), {}
     expected = predictor.run(images)["logits"]
 
     def ask(number):
         part = slice(number * 30, number * 30 + 30)
         for _ in range(5):
-            found.setdefault(number, []).append(predictor.run(images[part], ["logits"])["logits"])
+            answers.setdefault(number, []).append(predictor.run(images[part], ["logits"])["logits"])
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -146,7 +147,7 @@ def test_threads_get_their_own_answers(exported, images):
     for thread in threads:
         thread.join()
     for number in range(8):
-        for answer in found[number]:
+        for answer in answers[number]:
             np.testing.assert_allclose(
                 answer, expected[number * 30 : number * 30 + 30], rtol=0, atol=1e-5
             )
@@ -209,23 +210,23 @@ def test_numbers_below_one_are_refused(exported, option):
 def test_tool_exports_what_a_run_has_learned(tool, tmp_path, tiny):
     options = ["--data", tiny, "--epochs", 1, "--visualdl", "false", "--figures", "false"]
     tool("train", *options, "--output", "run")
-    said = tool("export_model", "-k", "best", "--run", "run", "--output", "out").stdout
-    assert "inference.pdiparams  81,559 bytes" in said and "from the net's" in said
+    output = tool("export_model", "-k", "best", "--run", "run", "--output", "out").stdout
+    assert "inference.pdiparams  81,559 bytes" in output and "from the net's" in output
     model = MNIST()
     model.set_state_dict(paddle.load(str(tmp_path / "run/mnist.pdparams")))
     image = MnistDataset("eval", str(tiny))[0][0]
     with paddle.no_grad():
         expected = model(paddle.to_tensor(image[np.newaxis])).numpy()
-    found = Predictor(tmp_path / "out").run(image)["logits"]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+    logits = Predictor(tmp_path / "out").run(image)["logits"]
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4)
 
 
 def test_tool_refuses_a_checkpoint_that_does_not_fit(tool, tmp_path):
     other = {**paddle.load(str(pretrained.WEIGHTS)), "fc.bias": paddle.zeros([11])}
     del other["conv1.bias"]
     paddle.save(other, str(tmp_path / "other.pdparams"))
-    said = tool("export_model", "-k", "other.pdparams", "--output", "out", expect=4).stderr
-    assert "missing     conv1.bias" in said and "[11] float32; expected [10]" in said
+    output = tool("export_model", "-k", "other.pdparams", "--output", "out", expect=4).stderr
+    assert "missing     conv1.bias" in output and "[11] float32; expected [10]" in output
     assert not (tmp_path / "out").exists()
 
 
@@ -237,7 +238,8 @@ def test_legacy_form_is_read_too(tmp_path, model, images):
     np.testing.assert_allclose(
         Predictor(tmp_path / "out").run(images[:10])["logits"],
         outputs_of(model, images[:10])[0],
-        *(0, 1e-4),
+        rtol=0,
+        atol=1e-4,
     )
 
 
@@ -253,8 +255,8 @@ def test_export_that_fails_leaves_what_was_there(model, tmp_path, images):
 def test_another_form_takes_the_place_of_the_one_before(model, tmp_path):
     (tmp_path / "inference.pdmodel").write_bytes(b"of an earlier export")
     (tmp_path / "model.onnx").write_bytes(b"of an earlier export")
-    told = export_model(model, tmp_path, ["logits"])
-    assert {path.name for path in tmp_path.iterdir()} == {*told["files"], "about.json"}
+    about = export_model(model, tmp_path, ["logits"])
+    assert {path.name for path in tmp_path.iterdir()} == {*about["files"], "about.json"}
 
 
 def test_model_stays_in_training_and_large_values_are_rounded_more(tmp_path):
@@ -270,8 +272,8 @@ def test_three_kinds_of_variable(model, tool):
     assert sum(np.prod(shape) for _, shape in kinds["parameters"]) == 20_350
     assert kinds["persistables"] == kinds["parameters"]
     assert dict(kinds["temporaries"])["max_pool2"] == [1, 20, 7, 7]
-    said = tool("export_model", "--list").stdout
-    assert "\ntemporaries: " in said and "  max_pool2              [1, 20, 7, 7]" in said
+    output = tool("export_model", "--list").stdout
+    assert "\ntemporaries: " in output and "  max_pool2              [1, 20, 7, 7]" in output
 
 
 @pytest.mark.parametrize("form", ["paddle", pytest.param("onnx", marks=pytest.mark.slow)])
@@ -280,11 +282,11 @@ def test_exported_forms_agree_on_every_eval_image(tmp_path, model, real_data, fo
     if form == "onnx":
         for package in ("paddle2onnx", "onnxruntime"):
             pytest.importorskip(package, reason="needs the extra onnx")
-    told = export_model(model, tmp_path, ["logits"], form)
-    assert told["difference"] < 1e-4
+    about = export_model(model, tmp_path, ["logits"], form)
+    assert about["difference"] < 1e-4
     dataset = MnistDataset("eval", real_data)
     images, _ = dataset.batch(np.arange(len(dataset)))
-    found = Predictor(tmp_path).run(images)["logits"]
+    logits = Predictor(tmp_path).run(images)["logits"]
     with paddle.no_grad():
         expected = np.concatenate(
             [
@@ -292,8 +294,8 @@ def test_exported_forms_agree_on_every_eval_image(tmp_path, model, real_data, fo
                 for at in range(0, 10_000, 1000)
             ]
         )
-    assert np.array_equal(found.argmax(axis=1), expected.argmax(axis=1))
-    assert np.abs(found - expected).max() < 1e-4
+    assert np.array_equal(logits.argmax(axis=1), expected.argmax(axis=1))
+    assert np.abs(logits - expected).max() < 1e-4
 
 
 @pytest.mark.slow

@@ -126,20 +126,20 @@ def test_batch_that_does_not_come_is_refused(tool, tiny, option, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("total", "content", "said"),
+    ("total", "content", "expected"),
     [
         (190, 189, ["check_content: no batch 401 in 190 batches; printing in the last, 189"]),
         (401, 400, ["check_content: no batch 401 in 401 batches; printing in the last, 400"]),
         (402, 401, []),
     ],
 )
-def test_batches_to_print_without_numbers_are_the_tutorials_or_the_last(total, content, said):
+def test_batches_to_print_without_numbers_are_the_tutorials_or_the_last(total, content, expected):
     config = TrainConfig(check_shape=True, check_content=True)
     assert TrainConfig.from_mapping(yaml.safe_load(config.as_yaml())) == config
     lines = []
     batches = batches_to_print(config, total, lines.append)
     assert batches == {"check_shape": (0,), "check_content": (content,)}
-    assert lines == said
+    assert lines == expected
 
 
 def test_bare_check_content_prints_in_a_training_without_the_tutorials_batch(tool, tiny):
