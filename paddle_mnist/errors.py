@@ -1,4 +1,4 @@
-"""The exceptions of this package, each with the exit code a command ends with.
+"""The exceptions of this package, each with the exit code of a command that it ends.
 
     PaddleMnistError            1
     ├── ConfigError             2   a bad argument, option or configuration
@@ -9,12 +9,12 @@
     ├── OutputError             7   something cannot be written
     ├── PicturesError           8   some of the pictures could not be read
     ├── RunLockedError         75   another process holds the run directory
-    ├── NoProgressError        93   restarted again and again without getting further
-    ├── PeerError               1   another process of the training is gone
+    ├── NoProgressError        93   no progress after repeated restarts
+    ├── PeerError               1   another process of the training has ended
     ├── ProcessError  its own code   a process of the training died
-    └── StoppedError    130 / 143   SIGINT or SIGTERM asked for the end
+    └── StoppedError    130 / 143   stopped by SIGINT or SIGTERM
 
-A message says what was found, what was expected and what to do about it.
+A message names the value, what was expected and the remedy.
 """
 
 import difflib
@@ -68,7 +68,7 @@ class PeerError(PaddleMnistError):
 
 
 class ProcessError(PaddleMnistError):
-    """A process died, without an error of this package. exit_code: as a shell would have it."""
+    """A process died without an error of this package. exit_code: as a shell reports it."""
 
     def __init__(self, message: str, exit_code: int):
         super().__init__(message)
@@ -79,10 +79,11 @@ class ProcessError(PaddleMnistError):
 
 
 class StoppedError(PaddleMnistError):
-    """A signal asked for the end. signum: its number; the exit code is 128 more, as shells do."""
+    """A signal stopped the training. signum: its number; the exit code is 128 + signum."""
 
     def __init__(self, signum: int):
-        super().__init__(f"stopped by {signal.Signals(signum).name}; run the same command to go on")
+        name = signal.Signals(signum).name
+        super().__init__(f"stopped by {name}; run the same command to resume")
         self.signum = signum
         self.exit_code = 128 + signum
 
@@ -94,16 +95,16 @@ SHORT_NAMES = {"lr": "learning_rate", "bs": "batch_size", "wd": "weight_decay"}
 
 
 def nearest_name(name: str, known: Iterable[str]) -> Optional[str]:
-    """The known name that is probably meant by an unknown one; None if none is close."""
+    """Return the known name that an unknown one probably means; None if none is similar."""
     known = list(known)
-    meant = SHORT_NAMES.get(name)
-    if meant in known:
-        return meant
+    long_name = SHORT_NAMES.get(name)
+    if long_name in known:
+        return long_name
     return next(iter(difflib.get_close_matches(name, known, n=1)), None)
 
 
 def unknown_name(origin: str, name: str, known: Iterable[str]) -> str:
-    """One line for a name nobody knows, with the nearest one that is known."""
-    near = nearest_name(str(name), known)
-    hint = f"did you mean {near!r}?" if near else "--help lists them"
+    """Return an error message for an unknown name, with the nearest known one."""
+    nearest = nearest_name(str(name), known)
+    hint = f"did you mean {nearest!r}?" if nearest else "--help lists them"
     return f"{origin}: unknown name {name!r}; {hint}"

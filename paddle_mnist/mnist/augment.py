@@ -1,4 +1,4 @@
-"""Random affine changes of whole batches, a pure function of (seed, epoch, sample index)."""
+"""Random affine augmentation of batches, a pure function of (seed, epoch, sample index)."""
 
 import math
 from collections.abc import Mapping
@@ -11,14 +11,18 @@ from paddle_mnist.mnist.arrays import SIZE
 
 
 class Affine:
-    """Turns, shifts, scales and shears each image by amounts drawn for it.
+    """Rotates, shifts, scales and shears each image by random amounts, uniformly distributed.
 
-    rotate, shear: at most so many degrees either way. shift: at most so many pixels along each
-    axis. scale: by a factor between 1 - scale and 1 + scale. Each amount is uniform, 0 changes
-    nothing; what moves in from outside is black, between pixels values are bilinear.
+    Pixels from outside the image are black; interpolation is bilinear.
     """
 
     def __init__(self, amounts: Mapping[str, float], seed: int):
+        """amounts: the largest ones, by name; those that are missing are 0.
+
+        rotate, shear: degrees, in both directions.
+        shift: pixels, along each axis.
+        scale: for factors between 1 - scale and 1 + scale.
+        """
         self.rotate = math.radians(amounts.get("rotate", 0))
         self.shear = math.radians(amounts.get("shear", 0))
         self.shift = amounts.get("shift", 0) * 2 / SIZE  # the grid is 2 wide
@@ -26,17 +30,20 @@ class Affine:
         self.seed = seed
 
     def __call__(self, images: paddle.Tensor, epoch: int, indices: np.ndarray) -> paddle.Tensor:
-        """The images float32 [B, 1, 28, 28] of the samples `indices` int64 [B], changed."""
+        """Transform the images float32 [B, 1, 28, 28] of the samples `indices` int64 [B]."""
         theta = paddle.to_tensor(self.matrices(epoch, indices))
         grid = F.affine_grid(theta, list(images.shape), align_corners=False)
         return F.grid_sample(images, grid, align_corners=False)
 
     def matrices(self, epoch: int, indices: np.ndarray) -> np.ndarray:
-        """float32 [B, 2, 3]: from a place in the new image to that in the old, in half images."""
+        """Return the transformations, float32 [B, 2, 3], from output to input coordinates.
+
+        Coordinates run from -1 to 1, as in `paddle.nn.functional.affine_grid`.
+        """
         drawn = 2 * np.stack([self._uniform(epoch, index) for index in indices]) - 1
-        turn, shear = self.rotate * drawn[:, 0], np.tan(self.shear * drawn[:, 1])
+        angle, shear = self.rotate * drawn[:, 0], np.tan(self.shear * drawn[:, 1])
         size = 1 + self.scale * drawn[:, 2]
-        cos, sin = np.cos(turn) / size, np.sin(turn) / size
+        cos, sin = np.cos(angle) / size, np.sin(angle) / size
         rows = [
             [cos, -sin + shear * cos, self.shift * drawn[:, 3]],
             [sin, cos + shear * sin, self.shift * drawn[:, 4]],
@@ -44,10 +51,10 @@ class Affine:
         return np.array(rows, np.float32).transpose(2, 0, 1)
 
     def _uniform(self, epoch: int, index: int) -> np.ndarray:
-        """Five numbers in [0, 1) for a sample, whichever batch it comes in.
+        """Draw five numbers in [0, 1) for a sample, whatever batch it is in.
 
         Philox is a counter-based generator (Salmon et al., "Parallel random numbers: as easy as
-        1, 2, 3", 2011): key and counter say which numbers they are. NumPy promises its raw stream.
+        1, 2, 3", 2011): key and counter determine the numbers. NumPy promises its raw stream.
         """
         raw = np.random.Philox(key=[self.seed, epoch], counter=[0, int(index), 0, 0]).random_raw(5)
         return (raw >> np.uint64(11)) * 2.0**-53

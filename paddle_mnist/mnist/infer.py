@@ -21,7 +21,7 @@ from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.cache import cache_folder
 from paddle_mnist.mnist.export import export_model
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.mnist.pictures import MOST_BYTES, SUFFIXES, Digit, read_digit
+from paddle_mnist.mnist.pictures import MAX_BYTES, SUFFIXES, Digit, read_digit
 from paddle_mnist.mnist.predictor import Predictor
 from paddle_mnist.mnist.pretrained import about
 from paddle_mnist.system.files import make_folder, writing
@@ -122,7 +122,7 @@ def read_pictures(predictor: Predictor, files: Iterable[str]) -> Iterator[Readin
 def _digit(file: str) -> Union[Digit, DataError]:
     """Return the digit in a picture, or the reason why none is found."""
     try:
-        return read_digit(sys.stdin.buffer.read(MOST_BYTES + 1) if file == STDIN else Path(file))
+        return read_digit(sys.stdin.buffer.read(MAX_BYTES + 1) if file == STDIN else Path(file))
     except DataError as error:
         return error
     except MemoryError:

@@ -23,16 +23,17 @@ try:
 except ImportError:  # Paddle 2.6
 
     def in_sot() -> bool:
-        """Whether `paddle.jit.to_static` is translating the code that runs."""
+        """Return whether `paddle.jit.to_static` is tracing the running code."""
         return False
 
 
 class MNIST(nn.Layer):
-    """Two blocks of convolution, ReLU and max pooling, and a linear layer: 20,350 parameters.
+    """The tutorial's convolutional net for images of digits; 20,350 parameters.
 
+    Two blocks of convolution, ReLU and max pooling, and a linear layer:
     [B, 1, 28, 28] -> conv 5x5, 20 -> pool 2 -> conv 5x5, 20 -> pool 2 -> 980 -> 10 logits.
-    Layers and parameters are named as in the tutorial, so a `.pdparams` goes back and forth
-    between its code and this package.
+    Layers and parameters are named as in the tutorial, so its code and this package read each
+    other's `.pdparams`.
 
     The parameters' generated names (`conv2d_0.w_0`, ...) are the same in every instance, as if
     each were the first of its process. Optimizers key their state by them, so a `.pdopt` fits a
@@ -40,20 +41,21 @@ class MNIST(nn.Layer):
     therefore cannot share one optimizer.
 
     pretrained: start with the weights that come with the package (`paddle_mnist.mnist.pretrained`).
-    fast_conv: who computes both blocks, convolution to pooling. "auto", the default: on a CPU
+    fast_conv: what computes both blocks, convolution to pooling. "auto": on a CPU
         `paddle_mnist.mnist.fast_conv`, several times faster and equal to within float32's rounding,
-        with a thread on each core, four at most; else Paddle's own layers. "off": always Paddle's
-        layers. A number: as "auto", with so many threads. The attribute of this name can be set at
-        any time; 0 is "off".
+        with one thread per core, at most four; elsewhere Paddle's own layers. "off": always
+        Paddle's layers. A number: as "auto", with so many threads; 0 is "off". The attribute of
+        this name can be set at any time.
 
-    The fast blocks are for eager execution, float32 and the layers as they are built here. They
-    leave to Paddle's layers: static graphs (`paddle.jit`), gradients of the images, layers that
-    were replaced, and layers with a hook that may change what passes. Their gradients can be taken
-    once: a second backward pass (`retain_graph=True`) and second derivatives raise an error that
-    names the switch.
+    The fast blocks are for eager execution, float32 and the layers as they are built here. Paddle's
+    layers compute static graphs (`paddle.jit`), gradients of the images, layers that were replaced,
+    and layers with a hook that may change inputs or outputs. The fast blocks allow one backward
+    pass: a second one (`retain_graph=True`) and second derivatives raise an error that tells how to
+    switch them off.
 
-    Set `dropout_rate` to the share of the linear layer's inputs that a training step leaves out at
-    random (Srivastava et al., 2014; what is left is scaled up); 0, the default, is the tutorial's.
+    Set `dropout_rate` to the share of the linear layer's inputs that is dropped at random in a
+    training step (Srivastava et al., 2014; the others are scaled up); the default is 0, as in the
+    tutorial.
     """
 
     checkpoint_name = "mnist"
@@ -76,7 +78,7 @@ class MNIST(nn.Layer):
             load_weights(self, weights(), WEIGHTS)
 
     def logits(self, inputs: paddle.Tensor) -> paddle.Tensor:
-        """The net itself: float32 [B, 1, 28, 28] -> [B, 10]."""
+        """Compute the logits: float32 [B, 1, 28, 28] -> [B, 10]."""
         features = self.features(inputs)
         if self.dropout_rate:
             features = F.dropout(features, self.dropout_rate, training=self.training)
@@ -84,7 +86,7 @@ class MNIST(nn.Layer):
 
     @property
     def fast_conv(self) -> Union[str, int]:
-        """Who computes both blocks: "auto", "off", or a number of threads."""
+        """What computes both blocks: "auto", "off", or a number of threads."""
         return self._fast_conv
 
     @fast_conv.setter
@@ -96,10 +98,10 @@ class MNIST(nn.Layer):
         self._fast_conv = value
 
     def features(self, inputs: paddle.Tensor) -> paddle.Tensor:
-        """Both blocks: float32 [B, 1, 28, 28] -> [B, 980]."""
+        """Compute both blocks: float32 [B, 1, 28, 28] -> [B, 980]."""
         if not self._can_be_fast(inputs):
             return self._paddle_features(inputs)
-        if any(True for _ in self._hooks()):  # they are shown what Paddle's layers compute
+        if any(True for _ in self._hooks()):  # which only Paddle's layers call
             with paddle.no_grad():
                 self._paddle_features(inputs)
         threads = fast_threads() if self.fast_conv == "auto" else self.fast_conv
@@ -110,7 +112,7 @@ class MNIST(nn.Layer):
         return eager and self._fast_conv not in ("off", 0) and self._fits(inputs)
 
     def _fits(self, inputs: paddle.Tensor) -> bool:
-        """Whether the fast blocks compute what the layers would."""
+        """Return whether the fast blocks compute what the layers would."""
         parameters = [*self.conv1.parameters(), *self.conv2.parameters()]
         return (
             isinstance(inputs, paddle.Tensor)
@@ -129,12 +131,16 @@ class MNIST(nn.Layer):
     @property
     def _blocks(self) -> tuple[nn.Layer, ...]:
         return (
-            *(self.conv1, self.relu1, self.max_pool1),
-            *(self.conv2, self.relu2, self.max_pool2),
+            self.conv1,
+            self.relu1,
+            self.max_pool1,
+            self.conv2,
+            self.relu2,
+            self.max_pool2,
         )
 
     def _hooks(self) -> Iterator[Callable]:
-        """The hooks of the blocks' layers."""
+        """Yield the hooks of the blocks' layers."""
         for layer in self._blocks:
             yield from layer._forward_pre_hooks.values()
             yield from layer._forward_post_hooks.values()
@@ -146,23 +152,23 @@ class MNIST(nn.Layer):
         return paddle.flatten(x, start_axis=1)
 
     def __call__(self, *args, **kwargs):
-        """The model's answer to images; arguments and results are those of `forward`.
+        """Run the model; arguments and results are those of `forward`.
 
-        `forward` itself, and hooks, are given the images alone, so that a model that
-        `paddle.jit.to_static` has converted still takes a label.
+        `forward` itself and hooks get the images alone, so that a model converted by
+        `paddle.jit.to_static` still takes a label.
         """
-        if type(self).forward is not MNIST.forward:  # a subclass decides what its own takes
+        if type(self).forward is not MNIST.forward:  # a subclass has arguments of its own
             return super().__call__(*args, **kwargs)
-        return self._answer(super().__call__, *args, **kwargs)
+        return self._run_net(super().__call__, *args, **kwargs)
 
     def forward(
         self, inputs: paddle.Tensor, *args, **kwargs
     ) -> Union[paddle.Tensor, tuple[paddle.Tensor, paddle.Tensor]]:
-        """Logits [B, 10], or (logits, accuracy of this batch) when labels [B, 1] are given.
+        """Return logits [B, 10], or with labels (logits, accuracy of this batch).
 
         The signature is (inputs, label=None, check_shape=False, check_content=False), as in the
-        tutorial. Only `inputs` is spelled out, because `paddle.Model` and `paddle.jit` read from
-        the names there that one value of a batch (image, label) is for the net.
+        tutorial. Only `inputs` is written out, because `paddle.Model` and `paddle.jit` take from
+        the number of parameters how many values of a batch (image, label) are inputs.
 
         inputs: float32 [B, 1, 28, 28].
         label: int64 [B, 1].
@@ -170,12 +176,12 @@ class MNIST(nn.Layer):
         """
         # One expression: Paddle 2.6 cannot turn a function with two returns into a graph.
         return (
-            self._answer(self.logits, inputs, *args, **kwargs)
+            self._run_net(self.logits, inputs, *args, **kwargs)
             if args or kwargs
             else self.logits(inputs)
         )
 
-    def _answer(
+    def _run_net(
         self,
         net: Callable[[paddle.Tensor], paddle.Tensor],
         inputs: paddle.Tensor,

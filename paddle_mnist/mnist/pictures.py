@@ -1,7 +1,8 @@
-"""A user's picture of a digit, made into 28 x 28 pixels as MNIST's were made.
+"""Converts a user's picture of a digit to 28 x 28 pixels, as the images of MNIST were made.
 
-Those were scaled to fit 20 x 20 pixels with their proportions kept, and put into 28 x 28 with their
-centre of mass in the middle (LeCun, Cortes, Burges, "The MNIST database of handwritten digits").
+Those were scaled to fit into 20 x 20 pixels, keeping their proportions, and placed in 28 x 28 with
+their centre of mass in the middle (LeCun, Cortes, Burges, "The MNIST database of handwritten
+digits").
 """
 
 import io
@@ -19,94 +20,99 @@ from paddle_mnist.mnist.arrays import SIZE
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
-MOST_BYTES = 64 << 20  # of a file
-MOST_PIXELS = 64 << 20  # of a picture, as its header says
-WORKING_SIDE = 256  # larger pictures are made smaller first
-LEAST_SIDE, MOST_SLENDER = 8, 16
+MAX_BYTES = 64 << 20  # of a file
+MAX_PIXELS = 64 << 20  # of a picture, as its header says
+WORKING_SIDE = 256  # larger pictures are scaled down first
+MIN_SIDE, MAX_ASPECT_RATIO = 8, 16
 
-BOX = 20  # pixels, of the SIZE that an image has
-FAINTEST = 0.08  # of the ink's contrast, black to white being 1
-SPECK = 0.04  # of the largest shape's area: less is dirt
-BESIDE = 0.15  # of the largest shape's area: a second digit has at least as much
-THINNEST, THICKEST = 2.0, 4.5  # pixels of a stroke in the box, as most of MNIST's are
+BOX = 20  # pixels, the side of the box into which a digit is scaled
+MIN_CONTRAST = 0.08  # of the ink; black to white is 1
+MIN_SHAPE_AREA = 0.04  # of the largest shape's area; what is smaller is dirt
+MIN_DIGIT_AREA = 0.15  # of the largest shape's area; what is smaller is no second digit
+MIN_STROKE, MAX_STROKE = 2.0, 4.5  # pixels in the box, as most strokes in MNIST are
 
 
 @dataclass(frozen=True)
 class Digit:
-    """pixels: uint8 [28, 28], white on black. shapes: how many lie side by side; 1 for a digit."""
+    """A picture as an image of MNIST's format.
+
+    pixels: uint8 [28, 28], white on black.
+    shapes: how many shapes lie side by side in the picture; 1 for a single digit.
+    """
 
     pixels: np.ndarray
     shapes: int
 
 
 def read_digit(picture: Union[str, Path, bytes]) -> Digit:
-    """The digit in a file, or in a file's bytes. Raises DataError, in one line."""
+    """Read the digit in a file, or in a file's bytes. Raises DataError, in one line."""
     return find_digit(read_picture(picture))
 
 
 def read_picture(picture: Union[str, Path, bytes]) -> np.ndarray:
-    """A picture's brightness, float64 [H, W] in 0..1, upright, nothing transparent in it.
+    """Read a picture's brightness: float64 [H, W] in 0..1, upright, without transparency.
 
-    Of one whose colours change and whose brightness does not, the channel that changes most.
-    Raises DataError for what is not one picture, or too large a one.
+    If the colours differ but not the brightness, the channel that differs most is returned.
+    Raises DataError for anything but a single picture, and for one that is too large.
     """
-    data = picture if isinstance(picture, bytes) else _bytes(Path(picture))
-    if len(data) > MOST_BYTES:
-        raise DataError(f"more than {MOST_BYTES:,} bytes; make it smaller")
+    data = picture if isinstance(picture, bytes) else _read_bytes(Path(picture))
+    if len(data) > MAX_BYTES:
+        raise DataError(f"more than {MAX_BYTES:,} bytes; make it smaller")
     if not data:
         raise DataError("0 bytes; expected a picture")
     if b"<svg" in data[:1000].lower():
         raise DataError("an SVG drawing; expected pixels; save it as PNG")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of large ones; refused below
+            warnings.simplefilter("ignore")  # about large pictures, which are refused below
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                return _brightness(_checked(image))
+                return _brightness(_check_picture(image))
     except UnidentifiedImageError as error:
         raise DataError(f"not a picture; expected one of {', '.join(FORMATS)}") from error
     except Image.DecompressionBombError as error:
-        raise DataError(f"more pixels than {MOST_PIXELS:,}; make it smaller") from error
+        raise DataError(f"more pixels than {MAX_PIXELS:,}; make it smaller") from error
     except (OSError, ValueError, SyntaxError, EOFError, TypeError, IndexError) as error:
         raise DataError(f"damaged or cut off ({error}); expected a whole picture") from error
 
 
-def _bytes(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         if path.is_dir():
             raise DataError(f"a folder without pictures; expected some of {', '.join(SUFFIXES)}")
         if not path.is_file() and path.exists():
             raise DataError("a pipe or a device; expected a file")
         with path.open("rb") as file:
-            return file.read(MOST_BYTES + 1)
+            return file.read(MAX_BYTES + 1)
     except OSError as error:
         raise DataError(f"{error.strerror}; expected a picture") from error
 
 
-def _checked(image: Image.Image) -> Image.Image:
+def _check_picture(image: Image.Image) -> Image.Image:
+    """Raise DataError for a picture that is too large, too small, too narrow, or one of several."""
     width, height = image.size
-    if width * height > MOST_PIXELS:
-        raise DataError(f"{width:,} x {height:,} pixels; expected at most {MOST_PIXELS:,}")
-    if min(width, height) < LEAST_SIDE or max(width, height) > MOST_SLENDER * min(width, height):
+    if width * height > MAX_PIXELS:
+        raise DataError(f"{width:,} x {height:,} pixels; expected at most {MAX_PIXELS:,}")
+    if min(width, height) < MIN_SIDE or max(width, height) > MAX_ASPECT_RATIO * min(width, height):
         raise DataError(
-            f"{width:,} x {height:,} pixels; expected at least {LEAST_SIDE} x {LEAST_SIDE}, one "
-            f"side at most {MOST_SLENDER} times the other"
+            f"{width:,} x {height:,} pixels; expected at least {MIN_SIDE} x {MIN_SIDE}, one "
+            f"side at most {MAX_ASPECT_RATIO} times the other"
         )
-    # Telephones put a second picture, of depth or brightness, into their JPEGs: an MPO.
+    # MPO: a JPEG from a phone, with a second picture that holds depth or brightness.
     frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
     if frames > 1:
         raise DataError(f"{frames} pictures in one file; expected one; save the one you mean")
-    image.draft(None, (WORKING_SIDE, WORKING_SIDE))  # a JPEG is made smaller while it is read
+    image.draft(None, (WORKING_SIDE, WORKING_SIDE))  # a JPEG is scaled down while it is decoded
     return image
 
 
 def _brightness(image: Image.Image) -> np.ndarray:
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I") or image.mode == "F":  # 16 bits and more
-        return _deep(image)
+        return _high_depth_brightness(image)
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         image = image.convert("RGBA")
         image.thumbnail((WORKING_SIDE, WORKING_SIDE), Image.Resampling.BOX)
-        image = _grounded(image)
+        image = _on_background(image)
     image = image.convert("RGB")
     image.thumbnail((WORKING_SIDE, WORKING_SIDE), Image.Resampling.BOX)
     channels = np.asarray(image, np.float64) / 255
@@ -115,8 +121,11 @@ def _brightness(image: Image.Image) -> np.ndarray:
     return channels[..., spread.argmax()] if spread.max() > 2 * grey.std() else grey
 
 
-def _deep(image: Image.Image) -> np.ndarray:
-    """Of whole numbers of 16 bits or more, of which often fewer are used, or of floats."""
+def _high_depth_brightness(image: Image.Image) -> np.ndarray:
+    """Return the brightness of pixels that are floats, or integers of 16 bits or more.
+
+    Of the bits of integers often fewer are used; the largest value tells how many.
+    """
     image = image.convert("F")
     image.thumbnail((WORKING_SIDE, WORKING_SIDE), Image.Resampling.BOX)
     values = np.asarray(image, np.float64)
@@ -126,9 +135,12 @@ def _deep(image: Image.Image) -> np.ndarray:
     return np.clip(values / (top or values.max()), 0, 1)
 
 
-def _grounded(image: Image.Image) -> Image.Image:
-    """RGBA, put on a ground: that of the sheet, if what is opaque is one with something on it;
-    else one unlike the strokes."""
+def _on_background(image: Image.Image) -> Image.Image:
+    """Put an RGBA image on an opaque background.
+
+    If the opaque part is a sheet with strokes on it, the background has the colour of the sheet's
+    edge; if it is strokes alone, black or white, whichever differs more from them.
+    """
     pixels = np.asarray(image, np.float64)
     light, opaque = pixels[..., :3].mean(axis=2), pixels[..., 3] > 127
     if not opaque.any():
@@ -136,43 +148,45 @@ def _grounded(image: Image.Image) -> Image.Image:
     low, high = np.percentile(light[opaque], [2, 98])
     if high - low > 100:
         edge = opaque & ~ndimage.binary_erosion(opaque, iterations=3)
-        ground = np.median(pixels[edge][:, :3], axis=0)
+        colour = np.median(pixels[edge][:, :3], axis=0)
     else:
-        ground = np.full(3, 0 if light[opaque].mean() > 127 else 255)
-    paper = Image.new("RGBA", image.size, (*(int(value) for value in ground), 255))
-    return Image.alpha_composite(paper, image)
+        colour = np.full(3, 0 if light[opaque].mean() > 127 else 255)
+    background = Image.new("RGBA", image.size, (*(int(value) for value in colour), 255))
+    return Image.alpha_composite(background, image)
 
 
 def find_digit(brightness: np.ndarray) -> Digit:
-    """The digit on a picture, dark on light or light on dark. Raises DataError if it is blank.
+    """Find the digit on a picture, dark on light or light on dark. Raises DataError if blank.
 
     brightness: floats [H, W] in 0..1.
     """
     ink = _ink(np.asarray(brightness, np.float64))
     shapes, count = ndimage.label(ink > _otsu(ink), np.ones((3, 3)))
     areas = ndimage.sum_labels(np.ones_like(ink), shapes, range(1, count + 1))
-    kept = np.flatnonzero(areas >= SPECK * areas.max()) + 1
+    kept = np.flatnonzero(areas >= MIN_SHAPE_AREA * areas.max()) + 1
     mask = np.isin(shapes, kept)
-    beside = _side_by_side(shapes, [n for n in kept if areas[n - 1] >= BESIDE * areas.max()])
-    near = ndimage.binary_dilation(mask, iterations=2)  # the soft edges too
-    ink = np.where(near, ink, 0) / np.percentile(ink[mask], 75)
-    rows, columns = (np.flatnonzero(near.any(axis=axis)) for axis in (1, 0))
-    cut = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
-    return Digit(_as_mnist(np.clip(ink[cut], 0, 1), mask[cut]), beside)
+    large = [number for number in kept if areas[number - 1] >= MIN_DIGIT_AREA * areas.max()]
+    with_edges = ndimage.binary_dilation(mask, iterations=2)  # soft edges are part of the strokes
+    ink = np.where(with_edges, ink, 0) / np.percentile(ink[mask], 75)
+    rows, columns = (np.flatnonzero(with_edges.any(axis=axis)) for axis in (1, 0))
+    box = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+    pixels = _to_mnist_format(np.clip(ink[box], 0, 1), mask[box])
+    return Digit(pixels, shapes=_count_side_by_side(shapes, large))
 
 
 def _ink(brightness: np.ndarray) -> np.ndarray:
-    """How much darker or lighter than the ground, whichever the digit is; the ground is 0.
+    """Return how much darker or lighter than the background each pixel is, in 0..1.
 
-    The ground is a plane through the picture's border: light falls from one side.
+    Darker or lighter: whichever the digit is. The background is a plane fitted to the picture's
+    border, because light often comes from one side.
     """
     height, width = brightness.shape
-    if min(height, width) < LEAST_SIDE:
-        raise DataError(f"{width} x {height} pixels; expected at least {LEAST_SIDE} x {LEAST_SIDE}")
-    if max(height, width) < WORKING_SIDE / 2:  # whole pixels are too coarse to measure strokes by
-        times = WORKING_SIDE // max(height, width)
+    if min(height, width) < MIN_SIDE:
+        raise DataError(f"{width} x {height} pixels; expected at least {MIN_SIDE} x {MIN_SIDE}")
+    if max(height, width) < WORKING_SIDE / 2:  # pixels are too coarse to measure strokes
+        factor = WORKING_SIDE // max(height, width)
         image = Image.fromarray(brightness.astype(np.float32), "F")
-        image = image.resize((width * times, height * times), Image.Resampling.BICUBIC)
+        image = image.resize((width * factor, height * factor), Image.Resampling.BICUBIC)
         brightness = np.asarray(image, np.float64)
         height, width = brightness.shape
     smooth = ndimage.gaussian_filter(brightness, max(height, width) / 150)
@@ -182,28 +196,31 @@ def _ink(brightness: np.ndarray) -> np.ndarray:
     border[edge:-edge, edge:-edge] = False
     terms = np.stack([np.ones_like(x), x, y], axis=-1)
     used = border
-    for _ in range(3):  # without what is not ground: a digit that reaches the border, a frame
+    for _ in range(3):  # leave out what is not background: a digit at the border, a frame
         plane, *_ = np.linalg.lstsq(terms[used], smooth[used], rcond=None)
-        off = smooth - terms @ plane
-        used = border & (np.abs(off) <= 2.5 * np.abs(off[used]).mean() + 0.01)
+        deviation = smooth - terms @ plane
+        used = border & (np.abs(deviation) <= 2.5 * np.abs(deviation[used]).mean() + 0.01)
         if used.sum() < 0.3 * border.sum():
             break
-    noise = off[used].std() if used.any() else off[border].std()
-    ink = off if _is_light(off) else -off
+    noise = deviation[used if used.any() else border].std()
+    ink = deviation if _is_light(deviation) else -deviation
     ink = np.clip(ink - 2 * noise, 0, None)
     contrast = np.percentile(ink, 99.5)
-    if contrast < max(FAINTEST, 2 * noise):
+    if contrast < max(MIN_CONTRAST, 2 * noise):
         raise DataError("blank; expected a digit, darker or lighter than what it is drawn on")
     return np.clip(ink / contrast, 0, 1)
 
 
-def _is_light(off: np.ndarray) -> bool:
-    """Whether what stands out most is lighter than the ground."""
-    return (np.clip(off, 0, None) ** 2).sum() > (np.clip(off, None, 0) ** 2).sum()
+def _is_light(deviation: np.ndarray) -> bool:
+    """Return whether what deviates most is lighter than the background."""
+    return (np.clip(deviation, 0, None) ** 2).sum() > (np.clip(deviation, None, 0) ** 2).sum()
 
 
 def _otsu(ink: np.ndarray) -> float:
-    """The threshold that parts two classes best (Otsu 1979, "A threshold selection method")."""
+    """Return the threshold that separates two classes best.
+
+    Otsu, "A threshold selection method from gray-level histograms", 1979.
+    """
     counts, edges = np.histogram(ink, 128, (0, 1))
     centres = (edges[:-1] + edges[1:]) / 2
     below, total = np.cumsum(counts), counts.sum()
@@ -213,8 +230,8 @@ def _otsu(ink: np.ndarray) -> float:
     return float(edges[1:][np.nanargmax(between)])
 
 
-def _side_by_side(shapes: np.ndarray, large: list[int]) -> int:
-    """How many of the large shapes lie beside one another, no part of one over another."""
+def _count_side_by_side(shapes: np.ndarray, large: list[int]) -> int:
+    """Count the large shapes that lie side by side, with no column in common."""
     spans = []
     for number in large:
         columns = np.flatnonzero((shapes == number).any(axis=0))
@@ -226,16 +243,16 @@ def _side_by_side(shapes: np.ndarray, large: list[int]) -> int:
     return count
 
 
-def _as_mnist(ink: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """[H, W] in 0..1 -> uint8 [28, 28]."""
+def _to_mnist_format(ink: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Scale and centre a digit: [H, W] in 0..1 -> uint8 [28, 28]. mask: bool [H, W], the ink."""
     scale = BOX / max(ink.shape)
-    # A line w wide has w / 4 as its mean distance to the edge.
+    # The mean distance to the edge in a line of width w is w / 4.
     stroke = 4 * ndimage.distance_transform_edt(np.pad(mask, 1))[np.pad(mask, 1)].mean() * scale
-    if stroke < THINNEST:
-        reach = max(1, round((THINNEST - stroke) / scale / 2))
+    if stroke < MIN_STROKE:
+        reach = max(1, round((MIN_STROKE - stroke) / scale / 2))
         ink = ndimage.grey_dilation(np.pad(ink, reach), footprint=_disc(reach))
-    elif stroke > THICKEST:
-        reach = max(1, round((stroke - THICKEST) / scale / 2))
+    elif stroke > MAX_STROKE:
+        reach = max(1, round((stroke - MAX_STROKE) / scale / 2))
         ink = ndimage.grey_erosion(ink, footprint=_disc(reach))
     scale = BOX / max(ink.shape)
     height, width = (max(1, round(side * scale)) for side in ink.shape)
@@ -244,8 +261,8 @@ def _as_mnist(ink: np.ndarray, mask: np.ndarray) -> np.ndarray:
     small = small / max(small.max(), 1e-6)
     centre = ndimage.center_of_mass(small)
     top, left = (
-        int(np.clip(round(SIZE / 2 - 0.5 - at), 0, SIZE - side))
-        for at, side in zip(centre, small.shape)
+        int(np.clip(round(SIZE / 2 - 0.5 - position), 0, SIZE - side))
+        for position, side in zip(centre, small.shape)
     )
     pixels = np.zeros((SIZE, SIZE))
     pixels[top : top + height, left : left + width] = small

@@ -137,7 +137,7 @@ def test_signal_saves_and_the_run_goes_on_to_the_same_bits(
     """Sent three times, the later ones come during the end and the save, and tear nothing."""
     done = stop_at(tmp_path, tiny, moment, signum, times)
     assert done.returncode == CODES[signum], done.stderr
-    assert done.stderr == f"error: stopped by {signum.name}; run the same command to go on\n"
+    assert done.stderr == f"error: stopped by {signum.name}; run the same command to resume\n"
     saved = [path.stem for path in (tmp_path / RUN / "checkpoints").glob("*_breakpoint.json")]
     assert saved == ([MOMENTS[moment]] if MOMENTS[moment] else [])
     if saved:

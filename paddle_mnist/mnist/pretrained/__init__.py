@@ -1,7 +1,7 @@
 """The trained weights that come with the package.
 
-`about.json` says what they were made by, on which images, and how good they are.
-`python tools/reproduce.py --only pretrained --data MNIST` makes them anew.
+`about.json` records the command and the data that made them, and their accuracy.
+`python tools/reproduce.py --only pretrained --data MNIST` trains them again.
 """
 
 import hashlib
@@ -20,17 +20,20 @@ ABOUT = Path(__file__).with_name("about.json")
 
 
 def about() -> dict[str, Any]:
-    """What is known of the weights: `command`, `dataset`, `eval_acc`, `sha256`, versions, ..."""
+    """Return the record of the weights: command, dataset, eval_acc, sha256, versions, ..."""
     return json.loads(ABOUT.read_text(encoding="utf-8"))
 
 
 def weights() -> dict[str, Any]:
-    """`{"conv1.weight": float32 [20, 1, 5, 5], ...}`, NumPy arrays. Raises CheckpointError."""
+    """Return `{"conv1.weight": float32 [20, 1, 5, 5], ...}`, NumPy arrays.
+
+    Raises CheckpointError if the file does not match the record.
+    """
     data = WEIGHTS.read_bytes()
-    found, expected = hashlib.sha256(data).hexdigest(), about()["sha256"]
-    if found != expected:
+    actual, expected = hashlib.sha256(data).hexdigest(), about()["sha256"]
+    if actual != expected:
         raise CheckpointError(
-            f"{WEIGHTS}: SHA-256 {found[:12]}...; {ABOUT.name} says {expected[:12]}...; install "
+            f"{WEIGHTS}: SHA-256 {actual[:12]}...; {ABOUT.name} says {expected[:12]}...; install "
             "the package again"
         )
     return safe_loads(data, WEIGHTS)
