@@ -22,13 +22,14 @@ def lazy_exports(
 
     def module_getattr(name: str) -> Any:
         if name in moved:
+            module, _, new_name = moved[name].partition(":")
             warnings.warn(
-                f"{package}.{name} has moved to {moved[name]}.{name}; the old name goes with the "
+                f"{package}.{name} is {module}.{new_name or name} now; the old name goes with the "
                 "next version",
                 DeprecationWarning,
                 stacklevel=2,
             )
-            return getattr(import_module(moved[name]), name)
+            return getattr(import_module(module), new_name or name)
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f"{package}.{modules[name]}"), name)

@@ -46,13 +46,13 @@ MOVED = {
     "profiling": ("monitor.profiler",),
     "randomness": ("nn.seeding",),
     "report": ("mnist.report", "plots.history"),
-    "run": ("mnist.run",),
-    "rundir": ("training.run_directory",),
+    "run": ("mnist.run", "mnist.result"),
+    "rundir": ("training.run_directory", "training.resume", "training.saved_weights"),
     "sampler": ("data.sampler",),
     "score": ("mnist.evaluate_checkpoint",),
     "signals": ("system.signals",),
     "spawning": ("parallel.spawn",),
-    "start": ("mnist.setup",),
+    "start": ("mnist.setup", "training.initialize"),
     "supervisor": ("system.supervisor",),
     "trainer": ("training.trainer",),
     "visual": ("metrics.visualdl",),
@@ -61,7 +61,7 @@ MOVED = {
 }
 
 
-# Names that packages offered themselves, and the module in which each is now.
+# Names of modules that are still there: where each is now, and after a colon what it is called.
 MOVED_NAMES = {
     "paddle_mnist.data": {
         "CLASSES": "paddle_mnist.mnist.arrays",
@@ -72,7 +72,11 @@ MOVED_NAMES = {
         "Split": "paddle_mnist.mnist.arrays",
         "find_source": "paddle_mnist.mnist.sources",
         "open_data": "paddle_mnist.mnist.cache",
-    }
+    },
+    "paddle_mnist.checkpoint.policy": {
+        "Keep": "paddle_mnist.checkpoint.policy:RetentionPolicy",
+        "SaveWhen": "paddle_mnist.checkpoint.policy:SavePolicy",
+    },
 }
 
 # Names that are others in the new modules, by old module and old name.

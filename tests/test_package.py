@@ -86,6 +86,37 @@ def test_no_import_cycles():
         visit(name, [])
 
 
+# What the documents of version 0.1 import.
+OLD_IMPORTS = """
+from paddle_mnist.checkpoint.policy import Keep, SaveWhen
+from paddle_mnist.config import read_recipe
+from paddle_mnist.data import open_data
+from paddle_mnist.demo import serve
+from paddle_mnist.device import select_device
+from paddle_mnist.distributed import join, spawn
+from paddle_mnist.export import export_model
+from paddle_mnist.fluid import save_persistables
+from paddle_mnist.infer import pretrained_predictor, read_pictures, sheet
+from paddle_mnist.score import evaluate_checkpoint
+""".strip().splitlines()
+
+
+def test_old_import_paths_work_and_warn():
+    """Each warns, in the line that imports; the new paths do not."""
+    done = python(
+        "import importlib, warnings\nfrom paddle_mnist import _moved\n"
+        f"for line in {OLD_IMPORTS}:\n"
+        "    with warnings.catch_warnings(record=True) as caught:\n"
+        "        warnings.simplefilter('always', DeprecationWarning)\n"
+        "        exec(compile(line, 'a user', 'exec'))\n"
+        "    ours = [w for w in caught if 'paddle_mnist' in str(w.message)]\n"
+        "    assert ours and all(w.filename == 'a user' for w in ours), (line, caught)\n"
+        "warnings.simplefilter('ignore')\n"
+        "for name in _moved.MOVED: importlib.import_module(f'paddle_mnist.{name}')\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_public_names_are_sorted_and_there():
     assert paddle_mnist.__all__ == sorted(paddle_mnist.__all__)
     for name in paddle_mnist.__all__:
