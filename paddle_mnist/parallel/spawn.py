@@ -1,4 +1,4 @@
-"""Start the processes of a training on this machine, and watch over them to the end."""
+"""`spawn`: start the processes of a training on this machine, and watch them to the end."""
 
 import contextlib
 import json
@@ -10,6 +10,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing import connection, sharedctypes
 from typing import Any, Optional, Union
 
@@ -30,8 +31,11 @@ from paddle_mnist.system.machine import require_posix_processes, usable_cpus
 
 log = logging.getLogger("paddle_mnist")
 
-LAST_WORDS = 10.0  # seconds for the others to save and end by themselves once one has died
-LONGEST = 8000  # characters of a message; a pipe that nobody reads yet takes 64 KiB
+SAVE_SECONDS = 10.0  # for the others to save and exit by themselves once one has failed
+MAX_MESSAGE = 8000  # characters of a report; a pipe that nobody reads yet takes 64 KiB
+
+# How a process ended: an error of this package, the traceback of another one, or nothing.
+Report = Union[PaddleMnistError, str, None]
 
 
 def spawn(
@@ -43,21 +47,21 @@ def spawn(
     device: str = "auto",
     selected_gpus: Optional[str] = None,
 ) -> None:
-    """Call `function(*args)` in `nprocs` processes that Paddle has introduced to one another.
+    """Call `function(*args)` in `nprocs` processes that Paddle connects with one another.
 
-    It must be importable, and calls `paddle_mnist.parallel.world.join`; what it returns is dropped:
-    large results hang Paddle's own spawn.
-
+    function: importable by name; it calls `paddle_mnist.parallel.world.join`. What it returns is
+        dropped: large results hang Paddle's own spawn.
     nprocs: -1, as in Paddle, for one on each device: each of `gpus`, else each GPU that Paddle
         sees, else each CPU core that this process may use.
     gpus: one for each process, as "4,5". selected_gpus: what Paddle 2.0 called it.
+    hang_timeout: seconds without a heartbeat of any process after which all are ended.
     device: "cpu" for processes that use none of a machine's GPUs.
 
-    Raises DeviceError for GPUs that are not there, ConfigError for numbers that do not agree.
-    SIGTERM and SIGINT go to all of them. When one dies, the others are ended too, and its error is
-    raised here: one of this package as it is; ProcessError with its traceback, the signal that
-    killed it, or the name of the one that gave no sign of life for `hang_timeout` seconds. Raises
-    ConfigError on a system without POSIX process groups and signals.
+    SIGTERM and SIGINT are forwarded to all processes. When one fails, the others are ended too, and
+    its error is raised here: an error of this package as it is, or ProcessError with the traceback,
+    the signal that killed it, or the rank that hung.
+    Raises DeviceError for GPUs that do not exist, ConfigError for numbers that do not agree, and on
+    a system without POSIX process groups and signals.
     """
     require_posix_processes(f"nprocs is {nprocs}", "--nprocs 1")
     if gpus and selected_gpus and gpus != selected_gpus:
@@ -66,60 +70,110 @@ def spawn(
         )
     if nprocs < 1 and nprocs != -1:
         raise ConfigError(f"nprocs is {nprocs}; expected at least 1, or -1 for all devices")
-    chosen = chosen_gpus(gpus or selected_gpus, None if nprocs == -1 else nprocs)
+    chosen_devices = chosen_gpus(gpus or selected_gpus, None if nprocs == -1 else nprocs)
     if nprocs == -1:
-        nprocs = len(chosen) or (device != "cpu" and gpu_count()) or usable_cpus()
-    spawning = multiprocessing.get_context("spawn")
-    pipes = [spawning.Pipe(duplex=False) for _ in range(nprocs)]
-    # signs of life, then how many exchanges each has come to
-    beats = sharedctypes.RawArray("Q", 2 * nprocs)
-    options = {"gpus": ",".join(chosen)} if chosen else {}
-    options |= {"backend": "gloo"} if device == "cpu" else {}
+        nprocs = len(chosen_devices) or (device != "cpu" and gpu_count()) or usable_cpus()
     with signals.handlers_installed(), signals.deferred():
-        signals.reinstall_handlers()  # importing Paddle, as this module does, takes them away
+        signals.reinstall_handlers()  # importing Paddle, as this module does, replaced them
+        job = _start(function, args, nprocs, chosen_devices, on_cpu=device == "cpu")
         try:
-            with _quiet():
-                context = paddle.distributed.spawn(
-                    _run,
-                    (function, tuple(args), [writing for _, writing in pipes], beats),
-                    nprocs,
-                    join=False,
-                    **options,
-                )
-        except (RuntimeError, ValueError) as error:  # GPUs that are not there, or not for us
-            raise DeviceError(f"{nprocs} processes cannot be started: {error}") from error
-        processes = context.processes
-        for _, writing in pipes:
-            writing.close()
-        try:
-            first = _watch(processes, beats, hang_timeout)
+            ended = _watch(job, hang_timeout)
         finally:
-            for process in processes:
-                process.kill()
-                process.join()
-        words = [_read(reading) for reading, _ in pipes]
-        error, signum = _error(processes, words, first), signals.pending()
-        if error and signum and not any(isinstance(said, StoppedError) for said in words):
-            raise StoppedError(signum)  # it came before they could listen
+            job.kill()
+        reports = [_receive_report(pipe) for pipe in job.pipes]
+        error, signum = _first_error(job.processes, reports, ended), signals.pending()
+        if error and signum and not any(isinstance(report, StoppedError) for report in reports):
+            raise StoppedError(signum)  # it came before they had installed handlers
     if error:
         raise error
 
 
+@dataclass(frozen=True)
+class _Job:
+    """The processes of a training, by rank.
+
+    context: Paddle's; it holds semaphores that processes look for while they start.
+    pipes: through which each reports its end. beats: shared counters, first the heartbeats of each
+    rank, then how many exchanges each has begun.
+    """
+
+    context: Any
+    pipes: Sequence[Any]
+    beats: Any
+
+    @property
+    def processes(self) -> Sequence[Any]:
+        return self.context.processes
+
+    def wait(self, ended: Sequence[int]) -> list[int]:
+        """Wait a moment, and return the ranks that have ended beside `ended`."""
+        ranks = {p.sentinel: rank for rank, p in enumerate(self.processes) if rank not in ended}
+        newly_ended = [ranks[sentinel] for sentinel in connection.wait(list(ranks), timeout=0.2)]
+        for rank in newly_ended:
+            self.processes[rank].join()
+        return newly_ended
+
+    def failed(self, rank: int) -> bool:
+        """Return whether a process that has ended was neither done nor stopped by a signal."""
+        return self.processes[rank].exitcode not in (0, *signals.STOP_EXIT_CODES)
+
+    def send_signal(self, signum: int) -> None:
+        for process in self.processes:
+            if process.is_alive():
+                os.kill(process.pid, signum)
+
+    def slowest(self, ended: Sequence[int]) -> list[int]:
+        """Return the running ranks that have begun the fewest exchanges: the others wait there."""
+        counts = self.beats[len(self.processes) :]
+        exchanges = {rank: n for rank, n in enumerate(counts) if rank not in ended}
+        return [rank for rank, n in exchanges.items() if n == min(exchanges.values())]
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+
+def _start(
+    function: Callable, args: Sequence[Any], nprocs: int, gpus: Sequence[str], on_cpu: bool
+) -> _Job:
+    """Start the processes. Raises DeviceError where Paddle cannot."""
+    multiprocess = multiprocessing.get_context("spawn")
+    pipes = [multiprocess.Pipe(duplex=False) for _ in range(nprocs)]
+    beats = sharedctypes.RawArray("Q", 2 * nprocs)
+    options = {"gpus": ",".join(gpus)} if gpus else {}
+    options |= {"backend": "gloo"} if on_cpu else {}
+    try:
+        with _quiet():
+            context = paddle.distributed.spawn(
+                _run,
+                (function, tuple(args), [writing for _, writing in pipes], beats),
+                nprocs,
+                join=False,
+                **options,
+            )
+    except (RuntimeError, ValueError) as error:  # GPUs that do not exist, or are not ours
+        raise DeviceError(f"{nprocs} processes cannot be started: {error}") from error
+    for _, writing in pipes:
+        writing.close()
+    return _Job(context, [reading for reading, _ in pipes], beats)
+
+
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Paddle tells of free ports, of CPUs, and in each new process of a compiler it looks for."""
-    os.environ.setdefault("GLOG_minloglevel", "1")  # 0 tells of every socket
+    """Silence Paddle on free ports, on CPUs, and in each new process on a missing compiler."""
+    os.environ.setdefault("GLOG_minloglevel", "1")  # 0 logs every socket
     before = os.environ.get("PYTHONWARNINGS")
-    chatter = logging.getLogger()  # they tell it as the root logger
-    level = chatter.level
+    root = logging.getLogger()  # which Paddle logs to
+    level = root.level
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        chatter.setLevel(logging.WARNING)
+        root.setLevel(logging.WARNING)
         os.environ["PYTHONWARNINGS"] = ",".join(filter(None, [before, "ignore:No ccache found"]))
         try:
             yield
         finally:
-            chatter.setLevel(level)
+            root.setLevel(level)
             if before is None:
                 del os.environ["PYTHONWARNINGS"]
             else:
@@ -127,106 +181,102 @@ def _quiet() -> Iterator[None]:
 
 
 def _run(function: Callable, args: tuple, pipes: Sequence[Any], beats: Any) -> None:
-    """In a new process: call the function, and say what became of it."""
+    """Call the function in a new process, report how it ended, and exit."""
     rank = int(os.environ["PADDLE_TRAINER_ID"])
 
-    def beat(exchanging: bool) -> None:
+    def count(exchanging: bool) -> None:
         beats[rank] += 1
         beats[len(pipes) + rank] += exchanging
 
-    heartbeat.add_listener(beat)
+    heartbeat.add_listener(count)
     code = 0
     try:
         with signals.handlers_installed(ignore_afterwards=True):
             function(*args)
     except PaddleMnistError as error:
         code = error.exit_code
-        values = [error.signum] if isinstance(error, StoppedError) else [str(error)[:LONGEST]]
+        values = [error.signum] if isinstance(error, StoppedError) else [str(error)[:MAX_MESSAGE]]
         values += [code] if isinstance(error, ProcessError) else []
-        _say(pipes[rank], type(error).__name__, values)
-    except BaseException:  # whatever it was, the process that started this one tells it
+        _send_report(pipes[rank], type(error).__name__, values)
+    except BaseException:  # whatever it is, the parent raises it
         code = 1
-        _say(pipes[rank], None, [traceback.format_exc()[-LONGEST:]])
+        _send_report(pipes[rank], None, [traceback.format_exc()[-MAX_MESSAGE:]])
     sys.exit(code)
 
 
-def _watch(processes: Sequence[Any], beats: Any, hang_timeout: float) -> list[int]:
-    """Wait until all have ended, or one has died and the others had time for their last words.
+def _watch(job: _Job, hang_timeout: float) -> list[int]:
+    """Wait until all processes have ended, or one has failed and the others had time to save.
 
-    Gives the ranks in the order in which they ended, those that were killed here left out.
+    Returns the ranks in the order in which they ended; those still running are left out.
+    Raises ProcessError when they hang.
     """
     ended: list[int] = []
-    handed_on = False
-    seen, limit = sum(beats), time.monotonic() + hang_timeout + heartbeat.START_SECONDS
-    while len(ended) < len(processes):
-        running = {p.sentinel: rank for rank, p in enumerate(processes) if rank not in ended}
-        for sentinel in connection.wait(list(running), timeout=0.2):
-            rank = running[sentinel]
-            processes[rank].join()
+    forwarded = False
+    beats, deadline = sum(job.beats), time.monotonic() + hang_timeout + heartbeat.START_SECONDS
+    while len(ended) < len(job.processes):
+        for rank in job.wait(ended):
             ended.append(rank)
-            if processes[rank].exitcode not in (0, *signals.STOP_EXIT_CODES):
-                limit = min(limit, time.monotonic() + LAST_WORDS)
-        if signals.pending() and not handed_on:
-            handed_on = True
-            for process in processes:
-                if process.is_alive():
-                    os.kill(process.pid, signals.pending())
-        if sum(beats) != seen:
-            seen = sum(beats)
+            if job.failed(rank):
+                deadline = min(deadline, time.monotonic() + SAVE_SECONDS)
+        if signals.pending() and not forwarded:
+            forwarded = True
+            job.send_signal(signals.pending())
+        if sum(job.beats) != beats:
+            beats = sum(job.beats)
             heartbeat.beat()
-            if all(processes[rank].exitcode in (0, *signals.STOP_EXIT_CODES) for rank in ended):
-                limit = time.monotonic() + hang_timeout
-        if time.monotonic() > limit:
-            if not any(processes[rank].exitcode for rank in ended):
-                reached = {rank: beats[len(processes) + rank] for rank in running.values()}
-                behind = [str(rank) for rank, n in reached.items() if n == min(reached.values())]
-                raise ProcessError(
-                    f"rank {', '.join(behind)} gave no sign of life for {hang_timeout:g} s, and "
-                    "whoever waits for it waits in vain; all are ended; the same command goes on "
-                    "from the newest checkpoint",
-                    1,
-                )
-            break
+            if not any(map(job.failed, ended)):
+                deadline = time.monotonic() + hang_timeout
+        if time.monotonic() > deadline:
+            if any(job.processes[rank].exitcode for rank in ended):
+                break
+            slowest = ", ".join(map(str, job.slowest(ended)))
+            raise ProcessError(
+                f"rank {slowest} gave no sign of life for {hang_timeout:g} s, and whoever waits "
+                "for it waits in vain; all are ended; the same command goes on from the newest "
+                "checkpoint",
+                1,
+            )
     return ended
 
 
-def _say(pipe: Any, error: Optional[str], values: Sequence[Any]) -> None:
-    """error: the name of one of this package's, made of `values`; None: they are a traceback."""
+def _send_report(pipe: Any, error: Optional[str], values: Sequence[Any]) -> None:
+    """error: the class of one of this package, made of `values`; None: they are a traceback."""
     pipe.send_bytes(json.dumps([error, values]).encode())
 
 
-def _read(pipe: Any) -> Union[PaddleMnistError, str, None]:
-    """What a process said at its end: an error, a traceback, or nothing."""
+def _receive_report(pipe: Any) -> Report:
     try:
         if not pipe.poll():
             return None
         error, values = json.loads(pipe.recv_bytes())
-    except (EOFError, OSError, ValueError):  # it was killed while it spoke
+    except (EOFError, OSError, ValueError):  # it was killed while it wrote
         return None
     return getattr(errors, error)(*values) if error else values[0]
 
 
-def _error(
-    processes: Sequence[Any], words: Sequence[Any], order: Sequence[int]
+def _first_error(
+    processes: Sequence[Any], reports: Sequence[Report], ended: Sequence[int]
 ) -> Optional[PaddleMnistError]:
-    """What went wrong first; None if nothing did."""
-    failed = [rank for rank in order if processes[rank].exitcode]
+    """Return the error that came first; None if there was none.
+
+    ended: ranks in the order in which they ended; those that were killed here are left out.
+    """
+    failed = [rank for rank in ended if processes[rank].exitcode]
     if not failed:
         return None
-    # Who only lost another is not the one that it began with.
-    rank = next((rank for rank in failed if not isinstance(words[rank], PeerError)), failed[0])
-    said, code = words[rank], processes[rank].exitcode
-    if isinstance(said, StoppedError):
-        return said
-    silent = [str(rank) for rank in range(len(processes)) if rank not in order]
-    if isinstance(said, PeerError) and silent:
-        return ProcessError(f"rank {', '.join(silent)} did not answer: {said}", 1)
-    if isinstance(said, PaddleMnistError):
-        error = said
-        error.args = (f"rank {rank}: {said}",) if len(processes) > 1 and rank else said.args
-        return error
-    if said:
-        return ProcessError(f"rank {rank} ended with an error of its own:\n{said.rstrip()}", 1)
+    # One that only lost its connection to another is not the cause.
+    rank = next((rank for rank in failed if not isinstance(reports[rank], PeerError)), failed[0])
+    report, code = reports[rank], processes[rank].exitcode
+    if isinstance(report, StoppedError):
+        return report
+    silent = [str(rank) for rank in range(len(processes)) if rank not in ended]
+    if isinstance(report, PeerError) and silent:
+        return ProcessError(f"rank {', '.join(silent)} did not answer: {report}", 1)
+    if isinstance(report, PaddleMnistError):
+        report.args = (f"rank {rank}: {report}",) if len(processes) > 1 and rank else report.args
+        return report
+    if report:
+        return ProcessError(f"rank {rank} ended with an error of its own:\n{report.rstrip()}", 1)
     code = code if code >= 0 else 128 - code  # as a shell has it
     return ProcessError(
         f"rank {rank} (process {processes[rank].pid}) ended with {signals.describe_exit(code)}; "

@@ -1,7 +1,7 @@
-"""Several processes that train one net together; on one process all of this is the identity.
+"""The processes that train one net together, and how they communicate.
 
-The processes are started by `paddle.distributed.launch`, or by `spawn` here; the exchange between
-them is Paddle's own: gloo on CPUs, NCCL on GPUs.
+They are started by `paddle.distributed.launch`, or by `spawn`; the communication is Paddle's own,
+gloo on CPUs and NCCL on GPUs. In a single process every collective call is the identity.
 """
 
 import contextlib
@@ -34,13 +34,13 @@ __all__ = [
 log = logging.getLogger("paddle_mnist")
 
 T = TypeVar("T")
-LEAST_URGENT = 19  # of a thread's niceness
+LOWEST_PRIORITY = 19  # the highest niceness of a thread
 
 
 class World:
-    """The processes of a training: this one alone.
+    """The processes of a training; this class is for a single one.
 
-    rank: this process's number, 0 for the one that writes files. size: how many there are.
+    rank: this process's number, 0 for the main process. size: number of processes.
     """
 
     rank = 0
@@ -48,84 +48,84 @@ class World:
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this is the process that writes."""
+        """Whether this process is the one that writes files and logs."""
         return self.rank == 0
 
     def all_gather(self, tensor: paddle.Tensor) -> list[paddle.Tensor]:
-        """Every process's tensor, all of one shape, in the order of ranks."""
+        """Return every process's tensor, all of one shape, in the order of ranks."""
         return [tensor]
 
     def all_reduce(self, tensor: paddle.Tensor) -> paddle.Tensor:
-        """The sum over the processes, in no order that is promised."""
+        """Return the sum over the processes; the order of the additions is not fixed."""
         return tensor
 
     def all_gather_objects(self, value: T) -> list[T]:
-        """Every process's value, in the order of ranks. Agrees on signals that came."""
+        """Return every process's value, in the order of ranks; agree on signals received."""
         return [value]
 
     def run_on_main(self, action: Callable[[], T]) -> T:
-        """What rank 0 makes of `action`, which only it does; its error is raised everywhere."""
+        """Run `action` on rank 0 only, and return its result, or raise its error, on all."""
         return action()
 
     def broadcast(self, tensors: Iterable[paddle.Tensor]) -> None:
-        """Give every process rank 0's values, in place."""
+        """Copy rank 0's values to every process, in place."""
 
     def require_same(self, value: Any, what: str) -> None:
-        """Raises DataError unless every process has the same value."""
+        """Raise DataError unless every process has the same value. what: its name, in plural."""
 
 
-class Processes(World):
-    """Several processes. Every one must call the same methods in the same order.
+class DistributedWorld(World):
+    """Several processes. Each must call the same methods in the same order.
 
-    Raises PeerError where another is gone.
+    Every method raises PeerError where another process is gone.
     """
 
     def __init__(self, rank: int, size: int):
         self.rank, self.size = rank, size
 
     def all_gather(self, tensor: paddle.Tensor) -> list[paddle.Tensor]:
-        found: list[paddle.Tensor] = []
-        with _exchange():
-            distributed.all_gather(found, tensor)
-        return found
+        gathered: list[paddle.Tensor] = []
+        with _communication():
+            distributed.all_gather(gathered, tensor)
+        return gathered
 
     def all_reduce(self, tensor: paddle.Tensor) -> paddle.Tensor:
-        with _exchange():
+        with _communication():
             distributed.all_reduce(tensor)
         return tensor
 
     def all_gather_objects(self, value: T) -> list[T]:
-        found: list[tuple[T, Optional[int]]] = []
-        with _exchange():
-            distributed.all_gather_object(found, (value, signals.received()))
-        signals.agree_on(signum for _, signum in found)
-        return [value for value, _ in found]
+        gathered: list[tuple[T, Optional[int]]] = []
+        with _communication():
+            distributed.all_gather_object(gathered, (value, signals.received()))
+        signals.agree_on(signum for _, signum in gathered)
+        return [value for value, _ in gathered]
 
     def run_on_main(self, action: Callable[[], T]) -> T:
-        outcome = [None, None]
+        result_and_error = [None, None]
         if self.is_main_process:
             try:
-                outcome = [action(), None]
+                result_and_error = [action(), None]
             except PaddleMnistError as error:
-                outcome = [None, error]
-        with _exchange():
-            distributed.broadcast_object_list(outcome, src=0)
-        value, error = outcome
+                result_and_error = [None, error]
+        with _communication():
+            distributed.broadcast_object_list(result_and_error, src=0)
+        result, error = result_and_error
         if error:
             raise error
-        return value
+        return result
 
     def broadcast(self, tensors: Iterable[paddle.Tensor]) -> None:
-        with _exchange():
+        with _communication():
             for tensor in tensors:
                 distributed.broadcast(tensor, src=0)
 
     def require_same(self, value: Any, what: str) -> None:
         values = self.all_gather_objects(value)
-        others = [str(rank) for rank, theirs in enumerate(values) if theirs != values[0]]
-        if others:
+        different = [str(rank) for rank, other in enumerate(values) if other != values[0]]
+        if different:
             raise DataError(
-                f"{what} of rank {', '.join(others)} differ from those of rank 0; expected the "
+                f"{what} of rank {', '.join(different)} differ from those of rank 0; expected the "
                 "same everywhere; give every machine the same files"
             )
 
@@ -134,15 +134,16 @@ ALONE = World()
 
 
 def current_world() -> World:
-    """The processes among which `init_parallel_env` was called; alone, where it was not."""
+    """Return the processes that have called `init_parallel_env`, or a single one."""
     if not distributed.is_initialized() or distributed.get_world_size() < 2:
         return ALONE
-    return Processes(distributed.get_rank(), distributed.get_world_size())
+    return DistributedWorld(distributed.get_rank(), distributed.get_world_size())
 
 
 @contextlib.contextmanager
-def _exchange() -> Iterator[None]:
-    heartbeat.beat(exchanging=True)  # one that waits here has come further than who does not
+def _communication() -> Iterator[None]:
+    """Turn an error of Paddle's communication into a PeerError."""
+    heartbeat.beat(exchanging=True)
     try:
         yield
     except (RuntimeError, SystemError, OSError, ValueError) as error:
@@ -154,22 +155,22 @@ def _exchange() -> Iterator[None]:
 
 
 def started_by_launcher() -> bool:
-    """Whether this process is one that Paddle's launch or spawn started."""
+    """Return whether Paddle's launch or spawn started this process."""
     return "PADDLE_TRAINER_ID" in os.environ
 
 
 def join(hang_timeout: float = 600, device: str = "auto") -> World:
-    """The processes that this one was started with; alone, where there are no others.
+    """Connect with the processes that were started together with this one, if there are any.
 
-    From here on a signal stops all of them, at the same step. When what started them is gone, they
-    stop too, and when nothing moves for `hang_timeout` seconds, they end. device: "cpu" leaves GPUs
-    alone.
+    From now on a signal stops all of them at the same step. They also stop when the process that
+    started them is gone, and exit after `hang_timeout` seconds without a heartbeat.
+    device: "cpu" for processes that use none of a machine's GPUs.
     """
     if started_by_launcher():
         heartbeat.exit_with_parent()
     if os.environ.get("PADDLE_TRAINER_ID") == "0" and "PADDLE_LOG_DIR" in os.environ:
         log.warning(
-            "launch writes the whole environment, passwords in it too, into %s: hand on none of "
+            "launch writes the whole environment, with any passwords in it, into %s: share none of "
             "its files but workerlog.*",
             os.environ["PADDLE_LOG_DIR"],
         )
@@ -183,37 +184,37 @@ def join(hang_timeout: float = 600, device: str = "auto") -> World:
         for handler in log.handlers:
             handler.setFormatter(logging.Formatter(f"rank {rank}: %(message)s"))
     heartbeat.start_watchdog(hang_timeout + heartbeat.START_SECONDS)
-    _meet(device == "cpu")
+    _init_parallel_env(device == "cpu")
     signals.require_agreement()
-    return Processes(rank, size)
+    return DistributedWorld(rank, size)
 
 
-@functools.cache  # processes meet once
-def _meet(on_cpu: bool) -> None:
+@functools.cache  # once is enough
+def _init_parallel_env(on_cpu: bool) -> None:
     if on_cpu or not (paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count()):
-        # On a machine without GPUs Paddle believes this variable, and looks for NCCL.
+        # On a machine without GPUs Paddle trusts this variable, and looks for NCCL.
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"
-    before = _threads()
-    with _exchange(), contextlib.redirect_stderr(io.StringIO()):  # it lists its own flags
+    threads_before = _thread_ids()
+    with _communication(), contextlib.redirect_stderr(io.StringIO()):  # Paddle lists its flags
         distributed.init_parallel_env()
-    # gloo's thread asks for news without a pause while the one that computes holds its lock, and
-    # would take the core from it for milliseconds: an exchange of 81 KB then lasts 4 ms, not 1.
-    for thread in _threads() - before:
-        os.setpriority(os.PRIO_PROCESS, thread, LEAST_URGENT)
+    # gloo's thread polls without a pause while the thread that computes holds its lock, and would
+    # take the core from it for milliseconds: an exchange of 81 KB then takes 4 ms instead of 1.
+    for thread in _thread_ids() - threads_before:
+        os.setpriority(os.PRIO_PROCESS, thread, LOWEST_PRIORITY)
 
 
-def _threads() -> set[int]:
-    """The threads of this process, which Linux lets have each its own priority."""
+def _thread_ids() -> set[int]:
+    """Return the threads of this process, on Linux, where each has its own priority."""
     tasks = Path("/proc/self/task")
     return {int(task.name) for task in tasks.iterdir()} if tasks.exists() else set()
 
 
 def tree_sum(parts: Sequence[Any]) -> Any:
-    """The sum of several tensors, always added in the same order: halves of halves.
+    """Return the sum of several tensors, always added in the same order: pairwise, as a tree.
 
-    Floating-point sums depend on their order. In this one, what a block of parts comes to can be
-    summed where the block is: with 8 parts on 1, 2, 4 or 8 processes the additions are the same.
+    Floating-point sums depend on their order. In this one each process can sum its own block of
+    parts first: with 8 parts on 1, 2, 4 or 8 processes the additions are the same.
     """
     if len(parts) == 1:
         return parts[0]

@@ -15,7 +15,7 @@ from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.mnist.augment import Affine
 from paddle_mnist.mnist.dataset import _batches_of_rank
-from paddle_mnist.parallel.world import Processes
+from paddle_mnist.parallel.world import DistributedWorld
 
 
 @pytest.mark.parametrize("mode", SIZES)
@@ -187,7 +187,7 @@ def test_load_data_names_a_batch_size_that_is_none(tiny):
 @given(length=st.integers(1, 200), size=st.integers(1, 5), batch_size=st.integers(1, 30))
 def test_ranks_see_every_sample_once_in_equally_many_batches(length, size, batch_size):
     order = np.random.RandomState(0).permutation(length)
-    ranks = [Processes(rank, size) for rank in range(size)]
+    ranks = [DistributedWorld(rank, size) for rank in range(size)]
     try:
         shares = [_batches_of_rank(order, batch_size, rank) for rank in ranks]
     except ConfigError:
