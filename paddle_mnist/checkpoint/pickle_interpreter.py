@@ -1,0 +1,279 @@
+"""Interprets the opcodes of a pickle that `paddle.save` needs, and imports nothing.
+
+A pickle is a program. This interpreter knows a few opcodes, which build plain containers, and calls
+no function but those of the table `_CALLS`, which stand for the ones that a file may name. Anything
+else raises RefusedError before it is built. Memory and time are bounded by the size of the file:
+each opcode makes at most one object of a fixed size, except for texts, bytes and arrays, which
+together have no more bytes than the file.
+"""
+
+import math
+import pickletools
+from collections.abc import Callable
+from typing import Any, Union
+
+import numpy as np
+
+_DTYPES = frozenset("b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16".split())
+_MAX_AXES = 32  # of an array, as in NumPy 1
+_MAX_ARGUMENTS = 3  # of a call
+_MAX_KEY = 2**60  # of integers as keys: larger ones may be chosen to have one hash
+
+
+class RefusedError(Exception):
+    """Something that `paddle.save` never writes."""
+
+
+def _describe(value: Any) -> str:
+    """Describe a value for a message: a string by its start, anything else by its type.
+
+    The repr of tuples that contain each other many times over would take for ever.
+    """
+    return repr(value[:40]) if isinstance(value, str) else f"a {type(value).__name__}"
+
+
+# ------------------------------------------------------------------ what a file may build
+
+
+class _Dtype:
+    """A dtype that is being built: the call names it, BUILD sets its byte order."""
+
+    def __init__(self, code: str, *_flags):
+        if not isinstance(code, str) or code not in _DTYPES:
+            raise RefusedError(f"an array of dtype {_describe(code)}")
+        self.dtype = np.dtype(code)
+
+    def build(self, state: tuple) -> None:
+        if state[1] not in ("<", ">", "|", "="):
+            raise RefusedError(f"byte order {_describe(state[1])}")
+        self.dtype = self.dtype.newbyteorder(state[1])
+
+
+class UnfinishedArray:
+    """An array that is being built: the call makes it empty, BUILD fills it."""
+
+    value = None
+
+    def build(self, state: tuple) -> None:
+        _version, shape, dtype, fortran, raw = state
+        if not isinstance(dtype, _Dtype) or not isinstance(raw, bytes):
+            raise RefusedError("an array that is not plain bytes")
+        if len(shape) > _MAX_AXES or not all(type(n) is int and n >= 0 for n in shape):
+            raise RefusedError(f"an array whose shape is not {_MAX_AXES} whole numbers at most")
+        if math.prod(shape) * dtype.dtype.itemsize != len(raw):
+            raise ValueError(f"an array of {len(raw)} bytes, which is not what its shape takes")
+        flat = np.frombuffer(raw, dtype.dtype)
+        self.value = flat.reshape(shape, order="F" if fortran else "C")
+
+
+def _new_array(_type, _shape, _code) -> UnfinishedArray:
+    return UnfinishedArray()
+
+
+def _scalar(dtype: _Dtype, raw: bytes) -> Union[int, float, bool, complex]:
+    return np.frombuffer(raw, dtype.dtype, count=1)[0].item()
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    if encoding != "latin1":
+        raise RefusedError(f"bytes in the encoding {_describe(encoding)}")
+    return text.encode("latin1")
+
+
+def _empty_bytes() -> bytes:
+    return b""
+
+
+def _ordered_dict() -> dict:
+    return {}
+
+
+def _named_tensor(pair: tuple) -> tuple:
+    if type(pair) is not tuple:  # of a list it would make another one
+        raise RefusedError(f"a tuple of {_describe(pair)}")
+    return pair
+
+
+_NDARRAY = object()  # the class is only ever an argument of _reconstruct
+
+_CALLS: dict[str, Any] = {
+    # numpy.core became numpy._core with NumPy 2; __builtin__ and builtins: protocols 2 and 3+
+    **dict.fromkeys(
+        ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"), _new_array
+    ),
+    **dict.fromkeys(("numpy.core.multiarray scalar", "numpy._core.multiarray scalar"), _scalar),
+    "numpy ndarray": _NDARRAY,
+    "numpy dtype": _Dtype,
+    "_codecs encode": _encode,
+    "collections OrderedDict": _ordered_dict,  # a state_dict inside another dictionary
+    **dict.fromkeys(("__builtin__ bytes", "builtins bytes"), _empty_bytes),
+    **dict.fromkeys(("__builtin__ tuple", "builtins tuple"), _named_tensor),
+}
+
+
+# ------------------------------------------------------------------ opcodes on the stack alone
+
+
+def _tuple_of(count: int) -> Callable[[list], None]:
+    def make(stack: list) -> None:
+        if len(stack) < count:
+            raise IndexError("stack underflow")
+        stack[-count:] = [tuple(stack[-count:])]
+
+    return make
+
+
+def _tuple(stack: list) -> None:
+    stack.append(tuple(_pop_to_mark(stack)))
+
+
+def _set_item(stack: list) -> None:
+    value, key = stack.pop(), stack.pop()
+    _update(stack[-1], [key, value])
+
+
+def _set_items(stack: list) -> None:
+    items = _pop_to_mark(stack)
+    _update(stack[-1], items)
+
+
+def _append(stack: list) -> None:
+    value = stack.pop()
+    _extend(stack[-1], [value])
+
+
+def _appends(stack: list) -> None:
+    items = _pop_to_mark(stack)
+    _extend(stack[-1], items)
+
+
+def _stack_global(stack: list) -> None:
+    function, module = stack.pop(), stack.pop()
+    if type(function) is not str or type(module) is not str:
+        raise RefusedError(f"names {_describe(module)} and {_describe(function)}")
+    stack.append(_look_up(f"{module} {function}"))
+
+
+def _build(stack: list) -> None:
+    state, target = stack.pop(), stack[-1]
+    if not isinstance(target, (UnfinishedArray, _Dtype)):
+        raise RefusedError(f"sets the state of a {type(target).__name__}")
+    target.build(state)
+
+
+def _pop_to_mark(stack: list) -> list:
+    """Pop the last mark and return all above it."""
+    for index in range(len(stack) - 1, -1, -1):
+        if stack[index] is _MARK:
+            items = stack[index + 1 :]
+            del stack[index:]
+            return items
+    raise IndexError("no mark on the stack")
+
+
+def _look_up(name: str) -> Any:
+    if name not in _CALLS:
+        raise RefusedError(f"names {name.replace(' ', '.')!r:.80}")
+    return _CALLS[name]
+
+
+def _update(target: Any, items: list) -> None:
+    if type(target) is not dict or len(items) % 2:
+        raise RefusedError(f"sets items of a {type(target).__name__}")
+    for key, value in zip(items[::2], items[1::2]):
+        if type(key) not in (str, int):  # a tuple of tuples would take for ever to hash
+            raise RefusedError(f"a key that is a {type(key).__name__}")
+        if type(key) is int and abs(key) > _MAX_KEY:
+            raise RefusedError("a key that is a huge number")
+        target[key] = value
+
+
+def _extend(target: Any, items: list) -> None:
+    if type(target) is not list:
+        raise RefusedError(f"appends to a {type(target).__name__}")
+    target.extend(items)
+
+
+_STACK_OPCODES: dict[str, Callable[[list], None]] = {
+    "TUPLE1": _tuple_of(1),
+    "TUPLE2": _tuple_of(2),
+    "TUPLE3": _tuple_of(3),
+    "TUPLE": _tuple,
+    "SETITEM": _set_item,
+    "SETITEMS": _set_items,
+    "APPEND": _append,
+    "APPENDS": _appends,
+    "STACK_GLOBAL": _stack_global,
+    "BUILD": _build,
+}
+
+
+# ------------------------------------------------------------------ the interpreter
+
+_MARK = object()
+_CONSTANTS: dict[str, Callable[[], Any]] = {
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_DICT": dict,
+    "EMPTY_LIST": list,
+    "EMPTY_TUPLE": tuple,
+    "MARK": lambda: _MARK,
+}
+_LITERALS = frozenset(
+    "BININT BININT1 BININT2 LONG1 BINFLOAT SHORT_BINUNICODE BINUNICODE BINUNICODE8 "
+    "SHORT_BINBYTES BINBYTES BINBYTES8".split()
+)
+
+
+def interpret(data: bytes) -> Any:
+    """Return the object that a pickle describes, with an `UnfinishedArray` for each array.
+
+    Raises RefusedError for what `paddle.save` never writes; ValueError, LookupError, TypeError,
+    AttributeError or ArithmeticError for damaged data.
+    """
+    stack: list[Any] = []
+    memo: dict[int, Any] = {}
+    end = None
+    bytes_left = len(data)  # that calls may make
+    for opcode, argument, position in pickletools.genops(data):
+        name = opcode.name
+        if name in _LITERALS:
+            stack.append(argument)
+        elif name in _CONSTANTS:
+            stack.append(_CONSTANTS[name]())
+        elif name in ("BINPUT", "LONG_BINPUT"):
+            memo[argument] = stack[-1]
+        elif name == "MEMOIZE":
+            memo[len(memo)] = stack[-1]
+        elif name in ("BINGET", "LONG_BINGET"):
+            stack.append(memo[argument])
+        elif name in _STACK_OPCODES:
+            _STACK_OPCODES[name](stack)
+        elif name == "GLOBAL":
+            stack.append(_look_up(argument))
+        elif name == "REDUCE":
+            made = _call(stack, position)
+            bytes_left -= len(made) if type(made) is bytes else 0
+            if bytes_left < 0:
+                raise RefusedError("makes more bytes than it has")
+            stack.append(made)
+        elif name == "STOP":
+            end = position + 1
+        elif name not in ("PROTO", "FRAME"):
+            raise RefusedError(f"has the opcode {name} at byte {position}")
+    if end != len(data):
+        raise RefusedError(f"goes on for {len(data) - end} bytes after its end")
+    if len(stack) != 1:
+        raise ValueError("ends with an unfinished object")
+    return stack[0]
+
+
+def _call(stack: list, position: int) -> Any:
+    """Pop arguments and function; return what the function makes."""
+    arguments, function = stack.pop(), stack.pop()
+    if function is _NDARRAY or not any(function is call for call in _CALLS.values()):
+        raise RefusedError(f"calls something at byte {position}")
+    if type(arguments) is not tuple or len(arguments) > _MAX_ARGUMENTS:
+        raise RefusedError(f"calls with other arguments at byte {position}")
+    return function(*arguments)
