@@ -17,7 +17,7 @@ MOVED = {
     "dashboard": ("apps.dashboard",),
     "data.arrays": ("mnist.arrays",),
     "data.cache": ("mnist.cache",),
-    "data.dataset": ("mnist.dataset", "data.loader"),
+    "data.dataset": ("mnist.dataset", "data.loader", "data.collate"),
     "data.readers": ("mnist.readers", "mnist.json_reader", "mnist.embedded_digits"),
     "data.sources": ("mnist.sources",),
     "demo": ("apps.demo",),

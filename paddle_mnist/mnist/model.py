@@ -10,7 +10,7 @@ from paddle.nn import functional as F
 from paddle.utils import unique_name
 
 from paddle_mnist.checkpoint.contents import load_weights
-from paddle_mnist.data.loader import ItemSpec
+from paddle_mnist.data.collate import ItemSpec
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist import fast_conv
 from paddle_mnist.mnist.pretrained import WEIGHTS, weights
