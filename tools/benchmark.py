@@ -38,40 +38,40 @@ from pathlib import Path
 from typing import Optional
 
 from benchmarks import (
-    accuracy,
     checkpoint,
     clocks,
     data,
-    evaluating,
-    inferring,
+    evaluation,
+    inference,
     ladder,
     memory,
     operators,
     scale,
-    stopping,
+    sigterm,
+    time_to_accuracy,
     training,
-    watching,
+    watch,
 )
 from benchmarks.machine import machine
-from tables import write_table
+from markdown_tables import write_table
 
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError
 
-MEASURES = {
+BENCHMARKS = {
     "data": data,
     "clocks": clocks,
     "train": training,
-    "time-to-accuracy": accuracy,
+    "time-to-accuracy": time_to_accuracy,
     "ladder": ladder,
     "memory": memory,
-    "evaluate": evaluating,
+    "evaluate": evaluation,
     "operators": operators,
     "checkpoint": checkpoint,
-    "watch": watching,
+    "watch": watch,
     "scale": scale,
-    "infer": inferring,
-    "signal": stopping,
+    "infer": inference,
+    "signal": sigterm,
 }
 
 
@@ -82,7 +82,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def _benchmark(argv: Sequence[str]) -> None:
     parser = Parser(prog="tools/benchmark.py", description=__doc__)
-    parser.add_argument("what", choices=[*MEASURES, "all"])
+    parser.add_argument("what", choices=[*BENCHMARKS, "all"])
     parser.add_argument("--data", default="auto", metavar="PATH", help="as for training [auto]")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="[3]")
     parser.add_argument("--quick", action="store_true", help="a rehearsal, on little data")
@@ -101,25 +101,24 @@ def _benchmark(argv: Sequence[str]) -> None:
             args.rounds, args.data = 1, data.digits_as_json(Path(folder))
         elif Path(args.data).exists():
             args.data = Path(args.data).absolute()  # for commands that run elsewhere
-        for what in MEASURES if args.what == "all" else [args.what]:
-            measure_one(what, args, out)
+        for name in BENCHMARKS if args.what == "all" else [args.what]:
+            _measure(name, args, out)
 
 
-def measure_one(what: str, args, out) -> None:
-    measure = MEASURES[what]
-    report = measure.measured(str(args.data), args.rounds)
-    tables = {what: measure.table(report)}
-    if what == "scale":
-        report["foretold"] = scale.foretold(report)
-        tables["foretold"] = scale.foretold_table(report["foretold"])
+def _measure(name: str, args, out) -> None:
+    benchmark = BENCHMARKS[name]
+    report = benchmark.measure(str(args.data), args.rounds)
+    tables = {name: benchmark.table(report)}
+    if name == "scale":
+        tables["foretold"] = scale.extrapolation_table(report["foretold"])
     report["machine"] = machine()
-    on = "Measured on: " + ", ".join(f"{name} {value}" for name, value in machine().items()) + "."
-    tables = {name: f"{text}\n\n{on}" for name, text in tables.items()}
+    values = ", ".join(f"{key} {value}" for key, value in report["machine"].items())
+    tables = {mark: f"{text}\n\nMeasured on: {values}." for mark, text in tables.items()}
     print(json.dumps(report) if args.json else "\n\n".join(tables.values()), file=out, flush=True)
     for folder in args.docs:
         for path in sorted(Path(folder).glob("*.md")):
-            for name, text in tables.items():
-                write_table(path, f"benchmark {name}", text)
+            for mark, text in tables.items():
+                write_table(path, f"benchmark {mark}", text)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from markdown_tables import write_table
 from reproduction import (
     accuracy,
     calibration,
@@ -63,7 +64,6 @@ from reproduction.compared import MOST, Compared, Scale
 from reproduction.page import figures_of, page, rounded
 from reproduction.shown import Shown
 from reproduction.trainings import Results, train_all
-from tables import write_table
 
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError, DataError, PaddleMnistError, unknown_name

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Optional
 
 import psutil
-from tables import write_table
+from markdown_tables import write_table
 
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import CheckpointError, ProcessError

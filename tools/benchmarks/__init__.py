@@ -1,1 +1,1 @@
-"""What `tools/benchmark.py` measures, each thing in a module with `measured` and `table`."""
+"""What `tools/benchmark.py` measures: each module has a `measure` and a `table` of its report."""

@@ -5,10 +5,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from markdown_tables import table as markdown_table
+
 SAVE_EVERY = 50  # steps
 
 
-def measured(source: str, rounds: int) -> dict:
+def measure(source: str, rounds: int) -> dict:
     """What saving costs the default recipe, medians over `rounds` trainings of 200 steps."""
     from paddle_mnist.mnist.cache import open_data
     from paddle_mnist.mnist.config import TrainConfig, read_recipe
@@ -70,10 +72,12 @@ def _time_saving(parts, epochs: int, folder: Path) -> dict:
 
 
 def table(report: dict) -> str:
-    milliseconds = {name: 1000 * report[f"{name}_seconds"] for name in ("step", "save")}
-    rows = ["| a checkpoint | share of the training's time |", "|---|---|"]
-    each = f"after each epoch ({report['steps_an_epoch']} steps)"
-    rows.append(f"| {each} | {report['every_epoch_share']:.2%} |")
-    rows.append(f"| every {SAVE_EVERY} steps | {report['every_50_steps_share']:.2%} |")
-    note = "One save takes {save:.1f} ms, one step {step:.1f} ms (medians).".format(**milliseconds)
-    return "\n".join([*rows, "", note])
+    milliseconds = {name: 1000 * report[f"{name}_seconds"] for name in ("save", "step")}
+    return markdown_table(
+        {"a checkpoint": "", "share of the training's time": ".2%"},
+        [
+            (f"after each epoch ({report['steps_an_epoch']} steps)", report["every_epoch_share"]),
+            (f"every {SAVE_EVERY} steps", report["every_50_steps_share"]),
+        ],
+        "One save takes {save:.1f} ms, one step {step:.1f} ms (medians).".format(**milliseconds),
+    )

@@ -1,18 +1,15 @@
 """The clocks of a start, apart: import, images ready, first step, steady step; --help."""
 
-import os
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from pathlib import Path
+
+from markdown_tables import table as markdown_table
 
 from benchmarks.data import json_file
+from benchmarks.timing import TRAIN, medians, run_python
 
-TOOLS = Path(__file__).parents[1]
 STEADY = 100  # steps
-# Times since the process was started, which is told on the command line.
+# Times since the process was started, the moment of which is on its command line.
 CHILD = f"""
 import itertools, sys, time
 def lap(): print(time.time() - float(sys.argv[2]))
@@ -48,39 +45,25 @@ TITLES = {
 }
 
 
-def measured(source: str, rounds: int) -> dict:
+def measure(source: str, rounds: int) -> dict:
     """Median seconds of each, over `rounds`."""
-    path = str(json_file(source))
-    found: dict[str, list[float]] = {name: [] for name in TITLES}
+    path = json_file(source)
+    seconds: dict[str, list[float]] = {name: [] for name in TITLES}
     for _ in range(rounds):
-        found["help"].append(_seconds([str(TOOLS / "train.py"), "--help"]))
-        found["package"].append(_seconds(["-c", "import paddle_mnist"]) - _seconds(["-c", ""]))
+        seconds["help"].append(run_python(TRAIN, "--help").seconds)
+        imported, bare = run_python("-c", "import paddle_mnist"), run_python("-c", "")
+        seconds["package"].append(imported.seconds - bare.seconds)
         with tempfile.TemporaryDirectory() as cache:
             for kind in ("cold", "cached"):
-                began = time.time()
-                done = subprocess.run(
-                    [sys.executable, "-c", CHILD, path, str(began)],
-                    env={**os.environ, "PADDLE_MNIST_CACHE": cache},
-                    check=True,
-                    capture_output=True,
-                    text=True,
-                )
-                laps = [float(line) for line in done.stdout.split()[-4:]]
-                found["import"].append(laps[0])
-                found[kind].append(laps[1] - laps[0])
-                found["first"].append(laps[2] - laps[1])
-                found["steady"].append((laps[3] - laps[2]) / STEADY)
-    seconds = {name: statistics.median(values) for name, values in found.items()}
-    return {"rounds": rounds, "seconds": seconds}
-
-
-def _seconds(command: list[str]) -> float:
-    began = time.perf_counter()
-    subprocess.run([sys.executable, *command], check=True, capture_output=True)
-    return time.perf_counter() - began
+                done = run_python("-c", CHILD, path, time.time(), PADDLE_MNIST_CACHE=cache)
+                laps = [float(line) for line in done.output.split()[-4:]]
+                seconds["import"].append(laps[0])
+                seconds[kind].append(laps[1] - laps[0])
+                seconds["first"].append(laps[2] - laps[1])
+                seconds["steady"].append((laps[3] - laps[2]) / STEADY)
+    return {"rounds": rounds, "seconds": medians(seconds)}
 
 
 def table(report: dict) -> str:
-    rows = ["| what | seconds |", "|---|---|"]
-    rows += [f"| {title} | {report['seconds'][name]:.3f} |" for name, title in TITLES.items()]
-    return "\n".join(rows)
+    rows = [(title, report["seconds"][name]) for name, title in TITLES.items()]
+    return markdown_table({"what": "", "seconds": ".3f"}, rows)

@@ -1,16 +1,16 @@
 """Time until the images of an AI Studio JSON file are there, and peak memory."""
 
 import gzip
+import itertools
 import json
-import os
-import statistics
-import subprocess
-import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import FileLock
+from markdown_tables import table as markdown_table
 
+from benchmarks.timing import medians, run_python
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.sources import find_source
@@ -19,76 +19,73 @@ from paddle_mnist.system.files import write_atomically
 # Each runs in a process of its own, so that the peak of its memory is its own too. Imports come
 # before the clock starts.
 CHILD = """
-import resource, sys, time
+import sys, time
 path = sys.argv[1]
 {imports}
 started = time.perf_counter()
 data = {work}
-seconds = time.perf_counter() - started
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(seconds, peak)
+print(time.perf_counter() - started)
 """
 STDLIB = CHILD.format(imports="import gzip, json", work="json.load(gzip.open(path))")
 OURS = CHILD.format(
     imports="from paddle_mnist.mnist.cache import open_data", work="open_data(path)"
 )
+KINDS = {  # the second of ours finds what the first has cached
+    "stdlib": ("`json.load(gzip.open(...))`", STDLIB),
+    "cold": ("this package, first time", OURS),
+    "cached": ("this package, cached", OURS),
+}
 
 
-def _in_a_process(program: str, path: Path, cache: str) -> tuple[float, float]:
-    """Seconds and peak MiB of one process."""
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(path)],
-        env={**os.environ, "PADDLE_MNIST_CACHE": cache},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    seconds, peak = done.stdout.split()
-    return float(seconds), float(peak)
-
-
-def measured(source: str, rounds: int) -> dict:
+def measure(source: str, rounds: int) -> dict:
     """Medians over `rounds` of: json.load, cold (an empty cache), cached; and their ratios."""
     path = json_file(source)
-    found = {"stdlib": [], "cold": [], "cached": []}
+    seconds, peaks = {kind: [] for kind in KINDS}, {kind: [] for kind in KINDS}
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as cache:
-            found["stdlib"].append(_in_a_process(STDLIB, path, cache))
-            found["cold"].append(_in_a_process(OURS, path, cache))
-            found["cached"].append(_in_a_process(OURS, path, cache))
-    seconds = {name: statistics.median(s for s, _ in runs) for name, runs in found.items()}
-    peak = {name: statistics.median(p for _, p in runs) for name, runs in found.items()}
+            for kind, (_, program) in KINDS.items():
+                done = run_python("-c", program, path, PADDLE_MNIST_CACHE=cache)
+                seconds[kind].append(float(done.output))
+                peaks[kind].append(done.peak_mib)
+    seconds, peaks = medians(seconds), medians(peaks)
     return {
         "rounds": rounds,
         "seconds": seconds,
-        "peak_mib": peak,
+        "peak_mib": peaks,
         "cold_ratio": seconds["stdlib"] / seconds["cold"],
         "cached_ratio": seconds["stdlib"] / seconds["cached"],
-        "memory_ratio": peak["stdlib"] / peak["cold"],
+        "memory_ratio": peaks["stdlib"] / peaks["cold"],
     }
 
 
 def table(report: dict) -> str:
-    rows = ["| images ready | seconds | peak MiB | json.load takes |", "|---|---|---|---|"]
-    for name, title in (
-        ("stdlib", "`json.load(gzip.open(...))`"),
-        ("cold", "this package, first time"),
-        ("cached", "this package, cached"),
-    ):
-        seconds = report["seconds"][name]
-        ratio = report["seconds"]["stdlib"] / seconds
-        rows.append(f"| {title} | {seconds:.3g} | {report['peak_mib'][name]:.0f} | {ratio:.1f}x |")
-    return "\n".join(rows)
+    seconds, peaks = report["seconds"], report["peak_mib"]
+    return markdown_table(
+        {"images ready": "", "seconds": ".3g", "peak MiB": ".0f", "json.load takes": ""},
+        [
+            (title, seconds[kind], peaks[kind], f"{seconds['stdlib'] / seconds[kind]:.1f}x")
+            for kind, (title, _) in KINDS.items()
+        ],
+    )
+
+
+def endless_batches(loader) -> Iterator:
+    """Yield the batches of one epoch after the other."""
+    from paddle_mnist.data.loader import epoch_batches
+
+    for epoch in itertools.count():
+        yield from epoch_batches(loader, epoch)
 
 
 def digits_as_json(folder: Path) -> Path:
+    """Write the embedded digits into a file of AI Studio's form."""
     from paddle_mnist.mnist.cache import open_data
 
     return as_json(open_data("digits"), folder)
 
 
 def as_json(data: Data, folder: Path) -> Path:
-    """A file of AI Studio's form, three pairs of lists: the one there is, or one made here."""
+    """Return a file of AI Studio's form, three pairs of lists: the data's own, or one made here."""
     source = find_source(data.location)
     if len(source.paths) == 1:
         return source.paths[0].resolve()
@@ -105,6 +102,7 @@ def as_json(data: Data, folder: Path) -> Path:
 
 
 def json_file(name: str) -> Path:
+    """Return the AI Studio file that the data comes from. Raises ConfigError for other sources."""
     source = find_source(name)
     if len(source.paths) != 1:
         raise ConfigError(f"data is {source}; expected an AI Studio JSON file; name it with --data")

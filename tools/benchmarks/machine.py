@@ -10,12 +10,12 @@ from paddle_mnist.system.machine import usable_cpus
 
 
 def machine() -> dict[str, str]:
-    """The processor, how many cores, and the versions of the libraries that matter."""
-    found = {"python": platform.python_version(), "cores": str(usable_cpus())}
+    """Return the processor, the number of cores, and the versions of the libraries that matter."""
+    versions = {"python": platform.python_version(), "cores": str(usable_cpus())}
     for name in ("paddlepaddle", "numpy", "torch", "onnxruntime"):
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
     models = []
     with contextlib.suppress(OSError):  # not on every system
         models = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    return {**found, "cpu": models[0] if models else platform.machine()}
+    return {**versions, "cpu": models[0] if models else platform.machine()}

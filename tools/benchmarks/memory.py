@@ -1,77 +1,71 @@
 """Peak memory of a training: by source, batch size and optimizer, and of the tutorial's loop."""
 
-import os
-import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
+
+from markdown_tables import table as markdown_table
 
 from benchmarks.data import json_file
+from benchmarks.timing import TRAIN, TUTORIAL, medians, run_python
 
-TOOLS = Path(__file__).parents[1]
 STEPS = 20
-# What is varied, one thing at a time: title, source, batch size, optimizer.
-USUAL = ("default", "cached", 64, "momentum")
+
+
+class Kind(NamedTuple):
+    """A training; each but the first differs from it in one thing."""
+
+    title: str
+    source: str = "cached"
+    batch_size: int = 64
+    optimizer: str = "momentum"
+
+
+BASELINE = "the tutorial's loop"
 KINDS = (
-    ("as usual: JSON, cached; batches of 64; Momentum", *USUAL[1:]),
-    ("JSON, read for the first time", "cold", 64, "momentum"),
-    ("the embedded digits", "digits", 64, "momentum"),
-    ("batches of 16", "cached", 16, "momentum"),
-    ("batches of 256", "cached", 256, "momentum"),
-    ("batches of 1024", "cached", 1024, "momentum"),
-    ("SGD, no state", "cached", 64, "sgd"),
-    ("Adam, two states a parameter", "cached", 64, "adam"),
+    Kind("as usual: JSON, cached; batches of 64; Momentum"),
+    Kind("JSON, read for the first time", source="cold"),
+    Kind("the embedded digits", source="digits"),
+    Kind("batches of 16", batch_size=16),
+    Kind("batches of 256", batch_size=256),
+    Kind("batches of 1024", batch_size=1024),
+    Kind("SGD, no state", optimizer="sgd"),
+    Kind("Adam, two states a parameter", optimizer="adam"),
 )
 
 
-def measured(source: str, rounds: int) -> dict:
+def measure(source: str, rounds: int) -> dict:
     """MiB at the most, medians over `rounds`; of our trainings after STEPS steps and an evaluation.
 
     The tutorial's loop holds all it ever does once its file is parsed, so it trains no epoch.
     """
-    path = str(json_file(source))
-    found: dict[str, list[float]] = {}
+    path = json_file(source)
+    peaks: dict[str, list[float]] = {title: [] for title in (BASELINE, *(k.title for k in KINDS))}
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
-            cache = {"PADDLE_MNIST_CACHE": folder}
-            told = [str(TOOLS / "baseline_tutorial.py"), "--data", path, "--epochs", "0"]
-            found.setdefault("the tutorial's loop", []).append(_peak(told, cache))
+            done = run_python(TUTORIAL, "--data", path, "--epochs", 0, PADDLE_MNIST_CACHE=folder)
+            peaks[BASELINE].append(done.peak_mib)
             # The first of these fills the cache.
-            for title, kind, size, optimizer in sorted(KINDS, key=lambda one: one[1] != "cold"):
-                told = [
-                    *(str(TOOLS / "train.py"), "--recipe", "default", "--epochs", "1"),
-                    *("--train_limit", str(STEPS * size), "--batch_size", str(size)),
-                    *("--optimizer", optimizer, "--learning_rate", "0.01"),
-                    *("--data", "digits" if kind == "digits" else path),
-                    *("--output", str(Path(folder, title))),
-                ]
-                found.setdefault(title, []).append(_peak(told, cache))
-    return {
-        "rounds": rounds,
-        "mib": {title: statistics.median(peaks) for title, peaks in found.items()},
-    }
-
-
-def _peak(command: list[str], environment: dict[str, str]) -> float:
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        env={**os.environ, **environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command)
-    return usage.ru_maxrss / 1024
+            for kind in sorted(KINDS, key=lambda kind: kind.source != "cold"):
+                options = {
+                    "recipe": "default",
+                    "epochs": 1,
+                    "train_limit": STEPS * kind.batch_size,
+                    "batch_size": kind.batch_size,
+                    "optimizer": kind.optimizer,
+                    "learning_rate": 0.01,
+                    "data": "digits" if kind.source == "digits" else path,
+                    "output": Path(folder, kind.title),
+                }
+                words = [word for name, value in options.items() for word in (f"--{name}", value)]
+                done = run_python(TRAIN, *words, PADDLE_MNIST_CACHE=folder)
+                peaks[kind.title].append(done.peak_mib)
+    return {"rounds": rounds, "mib": medians(peaks)}
 
 
 def table(report: dict) -> str:
-    rows = ["| training | peak MiB | of the tutorial's |", "|---|---|---|"]
-    tutorial = report["mib"]["the tutorial's loop"]
-    titles = ["the tutorial's loop", *(title for title, *_ in KINDS)]
-    for title in titles:
-        mib = report["mib"][title]
-        rows.append(f"| {title} | {mib:,.0f} | {mib / tutorial:.2f} |")
-    return "\n".join(rows)
+    baseline = report["mib"][BASELINE]
+    return markdown_table(
+        {"training": "", "peak MiB": ",.0f", "of the tutorial's": ".2f"},
+        [(title, mib, mib / baseline) for title, mib in report["mib"].items()],
+    )

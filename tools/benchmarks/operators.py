@@ -5,6 +5,8 @@ import pstats
 import time
 from pathlib import Path
 
+from markdown_tables import table as markdown_table
+
 from benchmarks.rivals import BATCH, paddle_loop
 
 STEPS = 30
@@ -35,12 +37,10 @@ PADDLE = {
     "to_tensor": "Paddle: tensors from arrays, and back",
     "numpy": "Paddle: tensors from arrays, and back",
 }
-
-
 REST = "what else Python does"
 
 
-def measured(source: str, rounds: int) -> dict:
+def measure(source: str, rounds: int) -> dict:
     """Shares of the time of STEPS x `rounds` steps of one thread, by Python's own profiler."""
     step = paddle_loop(source, threads=1)
     for number in range(10):
@@ -70,12 +70,11 @@ def _title(path: Path, name: str) -> str:
 
 
 def table(report: dict) -> str:
-    rows = ["| operator | share of a step |", "|---|---|"]
-    shares = sorted(report["shares"].items(), key=lambda one: -one[1])
-    rows += [f"| {title} | {share:.1%} |" for title, share in shares if share >= 0.001]
-    named = sum(share for title, share in report["shares"].items() if title != REST)
-    note = (
+    shares = sorted(report["shares"].items(), key=lambda share: -share[1])
+    named = sum(share for title, share in shares if title != REST)
+    return markdown_table(
+        {"operator": "", "share of a step": ".1%"},
+        [(title, share) for title, share in shares if share >= 0.001],
         f"{report['steps']} steps of {report['batch_size']} images, one thread; "
-        f"{named:.1%} has a name."
+        f"{named:.1%} has a name.",
     )
-    return "\n".join([*rows, "", note])

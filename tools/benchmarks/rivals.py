@@ -4,16 +4,16 @@
 """
 
 import json
-import os
 import statistics
-import subprocess
 import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
 
 import numpy as np
 
+from benchmarks.timing import run_python, seconds_of
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.system.machine import usable_cpus
 
@@ -64,16 +64,13 @@ def paddle_loop(source: str, threads: int = 0) -> Step:
 
 def torch_loop(source: str, threads: int, channels_last: bool) -> Step:
     import torch
-    from torch import nn
     from torch.nn import functional as F
+
+    from benchmarks.torch_net import torch_net
 
     torch.set_num_threads(threads)
     images, labels = map(torch.from_numpy, arrays(source))
-    block = [nn.MaxPool2d(2), nn.ReLU()]
-    convolutions = nn.Conv2d(1, 20, 5, padding=2), nn.Conv2d(20, 20, 5, padding=2)
-    model = nn.Sequential(
-        convolutions[0], *block, convolutions[1], *block, nn.Flatten(), nn.Linear(980, 10)
-    )
+    model = torch_net(relu_first=False)
     if channels_last:
         model = model.to(memory_format=torch.channels_last)
         images = images.to(memory_format=torch.channels_last)
@@ -88,71 +85,59 @@ def torch_loop(source: str, threads: int, channels_last: bool) -> Step:
     return step
 
 
-MKL = {"MKL_DEBUG_CPU_TYPE": "5"}  # has MKL use AVX2 on an AMD processor too
-KINDS: dict[str, tuple[str, Callable[[str], Step], dict[str, str]]] = {
-    "plain": ("Paddle's layers, the bare loop, 1 thread", paddle_loop, {}),
-    "plain all": (
-        f"the same, {CORES} threads",
-        paddle_loop,
-        {"OMP_NUM_THREADS": str(CORES), "MKL_NUM_THREADS": str(CORES)},
+@dataclass(frozen=True)
+class Rival:
+    """loop: makes the step, of the data's source. environment: of the process."""
+
+    title: str
+    loop: Callable[[str], Step]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+ALL_CORES = {"OMP_NUM_THREADS": str(CORES), "MKL_NUM_THREADS": str(CORES)}
+AVX2 = {"MKL_DEBUG_CPU_TYPE": "5"}  # has MKL use AVX2 on an AMD processor too
+
+
+def _torch(threads: int, channels_last: bool) -> Callable[[str], Step]:
+    return partial(torch_loop, threads=threads, channels_last=channels_last)
+
+
+RIVALS = {
+    "plain": Rival("Paddle's layers, the bare loop, 1 thread", paddle_loop),
+    "plain all": Rival(f"the same, {CORES} threads", paddle_loop, ALL_CORES),
+    "plain, AVX2": Rival("the same, 1 thread, with `MKL_DEBUG_CPU_TYPE=5`", paddle_loop, AVX2),
+    "fast 1": Rival("this package's convolution, 1 thread", partial(paddle_loop, threads=1)),
+    "fast": Rival(
+        f"this package's convolution, {CORES} threads", partial(paddle_loop, threads=CORES)
     ),
-    "plain, AVX2": ("the same, 1 thread, with `MKL_DEBUG_CPU_TYPE=5`", paddle_loop, MKL),
-    "fast 1": (
-        "this package's convolution, 1 thread",
-        lambda source: paddle_loop(source, 1),
-        {},
-    ),
-    "fast": (
-        f"this package's convolution, {CORES} threads",
-        lambda source: paddle_loop(source, CORES),
-        {},
-    ),
-    "torch 1": (
-        "PyTorch eager, channels last, 1 thread",
-        lambda source: torch_loop(source, 1, True),
-        {},
-    ),
-    "torch": (
-        f"PyTorch eager, {CORES} threads",
-        lambda source: torch_loop(source, CORES, False),
-        {},
-    ),
-    "torch tuned": (
-        f"PyTorch eager, channels last, {CORES} threads",
-        lambda source: torch_loop(source, CORES, True),
-        {},
-    ),
+    "torch 1": Rival("PyTorch eager, channels last, 1 thread", _torch(1, True)),
+    "torch": Rival(f"PyTorch eager, {CORES} threads", _torch(CORES, False)),
+    "torch tuned": Rival(f"PyTorch eager, channels last, {CORES} threads", _torch(CORES, True)),
 }
 
 
 def rate(kind: str, source: str, seconds: float) -> float:
-    """The median images a second of a process of this kind. Raises ImportError without PyTorch."""
-    _, _, environment = KINDS[kind]
+    """Return the median images a second of a process of this kind.
+
+    Raises ModuleNotFoundError without PyTorch.
+    """
     threads = {"OMP_NUM_THREADS": "1"} if "torch" not in kind else {}
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.rivals", kind, source, str(seconds)],
-        cwd=Path(__file__).parents[1],
-        env={**os.environ, **threads, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if "No module named 'torch'" in done.stderr:
-        raise ImportError("torch")
-    done.check_returncode()
-    return statistics.median(json.loads(done.stdout.splitlines()[-1]))
+    environment = {**threads, **RIVALS[kind].environment}
+    done = run_python("-m", "benchmarks.rivals", kind, source, seconds, **environment)
+    return statistics.median(json.loads(done.output.splitlines()[-1]))
 
 
 def main(kind: str, source: str, seconds: str) -> None:
-    step = KINDS[kind][1](source)
-    for number in range(STEPS):
-        step(number)
-    rates, ends = [], time.perf_counter() + float(seconds)
-    while time.perf_counter() < ends:
-        began = time.perf_counter()
-        for number in range(STEPS):
-            step(len(rates) * STEPS + number)
-        rates.append(STEPS * BATCH / (time.perf_counter() - began))
+    step = RIVALS[kind].loop(source)
+
+    def steps(first: int) -> None:
+        for number in range(first, first + STEPS):
+            step(number)
+
+    steps(0)
+    rates, end = [], perf_counter() + float(seconds)
+    while perf_counter() < end:
+        rates.append(STEPS * BATCH / seconds_of(steps, len(rates) * STEPS))
     print(json.dumps(rates))
 
 

@@ -1,7 +1,5 @@
 """Images a second with several processes; what they say of more, and of GPUs."""
 
-import contextlib
-import itertools
 import json
 import math
 import statistics
@@ -10,6 +8,10 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from markdown_tables import table as markdown_table
+
+from benchmarks.data import endless_batches
+from benchmarks.timing import part_timer
 from paddle_mnist.system.machine import usable_cpus
 
 
@@ -38,65 +40,55 @@ SCALED = {
     "2 processes, Paddle's convolution": Kind(2, OWN, base="1 process, Paddle's convolution"),
 }
 IMAGES = 12_800  # of each kind in a round
+FIGURES = ("images_per_second", "step_seconds", "exchange_share")
 
 
-def measured(source: str, rounds: int) -> dict:
+def measure(source: str, rounds: int) -> dict:
     """Medians over `rounds` of the images a second, and of the exchange's share of a step."""
     from paddle_mnist.mnist.config import read_recipe
     from paddle_mnist.parallel.world import spawn
 
-    recipe = {**read_recipe("default"), "data": source, "epochs": 1000}
-    found = {name: [] for name in SCALED}
+    recipe = {**read_recipe("default"), "data": source, "epochs": 1000, "threads": 1}
+    runs = {name: [] for name in SCALED}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
             for name, kind in SCALED.items():
                 path = Path(folder, "figures.json")
-                told = {**recipe, "threads": 1, **kind.options}
-                spawn(_time_steps, (told, kind.exchanging, path), kind.nprocs)
-                found[name].append(json.loads(path.read_text()))
+                spawn(_time_steps, ({**recipe, **kind.options}, kind.exchanging, path), kind.nprocs)
+                runs[name].append(json.loads(path.read_text()))
     kinds = {
-        name: {what: statistics.median(run[what] for run in runs) for what in runs[0]}
-        for name, runs in found.items()
+        name: {figure: statistics.median(run[figure] for run in runs[name]) for figure in FIGURES}
+        for name in SCALED
     }
     for name, kind in kinds.items():
         base = kinds[SCALED[name].base]
         kind["ratio"] = kind["images_per_second"] / base["images_per_second"]
-    return {"rounds": rounds, "batch_size": recipe["batch_size"], "kinds": kinds}
+    report = {"rounds": rounds, "batch_size": recipe["batch_size"], "kinds": kinds}
+    return {**report, "foretold": extrapolate(report)}
 
 
 def _time_steps(recipe: dict, exchanging: bool, path: Path) -> None:
     """In each of several processes: train some steps; rank 0 writes down what they took."""
     from paddle_mnist import Trainer
-    from paddle_mnist.data.loader import epoch_batches
     from paddle_mnist.mnist.cache import open_data
     from paddle_mnist.mnist.config import TrainConfig
     from paddle_mnist.mnist.setup import build
-    from paddle_mnist.monitor.profiler import NoProfile
     from paddle_mnist.parallel.gradients import SingleProcessGradients, build_gradient_exchange
     from paddle_mnist.parallel.world import join
 
-    class Exchanging(NoProfile):
-        seconds = 0.0
-
-        @contextlib.contextmanager
-        def part(self, name):
-            began = time.perf_counter()
-            yield
-            if name == "exchange":
-                self.seconds += time.perf_counter() - began
-
-    world, config, profile = join(), TrainConfig.from_mapping(recipe), Exchanging()
+    world, config, profile = join(), TrainConfig.from_mapping(recipe), part_timer("exchange")
     parts = build(config, open_data(config.data), None, world)
+    exchange = SingleProcessGradients()
+    if exchanging:
+        exchange = build_gradient_exchange(parts.model, world, config.grad_shards)
     trainer = Trainer(
-        *(path.with_name("mnist.pdparams"), parts.model, parts.optimizer),
-        exchange=build_gradient_exchange(parts.model, world, config.grad_shards)
-        if exchanging
-        else SingleProcessGradients(),
+        path.with_name("mnist.pdparams"),
+        parts.model,
+        parts.optimizer,
+        exchange=exchange,
         profile=profile,
     )
-    batches = itertools.chain.from_iterable(
-        epoch_batches(parts.loader, epoch) for epoch in itertools.count()
-    )
+    batches = endless_batches(parts.loader)
     steps = IMAGES // config.batch_size
     for number in range(-20, steps):
         if number == 0:  # the first ones warm up
@@ -106,25 +98,22 @@ def _time_steps(recipe: dict, exchanging: bool, path: Path) -> None:
     world.all_gather_objects(None)
     seconds = time.perf_counter() - began
     if world.is_main_process:
-        figures = {
-            "images_per_second": steps * config.batch_size / seconds,
-            "step_seconds": seconds / steps,
-            "exchange_share": profile.seconds / seconds,
-        }
-        path.write_text(json.dumps(figures))
+        figures = (steps * config.batch_size / seconds, seconds / steps, profile.seconds / seconds)
+        path.write_text(json.dumps(dict(zip(FIGURES, figures))))
 
 
 def table(report: dict) -> str:
-    rows = ["| processes | times one process | exchange and waiting |", "|---|---|---|"]
-    for name, kind in report["kinds"].items():
-        rows.append(f"| {name} | {kind['ratio']:.2f} | {kind['exchange_share']:.1%} |")
     note = (
         f"Images a second of the whole machine, {usable_cpus()} cores, batches of "
         f"{report['batch_size']} unless said otherwise, one thread a process; each is compared "
         "with one process of the same batches and the same convolution. Medians of "
         f"{report['rounds']} rounds, all kinds in turns."
     )
-    return "\n".join([*rows, "", note])
+    return markdown_table(
+        {"processes": "", "times one process": ".2f", "exchange and waiting": ".1%"},
+        [(name, kind["ratio"], kind["exchange_share"]) for name, kind in report["kinds"].items()],
+        note,
+    )
 
 
 # A GPU and its network, assumed, not measured: effective rate, time to start a step's kernels,
@@ -134,8 +123,8 @@ GPU = {"flops": 30e12, "start": 1e-3, "bytes_per_second": 2e10, "latency": 1e-5}
 NET = {"parameters": 20_350, "flops": 13.4e6}
 
 
-def foretold(report: dict) -> dict:
-    """What the measured steps say of more cores, and simple assumptions of GPUs.
+def extrapolate(report: dict) -> dict:
+    """Extrapolate the measured steps to more cores, and simple assumptions to GPUs.
 
     A step on W processes takes own + batch x image / W + exchange, the exchange log2(W) times that
     of two. From one and two processes: own = 2 (t2 - e2) - t1, image = (t1 - own) / batch.
@@ -160,18 +149,21 @@ def foretold(report: dict) -> dict:
     return {"own": own, "image": image, "exchange": exchange, "cores": cores, "gpus": gpus}
 
 
-def foretold_table(model: dict) -> str:
-    rows = ["| cores, one process each | times one process |", "|---|---|"]
-    rows += [f"| {size} | {ratio:.1f} |" for size, ratio in model["cores"].items()]
-    milliseconds = {k: 1000 * model[k] for k in ("own", "image", "exchange")}
-    rows += [
-        "",
-        "Fitted: {own:.2f} ms a step that do not shrink, {image:.3f} ms an image, "
-        "{exchange:.2f} ms for an exchange of two.".format(**milliseconds),
-        "",
-        "| GPUs, 64 images each | share of work in the time: this net | 1,000 times larger |",
-        "|---|---|---|",
-    ]
-    for size, shares in model["gpus"].items():
-        rows.append(f"| {size:,} | " + " | ".join(f"{x:.0%}" for x in shares.values()) + " |")
-    return "\n".join(rows)
+def extrapolation_table(model: dict) -> str:
+    fit = (
+        f"Fitted: {1000 * model['own']:.2f} ms a step that do not shrink, "
+        f"{1000 * model['image']:.3f} ms an image, {1000 * model['exchange']:.2f} ms for an "
+        "exchange of two."
+    )
+    cores = markdown_table(
+        {"cores, one process each": "", "times one process": ".1f"}, model["cores"].items(), fit
+    )
+    gpus = markdown_table(
+        {
+            "GPUs, 64 images each": ",",
+            "share of work in the time: this net": ".0%",
+            "1,000 times larger": ".0%",
+        },
+        [(size, *shares.values()) for size, shares in model["gpus"].items()],
+    )
+    return f"{cores}\n\n{gpus}"

@@ -4,10 +4,10 @@ import argparse
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from benchmarks.rivals import CORES
+from benchmarks.torch_net import torch_net
 from paddle_mnist.mnist.cache import open_data
 
 
@@ -25,9 +25,7 @@ def main() -> None:
     torch.set_num_threads(CORES)
     torch.manual_seed(args.seed)
     images, labels = tensors(args.data, "train")
-    block = [nn.ReLU(), nn.MaxPool2d(2)]
-    first, second = nn.Conv2d(1, 20, 5, padding=2), nn.Conv2d(20, 20, 5, padding=2)
-    model = nn.Sequential(first, *block, second, *block, nn.Flatten(), nn.Linear(980, 10))
+    model = torch_net()
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     for _ in range(5):
         for chosen in torch.randperm(len(images)).split(100):
@@ -36,11 +34,11 @@ def main() -> None:
             optimizer.step()
     images, labels = tensors(args.data, "eval")
     with torch.no_grad():
-        right = sum(
+        num_correct = sum(
             int((model(images[part]).argmax(1) == labels[part]).sum())
             for part in torch.arange(len(images)).split(500)
         )
-    print(f"eval accuracy {right / len(images):.4f}")
+    print(f"eval accuracy {num_correct / len(images):.4f}")
 
 
 if __name__ == "__main__":

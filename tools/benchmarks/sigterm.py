@@ -13,17 +13,26 @@ import threading
 import time
 from pathlib import Path
 
+from markdown_tables import table as markdown_table
+
 SIGNALS = 20  # a round
 
 
-def measured(source: str, rounds: int) -> dict:
-    spawn = multiprocessing.get_context("spawn")  # this process has its own way with signals
-    with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
-        return pool.submit(_stopped, source, rounds).result()
-
-
-def _stopped(source: str, rounds: int) -> dict:
+def measure(source: str, rounds: int) -> dict:
     """Seconds from SIGTERM to the commit: median, 99th percentile and largest."""
+    spawn = multiprocessing.get_context("spawn")  # this process has signal handlers of its own
+    with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
+        seconds = sorted(pool.submit(_stop_trainings, source, SIGNALS * rounds).result())
+    return {
+        "signals": len(seconds),
+        "median_seconds": statistics.median(seconds),
+        "p99_seconds": seconds[-(-99 * len(seconds) // 100) - 1],
+        "largest_seconds": seconds[-1],
+    }
+
+
+def _stop_trainings(source: str, count: int) -> list[float]:
+    """Stop a training at random moments, so many times; return the seconds of each stop."""
     from paddle_mnist import MnistDataset, Trainer
     from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
     from paddle_mnist.checkpoint.contents import load_checkpoint
@@ -41,21 +50,23 @@ def _stopped(source: str, rounds: int) -> dict:
     config = TrainConfig.from_mapping({**read_recipe("digits"), "data": source})
     with tempfile.TemporaryDirectory() as folder:
         store = CheckpointStore(folder)
-        while len(seconds) < SIGNALS * rounds:
+        while len(seconds) < count:
             parts, newest = build(config, data, None), store.newest()
             if newest and newest.state.epoch < config.epochs:
                 load_checkpoint(newest, parts.model, parts.optimizer)
             trainer = Trainer(
-                *(Path(folder, "mnist.pdparams"), parts.model, parts.optimizer),
+                Path(folder, "mnist.pdparams"),
+                parts.model,
+                parts.optimizer,
                 evaluator=EpochEvaluator({"valid": MnistDataset("valid", data)}, 1, config.epochs),
                 checkpointer=StoreCheckpointer(store),
                 state=newest and newest.state,
                 log_every=1000,
             )
-            sent: list[float] = []
+            sent_at: list[float] = []
 
-            def send(sent=sent):
-                sent.append(time.perf_counter())
+            def send(sent_at=sent_at):
+                sent_at.append(time.perf_counter())
                 os.kill(os.getpid(), signal.SIGTERM)
 
             timer = threading.Timer(draw.uniform(0, 1), send)
@@ -65,20 +76,18 @@ def _stopped(source: str, rounds: int) -> dict:
                     trainer.train(parts.loader, trainer.state.epoch, config.epochs)
                     shutil.rmtree(folder)  # it is done: from the start again
                 except StoppedError:
-                    seconds.append(time.perf_counter() - sent[0])
+                    seconds.append(time.perf_counter() - sent_at[0])
                 finally:
                     timer.join()
-    seconds.sort()
-    return {
-        "signals": len(seconds),
-        "median_seconds": statistics.median(seconds),
-        "p99_seconds": seconds[-(-99 * len(seconds) // 100) - 1],
-        "largest_seconds": seconds[-1],
-    }
+    return seconds
 
 
 def table(report: dict) -> str:
-    rows = ["| from SIGTERM to the committed checkpoint | seconds |", "|---|---|"]
-    for name, title in (("median", "median"), ("p99", "99th percentile"), ("largest", "largest")):
-        rows.append(f"| {title} of {report['signals']} | {report[f'{name}_seconds']:.3f} |")
-    return "\n".join(rows)
+    titles = {"median": "median", "p99": "99th percentile", "largest": "largest"}
+    return markdown_table(
+        {"from SIGTERM to the committed checkpoint": "", "seconds": ".3f"},
+        [
+            (f"{title} of {report['signals']}", report[f"{name}_seconds"])
+            for name, title in titles.items()
+        ],
+    )

@@ -1,0 +1,41 @@
+"""Markdown tables, and their places in the pages."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def table(columns: Mapping[str, str], rows: Iterable[Sequence[Any]], note: str = "") -> str:
+    """Return a Markdown table.
+
+    columns: the format specification of each column's numbers, by the column's header.
+    rows: their cells; None stays empty, and strings are taken as they are.
+    note: a paragraph below the table.
+    """
+    lines = [_line(columns), "|---" * len(columns) + "|"]
+    for cells in rows:
+        lines.append(_line(map(_cell, cells, columns.values())))
+    return "\n".join([*lines, "", note] if note else lines)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(value: Any, specification: str) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else format(value, specification)
+
+
+def write_table(path: Path, mark: str, table: str) -> None:
+    """Put a table into a page, between the lines `<!-- MARK -->` and `<!-- end -->`.
+
+    Where text follows the first mark on its own line, as in a table's cell, it stays in that line.
+    """
+    marks = re.compile(rf"(<!-- {mark} -->(\n?)).*?(<!-- end -->)", re.DOTALL)
+    text = path.read_text("utf-8")
+    path.write_text(
+        marks.sub(lambda match: f"{match[1]}{table}{match[2]}{match[3]}", text), "utf-8"
+    )
