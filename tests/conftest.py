@@ -1,14 +1,11 @@
 """What the tests share: data made on the spot, commands run as a user runs them."""
 
 import itertools
-import multiprocessing
 import os
-import runpy
-import sys
-import time
 from pathlib import Path
-from subprocess import CompletedProcess, TimeoutExpired
+from subprocess import CompletedProcess
 
+import in_process
 import pytest
 from hypothesis import HealthCheck, settings
 from synthetic_data import tiny_splits, write_json
@@ -54,43 +51,31 @@ def screenshots() -> Path:
     return folder
 
 
-@pytest.fixture
-def tool(tmp_path, tmp_path_factory):
-    """Run a command of tools/ in an empty folder; gives the finished process, output as text."""
+@pytest.fixture(scope="session")
+def tool_in(tmp_path_factory):
+    """`tool_in(FOLDER)` gives a `tool` for that folder, to fixtures that tests share."""
     outputs = tmp_path_factory.mktemp("outputs")
     number = itertools.count()
 
-    def run(name, *args, cwd=tmp_path, expect=0, timeout=300, **env):
-        at = next(number)
-        out, err = (outputs / f"{at}.{kind}" for kind in ("out", "err"))
-        argv = [str(ROOT / "tools" / f"{name}.py"), *map(str, args)]
-        process = FORKS.Process(target=_run, args=(argv, cwd, {**os.environ, **env}, out, err))
-        process.start()
-        process.join(timeout)
-        if process.exitcode is None:
-            process.kill()
-            raise TimeoutExpired(argv, timeout)
-        done = CompletedProcess(argv, process.exitcode, out.read_text(), err.read_text())
-        assert done.returncode == expect, done.stdout + done.stderr
-        return done
+    def bind(folder):
+        def run(name, *args, cwd=folder, expect=0, **env):
+            at = next(number)
+            out, err = (outputs / f"{at}.{kind}" for kind in ("out", "err"))
+            argv = [str(ROOT / "tools" / f"{name}.py"), *map(str, args)]
+            code = in_process.call(argv, cwd, env, out, err)
+            done = CompletedProcess(argv, code, out.read_text(), err.read_text())
+            assert done.returncode == expect, done.stdout + done.stderr
+            return done
 
-    return run
+        return run
+
+    return bind
 
 
-# Every command is a process of its own, forked from one that has done the imports, which take
-# longer than most of what is tested here. Tests that need a process from its first instruction
-# (of signals, kills, imports, the README's commands) start one themselves.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(
-    ["paddle", "visualdl", "sklearn.metrics", "matplotlib.figure", "paddle_mnist.mnist.run"]
-)
+@pytest.fixture
+def tool(tool_in, tmp_path):
+    """Run a command of tools/ in an empty folder; gives its exit code and output, as text.
 
-
-def _run(argv, cwd, environment, out, err):
-    os.chdir(cwd)
-    os.environ.update(environment)  # not cleared: Paddle has set OMP_NUM_THREADS there
-    time.tzset()
-    for path, stream in ((out, 1), (err, 2)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), stream)
-    sys.argv = argv
-    runpy.run_path(argv[0], run_name="__main__")
+    In this process. Tests of signals, kills, imports and exits start one: see `forked`.
+    """
+    return tool_in(tmp_path)

@@ -48,9 +48,9 @@ class Noted(BatchLoader):
         super().__init__(*args, **kwargs)
         self.given = []
 
-    def _batch(self, indices):
+    def _to_tensors(self, indices):
         self.given.append(indices.tolist())
-        return super()._batch(indices)
+        return super()._to_tensors(indices)
 
 
 class Stops(StoreCheckpointer):

@@ -23,7 +23,7 @@ SMALL += ["--watch", "5", "--visualdl", "all"]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, tiny):
+def runs(tmp_path_factory, tool_in, tiny):
     """A folder with two runs in it, `one` and `two`."""
     folder = tmp_path_factory.mktemp("runs")
     for name, rate in (("one", "0.1"), ("two", "0.02")):
@@ -36,8 +36,7 @@ def runs(tmp_path_factory, tiny):
             "--output",
             f"work/output/{name}",
         ]
-        command = [sys.executable, ROOT / "tools/train.py", *options]
-        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        tool_in(folder)("train", *options)
     return folder
 
 

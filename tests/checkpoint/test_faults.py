@@ -11,7 +11,6 @@ import errno
 import functools
 import hashlib
 import logging
-import multiprocessing
 import os
 import random
 import shutil
@@ -22,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
+import forked
 import paddle
 import pytest
 from conftest import ROOT
@@ -254,10 +254,6 @@ def test_both_starts_end_with_the_same_bits(unbroken, tmp_path):
 
 # ------------------------------------------------------------------ (a) killed
 
-# A process that has imported everything and computed nothing, which forks one for each training.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["pytest", "paddle_mnist.mnist.run"])
-
 
 def train_and_kill(folder: Path, number: int) -> None:
     with watched(folder, at(number, kill)):
@@ -266,13 +262,10 @@ def train_and_kill(folder: Path, number: int) -> None:
 
 def exit_code(number: int, folder: Path) -> int:
     """Train in a process of its own, killed ahead of an operation if there are so many."""
-    process = FORKS.Process(target=train_and_kill, args=(folder, number))
+    process = forked.forks().Process(target=train_and_kill, args=(folder, number))
     process.start()
     process.join()
     return process.exitcode
-
-
-NEVER = -1  # no operation has this number
 
 
 def test_killed_at_any_point(unbroken, tmp_path):
@@ -282,7 +275,7 @@ def test_killed_at_any_point(unbroken, tmp_path):
         assert exit_code(number, folder) == -signal.SIGKILL, when
         assert whole(folder) == unbroken.whole[number], when
         assert newest_in(folder) >= unbroken.store.promised(number), when
-        assert exit_code(NEVER, folder) == 0, when
+        finish(started(folder))
         assert end_of(folder) == unbroken.end, when
     assert exit_code(len(unbroken.points), unbroken.again(tmp_path / "beyond")) == 0
 
@@ -504,9 +497,8 @@ def test_training_outlives_a_disk_that_is_full_for_a_while(tool, tiny, tmp_path,
     space = os.statvfs(small_disk)
     ballast.write_bytes(bytes(space.f_bavail * space.f_frsize - 100_000))
     command = [sys.executable, ROOT / "tools/train.py", *options, "--output", small_disk / "run"]
-    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     printed = []
-    with subprocess.Popen(command, cwd=tmp_path, **pipe) as process:
+    with forked.Popen(command, cwd=tmp_path, stderr=subprocess.STDOUT) as process:
         for line in process.stdout:
             printed.append(line)
             if "is not saved, training goes on" in line:

@@ -4,11 +4,11 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from datetime import datetime
 from pathlib import Path
 
+import forked
 import pytest
 from filelock import FileLock
 
@@ -49,7 +49,7 @@ NAMES = [
 def trained(tmp_path_factory, tiny):
     """The folder of a run that was broken off, to be copied."""
     folder = tmp_path_factory.mktemp("trained")
-    subprocess.run([sys.executable, "-c", TRAINING, tiny], cwd=folder, check=True, timeout=120)
+    forked.run([sys.executable, "-c", TRAINING, tiny], cwd=folder, check=True, timeout=120)
     return folder / "run"
 
 
@@ -172,7 +172,7 @@ def test_tutorials_folder(tool, tmp_path):
         "Trainer('mnist.pdparams', model, adam).train(data, 0, 2, 'checkpoint')\n"
         "paddle.save(model.state_dict(), 'checkpoint/mnist_epoch7.pdparams')\n"
     )
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=120)
+    forked.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=120)
     found = listed(tool, "checkpoint")
     assert [row["name"] for row in found["checkpoints"]] == ["mnist_epoch0", "mnist_epoch1"]
     assert found["leftovers"] == ["checkpoint/mnist_epoch7.pdparams"]

@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 
+import forked
 import pytest
 from conftest import ROOT
 from log_lines import LINE
@@ -149,9 +150,7 @@ def test_many_writers_are_told_everything_in_order():
 def run(tmp_path_factory, tiny):
     """A small run, and what it printed to a pipe."""
     folder = tmp_path_factory.mktemp("run")
-    printed = subprocess.run(
-        arguments(tiny), cwd=folder, capture_output=True, text=True, check=True
-    )
+    printed = forked.run(arguments(tiny), cwd=folder, check=True)
     return folder, printed.stdout
 
 
@@ -174,7 +173,7 @@ def test_progress_bar_on_a_terminal(tmp_path, tiny):
     """A pseudo-terminal for stdout and stderr; lines still come whole, above the bar."""
     main, other = pty.openpty()
     fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 150, 0, 0))
-    process = subprocess.Popen(arguments(tiny), cwd=tmp_path, stdout=other, stderr=other)
+    process = forked.Popen(arguments(tiny), cwd=tmp_path, stdout=other, stderr=other)
     os.close(other)
     shown = b""
     while True:

@@ -1,11 +1,11 @@
 """Both blocks as matrix products: Paddle's own layers are what they are compared with."""
 
 import copy
-import subprocess
 import sys
 import tracemalloc
 from typing import Union
 
+import forked
 import numpy as np
 import paddle
 import pytest
@@ -317,7 +317,7 @@ SECOND = "paddle.grad(loss, [model.conv1.weight], create_graph=True)[0].sum().ba
 )
 def test_a_second_backward_pass_is_an_error_and_not_the_end_of_the_process(passes, switch, refused):
     program = PASSES.replace("PASS", passes).replace("SWITCH", repr(switch))
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = forked.run([sys.executable, "-c", program])
     assert done.returncode == 0, done.stderr
     assert done.stdout == ("refused: True\n" if refused else "") + "alive 2.0\n"
 

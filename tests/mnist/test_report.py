@@ -11,6 +11,7 @@ import sys
 import xml.etree.ElementTree
 from errno import ENOSPC
 
+import forked
 import numpy as np
 import pytest
 import yaml
@@ -176,11 +177,9 @@ def test_profile_that_cannot_be_written_costs_no_training(tool, tiny, tmp_path):
 
 @pytest.mark.slow
 def test_signal_while_drawing_costs_no_result(tool, tiny, tmp_path):
-    process = subprocess.Popen(
+    process = forked.Popen(
         [sys.executable, "-u", ROOT / "tools/train.py", *PLAIN, "--data", tiny, "--output", "run"],
         cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        text=True,
     )
     for line in process.stdout:
         if line.startswith("eval accuracy"):
@@ -293,7 +292,7 @@ def test_plot_of_a_longer_training_that_is_not_finished_takes_its_newest_weights
     tool("plot", "run", "--output", "short", "--only", "kernels.svg")
     longer = ["--epochs", "3", "--override", "epochs", "--save_every_steps", "1"]
     command = [sys.executable, "-u", ROOT / "tools/train.py", *small, *longer, "--log_every", "1"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    process = forked.Popen(command, cwd=tmp_path)
     for line in process.stdout:
         if re.search(r"step 15/30 lr", line):
             process.kill()

@@ -5,11 +5,13 @@ import os
 import re
 import resource
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
+import forked
 import numpy as np
 import pytest
 from conftest import ROOT
@@ -33,16 +35,17 @@ def train(tool, tiny):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, tiny):
+def finished(tmp_path_factory, tool_in, tiny):
     """The folder in which a small training ran to its end, unbroken."""
     folder = tmp_path_factory.mktemp("finished")
-    subprocess.run(
-        [sys.executable, ROOT / "tools/train.py", *SMALL, "--data", tiny],
-        cwd=folder,
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    tool_in(folder)("train", *SMALL, "--data", tiny)
     return folder
+
+
+@pytest.fixture
+def trained(finished, tmp_path):
+    """A copy of that folder, for tests that change the run."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
 
 
 def metrics(folder, run=RUN):
@@ -133,14 +136,10 @@ def test_finished_run_prints_its_result_and_trains_nothing(train, tmp_path):
 
 
 def start(tmp_path, tiny, *args):
-    return subprocess.Popen(
+    return forked.Popen(
         [sys.executable, ROOT / "tools/train.py", *SMALL, "--data", tiny, *args],
         cwd=tmp_path,
-        stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        # a shell's background job, as these tests may be, hands on that the keyboard is ignored
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -213,16 +212,14 @@ def test_keyboard_interrupt_ends_with_130_and_the_run_goes_on(train, tmp_path, t
     same_end(tmp_path, finished)
 
 
-def test_result_lost_after_the_last_checkpoint_is_made_again(train, tmp_path, finished):
-    train()
+def test_result_lost_after_the_last_checkpoint_is_made_again(train, tmp_path, finished, trained):
     (tmp_path / RUN / "result.json").unlink()
     output = train().stdout
     assert "lr " not in output
     same_end(tmp_path, finished)
 
 
-def test_damaged_checkpoint_is_named_and_the_one_before_used(train, tmp_path, finished):
-    train()
+def test_damaged_checkpoint_is_named_and_the_one_before_used(train, tmp_path, finished, trained):
     (tmp_path / RUN / "result.json").unlink()
     os.truncate(tmp_path / RUN / "checkpoints/mnist_epoch2.pdopt", 99)
     output = train().stdout
@@ -231,8 +228,7 @@ def test_damaged_checkpoint_is_named_and_the_one_before_used(train, tmp_path, fi
     same_end(tmp_path, finished)
 
 
-def test_no_whole_checkpoint_is_exit_4_and_never_a_start_from_zero(train, tmp_path):
-    train()
+def test_no_whole_checkpoint_is_exit_4_and_never_a_start_from_zero(train, tmp_path, trained):
     for path in (tmp_path / RUN / "checkpoints").glob("*.pdparams"):
         path.write_bytes(b"")
     for _ in range(2):
@@ -240,9 +236,8 @@ def test_no_whole_checkpoint_is_exit_4_and_never_a_start_from_zero(train, tmp_pa
         assert "no valid checkpoint" in error and "--fresh" in error
 
 
-def test_run_of_an_earlier_version_goes_on(train, tmp_path, finished):
+def test_run_of_an_earlier_version_goes_on(train, tmp_path, finished, trained):
     """Its manifests have no checksum, and know nothing of fields that came later."""
-    train()
     for path in (tmp_path / RUN / "checkpoints").glob("*.json"):
         manifest = {**json.loads(path.read_text()), "format": 1}
         del manifest["checksum"], manifest["replay_hash"], manifest["state"]["scores"]
@@ -270,8 +265,7 @@ def test_lost_manifests_are_no_start_from_zero(train, tmp_path):
     assert before == {path: path.read_bytes() for path in before}
 
 
-def test_weights_that_are_gone_are_written_again(train, tmp_path, finished):
-    train()
+def test_weights_that_are_gone_are_written_again(train, tmp_path, finished, trained):
     (tmp_path / RUN / "mnist.pdparams").unlink()
     train()
     same_end(tmp_path, finished)
@@ -411,8 +405,7 @@ def test_config_of_a_run_is_to_be_used_again(train, tool, tmp_path):
     )
 
 
-def test_resume_off_and_resume_from_a_path(train, tmp_path, finished):
-    train()
+def test_resume_off_and_resume_from_a_path(train, tmp_path, finished, trained):
     assert "start over with --fresh" in train("--resume", "off", expect=2).stderr
     first = f"{RUN}/checkpoints/mnist_epoch0"
     assert "choose another --output" in train("--resume", first, expect=2).stderr
@@ -517,13 +510,11 @@ def test_disk_that_takes_no_more_stops_and_the_run_goes_on(
     tmp_path, tiny, train, finished, visualdl
 ):
     """Files may grow to 2,000 bytes: the metrics or VisualDL's file are the first to be larger."""
-    process = subprocess.run(
+    process = forked.run(
         [sys.executable, ROOT / "tools/train.py", *SMALL, "--data", tiny, "--visualdl", visualdl],
         cwd=tmp_path,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)),
-        capture_output=True,
-        text=True,
+        limits={resource.RLIMIT_FSIZE: (2000, 2000)},
         timeout=120,
     )
     assert process.returncode == 7, process.stderr
@@ -552,8 +543,7 @@ def test_diverged_at_the_last_step_is_no_success(train, tmp_path):
 @pytest.mark.parametrize(
     "content", ['{"steps": 30}', "[]", "5", '{"checkpoint": "mnist_epoch2"', "{}"]
 )
-def test_damaged_result_is_made_again(train, tmp_path, finished, content):
-    train()
+def test_damaged_result_is_made_again(train, tmp_path, finished, content, trained):
     (tmp_path / RUN / "result.json").write_text(content)
     train()
     same_end(tmp_path, finished)
@@ -578,11 +568,9 @@ def test_console_that_takes_no_more_stops_and_the_run_goes_on(train, tmp_path, t
 def test_library_call_logs_like_the_command(tmp_path, tiny):
     program = (
         "from paddle_mnist import TrainConfig, train_and_evaluate\n"
-        f"train_and_evaluate(TrainConfig(data={str(tiny)!r}, epochs=1, output='run'))"
+        f"train_and_evaluate(TrainConfig({str(tiny)!r}, epochs=1, figures=False, output='run'))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    done = forked.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
     assert "epoch 1/1" in done.stdout
     assert "epoch 1/1" in (tmp_path / "run/train.log").read_text()
 

@@ -2,9 +2,9 @@
 
 import os
 import signal
-import subprocess
 import sys
 
+import forked
 import pytest
 from faulty_disk import at, watched
 
@@ -41,7 +41,7 @@ def test_next_start_of_a_run_clears_what_a_killed_writer_left(tmp_path):
         "files.write_atomically(Path(sys.argv[1]), b'half')"
     )
     for name in ("mnist.pdparams", "result.json", "of-the-user"):
-        done = subprocess.run([sys.executable, "-c", program, tmp_path / name], check=False)
+        done = forked.run([sys.executable, "-c", program, tmp_path / name])
         assert done.returncode == -signal.SIGKILL
     assert len(list(tmp_path.glob(f".*{PART}"))) == 3
     with RunDirectory(tmp_path, "mnist").opened():

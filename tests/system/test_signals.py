@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 
+import forked
 import pytest
 from conftest import ROOT
 
@@ -93,14 +94,7 @@ MOMENTS = {
 
 def stop_at(folder, tiny, moment, signum, times=1, args=()):
     command = [sys.executable, "-c", PROGRAM, str(int(signum)), str(times), moment, *SMALL]
-    return subprocess.run(
-        [*command, "--data", str(tiny), *args],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    return forked.run([*command, "--data", str(tiny), *args], cwd=folder, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -206,20 +200,8 @@ def test_signals_at_any_time_one_after_the_other(tmp_path, tiny, unbroken):
     draw = random.Random(7)
     codes = []
     for _ in range(40):
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                ROOT / "tools/train.py",
-                *SMALL,
-                "--data",
-                tiny,
-            ],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        command = [sys.executable, ROOT / "tools/train.py", *SMALL, "--data", tiny]
+        process = forked.Popen(command, cwd=tmp_path)
         for line in process.stdout:  # it reads its data, or trains
             if line.startswith(draw.choice(["data:", "data:", "epoch"])):
                 break
@@ -276,14 +258,7 @@ Trainer("m.pdparams", model, optimizer).train(loader, 0, 3, "c")
     ],
 )
 def test_exceptions_save_and_are_raised_on(tmp_path, what, error):
-    done = subprocess.run(
-        [sys.executable, "-c", LIBRARY.replace("WHAT", what)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    done = forked.run([sys.executable, "-c", LIBRARY.replace("WHAT", what)], cwd=tmp_path)
     assert done.returncode != 0 and error in done.stderr
     assert "saved mnist_epoch1_step5_breakpoint" in done.stdout
     assert (tmp_path / "c/mnist_epoch1_step5_breakpoint.json").exists()

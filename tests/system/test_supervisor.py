@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
 SMALL = [
     "--recipe",
@@ -72,10 +71,9 @@ def train(tmp_path, tiny):
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory, tiny):
+def unbroken(tmp_path_factory, tool_in, tiny):
     folder = tmp_path_factory.mktemp("unbroken")
-    command = [sys.executable, ROOT / "tools/train.py", *SMALL, "--data", tiny]
-    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    tool_in(folder)("train", *SMALL, "--data", tiny)
     return (folder / RUN / "mnist.pdparams").read_bytes()
 
 

@@ -2,10 +2,10 @@
 
 import itertools
 import json
-import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 STOPS = [*map(str, range(1, 7)), "epoch 1", "epoch 2", "told 1", "told 2"]
@@ -20,11 +20,9 @@ OTHERS.remove(ADAM)
 
 def run(tiny, jobs):
     """One process for all of them; gives their outcomes."""
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, Path(__file__).parents[1] / "resume_worker.py", tiny],
         input=json.dumps(jobs),
-        capture_output=True,
-        text=True,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

@@ -3,11 +3,11 @@
 import contextlib
 import json
 import logging
-import subprocess
 import sys
 import weakref
 from pathlib import Path
 
+import forked
 import numpy as np
 import paddle
 import pytest
@@ -64,9 +64,7 @@ trainer.train(
 
 
 def run_cells(folder, *cells):
-    done = subprocess.run(
-        [sys.executable, "-c", "".join(cells)], cwd=folder, capture_output=True, text=True
-    )
+    done = forked.run([sys.executable, "-c", "".join(cells)], cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
