@@ -81,6 +81,7 @@ MOVED_NAMES = {
 
 # Names that are others in the new modules, by old module and old name.
 RENAMED = {
+    "score": {"score_checkpoint": "load_and_evaluate"},
     "watching": {"printed": "print_layers", "print_at": "print_in_batches"},
 }
 

@@ -1,10 +1,11 @@
-"""What a saved model makes of a split."""
+"""Evaluate the weights of a run, or any others, on a split of a dataset."""
 
 from dataclasses import dataclass
 from typing import Any, Optional
 
 from paddle_mnist.checkpoint.contents import load_weights
 from paddle_mnist.errors import DataError
+from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import TrainConfig, read_config
 from paddle_mnist.mnist.dataset import MnistDataset
@@ -13,19 +14,20 @@ from paddle_mnist.mnist.pretrained import find_weights
 from paddle_mnist.parallel.process_count import fast_conv_threads
 from paddle_mnist.system.devices import select_device
 from paddle_mnist.training.evaluator import Evaluation, evaluate
+from paddle_mnist.training.saved_weights import SavedWeights
 
 
 @dataclass(frozen=True)
 class EvaluatedModel:
-    """A saved model, and what it made of a split. name: of the weights' file."""
+    """A saved model and its evaluation on a dataset. path: of the weights' file."""
 
-    name: str
+    path: str
     model: MNIST
     dataset: MnistDataset
-    found: Evaluation
+    evaluation: Evaluation
 
 
-def score_checkpoint(
+def load_and_evaluate(
     checkpoint: Optional[str] = None,
     output: Optional[str] = None,
     data: Optional[str] = None,
@@ -33,32 +35,37 @@ def score_checkpoint(
     device: str = "auto",
     limit: Optional[int] = None,
 ) -> EvaluatedModel:
-    """Evaluate a checkpoint on a split.
+    """Load the weights that a name stands for, and evaluate them on a split.
 
-    checkpoint, output: a name of weights and the run it is of, as `find_weights` takes them; by
-        default the weights that the newest run in work/output ended with.
-    data: by default the run's; "auto" for weights that are not a run's.
-    limit: on so many images only.
-    Raises CheckpointError if it is missing, damaged or does not fit the net; DataError, also when
-    the run's images are no longer found.
+    checkpoint, output: the name of weights, and their run, as `find_weights` takes them; by default
+        the weights with which the newest run in work/output ended.
+    data: by default the run's; "auto" for weights that belong to no run.
+    limit: evaluate on the first so many images only.
+    Raises CheckpointError if the weights are missing, damaged or do not fit the net; DataError if
+    the images are, or are not the run's.
     """
     weights = find_weights(checkpoint, output)
-    name, manifest = str(weights.path), weights.manifest
     device = select_device(device)
     model = MNIST()
-    way = (manifest.get("config") or {}).get("fast_conv", "auto")  # as its run evaluated
-    model.fast_conv = fast_conv_threads(TrainConfig(fast_conv=way))
-    load_weights(model, weights.values, name)
-    of_a_run = "config" in manifest or weights.run.config.exists()
-    wanted = data or (read_config(weights.run.config).data if of_a_run else "auto")
-    images = open_data(wanted)
-    if not data and manifest.get("data_hash") not in (None, images.hash):
+    fast_conv = (weights.manifest.get("config") or {}).get("fast_conv", "auto")  # as in its run
+    model.fast_conv = fast_conv_threads(TrainConfig(fast_conv=fast_conv))
+    load_weights(model, weights.values, str(weights.path))
+    dataset = MnistDataset(split, _open_data_of(weights, data), limit)
+    return EvaluatedModel(str(weights.path), model, dataset, evaluate(model, dataset))
+
+
+def _open_data_of(weights: SavedWeights, data: Optional[str]) -> Data:
+    """Open `data`, or without it the images of the weights' run, which must be the same still."""
+    if data:
+        return open_data(data)
+    is_from_run = "config" in weights.manifest or weights.run.config.exists()
+    images = open_data(read_config(weights.run.config).data if is_from_run else "auto")
+    if weights.manifest.get("data_hash") not in (None, images.hash):
         raise DataError(
-            f"{images.source}: other images than {name} was trained with; name the ones to "
+            f"{images.source}: other images than {weights.path} was trained with; name the ones to "
             "evaluate on with --data"
         )
-    dataset = MnistDataset(split, images, limit)
-    return EvaluatedModel(name, model, dataset, evaluate(model, dataset))
+    return images
 
 
 def evaluate_checkpoint(
@@ -68,16 +75,17 @@ def evaluate_checkpoint(
     split: str = "eval",
     device: str = "auto",
 ) -> dict[str, Any]:
-    """`Evaluation.report`, and what was evaluated on what; arguments as for `score_checkpoint`.
+    """Return `Evaluation.report`, with what was evaluated; arguments as of `load_and_evaluate`.
 
-    classes: their ten names, where a `classes.txt` beside the data gives them.
+    Additional entries: `checkpoint`, `dataset`, `split`; and `classes`, their ten names, if there
+    is a `classes.txt` beside the data.
     """
-    scored = score_checkpoint(checkpoint, output, data, split, device)
-    images = scored.dataset.data
+    evaluated = load_and_evaluate(checkpoint, output, data, split, device)
+    images = evaluated.dataset.data
     return {
-        "checkpoint": scored.name,
+        "checkpoint": evaluated.path,
         "dataset": images.name,
         "split": split,
         **({"classes": list(images.class_names)} if images.class_names else {}),
-        **scored.found.report(),
+        **evaluated.evaluation.report(),
     }

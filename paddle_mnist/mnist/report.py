@@ -20,7 +20,7 @@ from paddle_mnist.mnist import figures
 from paddle_mnist.mnist.arrays import SIZE, Classes
 from paddle_mnist.mnist.config import TrainConfig, read_config
 from paddle_mnist.mnist.dataset import MnistDataset
-from paddle_mnist.mnist.evaluate_checkpoint import score_checkpoint
+from paddle_mnist.mnist.evaluate_checkpoint import load_and_evaluate
 from paddle_mnist.mnist.figure_files import COMPARED_FILES, FIGURE_FILES
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.monitor.hooks import outputs_of
@@ -169,7 +169,7 @@ def draw_runs(
         several runs each has a folder in it, by its path from where they part.
     only: draw only these files, as `curves.png`.
     Raises ConfigError for an unknown file name, DataError for a folder that is no run, and what
-    `score_checkpoint` raises.
+    `load_and_evaluate` raises.
     """
     for name in only:
         if name not in (*FIGURE_FILES, *COMPARED_FILES):
@@ -205,8 +205,10 @@ def _draw_run(
     run: RunDirectory, history: History, folder: Path, device: str, only: Collection[str]
 ) -> None:
     limit = read_config(run.config).eval_limit
-    scored = score_checkpoint(str(run.path), device=device, limit=limit)
-    save_figures(draw(scored.model, scored.dataset, scored.found, history), folder, only)
+    evaluated = load_and_evaluate(str(run.path), device=device, limit=limit)
+    save_figures(
+        draw(evaluated.model, evaluated.dataset, evaluated.evaluation, history), folder, only
+    )
 
 
 def _as_uint8(images: np.ndarray) -> np.ndarray:

@@ -106,9 +106,11 @@ class Training:
 
     def _scored(self, folder: Path, data: Data, split: str, limit: Optional[int]) -> "Evaluation":
         """What the net is in the end, on the images as they are."""
-        from paddle_mnist.mnist.evaluate_checkpoint import score_checkpoint
+        from paddle_mnist.mnist.evaluate_checkpoint import load_and_evaluate
 
-        return score_checkpoint("latest", str(folder), data.location, split, limit=limit).found
+        return load_and_evaluate(
+            "latest", str(folder), data.location, split, limit=limit
+        ).evaluation
 
 
 class Verbatim(Training):
