@@ -188,20 +188,20 @@ def test_weights_of_another_dtype_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("saved", "loaded", "said"),
+    ("saved", "loaded", "message"),
     [
         ("momentum", "adam", "missing     conv1.weight moment1"),
         ("adam", "momentum", "unexpected  conv1.weight moment1"),
         ("sgd", "adam", "missing     fc.bias moment2"),
     ],
 )
-def test_state_of_another_optimizer_is_refused_with_a_diff(store, saved, loaded, said):
+def test_state_of_another_optimizer_is_refused_with_a_diff(store, saved, loaded, message):
     built = build(saved)
     step(*built)
     checkpoint = save(store, built, 1)
     with pytest.raises(CheckpointError, match="does not fit the optimizer") as caught:
         load_checkpoint(checkpoint, *build(loaded)[:2])
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 class Net(nn.Layer):
@@ -253,7 +253,7 @@ def test_reordered_layers_are_matched_by_their_names(net_checkpoint, order):
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"widths": {**SAVED_NET, "extra": 2}}, "missing     extra.weight moment1: [16, 2]"),
         ({"widths": {"first": 8, "last": 4}}, "unexpected  middle.bias moment2: [8]"),
@@ -268,11 +268,11 @@ def test_reordered_layers_are_matched_by_their_names(net_checkpoint, order):
     ],
 )
 def test_what_does_not_fit_is_refused_with_a_diff_before_the_first_step(
-    net_checkpoint, changed, said
+    net_checkpoint, changed, message
 ):
     with pytest.raises(CheckpointError, match="does not fit the optimizer") as caught:
         net_steps(**{"widths": SAVED_NET, "steps": [], "checkpoint": net_checkpoint, **changed})
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_manifest_without_names_is_refused(net_checkpoint):
@@ -335,11 +335,11 @@ def test_reading_while_the_writer_deletes(store, bytes_of):
             return self._read_manifests()[0]
 
         def _read_manifests(self):
-            found = super()._read_manifests()
+            listing = super()._read_manifests()
             if (self.folder / "mnist_epoch1.json").exists():
                 store.commit("mnist_epoch2", bytes_of, state_of(3, 0.4))
                 store.prune(NOTHING)
-            return found
+            return listing
 
     assert Late(store.folder).newest().name == "mnist_epoch2"
     for epoch in (1, 2):
@@ -360,7 +360,11 @@ def test_reads_of_a_prune_do_not_grow_with_what_is_kept(store, bytes_of, monkeyp
     """Of files that this process wrote or hashed; those of another are hashed once."""
     reads = []
     read = Checkpoint.read
-    monkeypatch.setattr(Checkpoint, "read", lambda one, s: reads.append(one.name) or read(one, s))
+    monkeypatch.setattr(
+        Checkpoint,
+        "read",
+        lambda checkpoint, s: reads.append(checkpoint.name) or read(checkpoint, s),
+    )
     keep = RetentionPolicy(epochs=True, last=1, best=False)
 
     def save_and_prune(writer, epoch):
@@ -433,9 +437,9 @@ def test_damaged_checkpoint_is_quarantined_and_the_one_before_used(store, bytes_
     for epoch in (1, 2):
         store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch))
     DAMAGE[name](store.folder / "mnist_epoch1")
-    there = sorted(path.name for path in store.folder.iterdir())
+    names = sorted(path.name for path in store.folder.iterdir())
     assert store.newest().name == "mnist_epoch0"  # one who only reads moves nothing
-    assert there == sorted(path.name for path in store.folder.iterdir())
+    assert names == sorted(path.name for path in store.folder.iterdir())
     for number in (1, 2):  # damaged, trained again, and damaged again
         assert store.newest(quarantine_damaged=True).name == "mnist_epoch0"
         assert (store.folder / f"quarantine/mnist_epoch1.{number}/mnist_epoch1.json").exists()
@@ -601,8 +605,8 @@ def test_what_to_keep_is_the_union_of_the_rules(keep, kept):
 def test_the_newest_is_always_kept_and_keeping_is_stable(drawn, keep):
     saved = [CheckpointInfo(f"s{i}", (n, i), n * 30.0, *more) for i, (n, *more) in enumerate(drawn)]
     kept = keep(saved)
-    assert max(saved, key=lambda one: one.sort_key).name in kept
-    assert keep([one for one in saved if one.name in kept]) == kept
+    assert max(saved, key=lambda info: info.sort_key).name in kept
+    assert keep([info for info in saved if info.name in kept]) == kept
 
 
 def test_pruning_deletes_what_the_policy_drops_and_nothing_else(store, bytes_of):

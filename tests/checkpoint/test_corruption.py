@@ -97,16 +97,16 @@ def copied(saved, tmp_path):
 
 
 @pytest.fixture
-def said(caplog):
+def warnings(caplog):
     """What was logged since it was last asked."""
     log = logging.getLogger("paddle_mnist")
     log.addHandler(caplog.handler)  # a command run in this process may have cut it from the root
     before, log.propagate = log.propagate, False
 
     def messages():
-        found = [record.getMessage() for record in caplog.records]
+        messages = [record.getMessage() for record in caplog.records]
         caplog.clear()
-        return found
+        return messages
 
     yield messages
     log.removeHandler(caplog.handler)
@@ -213,20 +213,20 @@ def cases():
     """{(kind, name): (damage to the checkpoint at a stem, suffix of the file to be named)}."""
     table = {}
     for kind, suffixes in FILES.items():
-        found = {
+        cases = {
             f"{suffix} {name}": (damage_to(suffix, damage), suffix)
             for suffix in suffixes
             for name, damage in {**DAMAGE, **({} if suffix == MANIFEST else LOSS)}.items()
         }
         for name, damage in MANIFESTS.items():
-            found[f"manifest {name}"] = damage_to(MANIFEST, damage), MANIFEST
+            cases[f"manifest {name}"] = damage_to(MANIFEST, damage), MANIFEST
         for suffix in suffixes:
             rest = [other for other in suffixes if other != suffix]
-            found[f"{suffix} of the other checkpoint"] = partial(take, suffixes=[suffix]), suffix
+            cases[f"{suffix} of the other checkpoint"] = partial(take, suffixes=[suffix]), suffix
             named = PARAMS if suffix == MANIFEST else MANIFEST
-            found[f"all but {suffix} of the other checkpoint"] = partial(take, suffixes=rest), named
-        found["weights and optimizer exchanged"] = exchange, PARAMS
-        table.update({(kind, name): value for name, value in found.items()})
+            cases[f"all but {suffix} of the other checkpoint"] = partial(take, suffixes=rest), named
+        cases["weights and optimizer exchanged"] = exchange, PARAMS
+        table.update({(kind, name): value for name, value in cases.items()})
     return table
 
 
@@ -252,7 +252,7 @@ def drop_copies(folder):
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
-def test_damaged_checkpoint_is_named_quarantined_and_the_one_before_used(copied, said, case):
+def test_damaged_checkpoint_is_named_quarantined_and_the_one_before_used(copied, warnings, case):
     """The promise of the whole package: damage costs the way since the checkpoint before."""
     (kind, _), (damage, named) = case, CASES[case]
     folder = copied(kind)
@@ -264,23 +264,23 @@ def test_damaged_checkpoint_is_named_quarantined_and_the_one_before_used(copied,
     store = CheckpointStore(folder)
 
     assert store.newest().name == OLDER  # one who only reads names it, and moves nothing
-    (line,) = said()
+    (line,) = warnings()
     assert line.startswith(f"damaged checkpoint: {folder / NEWER}{named}: ")
     assert "\n" not in line and len(line) < 300 + len(str(folder))
     assert {n: d for n, d in contents(folder).items() if n.startswith(NEWER)} == damaged
 
-    found = store.newest(quarantine_damaged=True)
-    assert said() == [line, f"moved to {folder / 'quarantine' / NEWER}.1"]
-    assert found.name == OLDER and (found.step, found.state.epoch) == (1, 1)
+    newest = store.newest(quarantine_damaged=True)
+    assert warnings() == [line, f"moved to {folder / 'quarantine' / NEWER}.1"]
+    assert newest.name == OLDER and (newest.step, newest.state.epoch) == (1, 1)
     assert contents(folder) == {n: d for n, d in good.items() if n.startswith(OLDER)}
     assert contents(folder / "quarantine" / f"{NEWER}.1") == damaged  # nothing is lost
     assert not list(folder.glob(f"{NEWER}*"))
 
-    assert store.newest(quarantine_damaged=True).name == OLDER and said() == []
+    assert store.newest(quarantine_damaged=True).name == OLDER and warnings() == []
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
-def test_with_both_damaged_nothing_is_started_anew(copied, said, case):
+def test_with_both_damaged_nothing_is_started_anew(copied, warnings, case):
     """Exit code 4, as often as it is asked: only a person may throw a training away."""
     (kind, _), (damage, named) = case, CASES[case]
     folder = copied(kind)
@@ -292,7 +292,7 @@ def test_with_both_damaged_nothing_is_started_anew(copied, said, case):
         with pytest.raises(CheckpointError, match=r"no valid checkpoint.*--fresh") as caught:
             CheckpointStore(folder).newest(quarantine_damaged)
         assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
-    lines = [line for line in said() if line.startswith("damaged checkpoint: ")]
+    lines = [line for line in warnings() if line.startswith("damaged checkpoint: ")]
     names = {str(folder / name) + named for name in (OLDER, NEWER)}
     assert len(lines) == 4 and {line.split(": ")[1] for line in lines} == names
     assert len(list((folder / "quarantine").iterdir())) == 2
@@ -327,12 +327,12 @@ def test_every_bit_of_every_file_is_guarded(copied, kind):
                     os.pwrite(file.fileno(), bytes([byte ^ 1 << bit]), at)
                     flips += 1
                     try:
-                        found = read_manifest(folder / f"{NEWER}{MANIFEST}")
-                        found.verify()
+                        checkpoint = read_manifest(folder / f"{NEWER}{MANIFEST}")
+                        checkpoint.verify()
                     except CheckpointError as error:
                         assert str(error).startswith(f"{path}: ")
                     else:
-                        assert found.manifest == good, f"bit {bit} of byte {at} of {path.name}"
+                        assert checkpoint.manifest == good, f"bit {bit} of byte {at} of {path.name}"
                         harmless += 1
                 os.pwrite(file.fileno(), bytes([byte]), at)
     read_manifest(folder / f"{NEWER}{MANIFEST}").verify()  # they were all put back
@@ -356,7 +356,7 @@ def test_no_flip_in_a_manifest_of_format_1_ends_in_a_traceback(tmp_path):
     assert refused > 4 * len(good)
 
 
-def test_data_without_a_manifest_is_no_checkpoint(copied, said):
+def test_data_without_a_manifest_is_no_checkpoint(copied, warnings):
     """A save that was broken off leaves the same, so it is no damage and starts nobody at 0.
 
     It stays where it is, and `tools/checkpoints.py` lists it.
@@ -419,9 +419,9 @@ def test_a_checkpoint_of_every_format_is_read_for_ever(number):
             suffix = {TRAINING: PARAMS, PARAMS: None}.get(suffix, suffix)
         if suffix is None:
             continue
-        found = checkpoint.load(suffix)[name]
-        assert found.dtype == np.float32 and found.shape == np.shape(values)
-        assert np.allclose(found, values, rtol=2e-5, atol=1e-8), (suffix, name)
+        loaded = checkpoint.load(suffix)[name]
+        assert loaded.dtype == np.float32 and loaded.shape == np.shape(values)
+        assert np.allclose(loaded, values, rtol=2e-5, atol=1e-8), (suffix, name)
     schedule = checkpoint.load(OPTIMIZER)["LR_Scheduler"]
     assert schedule == {"last_epoch": 1, "last_lr": pytest.approx(0.00999013364)}
     digest = hashlib.sha256(b"".join(data for _, data in sorted(contents(folder).items())))
@@ -443,9 +443,9 @@ def test_a_checkpoint_of_every_format_goes_into_a_net_by_structured_names(number
     state, saved = optimizer.state_dict(), checkpoint.load(OPTIMIZER)
     for name, ours in {"weight": model.weight.name, "bias": model.bias.name}.items():
         for moment in ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc"):
-            (found,) = (v for k, v in state.items() if k.startswith(f"{ours}_{moment}_"))
+            (moment_value,) = (v for k, v in state.items() if k.startswith(f"{ours}_{moment}_"))
             expected = saved[f"{names[name]}_{moment}_0"]
-            assert found.numpy().tobytes() == expected.tobytes()
+            assert moment_value.numpy().tobytes() == expected.tobytes()
     assert optimizer.get_lr() == saved["LR_Scheduler"]["last_lr"]
 
 
@@ -466,11 +466,11 @@ def test_todays_files_have_the_golden_form(tmp_path):
     today, golden = (CheckpointStore(folder).newest() for folder in (tmp_path, newest))
     assert form(today.manifest) == form(golden.manifest)
     for suffix in (PARAMS, OPTIMIZER, TRAINING):
-        found, expected = today.load(suffix), golden.load(suffix)
-        assert found.keys() == expected.keys()
+        current, expected = today.load(suffix), golden.load(suffix)
+        assert current.keys() == expected.keys()
         for key, value in expected.items():
             if isinstance(value, np.ndarray):
-                assert (found[key].dtype, found[key].shape) == (value.dtype, value.shape)
-                assert np.allclose(found[key], value, rtol=1e-5)
+                assert (current[key].dtype, current[key].shape) == (value.dtype, value.shape)
+                assert np.allclose(current[key], value, rtol=1e-5)
             else:
-                assert form(found[key]) == form(value)
+                assert form(current[key]) == form(value)

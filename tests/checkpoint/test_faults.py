@@ -119,12 +119,12 @@ def finish(trainer: Trainer) -> None:
 
 def whole(folder: Path) -> dict[str, tuple]:
     """The order of each checkpoint that is whole, by name; found without the code that resumes."""
-    found = {}
+    sort_keys = {}
     for checkpoint in store_in(folder).all():
         with contextlib.suppress(CheckpointError):
             checkpoint.verify()
-            found[checkpoint.name] = checkpoint.sort_key
-    return found
+            sort_keys[checkpoint.name] = checkpoint.sort_key
+    return sort_keys
 
 
 def newest_in(folder: Path) -> tuple:
@@ -160,10 +160,10 @@ class NotedStore(CheckpointStore):
         ] = {}  # by name: the files of each commit, whatever it came to
         self.returned: list[tuple[int, tuple]] = []  # (operations done, order)
         with contextlib.suppress(CheckpointError):
-            there = self.newest()
-            if there:  # from before
-                self.contents[there.name] = [files_of(there)]
-                self.returned.append((0, there.sort_key))
+            newest = self.newest()
+            if newest:  # from before
+                self.contents[newest.name] = [files_of(newest)]
+                self.returned.append((0, newest.sort_key))
 
     def commit(self, name, files, state, more=None) -> Checkpoint:
         self.contents.setdefault(name, []).append(dict(files))
@@ -324,10 +324,10 @@ def test_disk_fails_once_at_any_point(unbroken, tmp_path, code):
                 with pytest.raises(OutputError):
                     started(folder)
             trainer = started(folder)
-            with warned() as said:
+            with warned() as warnings:
                 finish(trainer)
-        assert len(said) == (number >= unbroken.ready), when
-        assert any("be deleted" in line.getMessage() for line in said) == (number >= last), when
+        assert len(warnings) == (number >= unbroken.ready), when
+        assert any("be deleted" in line.getMessage() for line in warnings) == (number >= last), when
         assert end_of(folder) == unbroken.end, when
 
 
@@ -410,9 +410,9 @@ def test_power_fails_at_any_point(tmp_path, history):
     tried = set()
     for number in range(len(done) + 1):
         for tree in disk.crashes():
-            found = (store.promised(number), frozenset(tree.items()))
-            if found not in tried:
-                tried.add(found)
+            outcome = (store.promised(number), frozenset(tree.items()))
+            if outcome not in tried:
+                tried.add(outcome)
                 left = lay_out(tree, tmp_path / "left")
                 must_hold(store, number, left, f"{done[:number][-3:]} left {tree}")
                 shutil.rmtree(left)

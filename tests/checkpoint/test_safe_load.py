@@ -37,19 +37,19 @@ from paddle_mnist.state import TrainState
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-def equal(found, expected):
+def equal(value, expected):
     """Equal bit for bit, in form and dtype."""
     if isinstance(expected, (np.ndarray, paddle.Tensor)):
         expected = np.asarray(expected)
-        same = (found.dtype, found.shape) == (expected.dtype, expected.shape)
-        return same and found.tobytes() == expected.tobytes()
+        same = (value.dtype, value.shape) == (expected.dtype, expected.shape)
+        return same and value.tobytes() == expected.tobytes()
     if isinstance(expected, dict):
-        return found.keys() == expected.keys() and all(
-            equal(found[key], expected[key]) for key in expected
+        return value.keys() == expected.keys() and all(
+            equal(value[key], expected[key]) for key in expected
         )
     if isinstance(expected, (list, tuple)):
-        return len(found) == len(expected) and all(map(equal, found, expected))
-    return type(found) is type(expected) and found == expected
+        return len(value) == len(expected) and all(map(equal, value, expected))
+    return type(value) is type(expected) and value == expected
 
 
 def trained():
@@ -69,9 +69,9 @@ def test_state_dicts_come_back_bit_for_bit(tmp_path, protocol):
     for state in (model.state_dict(), optimizer.state_dict()):
         path = str(tmp_path / "x")
         paddle.save(state, path, protocol=protocol)
-        found = safe_load(path)
-        found.pop(NAME_TABLE, None)
-        assert equal(found, {k: v for k, v in state.items() if k != NAME_TABLE})
+        loaded = safe_load(path)
+        loaded.pop(NAME_TABLE, None)
+        assert equal(loaded, {k: v for k, v in state.items() if k != NAME_TABLE})
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
@@ -80,8 +80,8 @@ def test_state_dicts_inside_a_dictionary(protocol):
     both = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}
     buffer = io.BytesIO()
     paddle.save(both, buffer, protocol=protocol)
-    found = safe_loads(buffer.getvalue())
-    assert equal(found["model"], dict(both["model"])) and found["epoch"] == 3
+    loaded = safe_loads(buffer.getvalue())
+    assert equal(loaded["model"], dict(both["model"])) and loaded["epoch"] == 3
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
@@ -103,8 +103,8 @@ def test_arrays_and_numbers_as_numpy_pickles_them(protocol):
         "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
         "big-endian": np.arange(3, dtype=">i4"),
     }
-    found = safe_loads(pickle.dumps(state, protocol=protocol))
-    assert all(np.array_equal(found[key], state[key]) for key in state)
+    loaded = safe_loads(pickle.dumps(state, protocol=protocol))
+    assert all(np.array_equal(loaded[key], state[key]) for key in state)
     assert safe_loads(pickle.dumps({"lr": np.float64(0.1)}, protocol=protocol)) == {"lr": 0.1}
 
 
@@ -177,12 +177,12 @@ def test_large_tensors(tmp_path, protocol):
     paddle.save(state, str(path), protocol=protocol)
     tracemalloc.start()
     try:
-        found = safe_load(path)
+        loaded = safe_load(path)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < (4.2 if protocol == 2 else 2.1) * path.stat().st_size
-    assert len(found.pop(NAME_TABLE)) == len(state) and equal(found, state)
+    assert len(loaded.pop(NAME_TABLE)) == len(state) and equal(loaded, state)
 
 
 @pytest.mark.slow
@@ -195,9 +195,9 @@ def test_a_tensor_over_1_gib_that_paddle_cuts(tmp_path, protocol):
     large[[0, 2**30 - 2, 2**30 - 1, 2**30, -1]] = [1, 2, 3, 4, 5]  # it is cut after 2**30 - 1
     path = str(tmp_path / "x.pdparams")
     paddle.save({"w": paddle.to_tensor(large), "b": paddle.ones([2])}, path, protocol=protocol)
-    found = safe_load(path)
+    loaded = safe_load(path)
     os.unlink(path)
-    assert sorted(found) == [NAME_TABLE, "b", "w"] and np.array_equal(found["w"], large)
+    assert sorted(loaded) == [NAME_TABLE, "b", "w"] and np.array_equal(loaded["w"], large)
 
 
 def test_a_tensor_cut_in_pieces_is_put_together():
@@ -667,8 +667,8 @@ def test_small_file_takes_no_gigabytes_and_no_hours(tmp_path, name):
         [sys.executable, "-c", READ_BOMB, path], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr[-300:] or f"ended with {done.returncode}: time is up"
-    said, peak = done.stdout.splitlines()
-    assert "x.pdparams: " in said and len(said) < 400
+    message, peak = done.stdout.splitlines()
+    assert "x.pdparams: " in message and len(message) < 400
     assert int(peak) < 256 * len(BOMBS[name]) + (1 << 20)
 
 
@@ -709,7 +709,9 @@ def _opcodes(data):
 
 
 # Opcodes to put together: those of good files, of bad ones, and of their parts.
-OPCODES = sorted({one for data in FILES[::3] + SMALL for one in _opcodes(data) if len(one) < 100})
+OPCODES = sorted(
+    {opcode for data in FILES[::3] + SMALL for opcode in _opcodes(data) if len(opcode) < 100}
+)
 
 
 def flipped(draw):
@@ -732,13 +734,13 @@ def spliced(draw):
 
 def shuffled(draw):
     """A good file with opcodes taken out, doubled, exchanged, or others put in."""
-    found = _opcodes(draw.choice(FILES))
+    opcodes = _opcodes(draw.choice(FILES))
     for _ in range(draw.randint(1, 4)):
-        at = draw.randrange(len(found))
-        found[at : at + draw.randint(0, 2)] = draw.choice(
-            [[], [draw.choice(found)], [draw.choice(OPCODES)], [found[at]] * 3]
+        at = draw.randrange(len(opcodes))
+        opcodes[at : at + draw.randint(0, 2)] = draw.choice(
+            [[], [draw.choice(opcodes)], [draw.choice(OPCODES)], [opcodes[at]] * 3]
         )
-    return b"".join(found)
+    return b"".join(opcodes)
 
 
 def drawn(draw):
@@ -769,13 +771,13 @@ def test_fuzz(change):
         data = change(random.Random(seed))
         try:
             with nothing_done():
-                found = safe_loads(data)
+                loaded = safe_loads(data)
         except CheckpointError as error:
             assert "\n" not in str(error), seed
         except BaseException as error:
             raise AssertionError(f"seed {seed}: {data!r}") from error
         else:
-            assert type(found) is dict and is_plain(found), seed
+            assert type(loaded) is dict and is_plain(loaded), seed
             read += 1
     assert 20 < read < CASES - 20  # neither is everything refused at once
 
@@ -844,8 +846,8 @@ def loads_of(source):
         if called in ("eval", "exec", "compile", "__import__"):
             yield called
         elif known and called.split(".")[-1] in ("load", "loads", "unsafe_load", "full_load"):
-            given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-            if called == "numpy.load" and given.get("allow_pickle") == "False":
+            arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+            if called == "numpy.load" and arguments.get("allow_pickle") == "False":
                 continue
             if called.split(".")[0] not in ("json", "simdjson"):
                 yield called

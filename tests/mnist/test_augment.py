@@ -38,7 +38,7 @@ def test_another_seed_epoch_or_sample_is_another_change():
 
 
 @pytest.mark.parametrize(
-    ("amounts", "found"),
+    ("amounts", "distance"),
     [
         # pixel (10, 14) of a lone dot is to be found within these distances afterwards
         ({"shift": 3}, 3 * 2**0.5),
@@ -47,13 +47,13 @@ def test_another_seed_epoch_or_sample_is_another_change():
         ({"shear": 20}, 4.1 * np.tan(np.radians(20)) + 1),
     ],
 )
-def test_amounts_are_limits(amounts, found):
+def test_amounts_are_limits(amounts, distance):
     dot = np.zeros((50, 1, 28, 28), np.float32)
     dot[:, 0, 10, 14] = 1
     moved = Affine(amounts, 1)(paddle.to_tensor(dot), 0, np.arange(50)).numpy()[:, 0]
     centres = [np.array(np.unravel_index(image.argmax(), (28, 28))) for image in moved]
     distances = [np.linalg.norm(centre - (10, 14)) for centre in centres]
-    assert max(distances) <= found + 1
+    assert max(distances) <= distance + 1
     assert len({tuple(centre) for centre in centres}) > 2  # and it moves
 
 

@@ -189,7 +189,7 @@ def test_bad_argument_is_named(argv):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("- epochs", "found a list"),
         ("epochs: [", "not YAML"),
@@ -198,12 +198,12 @@ def test_bad_argument_is_named(argv):
         ("!!python/object/apply:os.system ['touch PWNED']", "not YAML"),
     ],
 )
-def test_bad_file_is_named(tmp_path, monkeypatch, text, said):
+def test_bad_file_is_named(tmp_path, monkeypatch, text, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"mine\.yaml|epochs is") as caught:
         parse("-c", "mine.yaml")
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
     assert not (tmp_path / "PWNED").exists()
 
 

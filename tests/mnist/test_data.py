@@ -48,19 +48,19 @@ def same(split, images, labels, divisor=256):
 @pytest.mark.parametrize("divisor", [256, 255])
 def test_json_gives_the_files_numbers(tmp_path, divisor):
     splits = tiny_splits()
-    found = read_json(write_json(tmp_path / "a.json.gz", splits, divisor))
+    loaded = read_json(write_json(tmp_path / "a.json.gz", splits, divisor))
     for mode in MODES:
-        assert same(found[mode], *splits[mode], divisor)
-        assert (found[mode].images.dtype, found[mode].divisor) == (np.uint8, divisor)
+        assert same(loaded[mode], *splits[mode], divisor)
+        assert (loaded[mode].images.dtype, loaded[mode].divisor) == (np.uint8, divisor)
 
 
 def test_json_keeps_other_floats_as_float32(tmp_path):
     lists = as_lists(tiny_splits())
     lists[0][0][7][5] = 0.123456789
-    found = read_json(write_gzip(tmp_path / "a.json.gz", json.dumps(lists).encode()))
-    assert found["train"].images.dtype == np.float32
-    assert found["train"].pixels(7).ravel()[5] == np.float32(0.123456789)
-    assert np.array_equal(found["train"].pixels(8).ravel(), np.float32(lists[0][0][8]))
+    loaded = read_json(write_gzip(tmp_path / "a.json.gz", json.dumps(lists).encode()))
+    assert loaded["train"].images.dtype == np.float32
+    assert loaded["train"].pixels(7).ravel()[5] == np.float32(0.123456789)
+    assert np.array_equal(loaded["train"].pixels(8).ravel(), np.float32(lists[0][0][8]))
 
 
 @settings(max_examples=20, deadline=None)
@@ -76,23 +76,23 @@ def test_json_is_read_whatever_its_spacing_and_block_size(data):
     path.write_text(text)
     before, json_reader.BLOCK = json_reader.BLOCK, data.draw(st.integers(1, 9000))
     try:
-        found = read_json(path)
+        loaded = read_json(path)
     finally:
         json_reader.BLOCK = before
-    assert all(same(found[mode], *splits[mode]) for mode in MODES)
+    assert all(same(loaded[mode], *splits[mode]) for mode in MODES)
 
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_idx_gives_the_files_numbers(tmp_path, packed):
     splits = tiny_splits({"train": 30, "valid": 6, "eval": 20})
     source = find_source(str(write_idx(tmp_path / "idx", splits, packed)))
-    found = source.read()
+    loaded = source.read()
     images, labels = (np.concatenate([splits["train"][i], splits["valid"][i]]) for i in (0, 1))
     valid = _every_sixth_of_each_class(labels)
-    assert same(found["valid"], images[valid], labels[valid])
+    assert same(loaded["valid"], images[valid], labels[valid])
     train = np.setdiff1d(np.arange(36), valid)
-    assert same(found["train"], images[train], labels[train])
-    assert same(found["eval"], *splits["eval"])
+    assert same(loaded["train"], images[train], labels[train])
+    assert same(loaded["eval"], *splits["eval"])
 
 
 def _every_sixth_of_each_class(labels):
@@ -104,28 +104,33 @@ def test_idx_of_mnists_size_ends_with_the_valid_split(tmp_path, monkeypatch):
     """As MNIST has it, made smaller: the last 10 of 60."""
     monkeypatch.setattr("paddle_mnist.mnist.readers.IDX_VALID", 10)
     splits = tiny_splits({"train": 50, "valid": 10, "eval": 20})
-    found = find_source(str(write_idx(tmp_path / "idx", splits))).read()
-    assert all(same(found[mode], *splits[mode]) for mode in MODES)
+    loaded = find_source(str(write_idx(tmp_path / "idx", splits))).read()
+    assert all(same(loaded[mode], *splits[mode]) for mode in MODES)
 
 
 def test_valid_split_of_a_small_set_that_is_sorted_has_every_class(tmp_path):
     splits = tiny_splits({"train": 120, "valid": 0, "eval": 20})
     splits["train"] = splits["train"][0], np.repeat(np.arange(10, dtype=np.uint8), 12)
-    found = open_data(str(write_idx(tmp_path / "idx", splits)))
-    assert np.bincount(found["valid"].labels).tolist() == [2] * 10
-    assert np.bincount(found["train"].labels).tolist() == [10] * 10
+    loaded = open_data(str(write_idx(tmp_path / "idx", splits)))
+    assert np.bincount(loaded["valid"].labels).tolist() == [2] * 10
+    assert np.bincount(loaded["train"].labels).tolist() == [10] * 10
 
 
 def test_digits_are_fixed_and_stratified_in_both_orders():
-    found = digits_by_label()
-    assert {mode: len(found[mode]) for mode in MODES} == {"train": 1197, "valid": 300, "eval": 300}
+    loaded = digits_by_label()
+    assert {mode: len(loaded[mode]) for mode in MODES} == {
+        "train": 1197,
+        "valid": 300,
+        "eval": 300,
+    }
     for mode in ("valid", "eval"):
-        assert set(np.bincount(found[mode].labels)) <= {29, 30, 31}
-    assert data_hash(found).startswith("13425203771d2e70")  # stored results rest on this order
+        assert set(np.bincount(loaded[mode].labels)) <= {29, 30, 31}
+    # Stored results rest on this order.
+    assert data_hash(loaded).startswith("13425203771d2e70")
     shuffled = read_digits()
     assert data_hash(shuffled).startswith("283ed073dc97de56")
     for mode in MODES:
-        both = (_images_with_labels(split[mode]) for split in (found, shuffled))
+        both = (_images_with_labels(split[mode]) for split in (loaded, shuffled))
         assert len({tuple(sorted(images)) for images in both}) == 1
 
 
@@ -141,9 +146,9 @@ def test_the_first_digits_of_a_split_are_of_all_classes(mode):
 
 def test_real_mnist_is_the_same_from_both_forms(real_data):
     source = find_source(str(real_data))
-    found = source.read()
-    assert data_hash(found) == MNIST_HASH
-    assert {mode: len(found[mode]) for mode in MODES} == {
+    loaded = source.read()
+    assert data_hash(loaded) == MNIST_HASH
+    assert {mode: len(loaded[mode]) for mode in MODES} == {
         "train": 50_000,
         "valid": 10_000,
         "eval": 10_000,
@@ -213,23 +218,23 @@ JSON_FAULTS = {
 
 @pytest.mark.parametrize("name", JSON_FAULTS)
 def test_json_fault_is_named(tmp_path, name):
-    data, said = JSON_FAULTS[name]
+    data, message_part = JSON_FAULTS[name]
     path = write_gzip(tmp_path / "mnist.json.gz", data)
     with pytest.raises(DataError) as caught:
         open_data(str(path))
     message = str(caught.value)
-    assert str(path) in message and said in message and "expected" in message
+    assert str(path) in message and message_part in message and "expected" in message
     assert "\n" not in message
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [(b"plain text", "not a gzip file"), (gzip.compress(GOOD)[:-500], "damaged gzip file")],
 )
-def test_json_file_that_is_no_whole_gzip(tmp_path, data, said):
+def test_json_file_that_is_no_whole_gzip(tmp_path, data, message):
     path = tmp_path / "mnist.json.gz"
     path.write_bytes(data)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         open_data(str(path))
 
 
@@ -286,12 +291,12 @@ def good_idx(tmp_path_factory):
 
 @pytest.mark.parametrize("name", IDX_FAULTS)
 def test_idx_fault_is_named(tmp_path, good_idx, name):
-    file, data, said = IDX_FAULTS[name]
+    file, data, message_part = IDX_FAULTS[name]
     folder = shutil.copytree(good_idx, tmp_path / "idx")
     write_gzip(folder / f"{file}.gz", data)
     with pytest.raises(DataError) as caught:
         open_data(str(folder))
-    assert said in str(caught.value) and str(folder) in str(caught.value)
+    assert message_part in str(caught.value) and str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -332,7 +337,7 @@ def test_mnist_and_the_digits_have_digits(real_data):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message_part"),
     [
         ("\n".join(NAMES[:9]), "classes.txt: 9 lines; expected 10"),
         ("\n".join([*NAMES, "more"]), "classes.txt: 11 lines; expected 10"),
@@ -346,7 +351,7 @@ def test_mnist_and_the_digits_have_digits(real_data):
         (None, "classes.txt: Is a directory; expected a readable file"),
     ],
 )
-def test_fault_in_the_names_of_classes_is_named(tmp_path, good_idx, content, said):
+def test_fault_in_the_names_of_classes_is_named(tmp_path, good_idx, content, message_part):
     folder = shutil.copytree(good_idx, tmp_path / "kinds")
     path = folder / "classes.txt"
     if content is None:
@@ -355,7 +360,7 @@ def test_fault_in_the_names_of_classes_is_named(tmp_path, good_idx, content, sai
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(DataError) as caught:
         open_data(str(folder))
-    assert said in str(caught.value) and str(path) in str(caught.value)
+    assert message_part in str(caught.value) and str(path) in str(caught.value)
     assert "expected" in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -546,13 +551,13 @@ def test_damaged_cache_is_built_anew(cache, tiny, name):
 
 def test_cache_of_another_source_is_not_taken(cache, tiny, tmp_path):
     other = write_json(tmp_path / "other.json.gz", tiny_splits(seed=1))
-    wanted = open_data(str(tiny)).hash
+    expected_hash = open_data(str(tiny)).hash
     mine = entry(cache)
     open_data(str(other))
     (theirs,) = (path for path in cache.iterdir() if path.is_dir() and path != mine)
     shutil.rmtree(mine)
     shutil.copytree(theirs, mine)
-    assert data_hash(open_data(str(tiny)).splits) == wanted
+    assert data_hash(open_data(str(tiny)).splits) == expected_hash
 
 
 def test_changed_source_has_another_cache(cache, tmp_path):
@@ -586,8 +591,8 @@ def test_processes_that_build_the_cache_at_once(cache, tiny):
     for process in processes:
         process.start()
     start.set()
-    found = {hashes.get(timeout=60) for _ in processes}
+    hashes_seen = {hashes.get(timeout=60) for _ in processes}
     for process in processes:
         process.join()
-    assert found == {open_data(str(tiny)).hash}
+    assert hashes_seen == {open_data(str(tiny)).hash}
     assert sum(path.is_dir() for path in cache.iterdir()) == 1

@@ -172,8 +172,8 @@ def test_load_data_shuffles_as_the_tutorial_does(tiny):
     random.seed(5)
     generator = load_data("train", 70, str(tiny))
     for epoch in expected:
-        found = [batch[:, 0] for _, batch in generator()]
-        assert [batch.tolist() for batch in found] == [batch.tolist() for batch in epoch]
+        batches = [batch[:, 0] for _, batch in generator()]
+        assert [batch.tolist() for batch in batches] == [batch.tolist() for batch in epoch]
     random.seed(6)
     first = np.concatenate([batch[:, 0] for _, batch in load_data("train", 70, str(tiny))()])
     assert first.tolist() != np.concatenate(expected[0]).tolist()

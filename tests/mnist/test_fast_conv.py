@@ -36,10 +36,10 @@ def whole(model: MNIST, draw: np.random.Generator) -> dict[str, np.ndarray]:
     }
 
 
-def gradients(model: MNIST, images: np.ndarray, wanted: np.ndarray) -> list[np.ndarray]:
-    """The features and all gradients, for a loss that weighs features by what is wanted."""
+def gradients(model: MNIST, images: np.ndarray, upstream: np.ndarray) -> list[np.ndarray]:
+    """The features and all gradients, for a loss that weighs the features by `upstream`."""
     features = model.features(paddle.to_tensor(images))
-    (features * paddle.to_tensor(wanted)).sum().backward()
+    (features * paddle.to_tensor(upstream)).sum().backward()
     blocks = [p for name, p in model.named_parameters() if not name.startswith("fc")]
     return [features.numpy(), *(p.grad.numpy() for p in blocks)]
 
@@ -55,21 +55,24 @@ def test_where_sums_are_exact_every_bit_is_paddles(count, threads, levels, seed)
     """With few levels nearly every pool has several largest: the first of them gets it all."""
     draw = np.random.default_rng(seed)
     images = draw.integers(0, levels, (count, 1, 28, 28)).astype("float32")
-    wanted = draw.integers(-1, 2, (count, 980)).astype("float32")
+    upstream = draw.integers(-1, 2, (count, 980)).astype("float32")
     weights = whole(MNIST(), draw)
-    own = gradients(net(0, weights), images, wanted)
-    fast = gradients(net(threads, weights), images, wanted)
-    for one, other in zip(own, fast):
-        assert np.array_equal(one, other)
+    own = gradients(net(0, weights), images, upstream)
+    fast = gradients(net(threads, weights), images, upstream)
+    for gradient, expected in zip(own, fast):
+        assert np.array_equal(gradient, expected)
 
 
 @pytest.mark.parametrize("count", [1, 7, 64, 100])
 def test_gradients_are_paddles_to_rounding(count, real_images):
     images = real_images[:count]
-    wanted = np.random.default_rng(1).standard_normal((count, 980)).astype("float32")
-    own, fast = gradients(net(0), images, wanted), gradients(net(2), images, wanted)
-    for one, other in zip(own, fast):
-        assert np.linalg.norm(one - other) <= 2e-6 * np.linalg.norm(one)
+    upstream = np.random.default_rng(1).standard_normal((count, 980)).astype("float32")
+    own, fast = (
+        gradients(net(0), images, upstream),
+        gradients(net(2), images, upstream),
+    )
+    for gradient, expected in zip(own, fast):
+        assert np.linalg.norm(gradient - expected) <= 2e-6 * np.linalg.norm(gradient)
 
 
 @pytest.fixture(scope="module")
@@ -82,26 +85,26 @@ def real_images() -> np.ndarray:
 
 def test_any_number_of_threads_gives_the_same_bits(real_images):
     """NumPy's own too, whose number the user may have set."""
-    wanted = np.random.default_rng(1).standard_normal((128, 980)).astype("float32")
-    first = gradients(net(1), real_images, wanted)
+    upstream = np.random.default_rng(1).standard_normal((128, 980)).astype("float32")
+    first = gradients(net(1), real_images, upstream)
     for threads, blas in ((2, 1), (3, 2), (1, 2)):
         with threadpool_limits(blas, user_api="blas"):
-            for one, other in zip(first, gradients(net(threads), real_images, wanted)):
-                assert np.array_equal(one, other)
+            for gradient, expected in zip(first, gradients(net(threads), real_images, upstream)):
+                assert np.array_equal(gradient, expected)
 
 
 @pytest.mark.parametrize("frozen", [["conv1"], ["conv2"], ["conv1", "conv2"]])
 def test_frozen_layers_stay_and_the_others_learn(real_images, frozen):
     labels = paddle.zeros([20, 1], "int64")
-    found = []
+    results = []
     for threads in (0, 2):
         model = net(threads)
         for name in frozen:
             for parameter in getattr(model, name).parameters():
                 parameter.stop_gradient = True
         F.cross_entropy(model(paddle.to_tensor(real_images[:20])), labels).backward()
-        found.append([parameter.grad for parameter in model.parameters()])
-    for own, fast in zip(*found):
+        results.append([parameter.grad for parameter in model.parameters()])
+    for own, fast in zip(*results):
         assert (own is None) == (fast is None)
         assert own is None or np.allclose(own.numpy(), fast.numpy(), atol=1e-6)
 
@@ -126,13 +129,13 @@ def test_nan_passes_through_and_stays_in_its_image(real_images):
 
 def test_passes_do_not_disturb_one_another(real_images):
     """What one pass keeps is its own until its gradients are taken, whatever comes between."""
-    model, wanted = net(2), paddle.ones([30, 980])
-    alone = gradients(net(2), real_images[:30], wanted.numpy())
+    model, upstream = net(2), paddle.ones([30, 980])
+    alone = gradients(net(2), real_images[:30], upstream.numpy())
     features = model.features(paddle.to_tensor(real_images[:30]))
     another = model.features(paddle.to_tensor(real_images[30:100]))
     with paddle.no_grad():
         model.features(paddle.to_tensor(real_images[100:]))
-    (features * wanted).sum().backward()
+    (features * upstream).sum().backward()
     assert np.array_equal(model.conv2.weight.grad.numpy(), alone[3])
     model.clear_gradients()
     (another * paddle.ones([70, 980])).sum().backward()
@@ -151,12 +154,12 @@ def test_gradient_of_the_images_is_paddles(real_images):
 def test_hooks_see_paddles_layers_and_change_no_bit(real_images):
     images = paddle.to_tensor(real_images[:20])
     unseen, own, fast = net(2)(images).numpy(), net(0), net(2)
-    with watch(own) as wanted, watch(fast) as seen:
+    with watch(own) as expected, watch(fast) as seen:
         own(images)
         assert np.array_equal(fast(images).numpy(), unseen)
-    tags = [tag for tag in wanted.values if "/fc" not in tag]
+    tags = [tag for tag in expected.values if "/fc" not in tag]
     assert len(tags) > 20
-    assert all(seen.values[tag] == wanted.values[tag] for tag in tags)
+    assert all(seen.values[tag] == expected.values[tag] for tag in tags)
 
 
 @pytest.mark.parametrize("options", [{}, {"watch": "3"}, {"threads": "3"}])
@@ -165,8 +168,8 @@ def test_training_has_the_same_bits_watched_or_not(tool, tiny, options, tmp_path
     usual = {"data": tiny, "epochs": 2, "batch_size": 37, "visualdl": False, "figures": False}
     weights = []
     for name, more in (("one", {"watch": "0", "threads": "1"}), ("other", options)):
-        given = {**usual, **more, "output": tmp_path / name}
-        tool("train", *(word for key, value in given.items() for word in (f"--{key}", value)))
+        values = {**usual, **more, "output": tmp_path / name}
+        tool("train", *(word for key, value in values.items() for word in (f"--{key}", value)))
         weights.append((tmp_path / name / "mnist.pdparams").read_bytes())
     assert weights[0] == weights[1]
 
@@ -256,15 +259,15 @@ def test_other_types_and_shapes_are_paddles():
     "names", [["conv1.weight"], ["conv2.bias"], ["conv1.weight", "conv2.weight"], ["fc.weight"]]
 )
 def test_gradients_of_some_parameters_can_be_asked_for(real_images, names):
-    found = []
+    results = []
     for switch in ("auto", "off"):
         model = net(switch)
         parameters = dict(model.named_parameters())
         loss = F.cross_entropy(
             model(paddle.to_tensor(real_images[:20])), paddle.zeros([20, 1], "int64")
         )
-        found.append(paddle.grad(loss, [parameters[name] for name in names]))
-    for fast, own in zip(*found):
+        results.append(paddle.grad(loss, [parameters[name] for name in names]))
+    for fast, own in zip(*results):
         np.testing.assert_allclose(fast.numpy(), own.numpy(), atol=1e-5)
 
 

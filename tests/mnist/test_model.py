@@ -95,8 +95,8 @@ def test_plain_hapi_trains_evaluates_and_predicts(tmp_path):
     optimizer = paddle.optimizer.Adam(0.002, parameters=model.parameters())
     model.prepare(optimizer, nn.CrossEntropyLoss(), paddle.metric.Accuracy())
     model.fit(MnistDataset("train", data), epochs=2, batch_size=30, verbose=0)
-    found = model.evaluate(dataset, batch_size=32, verbose=0)
-    assert found["acc"] == evaluate(net, dataset).accuracy > 0.9
+    scores = model.evaluate(dataset, batch_size=32, verbose=0)
+    assert scores["acc"] == evaluate(net, dataset).accuracy > 0.9
     (logits,) = model.predict(dataset, batch_size=32, stack_outputs=True, verbose=0)
     assert (logits.argmax(axis=1) == evaluate(net, dataset).predictions).all()
 

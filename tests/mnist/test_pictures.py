@@ -28,9 +28,11 @@ def predictor():
 
 def read(predictor, pictures):
     """Digits, None where two shapes were seen."""
-    found = [read_digit(picture) for picture in pictures]
-    answers = predictor.run(np.stack([one.pixels for one in found]))["probabilities"]
-    return [int(a.argmax()) if one.shapes == 1 else None for one, a in zip(found, answers)]
+    read_digits = [read_digit(picture) for picture in pictures]
+    answers = predictor.run(np.stack([digit.pixels for digit in read_digits]))["probabilities"]
+    return [
+        int(a.argmax()) if digit.shapes == 1 else None for digit, a in zip(read_digits, answers)
+    ]
 
 
 @pytest.mark.slow
@@ -38,8 +40,8 @@ def test_drawn_digits_are_read_whatever_they_look_like(predictor):
     """200: place, thickness, colours, size, noise, light from a side, blur, turn."""
     digits = [digit for _ in range(20) for digit in range(10)]
     drawn = [as_bytes(draw_digit(digit, number // 10)) for number, digit in enumerate(digits)]
-    found = read(predictor, drawn)
-    assert np.mean([a == b for a, b in zip(found, digits)]) >= 0.95
+    answers = read(predictor, drawn)
+    assert np.mean([a == b for a, b in zip(answers, digits)]) >= 0.95
 
 
 def test_photographs_like_pictures_are_read(predictor):
@@ -56,9 +58,9 @@ def test_mnists_own_images_pass_through(predictor, real_data, turned_over):
     plain = predictor.run(images)["probabilities"].argmax(axis=1)
     brightness = images / 255
     brightness = 1 - 0.8 * brightness if turned_over else brightness
-    pixels = np.stack([find_digit(one).pixels for one in brightness])
-    found = predictor.run(pixels)["probabilities"].argmax(axis=1)
-    assert (found == labels).mean() > (plain == labels).mean() - 0.015
+    pixels = np.stack([find_digit(picture).pixels for picture in brightness])
+    answers = predictor.run(pixels)["probabilities"].argmax(axis=1)
+    assert (answers == labels).mean() > (plain == labels).mean() - 0.015
 
 
 def seven(**options):
@@ -174,8 +176,8 @@ BAD = {
 
 @pytest.mark.parametrize("kind", BAD)
 def test_bad_pictures_are_refused_in_one_line(kind):
-    make, said = BAD[kind]
-    with pytest.raises(DataError, match=said) as refused:
+    make, message = BAD[kind]
+    with pytest.raises(DataError, match=message) as refused:
         read_digit(make())
     assert "\n" not in str(refused.value)
 
@@ -201,8 +203,8 @@ def test_damage_anywhere_is_a_picture_or_a_data_error():
 def two_digits():
     image = Image.new("RGB", (300, 200), "white")
     for at, digit in enumerate((4, 2)):
-        one = draw_digit(digit, 3, size=(150, 200), ink=(0, 0, 0), paper=(255, 255, 255), shade=0)
-        image.paste(one, (150 * at, 0))
+        drawn = draw_digit(digit, 3, size=(150, 200), ink=(0, 0, 0), paper=(255, 255, 255), shade=0)
+        image.paste(drawn, (150 * at, 0))
     return image
 
 
@@ -214,13 +216,13 @@ def test_the_batch_goes_on_and_the_exit_code_says_that_some_failed(tool, tmp_pat
     (tmp_path / "in/notes.txt").write_text("no picture, and not asked for")
     (tmp_path / "in/below/0.PNG").write_bytes(as_bytes(draw_digit(0, 1)))
     done = tool("infer", "in", "missing.png", "--json", "--show", "seen.png", expect=8)
-    found = {row["file"]: row for row in json.loads(done.stdout)}
-    assert list(found) == ["in/42.png", "in/7.png", "in/below/0.PNG", "in/empty.jpg", "missing.png"]
-    assert [found[name]["digit"] for name in found] == [None, 7, 0, None, None]
-    assert found["in/7.png"]["probability"] > 0.5 and found["in/7.png"]["error"] is None
-    assert "2 shapes side by side" in found["in/42.png"]["error"]
-    assert "0 bytes" in found["in/empty.jpg"]["error"]
-    assert "No such file" in found["missing.png"]["error"]
+    rows = {row["file"]: row for row in json.loads(done.stdout)}
+    assert list(rows) == ["in/42.png", "in/7.png", "in/below/0.PNG", "in/empty.jpg", "missing.png"]
+    assert [rows[name]["digit"] for name in rows] == [None, 7, 0, None, None]
+    assert rows["in/7.png"]["probability"] > 0.5 and rows["in/7.png"]["error"] is None
+    assert "2 shapes side by side" in rows["in/42.png"]["error"]
+    assert "0 bytes" in rows["in/empty.jpg"]["error"]
+    assert "No such file" in rows["missing.png"]["error"]
     assert done.stderr.strip().endswith("error: 3 of 5 pictures could not be read; see above")
     assert Image.open(tmp_path / "seen.png").size == (10 * 28 * 4, 28 * 4)
 
@@ -228,11 +230,11 @@ def test_the_batch_goes_on_and_the_exit_code_says_that_some_failed(tool, tmp_pat
 def test_table_csv_and_patterns(tool, tmp_path):
     for digit in (3, 8):
         draw_digit(digit, 2).save(tmp_path / f"d{digit}.png")
-    said = tool("infer", "d*.png").stdout.splitlines()
-    assert said[0] == "digit  probability  file"
-    assert [line.split()[::2] for line in said[1:]] == [["3", "d3.png"], ["8", "d8.png"]]
-    said = tool("infer", "d3.png", "--csv").stdout.splitlines()
-    assert said[0] == "file,digit,probability,error" and said[1].startswith("d3.png,3,0.")
+    output = tool("infer", "d*.png").stdout.splitlines()
+    assert output[0] == "digit  probability  file"
+    assert [line.split()[::2] for line in output[1:]] == [["3", "d3.png"], ["8", "d8.png"]]
+    output = tool("infer", "d3.png", "--csv").stdout.splitlines()
+    assert output[0] == "file,digit,probability,error" and output[1].startswith("d3.png,3,0.")
     assert list(pictures_in(["nothing*.png"])) == ["nothing*.png"]
 
 
@@ -248,8 +250,8 @@ def test_picture_from_stdin():
 
 def test_model_without_probabilities_is_refused(tool):
     tool("export_model", "--outputs", "logits", "--output", "out")
-    said = tool("infer", DRAWN, "--model", "out", expect=2).stderr
-    assert "expected probabilities" in said
+    output = tool("infer", DRAWN, "--model", "out", expect=2).stderr
+    assert "expected probabilities" in output
     assert "about.json" in tool("infer", DRAWN, "--model", "nowhere", expect=4).stderr
 
 
@@ -277,8 +279,8 @@ def test_names_that_cannot_be_read_get_a_line_and_the_batch_goes_on(tool, tmp_pa
     done = tool("infer", *names, "--json", expect=8)
     rows = [(row["digit"], row["error"]) for row in json.loads(done.stdout)]
     assert [digit for digit, _ in rows] == [None, None, None, 7, 7]
-    for (_, error), said in zip(rows, ("File name too long", "a folder without", "a pipe")):
-        assert said in error
+    for (_, error), message in zip(rows, ("File name too long", "a folder without", "a pipe")):
+        assert message in error
 
 
 def test_device_is_asked_for_without_a_model_too(tool):

@@ -68,8 +68,8 @@ def test_figures_of_outputs_are_those_of_numpy(model, images):
             "nonfinite": 0,
             "dead": np.count_nonzero(np.abs(output).max(axis=axes) == 0),
         }
-        found = {what: values[f"watch/{name}/{what}"] for what in expected}
-        assert found == pytest.approx(expected, rel=1e-4, abs=1e-6), name
+        figures = {what: values[f"watch/{name}/{what}"] for what in expected}
+        assert figures == pytest.approx(expected, rel=1e-4, abs=1e-6), name
         assert seen.shapes[name] == list(output.shape)
         assert seen.dtypes[name].endswith("float32")
     assert values["watch/relu1/dead"] == 3 == values["watch/max_pool1/dead"]
@@ -110,13 +110,13 @@ def test_figures_may_be_read_while_the_step_is_on_its_way(model, images):
 def test_looks_change_no_bit_of_a_training_and_leave_nothing(model, images):
     paddle.seed(3)
     other = MNIST()
-    optimizers = {one: sgd(one) for one in (model, other)}
+    optimizers = {net: sgd(net) for net in (model, other)}
     with watch(model, every=2) as seen:
         for _ in range(5):
-            for one, optimizer in optimizers.items():
-                step(one, optimizer, images)
-    for one, two in zip(model.parameters(), other.parameters()):
-        assert np.array_equal(one.numpy(), two.numpy())
+            for net, optimizer in optimizers.items():
+                step(net, optimizer, images)
+    for parameter, unwatched in zip(model.parameters(), other.parameters()):
+        assert np.array_equal(parameter.numpy(), unwatched.numpy())
     before = seen.values
     step(model, optimizers[model], images)
     assert seen.values == before
@@ -172,21 +172,21 @@ def test_works_in_evaluation_and_on_a_loaded_model(model, images, tmp_path):
 def test_some_layers_and_some_figures(model, images, options, tags):
     with watch(model, **options) as seen:
         step(model, sgd(model), images)
-    found = {tag.removeprefix("watch/") for tag in seen.values}
-    assert found >= set(tags)
-    assert {tag.split("/")[0].split(".")[0] for tag in found} == set(options["layers"])
+    tags_seen = {tag.removeprefix("watch/") for tag in seen.values}
+    assert tags_seen >= set(tags)
+    assert {tag.split("/")[0].split(".")[0] for tag in tags_seen} == set(options["layers"])
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"what": ["output"]}, "unknown name 'output'; did you mean 'outputs'"),
         ({"layers": ["conv3"]}, "unknown name 'conv3'; did you mean 'conv"),
         ({"every": 0}, "every 0 passes; expected at least 1"),
     ],
 )
-def test_wrong_names_are_said(model, options, said):
-    with pytest.raises(ConfigError, match=said):
+def test_wrong_names_are_reported(model, options, message):
+    with pytest.raises(ConfigError, match=message):
         watch(model, **options)
 
 
@@ -252,13 +252,13 @@ def test_layer_that_is_called_twice_has_two_outputs(images):
 
 
 def findings(model, images, passes=PATIENCE, rate=0.0, **options):
-    told = []
-    with watch(model, on_finding=told.append, **options) as seen:
+    reported = []
+    with watch(model, on_finding=reported.append, **options) as seen:
         optimizer = sgd(model, rate)
         for _ in range(passes):
             step(model, optimizer, images)
-    assert told == seen.findings
-    return [(finding.step, finding.place, finding.kind) for finding in told], told
+    assert reported == seen.findings
+    return [(finding.step, finding.place, finding.kind) for finding in reported], reported
 
 
 def test_healthy_net_is_not_complained_of(model, images):
@@ -267,9 +267,9 @@ def test_healthy_net_is_not_complained_of(model, images):
 
 def test_dead_channels_are_named_where_they_die_and_once(model, images):
     model.conv1.bias.set_value(paddle.to_tensor([0.0, -100.0, -100.0] + [0.0] * 17))
-    found, told = findings(model, images, 2 * PATIENCE)
-    assert found == [(PATIENCE, "relu1", "dead channels")]  # not max_pool1, which hands them on
-    assert "channels 1, 2 of 20" in told[0].message
+    places, reported = findings(model, images, 2 * PATIENCE)
+    assert places == [(PATIENCE, "relu1", "dead channels")]  # not max_pool1, which hands them on
+    assert "channels 1, 2 of 20" in reported[0].message
 
 
 def test_patience_is_how_many_looks_it_takes(model, images):
@@ -280,21 +280,21 @@ def test_patience_is_how_many_looks_it_takes(model, images):
 
 def test_dead_layer_and_the_gradients_it_stops(model, images):
     model.conv2.bias.set_value(paddle.full([20], -30.0))
-    found, told = findings(model, images)
-    assert found[:2] == [(1, "the net", "same answer"), (PATIENCE, "relu2", "dead layer")]
-    assert {place for _, place, kind in found if kind == "no gradient"} == {
+    places, reported = findings(model, images)
+    assert places[:2] == [(1, "the net", "same answer"), (PATIENCE, "relu2", "dead layer")]
+    assert {place for _, place, kind in places if kind == "no gradient"} == {
         *("conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias", "fc.weight")
     }
-    assert "can only guess" in told[1].message
+    assert "can only guess" in reported[1].message
 
 
 def test_more_and_more_dead_channels_are_told_again(model, images):
-    told, optimizer = [], sgd(model, 0.0)
-    with watch(model, patience=1, on_finding=told.append):
+    reported, optimizer = [], sgd(model, 0.0)
+    with watch(model, patience=1, on_finding=reported.append):
         for dead in (1, 1, 2, 3, 4, 19):
             model.conv1.bias.set_value(paddle.to_tensor([-20.0] * dead + [0.0] * (20 - dead)))
             step(model, optimizer, images)
-    assert [(f.step, f.kind) for f in told] == [
+    assert [(f.step, f.kind) for f in reported] == [
         (number, "dead channels") for number in (1, 3, 5, 6)
     ]
 
@@ -314,32 +314,32 @@ def test_evaluations_and_training_are_judged_apart(model, images):
 
 def test_net_that_gives_one_answer_to_all_images(model, images):
     model.conv2.bias.set_value(paddle.full([20], -30.0))
-    found, told = findings(model, images, 1)
-    assert found == [(1, "the net", "same answer")]
-    assert "the 6 images of this batch differ" in told[0].message
+    places, reported = findings(model, images, 1)
+    assert places == [(1, "the net", "same answer")]
+    assert "the 6 images of this batch differ" in reported[0].message
     alike = images[:1].expand([6, 1, 28, 28])
     assert findings(model, alike, 1)[0] == []  # that they get the same answer is right
 
 
 def test_images_that_are_not_scaled_are_told(model, images):
-    found, told = findings(model, 255 * images, 1)
-    assert found[0] == (1, "conv1", "exploding")
-    assert "What it is given is of size 1" in told[0].message
-    assert "images that are not scaled to 0..1" in told[0].message
+    places, reported = findings(model, 255 * images, 1)
+    assert places[0] == (1, "conv1", "exploding")
+    assert "What it is given is of size 1" in reported[0].message
+    assert "images that are not scaled to 0..1" in reported[0].message
 
 
 def test_exploding_layer_is_told_its_weights_are_too_large(model, images):
     model.fc.weight.set_value(1000 * model.fc.weight)
-    found, told = findings(model, images, 1)
-    assert found == [(1, "fc", "exploding")]
-    assert "Its weights are too large" in told[0].message and "0.045" in told[0].message
+    places, reported = findings(model, images, 1)
+    assert places == [(1, "fc", "exploding")]
+    assert "Its weights are too large" in reported[0].message and "0.045" in reported[0].message
 
 
 @pytest.mark.parametrize("kind", ["nan", "inf"])
 def test_what_is_not_finite_is_named_at_its_first_layer(model, images, kind):
     model.conv2.weight.set_value(model.conv2.weight * float(kind))
-    found, _ = findings(model, images, 1)
-    assert found[0] == (1, "conv2", "not finite")
+    places, _ = findings(model, images, 1)
+    assert places[0] == (1, "conv2", "not finite")
     with watch(model) as seen:
         model(images)
     assert seen.values["watch/conv2/nonfinite"] == 6 * 20 * 14 * 14
@@ -359,10 +359,14 @@ def test_collapse_of_the_tutorials_part_three_is_diagnosed_in_twenty_steps(sourc
     data = "digits" if source == "digits" else str(request.getfixturevalue("real_data"))
     report = collapse.measured(data, seed=1)
     assert len(report["losses"]) == 20 and report["losses"][0] > 10
-    found = {(f["step"], f["place"], f["kind"]): f["message"] for f in report["findings"]}
-    assert [kind for _, place, kind in found if place == "relu1" and kind.startswith("dead")]
-    said = found[1, "fc", "exploding"]
-    assert "drawn too large: use Paddle's default initialisation" in said
+    findings_by_place = {
+        (f["step"], f["place"], f["kind"]): f["message"] for f in report["findings"]
+    }
+    assert [
+        kind for _, place, kind in findings_by_place if place == "relu1" and kind.startswith("dead")
+    ]
+    message = findings_by_place[1, "fc", "exploding"]
+    assert "drawn too large: use Paddle's default initialisation" in message
 
 
 def test_what_is_no_channel_is_not_called_dead(caplog):
@@ -384,13 +388,13 @@ def test_what_is_no_channel_is_not_called_dead(caplog):
         Net(nn.Flatten(), nn.Dropout(0.5), nn.Linear(784, 10)),
         Net(convolution, nn.ReLU(), nn.Flatten(), nn.Linear(4 * 26 * 26, 10)),
     )
-    said = []
+    places = []
     for net in nets:
         with watch(net) as seen:
             for _ in range(PATIENCE):
                 net(border)
-        said.append([(finding.place, finding.kind) for finding in seen.findings])
-    assert said == [[], [("layers.1", "dead channels")]]
+        places.append([(finding.place, finding.kind) for finding in seen.findings])
+    assert places == [[], [("layers.1", "dead channels")]]
 
 
 def test_layers_that_give_no_tensor_or_one_number_are_no_crash(images):
@@ -429,51 +433,53 @@ def test_layers_that_give_no_tensor_or_one_number_are_no_crash(images):
 
 
 def test_prints_in_the_batches_that_are_named(model, images):
-    said = []
-    handle = print_in_batches(model, shape=[0], content=[0, 3], start=0, print_fn=said.append)
+    printed = []
+    handle = print_in_batches(model, shape=[0], content=[0, 3], start=0, print_fn=printed.append)
     for _ in range(5):
         model(images)
     handle.remove()
     model(images)
-    assert [text for text in said if text.startswith("batch")] == ["batch 0:", "batch 3:"]
-    assert sum("outputs7_shape: [6, 10] (fc)" in text for text in said) == 1
-    assert sum("conv1 params -- kernel weights" in text for text in said) == 2
+    assert [text for text in printed if text.startswith("batch")] == ["batch 0:", "batch 3:"]
+    assert sum("outputs7_shape: [6, 10] (fc)" in text for text in printed) == 1
+    assert sum("conv1 params -- kernel weights" in text for text in printed) == 2
 
 
 def test_prints_count_on_in_a_training_that_goes_on(model, images):
-    said = []
-    print_in_batches(model, shape=[401], content=[], start=400, print_fn=said.append)
+    printed = []
+    print_in_batches(model, shape=[401], content=[], start=400, print_fn=printed.append)
     model.eval()
     model(images)  # an evaluation does not count
     model.train()
     for _ in range(3):
         model(images)
-    assert [text for text in said if text.startswith("batch")] == ["batch 401:"]
+    assert [text for text in printed if text.startswith("batch")] == ["batch 401:"]
 
 
 def test_broken_pass_leaves_no_hook(model, images):
-    said = []
-    handle = print_in_batches(model, shape=[0, 1], content=[], print_fn=said.append)
+    printed = []
+    handle = print_in_batches(model, shape=[0, 1], content=[], print_fn=printed.append)
     with pytest.raises(Exception, match=r"."):
         model(images[:, :, :3, :3])
-    said.clear()
+    printed.clear()
     model(images)
-    assert said.count("outputs7_shape: [6, 10] (fc)") == 1
+    assert printed.count("outputs7_shape: [6, 10] (fc)") == 1
     handle.remove()
 
 
 def test_shards_of_a_batch_are_one_step(model, images):
     """Where a step takes three passes, the first of them stands for it."""
-    said, looked = [], []
-    handle = print_in_batches(model, shape=[1], content=[], print_fn=said.append, passes_per_step=3)
+    printed, means = [], []
+    handle = print_in_batches(
+        model, shape=[1], content=[], print_fn=printed.append, passes_per_step=3
+    )
     with watch(model, ["outputs"], every=2, passes_per_step=3) as seen:
         for number in range(12):
             model(images + number)
-            if seen.values.get("watch/fc/mean") not in looked:
-                looked.append(seen.values["watch/fc/mean"])
+            if seen.values.get("watch/fc/mean") not in means:
+                means.append(seen.values["watch/fc/mean"])
     handle.remove()
-    assert len(looked) == 3  # steps 1, 2 and 4
-    assert said.count("batch 1:") == 1 and said.count("outputs7_shape: [6, 10] (fc)") == 1
+    assert len(means) == 3  # steps 1, 2 and 4
+    assert printed.count("batch 1:") == 1 and printed.count("outputs7_shape: [6, 10] (fc)") == 1
 
 
 @pytest.mark.parametrize("training", [True, False])
