@@ -1,1 +1,1 @@
-"""Several processes that train one net: who they are, how they start, what they exchange."""
+"""Several processes that train one net: ranks, spawn, and the exchange of gradients."""

@@ -1,1 +1,1 @@
-"""What the package needs of the machine: safe files, signals, heartbeats, devices and CPUs."""
+"""The machine: files written safely, signals, heartbeat and supervisor, devices and CPUs."""

@@ -1,4 +1,4 @@
-"""Is there a Paddle, and which device is there to run on."""
+"""The installed Paddle, and the devices that it can run on."""
 
 import contextlib
 import functools
@@ -21,9 +21,9 @@ https://www.paddlepaddle.org.cn/en/install/quick)"""
 INSTALL_XPU = """\
 Kunlun XPUs need the build paddlepaddle-xpu for your generation of chips, in place of paddlepaddle:
   https://www.paddlepaddle.org.cn/documentation/docs/zh/hardware_support/xpu/index_cn.html"""
-BUILDS = ("paddlepaddle", "paddlepaddle-gpu", "paddlepaddle-xpu")  # all of them are `paddle`
+BUILDS = ("paddlepaddle", "paddlepaddle-gpu", "paddlepaddle-xpu")  # each installs `paddle`
 
-MOST_THREADS = 4  # of the fast convolution: they take turns with all that is Python's
+MAX_FAST_THREADS = 4  # of the fast convolution; its parts in Python run one at a time
 
 
 def require_paddle() -> None:
@@ -34,9 +34,9 @@ def require_paddle() -> None:
             f"{' and '.join(builds)} are installed together, and share their files; "
             f"uninstall all of them, then install one.\n{INSTALL}"
         )
-    os.environ.setdefault("GLOG_minloglevel", "1")  # 0 tells of every socket
+    os.environ.setdefault("GLOG_minloglevel", "1")  # 0 logs every socket
     try:
-        with signals.deferred():  # raised inside, it would pass for a fault of the import
+        with signals.deferred():  # raised inside, StoppedError would look like a broken import
             importlib.import_module("paddle")
         signals.reinstall_handlers()
     except (ImportError, OSError, AttributeError) as error:
@@ -50,7 +50,7 @@ def require_paddle() -> None:
 
 
 def installed_builds() -> dict[str, str]:
-    """The builds of PaddlePaddle that are installed, by package name, with their versions."""
+    """Return the versions of the installed builds of PaddlePaddle, by package name."""
     versions = {}
     for name in BUILDS:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -59,18 +59,18 @@ def installed_builds() -> dict[str, str]:
 
 
 def gpu_count() -> int:
-    """The GPUs that Paddle sees."""
+    """Return the number of GPUs that Paddle sees."""
     import paddle
 
     return paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0
 
 
 def chosen_gpus(gpus: Optional[str], nprocs: Optional[int] = None) -> list[str]:
-    """The GPUs that a text such as "0,1" names, one for each process; [] for None or "".
+    """Parse a list of GPUs such as "0,1", one for each process; [] for None or "".
 
-    nprocs: how many processes were asked for; None: as many as there are GPUs named.
-    Raises DeviceError where they are not numbers, or Paddle sees no GPU at all; ConfigError where
-    there are more or fewer than processes.
+    nprocs: number of processes requested; None: as many as GPUs.
+    Raises DeviceError if they are not numbers, or Paddle sees no GPU at all; ConfigError if there
+    are more or fewer GPUs than processes.
     """
     if not gpus:
         return []
@@ -86,7 +86,7 @@ def chosen_gpus(gpus: Optional[str], nprocs: Optional[int] = None) -> list[str]:
 
 
 def own_device(name: str) -> str:
-    """The device of this process, one of several: the GPU that was chosen for it, if there are."""
+    """Return the device of this process, one of several: its own GPU for "auto" if there is one."""
     import paddle
 
     gpus = gpu_count()
@@ -94,10 +94,10 @@ def own_device(name: str) -> str:
 
 
 def select_device(name: str = "auto") -> str:
-    """Make `name` Paddle's device and return it, as Paddle writes it ("cpu", "gpu:0").
+    """Select Paddle's device and return its full name, such as "cpu" or "gpu:0".
 
     name: "auto" (the first GPU if there is one, else the CPU), "cpu", "gpu[:N]" or "xpu[:N]".
-    Raises DeviceError when there is no such device, never falls back to another.
+    Raises DeviceError if there is no such device; never falls back to another.
     """
     import paddle
 
@@ -107,12 +107,12 @@ def select_device(name: str = "auto") -> str:
     if not re.fullmatch(r"cpu|(gpu|xpu)(:\d+)?", name):
         raise DeviceError(f"device is {name!r}; expected auto, cpu, gpu:N or xpu:N")
     kind, _, number = name.partition(":")
-    built = {
+    supported = {
         "cpu": True,
         "gpu": paddle.is_compiled_with_cuda(),
         "xpu": paddle.is_compiled_with_xpu(),
     }
-    if not built[kind]:
+    if not supported[kind]:
         raise DeviceError(
             f"device is {name!r}, but the installed Paddle is built without {kind.upper()}; "
             f"use --device cpu.\n{INSTALL_XPU if kind == 'xpu' else INSTALL}"
@@ -124,17 +124,17 @@ def select_device(name: str = "auto") -> str:
 
 
 def autocast(level: str = "off") -> Callable[[], contextlib.AbstractContextManager]:
-    """A function that gives a context, in which the chosen device computes in lower precision.
+    """Return a function that makes a context for computing in mixed precision.
 
-    level: "off": float32; "O1": bfloat16 where Paddle holds that to be safe and worth it, the
-    products of convolutions and linear layers; "O2": everywhere, but for the few operators that
-    have no bfloat16.
+    level: "off": float32; "O1": bfloat16 where Paddle considers it safe and worthwhile, in the
+    products of convolutions and linear layers; "O2": everywhere but in the few operators that do
+    not support it.
 
-    Weights, their gradients and the optimizer's state are float32 with each, and are cast when they
+    Weights, gradients and the optimizer's state stay float32 at every level, and are cast when they
     are used: checkpoints are the same, and `paddle.amp.decorate` is not needed. bfloat16, which has
-    the range of float32, needs no loss scaling, whose state would be one more thing to be saved;
-    float16 is not offered.
-    Raises DeviceError where there is no bfloat16: on a CPU Paddle would go on in float32, unsaid.
+    the range of float32, needs no loss scaling, whose state would have to be saved too; float16 is
+    not offered.
+    Raises DeviceError where bfloat16 is not supported: on a CPU Paddle would silently use float32.
     """
     import paddle
 
@@ -146,21 +146,25 @@ def autocast(level: str = "off") -> Callable[[], contextlib.AbstractContextManag
             f"amp is {level}, but the device, {device}, has no bfloat16; expected a GPU that has "
             "(NVIDIA's from Ampere on), or --amp off"
         )
-    # By default O2 goes back to float32 wherever one input has it, as weights have here.
-    told = {"level": level, "dtype": "bfloat16", "use_promote": level == "O1"}
-    return functools.partial(paddle.amp.auto_cast, **told)
+    return functools.partial(
+        paddle.amp.auto_cast,
+        level=level,
+        dtype="bfloat16",
+        # By default O2 returns to float32 wherever one input has it, as weights have here.
+        use_promote=level == "O1",
+    )
 
 
 @functools.cache
 def fast_threads() -> int:
-    """Threads of the fast convolution, where nobody chose a number.
+    """Return the number of threads of the fast convolution, where the user has not chosen one.
 
-    This process's share of the cores, if it trains with others on this machine; `MOST_THREADS` at
-    most.
+    It is this process's share of the cores, if it trains with others on this machine, and at most
+    `MAX_FAST_THREADS`.
     """
     import paddle
 
-    here = paddle.distributed.ParallelEnv()
-    host = here.current_endpoint.rpartition(":")[0]
-    neighbours = sum(one.rpartition(":")[0] == host for one in here.trainer_endpoints)
-    return min(MOST_THREADS, max(1, usable_cpus() // max(1, neighbours)))
+    environment = paddle.distributed.ParallelEnv()
+    host = environment.current_endpoint.rpartition(":")[0]
+    hosts = [endpoint.rpartition(":")[0] for endpoint in environment.trainer_endpoints]
+    return min(MAX_FAST_THREADS, max(1, usable_cpus() // max(1, hosts.count(host))))

@@ -1,7 +1,7 @@
-"""Writing files so that a crash leaves the old one or the new one, never half of either.
+"""Writing files so that a crash leaves the old contents or the new, never half of either.
 
-Everything that changes the disk goes through the functions of `os` named here, one call each, so
-that a test can stand between: kill the process at any of them, or let any of them fail.
+Everything that changes the disk is one call of a function of `os`, so that a test can kill the
+process at any of these calls, or let any of them fail.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ from paddle_mnist.errors import OutputError
 
 log = logging.getLogger("paddle_mnist")
 
-PART = ".part"  # how temporary names end; they begin with a dot
+PART = ".part"  # suffix of temporary files, whose names begin with a dot
 
 _WRITE = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what the operating system says against writing `path` into an OutputError."""
+    """Turn an OSError inside the block into an OutputError that names `path`."""
     try:
         yield
     except OSError as error:
@@ -34,25 +34,25 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write under a temporary name, force it to the disk, rename. Raises OutputError.
+    """Write a temporary file, force it to the disk, and rename it to `path`. Raises OutputError.
 
-    The temporary name is unique, so that of two writers of one path each publishes its own bytes,
-    and the later rename wins.
+    Its name is unique, so that of two writers of one path each publishes its own bytes, and the
+    later rename wins.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PART}")
     with writing(path):
         try:
             descriptor = os.open(part, _WRITE | os.O_EXCL, 0o666)
             try:
-                left = data
-                while left:  # a disk that fills up takes a part, and refuses the next
-                    left = left[os.write(descriptor, left) :]
+                unwritten = data
+                while unwritten:  # a disk that fills up takes a part, and refuses the next
+                    unwritten = unwritten[os.write(descriptor, unwritten) :]
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
             os.replace(part, path)
         except BaseException:
-            with contextlib.suppress(OSError):  # what went wrong before is what is said
+            with contextlib.suppress(OSError):  # the first error is the one to raise
                 os.unlink(part)
             raise
 
@@ -70,10 +70,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, to outlast a power loss. Raises OutputError.
+    """Make a folder and its parents, and force them to the disk. Raises OutputError.
 
-    One that is there may be what an earlier call made and did not come to force to the disk, so it
-    is forced now; those above it were, before it was made.
+    A folder that exists may be one that an earlier call made but could not force to the disk any
+    more, so this call does; its parents were forced before it was made.
     """
     with writing(folder):
         if not folder.is_dir():
@@ -95,30 +95,30 @@ def remove(path: Path) -> None:
 def remove_temporary(folder: Path, prefix: str = "") -> None:
     """Delete the temporary files that killed writers left in a folder. Raises OutputError.
 
-    For a folder with one writer: it would delete what another one is about to rename.
-    prefix: of the names of the files that they were to become.
+    Only for a folder with one writer: it would delete what another one is about to rename.
+    prefix: only those of files whose names begin with it.
     """
     for path in sorted(folder.glob(f".{prefix}*{PART}")):
         remove(path)
 
 
 class Journal:
-    """A text file to which lines are added.
+    """A text file that lines are appended to, and that survives a full disk.
 
-    What the disk does not take now is kept, warned of once, and written with the next line: a
-    training outlives a full disk. Raises OutputError from `close` if something is left even then,
-    and at once if the file cannot be opened.
+    What the disk does not take is kept in memory, with one warning, and written with the next line.
+    Raises OutputError if the file cannot be opened, and from `close` if something is still
+    unwritten then.
     """
 
     def __init__(self, path: Path):
         self.path = path
         with writing(path):
             self._descriptor: Optional[int] = os.open(path, _WRITE | os.O_APPEND, 0o666)
-        self._left = b""
+        self._unwritten = b""
         self._failing = False
 
     def append(self, text: str) -> None:
-        self._left += text.encode()
+        self._unwritten += text.encode()
         try:
             self._write()
         except OSError as error:
@@ -127,12 +127,13 @@ class Journal:
                 log.warning(
                     "%s: cannot write (%s); training goes on, and what is to be written there is "
                     "kept until it can be; free space",
-                    *(self.path, error.strerror),
+                    self.path,
+                    error.strerror,
                 )
 
     def _write(self) -> None:
-        while self._left:
-            self._left = self._left[os.write(self._descriptor, self._left) :]
+        while self._unwritten:
+            self._unwritten = self._unwritten[os.write(self._descriptor, self._unwritten) :]
         self._failing = False
 
     def close(self) -> None:

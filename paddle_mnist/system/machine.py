@@ -1,4 +1,4 @@
-"""What the operating system offers this process: a share of the CPUs, and POSIX signals."""
+"""What the operating system offers this process: CPUs, POSIX process groups and signals."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ def usable_cpus() -> int:
     """Count the CPUs that this process may use; at least 1.
 
     The least of the machine's logical CPUs, the process's affinity, the CPU quota of its container
-    (cgroup v1 or v2; a fraction counts as a whole CPU, so that none of the quota lies idle), and
+    (cgroup v1 or v2; a fraction counts as a whole CPU, so that none of the quota is idle), and
     the environment variable LOKY_MAX_CPU_COUNT.
     """
     from joblib import cpu_count  # here, because `--help` needs none of what this imports
@@ -19,14 +19,14 @@ def usable_cpus() -> int:
 
 
 def has_posix_processes() -> bool:
-    """Whether this system has POSIX process groups and signals."""
+    """Return whether this system has POSIX process groups and signals."""
     return hasattr(os, "killpg")
 
 
 def require_posix_processes(option: str, remedy: str) -> None:
     """Raise ConfigError unless this system has POSIX process groups and signals.
 
-    option: what needs them, and its value. remedy: what to do without.
+    option: what needs them, with its value. remedy: what to do on other systems.
     """
     if not has_posix_processes():
         raise ConfigError(

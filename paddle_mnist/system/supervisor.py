@@ -1,4 +1,4 @@
-"""Restart a training that died or hangs, within a budget."""
+"""The supervisor: restarts a training that dies or hangs, within a budget of restarts."""
 
 import contextlib
 import logging
@@ -23,7 +23,7 @@ from paddle_mnist.system.machine import require_posix_processes
 
 log = logging.getLogger("paddle_mnist")
 
-WITHOUT_PROGRESS = 3  # restarts in a row that got no further: then it is given up
+MAX_STUCK_RESTARTS = 3  # in a row, without progress: then the supervisor gives up
 # Exit codes after which a restart would change nothing, or was not wanted.
 FINAL = {
     0,
@@ -43,44 +43,43 @@ def supervise(
     max_restarts: int,
     hang_timeout: float,
 ) -> int:
-    """Run a command, again when it died or hangs; gives the exit code to end with.
+    """Run a command, restart it when it dies or hangs, and return its last exit code.
 
-    command: the arguments of a start; told whether it is a restart.
-    progress: a number that grows as the training gets on, such as the newest checkpoint's step.
-    hang_timeout: seconds without a sign of life after which it is killed.
-    SIGTERM and SIGINT are handed on, and what the command makes of them is final.
-    Raises NoProgressError after three restarts in a row that got no further, and ConfigError on a
+    command: returns the arguments of a start; called with whether it is a restart.
+    progress: returns a number that grows with the training, such as the newest checkpoint's step.
+    max_restarts: in all.
+    hang_timeout: seconds without a heartbeat after which the command is killed.
+    SIGTERM and SIGINT are forwarded, and the command is not restarted after them.
+    Raises NoProgressError after three restarts in a row without progress, and ConfigError on a
     system without POSIX process groups and signals.
     """
     require_posix_processes(f"max_restarts is {max_restarts}", "--max_restarts 0")
     with signals.handlers_installed(), signals.deferred():
-        reached, restart, stuck = progress(), 0, 0
-        while True:
-            code = _run(command(restart > 0), hang_timeout)
+        reached, stuck = progress(), 0
+        for restarts in range(max_restarts + 1):
+            code = _run(command(restarts > 0), hang_timeout)
             if code in FINAL or signals.pending():
                 return code
             before, reached = reached, progress()
-            stuck = 0 if reached > before else stuck + (restart > 0)
-            if stuck == WITHOUT_PROGRESS:
+            stuck = 0 if reached > before else stuck + (restarts > 0)
+            if stuck == MAX_STUCK_RESTARTS:
                 raise NoProgressError(
                     f"restarted {stuck} times without getting beyond step {reached}; the last "
                     f"ended with {signals.describe_exit(code)}; expected progress; look "
                     "for the reason above"
                 )
+            next_restart = f"restart {restarts + 1} of {max_restarts}"
             log.warning(
                 "the training ended with %s at step %d; %s",
-                *(signals.describe_exit(code), reached),
-                f"restart {restart + 1} of {max_restarts}"
-                if restart < max_restarts
-                else "no restart is left",
+                signals.describe_exit(code),
+                reached,
+                next_restart if restarts < max_restarts else "no restart is left",
             )
-            if restart == max_restarts:
-                return code
-            restart += 1
+    return code
 
 
 def _run(command: Sequence[str], hang_timeout: float) -> int:
-    """Run a command to its end, or until it hangs; gives its exit code as a shell does."""
+    """Run a command to its end, or kill it when it hangs; return its exit code as a shell does."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     try:
@@ -97,42 +96,43 @@ def _run(command: Sequence[str], hang_timeout: float) -> int:
     finally:
         os.close(reading)
         _kill(child)
-        _end_what_it_started(child.pid)
+        _end_process_group(child.pid)
     return code if code >= 0 else 128 - code
 
 
 def _watch(child: subprocess.Popen, reading: int, hang_timeout: float) -> int:
-    handed_on = False
-    limit = time.monotonic() + hang_timeout + heartbeat.START_SECONDS
+    """Wait for the child to end. reading: the end of the pipe from which heartbeats are read."""
+    forwarded = False
+    deadline = time.monotonic() + hang_timeout + heartbeat.START_SECONDS
     while child.poll() is None:
-        if signals.pending() and not handed_on:
+        if signals.pending() and not forwarded:
             child.send_signal(signals.pending())
-            handed_on = True
-            limit = time.monotonic() + hang_timeout
+            forwarded = True
+            deadline = time.monotonic() + hang_timeout
         ready, _, _ = select.select([reading], [], [], 0.1)
         if ready and os.read(reading, 1 << 16):
-            limit = time.monotonic() + hang_timeout
-        elif ready:  # nobody holds the other end any more: it ends
+            deadline = time.monotonic() + hang_timeout
+        elif ready:  # end of file: the child has closed the pipe, and is about to exit
             time.sleep(0.01)
-        if time.monotonic() > limit:
+        if time.monotonic() > deadline:
             log.warning("no sign of life for %g s; killing it", hang_timeout)
             _kill(child)
     return child.returncode
 
 
 def _kill(child: subprocess.Popen) -> None:
-    """SIGKILL, which a stopped process gets too, for the child and what it has started."""
+    """Send SIGKILL, which reaches a stopped process too, to the child and what it has started."""
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
 
 
-def _end_what_it_started(group: int) -> None:
-    """A child that was killed may leave processes that stop, and save, when they notice."""
-    number = signal.SIGTERM
-    with contextlib.suppress(ProcessLookupError):  # they are gone, or there were none
+def _end_process_group(group: int) -> None:
+    """Stop the processes that a killed child has left: give them time to save, then kill them."""
+    signum = signal.SIGTERM
+    with contextlib.suppress(ProcessLookupError):  # the group is empty
         for _ in range(100 * heartbeat.GRACE_SECONDS):
-            os.killpg(group, number)
-            number = 0  # only asks whether there is one
+            os.killpg(group, signum)
+            signum = 0  # from now on only ask whether there is a process
             time.sleep(0.01)
         os.killpg(group, signal.SIGKILL)
