@@ -46,12 +46,13 @@ def before(owner, name, at=1, at_once=False):
     setattr(owner, name, wrapped)
 
 import paddle
-from paddle_mnist.mnist import run, setup as start
+from paddle_mnist.mnist import run, setup
+from paddle_mnist.training import initialize
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
 if moment == "reading data":
-    before(start, "open_data", at_once=True)
+    before(setup, "open_data", at_once=True)
 elif moment == "warm-up":  # the first forward pass
     before(MNIST, "forward")
 elif moment == "training":
@@ -70,7 +71,7 @@ elif moment.startswith("saving"):  # the N-th such operation of the first save
         return commit(*args, **kwargs)
     CheckpointStore.commit = armed
 elif moment == "loading":  # of a checkpoint
-    before(start, "load_checkpoint")
+    before(initialize, "load_checkpoint")
 elif moment == "the last evaluation":
     before(run, "evaluate")
 sys.argv[1:] = sys.argv[4:]

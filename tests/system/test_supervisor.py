@@ -31,13 +31,13 @@ warnings.filterwarnings("ignore", message="No ccache found")
 from paddle_mnist.commands import run_script, train
 from paddle_mnist.system import heartbeat
 if heartbeat.is_supervised() or not {supervised}:  # the supervisor itself needs no Paddle
-    from paddle_mnist.mnist import run
-    reseed = run.reseed
+    from paddle_mnist.training import session
+    reseed = session.reseed
     def troubled(seed, step, shard):
         once = Path(f"trouble{{step}}")
         {what}
         reseed(seed, step, shard)
-    run.reseed = troubled
+    session.reseed = troubled
 run_script(train.main)
 """
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
