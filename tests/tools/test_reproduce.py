@@ -3,19 +3,21 @@
 import json
 import re
 import shlex
+from string import Formatter
 
 import pytest
 import reproduce
 from conftest import ROOT
-from reproduction import accuracy, recipes, trainings
-from reproduction.behaviour import behaviour, same
-from reproduction.checkpoints import PLAIN
-from reproduction.chinese import SAID, summary
-from reproduction.compared import Compared, Scale
-from reproduction.ladder import choice, steps_up
+from reproduction import accuracy, fingerprint, recipes, trainings
+from reproduction.claims import Scale, Workspace
+from reproduction.comparison import Comparison
+from reproduction.experiment import Experiment
+from reproduction.fingerprint import same
+from reproduction.ladder import choose, compare_with_affine
 from reproduction.mistakes import mistakes
 from reproduction.page import figures_of
-from reproduction.shown import Shown
+from reproduction.resuming import PLAIN
+from reproduction.texts import templates
 from reproduction.trainings import Results, Training
 from synthetic_data import tiny_splits, write_idx
 
@@ -75,50 +77,52 @@ def test_every_line_that_made_a_table_is_one_that_the_tools_take(tool):
         )
     }
     assert len(lines) >= 5
+    helps = {name: tool(name, "--help").stdout for name in ("benchmark", "reproduce")}
     for line in lines:
         script, *arguments = shlex.split(line)
         name = script.removeprefix("tools/").removesuffix(".py")
-        known = tool(name, "--help").stdout
         for word in arguments:
-            assert word in known or not word.startswith("--"), line
+            assert word in helps[name] or not word.startswith("--"), line
         made = arguments[arguments.index("--only") + 1] if name == "reproduce" else arguments[0]
-        assert f"{made}  " in known, line
+        assert f"{made}  " in helps[name], line
         assert any(f"<!-- {name} {made} -->" in page.read_text() for page in pages), line
 
 
 def test_rehearsal_of_a_table(tool, tiny, tmp_path):
-    """Two seeds, one epoch; then all is there, and a change of the seeds trains what is missing."""
+    """One seed, one epoch; then all is there, and a change of the seeds trains what is missing."""
     arguments = ("--quick", "--only", "l2", "--data", tiny, "--output", "out", "--json")
-    first = tool("reproduce", *arguments, "--jobs", 2)
-    found = json.loads(first.stdout)["l2"]
-    assert set(found) == {"without", "with"}
-    assert found["with"]["seeds"] == [1, 2]
-    assert first.stderr.count("of 4: tutorial") == 4
+    first = tool("reproduce", *arguments, "--seeds", 1, "--jobs", 2)
+    one_seed = json.loads(first.stdout)["l2"]
+    assert set(one_seed) == {"without", "with"}
+    assert one_seed["with"]["seeds"] == [1]
+    assert first.stderr.count("of 2: tutorial") == 2
+    again = tool("reproduce", *arguments, "--jobs", 2)
+    assert again.stderr.count("of 2: tutorial") == 2
+    rows = json.loads(again.stdout)["l2"]
+    assert rows["with"]["seeds"] == [1, 2]
+    assert rows["with"]["eval_acc"][:1] == one_seed["with"]["eval_acc"]
     written = (tmp_path / "out/quick/REPRODUCTION.md").read_text()
     block = figures_of(written)
-    assert block["l2"] == found and block["ladder"] == {}
+    assert block["l2"] == rows and block["ladder"] == {}
     in_short, chinese = written.split("## 摘要")
     row = re.compile(r"^\| \[.*?\]\(#(\w+)\) \| (.*) \|$", re.MULTILINE)
-    assert [one for one, _ in row.findall(in_short)] == list(block)
+    assert [claim for claim, _ in row.findall(in_short)] == list(block)
     assert ("l2", "No verdict yet: 4 of 10 trainings are done") in row.findall(in_short)
-    assert [one for one, _ in row.findall(chinese)] == list(block)
+    assert [claim for claim, _ in row.findall(chinese)] == list(block)
     assert all(text == "尚未测完" for _, text in row.findall(chinese))
     assert "**No verdict yet: 4 of 10 trainings are done.**" in written
-    mean = 100 * sum(found["with"]["eval_acc"]) / 2
+    mean = 100 * sum(rows["with"]["eval_acc"]) / 2
     assert f"| with L2 1e-5 | {mean:.3f}% |" in written
     kept = json.loads((tmp_path / "out/quick/trainings.json").read_text()).values()
     assert [len(one["wrong"]) for one in kept] == [round(70 - 70 * one["eval_acc"]) for one in kept]
-    again = tool("reproduce", *arguments, "--seeds", 3)
-    assert again.stderr.count("of 2: tutorial") == 2
-    assert json.loads(again.stdout)["l2"]["with"]["eval_acc"][:2] == found["with"]["eval_acc"]
 
 
-def test_page_is_what_its_results_say(real_data):
+def test_page_is_what_its_results_say(real_data, tmp_path):
     """Nothing of it is written by hand, and its results are of what the code is now."""
-    results = Results(reproduce.RESULTS / "trainings.json")
-    reports = reproduce.found(results, open_data(str(real_data)), Scale())
+    workspace = Workspace(open_data(str(real_data)), reproduce.RESULTS, tmp_path)
+    reports = reproduce.all_reports(workspace)
     text = reproduce.PAGE.read_text()
-    assert text == reproduce.whole(results, reports, reproduce.FIGURES)
+    assert text == reproduce.page_text(workspace, reports, reproduce.FIGURES)
     assert "{" not in text[: text.index("```json")]  # nothing was left unformatted
     for path in re.findall(r"\]\(([^)]+\.png)\)", text):
         assert (ROOT / path).exists()
@@ -148,9 +152,9 @@ def test_rehearsal_of_the_whole_page(tool, tiny, tmp_path):
     assert [one.id for one in reproduce.CLAIMS] == list(figures)
     for one in reproduce.CLAIMS:
         report = figures[one.id]
-        if isinstance(one, Shown) and type(one) is Shown:
-            assert one.measured(report), one.id
-            assert one.judged(report).startswith(SHOWN.get(one.id, "")), one.id
+        if isinstance(one, Experiment):
+            assert one.is_complete(report), one.id
+            assert str(one.judge(report)).startswith(SHOWN.get(one.id, "")), one.id
         else:
             assert report, one.id
     made = [quick / f"{name}.json" for name in SHOWN]
@@ -180,16 +184,35 @@ def test_a_page_is_not_replaced_by_one_that_knows_less(tmp_path):
 
 
 def test_every_claim_is_in_the_help():
-    told = re.findall(r"^(\w+) {2,}\S", reproduce.__doc__, re.MULTILINE)
-    assert sorted(told) == sorted([*reproduce.INTO_DOCS, *(one.id for one in reproduce.CLAIMS)])
+    named = re.findall(r"^(\w+) {2,}\S", reproduce.description(), re.MULTILINE)
+    assert sorted(named) == sorted([*reproduce.INTO_DOCS, *(one.id for one in reproduce.CLAIMS)])
 
 
-def test_the_recipe_best_is_the_finalist_that_was_chosen(real_data):
+def test_both_languages_have_the_same_templates_and_placeholders():
+    english, chinese = templates("en"), dict(templates("zh"))
+    chinese.pop("row_names")
+    assert english.keys() == chinese.keys()
+    for claim, texts in english.items():
+        translated = {name: text for name, text in texts.items() if name not in ENGLISH_ONLY}
+        assert translated.keys() == chinese[claim].keys(), claim
+        for name, text in translated.items():
+            assert placeholders(text) == placeholders(chinese[claim][name]), (claim, name)
+    assert english.keys() >= {one.id for one in reproduce.CLAIMS}
+
+
+ENGLISH_ONLY = {"source", "method"}  # of the parts of the page that are in English only
+
+
+def placeholders(template):
+    """The names and formats of a template's fields."""
+    return sorted((field, form) for _, field, form, _ in Formatter().parse(template) if field)
+
+
+def test_the_recipe_best_is_the_finalist_that_was_chosen(real_data, tmp_path):
     data = open_data(str(real_data))
-    claims = {one.id: one for one in reproduce.CLAIMS}
-    results = Results(reproduce.RESULTS / "trainings.json")
-    report = claims["finalists"].report(results, data, Scale(), {})
-    chosen = claims["finalists"].rows[choice(report)[0]].training(1, Scale())
+    finalists = next(one for one in reproduce.CLAIMS if one.id == "finalists")
+    report = finalists.report(Workspace(data, reproduce.RESULTS, tmp_path), {})
+    chosen = finalists.rows[choose(report)[0]].training(1, Scale())
     assert chosen.settings(data) == Training("best", 1).settings(data)
 
 
@@ -205,9 +228,9 @@ def test_images_that_most_trainings_read_wrongly(tiny):
     other = int((labels[3] + 1) % 10)
     wrong = [[[3, other], [5, other]], [[3, other]], [[3, other], [9, other]]]
     found = mistakes(open_data(str(tiny)), [{"wrong": one} for one in wrong])
-    told = {"image": 3, "label": int(labels[3]), "answers": {str(other): 3}}
-    told |= {"agreed": True, "by_eye": "not looked at"}
-    assert found == {"seeds": 3, "images": [told]}
+    image = {"image": 3, "label": int(labels[3]), "answers": {str(other): 3}}
+    image |= {"agreed": True, "by_eye": "not looked at"}
+    assert found == {"seeds": 3, "images": [image]}
     wrong[0][0][1] = (other + 1) % 10
     (one,) = mistakes(open_data(str(tiny)), [{"wrong": one} for one in wrong])["images"]
     assert not one["agreed"] and one["answers"][str(other)] == 2
@@ -224,17 +247,17 @@ def test_results_are_those_of_their_settings_images_and_code(tmp_path, monkeypat
     assert found.get(one, digits)["eval_acc"] == 0.5
     assert not found.get(Training("tutorial", 2, (("ema", 0.9),)), digits)
     assert not found.get(one, other)
-    told = tuple(read_recipe("tutorial").items())
-    assert found.get(Training("default", 1, (*told, ("ema", 0.9))), digits)  # the same, renamed
+    options = tuple(read_recipe("tutorial").items())
+    assert found.get(Training("default", 1, (*options, ("ema", 0.9))), digits)  # the same, renamed
     monkeypatch.setattr(trainings, "recipe", lambda name: {"epochs": 7})
     assert not found.get(one, digits)
     monkeypatch.undo()
     assert found.get(one, digits)
     monkeypatch.setattr(ExponentialMovingAverage, "update", lambda *args: None)
     assert found.get(one, digits)  # as long as nobody looks again
-    behaviour.cache_clear()
+    fingerprint._losses.cache_clear()
     assert not found.get(one, digits)
-    behaviour.cache_clear()
+    fingerprint._losses.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -250,31 +273,57 @@ def test_rounding_may_grow_over_the_steps(step, off, alike):
 
 
 def test_what_is_shown_is_of_its_settings_and_images(tmp_path, tiny):
-    told = ("id", "source", "claim", "how", lambda *_: {"a": 1}, str, str)
-    digits, other = open_data("digits"), open_data(str(tiny))
-    one, changed = (Shown(*told, settings=settings) for settings in (1, 2))
-    one.run(digits, tmp_path, tmp_path, Scale())
-    assert one.report(tmp_path, digits) == {"a": 1}
-    assert one.report(tmp_path, other) == changed.report(tmp_path, digits) == {}
+    digits, other = (
+        Workspace(open_data(str(data)), tmp_path, tmp_path) for data in ("digits", tiny)
+    )
+    one, changed = (
+        Experiment("id", str, measure=lambda *_: {"a": 1}, tabulate=str, settings=settings)
+        for settings in ({"a": 1}, {"a": 2})
+    )
+    one.measure_missing(digits)
+    assert one.report(digits, {}) == {"a": 1}
+    assert one.report(other, {}) == changed.report(digits, {}) == {}
+
+
+def test_what_is_shown_is_of_what_its_function_computes(tmp_path):
+    """Not of its text: another function that gives the same has the same results."""
+    digits = Workspace(open_data("digits"), tmp_path, tmp_path)
+
+    def measuring(rate, loss, seconds):
+        def measure(data, output, scale):
+            return {"rate": rate, "loss": loss, "seconds": seconds}
+
+        def repeatable(report):
+            return {**report, "seconds": None}
+
+        return Experiment("id", str, measure=measure, tabulate=str, repeatable=repeatable)
+
+    measuring("0.1", 2.3, 1).measure_missing(digits)
+    for seconds in (1, 2):  # which no two runs have in common
+        assert measuring("0.1", 2.3, seconds).report(digits, {})["seconds"] == 1
+    assert measuring("0.1", 2.3000001, 1).report(digits, {})  # another processor's rounding
+    assert not measuring("0.1", 2.31, 1).report(digits, {})
+    assert not measuring("0.2", 2.3, 1).report(digits, {})
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "said"),
+    ("one", "other", "words"),
     [
-        ([0.981, 0.982, 0.983], [0.981, 0.983, 0.982], "which is not told from chance"),
+        ([0.981, 0.982, 0.983], [0.981, 0.983, 0.982], "which is not significant"),
         ([0.981, 0.982, 0.983], [0.991, 0.993, 0.992], "by +1.00% (95 % interval +0.77% to +1.23%"),
-        ([0.981, 0.982, 0.983], [0.991, 0.993, 0.992], "which is told from chance"),
+        ([0.981, 0.982, 0.983], [0.991, 0.993, 0.992], "which is significant"),
         ([0.981, 0.981], [0.981, 0.981], "by +0.00% (95 % interval +0.00% to +0.00%)"),
     ],
 )
-def test_difference_is_judged_by_its_spread(one, other, said):
-    assert said in accuracy._decay({"a": {"eval_acc": one}, "b": {"eval_acc": other}})
+def test_difference_is_judged_by_its_spread(one, other, words):
+    report = {"a": {"eval_acc": one}, "b": {"eval_acc": other}}
+    assert words in str(accuracy.judge_rate(report))
 
 
 @pytest.mark.parametrize(
-    ("scores", "said"),
+    ("scores", "words"),
     [
-        ([0.991, 0.992, 0.993], "Confirmed: 6 of 6 seeds come to 98.6%, the mean is 99.20%"),
+        ([0.991, 0.992, 0.993], "Confirmed: 6 of 6 seeds reach 98.6%, the mean is 99.20%"),
         ([0.991, 0.992, 0.993], "The recipe: 3 of 3 seeds"),
         ([0.971, 0.989, 0.986], "Undecided: 4 of 6"),
         ([0.981, 0.980, 0.981, 0.980, 0.9858], "Refuted as a mean, true of a lucky run: 2 of 10"),
@@ -282,8 +331,9 @@ def test_difference_is_judged_by_its_spread(one, other, said):
         ([0.99, 0.99], "(95 % interval 99.00% to 99.00%)"),
     ],
 )
-def test_claim_is_judged_by_the_mean_of_the_seeds(scores, said):
-    assert said in accuracy._reached({name: {"eval_acc": scores} for name in ("verbatim", "adam")})
+def test_claim_is_judged_by_the_mean_of_the_seeds(scores, words):
+    report = {name: {"eval_acc": scores} for name in ("verbatim", "adam")}
+    assert words in str(accuracy.judge_claimed(report))
 
 
 def seconds(**ways):
@@ -338,25 +388,29 @@ KEPT = {"steps": 9, "saved": 2, "looks": 5, "least": 1, "by_mtime": "a", "newest
 
 
 @pytest.mark.parametrize(
-    ("claim", "report", "said"),
+    ("claim", "report", "words"),
     [
         ("everyone", seconds(one=[2, 3], every=[4, 5], share=[1, 1]), "Refuted:"),
         ("everyone", seconds(one=[2, 3], every=[1, 1], share=[1, 1]), "Confirmed:"),
         ("everyone", seconds(one=[2, 3], every=[1, 4], share=[1, 1]), "Undecided:"),
         ("names", {"by_name": "a", "newest": "a"}, "Confirmed:"),
         ("race", looked(0, 0, 0), "Undecided:"),
-        ("race", looked(3, 6, 0), "Refuted: while one process saves in place 66.7% of the looks"),
+        ("race", looked(3, 6, 0), "Refuted: while one process saves in place 66.7% of the reads"),
         ("unstepped", {"never": 0.001, "each": 0.001}, "Confirmed:"),
         ("averages", {"counted": 0.5, "images": 9, "mean_of_means": {"3": 0.5}}, "Confirmed"),
         ("calibration", calibrated(0.0015, 0.9, 1.1), "Undecided: the expected calibration error"),
         ("calibration", calibrated(0.003, 0.9, 1.1), "Refuted: the expected calibration error"),
         ("calibration", calibrated(0.0015, 0.8, 0.9), "Refuted: the expected calibration error"),
         ("averages", {"counted": 0.5, "images": 9, "mean_of_means": {"4": 0.4}}, "Refuted"),
-        ("resumed", resumed({**SAME, "losses_differ_by": 1.5}, SAME, SAME), "Refuted of"),
-        ("resumed", resumed({**OTHER, "losses_differ_by": 0.01}, SAME, SAME), "Confirmed of"),
-        ("pattern", KEPT, "Confirmed here"),
-        ("pattern", {**KEPT, "least": 0}, "Not all"),
-        ("pattern", {**KEPT, "saved": 9}, "Not all"),
+        ("resumed", resumed({**SAME, "losses_differ_by": 1.5}, SAME, SAME), "Refuted: in plain"),
+        (
+            "resumed",
+            resumed({**OTHER, "losses_differ_by": 0.01}, SAME, SAME),
+            "Confirmed: in plain",
+        ),
+        ("pattern", KEPT, "Confirmed:"),
+        ("pattern", {**KEPT, "least": 0}, "Refuted:"),
+        ("pattern", {**KEPT, "saved": 9}, "Refuted:"),
         ("partly", {**LOADED, "refused": "r"}, "Refuted: loaded in part, with a"),
         ("partly", LOADED, "Refuted: loaded in part, with a warning for each tensor left out (1)"),
         ("partly", {**LOADED, "untouched": False}, "Confirmed:"),
@@ -370,95 +424,95 @@ KEPT = {"steps": 9, "saved": 2, "looks": 5, "least": 1, "by_mtime": "a", "newest
         (
             "leaders",
             valid(affine=[1, 0.98, 0.981], dropout=[1, 0.99, 0.991], adam=[0, 0.99, 0.991]),
-            "Confirmed: by the seeds after the first, the affine alone 98.050%; dropout 99.050%",
+            "Confirmed: with the seeds after the first, the affine alone reaches 98.050%; dropout",
         ),
         (
             "leaders",
             valid(affine=[0, 0.98, 0.981], dropout=[1, 0.98, 0.981], adam=[1, 0.97, 0.971]),
-            "Mixed: by",
+            "Mixed: with",
         ),
         ("fewest", valid(a=[0.97, 0.98, 0.98]), "None has"),
         ("default", seeds(default=[0.991, 0.993]), "Mean 99.200% over 2 seeds"),
     ],
 )
-def test_verdicts_follow_the_figures(claim, report, said):
-    one = next(one for one in reproduce.CLAIMS if one.id == claim)
-    assert one.verdict(report).startswith(said)
+def test_verdicts_follow_the_figures(claim, report, words):
+    assert verdict(claim, report).startswith(words)
 
 
-def test_a_step_of_the_ladder_is_told_from_chance():
-    ladder = next(one for one in reproduce.CLAIMS if one.id == "ladder")
+def verdict(claim, report):
+    return str(next(one for one in reproduce.CLAIMS if one.id == claim).verdict(report))
+
+
+def test_a_step_of_the_ladder_is_compared_with_chance():
     rows = {"affine": [0.99, 0.991, 0.992], "more": [0.993], "less": [0.98], "most": [0.9925]}
-    base, chance, gaps = steps_up(valid(**rows))
+    base, chance, gaps = compare_with_affine(valid(**rows))
     assert (base, chance) == (0.99, pytest.approx(2 * 2**0.5 * 0.001))
     assert list(gaps) == ["more", "most", "less"]
-    told = ladder.verdict(valid(**rows))
-    assert "0.28%): more +0.30%, less -1.00%. Not beyond it, best first: most +0.25%." in told
-    alone = ladder.verdict(valid(affine=[0.99], more=[0.5]))
-    assert ": nothing. Not beyond it, best first: more -49.00%." in alone
+    several = verdict("ladder", valid(**rows))
+    assert "0.28%): more +0.30%, less -1.00%. The others, best first: most +0.25%." in several
+    alone = verdict("ladder", valid(affine=[0.99], more=[0.5]))
+    assert ": none. The others, best first: more -49.00%." in alone
 
 
 @pytest.mark.parametrize(
-    ("ways", "said"),
+    ("ways", "words"),
     [
-        ((SAME, SAME, SAME), "This package: the same bits, killed"),
-        ((SAME, SAME, OTHER), "This package: not the same bits, losses differ by up to 0."),
+        ((SAME, SAME, SAME), "within a shuffled epoch, weights and losses are bit-identical."),
+        ((SAME, SAME, OTHER), "within a shuffled epoch, the losses differ by up to 0."),
         (
             (SAME, SAME, {**SAME, "losses_differ_by": 1e-9}),
-            "not the same bits, losses differ by up to 1e",
+            "within a shuffled epoch, the losses differ by up to 1e-09.",
         ),
     ],
 )
-def test_bits_that_differ_are_said(ways, said):
-    one = next(one for one in reproduce.CLAIMS if one.id == "resumed")
-    assert said in one.verdict(resumed(*ways))
+def test_bits_that_differ_are_reported(ways, words):
+    assert verdict("resumed", resumed(*ways)).endswith(words)
 
 
-def test_what_is_not_told_apart_is_said():
+def test_what_is_not_significant_is_said():
     close, far = [0.98, 0.981, 0.982], [0.90, 0.901, 0.902]
-    finalists = next(one for one in reproduce.CLAIMS if one.id == "finalists")
-    told = finalists.verdict(valid(a=close, b=[0.981, 0.982, 0.983], c=far))
-    assert told.endswith(" `best`: b, 98.200%. By these seeds it is not told from: a.")
-    fewest = next(one for one in reproduce.CLAIMS if one.id == "fewest")
-    told = fewest.verdict(valid(a=far, b=[0.985, 0.986, 0.986], c=[0.986, 0.986, 0.987]))
-    assert told.endswith("98.6%: c; by these seeds it is not told from b.")
+    words = "With these seeds it is not significantly better than"
+    finalists = verdict("finalists", valid(a=close, b=[0.981, 0.982, 0.983], c=far))
+    assert finalists.endswith(f" `best`: b, 98.200%. {words}: a.")
+    fewest = valid(a=far, b=[0.985, 0.986, 0.986], c=[0.986, 0.986, 0.987])
+    assert verdict("fewest", fewest).endswith(f"98.6%: c; {words.lower()} b.")
 
 
 def test_a_choice_is_not_undone_by_seeds_that_came_after_it():
     finalists = next(one for one in reproduce.CLAIMS if one.id == "finalists")
-    report = valid(a=[0.98, 0.981, 0.982], b=[0.99, 0.991, 0.992, 0.5, 0.5])
-    told = finalists.verdict(report)
-    assert "`best`: b, 99.100%. The first seeds of a winner flatter it: its 5 have" in told
-    assert SAID["finalists"][1](report).startswith("按种子 1 至 3，验证集上平均最高的是 b；")
+    judged = finalists.verdict(valid(a=[0.98, 0.981, 0.982], b=[0.99, 0.991, 0.992, 0.5, 0.5]))
+    assert "`best`: b, 99.100%. The seeds that a winner is chosen by flatter it: its 5 have" in (
+        str(judged)
+    )
+    assert judged.first_sentence.zh.endswith("因而成为配方 `best` 的是：b，99.100%")
 
 
 @pytest.mark.parametrize(("score", "met"), [(0.9951, "达到"), (0.9949, "未达到")])
 def test_summary_says_what_the_verdicts_say(score, met):
     """Of every comparison, with seeds that all came to the same."""
-    compared = [one for one in reproduce.CLAIMS if isinstance(one, Compared)]
+    comparisons = [one for one in reproduce.CLAIMS if isinstance(one, Comparison)]
     keys = ("eval_acc", "valid_acc", "eval_loss", "valid_loss", "train_loss")
     reports = {
         one.id: {
             row: {"seeds": list(range(1, 11)), **{key: [score] * 10 for key in keys}}
             for row in one.rows
         }
-        for one in compared
+        for one in comparisons
     }
-    told = dict(re.findall(r"\(#(\w+)\) \| (.*) \|$", summary(compared, reports), re.MULTILINE))
-    assert set(told) == set(reports) and "尚未测完" not in told.values()
-    assert told["best"].startswith(f"平均{met}目标")
-    assert told["claimed"].startswith("**属实。**") and told["l2"].startswith("**未定。**")
-    assert told["rate"].startswith("**不属实。**")
-    is_met = "is met" if met == "达到" else "is not met"
-    best = next(one for one in compared if one.id == "best")
-    assert is_met in best.judged(reports["best"])
+    sentences = {one.id: one.judge(reports[one.id]).first_sentence for one in comparisons}
+    assert "尚未测完" not in {sentence.zh for sentence in sentences.values()}
+    assert sentences["best"].zh.endswith(f"，{met}目标 99.50%")
+    assert sentences["claimed"].zh.startswith("**属实。**")
+    assert sentences["l2"].zh.startswith("**未定。**")
+    assert sentences["rate"].zh.startswith("**不属实。**")
+    assert sentences["best"].en.endswith("is met" if met == "达到" else "is not met")
 
 
 def test_no_verdict_before_all_seeds_are_there():
     claim = next(claim for claim in reproduce.CLAIMS if claim.id == "l2")
     rows = {name: {"seeds": [1, 2], "eval_acc": [0.9, 0.9]} for name in claim.rows}
-    assert claim.judged(rows) == "No verdict yet: 4 of 10 trainings are done."
-    assert claim.judged({}) == "No verdict yet: 0 of 10 trainings are done."
+    assert str(claim.judge(rows)) == "No verdict yet: 4 of 10 trainings are done."
+    assert str(claim.judge({})) == "No verdict yet: 0 of 10 trainings are done."
 
 
 def test_digits_are_not_taken_for_mnist(tool):

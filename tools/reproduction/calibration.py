@@ -1,52 +1,60 @@
 """How sure the net is, and how sure it should be."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markdown_tables import table
 
 from paddle_mnist.mnist.arrays import Data
-from reproduction.compared import Scale
-from reproduction.shown import PRETRAINED, Shown
+from reproduction.claims import Report, Scale, Verdict
+from reproduction.experiment import Experiment
+from reproduction.texts import REFUTED, UNDECIDED, fill
 
 DRAWS = 1000  # of labels, and of images
 BINS = 15  # of the reliability diagram (Guo et al., "On Calibration of Modern Neural Networks")
 
 
 def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
-    """Of the pretrained net on the eval split, before and after a temperature.
+    """Measure the pretrained net on the eval split, before and after temperature scaling.
 
-    The temperature divides the logits; it is the one of least loss on the valid split. What chance
-    makes of both, 95 % intervals of DRAWS: the error that a net with these confidences would show
-    if it were exactly as sure as it should be, its labels drawn by its own probabilities; and the
-    temperatures of the valid split's images, drawn with replacement (bootstrap).
+    The temperature divides the logits; it is the one of least loss on the valid split. Both come
+    with what chance makes of them, 95 % intervals of DRAWS: the error that a net with these
+    confidences shows if it is perfectly calibrated, its labels drawn by its own probabilities; and
+    the temperatures of images of the valid split drawn with replacement (bootstrap).
     """
     from paddle_mnist import MNIST, MnistDataset, evaluate
 
     model = MNIST(pretrained=True)
-    valid, found = (evaluate(model, MnistDataset(mode, data)) for mode in ("valid", "eval"))
-    ways = {}
+    valid, evaluation = (evaluate(model, MnistDataset(mode, data)) for mode in ("valid", "eval"))
     best = _temperature(valid.probabilities, valid.labels)
+    ways = {}
     for name, temperature in (("as trained", 1.0), ("with a temperature", best)):
-        probabilities = _tempered(found.probabilities, temperature)
+        probabilities = _scaled(evaluation.probabilities, temperature)
         ways[name] = {
             "temperature": temperature,
-            "loss": _loss(probabilities, found.labels),
-            **_reliability(probabilities, found.labels),
+            "loss": _loss(probabilities, evaluation.labels),
+            **_reliability(probabilities, evaluation.labels),
         }
     draw = np.random.default_rng(1)
-    count = 20 if scale.quick else DRAWS
-    sure = found.probabilities.max(axis=1)
-    place = _places(sure)
-    by_chance = [_error(_binned(place, sure, draw.random(len(sure)) < sure)) for _ in range(count)]
+    count = scale.choose(DRAWS, 20, 5)
+    confidence = evaluation.probabilities.max(axis=1)
+    bins = _bins_of_equal_width(confidence)
+    by_chance = [
+        _error(_binned(bins, confidence, draw.random(len(confidence)) < confidence))
+        for _ in range(count)
+    ]
     chosen = (draw.integers(len(valid.labels), size=len(valid.labels)) for _ in range(count))
     temperatures = [_temperature(valid.probabilities[one], valid.labels[one]) for one in chosen]
-    return {"ways": ways, "ece_by_chance": _inner(by_chance), "temperature": _inner(temperatures)}
+    return {
+        "ways": ways,
+        "ece_by_chance": _interval(by_chance),
+        "temperature": _interval(temperatures),
+    }
 
 
-def _inner(values: list[float]) -> list[float]:
-    """Where 95 % of them lie."""
+def _interval(values: list[float]) -> list[float]:
+    """Return the limits between which 95 % of the values lie."""
     return np.quantile(values, [0.025, 0.975]).tolist()
 
 
@@ -54,13 +62,13 @@ def _temperature(probabilities: np.ndarray, labels: np.ndarray) -> float:
     from scipy.optimize import minimize_scalar
 
     def loss(temperature: float) -> float:
-        return _loss(_tempered(probabilities, temperature), labels)
+        return _loss(_scaled(probabilities, temperature), labels)
 
     return float(minimize_scalar(loss, bounds=(0.2, 5), method="bounded").x)
 
 
-def _tempered(probabilities: np.ndarray, temperature: float) -> np.ndarray:
-    """What the logits, divided by the temperature, would give."""
+def _scaled(probabilities: np.ndarray, temperature: float) -> np.ndarray:
+    """Return the probabilities of the logits divided by the temperature."""
     logits = np.log(np.maximum(probabilities.astype(np.float64), 1e-30)) / temperature
     shares = np.exp(logits - logits.max(axis=1, keepdims=True))
     return shares / shares.sum(axis=1, keepdims=True)
@@ -71,27 +79,28 @@ def _loss(probabilities: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _reliability(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """Bins of confidence: how many, how sure, how often right; and the expected error (ECE).
+    """Return the expected calibration error (ECE), and bins of [count, confidence, accuracy].
 
-    Of bins of equal width, most of which are all but empty where a net is so sure, and again of
-    bins of equal numbers.
+    The bins have equal width, and where a net is so sure, most are all but empty; the error is
+    given for bins of equal numbers, too.
     """
-    sure = probabilities.max(axis=1)
-    right = probabilities.argmax(axis=1) == labels
-    width = _places(sure)
-    number = np.argsort(np.argsort(sure, kind="stable")) * BINS // len(sure)
-    bins, equal = _binned(width, sure, right), _binned(number, sure, right)
+    confidence = probabilities.max(axis=1)
+    correct = probabilities.argmax(axis=1) == labels
+    by_number = np.argsort(np.argsort(confidence, kind="stable")) * BINS // len(confidence)
+    bins = _binned(_bins_of_equal_width(confidence), confidence, correct)
+    equal = _binned(by_number, confidence, correct)
     return {"ece": _error(bins), "ece_of_equal_numbers": _error(equal), "bins": bins}
 
 
-def _places(sure: np.ndarray) -> np.ndarray:
-    return np.minimum((sure * BINS).astype(int), BINS - 1)
+def _bins_of_equal_width(confidence: np.ndarray) -> np.ndarray:
+    return np.minimum((confidence * BINS).astype(int), BINS - 1)
 
 
-def _binned(place: np.ndarray, sure: np.ndarray, right: np.ndarray) -> list[list[float]]:
+def _binned(bins: np.ndarray, confidence: np.ndarray, correct: np.ndarray) -> list[list[float]]:
+    members = (bins == number for number in np.unique(bins))
     return [
-        [int((place == b).sum()), float(sure[place == b].mean()), float(right[place == b].mean())]
-        for b in np.unique(place)
+        [int(one.sum()), float(confidence[one].mean()), float(correct[one].mean())]
+        for one in members
     ]
 
 
@@ -101,58 +110,62 @@ def _error(bins: list[list[float]]) -> float:
     )
 
 
-def calibration_table(report: Mapping[str, Any]) -> str:
-    rows = [
-        f"| | temperature | loss | expected calibration error, {BINS} bins of equal width | of "
-        "equal numbers |",
-        "|---|---|---|---|---|",
-    ]
-    for name, one in report["ways"].items():
-        rows.append(
-            f"| {name} | {one['temperature']:.3f} | {one['loss']:.4f} | {one['ece']:.3%} | "
-            f"{one['ece_of_equal_numbers']:.3%} |"
-        )
+def tabulate(report: Report) -> str:
     count, mean, share = next(iter(report["ways"].values()))["bins"][-1]
-    note = (
+    columns = {
+        "": "",
+        "temperature": ".3f",
+        "loss": ".4f",
+        f"expected calibration error, {BINS} bins of equal width": ".3%",
+        "of equal numbers": ".3%",
+    }
+    keys = ("temperature", "loss", "ece", "ece_of_equal_numbers")
+    return table(
+        columns,
+        ((name, *(one[key] for key in keys)) for name, one in report["ways"].items()),
         f"In the last bin of equal width are {count:,} images, answered with a mean confidence of "
-        f"{mean:.2%}, and {share:.2%} of them rightly; the others hold few, as the figure says."
+        f"{mean:.2%}, and {share:.2%} of them correctly; the others hold few, as the figure shows.",
     )
-    return "\n".join([*rows, "", note])
 
 
-def calibration_verdict(report: Mapping[str, Any]) -> str:
+def judge(report: Report) -> Verdict:
     before, after = report["ways"].values()
     least, most = report["ece_by_chance"]
     low, high = report["temperature"]
-    told = "Undecided" if before["ece"] <= most and low <= 1 <= high else "Refuted"
-    sure = "less" if after["temperature"] > 1 else "more"
-    one = "is not told from 1" if low <= 1 <= high else f"says that it should be {sure} sure"
-    return (
-        f"{told}: the expected calibration error is {before['ece']:.2%}, and of a net with these "
-        f"confidences that is exactly as sure as it should be {least:.2%} to {most:.2%} (95 %). "
-        f"The temperature, {after['temperature']:.2f} (95 % interval {low:.2f} to {high:.2f}), "
-        f"{one}; with it the error is {after['ece']:.2%}."
+    summary = fill(
+        "calibration",
+        "summary",
+        before=before["ece"],
+        after=after["ece"],
+        least=least,
+        most=most,
+        temperature=after["temperature"],
+        low=low,
+        high=high,
     )
+    if low <= 1 <= high:
+        details = "The temperature does not differ significantly from 1."
+    else:
+        surer = "less" if after["temperature"] > 1 else "more"
+        details = f"By the temperature the net should be {surer} sure."
+    undecided = before["ece"] <= most and low <= 1 <= high
+    return Verdict(summary, UNDECIDED if undecided else REFUTED, details)
 
 
-def calibration_figure(report: Mapping[str, Any], data: Data) -> Any:
+def figure(report: Report, data: Data) -> Any:
     from paddle_mnist.plots import classes
 
     return classes.reliability({name: one["bins"] for name, one in report["ways"].items()})
 
 
 CLAIMS = (
-    Shown(
+    Experiment(
         "calibration",
-        "this project",
-        "the net is as sure as it should be",
-        f"{PRETRAINED} on the eval split; a temperature found on the valid split",
-        measure,
-        calibration_table,
-        calibration_verdict,
-        calibration_figure,
-        settings=[BINS, DRAWS],
-        of_the_weights=True,
-        uses=(_temperature, _tempered, _loss, _reliability, _places, _binned, _error, _inner),
+        judge,
+        figure,
+        measure=measure,
+        tabulate=tabulate,
+        settings={"bins": BINS, "draws": DRAWS},
+        uses_pretrained=True,
     ),
 )

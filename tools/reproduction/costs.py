@@ -4,15 +4,19 @@ import itertools
 import json
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.machine import machine
+from markdown_tables import table
 
-from reproduction import accuracy, ladder
-from reproduction.compared import LENGTHS, Row, Scale
-from reproduction.shown import Shown
+from reproduction import accuracy, fingerprint, ladder
+from reproduction.claims import Report, Scale, Verdict
+from reproduction.comparison import Row
+from reproduction.experiment import Experiment
+from reproduction.fingerprint import LENGTHS
+from reproduction.texts import fill
 from reproduction.trainings import TRAIN_IMAGES, Training, recipe
 
 if TYPE_CHECKING:
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
 
 ROUNDS, STEPS = 60, 3
 ROWS = {
-    row.step: row
+    row.step_name: row
     for claim in (*accuracy.CLAIMS, *ladder.CLAIMS)
     for row in claim.rows.values()
     if row.kind is Training
@@ -28,44 +32,43 @@ ROWS = {
 
 
 def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
-    """Seconds for each image by `Row.step`: quartiles of ROUNDS; validation is not in them.
+    """Return seconds per image by `Row.step_name`: quartiles of ROUNDS, without validation.
 
     Rows of different names whose steps are the same are one training, measured once.
     """
     alike: dict[str, list[str]] = {}
     for name, row in ROWS.items():
         alike.setdefault(json.dumps(_config(row).binding(), sort_keys=True), []).append(name)
-    trained = {names[0]: _steps(ROWS[names[0]], data) for names in alike.values()}
     rounds, steps = (2, 1) if scale.quick else (ROUNDS, STEPS)
+    trained = {names[0]: _steps(ROWS[names[0]], data) for names in alike.values()}
     seconds: dict[str, list[float]] = {name: [] for name in trained}
     for images in trained.values():
-        next(images)  # the first step waits for memory
+        next(images)  # the first step allocates memory
     for _ in range(rounds):
         for name, images in trained.items():
             began = time.perf_counter()
             count = sum(itertools.islice(images, steps))
             seconds[name].append((time.perf_counter() - began) / count)
-    found = {
+    quartiles = {
         name: statistics.quantiles(seconds[names[0]], n=4)
         for names in alike.values()
         for name in names
     }
-    return {"cpu": machine()["cpu"], "seconds": {name: found[name] for name in ROWS}}
+    return {"cpu": machine()["cpu"], "seconds": {name: quartiles[name] for name in ROWS}}
 
 
 def _config(row: Row) -> "TrainConfig":
-    """What the row trains with, but for its length."""
+    """Return what the row trains with, but for its length."""
     from paddle_mnist import TrainConfig
 
-    told = {name: value for name, value in row.told.items() if name not in LENGTHS}
-    told = {**recipe(row.recipe), **told, "threads": 1}
+    options = {**recipe(row.recipe), **row.options, "threads": 1}
     return TrainConfig.from_mapping(
-        {name: one for name, one in told.items() if name not in LENGTHS}
+        {name: value for name, value in options.items() if name not in LENGTHS}
     )
 
 
 def _steps(row: Row, data: str) -> Iterator[int]:
-    """Trains a step each time that it is asked; gives of how many images."""
+    """Train, and give the number of images of each step."""
     from paddle_mnist import Trainer
     from paddle_mnist.data.loader import epoch_batches, shards_of
     from paddle_mnist.mnist.cache import open_data
@@ -75,7 +78,9 @@ def _steps(row: Row, data: str) -> Iterator[int]:
     config = _config(row)
     parts = build(config, open_data(data), None)
     trainer = Trainer(
-        *("not written", parts.model, parts.optimizer),
+        "not written",
+        parts.model,
+        parts.optimizer,
         loss_fn=cross_entropy(config.label_smoothing),
         average=parts.average,
         log_every=TRAIN_IMAGES,
@@ -86,45 +91,49 @@ def _steps(row: Row, data: str) -> Iterator[int]:
             yield sum(len(shard.labels) for shard in shards_of(batch))
 
 
-def medians(report: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds for each image, by `Row.step`."""
+def probe() -> dict[str, Any]:
+    """Return the losses of the trainings: of times, that the same is timed is all one can check."""
+    return {
+        name: fingerprint.of_training(row.recipe, tuple(row.step_options.items()))
+        for name, row in ROWS.items()
+    }
+
+
+def medians(report: Report) -> dict[str, float]:
+    """Return seconds per image, by `Row.step_name`."""
     return {name: median for name, (_, median, _) in report.get("seconds", {}).items()}
 
 
-def table(report: Mapping[str, Any]) -> str:
-    rows = [
-        f"| what is trained | seconds for {TRAIN_IMAGES:,} images | quartiles | times the least |"
-    ]
-    rows.append("|---|---|---|---|")
-    least = min(medians(report).values())
+def tabulate(report: Report) -> str:
+    columns = {
+        "what is trained": "",
+        f"seconds for {TRAIN_IMAGES:,} images": ".1f",
+        "quartiles": "",
+        "times the fastest": ".2f",
+    }
+    fastest = min(medians(report).values())
+    rows = []
     for name, quartiles in report["seconds"].items():
-        low, median, high = (TRAIN_IMAGES * one for one in quartiles)
-        times = median / TRAIN_IMAGES / least
-        rows.append(f"| `{name}` | {median:.1f} | {low:.1f} to {high:.1f} | {times:.2f} |")
-    note = f"On: {report['cpu']}. Differences of a few percent are noise, as the quartiles say."
-    return "\n".join([*rows, "", note])
+        low, median, high = (TRAIN_IMAGES * seconds for seconds in quartiles)
+        rows.append((f"`{name}`", median, f"{low:.1f} to {high:.1f}", quartiles[1] / fastest))
+    note = f"On: {report['cpu']}. Differences of a few percent are noise, as the quartiles show."
+    return table(columns, rows, note)
 
 
-def verdict(report: Mapping[str, Any]) -> str:
-    found = medians(report)
-    least, most = (chosen(found, key=found.get) for chosen in (min, max))
-    return (
-        f"An image costs from {1e6 * found[least]:.0f} microseconds (`{least}`) to "
-        f"{1e6 * found[most]:.0f} (`{most}`)."
-    )
+def judge(report: Report) -> Verdict:
+    seconds = medians(report)
+    fastest, slowest = (chosen(seconds, key=seconds.get) for chosen in (min, max))
+    least, most = (1e6 * seconds[name] for name in (fastest, slowest))
+    names = {"fastest": fastest, "slowest": slowest}
+    return Verdict(fill("costs", "summary", least=least, most=most, **names))
 
 
-CLAIMS = (
-    Shown(
-        "costs",
-        "this project",
-        "what each change costs in time",
-        f"{STEPS} steps of each training, in turns, {ROUNDS} times, in one process on one core; "
-        "the medians are what the minutes of all tables are made of",
-        measure,
-        table,
-        verdict,
-        settings=[ROUNDS, STEPS, list(ROWS)],
-        uses=(_config, _steps),
-    ),
+CLAIM = Experiment(
+    "costs",
+    judge,
+    measure=measure,
+    tabulate=tabulate,
+    settings={"rounds": ROUNDS, "steps": STEPS, "rows": list(ROWS)},
+    probe=probe,
 )
+CLAIMS = (CLAIM,)

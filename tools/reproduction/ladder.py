@@ -2,192 +2,167 @@
 
 import math
 import statistics
-from collections.abc import Iterable
 
 from paddle_mnist.mnist import pretrained
-from reproduction.accuracy import FIRST_CLAIM, difference, interval, judged, told_apart
-from reproduction.compared import Compared, Report, Row, scores
+from reproduction.accuracy import FIRST_CLAIM
+from reproduction.claims import Report, Verdict
+from reproduction.comparison import Comparison, Row, scores
+from reproduction.recipes import by_seed
+from reproduction.significance import describe, difference, judge_gain, not_significant
+from reproduction.texts import EMPTY, fill, join, named
 
 TARGET = 0.995
 AFFINE = "rotate=10,shift=2,scale=0.1,shear=5"
 SMALLER = "rotate=8,shift=1.5,scale=0.08,shear=4"
+LARGER = "rotate=13,shift=2.5,scale=0.13,shear=8"
 CHOSEN_BY = 3  # seeds
-ADAM = {"optimizer": "adam", "learning_rate": 0.003}
 
 
 def _means(report: Report) -> dict[str, float]:
-    return {name: statistics.mean(found) for name, found in scores(report, "valid").items()}
+    return {name: statistics.mean(values) for name, values in scores(report, "valid").items()}
 
 
-def _target(report: Report) -> str:
-    (one,) = report.values()
-    found = one["eval_acc"]
-    mean, (low, high) = statistics.mean(found), interval(found)
-    met = "is met" if mean >= TARGET else "is not met"
-    if low < TARGET <= mean:
-        met += f" by these; the mean of all seeds may be as low as {low:.3%}"
+def judge_best(report: Report) -> Verdict:
+    (row,) = report.values()
+    accuracies = row["eval_acc"]
+    figures = describe(accuracies)
+    met = figures["mean"] >= TARGET
+    details = []
+    if met and figures["low"] < TARGET:
+        details.append(f"The mean of all possible seeds may be as low as {figures['low']:.3%}.")
     shipped = pretrained.about()["eval_acc"]
-    if shipped not in found:
-        met += (
-            f". The weights that come with the package are one training more, {shipped:.2%}; with "
-            f"it the mean is {statistics.mean([*found, shipped]):.3%}"
+    if shipped not in accuracies:
+        mean = statistics.mean([*accuracies, shipped])
+        details.append(
+            f"The weights that come with the package are one training more, {shipped:.2%}; with it "
+            f"the mean is {mean:.3%}."
         )
-    seeds = ", ".join(f"{seed}: {score:.2%}" for seed, score in zip(one["seeds"], found))
-    return (
-        f"Mean {mean:.3%} over {len(found)} seeds (95 % interval {low:.3%} to {high:.3%}): the aim "
-        f"of {TARGET:.2%} {met}. By seed: {seeds}."
-    )
+    is_met = fill("best", "met" if met else "not_met")
+    summary = fill("best", "summary", **figures, target=TARGET, met=is_met)
+    return Verdict(summary, details=" ".join([*details, by_seed(row)]))
 
 
-def steps_up(report: Report) -> tuple[float, float, dict[str, float]]:
-    """By seed 1, which all rows have: the affine's accuracy; how much of a difference is chance;
-    and what each other row differs by, best first.
+def compare_with_affine(report: Report) -> tuple[float, float, dict[str, float]]:
+    """Compare the rows by seed 1, which all of them have.
 
-    Chance is twice the standard deviation of a difference of two seeds, pooled over the rows with
-    several; endless if there is none.
+    Returns the affine's accuracy; the difference that seeds make; and what each other row
+    differs by, best first. Seeds alone make twice the standard deviation of a difference of two
+    seeds, pooled over the rows with several; infinity if there is none.
     """
-    first = {name: one["valid_acc"][one["seeds"].index(1)] for name, one in report.items()}
-    several = [found for found in scores(report, "valid").values() if len(found) > 1]
-    squares = sum((len(found) - 1) * statistics.variance(found) for found in several)
-    freedom = sum(len(found) - 1 for found in several)
+    first = {name: row["valid_acc"][row["seeds"].index(1)] for name, row in report.items()}
+    several = [values for values in scores(report, "valid").values() if len(values) > 1]
+    squares = sum((len(values) - 1) * statistics.variance(values) for values in several)
+    freedom = sum(len(values) - 1 for values in several)
     base = first.pop("affine")
     order = sorted(first, key=first.get, reverse=True)
     chance = 2 * math.sqrt(2 * squares / freedom) if freedom else math.inf
     return base, chance, {name: first[name] - base for name in order}
 
 
-def _ladder(report: Report) -> str:
-    base, chance, gaps = steps_up(report)
-    told, untold, means = [], [], _means(report)
+def judge_ladder(report: Report) -> Verdict:
+    base, chance, gaps = compare_with_affine(report)
+    beyond, within, means = [], [], _means(report)
     for name, gap in gaps.items():
-        all_ = means[name] - means["affine"]
-        also = f" (by all seeds {all_:+.3%})" if len(report[name]["seeds"]) > 1 else ""
-        (told if abs(gap) > chance else untold).append(f"{name} {gap:+.2%}{also}")
-    return (
-        f"By seed 1 alone, against the affine's {base:.2%}, beyond what seeds make (twice the "
-        f"pooled sd of a difference of two: {chance:.2%}): {', '.join(told) or 'nothing'}. Not "
-        f"beyond it, best first: {', '.join(untold) or 'nothing'}."
-    )
+        several = EMPTY
+        if len(report[name]["seeds"]) > 1:
+            several = fill("ladder", "several", gap=means[name] - means["affine"])
+        step = fill("ladder", "step", name=named(name), gap=gap, several=several)
+        (beyond if abs(gap) > chance else within).append(step)
+    summary = fill("ladder", "summary", base=base, chance=chance, beyond=join(beyond))
+    return Verdict(summary, details=f"The others, best first: {join(within).en}.")
 
 
-def choice(report: Report) -> tuple[str, Report]:
-    """The finalist of the highest mean on the valid split; and the seeds that it is chosen by.
+def choose(report: Report) -> tuple[str, dict[str, list[float]]]:
+    """Return the finalist with the highest mean on the valid split, and the scores it is chosen by.
 
-    They are as many for each, for the winner has more afterwards, and lost by them it would not be
-    chosen any more.
+    They are as many for each finalist: the winner has more seeds later, and must not lose by them.
     """
-    first = {}
-    for name, one in report.items():
-        found = dict(zip(one["seeds"], one["valid_acc"]))
-        first[name] = {"valid_acc": [found[seed] for seed in range(1, CHOSEN_BY + 1)]}
-    means = _means(first)
-    return max(means, key=means.get), first
+    chosen_by = {}
+    for name, row in report.items():
+        accuracies = dict(zip(row["seeds"], row["valid_acc"]))
+        chosen_by[name] = [accuracies[seed] for seed in range(1, CHOSEN_BY + 1)]
+    return max(chosen_by, key=lambda name: statistics.mean(chosen_by[name])), chosen_by
 
 
-def _finalists(report: Report) -> str:
-    winner, first = choice(report)
-    mean = _means(first)[winner]
-    told = (
-        f"By seeds 1 to {CHOSEN_BY} the highest mean on the valid split, and so the recipe `best`: "
-        f"{winner}, {mean:.3%}"
-    )
-    alike = not_told(first, winner, [name for name in first if name != winner])
-    if alike:
-        told += f". By these seeds it is not told from: {'; '.join(alike)}"
-    count, later = len(report[winner]["seeds"]), _means(report)[winner]
+def judge_finalists(report: Report) -> Verdict:
+    winner, chosen_by = choose(report)
+    mean, later = statistics.mean(chosen_by[winner]), _means(report)[winner]
+    details = []
+    if alike := not_significant(chosen_by, winner, [n for n in chosen_by if n != winner]):
+        details.append(f"With these seeds it is not significantly better than: {'; '.join(alike)}.")
     if later < mean:
-        told += f". The first seeds of a winner flatter it: its {count} have a mean of {later:.3%}"
-    return f"{told}."
-
-
-def _leaders(report: Report) -> str:
-    later = without_first(report)
-    base, told, words = later.pop("affine"), [], []
-    for name, found in later.items():
-        gap, low, high = difference(base, found)
-        words.append(judged(gap, low, high))
-        told.append(
-            f"{name} {statistics.mean(found):.3%}, {gap:+.3%} (95 % interval {low:+.3%} to "
-            f"{high:+.3%})"
+        count = len(report[winner]["seeds"])
+        details.append(
+            f"The seeds that a winner is chosen by flatter it: its {count} have a mean of "
+            f"{later:.3%}."
         )
-    word = words[0] if len(set(words)) == 1 else "Mixed"
-    return (
-        f"{word}: by the seeds after the first, the affine alone {statistics.mean(base):.3%}; "
-        f"{'; '.join(told)}."
-    )
+    summary = fill("finalists", "summary", chosen_by=CHOSEN_BY, winner=named(winner), mean=mean)
+    return Verdict(summary, details=" ".join(details))
 
 
-def without_first(report: Report) -> dict[str, list[float]]:
-    """The accuracies on the valid split of the seeds but the first."""
-    return {
-        name: [score for seed, score in zip(one["seeds"], one["valid_acc"]) if seed != 1]
-        for name, one in report.items()
+def judge_leaders(report: Report) -> Verdict:
+    later = {
+        name: [score for seed, score in zip(row["seeds"], row["valid_acc"]) if seed != 1]
+        for name, row in report.items()
     }
-
-
-def _half(report: Report) -> str:
-    gap, low, high = difference(*scores(report).values())
-    return (
-        f"{judged(gap, low, high)}: twice the epochs change the accuracy by {gap:+.3%} (95 % "
-        f"interval {low:+.3%} to {high:+.3%})."
+    base = later.pop("affine")
+    gaps = {name: difference(base, accuracies) for name, accuracies in later.items()}
+    texts = (
+        fill("leaders", "gap", name=named(name), mean=statistics.mean(later[name]), **gap)
+        for name, gap in gaps.items()
     )
+    outcomes = set(map(judge_gain, gaps.values()))
+    outcome = outcomes.pop() if len(outcomes) == 1 else fill("leaders", "mixed")
+    gaps = join(texts, "semicolon")
+    return Verdict(fill("leaders", "summary", base=statistics.mean(base), gaps=gaps), outcome)
 
 
-def _fewest(report: Report) -> str:
+def judge_half(report: Report) -> Verdict:
+    gap = difference(*scores(report).values())
+    return Verdict(fill("half", "summary", **gap), judge_gain(gap))
+
+
+def judge_fewest(report: Report) -> Verdict:
     enough = [name for name, mean in _means(report).items() if mean >= FIRST_CLAIM]
     if not enough:
-        return f"None has a mean of {FIRST_CLAIM:.1%}."
-    names = list(report)
-    alike = not_told(report, enough[0], names[: names.index(enough[0])])
-    also = f"; by these seeds it is not told from {' and from '.join(alike)}" if alike else ""
-    return f"The fewest whose mean is at least {FIRST_CLAIM:.1%}: {enough[0]}{also}."
+        return Verdict(fill("fewest", "nothing", target=FIRST_CLAIM))
+    names, ties = list(report), EMPTY
+    fewer = names[: names.index(enough[0])]
+    if alike := not_significant(scores(report, "valid"), enough[0], fewer):
+        ties = fill("fewest", "ties", others=join(map(named, alike), "or"))
+    fewest = named(enough[0])
+    return Verdict(fill("fewest", "summary", target=FIRST_CLAIM, fewest=fewest, ties=ties))
 
 
-def not_told(report: Report, one: str, others: Iterable[str]) -> list[str]:
-    """Which others' accuracies on the valid split are not told from one's by their seeds."""
-    found = scores(report, "valid")
-    return [name for name in others if not told_apart(*difference(found[name], found[one])[1:])]
+def _step(title: str, **options) -> Row:
+    return Row(title, "default", {"epochs": 20, "augment": AFFINE, **options})
 
 
-def _step(title: str, **told) -> Row:
-    return Row(title, "default", {"epochs": 20, "augment": AFFINE, **told})
-
-
-BEST = Compared(
-    "best",
-    "this project",
-    "the best that exactly this net does: one model, 50,000 images, no tricks when it is used",
-    "recipe `best`, which `finalists` chose on the valid split; each training is scored on the "
-    "eval split once, after its last epoch. Distillation was not needed, nor tried",
-    {"best": Row("recipe `best`", "best", {})},
-    10,
-    _target,
-)
+AFFINE_ROW = _step("the affine, otherwise as `default`")
+DROPOUT_ROW = _step("dropout 0.1 before the last layer", dropout=0.1)
+ADAM_ROW = _step("Adam 0.003", optimizer="adam", learning_rate=0.003)
+BEST_ROW = Row("recipe `best`", "best")
+BEST = Comparison("best", judge_best, rows={"best": BEST_ROW}, seeds=10)
+COUNTS = (24_000, 30_000, 36_000, 42_000, 48_000)
 
 CLAIMS = (
-    Compared(
+    Comparison(
         "ladder",
-        "this project",
-        "what makes the net better, one change at a time, and then together",
-        f"recipe `default` for 20 epochs with the affine {AFFINE}, and one change each; in the end "
-        "for twice as long, and with several changes at once. Elastic changes were not tried: the "
-        "package has none",
-        {
+        judge_ladder,
+        rows={
             "plain": Row("without the affine", "default", {"epochs": 20}),
-            "affine": _step("the affine, otherwise as `default`"),
+            "affine": AFFINE_ROW,
             "smaller affine": _step("a smaller affine", augment=SMALLER),
-            "larger affine": _step(
-                "a larger affine", augment="rotate=13,shift=2.5,scale=0.13,shear=8"
-            ),
+            "larger affine": _step("a larger affine", augment=LARGER),
             "less decay": _step("weight decay 1e-4", weight_decay=1e-4),
             "more decay": _step("weight decay 1e-3", weight_decay=1e-3),
             "higher rate": _step("rate 0.2", learning_rate=0.2),
             "batch 32": _step("batches of 32, rate 0.05", batch_size=32, learning_rate=0.05),
             "label smoothing": _step("label smoothing 0.05", label_smoothing=0.05),
-            "dropout": _step("dropout 0.1 before the last layer", dropout=0.1),
+            "dropout": DROPOUT_ROW,
             "ema": _step("average of the weights, 0.999", ema=0.999),
             "cosine": _step("cosine instead of one-cycle", lr_schedule="cosine"),
-            "adam": _step("Adam 0.003", **ADAM),
+            "adam": ADAM_ROW,
             "shifts": _step("shifts of 2 pixels alone", augment="shift=2"),
             "40 epochs": _step("40 epochs", epochs=40),
             "together": _step(
@@ -199,71 +174,41 @@ CLAIMS = (
                 epochs=40,
             ),
         },
-        1,
-        _ladder,
+        seeds=1,
         split="valid",
     ),
-    Compared(
+    Comparison(
         "finalists",
-        "this project",
-        "which recipe is `best`: the affine, how large, and how long",
-        "the affine for 20 and for 40 epochs, and a smaller one for 40. The choice was made when "
-        f"each had {CHOSEN_BY} seeds, by the highest mean on the valid split. Later seeds do not "
-        "count in it, a rule that was written down only after they were known. (For rows of "
-        "`ladder` that are as good by their one seed see `leaders`)",
-        {
+        judge_finalists,
+        rows={
             "affine": _step("the affine, 20 epochs"),
             "affine, 40 epochs": _step("the affine, 40 epochs", epochs=40),
             "smaller affine, 40 epochs": _step(
                 "a smaller affine, 40 epochs", augment=SMALLER, epochs=40
             ),
         },
-        CHOSEN_BY,
-        _finalists,
+        seeds=CHOSEN_BY,
         split="valid",
     ),
     BEST,
-    Compared(
+    Comparison(
         "leaders",
-        "this project",
-        "the two changes that lead `ladder` among those of 20 epochs make the net better",
-        "dropout and Adam with further seeds; seed 1, which chose them, does not count in the "
-        "verdict. This was tried after `best` had been chosen and scored, and changes nothing in "
-        "it; for 40 epochs it was not tried",
-        {
-            "affine": _step("the affine, otherwise as `default`"),
-            "dropout": _step("dropout 0.1 before the last layer", dropout=0.1),
-            "adam": _step("Adam 0.003", **ADAM),
-        },
-        4,
-        _leaders,
+        judge_leaders,
+        rows={"affine": AFFINE_ROW, "dropout": DROPOUT_ROW, "adam": ADAM_ROW},
+        seeds=4,
         split="valid",
     ),
-    Compared(
+    Comparison(
         "half",
-        "this project",
-        "the 40 epochs of `best` are better than 20",
-        "the same with 20, each length with a whole one-cycle of its own; each seed is scored on "
-        "the eval split once, and nothing is chosen by it any more",
-        {
-            "20 epochs": _step("20 epochs", epochs=20),
-            "40 epochs": Row("recipe `best`", "best", {}),
-        },
-        5,
-        _half,
+        judge_half,
+        rows={"20 epochs": _step("20 epochs"), "40 epochs": BEST_ROW},
+        seeds=5,
     ),
-    Compared(
+    Comparison(
         "fewest",
-        "this project",
-        "how few images, each seen once, come to 98.6 %",
-        "recipe `fast` with fewer and with more of them, on the valid split. (The recipe has "
-        "42,000, which an earlier search on the valid split, of fewer seeds, had chosen)",
-        {
-            f"{count:,}": Row(f"{count:,} images", "fast", {"train_limit": count})
-            for count in (24_000, 30_000, 36_000, 42_000, 48_000)
-        },
-        5,
-        _fewest,
+        judge_fewest,
+        rows={f"{n:,}": Row(f"{n:,} images", "fast", {"train_limit": n}) for n in COUNTS},
+        seeds=5,
         split="valid",
     ),
 )

@@ -5,66 +5,82 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reproduction.chinese import summary
+from markdown_tables import table
+
+from reproduction.claims import Claim, Report
 
 HEAD = """# Reproduction
 
 What the tutorial and the documents around it claim, measured with this package on CPUs: {versions}.
-Every table is made by `python tools/reproduce.py --only ID --data MNIST`, where MNIST is the place
-of its files, all of them and this page by the same without `--only`. What has a result of code that
-computes the same, in `docs/reproduction`, is not measured again; `--anew` measures it all the same,
-beside this page.
+`python tools/reproduce.py --only ID --data MNIST` makes one of the tables, where MNIST is the place
+of its files; without `--only` it makes all of them and this page. A result that is stored in
+`docs/reproduction` is used again as long as a short probe of the code computes the same as when it
+was measured; `--anew` measures everything again and writes it elsewhere.
 
-Standard deviations (sd) are of samples (n - 1), one for each seed; an accuracy of 99 % on 10,000
-images has a standard error of 0.1 % of its own, which seeds do not show. CPUs of another kind round
-otherwise, and a seed's training there is another one of the same kind. Minutes are those of one
-core: the images seen, times what one costs ([costs](#costs)), without validation. `tools/train.py`
-looks at the eval split at the end of every training; nothing was chosen by what it saw there.
+Standard deviations (sd) are those of samples (n - 1), with one score per seed. An accuracy of 99 %
+on 10,000 images has a standard error of 0.1 % of its own, which seeds do not show. Other kinds of
+CPU round differently, so that the same seed gives another training of the same kind there. Minutes
+are those of one core: the number of images seen times the cost of one ([costs](#costs)), without
+validation. `tools/train.py` evaluates on the eval split at the end of every training; nothing was
+chosen by these scores.
 """
 DIGITS = 6  # of a number in the JSON block
 
 
 def page(
-    claims: Sequence, reports: Mapping[str, Any], versions: str, drawn: Mapping[str, str]
+    claims: Sequence[Claim],
+    reports: Mapping[str, Report],
+    versions: str,
+    pictures: Mapping[str, str],
 ) -> str:
-    """The whole page. versions: of what trained. drawn: the paths of the figures, by claim."""
-    parts = [HEAD.format(versions=versions), "## In short\n", _in_short(claims, reports)]
-    parts += ["## 摘要\n", summary(claims, reports)]
-    for one in claims:
-        report = reports[one.id]
+    """Return the page. versions: of the libraries. pictures: the figures' paths, by claim."""
+    verdicts = {claim.id: claim.judge(reports[claim.id]) for claim in claims}
+    sentences = [(f"#{c.id}", c.title, verdicts[c.id].first_sentence) for c in claims]
+    english = ((f"[{title.en}]({link})", sentence.en) for link, title, sentence in sentences)
+    chinese = ((f"[{title.zh}]({link})", sentence.zh) for link, title, sentence in sentences)
+    parts = [
+        HEAD.format(versions=versions),
+        "## In short\n",
+        table({"claim": "", "verdict": ""}, english) + "\n",
+        "## 摘要\n",
+        table({"项目": "", "结论": ""}, chinese) + "\n",
+    ]
+    for claim in claims:
         parts.append(
-            f"## {one.id}\n\n"
-            f"Claim ({one.source}): {one.claim}.\n\n"
-            f"Tested: {one.how}.\n\n{one.table(report)}\n\n"
-            f"**{one.judged(report)}**\n"
+            f"## {claim.id}\n\n"
+            f"Claim ({claim.source}): {claim.title.en}.\n\n"
+            f"Tested: {claim.method}.\n\n{claim.table(reports[claim.id])}\n\n"
+            f"**{verdicts[claim.id]}**\n"
         )
-        if one.id in drawn:
-            parts.append(f"![{one.claim}]({drawn[one.id]})\n")
+        if claim.id in pictures:
+            parts.append(f"![{claim.title.en}]({pictures[claim.id]})\n")
     lines = ",\n".join(
-        f'"{one.id}": {json.dumps(rounded(one.figures(reports[one.id])))}' for one in claims
+        f'"{claim.id}": {json.dumps(rounded(claim.figures(reports[claim.id])))}' for claim in claims
     )
     parts.append(f"## Every figure\n\n```json\n{{\n{lines}\n}}\n```\n")
     return "\n".join(parts)
 
 
-def _in_short(claims: Sequence, reports: Mapping[str, Any]) -> str:
-    """The first sentence of every verdict."""
-    rows = (
-        f"| [{one.claim}](#{one.id}) | {one.judged(reports[one.id]).split('. ')[0].rstrip('.')} |"
-        for one in claims
-    )
-    return "\n".join(["| claim | verdict |", "|---|---|", *rows]) + "\n"
-
-
 def figures_of(text: str) -> dict[str, Any]:
-    """The JSON block of a page."""
+    """Return the JSON block of a page."""
     return json.loads(re.search(r"```json\n(.*?)```", text, re.DOTALL)[1])
 
 
 def rounded(value: Any) -> Any:
-    """Figures to DIGITS digits, at any depth."""
+    """Return figures rounded to DIGITS digits, at any depth."""
     if isinstance(value, Mapping):
         return {key: rounded(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [rounded(one) for one in value]
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def measured_figures(figures: Mapping[str, Any]) -> set[tuple[str, ...]]:
+    """Return what a JSON block has figures of: claims, their rows, and the rows' seeds."""
+    names = {(claim,) for claim, one in figures.items() if one}
+    for claim, one in figures.items():
+        rows = {"": one} if "seeds" in one else one
+        for row, report in rows.items():
+            if isinstance(report, dict) and isinstance(report.get("seeds"), list):
+                names |= {(claim, row, f"seed {seed}") for seed in report["seeds"]}
+    return names

@@ -11,7 +11,7 @@ RECIPE = "best"
 
 
 def measured(data: str, output: Path, seed: int) -> dict:
-    """Train RECIPE, or go on; gives, and writes, the package's about.json.
+    """Train RECIPE, or resume it; write and return the package's about.json.
 
     output: where trainings are. One that the table of RECIPE made with this seed is used again.
     """
@@ -21,25 +21,25 @@ def measured(data: str, output: Path, seed: int) -> dict:
     from paddle_mnist.system.files import write_atomically
 
     folder = output / Training(RECIPE, seed).folder
-    more = {"seed": seed, "data": data, "output": str(folder), "visualdl": False, "figures": False}
-    config = TrainConfig.from_mapping({**read_recipe(RECIPE), **more})
+    options = {"seed": seed, "data": data, "output": str(folder)}
+    quiet = {"visualdl": False, "figures": False}
+    config = TrainConfig.from_mapping({**read_recipe(RECIPE), **options, **quiet})
     result = dataclasses.asdict(train_and_evaluate(config))
     weights = (folder / "mnist.pdparams").read_bytes()
-    kept = ("dataset", "eval_acc", "eval_loss", "valid_acc", "valid_loss", "steps")
+    scores = ("dataset", "eval_acc", "eval_loss", "valid_acc", "valid_loss", "steps")
     about = {
         "sha256": hashlib.sha256(weights).hexdigest(),
         "command": "python tools/reproduce.py --only pretrained --data MNIST",
         "recipe": RECIPE,
         "seed": seed,
-        **{name: result[name] for name in kept},
-        **{name: result[name] for name in ("paddle", "numpy", "package")},
+        **{name: result[name] for name in (*scores, "paddle", "numpy", "package")},
     }
     write_atomically(pretrained.WEIGHTS, weights)
     write_atomically(pretrained.ABOUT, (json.dumps(about, indent=1) + "\n").encode())
     return about
 
 
-def table(about: dict) -> str:
+def tabulate(about: dict) -> str:
     return (
         f"accuracy on the eval split {about['eval_acc']:.2%}, loss {about['eval_loss']:.4f}; "
         f"SHA-256 {about['sha256'][:12]}..."

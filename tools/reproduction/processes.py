@@ -2,37 +2,46 @@
 
 import json
 import multiprocessing
+import os
 import statistics
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reproduction.compared import QUICK, Scale
-from reproduction.shown import SAVING, Shown
+from markdown_tables import table
+
+from reproduction.claims import Report, Scale, Verdict
+from reproduction.comparison import QUICK
+from reproduction.experiment import Experiment
+from reproduction.fingerprint import quiet_folder
+from reproduction.texts import CONFIRMED, REFUTED, UNDECIDED, fill
 
 SAVES = 300
 ROUNDS, LIMIT = 3, 16_000  # images of an epoch that is timed
 
 
-def everyone(data: str, output: Path, scale: Scale) -> dict[str, Any]:
-    """An epoch in one process; in two with all images each, as in the document; and shared.
+def measure_everyone(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+    """Time an epoch in one process; in two with all images each, as in the document; and shared.
 
-    In turns, ROUNDS times.
+    They take turns, ROUNDS times. A probe takes one process for all: starting others takes long.
     """
     from paddle_mnist.parallel.world import spawn
 
     output.mkdir(parents=True, exist_ok=True)
-    found = {}
-    for _ in range(ROUNDS):
+    rounds, limit = scale.choose((ROUNDS, LIMIT), (ROUNDS, QUICK["train_limit"]), (1, 128))
+    report = {}
+    for _ in range(rounds):
         for way, processes in (("one process", 1), ("everyone all", 2), ("each its share", 2)):
             path = output / f"{way}.json"
-            limit = QUICK["train_limit"] if scale.quick else LIMIT
-            spawn(_epoch, (data, limit, way != "everyone all", str(path)), processes)
-            report = json.loads(path.read_text("utf-8"))
-            before = found.get(way, {"seconds": []})["seconds"]
-            found[way] = {**report, "seconds": [*before, report["seconds"]]}
-    return found
+            arguments = (data, limit, way != "everyone all", str(path))
+            if scale.probe:
+                _epoch(*arguments)
+            else:
+                spawn(_epoch, arguments, processes)
+            epoch = json.loads(path.read_text("utf-8"))
+            before = report.get(way, {"seconds": []})["seconds"]
+            report[way] = {**epoch, "seconds": [*before, epoch["seconds"]]}
+    return report
 
 
 def _epoch(data: str, limit: int, shared: bool, path: str) -> None:
@@ -52,13 +61,14 @@ def _epoch(data: str, limit: int, shared: bool, path: str) -> None:
     if not shared:  # in an order of its own, as the document's shuffle has it
         dataset = MnistDataset("train", data, limit)
         loader = BatchLoader(dataset, config.batch_size, seed=1 + world.rank, shuffle=True)
-    exchange = build_gradient_exchange(parts.model, world, None)
     # DataParallel takes the mean of the processes' gradients, the exchange their sum.
-    part = 1 if shared else 1 / world.size
+    weight = 1 if shared else 1 / world.size
     trainer = Trainer(
-        *(f"{path}.pdparams", parts.model, parts.optimizer),
-        loss_fn=lambda logits, labels: part * cross_entropy(logits, labels),
-        exchange=exchange,
+        f"{path}.pdparams",
+        parts.model,
+        parts.optimizer,
+        loss_fn=lambda logits, labels: weight * cross_entropy(logits, labels),
+        exchange=build_gradient_exchange(parts.model, world, None),
     )
     world.all_gather_objects(None)
     began = time.perf_counter()
@@ -68,52 +78,70 @@ def _epoch(data: str, limit: int, shared: bool, path: str) -> None:
         samples += sum(len(shard.labels) for shard in shards_of(batch))
     samples = sum(world.all_gather_objects(samples))
     seconds = time.perf_counter() - began
-    found = evaluate(parts.model, MnistDataset("eval", data), world)
+    evaluation = evaluate(parts.model, MnistDataset("eval", data), world)
     if world.is_main_process:
         report = {"steps": trainer.state.step, "samples": samples, "seconds": seconds}
-        report["eval_acc"] = found.accuracy
+        report["eval_acc"] = evaluation.accuracy
         Path(path).write_text(json.dumps(report), "utf-8")
 
 
-def everyone_table(report: Mapping[str, Any]) -> str:
-    rows = ["| one epoch | steps | samples | seconds: median | least | most | eval accuracy |"]
-    rows.append("|---|---|---|---|---|---|---|")
-    for way, one in report.items():
-        rows.append(
-            f"| {way} | {one['steps']:,} | {one['samples']:,} | "
-            f"{statistics.median(one['seconds']):.1f} | {min(one['seconds']):.1f} | "
-            f"{max(one['seconds']):.1f} | {one['eval_acc']:.2%} |"
+def _without_seconds(report: Report) -> dict[str, Any]:
+    return {way: {**epoch, "seconds": None} for way, epoch in report.items()}
+
+
+def tabulate_everyone(report: Report) -> str:
+    columns = {
+        "one epoch": "",
+        "steps": ",d",
+        "samples": ",d",
+        "seconds: median": ".1f",
+        "min": ".1f",
+        "max": ".1f",
+        "eval accuracy": ".2%",
+    }
+    of_seconds = (statistics.median, min, max)
+    rows = (
+        (
+            way,
+            one["steps"],
+            one["samples"],
+            *(figure(one["seconds"]) for figure in of_seconds),
+            one["eval_acc"],
         )
-    return "\n".join(rows)
-
-
-def everyone_verdict(report: Mapping[str, Any]) -> str:
-    one, every, share = report.values()
-    judged = "Undecided"
-    if min(every["seconds"]) > max(one["seconds"]):
-        judged = "Refuted"
-    elif max(every["seconds"]) < min(one["seconds"]):
-        judged = "Confirmed"
-    alone, all_, shared = (statistics.median(way["seconds"]) for way in report.values())
-    return (
-        f"{judged}: an epoch takes {all_ / alone:.2f} times the seconds of one process, for each "
-        f"trains on everything, {every['samples'] / share['samples']:.1f} times the samples of a "
-        f"shared epoch, which takes {shared / alone:.2f} times. What a second process brings is a "
-        "batch twice as large. (How much two processes gain depends on the machine: "
-        "docs/several-processes.md.)"
+        for way, one in report.items()
     )
+    return table(columns, rows)
 
 
-def race(data: str, output: Path, scale: Scale) -> dict[str, Any]:
-    """Processes save to one path, again and again; how often it cannot be read meanwhile, and
-    whether it can when all have ended."""
+def judge_everyone(report: Report) -> Verdict:
+    one, every, share = report.values()
+    outcome = UNDECIDED
+    if min(every["seconds"]) > max(one["seconds"]):
+        outcome = REFUTED
+    elif max(every["seconds"]) < min(one["seconds"]):
+        outcome = CONFIRMED
+    alone, all_, shared = (statistics.median(way["seconds"]) for way in report.values())
+    samples = every["samples"] / share["samples"]
+    times = {"all": all_ / alone, "shared": shared / alone}
+    details = (
+        "What a second process brings is a batch twice as large. (How much two processes gain "
+        "depends on the machine: docs/several-processes.md.)"
+    )
+    return Verdict(fill("everyone", "summary", samples=samples, **times), outcome, details)
+
+
+def measure_race(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+    """Save to one path from other processes, again and again, and read it meanwhile.
+
+    Counts how often it cannot be read, and tells whether it can when all have ended.
+    """
     output.mkdir(parents=True, exist_ok=True)
-    found = {}
+    context = multiprocessing.get_context("spawn")
+    count = SAVES // 10 if scale.quick else SAVES
+    report = {}
     ways = (("everybody", _save, 2), ("one", _save, 1), ("here", _save_atomically, 1))
     for way, save, processes in ways:
         path = output / f"{way}.pdparams"
-        context = multiprocessing.get_context("spawn")
-        count = SAVES // 10 if scale.quick else SAVES
         saving = [context.Process(target=save, args=(str(path), count)) for _ in range(processes)]
         for process in saving:
             process.start()
@@ -121,13 +149,17 @@ def race(data: str, output: Path, scale: Scale) -> dict[str, Any]:
         while any(process.is_alive() for process in saving):
             if path.exists():
                 looks += 1
-                broken += not _readable(path)
-        report = {"saves": count * processes, "looks": looks, "broken": broken}
-        found[way] = {**report, "readable_after": _readable(path)}
-    return found
+                broken += not _is_readable(path)
+        report[way] = {
+            "saves": count * processes,
+            "looks": looks,
+            "broken": broken,
+            "readable_after": _is_readable(path),
+        }
+    return report
 
 
-def _readable(path: Path) -> bool:
+def _is_readable(path: Path) -> bool:
     import paddle
 
     try:
@@ -158,58 +190,73 @@ def _save_atomically(path: str, count: int) -> None:
         trainer.save()
 
 
-def race_table(report: Mapping[str, Any]) -> str:
-    rows = [
-        "| one path, saved to by | saves | looks at it | not readable | readable in the end |",
-        "|---|---|---|---|---|",
-    ]
-    titles = {
-        "everybody": "each of two processes, `paddle.save`",
-        "one": "one process, `paddle.save`",
-        "here": "one process, `Trainer.save` here",
+def probe_race() -> dict[str, Any]:
+    """Return whether each way to save writes into the file that is there, or replaces it.
+
+    That decides the race: who has the old file open still reads it whole once it is replaced.
+    """
+    report = {}
+    with quiet_folder() as folder:
+        for save in (_save, _save_atomically):
+            path = folder / save.__name__
+            save(str(path), 1)
+            with path.open("rb") as opened:
+                save(str(path), 1)
+                replaced = not os.path.samestat(os.fstat(opened.fileno()), path.stat())
+            report[save.__name__] = {"replaced": replaced, "readable": _is_readable(path)}
+    return report
+
+
+WAYS = {
+    "everybody": "each of two processes, `paddle.save`",
+    "one": "one process, `paddle.save`",
+    "here": "one process, `Trainer.save` of this package",
+}
+
+
+def tabulate_race(report: Report) -> str:
+    columns = {
+        "one path, saved to by": "",
+        "saves": ",d",
+        "reads": ",d",
+        "failed": ",d",
+        "readable in the end": "",
     }
-    for way, one in report.items():
-        after = "yes" if one["readable_after"] else "no"
-        rows.append(
-            f"| {titles[way]} | {one['saves']:,} | {one['looks']:,} | {one['broken']:,} | {after} |"
+    rows = (
+        (
+            WAYS[way],
+            *(one[key] for key in ("saves", "looks", "broken")),
+            "yes" if one["readable_after"] else "no",
         )
-    return "\n".join(rows)
-
-
-def race_verdict(report: Mapping[str, Any]) -> str:
-    two, one, ours = (way["broken"] / way["looks"] for way in report.values())
-    judged = "Refuted" if two or one else "Undecided"
-    after = all(way["readable_after"] for way in report.values())
-    return (
-        f"{judged}: while one process saves in place {one:.1%} of the looks cannot load the file, "
-        f"while two do {two:.1%}; here, where one writes, and to another name first, {ours:.1%}. "
-        + ("In the end it loads in each case" if after else "In the end it does not always load")
-        + "."
+        for way, one in report.items()
     )
+    return table(columns, rows)
+
+
+def judge_race(report: Report) -> Verdict:
+    two, one, ours = (way["broken"] / way["looks"] for way in report.values())
+    details = "In the end the file does not always load."
+    if all(way["readable_after"] for way in report.values()):
+        details = "In the end the file loads in each case."
+    summary = fill("race", "summary", one=one, two=two, ours=ours)
+    return Verdict(summary, REFUTED if two or one else UNDECIDED, details)
 
 
 CLAIMS = (
-    Shown(
+    Experiment(
         "everyone",
-        "the tutorial, several GPUs",
-        "several devices train faster with the document's loop, which reads all data in each",
-        "processes on CPUs, one thread each; batches of 64 in each (all) or together (share); the "
-        "gradients by this package's exchange, which gives what `DataParallel` gives",
-        everyone,
-        everyone_table,
-        everyone_verdict,
-        settings=[ROUNDS, LIMIT],
-        uses=(_epoch,),
+        judge_everyone,
+        measure=measure_everyone,
+        tabulate=tabulate_everyone,
+        settings={"rounds": ROUNDS, "images": LIMIT},
+        repeatable=_without_seconds,
     ),
-    Shown(
+    Experiment(
         "race",
-        "the tutorial, several GPUs",
-        "a file may be read while one process, or every process, saves the net to it",
-        "one or two processes that do nothing else, another that reads",
-        race,
-        race_table,
-        race_verdict,
-        settings=SAVES,
-        uses=(_save, _save_atomically, _readable, *SAVING),
+        judge_race,
+        measure=measure_race,
+        tabulate=tabulate_race,
+        settings={"saves": SAVES},
+        probe=probe_race,
     ),
 )

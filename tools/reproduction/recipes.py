@@ -1,10 +1,11 @@
 """What the recipes reach over several seeds: the claim about `default`, the READMEs' figures."""
 
-import statistics
 from collections.abc import Mapping
 
-from reproduction.accuracy import interval
-from reproduction.compared import Compared, Report, Row
+from reproduction.claims import Report, Verdict
+from reproduction.comparison import Comparison, Row
+from reproduction.significance import describe
+from reproduction.texts import fill
 
 # Where the page measures a recipe with several seeds: the claim, and its row.
 MEASURED = {
@@ -14,43 +15,30 @@ MEASURED = {
     "best": ("best", "best"),
 }
 FIGURES = {
-    "README.md": "[{count} seeds](REPRODUCTION.md#{claim}): mean {mean}, worst {worst}",
-    "README.zh-CN.md": "[{count} 个种子](REPRODUCTION.md#{claim})：平均 {mean}，最差 {worst}",
+    "README.md": "[{count} seeds]({page}#{claim}): mean {mean:.2f} %, worst {worst:.2f} %",
+    "README.zh-CN.md": "[{count} 个种子]({page}#{claim})：平均 {mean:.2f} %，最差 {worst:.2f} %",
 }
 
 
 def figures(readme: str, recipe: str, reports: Mapping[str, Report]) -> str:
-    """The seeds, mean and worst eval accuracy of a recipe, as the README of that name has them."""
+    """Return the seeds, mean and worst eval accuracy of a recipe as that README has them."""
     claim, row = MEASURED[recipe]
-    accuracies = reports[claim][row]["eval_acc"]
-    return FIGURES[readme].format(
-        claim=claim,
-        count=len(accuracies),
-        mean=f"{100 * statistics.mean(accuracies):.2f} %",
-        worst=f"{100 * min(accuracies):.2f} %",
-    )
+    scores = describe([100 * accuracy for accuracy in reports[claim][row]["eval_acc"]])
+    return FIGURES[readme].format(page="REPRODUCTION.md", claim=claim, **scores)
 
 
-def _default(report: Report) -> str:
-    (one,) = report.values()
-    accuracies = one["eval_acc"]
-    low, high = interval(accuracies)
-    seeds = ", ".join(f"{seed}: {score:.2%}" for seed, score in zip(one["seeds"], accuracies))
-    return (
-        f"Mean {statistics.mean(accuracies):.3%} over {len(accuracies)} seeds (95 % interval "
-        f"{low:.3%} to {high:.3%}), the worst {min(accuracies):.2%}. By seed: {seeds}."
-    )
+def judge(report: Report) -> Verdict:
+    (row,) = report.values()
+    summary = fill("default", "summary", **describe(row["eval_acc"]))
+    return Verdict(summary, details=by_seed(row))
+
+
+def by_seed(row: Report) -> str:
+    """Return a sentence with the eval accuracy of each seed."""
+    accuracies = (f"{n}: {accuracy:.2%}" for n, accuracy in zip(row["seeds"], row["eval_acc"]))
+    return f"By seed: {', '.join(accuracies)}."
 
 
 CLAIMS = (
-    Compared(
-        "default",
-        "this project",
-        "what five epochs without augmentation reach, seed by seed",
-        "recipe `default`; each training is scored on the eval split once, after its last epoch. "
-        "(Seed 1 on another kind of CPU is in docs/speed.md)",
-        {"default": Row("recipe `default`", "default")},
-        5,
-        _default,
-    ),
+    Comparison("default", judge, rows={"default": Row("recipe `default`", "default")}, seeds=5),
 )

@@ -1,15 +1,16 @@
-"""What images other than MNIST's own the net stands."""
+"""What images other than MNIST's own the net copes with."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markdown_tables import table
 
-from reproduction.compared import Scale
-from reproduction.shown import PRETRAINED, Shown
+from reproduction.claims import Report, Scale, Verdict
+from reproduction.experiment import Experiment
+from reproduction.texts import fill, join, named
 
-ROBUST = {
+CHANGES = {
     "as they are": {},
     "shifted by 1 pixel in x and y": {"shift": 1},
     "shifted by 2 pixels in x and y": {"shift": 2},
@@ -24,8 +25,8 @@ ROBUST = {
 }
 
 
-def robustness(data: str, output: Path, scale: Scale) -> dict[str, Any]:
-    """Accuracy of the pretrained net on the eval split, changed in several ways."""
+def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+    """Return the accuracy of the pretrained net on the eval split, changed in several ways."""
     import paddle
 
     from paddle_mnist import MNIST, MnistDataset
@@ -33,23 +34,23 @@ def robustness(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     model, dataset = MNIST(pretrained=True), MnistDataset("eval", data)
     model.eval()
     images, labels = dataset.batch(np.arange(len(dataset)))
-    found = {}
-    for name, change in ROBUST.items():
+    accuracies = {}
+    for name, change in CHANGES.items():
         changed = _changed(images, **change)
-        right = 0
+        correct = 0
         with paddle.no_grad():
             for start in range(0, len(images), 500):
-                part = paddle.to_tensor(changed[start : start + 500])
-                answers = model(part).argmax(axis=1).numpy()
-                right += int((answers == labels[start : start + 500, 0]).sum())
-        found[name] = right / len(images)
-    return found
+                batch = paddle.to_tensor(changed[start : start + 500])
+                answers = model(batch).argmax(axis=1).numpy()
+                correct += int((answers == labels[start : start + 500, 0]).sum())
+        accuracies[name] = correct / len(images)
+    return accuracies
 
 
 def _changed(
     images: np.ndarray, shift: int = 0, rotate: float = 0, noise: float = 0, invert: int = 0
 ) -> np.ndarray:
-    """Shifted and rotated to either side, at random; what comes in at the border is empty."""
+    """Shift and rotate to either side at random; what comes in at the border is empty."""
     from scipy import ndimage
 
     draw = np.random.default_rng(1)
@@ -71,36 +72,28 @@ def _changed(
     return (1 - images if invert else images).astype(np.float32)
 
 
-def robustness_table(report: Mapping[str, Any]) -> str:
-    rows = ["| eval images | accuracy |", "|---|---|"]
-    return "\n".join([*rows, *(f"| {name} | {share:.2%} |" for name, share in report.items())])
+def tabulate(report: Report) -> str:
+    return table({"eval images": "", "accuracy": ".2%"}, report.items())
 
 
-def robustness_verdict(report: Mapping[str, Any]) -> str:
+def judge(report: Report) -> Verdict:
     own, *others = report
-    near = [name for name in others if report[own] - report[name] < 0.005]
-    weak = [name for name in others if report[name] < 0.9]
-    inverts = ""
-    if "inverted" in weak:
-        inverts = " `tools/infer.py` finds out what is dark on light, and inverts it."
-    return (
-        f"Within half a percent of the images {own}: {', '.join(near) or 'none'}; below 90 %: "
-        f"{', '.join(weak) or 'none'}.{inverts}"
-    )
+    near = join(named(name) for name in others if report[own] - report[name] < 0.005)
+    weak = join(named(name) for name in others if report[name] < 0.9)
+    details = ""
+    if report.get("inverted", 1) < 0.9:
+        details = "`tools/infer.py` recognises dark digits on a light ground, and inverts them."
+    summary = fill("robustness", "summary", own=report[own], near=near, weak=weak)
+    return Verdict(summary, details=details)
 
 
 CLAIMS = (
-    Shown(
+    Experiment(
         "robustness",
-        "this project",
-        "the net stands other images than MNIST's own",
-        f"{PRETRAINED} on the eval split, changed: shifts and rotations with a sign drawn for each "
-        "image, noise normal with a standard deviation in units of the pixels' range, clipped",
-        robustness,
-        robustness_table,
-        robustness_verdict,
-        settings=ROBUST,
-        of_the_weights=True,
-        uses=(_changed,),
+        judge,
+        measure=measure,
+        tabulate=tabulate,
+        settings=CHANGES,
+        uses_pretrained=True,
     ),
 )

@@ -1,13 +1,16 @@
-"""Trainings, each a command of its own, whose results outlive the code around them."""
+"""Trainings, each a command of its own, and their stored results."""
 
+import contextlib
 import functools
 import hashlib
+import io
 import json
+import random
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,17 +23,18 @@ from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.config import TrainConfig, read_recipe
 from paddle_mnist.system.files import write_atomically
-from reproduction.behaviour import behaviour, same
+from reproduction import fingerprint
 
 if TYPE_CHECKING:
     from paddle_mnist.training.evaluator import Evaluation
 
-recipe = functools.cache(read_recipe)  # of each, every seed is asked for
+recipe = functools.lru_cache(maxsize=None)(read_recipe)  # every seed of a row asks for it
 TRAIN_IMAGES = 50_000  # of the training split
 TRAIN_SCORED = 10_000  # of them, the first, the trained net is scored on
 TOOLS = Path(__file__).parents[1]
-QUIET = ("--visualdl", "false", "--figures", "false", "--watch", "0", "--log_every", "250")
-FRUGAL = ("--keep_epochs", "false", "--keep_last", "1", "--keep_best", "false")
+TUTORIAL = "baseline_tutorial.py"
+QUIET = {"visualdl": "false", "figures": "false", "watch": 0, "log_every": 250}
+FRUGAL = {"keep_epochs": "false", "keep_last": 1, "keep_best": "false"}
 KEPT = ("eval_acc", "eval_loss", "valid_acc", "valid_loss", "steps", "paddle", "numpy")
 
 
@@ -40,185 +44,221 @@ class Training:
 
     recipe: str
     seed: int
-    told: tuple[tuple[str, Any], ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
 
     @property
     def name(self) -> str:
-        return " ".join([self.recipe, *(f"{k}={v}" for k, v in self.told), f"seed={self.seed}"])
+        options = (f"{name}={value}" for name, value in self.options)
+        return " ".join([self.recipe, *options, f"seed={self.seed}"])
 
     @property
     def folder(self) -> str:
         return re.sub(r"[^\w.=-]+", "_", self.name)
 
     @property
-    def behaviour(self) -> list[float]:
-        """What the code that is there makes of its recipe and options."""
-        return behaviour(self.recipe, self.told)
+    def fingerprint(self) -> list[float]:
+        """The losses of a short probe of its recipe and options."""
+        return fingerprint.of_training(self.recipe, self.options)
 
     @property
     def images(self) -> int:
-        """How many images it is shown, the same one in each epoch anew."""
+        """The number of images that it is shown, counting an image once per epoch."""
         config = self._config()
         return config.epochs * (config.train_limit or TRAIN_IMAGES)
 
     def settings(self, data: Data) -> str:
-        """A digest of all that decides the result, but for the code: options and images."""
+        """Return a digest of the options and images."""
         return _digest(self._config().binding(), data.hash)
 
     def _config(self) -> TrainConfig:
-        told = {**recipe(self.recipe), **dict(self.told), "seed": self.seed}
-        return TrainConfig.from_mapping(told)
+        return TrainConfig.from_mapping(
+            {**recipe(self.recipe), **dict(self.options), "seed": self.seed}
+        )
 
     def identity(self, data: Data) -> dict[str, Any]:
-        """What its result is a result of."""
-        return {"settings": self.settings(data), "behaviour": self.behaviour}
+        """Return what a result must have in common with this training and this code."""
+        return {"settings": self.settings(data), "fingerprint": self.fingerprint}
 
-    def run(self, data: Data, output: Path, jobs: int) -> dict[str, Any]:
-        """Train, or go on; gives the result."""
-        folder, begun = output / self.folder, output / f"{self.folder}.json"
-        identity = self.identity(data)
-        before = json.loads(begun.read_text("utf-8")) if begun.exists() else identity
-        if before["settings"] != identity["settings"] or not same(
-            before["behaviour"], identity["behaviour"]
-        ):
-            shutil.rmtree(folder, ignore_errors=True)  # begun as something else
-        output.mkdir(parents=True, exist_ok=True)
-        write_atomically(begun, json.dumps(identity).encode())
-        command = [str(TOOLS / "train.py"), "--recipe", self.recipe, *QUIET, *FRUGAL]
-        command += [str(word) for key, value in self.told for word in (f"--{key}", value)]
-        command += ["--seed", str(self.seed), "--data", data.location, "--output", str(folder)]
-        run(command + (["--threads", "1"] if jobs > 1 else []), self.name)
-        result = json.loads((folder / "result.json").read_text("utf-8"))
-        lines = list(map(json.loads, (folder / "metrics.jsonl").read_text("utf-8").splitlines()))
-        losses = [line for line in lines if line["tag"] == "train/loss"]
-        return {
-            **{key: result[key] for key in KEPT},
-            "train_loss": self._scored(folder, data, "train", TRAIN_SCORED).loss,
-            "curve": [[line["step"], round(line["value"], 5)] for line in losses],
-            "wrong": self._wrong(folder, data),
-        }
-
-    def _wrong(self, folder: Path, data: Data) -> list[list[int]]:
-        """[number of the image, digit it was taken for], of the eval split's mistakes."""
-        found = self._scored(folder, data, "eval", dict(self.told).get("eval_limit"))
-        numbers = (found.labels != found.predictions).nonzero()[0]
-        return [[int(number), int(found.predictions[number])] for number in numbers]
-
-    def _scored(self, folder: Path, data: Data, split: str, limit: Optional[int]) -> "Evaluation":
-        """What the net is in the end, on the images as they are."""
-        from paddle_mnist.mnist.evaluate_checkpoint import load_and_evaluate
-
-        return load_and_evaluate(
-            "latest", str(folder), data.location, split, limit=limit
-        ).evaluation
-
-
-class Verbatim(Training):
-    """The tutorial's own loop, `tools/baseline_tutorial.py`, which scores the eval split only.
-
-    told: epochs.
-    """
-
-    @property
-    def behaviour(self) -> list[float]:
-        return []
-
-    @property
-    def images(self) -> int:
-        return dict(self.told).get("epochs", 5) * TRAIN_IMAGES
-
-    def settings(self, data: Data) -> str:
-        return _digest(
-            (TOOLS / "baseline_tutorial.py").read_text("utf-8"), self.told, self.seed, data.hash
+    def is_same(self, identity: Mapping[str, Any], data: Data) -> bool:
+        """Return whether a stored identity is this training's, with the code that is there."""
+        return identity["settings"] == self.settings(data) and fingerprint.same(
+            identity["fingerprint"], self.fingerprint
         )
 
     def run(self, data: Data, output: Path, jobs: int) -> dict[str, Any]:
-        command = [str(TOOLS / "baseline_tutorial.py"), "--data", str(as_json(data, output))]
-        command += ["--seed", str(self.seed)]
-        command += [str(word) for key, value in self.told for word in (f"--{key}", value)]
-        said = run(command, self.name)
-        (accuracy,) = re.findall(r"^eval accuracy ([\d.]+)$", said, re.MULTILINE)
+        """Train, or resume an interrupted training, and return the result."""
+        folder, started = output / self.folder, output / f"{self.folder}.json"
+        if started.exists() and not self.is_same(json.loads(started.read_text("utf-8")), data):
+            shutil.rmtree(folder, ignore_errors=True)  # started with other options or code
+        output.mkdir(parents=True, exist_ok=True)
+        write_atomically(started, json.dumps(self.identity(data)).encode())
+        options = {**FRUGAL, **dict(self.options), "seed": self.seed, "data": data.location}
+        if jobs > 1:
+            options["threads"] = 1
+        train(self.recipe, options, folder)
+        result = json.loads((folder / "result.json").read_text("utf-8"))
+        on_training_images = self._evaluate(folder, data, "train", TRAIN_SCORED)
+        on_eval = self._evaluate(folder, data, "eval", dict(self.options).get("eval_limit"))
+        wrong = (on_eval.labels != on_eval.predictions).nonzero()[0]
+        return {
+            **{key: result[key] for key in KEPT},
+            "train_loss": on_training_images.loss,
+            "curve": [[step, round(loss, 5)] for step, loss in train_losses(folder).items()],
+            "wrong": [[int(number), int(on_eval.predictions[number])] for number in wrong],
+        }
+
+    def _evaluate(self, folder: Path, data: Data, split: str, limit: Optional[int]) -> "Evaluation":
+        """Evaluate the final weights, on images without augmentation."""
+        from paddle_mnist.mnist.evaluate_checkpoint import load_and_evaluate
+
+        checkpoint = load_and_evaluate("latest", str(folder), data.location, split, limit=limit)
+        return checkpoint.evaluation
+
+
+class BaselineTutorial(Training):
+    """The tutorial's own loop, `tools/baseline_tutorial.py`; its only option is epochs.
+
+    It evaluates on the eval split only.
+    """
+
+    @property
+    def fingerprint(self) -> list[float]:
+        return _tutorial_fingerprint()
+
+    @property
+    def images(self) -> int:
+        return dict(self.options).get("epochs", 5) * TRAIN_IMAGES
+
+    def settings(self, data: Data) -> str:
+        return _digest(self.options, self.seed, data.hash)
+
+    def run(self, data: Data, output: Path, jobs: int) -> dict[str, Any]:
+        options = {"data": as_json(data, output), "seed": self.seed, **dict(self.options)}
+        printed = run_tool("baseline_tutorial.py", options, self.name)
+        (accuracy,) = re.findall(r"^eval accuracy ([\d.]+)$", printed, re.MULTILINE)
         return {"eval_acc": float(accuracy)}
+
+
+@functools.cache
+def _tutorial_fingerprint() -> list[float]:
+    """Return the mean absolute weights and the accuracy after two steps on the embedded digits."""
+    import baseline_tutorial as tutorial
+    import paddle
+
+    from paddle_mnist.mnist.cache import open_data
+
+    splits = [
+        (split.pixels(slice(200)).reshape(200, -1).tolist(), split.labels[:200].tolist())
+        for split in open_data("digits").splits.values()
+    ]
+    random.seed(1)
+    paddle.seed(1)
+    model = tutorial.Net()
+    with contextlib.redirect_stdout(io.StringIO()):
+        tutorial.train(model, tutorial.load_data(splits, "train"), epochs=1)
+    weights = [float(parameter.abs().mean()) for parameter in model.parameters()]
+    return [*weights, tutorial.evaluate(model, tutorial.load_data(splits, "eval"))]
+
+
+def train_losses(folder: Path) -> dict[int, float]:
+    """Read the training losses of a run directory, by step."""
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text("utf-8").splitlines())
+    return {line["step"]: line["value"] for line in lines if line["tag"] == "train/loss"}
 
 
 def _digest(*values: Any) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def run(command: list[str], name: str) -> str:
-    """Run one of the tools; gives what it printed. Raises PaddleMnistError with what went wrong."""
-    done = subprocess.run(
-        [sys.executable, *command],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def train(
+    recipe_name: str, options: Mapping[str, Any], output: Path, in_process: bool = False
+) -> None:
+    """Train a recipe with `tools/train.py`; the options extend `QUIET`.
+
+    in_process: in this process, for probes, which are not to wait until another has started.
+    """
+    options = {**QUIET, **options, "output": str(output)}
+    if not in_process:
+        run_tool("train.py", {"recipe": recipe_name, **options}, f"the training in {output}")
+        return
+    from paddle_mnist import train_and_evaluate
+
+    train_and_evaluate(TrainConfig.from_mapping({**recipe(recipe_name), **options}))
+
+
+def command(tool: str, options: Mapping[str, Any]) -> list[str]:
+    """Return the command line of one of the tools."""
+    words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
+    return [sys.executable, str(TOOLS / tool), *words]
+
+
+def run_tool(tool: str, options: Mapping[str, Any], name: str) -> str:
+    """Run one of the tools and return what it prints. Raises PaddleMnistError if it fails."""
+    done = subprocess.run(command(tool, options), capture_output=True, text=True, check=False)
     if done.returncode:
-        raise PaddleMnistError(f"{name}: ended with {done.returncode}:\n{done.stderr}")
+        raise PaddleMnistError(f"{name}: exit code {done.returncode}:\n{done.stderr}")
     return done.stdout
 
 
 class Results:
-    """What trainings came to, by name, in a JSON file, with what they were results of.
-
-    Several processes may put theirs into one file.
-    """
+    """The results of trainings by name, in a JSON file that several processes may write to."""
 
     def __init__(self, path: Path):
         self.path = path
-        self._found = self._read()
+        self._results = self._read()
 
     def _read(self) -> dict[str, Any]:
         return json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
 
     def get(self, training: Training, data: Data) -> Optional[dict[str, Any]]:
-        """The result, if there is one of these settings, these images, and what the code computes.
+        """Return the result of a training with these settings, images and fingerprint.
 
-        It is the same code as long as it computes the same (`reproduction.behaviour`), and the same
-        training whatever its recipe is called.
+        Names do not count: it is the same training whatever its recipe is called.
         """
         settings = training.settings(data)
-        alike = [one for one in self._found.values() if one["settings"] == settings]
-        return next((one for one in alike if same(one["behaviour"], training.behaviour)), None)
+        alike = (one for one in self._results.values() if one["settings"] == settings)
+        return next((one for one in alike if training.is_same(one, data)), None)
 
     def versions(self) -> list[str]:
-        """Of the libraries that the trainings were made with."""
+        """Return the versions of the libraries that the trainings ran with."""
         return [
-            f"{name} {', '.join(sorted(found))}"
+            f"{name} {', '.join(sorted(versions))}"
             for name in ("paddle", "numpy")
-            if (found := {one[name] for one in self._found.values() if name in one})
+            if (versions := {one[name] for one in self._results.values() if name in one})
         ]
 
-    def put(self, training: Training, data: Data, found: dict[str, Any]) -> None:
+    def put(self, training: Training, data: Data, result: Mapping[str, Any]) -> None:
+        """Store the result of a training."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{self.path}.lock"):
-            self._found = {**self._read(), training.name: {**training.identity(data), **found}}
+            self._results = {**self._read(), training.name: {**training.identity(data), **result}}
             lines = (
                 f"{json.dumps(name)}: {json.dumps(one)}"
-                for name, one in sorted(self._found.items())
+                for name, one in sorted(self._results.items())
             )
             write_atomically(self.path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
-def train_all(
+def train_missing(
     trainings: Collection[Training], results: Results, data: Data, output: Path, jobs: int
 ) -> None:
-    """Train what has no result yet, so many at a time; what was broken off goes on."""
-    missing: dict[str, Training] = {}
-    for one in trainings:
-        if not results.get(one, data):
-            missing.setdefault(one.settings(data), one)
-    left = missing.values()
-    for one in left:
-        one.behaviour  # noqa: B018 - here, for Paddle's seed is the whole process's
+    """Train what has no result yet, `jobs` at a time; interrupted trainings are resumed."""
+    missing = {
+        training.settings(data): training
+        for training in reversed(trainings)  # of equal ones the first
+        if not results.get(training, data)
+    }
+    missing = list(reversed(missing.values()))
+    for training in missing:
+        training.fingerprint  # noqa: B018 - before the threads: Paddle has one seed for all
 
-    def train(training: Training) -> str:
-        found = training.run(data, output, jobs)
-        results.put(training, data, found)
-        # Nothing is to be chosen by the eval split, so that nobody should see it too early.
-        split = "valid" if "valid_acc" in found else "eval"
-        return f"{training.name}: {split} {found[f'{split}_acc']:.4f}"
+    def run(training: Training) -> str:
+        result = training.run(data, output, jobs)
+        results.put(training, data, result)
+        # The eval split must not influence any choice, so it is not shown where valid is known.
+        split = "valid" if "valid_acc" in result else "eval"
+        return f"{training.name}: {split} {result[f'{split}_acc']:.4f}"
 
     with ThreadPoolExecutor(jobs) as pool:
-        for number, said in enumerate(pool.map(train, left), 1):
-            print(f"{number} of {len(left)}: {said}", file=sys.stderr, flush=True)
+        for number, line in enumerate(pool.map(run, missing), 1):
+            print(f"{number} of {len(missing)}: {line}", file=sys.stderr, flush=True)

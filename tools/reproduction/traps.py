@@ -1,107 +1,101 @@
-"""What the documents' ways of counting and of stepping come to."""
+"""What the documents' ways of averaging and of stepping a schedule come to."""
 
-from collections.abc import Mapping
+import itertools
 from pathlib import Path
 from typing import Any
 
-from reproduction.compared import Scale
-from reproduction.shown import PRETRAINED, Shown
+from markdown_tables import table
+
+from reproduction.claims import Report, Scale, Verdict
+from reproduction.experiment import Experiment
+from reproduction.texts import CONFIRMED, REFUTED, fill
 
 SIZES = (100, 64, 96, 3000)
 FIRST, LAST, STEPS = 0.01, 0.001, 100  # rates of the tutorial's part three; steps of a trial
+NEVER, EACH = "never, as in the document", "after each batch"
 
 
-def averages(data: str, output: Path, scale: Scale) -> dict[str, Any]:
-    """The pretrained net's answers on the eval split, averaged batch by batch, and counted."""
+def measure_averages(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+    """Average the pretrained net's accuracy on the eval split batch by batch, and count it."""
     from paddle_mnist import MNIST, MnistDataset, evaluate
 
-    found = evaluate(MNIST(pretrained=True), MnistDataset("eval", data))
-    right = found.labels == found.predictions
+    evaluation = evaluate(MNIST(pretrained=True), MnistDataset("eval", data))
+    correct = evaluation.labels == evaluation.predictions
     means = {}
     for size in SIZES:
-        batches = [right[start : start + size] for start in range(0, len(right), size)]
+        batches = [correct[start : start + size] for start in range(0, len(correct), size)]
         means[str(size)] = sum(batch.mean() for batch in batches) / len(batches)
-    return {"counted": found.accuracy, "images": len(right), "mean_of_means": means}
+    return {"counted": evaluation.accuracy, "images": len(correct), "mean_of_means": means}
 
 
-def averages_table(report: Mapping[str, Any]) -> str:
-    rows = [
-        "| batches of | mean of the batches' accuracies | counted | off by |",
-        "|---|---|---|---|",
-    ]
+def tabulate_averages(report: Report) -> str:
     counted = report["counted"]
-    for size, mean in report["mean_of_means"].items():
-        off = round(mean - counted, 7) + 0.0  # no minus before a zero
-        rows.append(f"| {size} | {mean:.4%} | {counted:.4%} | {off:+.4%} |")
-    return "\n".join(rows)
-
-
-def averages_verdict(report: Mapping[str, Any]) -> str:
-    off = max(abs(mean - report["counted"]) for mean in report["mean_of_means"].values())
-    if not off:
-        return "Confirmed of these."
-    return (
-        f"Refuted in general: off by up to {off:.3%}, and right only where the batches divide the "
-        f"{report['images']:,} images, as the tutorial's 100 do."
+    rows = (
+        (size, mean, counted, round(mean - counted, 7) + 0.0)  # no minus before a zero
+        for size, mean in report["mean_of_means"].items()
     )
+    means = "mean of the batches' accuracies"
+    return table({"batches of": "", means: ".4%", "counted": ".4%", "error": "+.4%"}, rows)
 
 
-def unstepped(data: str, output: Path, scale: Scale) -> dict[str, Any]:
-    """The rate at the end of some real steps, with Paddle's own schedule."""
-    import itertools
+def judge_averages(report: Report) -> Verdict:
+    error = max(abs(mean - report["counted"]) for mean in report["mean_of_means"].values())
+    if not error:
+        return Verdict(fill("averages", "no_error"), CONFIRMED)
+    summary = fill("averages", "summary", error=error, images=report["images"])
+    return Verdict(summary, fill("averages", "refuted"))
 
+
+def measure_unstepped(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+    """Return the rate at the end of some real steps, with Paddle's own schedule."""
     import paddle
     from paddle.nn.functional import cross_entropy
 
     from paddle_mnist import MNIST, BatchLoader, MnistDataset
     from paddle_mnist.data.loader import epoch_batches
 
-    found = {}
-    for way in ("never, as in the document", "after each batch"):
-        model, schedule = MNIST(), paddle.optimizer.lr.PolynomialDecay(FIRST, STEPS, LAST)
+    steps = scale.choose(STEPS, STEPS, 5)
+    rates = {}
+    for way in (NEVER, EACH):
+        model, schedule = MNIST(), paddle.optimizer.lr.PolynomialDecay(FIRST, steps, LAST)
         optimizer = paddle.optimizer.Momentum(schedule, parameters=model.parameters())
         loader = BatchLoader(MnistDataset("train", data), 2, shuffle=False)
-        for images, labels in itertools.islice(epoch_batches(loader, 0), STEPS):
+        for images, labels in itertools.islice(epoch_batches(loader, 0), steps):
             cross_entropy(model(images), labels).backward()
             optimizer.step()
             optimizer.clear_grad()
-            if way == "after each batch":
+            if way == EACH:
                 schedule.step()
-        found[way] = optimizer.get_lr()
-    return found
+        rates[way] = optimizer.get_lr()
+    return rates
 
 
-def unstepped_table(report: Mapping[str, Any]) -> str:
-    rows = [f"| `scheduler.step()` | rate after {STEPS} steps of {STEPS} |", "|---|---|"]
-    return "\n".join([*rows, *(f"| {way} | {rate:g} |" for way, rate in report.items())])
+def tabulate_unstepped(report: Report) -> str:
+    columns = {"`scheduler.step()`": "", f"rate after {STEPS} steps of {STEPS}": "g"}
+    return table(columns, report.items())
 
 
-def unstepped_verdict(report: Mapping[str, Any]) -> str:
+def judge_unstepped(report: Report) -> Verdict:
     never, each = report.values()
-    judged = "Refuted" if abs(never - FIRST) < 1e-9 else "Confirmed"
-    return f"{judged}: never stepped, the rate ends at {never:g}; stepped, at {each:g}."
+    stays = abs(never - FIRST) < 1e-9
+    summary = fill("unstepped", "summary", never=never, each=each)
+    return Verdict(summary, REFUTED if stays else CONFIRMED)
 
 
 CLAIMS = (
-    Shown(
+    Experiment(
         "averages",
-        "the tutorial, part two",
-        "the accuracy is the mean of the batches' accuracies",
-        f"{PRETRAINED} on the eval split, in batches of several sizes",
-        averages,
-        averages_table,
-        averages_verdict,
-        settings=SIZES,
-        of_the_weights=True,
+        judge_averages,
+        measure=measure_averages,
+        tabulate=tabulate_averages,
+        settings={"sizes": SIZES},
+        uses_pretrained=True,
     ),
-    Shown(
+    Experiment(
         "unstepped",
-        "the tutorial, part three",
-        f"`PolynomialDecay` lowers the rate from {FIRST} to {LAST}, without `scheduler.step()`",
-        "real steps of Momentum with Paddle's own schedule",
-        unstepped,
-        unstepped_table,
-        unstepped_verdict,
-        settings=[FIRST, LAST, STEPS],
+        judge_unstepped,
+        measure=measure_unstepped,
+        tabulate=tabulate_unstepped,
+        settings={"first": FIRST, "last": LAST, "steps": STEPS},
     ),
 )

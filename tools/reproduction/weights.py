@@ -2,137 +2,147 @@
 
 import statistics
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
-from reproduction.compared import Scale
-from reproduction.shown import SAVING, Shown
+from markdown_tables import table
 
-IMAGES = 12_800  # of a short training
-SEEDS = (1, 2, 3)
-SPREAD = f"Means of {len(SEEDS)} seeds."
+from reproduction.claims import Report, Scale, Verdict
+from reproduction.experiment import Experiment
+from reproduction.texts import CONFIRMED, REFUTED, fill, join, named
+
+IMAGES, SEEDS = 12_800, (1, 2, 3)  # of a short training
+PROBE = (64, (1,), 60)  # images to train on, seeds, images to evaluate on
+NOTE = f"Means of {len(SEEDS)} seeds."
 
 
-def _trained(model: Any, data: str) -> Any:
-    """The model, after some hundred steps of Adam."""
+def _new_net() -> Any:
+    from paddle_mnist import MNIST
+
+    return MNIST(fast_conv="off")
+
+
+def _train(model: Any, data: str, images: int) -> Any:
+    """Train the model for some steps of Adam, and return it."""
     import paddle
 
     from paddle_mnist import BatchLoader, MnistDataset, Trainer
 
     optimizer = paddle.optimizer.Adam(0.001, parameters=model.parameters())
-    trainer = Trainer("not written", model, optimizer, log_every=IMAGES)
-    trainer.train_epoch(BatchLoader(MnistDataset("train", data, IMAGES), 64, shuffle=True), 0)
+    trainer = Trainer("not written", model, optimizer, log_every=images)
+    trainer.train_epoch(BatchLoader(MnistDataset("train", data, images), 64, shuffle=True), 0)
     return model
 
 
-def _accuracy(model: Any, data: str) -> float:
+def _accuracy(model: Any, data: str, limit: Optional[int]) -> float:
     from paddle_mnist import MnistDataset, evaluate
 
-    return evaluate(model, MnistDataset("eval", data)).accuracy
+    return evaluate(model, MnistDataset("eval", data, limit)).accuracy
 
 
-def globals_(data: str, output: Path, scale: Scale) -> dict[str, Any]:
-    """Accuracies of the nets that were trained and of what is left, by way; one for each seed."""
+def measure_globals(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+    """Return, for each way, the accuracies of the trained nets and of what is left, by seed."""
     output.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Any] = {}
-    for seed in SEEDS:
-        for way, both in _ways(data, output, seed).items():
-            kept = found.setdefault(way, {"trained": [], "kept": []})
-            for name, net in zip(kept, both):
-                kept[name].append(_accuracy(net, data))
-    return found
+    images, seeds, limit = PROBE if scale.probe else (IMAGES, SEEDS, None)
+    report: dict[str, Any] = {}
+    for seed in seeds:
+        for way, (trained, kept) in _train_in_each_way(data, output, seed, images).items():
+            accuracies = report.setdefault(way, {"trained": [], "kept": []})
+            accuracies["trained"].append(_accuracy(trained, data, limit))
+            accuracies["kept"].append(_accuracy(kept, data, limit))
+    return report
 
 
-def _ways(data: str, output: Path, seed: int) -> dict[str, tuple[Any, Any]]:
-    """The document's two ways, re-written around the same short training, and this package's: the
-    net that was trained, and the one that is left."""
+def _train_in_each_way(
+    data: str, output: Path, seed: int, images: int
+) -> dict[str, tuple[Any, Any]]:
+    """Return the net that was trained and the one that is left, for each way.
+
+    The ways are the document's two, rewritten around the same short training, and this package's.
+    """
     import paddle
 
-    from paddle_mnist import MNIST, Trainer
+    from paddle_mnist import Trainer
 
     paddle.seed(seed)
-    model = MNIST(fast_conv="off")  # the module's, as in a notebook
+    model = _new_net()  # the module's, as in a notebook
 
-    class Theirs:
-        def __init__(self, given):
-            self.model = given
+    class TheirTrainer:
+        def __init__(self, model):
+            self.model = model
 
         def train(self):
-            _trained(self.model, data)
+            _train(self.model, data, images)
 
         def save(self, path):
             paddle.save(model.state_dict(), path)
 
     def train(model):
-        model = MNIST(fast_conv="off")
-        return _trained(model, data)
+        model = _new_net()
+        return _train(model, data, images)
 
-    trainer, path = Theirs(MNIST(fast_conv="off")), str(output / "theirs.pdparams")
+    trainer, their_path = TheirTrainer(_new_net()), str(output / "theirs.pdparams")
     trainer.train()
-    trainer.save(path)
-    given = MNIST(fast_conv="off")
-    inside = train(given)
-    own, own_path = _trained(MNIST(fast_conv="off"), data), output / "ours.pdparams"
+    trainer.save(their_path)
+    callers = _new_net()
+    inside = train(callers)
+    own, own_path = _train(_new_net(), data, images), output / "ours.pdparams"
     Trainer(own_path, own, paddle.optimizer.SGD(parameters=own.parameters())).save()
     return {
-        "`save` of its `Trainer`, the file": (trainer.model, _loaded(path)),
-        "`train(model)` of its part two, the caller's net": (inside, given),
-        "`Trainer.save` here, the file": (own, _loaded(str(own_path))),
+        "`save` of its `Trainer`, the file": (trainer.model, _load(their_path)),
+        "`train(model)` of its part two, the caller's net": (inside, callers),
+        "`Trainer.save` here, the file": (own, _load(str(own_path))),
     }
 
 
-def _loaded(path: str) -> Any:
+def _load(path: str) -> Any:
     import paddle
 
-    from paddle_mnist import MNIST
-
-    model = MNIST(fast_conv="off")
+    model = _new_net()
     model.set_state_dict(paddle.load(path))
     return model
 
 
-def globals_table(report: Mapping[str, Any]) -> str:
-    rows = ["| what is left behind | accuracy of the net that was trained | of what is left |"]
-    rows.append("|---|---|---|")
-    for way, one in report.items():
-        rows.append(f"| {way} | {_spread(one['trained'])} | {_spread(one['kept'])} |")
-    return "\n".join([*rows, "", SPREAD])
+def tabulate_globals(report: Report) -> str:
+    rows = ((way, _spread(one["trained"]), _spread(one["kept"])) for way, one in report.items())
+    headers = ("what is left behind", "accuracy of the net that was trained", "of what is left")
+    return table(dict.fromkeys(headers, ""), rows, NOTE)
 
 
-def _spread(found: Sequence[float]) -> str:
-    mean, sd = statistics.mean(found), statistics.stdev(found)
-    return f"{mean:.1%} (sd {sd:.1%}, {min(found):.1%} to {max(found):.1%})"
+def _spread(accuracies: Sequence[float]) -> str:
+    mean, sd = statistics.mean(accuracies), statistics.stdev(accuracies)
+    return f"{mean:.1%} (sd {sd:.1%}, {min(accuracies):.1%} to {max(accuracies):.1%})"
 
 
-def globals_verdict(report: Mapping[str, Any]) -> str:
+def judge_globals(report: Report) -> Verdict:
     lost = [way for way, one in report.items() if max(one["kept"]) < min(one["trained"]) - 0.1]
-    judged = "Refuted of the document's code" if lost else "Confirmed"
-    return f"{judged}: the training is lost in {'; '.join(lost) or 'none'}."
+    outcome = fill("globals", "refuted") if lost else CONFIRMED
+    return Verdict(fill("globals", "summary", lost=join(map(named, lost), "semicolon")), outcome)
 
 
-def partly(data: str, output: Path, scale: Scale) -> dict[str, Any]:
-    """A trained net's weights for a net with another second convolution: Paddle's way, and ours."""
+def measure_partly(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+    """Load a trained net's weights into one with another second convolution: Paddle's way, ours."""
     import paddle
     from paddle import nn
 
-    from paddle_mnist import MNIST
     from paddle_mnist.checkpoint.contents import load_weights
     from paddle_mnist.errors import CheckpointError
 
+    images, seeds, limit = PROBE if scale.probe else (IMAGES, SEEDS, None)
     report: dict[str, Any] = {"trained": [], "loaded": [], "untouched": True}
-    for seed in SEEDS:
+    for seed in seeds:
         paddle.seed(seed)
-        trained, other = _trained(MNIST(fast_conv="off"), data), MNIST(fast_conv="off")
+        trained, other = _train(_new_net(), data, images), _new_net()
         other.conv2 = nn.Conv2D(20, 20, 3, padding=1)
         before = other.conv2.weight.numpy()
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             other.set_state_dict(trained.state_dict())
-        report["trained"].append(_accuracy(trained, data))
-        report["loaded"].append(_accuracy(other, data))
+        report["trained"].append(_accuracy(trained, data, limit))
+        report["loaded"].append(_accuracy(other, data, limit))
         report["untouched"] &= bool((other.conv2.weight.numpy() == before).all())
-        report["warnings"] = [" ".join(str(one.message).split()) for one in told]
+        report["warnings"] = [" ".join(str(warning.message).split()) for warning in caught]
     try:
         load_weights(other, trained.state_dict(), "the file")
     except CheckpointError as error:
@@ -140,55 +150,45 @@ def partly(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     return report
 
 
-def partly_table(report: Mapping[str, Any]) -> str:
+def tabulate_partly(report: Report) -> str:
     warned = "; ".join(report["warnings"]) or "nothing"
-    return "\n".join(
-        [
-            "| loaded into a net with 3x3 kernels in conv2 | what happens | accuracy |",
-            "|---|---|---|",
-            f"| into the net it is from | | {_spread(report['trained'])} |",
-            f"| `set_state_dict` | no error; warned: {warned} | {_spread(report['loaded'])} |",
-            f"| here | {report.get('refused', 'no error')} | |",
-            "",
-            SPREAD,
-        ]
-    )
+    rows = [
+        ("the same weights in the net they are from", None, _spread(report["trained"])),
+        ("by `set_state_dict`", f"no error; warning: {warned}", _spread(report["loaded"])),
+        ("by this package", report.get("refused", "no error"), None),
+    ]
+    headers = ("loaded into a net with 3x3 kernels in conv2", "what happens", "accuracy")
+    return table(dict.fromkeys(headers, ""), rows, NOTE)
 
 
-def partly_verdict(report: Mapping[str, Any]) -> str:
+def judge_partly(report: Report) -> Verdict:
     if not report["untouched"]:
-        return "Confirmed: it is loaded whatever its shape."
-    here = "refused, with the difference" if "refused" in report else "no error either"
-    return (
-        "Refuted: loaded in part, with a warning for each tensor left out "
-        f"({len(report['warnings'])}) and no error, and the accuracy goes from "
-        f"{statistics.mean(report['trained']):.1%} to "
-        f"{statistics.mean(report['loaded']):.1%}; here {here}."
-    )
-
-
-CLAIMS = (
-    Shown(
-        "globals",
-        "the tutorial, parts two and three",
-        "a training's weights are those that are saved, and that the caller has",
-        f"{IMAGES:,} images by Adam; the eval split",
-        globals_,
-        globals_table,
-        globals_verdict,
-        settings=[IMAGES, SEEDS],
-        uses=(_trained, _accuracy, _loaded, _ways, *SAVING),
-    ),
-    Shown(
+        return Verdict(fill("partly", "loaded"), CONFIRMED)
+    summary = fill(
         "partly",
-        "saving, loading and incremental training in Fluid",
-        "weights are loaded into whatever net is there",
-        "the weights of a short training, into a net whose second convolution has another shape; "
-        "by `set_state_dict`, Fluid's own calls being gone from Paddle",
-        partly,
-        partly_table,
-        partly_verdict,
-        settings=[IMAGES, SEEDS],
-        uses=(_trained, _accuracy, *SAVING),
+        "summary",
+        count=len(report["warnings"]),
+        trained=statistics.mean(report["trained"]),
+        loaded=statistics.mean(report["loaded"]),
+        here=fill("partly", "refused" if "refused" in report else "no_error"),
+    )
+    return Verdict(summary, REFUTED)
+
+
+SETTINGS = {"images": IMAGES, "seeds": SEEDS}
+CLAIMS = (
+    Experiment(
+        "globals",
+        judge_globals,
+        measure=measure_globals,
+        tabulate=tabulate_globals,
+        settings=SETTINGS,
+    ),
+    Experiment(
+        "partly",
+        judge_partly,
+        measure=measure_partly,
+        tabulate=tabulate_partly,
+        settings=SETTINGS,
     ),
 )

@@ -1,0 +1,154 @@
+"""Claims about accuracies: trainings with several seeds, compared."""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from markdown_tables import table
+
+from paddle_mnist.errors import PaddleMnistError
+from reproduction.claims import Claim, Report, Scale, Workspace
+from reproduction.fingerprint import LENGTHS
+from reproduction.trainings import Training
+
+QUICK = {"epochs": 1, "train_limit": 640, "eval_limit": 300}
+MOST_SEEDS = 100
+
+
+def scores(report: Report, split: str = "eval") -> dict[str, list[float]]:
+    """Return the accuracies of each row."""
+    return {name: row[f"{split}_acc"] for name, row in report.items()}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to train: a recipe and the options that differ from it.
+
+    quick: the options of a rehearsal.
+    """
+
+    title: str
+    recipe: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    kind: type[Training] = Training
+    quick: Mapping[str, Any] = field(default_factory=lambda: QUICK)
+
+    @property
+    def step_options(self) -> dict[str, Any]:
+        """The options that decide what a step does, and how long it takes."""
+        return {name: value for name, value in self.options.items() if name not in LENGTHS}
+
+    @property
+    def step_name(self) -> str:
+        return " ".join([self.recipe, *(f"{n}={v}" for n, v in self.step_options.items())])
+
+    def training(self, seed: int, scale: Scale) -> Training:
+        options = {**self.options, **self.quick} if scale.quick else self.options
+        return self.kind(self.recipe, seed, tuple(sorted(options.items())))
+
+
+@dataclass(frozen=True)
+class Comparison(Claim):
+    """A claim and the trainings that test it.
+
+    rows: by the names that the JSON block gives them. seeds: how many the verdict needs of each.
+    split: whose accuracy counts; "valid" where it decides a choice.
+    also: further figures of the trainings, with their titles.
+    """
+
+    rows: Mapping[str, Row] = field(default_factory=dict)
+    seeds: int = 0
+    split: str = "eval"
+    also: Mapping[str, str] = field(default_factory=dict)
+
+    def trainings(self, scale: Scale) -> list[Training]:
+        count = scale.seeds or (2 if scale.quick else self.seeds)
+        return [
+            row.training(seed, scale) for row in self.rows.values() for seed in range(1, count + 1)
+        ]
+
+    def results(self, workspace: Workspace) -> dict[str, list[dict[str, Any]]]:
+        """Return all stored results of each row, with their seeds."""
+        results, data = workspace.results, workspace.data
+        return {
+            name: [
+                {"seed": seed, **result}
+                for seed in range(1, MOST_SEEDS)
+                if (result := results.get(row.training(seed, workspace.scale), data))
+            ]
+            for name, row in self.rows.items()
+        }
+
+    def report(self, workspace: Workspace, seconds: Mapping[str, float]) -> dict[str, Any]:
+        keys = (f"{self.split}_acc", f"{self.split}_loss", *self.also)
+        report = {}
+        for name, results in self.results(workspace).items():
+            if not results:
+                continue
+            row = self.rows[name]
+            images = row.training(1, workspace.scale).images
+            report[name] = {"seeds": [result["seed"] for result in results], "images": images}
+            for key in keys:
+                if key in results[0]:
+                    report[name][key] = [result[key] for result in results]
+            if row.step_name in seconds:
+                report[name]["minutes"] = images * seconds[row.step_name] / 60
+            if self.draw:
+                report[name].update(_mean_curve([result["curve"] for result in results]))
+        return report
+
+    def figures(self, report: Report) -> dict[str, Any]:
+        """Return the rows, or the figures of a single row alone."""
+        return dict(report if len(self.rows) > 1 else report.get(*self.rows, {}))
+
+    def table(self, report: Report) -> str:
+        columns = {
+            "": "",
+            f"{self.split} accuracy: mean": ".3%",
+            "sd": ".3%",
+            "min": ".2%",
+            "max": ".2%",
+            f"{self.split} loss": ".4f",
+            **dict.fromkeys(self.also.values(), ".4f"),
+            "seeds": "d",
+            "images seen": ",d",
+            "minutes": ".1f",
+        }
+        missing = ["not measured yet", *[None] * (len(columns) - 2)]
+        rows = (
+            (row.title, *(self._cells(report[name]) if name in report else missing))
+            for name, row in self.rows.items()
+        )
+        return table(columns, rows)
+
+    def _cells(self, row: Report) -> list[Any]:
+        accuracies = row[f"{self.split}_acc"]
+        losses = (row.get(key) for key in (f"{self.split}_loss", *self.also))
+        return [
+            statistics.mean(accuracies),
+            statistics.stdev(accuracies) if len(accuracies) > 1 else None,
+            min(accuracies),
+            max(accuracies),
+            *(statistics.mean(values) if values else None for values in losses),
+            len(accuracies),
+            row["images"],
+            row.get("minutes"),
+        ]
+
+    def is_complete(self, report: Report) -> bool:
+        seeds = set(range(1, self.seeds + 1))
+        return all(seeds <= set(report.get(name, {}).get("seeds", ())) for name in self.rows)
+
+    def progress(self, report: Report) -> str:
+        done = sum(min(self.seeds, len(row["seeds"])) for row in report.values())
+        return f"No verdict yet: {done} of {self.seeds * len(self.rows)} trainings are done"
+
+
+def _mean_curve(curves: list[list[list[float]]]) -> dict[str, list[float]]:
+    """Return the steps of the curves, and the mean of their losses at each."""
+    steps = [[step for step, _ in curve] for curve in curves]
+    if steps != steps[:1] * len(steps):
+        raise PaddleMnistError("trainings of one row have losses of different steps")
+    losses = zip(*([loss for _, loss in curve] for curve in curves))
+    return {"steps": steps[0], "train_losses": list(map(statistics.fmean, losses))}

@@ -1,0 +1,77 @@
+"""Claims that are tested by one experiment, without seeds."""
+
+import functools
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from paddle_mnist.mnist import pretrained
+from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.system.files import write_atomically
+from reproduction.claims import Claim, Report, Scale, Workspace
+from reproduction.fingerprint import quiet_folder, same
+
+Measure = Callable[[str, Path, Scale], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Experiment(Claim):
+    """A claim with a function that measures what it says, and one that makes a table of it.
+
+    measure: takes the data's location, a folder to work in, and the scale.
+    repeatable: reduces a report to what the same code gives each time, whatever the machine.
+    probe: gives the fingerprint, where measuring at the scale of a probe does not.
+    uses_pretrained: whether the weights that come with the package are measured.
+    """
+
+    measure: Measure = None
+    tabulate: Callable[[Report], str] = None
+    repeatable: Callable[[Report], Any] = dict
+    probe: Optional[Callable[[], Any]] = None
+    uses_pretrained: bool = False
+
+    def fingerprint(self) -> Any:
+        """Return what the code comes to in a short probe (`reproduction.fingerprint`)."""
+        return self.probe() if self.probe else _at_tiny_scale(self.measure, self.repeatable)
+
+    def report(self, workspace: Workspace, seconds: Mapping[str, float]) -> dict[str, Any]:
+        """Return the stored result if its settings, images, weights and fingerprint are these."""
+        path = workspace.folder / f"{self.id}.json"
+        stored = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        if stored.get("settings") != self._settings(workspace.data):
+            return {}
+        return stored["report"] if same(stored["fingerprint"], self.fingerprint()) else {}
+
+    def measure_missing(self, workspace: Workspace) -> None:
+        if self.report(workspace, {}):
+            return
+        output = workspace.output / self.id
+        shutil.rmtree(output, ignore_errors=True)  # an interrupted measurement's
+        data = workspace.data
+        result = {
+            "settings": self._settings(data),
+            "fingerprint": self.fingerprint(),
+            "report": self.measure(data.location, output, workspace.scale),
+        }
+        workspace.folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(result, indent=1) + "\n"
+        write_atomically(workspace.folder / f"{self.id}.json", text.encode())
+
+    def table(self, report: Report) -> str:
+        return self.tabulate(report) if self.is_complete(report) else "Not measured yet."
+
+    def _settings(self, data: Data) -> str:
+        weights = pretrained.about()["sha256"] if self.uses_pretrained else None
+        values = json.dumps([self.settings, data.hash, weights])
+        return hashlib.sha256(values.encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _at_tiny_scale(measure: Measure, repeatable: Callable[[Report], Any]) -> Any:
+    with quiet_folder() as folder:
+        report = repeatable(measure("digits", folder, Scale(probe=True)))
+    return json.loads(json.dumps(report))  # as it will be read

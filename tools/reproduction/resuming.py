@@ -1,0 +1,259 @@
+"""Trainings that are interrupted and resumed, against unbroken ones."""
+
+import hashlib
+import json
+import multiprocessing
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+from markdown_tables import table
+
+from paddle_mnist.errors import PaddleMnistError
+from paddle_mnist.training.run_directory import RunDirectory
+from reproduction.claims import Report, Scale, Verdict
+from reproduction.comparison import QUICK
+from reproduction.experiment import Experiment
+from reproduction.fingerprint import quiet_folder
+from reproduction.texts import CONFIRMED, REFUTED, Text, fill
+from reproduction.trainings import QUIET, command, train, train_losses
+
+RECIPE = "tutorial-resume"
+PLAIN = "plain Paddle, after its first epoch"
+IN_ORDER = "killed after its first epoch"
+SHUFFLED = "shuffled, killed within its second epoch"
+ABOUT_THE_SAME = 0.1  # losses that differ by less
+PLAIN_LOSSES = 10  # every so many steps
+REHEARSAL = {**QUICK, "epochs": 2, "batch_size": 4}
+
+
+def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
+    """Resume the document's way in plain Paddle, and the recipe `tutorial-resume` when killed.
+
+    The recipe is killed and resumed in the document's order, which is the same in each epoch; and
+    shuffled, within an epoch.
+    """
+    options = {"fast_conv": "on", "data": data, **(REHEARSAL if scale.quick else {})}
+    shuffled = {**options, "shuffle": "true", "save_every_steps": 50}
+    return {
+        PLAIN: _measure_plain(data, output / "plain", 640 if scale.quick else None),
+        IN_ORDER: _measure_killed(options, output / IN_ORDER),
+        SHUFFLED: _measure_killed(shuffled, output / SHUFFLED),
+    }
+
+
+def _measure_killed(options: Mapping[str, Any], output: Path) -> dict[str, Any]:
+    unbroken, broken = output / "unbroken", output / "broken"
+    train(RECIPE, options, unbroken)
+    killed_at = _train_and_kill(options, broken)
+    train(RECIPE, options, broken)
+    return _compare_runs(unbroken, broken, killed_at)
+
+
+def _compare_runs(unbroken: Path, broken: Path, killed_at: int) -> dict[str, Any]:
+    return _compare(
+        unbroken / "mnist.pdparams",
+        broken / "mnist.pdparams",
+        train_losses(unbroken),
+        train_losses(broken),
+        killed_at,
+        RunDirectory(unbroken).checkpoints.newest().step,
+    )
+
+
+def _compare(
+    unbroken: Path,
+    resumed: Path,
+    losses: Mapping[int, float],
+    resumed_losses: Mapping[int, float],
+    broken_at: int,
+    steps: int,
+) -> dict[str, Any]:
+    """Compare the final weights, and the losses after the step that the training broke at."""
+    after = [step for step in losses if step > broken_at]
+    if not after or after != [step for step in resumed_losses if step > broken_at]:
+        raise PaddleMnistError(
+            f"{resumed}: losses of steps {list(resumed_losses)}; expected those after {broken_at} "
+            f"of {list(losses)}"
+        )
+    return {
+        "sha256": [hashlib.sha256(path.read_bytes()).hexdigest() for path in (unbroken, resumed)],
+        "broken_at": broken_at,
+        "steps": steps,
+        "losses_compared": len(after),
+        "losses_differ_by": max(abs(losses[step] - resumed_losses[step]) for step in after),
+    }
+
+
+def _measure_plain(data: str, folder: Path, limit: Optional[int]) -> dict[str, Any]:
+    """Train part three's loop in plain Paddle, each time in a process of its own.
+
+    Three epochs; and one, whose weights and optimizer state are loaded for the other two.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    context = multiprocessing.get_context("spawn")
+    losses, steps = {}, {}
+    for name, first, last in (("unbroken", 0, 3), ("first", 0, 1), ("resumed", 1, 3)):
+        start = str(folder / "first") if first else None
+        arguments = (data, limit, range(first, last), str(folder / name), start)
+        process = context.Process(target=_train_plain, args=arguments)
+        process.start()
+        process.join()
+        if process.exitcode:
+            raise PaddleMnistError(f"{folder / name}: the training ended with {process.exitcode}")
+        history = json.loads((folder / f"{name}.json").read_text("utf-8"))
+        losses[name], steps[name] = dict(history["losses"]), history["steps"]
+    return _compare(
+        folder / "unbroken.pdparams",
+        folder / "resumed.pdparams",
+        losses["unbroken"],
+        losses["resumed"],
+        steps["first"],
+        steps["unbroken"],
+    )
+
+
+def _train_plain(
+    data: str, limit: Optional[int], epochs: range, path: str, start: Optional[str]
+) -> None:
+    """Train the epochs as the document writes them, from the files at `start`; save at `path`."""
+    import paddle
+    from paddle.nn.functional import cross_entropy
+
+    from paddle_mnist import MNIST, BatchLoader, MnistDataset
+    from paddle_mnist.data.loader import epoch_batches
+
+    paddle.seed(1)
+    model = MNIST()
+    model.fast_conv = 0
+    schedule = paddle.optimizer.lr.PolynomialDecay(0.01, 4689, 0.001)  # never stepped, as there
+    optimizer = paddle.optimizer.Momentum(schedule, parameters=model.parameters())
+    if start:
+        model.set_state_dict(paddle.load(f"{start}.pdparams"))
+        optimizer.set_state_dict(paddle.load(f"{start}.pdopt"))
+    loader = BatchLoader(MnistDataset("train", data, limit), 32, shuffle=False)
+    step, losses = epochs.start * len(loader), []
+    for epoch in epochs:
+        for images, labels in epoch_batches(loader, epoch):
+            loss = cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.clear_grad()
+            step += 1
+            if step % PLAIN_LOSSES == 0:
+                losses.append([step, loss.item()])
+    paddle.save(model.state_dict(), f"{path}.pdparams")
+    paddle.save(optimizer.state_dict(), f"{path}.pdopt")
+    Path(f"{path}.json").write_text(json.dumps({"steps": step, "losses": losses}), "utf-8")
+
+
+def _train_and_kill(options: Mapping[str, Any], folder: Path) -> int:
+    """Kill a training once its first epoch is saved, and return the step of the last checkpoint.
+
+    Where it also saves within epochs, it is killed after the next save.
+    """
+    store, first = RunDirectory(folder).checkpoints, folder / "checkpoints/mnist_epoch0.json"
+    within = "save_every_steps" in options
+    with subprocess.Popen(
+        command("train.py", {"recipe": RECIPE, **QUIET, **options, "output": folder}),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        while process.poll() is None and not (
+            first.exists() and (not within or store.newest().name != first.stem)
+        ):
+            time.sleep(0.01)
+        process.kill()
+    if process.returncode != -signal.SIGKILL or (folder / "result.json").exists():
+        raise PaddleMnistError(
+            f"{folder}: the training was to be killed after its first epoch, but it ended with "
+            f"{process.returncode}; expected {-signal.SIGKILL}"
+        )
+    return store.newest().step
+
+
+def probe() -> dict[str, Any]:
+    """Resume a short training from its own checkpoint within the second epoch, in this process.
+
+    The weights' digests differ between processors; whether they are equal does not.
+    """
+    options = {
+        "data": "digits",
+        "fast_conv": "on",
+        "shuffle": "true",
+        "epochs": 2,
+        "batch_size": 4,
+        "train_limit": 16,
+        "eval_limit": 10,
+        "save_every_steps": 1,
+        "log_every": 1,
+    }
+    with quiet_folder() as output:
+        unbroken, broken = output / "unbroken", output / "broken"
+        train(RECIPE, options, unbroken, in_process=True)
+        shutil.copytree(unbroken, broken)
+        (broken / "result.json").unlink()
+        (broken / "mnist.pdparams").unlink()
+        for checkpoint in RunDirectory(broken).checkpoints.all():
+            if checkpoint.step > 6:
+                checkpoint.path.unlink()
+        train(RECIPE, options, broken, in_process=True)
+        report = _compare_runs(unbroken, broken, killed_at=6)
+        losses = list(train_losses(unbroken).values())
+    return {**report, "sha256": None, "same": same_bits(report), "losses": losses}
+
+
+def tabulate(report: Report) -> str:
+    columns = {
+        "interrupted": "",
+        "resumed from step": "",
+        "weights, SHA-256: unbroken": "",
+        "resumed": "",
+        "later losses compared": "d",
+        "differ by at most": ".2g",
+    }
+    rows = (
+        (
+            way,
+            f"{one['broken_at']:,} of {one['steps']:,}",
+            *(f"`{digest[:16]}...`" for digest in one["sha256"]),
+            one["losses_compared"],
+            one["losses_differ_by"],
+        )
+        for way, one in report.items()
+    )
+    return table(columns, rows)
+
+
+def same_bits(one: Mapping[str, Any]) -> bool:
+    """Return whether weights and losses are bit-identical."""
+    return len(set(one["sha256"])) == 1 and one["losses_differ_by"] == 0
+
+
+def _describe(*ways: Mapping[str, Any]) -> Text:
+    if all(map(same_bits, ways)):
+        return fill("resumed", "same_bits")
+    return fill("resumed", "differ", off=max(one["losses_differ_by"] for one in ways))
+
+
+def judge(report: Report) -> Verdict:
+    plain, *ours = report.values()
+    summary = fill("resumed", "summary", plain=_describe(plain), ours=_describe(*ours))
+    about_the_same = plain["losses_differ_by"] < ABOUT_THE_SAME
+    return Verdict(summary, CONFIRMED if about_the_same else REFUTED)
+
+
+CLAIMS = (
+    Experiment(
+        "resumed",
+        judge,
+        measure=measure,
+        tabulate=tabulate,
+        settings={"plain_losses": PLAIN_LOSSES},
+        probe=probe,
+    ),
+)
