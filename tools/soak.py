@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Optional
 
 import psutil
+from markdown_tables import table as markdown_table
 from markdown_tables import write_table
 
 from paddle_mnist.commands import Parser, run_command, run_script
@@ -31,31 +32,31 @@ from paddle_mnist.errors import CheckpointError, ProcessError
 from paddle_mnist.training.run_directory import RunDirectory
 
 # The sharpest rules: the newest checkpoint is the only one kept.
-OPTIONS = [
-    *("--recipe", "digits", "--epochs", "12", "--visualdl", "false", "--log_every", "1"),
-    *("--save_every_steps", "7", "--keep_last", "1", "--keep_epochs", "false"),
-    *("--keep_best", "false"),
-]
-TRAIN = [sys.executable, str(Path(__file__).with_name("train.py"))]
+OPTIONS = """
+    --recipe digits --epochs 12 --visualdl false --log_every 1
+    --save_every_steps 7 --keep_last 1 --keep_epochs false --keep_best false
+""".split()
+TRAIN = str(Path(__file__).with_name("train.py"))
 SHARDS = ["--grad_shards", "4"]
+LAUNCH = ["-m", "paddle.distributed.launch", "--nproc_per_node", "2"]
+# The ways to start a training: the arguments of Python.
 WAYS = {
-    "one": [*TRAIN, *OPTIONS],
-    "spawn": [*TRAIN, *OPTIONS, *SHARDS, "--nprocs", "2"],
-    "launch": [
-        *(sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2"),
-        *(TRAIN[1], *OPTIONS, *SHARDS),
-    ],
+    "one": [TRAIN, *OPTIONS],
+    "spawn": [TRAIN, *OPTIONS, *SHARDS, "--nprocs", "2"],
+    "launch": [*LAUNCH, TRAIN, *OPTIONS, *SHARDS],
 }
 PARENTS = {"one": "the process", "spawn": "the parent of the ranks", "launch": "the launcher"}
-PATIENCE = 15  # seconds in which whoever is left must have ended
+EXIT_SECONDS = 15  # after a kill, in which the other processes must have ended
 
 
 @dataclasses.dataclass
 class Report:
-    """What came of the kills. lost_steps: done before a kill, and done again after it.
+    """The results of the kills.
 
-    ended: by who was killed, the seconds until nobody was left. again: seconds from the next start
-    to its first step.
+    lost_steps: done before a kill, and again after it.
+    ended: for each kind of process that was killed, the seconds until all others had ended.
+    moments: how many kills of each kind came during start-up.
+    again: seconds from a start to its first step.
     """
 
     way: str
@@ -93,41 +94,48 @@ def _soak(argv: Sequence[str]) -> None:
 
 
 def table(report: Report) -> str:
-    """Markdown: who was killed, how often and when, and the seconds until all had ended."""
-    rows = ["| killed | times | in start-up, in training | seconds until all had ended |"]
-    rows.append("|---|---|---|---|")
-    for who, seconds in sorted(report.ended.items()):
-        early = report.moments[who]
+    """Return a Markdown table: which processes were killed, when, and how soon all had ended."""
+    columns = ("killed", "times", "in start-up, in training", "seconds until all had ended")
+    rows = []
+    for killed, seconds in sorted(report.ended.items()):
+        early = report.moments[killed]
+        median, largest = statistics.median(seconds), max(seconds)
         rows.append(
-            f"| {who} | {len(seconds)} | {early}, {len(seconds) - early} | "
-            f"median {statistics.median(seconds):.1f}, largest {max(seconds):.1f} |"
+            (
+                killed,
+                len(seconds),
+                f"{early}, {len(seconds) - early}",
+                f"median {median:.1f}, largest {largest:.1f}",
+            )
         )
-    rows += [
-        "",
+    note = (
         f"{report.kills} kills, {report.trainings} trainings, {report.resumes} resumes, "
         f"{report.lost_steps} steps done again ({report.most_lost_steps} at most at once), "
         f"{report.quarantines} damaged checkpoints; each training ended with the bits of the "
-        "unbroken one.",
-    ]
+        "unbroken one."
+    )
     if report.again:  # or all were killed in start-up
         median, largest = statistics.median(report.again), max(report.again)
-        rows[-1] += (
-            f" From a start to its first step: median {median:.1f} s, largest {largest:.1f} s."
-        )
-    return "\n".join(rows)
+        note += f" From a start to its first step: median {median:.1f} s, largest {largest:.1f} s."
+    return markdown_table(dict.fromkeys(columns, ""), rows, note)
 
 
 class Soak:
+    """Trainings in a folder, started one way, that are killed at moments drawn at random."""
+
     def __init__(self, folder: Path, way: str, kills: int, draw: random.Random):
         self.folder, self.way, self.kills, self.draw = folder, way, kills, draw
-        self.report, self.log = Report(way), folder / "said"
+        self.report, self.log = Report(way), folder / "output.log"
 
     def run(self) -> Report:
-        """Raises CheckpointError if a training does not end with the bits of the unbroken one,
-        ProcessError if anybody is left long after a kill."""
-        # Of one process, whoever it is compared with.
-        alone = [*WAYS["one"], *(SHARDS if self.way != "one" else [])]
-        self._start(self.folder / "unbroken", alone).wait()
+        """Train and kill until there were enough kills.
+
+        Raises CheckpointError if a training does not end with the bits of the unbroken one,
+        ProcessError if a process is left long after a kill.
+        """
+        # The unbroken training is one process, however the others are started.
+        command = [*WAYS["one"], *(SHARDS if self.way != "one" else [])]
+        self._start(self.folder / "unbroken", command).wait()
         expected = self._final_hash(self.folder / "unbroken")
         while self.report.kills < self.kills:
             run = RunDirectory(self.folder / f"run{self.report.trainings}")
@@ -135,10 +143,10 @@ class Soak:
                 print(f"\r{self.report.kills} kills", end="", file=sys.stderr, flush=True)
             print(file=sys.stderr)
             self.report.trainings += 1
-            found = self._final_hash(run.path)
-            if found != expected:
+            weights = self._final_hash(run.path)
+            if weights != expected:
                 raise CheckpointError(
-                    f"training {self.report.trainings} ended with weights {found[:12]}... after "
+                    f"training {self.report.trainings} ended with weights {weights[:12]}... after "
                     f"{self.report.kills} kills; expected those of the unbroken one, "
                     f"{expected[:12]}..."
                 )
@@ -146,7 +154,7 @@ class Soak:
         return self.report
 
     def _run_once(self, run: RunDirectory) -> bool:
-        """One start, and its kill if one is left; whether it was killed."""
+        """Start a training, and kill it if a kill is left; return whether it was killed."""
         began = time.monotonic()
         process = self._start(run.path, WAYS[self.way])
         self.report.starts += 1
@@ -172,36 +180,35 @@ class Soak:
     def _start(self, folder: Path, command: list[str]) -> psutil.Popen:
         with open(self.log, "wb") as output:
             return psutil.Popen(
-                [*command, "--output", str(folder)],
+                [sys.executable, *command, "--output", str(folder)],
                 cwd=self.folder,
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
 
     def _kill(self, process: psutil.Popen, early: bool) -> bool:
-        """Kill one of the processes and wait for the others; whether there was one to kill."""
+        """Kill one of the processes and wait for the others; return whether it was still alive."""
         living = ranks(process)
-        who = self.draw.choice([*living, None])
-        victim = living.get(who, process)
+        rank = self.draw.choice([*living, None])
+        name, victim = rank or PARENTS[self.way], living.get(rank, process)
         others = [process, *(process.children(recursive=True) if process.is_running() else [])]
         try:
             victim.kill()
         except psutil.NoSuchProcess:
             return False
         killed = time.monotonic()
-        _, left = psutil.wait_procs(others, PATIENCE)
+        _, left = psutil.wait_procs(others, EXIT_SECONDS)
         if left:
             for other in left:
                 other.kill()
             raise ProcessError(
-                f"{len(left)} of {len(others)} processes were left {PATIENCE} s after the kill of "
-                f"{who or PARENTS[self.way]}; expected none; {left[0]} was one:\n"
+                f"{len(left)} of {len(others)} processes were left {EXIT_SECONDS} s after the kill "
+                f"of {name}; expected none; {left[0]} was one:\n"
                 f"{self.log.read_text()[-2000:]}",
                 exit_code=1,
             )
         if process.returncode == 0:  # it was done
             return False
-        name = who or PARENTS[self.way]
         self.report.ended[name].append(time.monotonic() - killed)
         self.report.moments[name] += early
         return True
@@ -216,23 +223,24 @@ class Soak:
     def _final_hash(self, folder: Path) -> str:
         path = RunDirectory(folder).weights
         if not path.exists():
-            said = self.log.read_text()
-            raise CheckpointError(f"{folder}: the training ended without weights:\n{said}")
+            output = self.log.read_text()
+            raise CheckpointError(f"{folder}: the training ended without weights:\n{output}")
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def ranks(process: psutil.Popen) -> dict[str, psutil.Process]:
-    """The ranks among the descendants: launch numbers them, `spawn` starts them in turn."""
-    found: dict[str, psutil.Process] = {}
+    """Return the ranks among the descendants: launch numbers them, `spawn` starts them in turn."""
+    processes: dict[str, psutil.Process] = {}
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in sorted(process.children(recursive=True), key=psutil.Process.create_time):
-            number = rank_of(child, len(found))
+            number = rank_of(child, len(processes))
             if number is not None:
-                found[f"rank {number}"] = child
-    return found
+                processes[f"rank {number}"] = child
+    return processes
 
 
 def rank_of(child: psutil.Process, spawned: int) -> Optional[str]:
+    """Return the rank of a process, None if it is no rank. spawned: ranks that came before."""
     try:
         if any("spawn_main" in word for word in child.cmdline()):
             return str(spawned)
@@ -242,13 +250,13 @@ def rank_of(child: psutil.Process, spawned: int) -> Optional[str]:
 
 
 def sleep(process: psutil.Popen, seconds: float) -> None:
-    """At most so long: not beyond the end of the process."""
+    """Wait so long, or until the process ends."""
     with contextlib.suppress(psutil.TimeoutExpired):
         process.wait(seconds)
 
 
 def last_step(run: RunDirectory) -> int:
-    """The last step that was done, as far as the metrics tell."""
+    """Return the last step in the metrics, 0 if there is none."""
     steps = re.findall(rb'"step": (\d+)', run.metrics.read_bytes()) if run.metrics.exists() else []
     return int(steps[-1]) if steps else 0
 
