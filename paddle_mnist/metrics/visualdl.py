@@ -6,9 +6,9 @@ workarounds for its server are in `apps/dashboard.py`.
 
 import contextlib
 import functools
+import json
 import logging
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -196,9 +196,10 @@ class VisualDLWriter(Observer):
         # add_graph reads a `.pdmodel`, which Paddle 3 writes only with its new intermediate
         # representation switched off, for a whole process; a VisualDL that reads
         # `inference.json` there makes this needless.
+        folder = str(self.folder / "graph")
+        net = (build.__module__, build.__qualname__, json.dumps(list(input_shape)), dtype)
         process = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", visualdl_graph.__name__],
-            input=pickle.dumps((str(self.folder / "graph"), build, list(input_shape), dtype)),
+            [sys.executable, "-W", "ignore", "-m", visualdl_graph.__name__, folder, *net],
             env={**os.environ, "FLAGS_enable_pir_api": "0"},
             capture_output=True,
         )

@@ -1,20 +1,23 @@
 """Draw a net's graph for VisualDL; a process of its own, since it changes how Paddle works.
 
-The process reads a pickled `(folder, build, input_shape, dtype)` from its standard input.
+    python -m paddle_mnist.metrics.visualdl_graph FOLDER MODULE FUNCTION SHAPE DTYPE
+
+FUNCTION, of MODULE, builds the net; SHAPE is that of its input, as JSON with null for any size.
 """
 
-import pickle
+import importlib
+import json
 import sys
 
 
-def main() -> None:
-    folder, build, input_shape, dtype = pickle.load(sys.stdin.buffer)
+def main(folder: str, module: str, function: str, shape: str, dtype: str) -> None:
     from paddle.static import InputSpec
     from visualdl import LogWriter
 
+    build = getattr(importlib.import_module(module), function)
     with LogWriter(folder) as writer:
-        writer.add_graph(build(), [InputSpec(input_shape, dtype, "images")])
+        writer.add_graph(build(), [InputSpec(json.loads(shape), dtype, "images")])
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
