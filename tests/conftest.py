@@ -2,15 +2,32 @@
 
 import itertools
 import os
+import sys
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import forked
 import in_process
 import pytest
 from hypothesis import HealthCheck, settings
 from synthetic_data import tiny_splits, write_json
 
 ROOT = Path(__file__).parent.parent
+
+# The modules that take longest, first, so that the workers end together.
+LONGEST = """
+    parallel/test_distributed test_install tools/test_reproduce mnist/test_recipes test_readme
+    checkpoint/test_faults mnist/test_run mnist/test_report system/test_supervisor
+    apps/test_dashboard mnist/test_fast_conv checkpoint/test_safe_load system/test_signals
+    system/test_machine checkpoint/test_corruption training/test_trainer mnist/test_export
+    mnist/test_pictures training/test_resume commands/test_weights commands/test_checkpoints
+""".split()
+
+
+def pytest_collection_modifyitems(items):
+    places = {ROOT / f"tests/{name}.py": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
 
 # No test fails for the time it takes: the machine may be busy.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -58,12 +75,16 @@ def tool_in(tmp_path_factory):
     number = itertools.count()
 
     def bind(folder):
-        def run(name, *args, cwd=folder, expect=0, **env):
-            at = next(number)
-            out, err = (outputs / f"{at}.{kind}" for kind in ("out", "err"))
+        def run(name, *args, cwd=folder, expect=0, timeout=None, **env):
             argv = [str(ROOT / "tools" / f"{name}.py"), *map(str, args)]
-            code = in_process.call(argv, cwd, env, out, err)
-            done = CompletedProcess(argv, code, out.read_text(), err.read_text())
+            if timeout:
+                command = [sys.executable, *argv]
+                done = forked.run(command, cwd=cwd, env={**os.environ, **env}, timeout=timeout)
+            else:
+                at = next(number)
+                out, err = (outputs / f"{at}.{kind}" for kind in ("out", "err"))
+                code = in_process.call(argv, cwd, env, out, err)
+                done = CompletedProcess(argv, code, out.read_text(), err.read_text())
             assert done.returncode == expect, done.stdout + done.stderr
             return done
 
@@ -76,6 +97,7 @@ def tool_in(tmp_path_factory):
 def tool(tool_in, tmp_path):
     """Run a command of tools/ in an empty folder; gives its exit code and output, as text.
 
-    In this process. Tests of signals, kills, imports and exits start one: see `forked`.
+    In this process; with a timeout, in seconds, in a process of its own. Tests of signals, kills,
+    imports and exits start one themselves: see `forked`.
     """
     return tool_in(tmp_path)

@@ -1,27 +1,35 @@
 """Jobs of several processes, each of which is found again by a variable that all inherit."""
 
 import os
+import signal
 import subprocess
 import uuid
 from pathlib import Path
 
+import forked
+
 VARIABLE = "JOB_OF_THE_TEST"
 
 
-def start_job(command, folder, stderr, env=(), **options):
-    """The job's first process; its output is text in pipes."""
+def start_job(command, folder, stderr, env=(), popen=subprocess.Popen):
+    """Start a job by its first process. popen: `forked.Popen`, or a real one."""
     job = uuid.uuid4().hex
-    process = subprocess.Popen(
+    options = {} if popen is forked.Popen else {"text": True, "preexec_fn": _with_keyboard}
+    process = popen(
         [*map(str, command)],
         cwd=folder,
         env={**os.environ, "PYTHONUNBUFFERED": "1", VARIABLE: job, **dict(env)},
         stdout=subprocess.PIPE,
         stderr=stderr,
-        text=True,
         **options,
     )
     process.job = job
     return process
+
+
+def _with_keyboard():
+    """A shell's background job, as these tests may be, hands on that SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def living(process):

@@ -20,7 +20,6 @@ from conftest import ROOT
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1500),  # PaddlePaddle is installed anew
-    pytest.mark.xdist_group("install"),  # built once
 ]
 NOT_IN_SDIST = {".ci/run", ".gitignore"}
 

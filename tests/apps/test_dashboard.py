@@ -16,8 +16,6 @@ from conftest import ROOT
 
 from paddle_mnist.apps.dashboard import log_folders
 
-# One worker, so that the runs are trained once.
-pytestmark = pytest.mark.xdist_group("browser")
 SMALL = ["--recipe", "default", "--epochs", "2", "--batch_size", "32", "--log_every", "5"]
 SMALL += ["--watch", "5", "--visualdl", "all"]
 

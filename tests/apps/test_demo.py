@@ -127,7 +127,7 @@ def shares_the_page(test):
 
     On a machine with much else to do, that start takes minutes.
     """
-    for mark in (pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("browser")):
+    for mark in (pytest.mark.slow, pytest.mark.timeout(900)):
         test = mark(test)
     return test
 

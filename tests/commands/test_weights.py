@@ -26,8 +26,6 @@ from paddle_mnist.training.initialize import initialize
 from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.saved_weights import newest_run
 
-# One worker, so that the runs are trained once.
-pytestmark = pytest.mark.xdist_group("weights")
 PICTURE = ROOT / "tests/pictures/7-07.jpg"
 
 

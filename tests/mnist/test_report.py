@@ -25,8 +25,6 @@ from paddle_mnist.mnist.figure_files import COMPARED_FILES, FIGURE_FILES
 from paddle_mnist.mnist.setup import batches_to_print
 from paddle_mnist.training.run_directory import RunDirectory
 
-# One worker, so that the runs are trained once.
-pytestmark = pytest.mark.xdist_group("report")
 FIGURES = (
     "curves learning_rate confusion_matrix per_class kernels feature_maps mistakes health".split()
 )
