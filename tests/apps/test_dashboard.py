@@ -148,7 +148,7 @@ def test_port_that_is_taken_is_said(runs, tool):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = tool("dashboard", "--port", port, cwd=runs, expect=2)
+        done = tool("dashboard", "--port", port, cwd=runs, expect=2, timeout=120)
     assert done.stderr.count("\n") == 1
     assert f"127.0.0.1:{port}: cannot listen there (Address already in use" in done.stderr
 
@@ -165,7 +165,7 @@ def test_port_that_is_taken_is_said(runs, tool):
 )
 def test_nothing_to_show_is_an_error(runs, tool, tmp_path, arguments, code, message):
     cwd = runs if code == 2 else tmp_path
-    done = tool("dashboard", *arguments, cwd=cwd, expect=code)
+    done = tool("dashboard", *arguments, cwd=cwd, expect=code, timeout=120)
     assert message in done.stderr and "Traceback" not in done.stderr
 
 
