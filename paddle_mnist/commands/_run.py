@@ -66,8 +66,9 @@ def run_script(main: Main, abandon_threads: bool = False) -> NoReturn:
 
     Signals that come while the process ends change nothing.
 
-    abandon_threads: do not wait for threads that are still running.
+    abandon_threads: do not wait for threads that the command has left behind.
     """
+    before = threading.enumerate()
     with signals.handlers_installed(ignore_afterwards=True):
         code = main(None)
     logging.shutdown()
@@ -75,6 +76,8 @@ def run_script(main: Main, abandon_threads: bool = False) -> NoReturn:
         sys.stdout.flush()
     except OSError:  # Python would flush again, complain and exit with 120
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if abandon_threads and threading.active_count() > 1:
+    if abandon_threads and any(
+        not thread.daemon and thread not in before for thread in threading.enumerate()
+    ):
         os._exit(code)
     sys.exit(code)
