@@ -259,9 +259,8 @@ def alone(tmp_path_factory, tool_in, tiny):
 
 @pytest.mark.parametrize("nprocs", [2, pytest.param(4, marks=SLOW)])
 def test_same_bits_on_any_number_of_processes(tmp_path, tiny, alone, nprocs):
-    said = run(
-        *(tmp_path, *SHARDED, "--epochs", 2, "--data", tiny, "--output", "run"), nprocs=nprocs
-    )
+    arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run"]
+    said = run(tmp_path, *arguments, nprocs=nprocs)
     assert f"{nprocs} processes start from the same: SHA-256 " in said
     assert "Traceback" not in said and "UserWarning" not in said and "free ports" not in said
     assert end_of(tmp_path) == alone
@@ -357,7 +356,8 @@ def test_two_nodes_with_one_shared_folder(tmp_path, tiny, alone):
     port = free_port()
     nodes = [
         start(
-            *(tmp_path, *arguments),
+            tmp_path,
+            *arguments,
             launch=[
                 *("--master", f"127.0.0.1:{port}", "--nnodes", 2, "--rank", rank),
                 *("--nproc_per_node", 1, "--log_dir", f"log{rank}"),
@@ -464,7 +464,7 @@ def test_signal_to_the_parent_is_one_breakpoint(tmp_path, tiny, alone, how, numb
 def test_rank_that_stalls_is_found(tmp_path, tiny):
     arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run", "--hang_timeout", 4]
     process = start(tmp_path, *arguments, nprocs=2)
-    code, said = stopped_at(*(tmp_path, 4, process, signal.SIGSTOP), lambda: ranks_of(process)[1])
+    code, said = stopped_at(tmp_path, 4, process, signal.SIGSTOP, whom=lambda: ranks_of(process)[1])
     # stopped within an exchange, it cannot be told from the one that waits for it there
     assert code == 1 and re.search(r"rank (0, )?1 gave no sign of life for 4 s", said), said
     assert not ranks_of(process)

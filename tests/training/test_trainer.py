@@ -134,7 +134,8 @@ def test_a_step_of_the_loop_waits_for_no_value(tiny, tmp_path, monkeypatch):
     for name in ("numpy", "item", "tolist", "__float__", "__int__", "__bool__"):
         look = getattr(paddle.Tensor, name)
         monkeypatch.setattr(
-            *(paddle.Tensor, name),
+            paddle.Tensor,
+            name,
             lambda *args, look=look, name=name: looks.append(name) or look(*args),
         )
     trainer.train_epoch(loader, 0)
@@ -180,7 +181,8 @@ def test_what_is_called_when(tiny, tmp_path, monkeypatch):
             recorder.calls.append(("end", state.step, dict(state.metrics)))
 
     trainer, loader = make(
-        *(tiny, tmp_path),
+        tiny,
+        tmp_path,
         writer=recorder,
         evaluator=Evaluates(),
         checkpointer=Saves(),
@@ -628,7 +630,8 @@ def test_history_of_a_resumed_training_is_the_unbroken_ones(tiny, tmp_path, stop
         saves = BreaksOff(run.checkpoints, when, manifest_entries=run.manifest_entries)
         observer.stop = writer.stop = saves.stop = stop
         trainer, loader = make(
-            *(tiny, folder),
+            tiny,
+            folder,
             state=state,
             evaluator=Judges(),
             writer=writer,
