@@ -74,9 +74,9 @@ def test_commands_of_the_pages_run_as_written(tmp_path, tool, page):
     for line in "".join(commands).replace("\\\n", " ").splitlines():
         python, script, *arguments = shlex.split(line, comments=True)
         assert python == "python"
-        if script == "-m":
-            there = [arg.replace("tools/", f"{ROOT}/tools/") for arg in arguments]
-            subprocess.run([sys.executable, "-m", *there], cwd=tmp_path, check=True)
+        if script == "-m" or "--legacy" in arguments:  # --legacy: before Paddle is imported
+            there = [arg.replace("tools/", f"{ROOT}/tools/") for arg in (script, *arguments)]
+            subprocess.run([sys.executable, *there], cwd=tmp_path, check=True)
         else:
             tool(script.removeprefix("tools/").removesuffix(".py"), *arguments)
 
