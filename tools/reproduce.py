@@ -50,22 +50,22 @@ from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.system.devices import require_paddle
 from paddle_mnist.system.files import write_atomically
 
-names, pattern = checkpoint_files.CLAIMS
+NAMES, PATTERN = checkpoint_files.CLAIMS
 CLAIMS = (
     *accuracy.CLAIMS,
     *ladder.CLAIMS,
-    *recipes.CLAIMS,
-    *costs.CLAIMS,
-    *initialization.CLAIMS,
-    names,
-    *resuming.CLAIMS,
-    pattern,
+    recipes.CLAIM,
+    costs.CLAIM,
+    initialization.CLAIM,
+    NAMES,
+    resuming.CLAIM,
+    PATTERN,
     *traps.CLAIMS,
     *processes.CLAIMS,
     *weights.CLAIMS,
-    *mistakes.CLAIMS,
-    *calibration.CLAIMS,
-    *robustness.CLAIMS,
+    mistakes.CLAIM,
+    calibration.CLAIM,
+    robustness.CLAIM,
 )
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "REPRODUCTION.md"

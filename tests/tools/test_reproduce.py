@@ -35,13 +35,13 @@ def test_old_digits_are_forgotten_unless_they_are_replayed(tool, real_data, tmp_
     page = tmp_path / "docs/page.md"
     page.write_text("a\n<!-- reproduce forgetting -->\nold\n<!-- end -->\nb\n")
     arguments = ("--only", "forgetting", "--data", real_data, "--epochs", 1, "--docs", "docs")
-    done = tool("reproduce", *arguments, "--json", timeout=900)
+    done = tool("reproduce", *arguments, "--json")
     accuracy = json.loads(done.stdout)["accuracy"]
     assert accuracy["old"]["old"] >= 0.98 and accuracy["new"]["new"] >= 0.97
     assert accuracy["new"]["old"] < 0.5
     assert min(accuracy["new_replayed"].values()) >= 0.97
     assert page.read_text().startswith("a\n<!-- reproduce forgetting -->\n| trained on | acc")
-    again = tool("reproduce", *arguments, timeout=900)  # what is finished is not trained again
+    again = tool("reproduce", *arguments)  # what is finished is not trained again
     assert again.stderr.count("this run is finished") == 3
 
 
@@ -145,7 +145,7 @@ def test_rehearsal_of_the_whole_page(tool, tiny, tmp_path):
     """From IDX files; every claim has its figures, and what is there is not measured again."""
     write_idx(tmp_path / "idx", tiny_splits({"train": 640, "valid": 128, "eval": 70}))
     arguments = ("--quick", "--seeds", 1, "--jobs", 2, "--data", tmp_path / "idx")
-    first = tool("reproduce", *arguments, timeout=1800)
+    first = tool("reproduce", *arguments)
     quick = tmp_path / "work/output/reproduce/quick"
     written = (quick / "REPRODUCTION.md").read_text()
     figures = figures_of(written)
@@ -159,7 +159,7 @@ def test_rehearsal_of_the_whole_page(tool, tiny, tmp_path):
             assert report, one.id
     made = [quick / f"{name}.json" for name in SHOWN]
     before = [path.stat().st_mtime_ns for path in made]
-    again = tool("reproduce", *arguments, timeout=1800)
+    again = tool("reproduce", *arguments)
     assert again.stdout == first.stdout and " of " not in again.stderr
     assert [path.stat().st_mtime_ns for path in made] == before
 

@@ -105,7 +105,6 @@ CLAIMS = (
     Comparison(
         "optimizers",
         judge_optimizers,
-        draw_curves,
         rows={
             "sgd": Row("SGD", "tutorial", {**FAST, "optimizer": "sgd"}),
             "momentum": Row("Momentum 0.9", "tutorial", {**FAST, "optimizer": "momentum"}),
@@ -113,26 +112,27 @@ CLAIMS = (
             "adam": Row("Adam", "tutorial", FAST),
         },
         seeds=3,
+        draw=draw_curves,
     ),
     Comparison(
         "l2",
         judge_l2,
-        draw_curves,
         rows={
             "without": Row("without", "tutorial", FAST),
             "with": Row("with L2 1e-5", "tutorial", {**FAST, "weight_decay": 1e-5}),
         },
         seeds=5,
+        draw=draw_curves,
         also={"train_loss": f"loss on {TRAIN_SCORED:,} training images"},
     ),
     Comparison(
         "rate",
         judge_rate,
-        draw_curves,
         rows={
             "constant": Row("never stepped: 0.01", "tutorial-resume", CONSTANT),
             "stepped": Row("stepped: 0.01 to 0.001", "tutorial-resume", FAST),
         },
         seeds=3,
+        draw=draw_curves,
     ),
 )

@@ -158,14 +158,12 @@ def figure(report: Report, data: Data) -> Any:
     return classes.reliability({name: one["bins"] for name, one in report["ways"].items()})
 
 
-CLAIMS = (
-    Experiment(
-        "calibration",
-        judge,
-        figure,
-        measure=measure,
-        tabulate=tabulate,
-        settings={"bins": BINS, "draws": DRAWS},
-        uses_pretrained=True,
-    ),
+CLAIM = Experiment(
+    "calibration",
+    judge,
+    measure,
+    tabulate,
+    figure,
+    settings={"bins": BINS, "draws": DRAWS},
+    uses_pretrained=True,
 )

@@ -132,18 +132,8 @@ def judge_pattern(report: Report) -> Verdict:
 
 
 CLAIMS = (
+    Experiment("names", judge_names, measure_names, tabulate_names, settings={"epochs": EPOCHS}),
     Experiment(
-        "names",
-        judge_names,
-        measure=measure_names,
-        tabulate=tabulate_names,
-        settings={"epochs": EPOCHS},
-    ),
-    Experiment(
-        "pattern",
-        judge_pattern,
-        measure=measure_pattern,
-        tabulate=tabulate_pattern,
-        repeatable=_without_looks,
+        "pattern", judge_pattern, measure_pattern, tabulate_pattern, repeatable=_without_looks
     ),
 )

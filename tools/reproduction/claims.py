@@ -11,6 +11,7 @@ from reproduction.texts import Text, fill, templates
 from reproduction.trainings import Results, Training
 
 Report = Mapping[str, Any]
+Draw = Callable[[Report, Data], Any]
 
 
 @dataclass(frozen=True)
@@ -77,15 +78,14 @@ class Workspace:
 class Claim:
     """A claim of the documents or of this project; its texts are in `texts.en.yaml` and `.zh.yaml`.
 
-    id: its heading on the page, and its name on the command line.
-    verdict: judges a complete report. draw: draws its figure, of the report and the images.
-    settings: constants that decide the result, as JSON.
+    id: its heading on the page, and its name on the command line. verdict: judges a full report.
     """
 
     id: str
     verdict: Callable[[Report], Verdict]
-    draw: Optional[Callable[[Report, Data], Any]] = None
-    settings: Mapping[str, Any] = None
+
+    draw = None
+    settings = None
 
     @property
     def source(self) -> str:

@@ -3,12 +3,12 @@
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
 from markdown_tables import table
 
 from paddle_mnist.errors import PaddleMnistError
-from reproduction.claims import Claim, Report, Scale, Workspace
+from reproduction.claims import Claim, Draw, Report, Scale, Workspace
 from reproduction.fingerprint import LENGTHS
 from reproduction.trainings import Training
 
@@ -54,13 +54,14 @@ class Comparison(Claim):
 
     rows: by the names that the JSON block gives them. seeds: how many the verdict needs of each.
     split: whose accuracy counts; "valid" where it decides a choice.
-    also: further figures of the trainings, with their titles.
+    also: further figures of the trainings, with their titles. draw: draws the claim's figure.
     """
 
-    rows: Mapping[str, Row] = field(default_factory=dict)
-    seeds: int = 0
+    rows: Mapping[str, Row]
+    seeds: int
     split: str = "eval"
     also: Mapping[str, str] = field(default_factory=dict)
+    draw: Optional[Draw] = None
 
     def trainings(self, scale: Scale) -> list[Training]:
         count = scale.seeds or (2 if scale.quick else self.seeds)

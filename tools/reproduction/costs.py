@@ -131,9 +131,8 @@ def judge(report: Report) -> Verdict:
 CLAIM = Experiment(
     "costs",
     judge,
-    measure=measure,
-    tabulate=tabulate,
+    measure,
+    tabulate,
     settings={"rounds": ROUNDS, "steps": STEPS, "rows": list(ROWS)},
     probe=probe,
 )
-CLAIMS = (CLAIM,)

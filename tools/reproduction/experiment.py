@@ -12,7 +12,7 @@ from typing import Any, Optional
 from paddle_mnist.mnist import pretrained
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.system.files import write_atomically
-from reproduction.claims import Claim, Report, Scale, Workspace
+from reproduction.claims import Claim, Draw, Report, Scale, Workspace
 from reproduction.fingerprint import quiet_folder, same
 
 Measure = Callable[[str, Path, Scale], dict[str, Any]]
@@ -23,13 +23,16 @@ class Experiment(Claim):
     """A claim with a function that measures what it says, and one that makes a table of it.
 
     measure: takes the data's location, a folder to work in, and the scale.
+    draw: draws the claim's figure. settings: constants that decide the result, as JSON.
     repeatable: reduces a report to what the same code gives each time, whatever the machine.
     probe: gives the fingerprint, where measuring at the scale of a probe does not.
     uses_pretrained: whether the weights that come with the package are measured.
     """
 
-    measure: Measure = None
-    tabulate: Callable[[Report], str] = None
+    measure: Measure
+    tabulate: Callable[[Report], str]
+    draw: Optional[Draw] = None
+    settings: Optional[Mapping[str, Any]] = None
     repeatable: Callable[[Report], Any] = dict
     probe: Optional[Callable[[], Any]] = None
     uses_pretrained: bool = False

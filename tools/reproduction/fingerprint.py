@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from paddle_mnist.metrics.writers import NewestMetrics
 from paddle_mnist.mnist.config import TrainConfig, read_recipe
 
 LENGTHS = {"epochs", "train_limit", "eval_limit"}  # options that a step does not depend on
@@ -73,8 +74,7 @@ def of_training(recipe: str, options: Sequence[tuple[str, Any]] = ()) -> list[fl
 
     options: what differs from the recipe; their lengths and seed are replaced by `SHORT`.
     """
-    config = TrainConfig.from_mapping({**read_recipe(recipe), **dict(options), **SHORT})
-    return _losses(config)
+    return _losses(TrainConfig.from_mapping({**read_recipe(recipe), **dict(options), **SHORT}))
 
 
 @functools.cache
@@ -107,17 +107,12 @@ def _losses(config: TrainConfig) -> list[float]:
     return writer.losses
 
 
-class _LossWriter:
+class _LossWriter(NewestMetrics):
     """A writer that keeps the losses."""
 
     def __init__(self):
+        super().__init__()
         self.losses: list[float] = []
 
     def write(self, state, values) -> None:
         self.losses += [value for tag, value in values.items() if tag.endswith("/loss")]
-
-    def advance(self, state) -> None:
-        """Nothing to do."""
-
-    def close(self) -> None:
-        """Nothing to do."""

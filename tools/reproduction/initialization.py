@@ -272,47 +272,38 @@ def judge(report: Report) -> Verdict:
 def figure(report: Report, data: Data) -> Any:
     from paddle_mnist.plots import charts
 
-    def at_step_1(what: str) -> dict[str, dict[str, float]]:
-        return {
-            way: {
-                name.removesuffix(f" {what}"): value
-                for name, value in one["signals"].items()
-                if name.endswith(what)
-            }
+    panels = {
+        ("step", "loss (nats)"): {way: one["losses"] for way, one in report.items()},
+        ("step", "zeros after the second ReLU (share)"): {
+            way: one["zeros"]["relu2"] for way, one in report.items()
+        },
+        ("step", "gradients of conv2's weights, root mean square"): {
+            way: one["gradients"]["conv2 gradient"] for way, one in report.items()
+        },
+    }
+    for what, title, label in (
+        ("output", "outputs of the layers", "root mean square"),
+        ("gradient", "gradients of the weights", "root mean square of them"),
+    ):
+        panels[f"{title}, at step 1", label] = {
+            way: {layer: one["signals"][f"{layer} {what}"] for layer in LAYERS}
             for way, one in report.items()
         }
-
-    return charts.panels(
-        {
-            ("step", "loss (nats)"): {way: one["losses"] for way, one in report.items()},
-            ("step", "zeros after the second ReLU (share)"): {
-                way: one["zeros"]["relu2"] for way, one in report.items()
-            },
-            ("step", "gradients of conv2's weights, root mean square"): {
-                way: one["gradients"]["conv2 gradient"] for way, one in report.items()
-            },
-            ("outputs of the layers, at step 1", "root mean square"): at_step_1("output"),
-            ("gradients of the weights, at step 1", "root mean square of them"): at_step_1(
-                "gradient"
-            ),
-        }
-    )
+    return charts.panels(panels)
 
 
-CLAIMS = (
-    Experiment(
-        "initialization",
-        judge,
-        figure,
-        measure=measure,
-        tabulate=tabulate,
-        settings={
-            "steps": STEPS,
-            "draws": DRAWS,
-            "epochs": EPOCHS,
-            "rate": RATE,
-            "batch": BATCH,
-            "valid_images": VALID_IMAGES,
-        },
-    ),
+CLAIM = Experiment(
+    "initialization",
+    judge,
+    measure,
+    tabulate,
+    figure,
+    settings={
+        "steps": STEPS,
+        "draws": DRAWS,
+        "epochs": EPOCHS,
+        "rate": RATE,
+        "batch": BATCH,
+        "valid_images": VALID_IMAGES,
+    },
 )

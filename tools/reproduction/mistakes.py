@@ -28,6 +28,25 @@ UNSEEN = "not looked at"
 class Mistakes(Claim):
     """What the trainings of `best` got wrong."""
 
+    def draw(self, report: Report, data: Data) -> Any:
+        from paddle_mnist import MnistDataset
+        from paddle_mnist.mnist import figures
+
+        numbers = np.array([one["image"] for one in report["images"]], dtype=int)
+        images, labels = MnistDataset("eval", data).batch(numbers)
+        shares = np.zeros((len(numbers), 10))
+        for row, one in zip(shares, report["images"]):
+            for digit, count in one["answers"].items():
+                row[int(digit)] = count / report["seeds"]
+        title = (
+            f"label, and the most frequent answer of {report['seeds']} trainings, with their shares"
+        )
+        names = [
+            f"{one['image']} (arguable)" if one["by_eye"] == "arguable" else f"{one['image']}"
+            for one in report["images"]
+        ]
+        return figures.mistakes(images[:, 0], labels[:, 0], shares, title, names)
+
     def report(self, workspace: Workspace, seconds: Mapping[str, float]) -> dict[str, Any]:
         results = BEST.results(workspace)["best"]
         return mistakes(workspace.data, results) if results else {}
@@ -108,21 +127,4 @@ def judge(report: Report) -> Verdict:
     )
 
 
-def figure(report: Report, data: Data) -> Any:
-    from paddle_mnist import MnistDataset
-    from paddle_mnist.mnist import figures
-
-    numbers = np.array([one["image"] for one in report["images"]], dtype=int)
-    images, labels = MnistDataset("eval", data).batch(numbers)
-    shares = np.zeros((len(numbers), 10))
-    for row, one in zip(shares, report["images"]):
-        for digit, count in one["answers"].items():
-            row[int(digit)] = count / report["seeds"]
-    title = f"label, and the most frequent answer of {report['seeds']} trainings, with their shares"
-    names = [
-        f"{one['image']}{' (arguable)' * (one['by_eye'] == 'arguable')}" for one in report["images"]
-    ]
-    return figures.mistakes(images[:, 0], labels[:, 0], shares, title, names)
-
-
-CLAIMS = (Mistakes("mistakes", judge, figure),)
+CLAIM = Mistakes("mistakes", judge)

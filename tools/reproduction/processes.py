@@ -90,27 +90,19 @@ def _without_seconds(report: Report) -> dict[str, Any]:
 
 
 def tabulate_everyone(report: Report) -> str:
-    columns = {
-        "one epoch": "",
-        "steps": ",d",
-        "samples": ",d",
-        "seconds: median": ".1f",
-        "min": ".1f",
-        "max": ".1f",
-        "eval accuracy": ".2%",
-    }
-    of_seconds = (statistics.median, min, max)
+    whole = {"one epoch": "", "steps": ",d", "samples": ",d"}
+    seconds = {"seconds: median": ".1f", "min": ".1f", "max": ".1f"}
     rows = (
         (
             way,
             one["steps"],
             one["samples"],
-            *(figure(one["seconds"]) for figure in of_seconds),
+            *(figure(one["seconds"]) for figure in (statistics.median, min, max)),
             one["eval_acc"],
         )
         for way, one in report.items()
     )
-    return table(columns, rows)
+    return table({**whole, **seconds, "eval accuracy": ".2%"}, rows)
 
 
 def judge_everyone(report: Report) -> Verdict:
@@ -215,13 +207,7 @@ WAYS = {
 
 
 def tabulate_race(report: Report) -> str:
-    columns = {
-        "one path, saved to by": "",
-        "saves": ",d",
-        "reads": ",d",
-        "failed": ",d",
-        "readable in the end": "",
-    }
+    counts = {"saves": ",d", "reads": ",d", "failed": ",d"}
     rows = (
         (
             WAYS[way],
@@ -230,7 +216,7 @@ def tabulate_race(report: Report) -> str:
         )
         for way, one in report.items()
     )
-    return table(columns, rows)
+    return table({"one path, saved to by": "", **counts, "readable in the end": ""}, rows)
 
 
 def judge_race(report: Report) -> Verdict:
@@ -246,17 +232,12 @@ CLAIMS = (
     Experiment(
         "everyone",
         judge_everyone,
-        measure=measure_everyone,
-        tabulate=tabulate_everyone,
+        measure_everyone,
+        tabulate_everyone,
         settings={"rounds": ROUNDS, "images": LIMIT},
         repeatable=_without_seconds,
     ),
     Experiment(
-        "race",
-        judge_race,
-        measure=measure_race,
-        tabulate=tabulate_race,
-        settings={"saves": SAVES},
-        probe=probe_race,
+        "race", judge_race, measure_race, tabulate_race, settings={"saves": SAVES}, probe=probe_race
     ),
 )

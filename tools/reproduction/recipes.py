@@ -39,6 +39,4 @@ def by_seed(row: Report) -> str:
     return f"By seed: {', '.join(accuracies)}."
 
 
-CLAIMS = (
-    Comparison("default", judge, rows={"default": Row("recipe `default`", "default")}, seeds=5),
-)
+CLAIM = Comparison("default", judge, {"default": Row("recipe `default`", "default")}, seeds=5)

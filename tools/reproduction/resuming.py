@@ -27,7 +27,7 @@ PLAIN = "plain Paddle, after its first epoch"
 IN_ORDER = "killed after its first epoch"
 SHUFFLED = "shuffled, killed within its second epoch"
 ABOUT_THE_SAME = 0.1  # losses that differ by less
-PLAIN_LOSSES = 10  # every so many steps
+BATCH, PLAIN_LOSSES = 32, 10  # of plain Paddle: images of a batch, steps between losses
 REHEARSAL = {**QUICK, "epochs": 2, "batch_size": 4}
 
 
@@ -51,37 +51,21 @@ def _measure_killed(options: Mapping[str, Any], output: Path) -> dict[str, Any]:
     train(RECIPE, options, unbroken)
     killed_at = _train_and_kill(options, broken)
     train(RECIPE, options, broken)
-    return _compare_runs(unbroken, broken, killed_at)
+    return _compare(unbroken, broken, killed_at, RunDirectory(unbroken).checkpoints.newest().step)
 
 
-def _compare_runs(unbroken: Path, broken: Path, killed_at: int) -> dict[str, Any]:
-    return _compare(
-        unbroken / "mnist.pdparams",
-        broken / "mnist.pdparams",
-        train_losses(unbroken),
-        train_losses(broken),
-        killed_at,
-        RunDirectory(unbroken).checkpoints.newest().step,
-    )
-
-
-def _compare(
-    unbroken: Path,
-    resumed: Path,
-    losses: Mapping[int, float],
-    resumed_losses: Mapping[int, float],
-    broken_at: int,
-    steps: int,
-) -> dict[str, Any]:
+def _compare(unbroken: Path, resumed: Path, broken_at: int, steps: int) -> dict[str, Any]:
     """Compare the final weights, and the losses after the step that the training broke at."""
+    losses, resumed_losses = train_losses(unbroken), train_losses(resumed)
     after = [step for step in losses if step > broken_at]
     if not after or after != [step for step in resumed_losses if step > broken_at]:
         raise PaddleMnistError(
             f"{resumed}: losses of steps {list(resumed_losses)}; expected those after {broken_at} "
             f"of {list(losses)}"
         )
+    weights = ((folder / "mnist.pdparams").read_bytes() for folder in (unbroken, resumed))
     return {
-        "sha256": [hashlib.sha256(path.read_bytes()).hexdigest() for path in (unbroken, resumed)],
+        "sha256": [hashlib.sha256(one).hexdigest() for one in weights],
         "broken_at": broken_at,
         "steps": steps,
         "losses_compared": len(after),
@@ -89,38 +73,34 @@ def _compare(
     }
 
 
-def _measure_plain(data: str, folder: Path, limit: Optional[int]) -> dict[str, Any]:
+def _measure_plain(data: str, output: Path, limit: Optional[int]) -> dict[str, Any]:
     """Train part three's loop in plain Paddle, each time in a process of its own.
 
     Three epochs; and one, whose weights and optimizer state are loaded for the other two.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    from paddle_mnist import MnistDataset
+
+    unbroken, first, resumed = (output / name for name in ("unbroken", "first", "resumed"))
     context = multiprocessing.get_context("spawn")
-    losses, steps = {}, {}
-    for name, first, last in (("unbroken", 0, 3), ("first", 0, 1), ("resumed", 1, 3)):
-        start = str(folder / "first") if first else None
-        arguments = (data, limit, range(first, last), str(folder / name), start)
+    for folder, epochs, start in (
+        (unbroken, range(3), None),
+        (first, range(1), None),
+        (resumed, range(1, 3), first),
+    ):
+        arguments = (data, limit, epochs, folder, start)
         process = context.Process(target=_train_plain, args=arguments)
         process.start()
         process.join()
         if process.exitcode:
-            raise PaddleMnistError(f"{folder / name}: the training ended with {process.exitcode}")
-        history = json.loads((folder / f"{name}.json").read_text("utf-8"))
-        losses[name], steps[name] = dict(history["losses"]), history["steps"]
-    return _compare(
-        folder / "unbroken.pdparams",
-        folder / "resumed.pdparams",
-        losses["unbroken"],
-        losses["resumed"],
-        steps["first"],
-        steps["unbroken"],
-    )
+            raise PaddleMnistError(f"{folder}: the training ended with {process.exitcode}")
+    steps = -(-len(MnistDataset("train", data, limit)) // BATCH)
+    return _compare(unbroken, resumed, steps, 3 * steps)
 
 
 def _train_plain(
-    data: str, limit: Optional[int], epochs: range, path: str, start: Optional[str]
+    data: str, limit: Optional[int], epochs: range, folder: Path, start: Optional[Path]
 ) -> None:
-    """Train the epochs as the document writes them, from the files at `start`; save at `path`."""
+    """Train the epochs as the document writes them, from the files in `start`; save in `folder`."""
     import paddle
     from paddle.nn.functional import cross_entropy
 
@@ -133,10 +113,10 @@ def _train_plain(
     schedule = paddle.optimizer.lr.PolynomialDecay(0.01, 4689, 0.001)  # never stepped, as there
     optimizer = paddle.optimizer.Momentum(schedule, parameters=model.parameters())
     if start:
-        model.set_state_dict(paddle.load(f"{start}.pdparams"))
-        optimizer.set_state_dict(paddle.load(f"{start}.pdopt"))
-    loader = BatchLoader(MnistDataset("train", data, limit), 32, shuffle=False)
-    step, losses = epochs.start * len(loader), []
+        model.set_state_dict(paddle.load(f"{start}/mnist.pdparams"))
+        optimizer.set_state_dict(paddle.load(f"{start}/mnist.pdopt"))
+    loader = BatchLoader(MnistDataset("train", data, limit), BATCH, shuffle=False)
+    step, lines = epochs.start * len(loader), []
     for epoch in epochs:
         for images, labels in epoch_batches(loader, epoch):
             loss = cross_entropy(model(images), labels)
@@ -145,10 +125,11 @@ def _train_plain(
             optimizer.clear_grad()
             step += 1
             if step % PLAIN_LOSSES == 0:
-                losses.append([step, loss.item()])
-    paddle.save(model.state_dict(), f"{path}.pdparams")
-    paddle.save(optimizer.state_dict(), f"{path}.pdopt")
-    Path(f"{path}.json").write_text(json.dumps({"steps": step, "losses": losses}), "utf-8")
+                lines.append({"step": step, "tag": "train/loss", "value": loss.item()})
+    folder.mkdir(parents=True)
+    paddle.save(model.state_dict(), f"{folder}/mnist.pdparams")
+    paddle.save(optimizer.state_dict(), f"{folder}/mnist.pdopt")
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)), "utf-8")
 
 
 def _train_and_kill(options: Mapping[str, Any], folder: Path) -> int:
@@ -181,28 +162,19 @@ def probe() -> dict[str, Any]:
 
     The weights' digests differ between processors; whether they are equal does not.
     """
-    options = {
-        "data": "digits",
-        "fast_conv": "on",
-        "shuffle": "true",
-        "epochs": 2,
-        "batch_size": 4,
-        "train_limit": 16,
-        "eval_limit": 10,
-        "save_every_steps": 1,
-        "log_every": 1,
-    }
+    sizes = {"epochs": 2, "batch_size": 4, "train_limit": 16, "eval_limit": 10, "log_every": 1}
+    options = {"data": "digits", "fast_conv": "on", "shuffle": "true", **sizes}
     with quiet_folder() as output:
         unbroken, broken = output / "unbroken", output / "broken"
-        train(RECIPE, options, unbroken, in_process=True)
+        train(RECIPE, {**options, "save_every_steps": 1}, unbroken, in_process=True)
         shutil.copytree(unbroken, broken)
-        (broken / "result.json").unlink()
-        (broken / "mnist.pdparams").unlink()
+        for name in ("result.json", "mnist.pdparams"):
+            (broken / name).unlink()
         for checkpoint in RunDirectory(broken).checkpoints.all():
             if checkpoint.step > 6:
                 checkpoint.path.unlink()
-        train(RECIPE, options, broken, in_process=True)
-        report = _compare_runs(unbroken, broken, killed_at=6)
+        train(RECIPE, {**options, "save_every_steps": 1}, broken, in_process=True)
+        report = _compare(unbroken, broken, 6, 8)
         losses = list(train_losses(unbroken).values())
     return {**report, "sha256": None, "same": same_bits(report), "losses": losses}
 
@@ -247,13 +219,6 @@ def judge(report: Report) -> Verdict:
     return Verdict(summary, CONFIRMED if about_the_same else REFUTED)
 
 
-CLAIMS = (
-    Experiment(
-        "resumed",
-        judge,
-        measure=measure,
-        tabulate=tabulate,
-        settings={"plain_losses": PLAIN_LOSSES},
-        probe=probe,
-    ),
+CLAIM = Experiment(
+    "resumed", judge, measure, tabulate, settings={"plain_losses": PLAIN_LOSSES}, probe=probe
 )

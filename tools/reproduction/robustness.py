@@ -87,13 +87,4 @@ def judge(report: Report) -> Verdict:
     return Verdict(summary, details=details)
 
 
-CLAIMS = (
-    Experiment(
-        "robustness",
-        judge,
-        measure=measure,
-        tabulate=tabulate,
-        settings=CHANGES,
-        uses_pretrained=True,
-    ),
-)
+CLAIM = Experiment("robustness", judge, measure, tabulate, settings=CHANGES, uses_pretrained=True)

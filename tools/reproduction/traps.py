@@ -86,16 +86,16 @@ CLAIMS = (
     Experiment(
         "averages",
         judge_averages,
-        measure=measure_averages,
-        tabulate=tabulate_averages,
+        measure_averages,
+        tabulate_averages,
         settings={"sizes": SIZES},
         uses_pretrained=True,
     ),
     Experiment(
         "unstepped",
         judge_unstepped,
-        measure=measure_unstepped,
-        tabulate=tabulate_unstepped,
+        measure_unstepped,
+        tabulate_unstepped,
         settings={"first": FIRST, "last": LAST, "steps": STEPS},
     ),
 )

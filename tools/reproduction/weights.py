@@ -177,18 +177,6 @@ def judge_partly(report: Report) -> Verdict:
 
 SETTINGS = {"images": IMAGES, "seeds": SEEDS}
 CLAIMS = (
-    Experiment(
-        "globals",
-        judge_globals,
-        measure=measure_globals,
-        tabulate=tabulate_globals,
-        settings=SETTINGS,
-    ),
-    Experiment(
-        "partly",
-        judge_partly,
-        measure=measure_partly,
-        tabulate=tabulate_partly,
-        settings=SETTINGS,
-    ),
+    Experiment("globals", judge_globals, measure_globals, tabulate_globals, settings=SETTINGS),
+    Experiment("partly", judge_partly, measure_partly, tabulate_partly, settings=SETTINGS),
 )
