@@ -91,7 +91,7 @@ def test_every_line_that_made_a_table_is_one_that_the_tools_take(tool):
 def test_rehearsal_of_a_table(tool, tiny, tmp_path):
     """One seed, one epoch; then all is there, and a change of the seeds trains what is missing."""
     arguments = ("--quick", "--only", "l2", "--data", tiny, "--output", "out", "--json")
-    first = tool("reproduce", *arguments, "--seeds", 1, "--jobs", 2)
+    first = tool("reproduce", *arguments, "--seeds", 1)
     one_seed = json.loads(first.stdout)["l2"]
     assert set(one_seed) == {"without", "with"}
     assert one_seed["with"]["seeds"] == [1]
@@ -144,7 +144,7 @@ SHOWN = {
 def test_rehearsal_of_the_whole_page(tool, tiny, tmp_path):
     """From IDX files; every claim has its figures, and what is there is not measured again."""
     write_idx(tmp_path / "idx", tiny_splits({"train": 640, "valid": 128, "eval": 70}))
-    arguments = ("--quick", "--seeds", 1, "--jobs", 2, "--data", tmp_path / "idx")
+    arguments = ("--quick", "--seeds", 1, "--data", tmp_path / "idx")
     first = tool("reproduce", *arguments)
     quick = tmp_path / "work/output/reproduce/quick"
     written = (quick / "REPRODUCTION.md").read_text()

@@ -59,14 +59,21 @@ def _is_sequence(value: Any) -> bool:
 
 
 @contextmanager
-def quiet_folder():
-    """Give a temporary folder; meanwhile nothing is logged."""
+def quiet():
+    """Log nothing meanwhile."""
+    before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            yield Path(folder)
+        yield
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(before)
+
+
+@contextmanager
+def quiet_folder():
+    """Give a temporary folder; meanwhile nothing is logged."""
+    with quiet(), tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 def of_training(recipe: str, options: Sequence[tuple[str, Any]] = ()) -> list[float]:

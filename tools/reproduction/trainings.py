@@ -85,7 +85,9 @@ class Training:
             identity["fingerprint"], self.fingerprint
         )
 
-    def run(self, data: Data, output: Path, jobs: int) -> dict[str, Any]:
+    def run(
+        self, data: Data, output: Path, jobs: int = 1, in_process: bool = False
+    ) -> dict[str, Any]:
         """Train, or resume an interrupted training, and return the result."""
         folder, started = output / self.folder, output / f"{self.folder}.json"
         if started.exists() and not self.is_same(json.loads(started.read_text("utf-8")), data):
@@ -95,7 +97,7 @@ class Training:
         options = {**FRUGAL, **dict(self.options), "seed": self.seed, "data": data.location}
         if jobs > 1:
             options["threads"] = 1
-        train(self.recipe, options, folder)
+        train(self.recipe, options, folder, in_process)
         result = json.loads((folder / "result.json").read_text("utf-8"))
         on_training_images = self._evaluate(folder, data, "train", TRAIN_SCORED)
         on_eval = self._evaluate(folder, data, "eval", dict(self.options).get("eval_limit"))
@@ -132,7 +134,9 @@ class BaselineTutorial(Training):
     def settings(self, data: Data) -> str:
         return _digest(self.options, self.seed, data.hash)
 
-    def run(self, data: Data, output: Path, jobs: int) -> dict[str, Any]:
+    def run(
+        self, data: Data, output: Path, jobs: int = 1, in_process: bool = False
+    ) -> dict[str, Any]:
         options = {"data": as_json(data, output), "seed": self.seed, **dict(self.options)}
         printed = run_tool("baseline_tutorial.py", options, self.name)
         (accuracy,) = re.findall(r"^eval accuracy ([\d.]+)$", printed, re.MULTILINE)
@@ -175,7 +179,7 @@ def train(
 ) -> None:
     """Train a recipe with `tools/train.py`; the options extend `QUIET`.
 
-    in_process: in this process, for probes, which are not to wait until another has started.
+    in_process: in this process, for probes and rehearsals, which need not wait for another.
     """
     options = {**QUIET, **options, "output": str(output)}
     if not in_process:
@@ -183,7 +187,8 @@ def train(
         return
     from paddle_mnist import train_and_evaluate
 
-    train_and_evaluate(TrainConfig.from_mapping({**recipe(recipe_name), **options}))
+    with fingerprint.quiet():
+        train_and_evaluate(TrainConfig.from_mapping({**recipe(recipe_name), **options}))
 
 
 def command(tool: str, options: Mapping[str, Any]) -> list[str]:
@@ -240,7 +245,12 @@ class Results:
 
 
 def train_missing(
-    trainings: Collection[Training], results: Results, data: Data, output: Path, jobs: int
+    trainings: Collection[Training],
+    results: Results,
+    data: Data,
+    output: Path,
+    jobs: int,
+    in_process: bool,
 ) -> None:
     """Train what has no result yet, `jobs` at a time; interrupted trainings are resumed."""
     missing = {
@@ -253,12 +263,14 @@ def train_missing(
         training.fingerprint  # noqa: B018 - before the threads: Paddle has one seed for all
 
     def run(training: Training) -> str:
-        result = training.run(data, output, jobs)
+        result = training.run(data, output, jobs, in_process)
         results.put(training, data, result)
         # The eval split must not influence any choice, so it is not shown where valid is known.
         split = "valid" if "valid_acc" in result else "eval"
         return f"{training.name}: {split} {result[f'{split}_acc']:.4f}"
 
     with ThreadPoolExecutor(jobs) as pool:
-        for number, line in enumerate(pool.map(run, missing), 1):
+        # Signals are handled in the main thread only.
+        lines = map(run, missing) if in_process else pool.map(run, missing)
+        for number, line in enumerate(lines, 1):
             print(f"{number} of {len(missing)}: {line}", file=sys.stderr, flush=True)
