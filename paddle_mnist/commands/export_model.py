@@ -8,6 +8,7 @@ The exported model is run on 100 images at once; its outputs must be the net's.
 
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,18 +20,20 @@ from paddle_mnist.system.devices import require_paddle
 
 log = logging.getLogger("paddle_mnist")
 
+LEGACY = "FLAGS_enable_pir_api"  # 0: Paddle writes .pdmodel
+
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Export a model and print the files and their sizes; return the exit code."""
     return run_command(_export, argv, log_to=sys.stderr)
 
 
-def _export(argv: Sequence[str]) -> None:
+def _export(argv: Sequence[str]) -> int:
     args = _parser().parse_args(argv)
     if args.legacy and args.format == "onnx":
         raise ConfigError("--legacy is a form of Paddle's own; expected it without --format onnx")
-    if args.legacy:
-        _choose_legacy_form()
+    if args.legacy and os.environ.get(LEGACY) != "0":
+        return _export_legacy(argv)
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
     require_paddle()
     from paddle_mnist import MNIST
@@ -51,7 +54,7 @@ def _export(argv: Sequence[str]) -> None:
     load_weights(model, weights.values, weights.path)
     if args.list:
         _print_variables(variables(model, weights.checkpoint), weights.checkpoint)
-        return
+        return 0
     outputs = [name for name in args.outputs.split(",") if name]
     about = {"weights": weights.path.name, "data_hash": weights.manifest.get("data_hash")}
     exported = export_model(model, Path(args.output), outputs, args.format, about)
@@ -60,6 +63,7 @@ def _export(argv: Sequence[str]) -> None:
         print(f"{path}  {path.stat().st_size:,} bytes")
     names, difference = ", ".join(exported["outputs"]), exported["difference"]
     print(f"outputs {names}: at most {difference:.2g} from the net's")
+    return 0
 
 
 def _parser() -> Parser:
@@ -89,15 +93,10 @@ def _parser() -> Parser:
     return parser
 
 
-def _choose_legacy_form() -> None:
-    """Have Paddle write `.pdmodel`, which it decides when it is imported."""
-    flag = "FLAGS_enable_pir_api"
-    if "paddle" in sys.modules and os.environ.get(flag) != "0":
-        raise ConfigError(
-            "--legacy must be known before Paddle is imported, which it is in this process; run "
-            f"{program_name('export_model')} in a process of its own, or set {flag}=0"
-        )
-    os.environ[flag] = "0"
+def _export_legacy(argv: Sequence[str]) -> int:
+    """Export in a process of its own: Paddle chooses the form of its files when it is imported."""
+    command = [sys.executable, "-m", "paddle_mnist", "export_model", *argv]
+    return subprocess.run(command, env={**os.environ, LEGACY: "0"}, check=False).returncode
 
 
 def _print_variables(kinds, checkpoint) -> None:
