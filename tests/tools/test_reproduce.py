@@ -249,9 +249,11 @@ def test_results_are_those_of_their_settings_images_and_code(tmp_path, monkeypat
     assert not found.get(one, other)
     options = tuple(read_recipe("tutorial").items())
     assert found.get(Training("default", 1, (*options, ("ema", 0.9))), digits)  # the same, renamed
-    monkeypatch.setattr(trainings, "recipe", lambda name: {"epochs": 7})
+    monkeypatch.setattr(trainings, "read_recipe", lambda name: {"epochs": 7})
+    trainings._binding.cache_clear()
     assert not found.get(one, digits)
     monkeypatch.undo()
+    trainings._binding.cache_clear()
     assert found.get(one, digits)
     monkeypatch.setattr(ExponentialMovingAverage, "update", lambda *args: None)
     assert found.get(one, digits)  # as long as nobody looks again

@@ -17,7 +17,7 @@ from reproduction.comparison import Row
 from reproduction.experiment import Experiment
 from reproduction.fingerprint import LENGTHS
 from reproduction.texts import fill
-from reproduction.trainings import TRAIN_IMAGES, Training, recipe
+from reproduction.trainings import TRAIN_IMAGES, Training
 
 if TYPE_CHECKING:
     from paddle_mnist import TrainConfig
@@ -60,8 +60,9 @@ def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
 def _config(row: Row) -> "TrainConfig":
     """Return what the row trains with, but for its length."""
     from paddle_mnist import TrainConfig
+    from paddle_mnist.mnist.config import read_recipe
 
-    options = {**recipe(row.recipe), **row.options, "threads": 1}
+    options = {**read_recipe(row.recipe), **row.options, "threads": 1}
     return TrainConfig.from_mapping(
         {name: value for name, value in options.items() if name not in LENGTHS}
     )

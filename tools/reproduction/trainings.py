@@ -28,7 +28,6 @@ from reproduction import fingerprint
 if TYPE_CHECKING:
     from paddle_mnist.training.evaluator import Evaluation
 
-recipe = functools.lru_cache(maxsize=None)(read_recipe)  # every seed of a row asks for it
 TRAIN_IMAGES = 50_000  # of the training split
 TRAIN_SCORED = 10_000  # of them, the first, the trained net is scored on
 TOOLS = Path(__file__).parents[1]
@@ -63,17 +62,12 @@ class Training:
     @property
     def images(self) -> int:
         """The number of images that it is shown, counting an image once per epoch."""
-        config = self._config()
-        return config.epochs * (config.train_limit or TRAIN_IMAGES)
+        binding = _binding(self.recipe, self.options)
+        return binding["epochs"] * (binding["train_limit"] or TRAIN_IMAGES)
 
     def settings(self, data: Data) -> str:
         """Return a digest of the options and images."""
-        return _digest(self._config().binding(), data.hash)
-
-    def _config(self) -> TrainConfig:
-        return TrainConfig.from_mapping(
-            {**recipe(self.recipe), **dict(self.options), "seed": self.seed}
-        )
+        return _digest({**_binding(self.recipe, self.options), "seed": self.seed}, data.hash)
 
     def identity(self, data: Data) -> dict[str, Any]:
         """Return what a result must have in common with this training and this code."""
@@ -115,6 +109,12 @@ class Training:
 
         checkpoint = load_and_evaluate("latest", str(folder), data.location, split, limit=limit)
         return checkpoint.evaluation
+
+
+@functools.cache
+def _binding(recipe: str, options: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+    """Return the options that decide the result; every seed of a row asks for them."""
+    return TrainConfig.from_mapping({**read_recipe(recipe), **dict(options)}).binding()
 
 
 class BaselineTutorial(Training):
@@ -174,21 +174,19 @@ def _digest(*values: Any) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def train(
-    recipe_name: str, options: Mapping[str, Any], output: Path, in_process: bool = False
-) -> None:
+def train(recipe: str, options: Mapping[str, Any], output: Path, in_process: bool = False) -> None:
     """Train a recipe with `tools/train.py`; the options extend `QUIET`.
 
     in_process: in this process, for probes and rehearsals, which need not wait for another.
     """
     options = {**QUIET, **options, "output": str(output)}
     if not in_process:
-        run_tool("train.py", {"recipe": recipe_name, **options}, f"the training in {output}")
+        run_tool("train.py", {"recipe": recipe, **options}, f"the training in {output}")
         return
     from paddle_mnist import train_and_evaluate
 
     with fingerprint.quiet():
-        train_and_evaluate(TrainConfig.from_mapping({**recipe(recipe_name), **options}))
+        train_and_evaluate(TrainConfig.from_mapping({**read_recipe(recipe), **options}))
 
 
 def command(tool: str, options: Mapping[str, Any]) -> list[str]:
