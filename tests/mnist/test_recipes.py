@@ -10,11 +10,10 @@ import shlex
 import statistics
 
 import pytest
-from conftest import ROOT
-from reproduce import CLAIMS
+from reproduce import CLAIMS, RESULTS
+from reproduction.claims import Workspace
 from reproduction.ladder import BEST
 from reproduction.recipes import MEASURED
-from reproduction.trainings import Results
 
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import recipes
@@ -50,21 +49,20 @@ def promised(name):
     return command, float(accuracy), dataset
 
 
-def test_header_of_the_best_tells_what_was_measured(real_data):
-    results = Results(ROOT / "docs/reproduction/trainings.json")
-    found = BEST.results(results, open_data(str(real_data)))["best"]
-    scores = [100 * one["eval_acc"] for one in found]
+def test_header_of_the_best_tells_what_was_measured(real_data, tmp_path):
+    workspace = Workspace(open_data(str(real_data)), RESULTS, tmp_path)
+    scores = [100 * result["eval_acc"] for result in BEST.results(workspace)["best"]]
     mean, sd = statistics.mean(scores), statistics.stdev(scores)
-    told = f"# eval accuracy {mean:.3f} %, mean of {len(scores)} seeds, sd {sd:.3f} %.\n"
-    assert told in recipes()["best"].read_text()
+    line = f"# eval accuracy {mean:.3f} %, mean of {len(scores)} seeds, sd {sd:.3f} %.\n"
+    assert line in recipes()["best"].read_text()
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_header_promises_no_more_than_the_worst_seed_gave(real_data, name):
+def test_header_promises_no_more_than_the_worst_seed_gave(real_data, tmp_path, name):
     """Whose results are void once the code computes something else."""
     claim, row = MEASURED[name]
-    results = Results(ROOT / "docs/reproduction/trainings.json")
-    found = CLAIMED[claim].results(results, open_data(str(real_data)))[row]
-    assert found, "tools/reproduce.py makes them"
+    workspace = Workspace(open_data(str(real_data)), RESULTS, tmp_path)
+    results = CLAIMED[claim].results(workspace)[row]
+    assert results, "tools/reproduce.py makes them"
     _, accuracy, dataset = promised(name)
-    assert dataset == "mnist" and accuracy <= min(result["eval_acc"] for result in found)
+    assert dataset == "mnist" and accuracy <= min(result["eval_acc"] for result in results)

@@ -227,10 +227,10 @@ def test_images_that_most_trainings_read_wrongly(tiny):
     labels = tiny_splits()["eval"][1]
     other = int((labels[3] + 1) % 10)
     wrong = [[[3, other], [5, other]], [[3, other]], [[3, other], [9, other]]]
-    found = mistakes(open_data(str(tiny)), [{"wrong": one} for one in wrong])
+    result = mistakes(open_data(str(tiny)), [{"wrong": one} for one in wrong])
     image = {"image": 3, "label": int(labels[3]), "answers": {str(other): 3}}
     image |= {"agreed": True, "by_eye": "not looked at"}
-    assert found == {"seeds": 3, "images": [image]}
+    assert result == {"seeds": 3, "images": [image]}
     wrong[0][0][1] = (other + 1) % 10
     (one,) = mistakes(open_data(str(tiny)), [{"wrong": one} for one in wrong])["images"]
     assert not one["agreed"] and one["answers"][str(other)] == 2
@@ -243,22 +243,22 @@ def test_results_are_those_of_their_settings_images_and_code(tmp_path, monkeypat
     digits, other = open_data("digits"), open_data(str(tiny))
     results, one = Results(tmp_path / "r.json"), Training("tutorial", 1, (("ema", 0.9),))
     results.put(one, digits, {"eval_acc": 0.5})
-    found = Results(tmp_path / "r.json")
-    assert found.get(one, digits)["eval_acc"] == 0.5
-    assert not found.get(Training("tutorial", 2, (("ema", 0.9),)), digits)
-    assert not found.get(one, other)
+    stored = Results(tmp_path / "r.json")
+    assert stored.get(one, digits)["eval_acc"] == 0.5
+    assert not stored.get(Training("tutorial", 2, (("ema", 0.9),)), digits)
+    assert not stored.get(one, other)
     options = tuple(read_recipe("tutorial").items())
-    assert found.get(Training("default", 1, (*options, ("ema", 0.9))), digits)  # the same, renamed
+    assert stored.get(Training("default", 1, (*options, ("ema", 0.9))), digits)  # the same, renamed
     monkeypatch.setattr(trainings, "read_recipe", lambda name: {"epochs": 7})
     trainings._binding.cache_clear()
-    assert not found.get(one, digits)
+    assert not stored.get(one, digits)
     monkeypatch.undo()
     trainings._binding.cache_clear()
-    assert found.get(one, digits)
+    assert stored.get(one, digits)
     monkeypatch.setattr(ExponentialMovingAverage, "update", lambda *args: None)
-    assert found.get(one, digits)  # as long as nobody looks again
+    assert stored.get(one, digits)  # as long as nobody looks again
     fingerprint._losses.cache_clear()
-    assert not found.get(one, digits)
+    assert not stored.get(one, digits)
     fingerprint._losses.cache_clear()
 
 
