@@ -189,13 +189,13 @@ def probe_race() -> dict[str, Any]:
     """
     report = {}
     with quiet_folder() as folder:
-        for save in (_save, _save_atomically):
-            path = folder / save.__name__
+        for name, save in (("paddle.save", _save), ("Trainer.save", _save_atomically)):
+            path = folder / name
             save(str(path), 1)
             with path.open("rb") as opened:
                 save(str(path), 1)
                 replaced = not os.path.samestat(os.fstat(opened.fileno()), path.stat())
-            report[save.__name__] = {"replaced": replaced, "readable": _is_readable(path)}
+            report[name] = {"replaced": replaced, "readable": _is_readable(path)}
     return report
 
 
