@@ -70,17 +70,9 @@ def judge_l2(report: Report) -> Verdict:
         [loss - own for loss, own in zip(row["eval_loss"], row["train_loss"])]
         for row in report.values()
     )
-    more, least, most = difference(*scores(report).values()).values()
-    summary = fill(
-        "l2",
-        "summary",
-        **difference(without, with_l2),
-        without=statistics.mean(without),
-        with_l2=statistics.mean(with_l2),
-        more=more,
-        least=least,
-        most=most,
-    )
+    means = {"without": statistics.mean(without), "with_l2": statistics.mean(with_l2)}
+    accuracy = difference(*scores(report).values())
+    summary = fill("l2", "summary", **difference(without, with_l2), **means, accuracy=accuracy)
     return Verdict(summary, judge_gain(difference(with_l2, without)))
 
 

@@ -130,25 +130,15 @@ def tabulate(report: Report) -> str:
 
 def judge(report: Report) -> Verdict:
     before, after = report["ways"].values()
-    least, most = report["ece_by_chance"]
-    low, high = report["temperature"]
-    summary = fill(
-        "calibration",
-        "summary",
-        before=before["ece"],
-        after=after["ece"],
-        least=least,
-        most=most,
-        temperature=after["temperature"],
-        low=low,
-        high=high,
-    )
+    chance, (low, high) = report["ece_by_chance"], report["temperature"]
+    figures = {"before": before, "after": after, "chance": chance, "low": low, "high": high}
+    summary = fill("calibration", "summary", **figures)
     if low <= 1 <= high:
         details = "The temperature does not differ significantly from 1."
     else:
         surer = "less" if after["temperature"] > 1 else "more"
         details = f"By the temperature the net should be {surer} sure."
-    undecided = before["ece"] <= most and low <= 1 <= high
+    undecided = before["ece"] <= chance[1] and low <= 1 <= high
     return Verdict(summary, UNDECIDED if undecided else REFUTED, details)
 
 
