@@ -149,6 +149,6 @@ def test_the_notebook_runs_as_it_is_installed_on_ai_studio(built, environment, t
         run(tmp_path, environment, "-m", *shlex.split(command))
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     program = "\n".join([*code[:4], "print(paddle_mnist.__file__)"])  # to the end of a training
-    said = run(tmp_path, environment, "-c", program).splitlines()
-    assert Path(said[-1]).is_relative_to(tmp_path / "external-libraries")
-    assert any(line.startswith("评估集准确率") for line in said)
+    output = run(tmp_path, environment, "-c", program).splitlines()
+    assert Path(output[-1]).is_relative_to(tmp_path / "external-libraries")
+    assert any(line.startswith("评估集准确率") for line in output)

@@ -47,10 +47,10 @@ def test_it_runs_from_top_to_bottom(tmp_path, request, source):
         notebook, timeout=600, resources={"metadata": {"path": tmp_path}}
     )
     runner.execute(env=environment)
-    said = "\n".join(o.get("text", "") for c in notebook.cells for o in c.get("outputs", []))
+    output = "\n".join(o.get("text", "") for c in notebook.cells for o in c.get("outputs", []))
     name = "mnist" if source == "mnist" else "digits"
-    assert f"{name} 来自" in said
-    assert re.search(r"^\{1: '(\w+)', 2: '\1'\} 相同$", said, re.MULTILINE)
-    accuracy = float(re.search(r"导出的模型：([\d.]+)%", said)[1])
+    assert f"{name} 来自" in output
+    assert re.search(r"^\{1: '(\w+)', 2: '\1'\} 相同$", output, re.MULTILINE)
+    accuracy = float(re.search(r"导出的模型：([\d.]+)%", output)[1])
     assert accuracy > (97 if source == "mnist" else 85)
-    assert re.search(r"^7 0\.\d+ ", said, re.MULTILINE)  # the picture that it draws
+    assert re.search(r"^7 0\.\d+ ", output, re.MULTILINE)  # the picture that it draws

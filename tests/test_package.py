@@ -55,8 +55,8 @@ def test_engine_knows_no_digits():
     for path in modules():
         if path.relative_to(PACKAGE).parts[0].removesuffix(".py") in ENGINE:
             code = re.sub(r"paddle_mnist", "", path.read_text())
-            found = re.findall(r"(?i)\bmnist\w*|.*\b28\b.*|recipe", code)
-            assert not found or path.name == "_moved.py", f"{path}: {found}"
+            matches = re.findall(r"(?i)\bmnist\w*|.*\b28\b.*|recipe", code)
+            assert not matches or path.name == "_moved.py", f"{path}: {matches}"
     names = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for path in modules()
@@ -160,13 +160,13 @@ NO_PADDLE = {
 @pytest.mark.parametrize("tool", ["train", "eval"])
 def test_without_paddle_the_install_lines_are_printed(tmp_path, name, tool):
     (tmp_path / "paddle.py").write_text("raise ImportError('libcudart.so.12: cannot open')")
-    setup, said = NO_PADDLE[name]
+    setup, output = NO_PADDLE[name]
     done = python(
         f"import sys, runpy; {setup.replace('BROKEN', str(tmp_path))}\n"
         f"sys.argv = ['{tool}.py']\n"
         f"runpy.run_path('tools/{tool}.py', run_name='__main__')"
     )
     assert done.returncode == 5, done.stderr
-    assert said in done.stderr and "Traceback" not in done.stderr
+    assert output in done.stderr and "Traceback" not in done.stderr
     assert "pip install paddlepaddle\n" in done.stderr
     assert "pip install paddlepaddle-gpu" in done.stderr

@@ -75,8 +75,8 @@ def test_commands_of_the_pages_run_as_written(tmp_path, tool, page):
         python, script, *arguments = shlex.split(line, comments=True)
         assert python == "python"
         if script == "-m" or "--legacy" in arguments:  # --legacy: before Paddle is imported
-            there = [arg.replace("tools/", f"{ROOT}/tools/") for arg in (script, *arguments)]
-            subprocess.run([sys.executable, *there], cwd=tmp_path, check=True)
+            command = [arg.replace("tools/", f"{ROOT}/tools/") for arg in (script, *arguments)]
+            subprocess.run([sys.executable, *command], cwd=tmp_path, check=True)
         else:
             tool(script.removeprefix("tools/").removesuffix(".py"), *arguments)
 

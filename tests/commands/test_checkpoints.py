@@ -79,17 +79,17 @@ def listed(tool, *args):
 def test_list_shows_what_is_there(tool, run):
     """A table for eyes, and the same as JSON for programs; nothing on the disk is changed."""
     before = files(run)
-    found = listed(tool, "run")
-    assert [row["name"] for row in found["checkpoints"]] == NAMES
-    assert [row["step"] for row in found["checkpoints"]] == [5, 10, 10, 15, 16]
-    assert [row["epoch"] for row in found["checkpoints"]] == [0, 0, 0, 1, 1]
+    listing = listed(tool, "run")
+    assert [row["name"] for row in listing["checkpoints"]] == NAMES
+    assert [row["step"] for row in listing["checkpoints"]] == [5, 10, 10, 15, 16]
+    assert [row["epoch"] for row in listing["checkpoints"]] == [0, 0, 0, 1, 1]
     kinds = ["inside", "inside", "epoch end", "inside", "breakpoint"]
-    assert [row["what"] for row in found["checkpoints"]] == kinds
-    assert [row["newest"] for row in found["checkpoints"]] == [False] * 4 + [True]
-    assert [row["best"] for row in found["checkpoints"]] == [False, False, True, False, False]
-    assert not any(row["damaged"] for row in found["checkpoints"])
-    assert not found["damaged"] and not found["leftovers"] and not found["quarantine"]
-    for row in found["checkpoints"]:
+    assert [row["what"] for row in listing["checkpoints"]] == kinds
+    assert [row["newest"] for row in listing["checkpoints"]] == [False] * 4 + [True]
+    assert [row["best"] for row in listing["checkpoints"]] == [False, False, True, False, False]
+    assert not any(row["damaged"] for row in listing["checkpoints"])
+    assert not listing["damaged"] and not listing["leftovers"] and not listing["quarantine"]
+    for row in listing["checkpoints"]:
         own = [p for p in (run / "checkpoints").iterdir() if p.stem == row["name"]]
         assert row["bytes"] == sum(path.stat().st_size for path in own) > 100_000
         manifest = json.loads((run / f"checkpoints/{row['name']}.json").read_text())
@@ -100,9 +100,9 @@ def test_list_shows_what_is_there(tool, run):
     head, *rows = text.splitlines()
     assert head.split() == "name step epoch bytes saved at valid acc what".split()
     assert [row.split()[0] for row in rows] == NAMES
-    for line, row in zip(rows, found["checkpoints"]):
+    for line, row in zip(rows, listing["checkpoints"]):
         assert row["saved_at"] in line and f" {row['bytes']} " in line and row["what"] in line
-    assert f"{found['checkpoints'][2]['valid_acc']:.4f}  epoch end [best]" in rows[2]
+    assert f"{listing['checkpoints'][2]['valid_acc']:.4f}  epoch end [best]" in rows[2]
     assert rows[4].endswith("breakpoint [newest]")
     assert text == tool("checkpoints", "run", "list").stdout
     assert files(run) == before
@@ -122,16 +122,16 @@ def test_list_names_damage_leftovers_and_quarantine(tool, run):
     (folder / f"{NAMES[3]}.json").unlink()
     (folder / ".mnist_epoch1.pdparams.part").write_bytes(b"half")
     (folder / "quarantine/mnist_epoch7.1").mkdir(parents=True)
-    found = listed(tool, "run")
-    assert [row["name"] for row in found["checkpoints"]] == [NAMES[1], NAMES[2], NAMES[4]]
-    assert [row["newest"] for row in found["checkpoints"]] == [False, True, False]
-    assert [row["damaged"] for row in found["checkpoints"]] == [False, False, True]
-    assert len(found["damaged"]) == 2
-    assert found["leftovers"] == [
+    listing = listed(tool, "run")
+    assert [row["name"] for row in listing["checkpoints"]] == [NAMES[1], NAMES[2], NAMES[4]]
+    assert [row["newest"] for row in listing["checkpoints"]] == [False, True, False]
+    assert [row["damaged"] for row in listing["checkpoints"]] == [False, False, True]
+    assert len(listing["damaged"]) == 2
+    assert listing["leftovers"] == [
         f"run/checkpoints/{name}"
         for name in (".mnist_epoch1.pdparams.part", f"{NAMES[3]}.pdopt", f"{NAMES[3]}.pdparams")
     ]
-    assert found["quarantine"] == ["run/checkpoints/quarantine/mnist_epoch7.1"]
+    assert listing["quarantine"] == ["run/checkpoints/quarantine/mnist_epoch7.1"]
     text = tool("checkpoints", "run").stdout
     assert "breakpoint [damaged]" in text and "epoch end [newest] [best]" in text
     assert text.count("\ndamaged: run/checkpoints/mnist_") == 2
@@ -142,9 +142,9 @@ def test_list_when_none_is_whole(tool, run):
     """Then a list is needed most; nothing in it is called newest or best."""
     for path in (run / "checkpoints").glob("*.pdparams"):
         flip(path)
-    found = listed(tool, "run")
-    assert [row["name"] for row in found["checkpoints"] if row["damaged"]] == NAMES
-    assert not any(row["newest"] or row["best"] for row in found["checkpoints"])
+    listing = listed(tool, "run")
+    assert [row["name"] for row in listing["checkpoints"] if row["damaged"]] == NAMES
+    assert not any(row["newest"] or row["best"] for row in listing["checkpoints"])
     text = tool("checkpoints", "run").stdout
     assert text.count("[damaged]\n") == 5 and "[newest]" not in text and "[best]" not in text
 
@@ -173,9 +173,9 @@ def test_tutorials_folder(tool, tmp_path):
         "paddle.save(model.state_dict(), 'checkpoint/mnist_epoch7.pdparams')\n"
     )
     forked.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=120)
-    found = listed(tool, "checkpoint")
-    assert [row["name"] for row in found["checkpoints"]] == ["mnist_epoch0", "mnist_epoch1"]
-    assert found["leftovers"] == ["checkpoint/mnist_epoch7.pdparams"]
+    listing = listed(tool, "checkpoint")
+    assert [row["name"] for row in listing["checkpoints"]] == ["mnist_epoch0", "mnist_epoch1"]
+    assert listing["leftovers"] == ["checkpoint/mnist_epoch7.pdparams"]
     options = ("--keep_last", "1", "--keep_epochs", "false", "--keep_best", "false", "--yes")
     assert "deleted mnist_epoch0, " in tool("checkpoints", "checkpoint", "prune", *options).stdout
     assert {path.name for path in tmp_path.rglob("*.pd*")} == {
@@ -222,10 +222,12 @@ def test_verify_agrees_with_the_training(tool, run, tiny):
     assert NAMES[4] in tool("checkpoints", "run", "verify", expect=4).stdout
     output = tool("train", "-c", "run/config.yaml", "-o", "output=run").stdout
     assert f"resuming after step 15, from run/checkpoints/{NAMES[3]}.json" in output
-    found = listed(tool, "run")
-    assert found["quarantine"] == [f"run/checkpoints/quarantine/{NAMES[4]}.1"]
-    assert NAMES[4] not in [row["name"] for row in found["checkpoints"]]
-    assert tool("checkpoints", "run", "verify").stdout.count(": OK\n") == len(found["checkpoints"])
+    listing = listed(tool, "run")
+    assert listing["quarantine"] == [f"run/checkpoints/quarantine/{NAMES[4]}.1"]
+    assert NAMES[4] not in [row["name"] for row in listing["checkpoints"]]
+    assert tool("checkpoints", "run", "verify").stdout.count(": OK\n") == len(
+        listing["checkpoints"]
+    )
 
 
 # ------------------------------------------------------------------ prune
@@ -252,9 +254,9 @@ def test_prune_says_what_it_would_delete_and_then_deletes_that(tool, run, name):
     going = [one for number, one in enumerate(NAMES) if number not in left]
     gone = {path for path in before if path.stem in going}
 
-    said = tool("checkpoints", "run", "prune", *options).stdout.splitlines()
+    lines = tool("checkpoints", "run", "prune", *options).stdout.splitlines()
     assert files(run) == before
-    assert said == [
+    assert lines == [
         *(
             f"would delete {one}, {sum(sizes[p] for p in gone if p.stem == one):,} bytes"
             for one in going
@@ -264,8 +266,8 @@ def test_prune_says_what_it_would_delete_and_then_deletes_that(tool, run, name):
     ]
 
     done = tool("checkpoints", "run", "prune", *options, "--yes").stdout.splitlines()
-    assert done[:-1] == [line.replace("would delete", "deleted") for line in said[:-1]]
-    assert said[-1] == f"{done[-1]}; nothing is deleted without --yes"
+    assert done[:-1] == [line.replace("would delete", "deleted") for line in lines[:-1]]
+    assert lines[-1] == f"{done[-1]}; nothing is deleted without --yes"
     after = files(run)
     assert set(before) - set(after) == gone
     assert all(before[path] == after[path] for path in after if path.stem in NAMES)
@@ -293,8 +295,11 @@ def test_prune_keeps_the_newest_that_is_whole(tool, run):
     flip(run / f"checkpoints/{NAMES[4]}.pdparams")
     done = tool("checkpoints", "run", "prune", *NEWEST, "--yes")
     assert "damaged checkpoint: run/checkpoints" in done.stderr
-    found = listed(tool, "run")["checkpoints"]
-    assert [(row["name"], row["newest"]) for row in found] == [(NAMES[3], True), (NAMES[4], False)]
+    listing = listed(tool, "run")["checkpoints"]
+    assert [(row["name"], row["newest"]) for row in listing] == [
+        (NAMES[3], True),
+        (NAMES[4], False),
+    ]
 
 
 def test_prune_leaves_nothing_beside_a_folder_that_is_no_runs(tool, run):
@@ -342,10 +347,10 @@ def test_what_is_wrong_is_one_clear_line(tool, tmp_path, name):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "file").touch()
     (tmp_path / "leftovers/mnist_epoch0.pdparams").touch()
-    args, code, said = BAD[name]
+    args, code, message = BAD[name]
     before = files(tmp_path)
     error = tool("checkpoints", *args, expect=code).stderr
-    assert error.startswith("error: ") and said in error and error.count("\n") == 1
+    assert error.startswith("error: ") and message in error and error.count("\n") == 1
     assert files(tmp_path) == before and not (tmp_path / "nope").exists()
 
 

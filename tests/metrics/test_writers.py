@@ -112,8 +112,8 @@ def test_cutting_knows_what_was_written_before_a_state(tmp_path, state, left):
         "".join(json.dumps({"step": n, "tag": f"{kind}/loss"}) + "\n" for kind, n in lines)
     )
     cut_jsonl(path, state)
-    found = map(json.loads, path.read_text().splitlines())
-    assert [f"{line['tag'][:5]} {line['step']}" for line in found] == left
+    records = map(json.loads, path.read_text().splitlines())
+    assert [f"{line['tag'][:5]} {line['step']}" for line in records] == left
 
 
 def test_cutting_a_last_line_without_its_end(tmp_path):

@@ -619,9 +619,9 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_one_clear_line(train, tmp_path, name):
     write_gzip(tmp_path / "bad.json.gz", b"hello")
-    args, code, said = BAD[name]
+    args, code, message = BAD[name]
     error = train(*args, expect=code).stderr
-    assert error.startswith("error: ") and said in error and error.count("\n") == 1
+    assert error.startswith("error: ") and message in error and error.count("\n") == 1
 
 
 # ------------------------------------------------------------------ evaluation
@@ -713,8 +713,8 @@ def test_limit_that_leaves_classes_out_is_warned_of_once(train, tmp_path):
     splits = tiny_splits()
     splits["train"] = splits["train"][0], np.sort(splits["train"][1])
     data = write_json(tmp_path / "sorted.json.gz", splits)
-    said = train("--data", data, "--epochs", "1", "--train_limit", "32").stdout
-    assert said.count("train_limit is 32: the first 32 of 300 train images: none of class") == 1
+    output = train("--data", data, "--epochs", "1", "--train_limit", "32").stdout
+    assert output.count("train_limit is 32: the first 32 of 300 train images: none of class") == 1
 
 
 # ------------------------------------------------------------------ digits

@@ -218,10 +218,10 @@ def test_evaluated_on_the_new_and_the_replayed(train, tool, tmp_path, tiny, old)
     old_data, new_data = f"{tiny}#0-4", f"{tiny}#5-9"
     replay = ("--incremental_from", old, "--replay_data", old_data)
     train("new", "--data", new_data, "--epochs", "2", *replay)
-    found = result(tmp_path / "new")
+    values = result(tmp_path / "new")
     for data, key in ((new_data, "eval_acc"), (old_data, "replay_eval_acc")):
         arguments = ("--output", "new", "--data", data, "--json")
-        assert json.loads(tool("eval", *arguments).stdout)["accuracy"] == found[key]
+        assert json.loads(tool("eval", *arguments).stdout)["accuracy"] == values[key]
     tags = [json.loads(line)["tag"] for line in (tmp_path / "new/metrics.jsonl").open()]
     assert tags.count("replay/acc") == tags.count("valid/acc") == 2
     # other old images are another run
@@ -236,25 +236,25 @@ def test_evaluated_on_the_new_and_the_replayed(train, tool, tmp_path, tiny, old)
 def test_early_stopping_ends_with_the_best(train, tool, tmp_path):
     patience = ("--epochs", "30", "--early_stop_patience", "2", "--save_every_epochs", "50")
     output = train("early", *patience).stdout
-    found = result(tmp_path / "early")
+    values = result(tmp_path / "early")
     lines = map(json.loads, (tmp_path / "early/metrics.jsonl").open())
     scores = [line["value"] for line in lines if line["tag"] == "valid/acc"]
     best = scores.index(max(scores))
-    assert found["epochs"] == len(scores) == best + 3 < 30
-    assert found["checkpoint"] == f"mnist_epoch{best}" and found["valid_acc"] == max(scores)
+    assert values["epochs"] == len(scores) == best + 3 < 30
+    assert values["checkpoint"] == f"mnist_epoch{best}" and values["valid_acc"] == max(scores)
     assert f"the best of {len(scores)} evaluations is mnist_epoch{best}" in output
     folder = tmp_path / "early"
     final = (folder / "mnist.pdparams").read_bytes()
     assert final == (folder / f"checkpoints/mnist_epoch{best}.pdparams").read_bytes()
     report = tool("eval", "--output", "early", "-k", "best", "--json").stdout
-    assert json.loads(report)["accuracy"] == found["eval_acc"]
+    assert json.loads(report)["accuracy"] == values["eval_acc"]
     assert "this run is finished" in train("early", *patience).stdout
 
     # broken off after the second evaluation, it stops at the same epoch, with the same weights
     (folder / "result.json").unlink()
     (folder / "mnist.pdparams").unlink()
-    for path in (folder / "checkpoints").glob(f"mnist_epoch{found['epochs'] - 1}.*"):
+    for path in (folder / "checkpoints").glob(f"mnist_epoch{values['epochs'] - 1}.*"):
         path.unlink()
     train("early", *patience)
-    assert result(folder)["epochs"] == found["epochs"]
+    assert result(folder)["epochs"] == values["epochs"]
     assert (folder / "mnist.pdparams").read_bytes() == final

@@ -147,8 +147,8 @@ def test_optimizer_follows_its_formula_and_decays_what_is_named(name, decay, nam
         optimizer.clear_grad()
     plain = TrainConfig(optimizer=name, weight_decay=0)
     for key, parameter in model.named_parameters():
-        wanted = FORMULAS[name](2.0, config if key in DECAYING[names] else plain)
-        assert parameter.numpy().item() == pytest.approx(wanted, rel=1e-5), key
+        expected = FORMULAS[name](2.0, config if key in DECAYING[names] else plain)
+        assert parameter.numpy().item() == pytest.approx(expected, rel=1e-5), key
 
 
 @pytest.mark.parametrize(
@@ -173,5 +173,5 @@ def test_cross_entropy_against_its_formula(smoothing):
     shares[np.arange(6), labels.numpy().ravel()] += 1 - smoothing
     values = logits.numpy().astype(np.float64)
     log_p = values - np.log(np.exp(values).sum(1, keepdims=True))
-    wanted = -(shares * log_p).sum(1).mean()
-    assert cross_entropy(smoothing)(logits, labels).item() == pytest.approx(wanted, rel=1e-5)
+    expected = -(shares * log_p).sum(1).mean()
+    assert cross_entropy(smoothing)(logits, labels).item() == pytest.approx(expected, rel=1e-5)

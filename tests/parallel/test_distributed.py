@@ -76,13 +76,13 @@ def run(folder, *args, expect=0, **how):
 
 def ranks_of(process):
     """The living processes that train for a job: their numbers, by rank."""
-    found = {}
+    results = {}
     for number, environment, line in living(process):
         if "PADDLE_TRAINER_ID" in environment:  # launch says it there
-            found[int(environment["PADDLE_TRAINER_ID"])] = number
+            results[int(environment["PADDLE_TRAINER_ID"])] = number
         elif b"spawn_main" in line:  # our own: in the order in which they were started
-            found[len(found)] = number
-    return found
+            results[len(results)] = number
+    return results
 
 
 def end_of(folder, output="run"):
@@ -179,9 +179,9 @@ def test_auto_asks_the_machine():
 
 def test_who_has_several_cores_is_told():
     cores = usable_cpus()
-    said = hint(TrainConfig(device="cpu"), 250_000, threads=0)
-    assert (said is None) == (cores == 1)
-    assert cores == 1 or f"{cores} cores are here: --nprocs {min(cores, 8)} trains faster" in said
+    output = hint(TrainConfig(device="cpu"), 250_000, threads=0)
+    assert (output is None) == (cores == 1)
+    assert cores == 1 or f"{cores} cores are here: --nprocs {min(cores, 8)} trains faster" in output
     assert hint(TrainConfig(device="cpu"), 1000, threads=0) is None
     assert hint(TrainConfig(device="cpu"), 250_000, threads=cores) is None  # all are at work
 
@@ -260,9 +260,9 @@ def alone(tmp_path_factory, tool_in, tiny):
 @pytest.mark.parametrize("nprocs", [2, pytest.param(4, marks=SLOW)])
 def test_same_bits_on_any_number_of_processes(tmp_path, tiny, alone, nprocs):
     arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run"]
-    said = run(tmp_path, *arguments, nprocs=nprocs)
-    assert f"{nprocs} processes start from the same: SHA-256 " in said
-    assert "Traceback" not in said and "UserWarning" not in said and "free ports" not in said
+    output = run(tmp_path, *arguments, nprocs=nprocs)
+    assert f"{nprocs} processes start from the same: SHA-256 " in output
+    assert "Traceback" not in output and "UserWarning" not in output and "free ports" not in output
     assert end_of(tmp_path) == alone
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert result["world_size"] == nprocs
@@ -311,8 +311,8 @@ def test_run_that_was_stopped_goes_on_with_other_processes_to_the_same_bits(
     tmp_path, tiny, alone, first, then
 ):
     arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run"]
-    code, said = stopped_at(tmp_path, 4, start(tmp_path, *arguments, nprocs=first))
-    assert code == 143, said
+    code, output = stopped_at(tmp_path, 4, start(tmp_path, *arguments, nprocs=first))
+    assert code == 143, output
     assert len(list(tmp_path.glob("run/checkpoints/*breakpoint.json"))) == 1
     assert not (tmp_path / "run/result.json").exists()
     run(tmp_path, *arguments, nprocs=then)
@@ -338,9 +338,9 @@ def free_port():
 )
 def test_paddles_launch_starts_the_same_training(tmp_path, tiny, alone, launch, env, size):
     arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run"]
-    said = run(tmp_path, *arguments, launch=launch, env=env)
+    output = run(tmp_path, *arguments, launch=launch, env=env)
     assert end_of(tmp_path) == alone
-    assert said.count("launch writes the whole environment") == 1
+    assert output.count("launch writes the whole environment") == 1
     assert json.loads((tmp_path / "run/result.json").read_text())["world_size"] == size
     if "mylog" in launch:
         logs = {path.name for path in (tmp_path / "mylog").glob("workerlog.*")}
@@ -365,8 +365,8 @@ def test_two_nodes_with_one_shared_folder(tmp_path, tiny, alone):
         )
         for rank in range(2)
     ]
-    said = [node.communicate(timeout=120) for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], said
+    output = [node.communicate(timeout=120) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], output
     assert end_of(tmp_path) == alone
 
 
@@ -377,8 +377,8 @@ def test_second_job_in_a_directory_gets_75(tmp_path, tiny):
     for line in first.stdout:
         if "step 4/" in line:
             break
-    said = run(tmp_path, *arguments, nprocs=2, expect=75)
-    assert said.count("another process is training there") == 1
+    output = run(tmp_path, *arguments, nprocs=2, expect=75)
+    assert output.count("another process is training there") == 1
     first.send_signal(signal.SIGTERM)
     first.communicate(timeout=60)
     assert first.returncode == 143
@@ -423,7 +423,7 @@ def test_whoever_is_killed_leaves_no_orphan_and_costs_no_bit(tmp_path, tiny, alo
     while ranks_of(process):
         assert time.monotonic() < killed + 15, "an orphan is left"
         time.sleep(0.1)
-    said = last_words(tmp_path, process)
+    output = last_words(tmp_path, process)
     if who == "parent":
         assert process.returncode == -signal.SIGKILL
     else:
@@ -431,7 +431,7 @@ def test_whoever_is_killed_leaves_no_orphan_and_costs_no_bit(tmp_path, tiny, alo
     if "nprocs" in how and who != "parent":
         assert process.returncode == 137
         named = f"rank {who} (process {ranks[who]}) ended with SIGKILL"
-        assert named in said and said.count("error: ") == 1 and "Traceback" not in said
+        assert named in output and output.count("error: ") == 1 and "Traceback" not in output
     run(tmp_path, *arguments, **how)
     assert end_of(tmp_path) == alone
 
@@ -447,14 +447,14 @@ def test_whoever_is_killed_leaves_no_orphan_and_costs_no_bit(tmp_path, tiny, alo
 )
 def test_signal_to_the_parent_is_one_breakpoint(tmp_path, tiny, alone, how, number):
     arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run"]
-    code, said = stopped_at(tmp_path, 4, start(tmp_path, *arguments, **how), number)
+    code, output = stopped_at(tmp_path, 4, start(tmp_path, *arguments, **how), number)
     if "nprocs" in how:
-        assert code == 128 + number and said.count("error: stopped by") == 1
+        assert code == 128 + number and output.count("error: stopped by") == 1
     else:  # launch ends with the signal's number, or the ranks' code, if it sees that first
         assert code in (number, 143)
-        said = (tmp_path / "log/workerlog.0").read_text()
+        output = (tmp_path / "log/workerlog.0").read_text()
         assert "stopped by" in (tmp_path / "log/workerlog.1").read_text()
-    assert said.count("breakpoint; run the same command to resume from it") == 1
+    assert output.count("breakpoint; run the same command to resume from it") == 1
     assert len(list(tmp_path.glob("run/checkpoints/*breakpoint.json"))) == 1
     run(tmp_path, *arguments, **how)
     assert end_of(tmp_path) == alone
@@ -464,9 +464,11 @@ def test_signal_to_the_parent_is_one_breakpoint(tmp_path, tiny, alone, how, numb
 def test_rank_that_stalls_is_found(tmp_path, tiny):
     arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run", "--hang_timeout", 4]
     process = start(tmp_path, *arguments, nprocs=2)
-    code, said = stopped_at(tmp_path, 4, process, signal.SIGSTOP, whom=lambda: ranks_of(process)[1])
+    code, output = stopped_at(
+        tmp_path, 4, process, signal.SIGSTOP, whom=lambda: ranks_of(process)[1]
+    )
     # stopped within an exchange, it cannot be told from the one that waits for it there
-    assert code == 1 and re.search(r"rank (0, )?1 gave no sign of life for 4 s", said), said
+    assert code == 1 and re.search(r"rank (0, )?1 gave no sign of life for 4 s", output), output
     assert not ranks_of(process)
 
 
@@ -525,13 +527,13 @@ def wait_for(log, *patterns, after=0, seconds=200):
         deadline = time.monotonic() + seconds
         while True:
             text = log.read_text() if log.exists() else ""
-            if found := re.compile(pattern).search(text, after):
+            if results := re.compile(pattern).search(text, after):
                 break
             assert time.monotonic() < deadline, (
                 f"no {pattern!r} after:\n{text[:after]}\nin {text[after:]}"
             )
             time.sleep(0.1)
-        after = found.end()
+        after = results.end()
     return after
 
 
@@ -734,10 +736,10 @@ def test_evaluation_in_turns_is_that_of_one_process_to_the_last_bit(three):
 def test_error_of_any_rank_reaches_the_user_with_its_own_traceback(tmp_path):
     with pytest.raises(ProcessError) as caught:
         spawn(raises_in_rank_one, (tmp_path,), nprocs=2)
-    said = str(caught.value)
-    assert said.startswith("rank 1 ended with an error of its own:\nTraceback")
-    assert "in raises_in_rank_one" in said and said.endswith("a fault of rank 1's own")
-    assert "gloo" not in said
+    output = str(caught.value)
+    assert output.startswith("rank 1 ended with an error of its own:\nTraceback")
+    assert "in raises_in_rank_one" in output and output.endswith("a fault of rank 1's own")
+    assert "gloo" not in output
 
 
 @pytest.mark.slow

@@ -82,8 +82,8 @@ def test_infer_benchmark_compares_engines_that_agree(tool):
 def test_rehearsal_of_each_table(tool, tmp_path, what, first):
     page = tmp_path / "page.md"
     page.write_text(f"<!-- benchmark {what} -->\nstale\n<!-- end -->\n")
-    told = (what, "--quick", "--docs", tmp_path, "--json")
-    report = json.loads(tool("benchmark", *told, timeout=900).stdout)
+    arguments = (what, "--quick", "--docs", tmp_path, "--json")
+    report = json.loads(tool("benchmark", *arguments, timeout=900).stdout)
     assert f"\n{first}" in page.read_text() and "stale" not in page.read_text()
     assert report["machine"]["cores"] == str(usable_cpus())
     if what == "operators":
@@ -94,9 +94,9 @@ def test_rehearsal_of_each_table(tool, tmp_path, what, first):
 
 def test_tutorials_loop_is_the_recipe(tool, tiny, tmp_path):
     """It learns what can be learned, and its net is ours."""
-    said = tool("baseline_tutorial", "--data", tiny, "--epochs", 3).stdout
-    assert "epoch 2 batch 0 loss" in said
-    assert re.search(r"^eval accuracy [01]\.\d{4}$", said, re.MULTILINE)
+    output = tool("baseline_tutorial", "--data", tiny, "--epochs", 3).stdout
+    assert "epoch 2 batch 0 loss" in output
+    assert re.search(r"^eval accuracy [01]\.\d{4}$", output, re.MULTILINE)
     shapes = {name: p.shape for name, p in baseline_tutorial.Net().named_parameters()}
     assert shapes == {name: p.shape for name, p in MNIST().named_parameters()}
     (images, labels), *others = baseline_tutorial.load_data(as_lists(tiny_splits()), "eval")()

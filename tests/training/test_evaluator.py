@@ -34,10 +34,10 @@ def expected(model, dataset):
 
 @pytest.mark.parametrize("batch_size", [1, 7, 32, 69, 70, 500])
 def test_batches_do_not_change_the_result(model, dataset, expected, batch_size):
-    found = evaluate(model, BatchLoader(dataset, batch_size))
-    assert found.count == len(dataset) == 70
-    assert found.loss == pytest.approx(expected[0], rel=1e-6)
-    assert found.accuracy == expected[1]
+    evaluation = evaluate(model, BatchLoader(dataset, batch_size))
+    assert evaluation.count == len(dataset) == 70
+    assert evaluation.loss == pytest.approx(expected[0], rel=1e-6)
+    assert evaluation.accuracy == expected[1]
 
 
 def test_mean_of_batch_means_is_another_number(model, dataset):
@@ -103,9 +103,13 @@ DATASETS = {
 @pytest.mark.parametrize("kind", DATASETS)
 def test_any_dataset_gives_the_same_to_the_last_bit(model, dataset, kind, batch_size, monkeypatch):
     monkeypatch.setattr("paddle_mnist.training.evaluator.BATCH_SIZE", batch_size)
-    expected, found = (evaluate(model, data) for data in (dataset, DATASETS[kind](dataset)))
-    assert (found.loss, found.accuracy, found.count) == (expected.loss, expected.accuracy, 70)
-    assert np.array_equal(found.probabilities, expected.probabilities)
+    expected, evaluation = (evaluate(model, data) for data in (dataset, DATASETS[kind](dataset)))
+    assert (evaluation.loss, evaluation.accuracy, evaluation.count) == (
+        expected.loss,
+        expected.accuracy,
+        70,
+    )
+    assert np.array_equal(evaluation.probabilities, expected.probabilities)
 
 
 def test_dataset_that_changes_its_items_is_evaluated_on_these(model, tiny, dataset):
@@ -150,17 +154,21 @@ def test_the_mode_is_given_back(dataset, training):
 
 
 def test_report_adds_up(model, dataset):
-    found = evaluate(model, dataset)
-    report = found.report()
+    evaluation = evaluate(model, dataset)
+    report = evaluation.report()
     matrix = np.array(report["confusion_matrix"])
     assert matrix.sum() == report["count"] == 70
     assert np.trace(matrix) / 70 == report["accuracy"]
     for digit in range(10):
         row = report["per_class"][str(digit)]
-        right, taken, there = matrix[digit, digit], matrix[:, digit].sum(), matrix[digit].sum()
-        assert row["support"] == there
-        assert row["recall"] == pytest.approx(right / there if there else 0)
-        assert row["precision"] == pytest.approx(right / taken if taken else 0)
+        num_correct, taken, support = (
+            matrix[digit, digit],
+            matrix[:, digit].sum(),
+            matrix[digit].sum(),
+        )
+        assert row["support"] == support
+        assert row["recall"] == pytest.approx(num_correct / support if support else 0)
+        assert row["precision"] == pytest.approx(num_correct / taken if taken else 0)
 
 
 def test_a_model_whose_loss_is_not_finite_is_said(dataset):

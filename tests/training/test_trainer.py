@@ -326,8 +326,8 @@ def test_metrics_of_a_checkpoint_are_of_its_own_weights(tiny, tmp_path):
 
     trainer, loader = make(tiny, tmp_path, evaluator=EveryOther())
     trainer.train(loader, 0, 4, tmp_path / "c")
-    found = {c.name: c.state.metrics for c in CheckpointStore(tmp_path / "c").all()}
-    assert list(found.values()) == [{}, {"valid/acc": 0.2}, {}, {"valid/acc": 0.4}]
+    metrics = {c.name: c.state.metrics for c in CheckpointStore(tmp_path / "c").all()}
+    assert list(metrics.values()) == [{}, {"valid/acc": 0.2}, {}, {"valid/acc": 0.4}]
 
 
 def test_checkpoints_inside_an_epoch_have_no_metrics_of_older_weights(tiny, tmp_path):
