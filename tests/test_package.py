@@ -134,7 +134,7 @@ def python(program, **kwargs):
 
 def test_importing_the_package_imports_no_paddle():
     done = python(
-        "import sys, paddle_mnist, paddle_mnist.commands.train, paddle_mnist.rundir\n"
+        "import sys, paddle_mnist.commands.train, paddle_mnist.training.run_directory\n"
         "assert 'paddle' not in sys.modules, sorted(sys.modules)"
     )
     assert done.returncode == 0, done.stderr
