@@ -2,7 +2,8 @@
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional, Protocol, Union
 
@@ -10,21 +11,25 @@ import numpy as np
 
 from paddle_mnist.errors import ConfigError, unknown_name
 
-BEST = "valid/acc"  # the metric whose highest value is the best
-TRAIN_TAGS = ("train/loss", "train/acc", "train/lr")  # what the trainer itself writes of its steps
+MODES = ("max", "min")  # which value of the monitored metric is the best
 
 
 @dataclass
 class RunningSums:
     """Sums over the samples since the last log line, and the learning rate of the newest step.
 
-    loss_sum: of each step's mean loss, times the step's samples.
+    totals: what each metric adds up, by name: of "loss" each step's mean loss, times its samples,
+    and the number of samples; of other metrics see `paddle_mnist.metrics.sums`.
     """
 
-    loss_sum: float = 0.0
-    num_correct: int = 0
     samples: int = 0
     lr: float = 0.0
+    totals: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, name: str, values: Sequence[float]) -> None:
+        """Add to a metric's totals."""
+        before = self.totals.get(name) or [0.0] * len(values)
+        self.totals[name] = [total + float(value) for total, value in zip(before, values)]
 
 
 def _nothing_pending() -> None:
@@ -43,7 +48,9 @@ class TrainState:
     running_sums: sums since the last log line; a resumed run continues them and writes the same
         line. During a training they lag behind the steps until `synchronize`.
     metrics: what an evaluation of the current weights gave, by tag; empty if there was none.
-    scores: [step, valid/acc] of every evaluation of the run.
+    scores: [step, value of `monitor`] of every evaluation of the run; None if it is not finite.
+    monitor, mode: the metric by which evaluations are compared, and whether the highest value is
+        the best, "max", or the lowest, "min".
     step_interrupted: an optimizer step was interrupted; the weights may be half updated.
 
     Whoever saves, compares or copies a state takes `as_dict`, or a copy or pickle made of it: all
@@ -58,6 +65,8 @@ class TrainState:
     running_sums: RunningSums = field(default_factory=RunningSums)
     metrics: dict[str, float] = field(default_factory=dict)
     scores: list[list] = field(default_factory=list)
+    monitor: str = "valid/acc"
+    mode: str = "max"
     step_interrupted: bool = False
     _synchronize: Callable[[], None] = field(
         default_factory=lambda: _nothing_pending, init=False, repr=False, compare=False
@@ -91,18 +100,26 @@ class TrainState:
     def record_evaluation(self, metrics: Mapping[str, float]) -> None:
         """Keep the metrics of the current weights; a second evaluation at a step replaces it."""
         self.metrics = dict(metrics)
-        if BEST in metrics:
+        if self.monitor in metrics:
+            value = metrics[self.monitor]
             earlier = [score for score in self.scores if score[0] < self.step]
-            self.scores = [*earlier, [self.step, metrics[BEST]]]
+            self.scores = [*earlier, [self.step, _or_none(value)]]
 
     @property
     def best(self) -> Optional[list]:
-        """[step, valid/acc] of the highest score, the earliest of equals; None before any."""
-        return max(self.scores, key=lambda score: score[1], default=None)
+        """[step, value] of the best evaluation, the earliest of equals; None before any.
+
+        NaN is never the best.
+        """
+        choose = max if self.mode == "max" else min
+        scores = [score for score in self.scores if score[1] is not None]
+        return choose(scores, key=lambda score: score[1], default=None)
 
     @property
     def evaluations_since_best(self) -> int:
-        return len(self.scores) - 1 - self.scores.index(self.best) if self.scores else 0
+        """How many evaluations there were since the best one; all of them if none has a value."""
+        best = self.best
+        return len(self.scores) - (self.scores.index(best) + 1 if best else 0)
 
     def end_epoch(self) -> None:
         self.epoch += 1
@@ -114,25 +131,41 @@ class TrainState:
         `step_interrupted` is left out: such a state is not saved. Raises DivergedError.
         """
         self.synchronize()
+        sums = asdict(self.running_sums)
+        sums["totals"] = {name: [*map(_or_none, row)] for name, row in sums["totals"].items()}
         values = {
             "epoch": self.epoch,
             "position": self.position,
             "step": self.step,
             "samples": self.samples,
             "train_seconds": self.train_seconds,
-            "running_sums": asdict(self.running_sums),
-            "metrics": self.metrics,
+            "running_sums": sums,
+            "metrics": {tag: _or_none(value) for tag, value in self.metrics.items()},
             "scores": self.scores,
+            "monitor": self.monitor,
+            "mode": self.mode,
         }
         return copy.deepcopy(values)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TrainState":
         """Return the state with the values that `as_dict` gave."""
-        return cls(**{**values, "running_sums": RunningSums(**values["running_sums"])})
+        metrics = {tag: _or_nan(value) for tag, value in values["metrics"].items()}
+        sums = RunningSums(**values["running_sums"])
+        sums.totals = {name: [*map(_or_nan, row)] for name, row in sums.totals.items()}
+        return cls(**{**values, "metrics": metrics, "running_sums": sums})
 
     def __reduce__(self) -> tuple:
         return TrainState.from_dict, (self.as_dict(),)  # for copies and pickles
+
+
+def _or_none(value: float) -> Optional[float]:
+    """Return a number, or None for one that JSON does not have: NaN or infinity."""
+    return value if math.isfinite(value) else None
+
+
+def _or_nan(value: Optional[float]) -> float:
+    return math.nan if value is None else value
 
 
 def as_number(value: Any, tag: str, source: str) -> Union[int, float]:
@@ -145,6 +178,21 @@ def as_number(value: Any, tag: str, source: str) -> Union[int, float]:
         if isinstance(number, (int, float)):
             return +number  # True is 1
     raise ConfigError(f"{source} gave {value!r:.60} as {tag!r}; expected one number")
+
+
+class MetricSums(Protocol):
+    """A metric of some samples, as numbers that add up (`paddle_mnist.metrics.sums.Sums`)."""
+
+    compute: Callable[[np.ndarray], float]
+
+    def to_array(self) -> np.ndarray:
+        """Return the numbers, float64 [K]."""
+
+    def to_tensor(self) -> Any:
+        """Return the numbers, a float32 tensor [K]."""
+
+    def with_values(self, values: Any) -> "MetricSums":
+        """Return the same metric of other numbers, a tensor [K]."""
 
 
 class View:

@@ -129,7 +129,7 @@ def _folder_of_its_own() -> Iterator[None]:
 def serve(model: Optional[str], host: str, port: int, share: bool) -> None:
     """Serve the page until SIGTERM or SIGINT comes.
 
-    model: a folder of `tools/export_model.py` with OUTPUTS; by default the pretrained weights.
+    model: a folder that the command `export` wrote, with OUTPUTS; None: the pretrained weights.
     port: 0 for the first that is free from 7860 on. share: at a public address, by gradio.
     Raises CheckpointError, ConfigError when it cannot listen there, DeviceError.
     """

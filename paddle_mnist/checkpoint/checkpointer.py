@@ -8,7 +8,7 @@ from typing import Any, Optional
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.contents import parameter_names, saved_bytes
+from paddle_mnist.checkpoint.contents import manifest_entries, saved_bytes
 from paddle_mnist.checkpoint.manifest import BREAKPOINT, OPTIMIZER, PARAMS, TRAINING
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.store import CheckpointStore
@@ -127,11 +127,7 @@ class StoreCheckpointer:
         }
         if self.average is not NO_AVERAGE:
             files[TRAINING] = saved_bytes(weights)
-        extra_entries = {
-            "names": parameter_names(model),
-            "optimizer": type(optimizer).__name__,
-            **self.manifest_entries(),
-        }
+        extra_entries = {**manifest_entries(model, optimizer), **self.manifest_entries()}
         self.store.commit(name, files, state, extra_entries)
         self._saved_progress = _progress(state)
         try:

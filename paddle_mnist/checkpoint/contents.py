@@ -1,9 +1,9 @@
 """The contents of a checkpoint: from a model and its optimizer, and back into them."""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 import paddle
@@ -21,6 +21,7 @@ from paddle_mnist.checkpoint.manifest import (
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
+from paddle_mnist.nn.schedule import load_schedule_numbers, schedule_numbers
 
 _SCHEDULE = "LR_Scheduler"
 
@@ -115,52 +116,99 @@ def _without_name_table(weights: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in weights.items() if name != NAME_TABLE}
 
 
+def manifest_entries(model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> dict[str, Any]:
+    """Return the entries of a manifest without which the saved optimizer cannot be loaded."""
+    return {
+        "names": parameter_names(model),
+        "optimizer": type(optimizer).__name__,
+        "optimizer_parameters": _parameters_with_state(model, optimizer),
+        "schedule": schedule_numbers(optimizer),
+    }
+
+
+def _parameters_with_state(model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> list[str]:
+    """Return the structured names of the parameters for which an optimizer has a state.
+
+    Paddle creates it in the first step that has a gradient for the parameter.
+    """
+    structured_names = {name: structured for structured, name in parameter_names(model).items()}
+    owners = {_owner(key, structured_names) for key in optimizer.state_dict()}
+    return [name for name, generated in parameter_names(model).items() if generated in owners]
+
+
 def load_optimizer(
     optimizer: paddle.optimizer.Optimizer,
-    saved: Mapping[str, Any],
-    saved_names: Mapping[str, str],
+    checkpoint: Checkpoint,
     model: nn.Layer,
-    origin: Any,
     schedule: bool = True,
 ) -> None:
-    """Load an optimizer's saved state, matched by structured parameter names.
+    """Load an optimizer's state from a checkpoint, matched by structured parameter names.
 
-    saved_names: the parameters' structured to generated names when the state was saved.
-    origin: where the state comes from, for the error.
     schedule: whether to load the learning-rate schedule too; else it stays where it is.
 
     Changes the model's weights, so load those afterwards. Raises CheckpointError, with a diff,
     unless every entry matches.
-
-    Paddle creates an optimizer's state in its first step, and before that accepts any state. So a
-    step with zero gradients is taken first; the saved state must have the entries it creates.
     """
-    for parameter in model.parameters():
-        parameter.grad = paddle.zeros_like(parameter)
-    with unique_name.guard():
-        optimizer.step()
-    optimizer.clear_grad()
-
+    saved = checkpoint.load(OPTIMIZER)
+    saved_names = {name: structured for structured, name in _saved_names(checkpoint).items()}
+    _create_state(optimizer, model, _parameters_without_state(checkpoint, optimizer))
     current = optimizer.state_dict()
     if not schedule:
         saved = {key: value for key, value in saved.items() if key != _SCHEDULE}
         if _SCHEDULE in current:
             saved[_SCHEDULE] = current[_SCHEDULE]
     structured_names = {name: structured for structured, name in parameter_names(model).items()}
-    saved_structured_names = {name: structured for structured, name in saved_names.items()}
     current_keys = {
         _structured_key(key, structured_names): key for key in _without_name_table(current)
     }
     entries = {
-        _structured_key(key, saved_structured_names): value
+        _structured_key(key, saved_names): value
         for key, value in _without_name_table(saved).items()
     }
     _require_match(
         entries,
         {structured: current[key] for structured, key in current_keys.items()},
-        f"{origin} does not fit the optimizer",
+        f"{checkpoint.path.with_suffix(OPTIMIZER)} does not fit the optimizer",
     )
     optimizer.set_state_dict({current_keys[name]: value for name, value in entries.items()})
+    if schedule:
+        load_schedule_numbers(optimizer, checkpoint.manifest.get("schedule", {}))
+
+
+def _parameters_without_state(
+    checkpoint: Checkpoint, optimizer: paddle.optimizer.Optimizer
+) -> set[str]:
+    """Return the structured names of the parameters that never had a gradient before the save.
+
+    For them an optimizer of the same class has no state; formats before 4 do not tell.
+    """
+    manifest = checkpoint.manifest
+    is_same_class = manifest.get("optimizer") == type(optimizer).__name__
+    if not is_same_class or "optimizer_parameters" not in manifest:
+        return set()
+    return {*manifest["names"]} - {*manifest["optimizer_parameters"]}
+
+
+def _create_state(
+    optimizer: paddle.optimizer.Optimizer, model: nn.Layer, left_out: Collection[str]
+) -> None:
+    """Have an optimizer create its state, for all trainable parameters but those left out.
+
+    Paddle does so in the first step, and before that accepts any state. So a step with zero
+    gradients is taken; what is loaded afterwards must have the entries it creates.
+    """
+    chosen = [
+        parameter
+        for name, parameter in model.named_parameters()
+        if not parameter.stop_gradient and name not in left_out
+    ]
+    if not chosen:
+        return
+    for parameter in chosen:
+        parameter.grad = paddle.zeros_like(parameter)
+    with unique_name.guard():
+        optimizer.step()
+    optimizer.clear_grad()
 
 
 def optimizer_state(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -192,11 +240,16 @@ def _structured_key(key: str, structured_names: Mapping[str, str]) -> str:
 
     The number at the end counts the optimizers of a process; it is no part of the state's name.
     """
-    owners = [name for name in structured_names if key.startswith(f"{name}_")]
-    if not owners:
+    owner = _owner(key, structured_names)
+    if owner is None:
         return key
-    owner = max(owners, key=len)
     return f"{structured_names[owner]} {key[len(owner) + 1 :].rpartition('_')[0]}"
+
+
+def _owner(key: str, generated_names: Iterable[str]) -> Optional[str]:
+    """Return the generated name of the parameter to which an optimizer's entry belongs."""
+    owners = [name for name in generated_names if key.startswith(f"{name}_")]
+    return max(owners, key=len, default=None)
 
 
 def _compare(entries: Mapping[str, Any], expected: Mapping[str, Any]) -> IncompatibleKeys:
@@ -249,17 +302,14 @@ def load_checkpoint(
     Raises CheckpointError unless all match exactly; use none of the objects then, for some may
     have been loaded.
     """
-    optimizer_entries = checkpoint.load(OPTIMIZER)
     weights = averaged = checkpoint.load(PARAMS)
     weights_suffix = PARAMS
     if checkpoint.has_file(TRAINING):
         weights_suffix = TRAINING
         weights = checkpoint.load(TRAINING)
-    params_path, optimizer_path, weights_path = (
-        checkpoint.path.with_name(checkpoint.name + suffix)
-        for suffix in (PARAMS, OPTIMIZER, weights_suffix)
+    params_path, weights_path = (
+        checkpoint.path.with_name(checkpoint.name + suffix) for suffix in (PARAMS, weights_suffix)
     )
-    names = _saved_names(checkpoint)
-    load_optimizer(optimizer, optimizer_entries, names, model, optimizer_path, schedule)
+    load_optimizer(optimizer, checkpoint, model, schedule)
     load_weights(model, weights, weights_path)
     average.load(matching_weights(model, averaged, params_path))

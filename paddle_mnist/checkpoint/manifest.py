@@ -8,6 +8,7 @@ the manifest matches its own checksum, and each file has the size and SHA-256 li
 import contextlib
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,12 @@ from typing import Any, Union
 from paddle_mnist.checkpoint.policy import CheckpointInfo
 from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.state import BEST, TrainState
+from paddle_mnist.state import MODES, TrainState
 
 # Of the manifest. 1 had no checksum, scores, breakpoints and averages; 1 and 2 called the state's
-# running sums `window`, and the number of correct answers in it `right`.
-FORMAT = 3
+# running sums `window`, and the number of correct answers in it `right`; up to 3 the only metric
+# was the accuracy, and the highest was the best.
+FORMAT = 4
 PARAMS, OPTIMIZER = ".pdparams", ".pdopt"
 TRAINING = ".pdtrain"  # the weights in training, where .pdparams holds their average
 DATA_SUFFIXES = (PARAMS, OPTIMIZER, TRAINING)
@@ -58,13 +60,15 @@ class Checkpoint:
     @property
     def info(self) -> CheckpointInfo:
         """What a `RetentionPolicy` needs to know about it."""
-        state = self.manifest["state"]
+        state = self.state
+        value = state.metrics.get(state.monitor, math.nan)
+        score = value if state.mode == "max" else -value
         return CheckpointInfo(
             self.name,
             self.sort_key,
             time=self.manifest["saved_at"],
-            ends_epoch=state["position"] == 0,
-            score=state["metrics"].get(BEST),
+            ends_epoch=state.position == 0 and state.step > 0,
+            score=None if math.isnan(score) else score,
             breakpoint=self.name.endswith(BREAKPOINT),
         )
 
@@ -150,10 +154,12 @@ def checksum(manifest: Mapping[str, Any]) -> str:
 def _read_state(manifest: Mapping[str, Any]) -> TrainState:
     """Return the state in a manifest of any format."""
     state = dict(manifest["state"])
-    if manifest["format"] < 3:
-        sums = dict(state.pop("window"))
-        sums["num_correct"] = sums.pop("right")
-        state["running_sums"] = sums
+    if manifest["format"] < FORMAT:
+        older = manifest["format"] < 3
+        sums = dict(state.pop("window" if older else "running_sums"))
+        loss, correct = sums.pop("loss_sum"), sums.pop("right" if older else "num_correct")
+        totals = {"loss": [loss, sums["samples"]], "acc": [correct, sums["samples"]]}
+        state["running_sums"] = {**sums, "totals": totals if sums["samples"] else {}}
     return TrainState.from_dict(state)
 
 
@@ -177,7 +183,7 @@ def read_manifest(path: Union[str, Path]) -> Checkpoint:
 def _check_manifest(path: Path, manifest: Any) -> None:
     """Raise CheckpointError, or any error that a manifest of another structure causes."""
     version = manifest["format"]
-    if version not in (1, 2, FORMAT):
+    if version not in range(1, FORMAT + 1):
         raise CheckpointError(
             f"{path}: format {version!r:.40}; this version reads formats up to {FORMAT}; "
             "use the package it was written with"
@@ -196,4 +202,6 @@ def _check_manifest(path: Path, manifest: Any) -> None:
     state = _read_state(manifest)
     if min(state.epoch, state.position, state.step, state.samples) < 0:
         raise ValueError("a negative epoch, position, step or number of samples")
+    if state.mode not in MODES:
+        raise ValueError(f"mode {state.mode!r}")
     float(manifest["saved_at"])

@@ -14,25 +14,6 @@ from paddle_mnist.system import heartbeat, signals
 Main = Callable[[Optional[Sequence[str]]], int]
 
 
-def program_name(command: str) -> str:
-    """Return what the user types to run a command, such as `tools/train.py`."""
-    module = _main_module()
-    if module and module.startswith("paddle_mnist."):
-        return f"python -m paddle_mnist {command}"
-    return f"tools/{command}.py"
-
-
-def start_arguments(command: str) -> list[str]:
-    """Return Python's arguments that start this process's command again, without its options."""
-    return ["-m", "paddle_mnist", command] if _main_module() else [sys.argv[0]]
-
-
-def _main_module() -> Optional[str]:
-    """Return the name of the module that `python -m` runs, or None where a script runs."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec and spec.name
-
-
 def run_command(
     command: Callable[[Sequence[str]], Optional[int]],
     argv: Optional[Sequence[str]] = None,

@@ -20,7 +20,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def _serve(argv: Sequence[str]) -> None:
     parser = Parser(prog=program_name("demo"), description=__doc__)
-    parser.add_argument("--model", metavar="FOLDER", help="of tools/export_model.py [pretrained]")
+    parser.add_argument(
+        "--model", metavar="FOLDER", help=f"what {program_name('export')} wrote [pretrained]"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at [127.0.0.1]")
     parser.add_argument(
         "--port", type=int, default=7860, help="0: the first free from there on [7860]"

@@ -67,7 +67,7 @@ def _export(argv: Sequence[str]) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(prog=program_name("export_model"), description=__doc__)
+    parser = Parser(prog=program_name("export"), description=__doc__)
     parser.add_argument(
         "--checkpoint",
         "-k",
@@ -95,7 +95,7 @@ def _parser() -> Parser:
 
 def _export_legacy(argv: Sequence[str]) -> int:
     """Export in a process of its own: Paddle chooses the form of its files when it is imported."""
-    command = [sys.executable, "-m", "paddle_mnist", "export_model", *argv]
+    command = [sys.executable, "-m", "paddle_mnist", "export", *argv]
     return subprocess.run(command, env={**os.environ, LEGACY: "0"}, check=False).returncode
 
 

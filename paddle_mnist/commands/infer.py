@@ -58,7 +58,7 @@ def _parser() -> Parser:
         "pictures", nargs="+", metavar="PICTURE", help="files, folders, patterns, or - for stdin"
     )
     net = parser.add_mutually_exclusive_group()
-    net.add_argument("--model", metavar="FOLDER", help="what tools/export_model.py wrote")
+    net.add_argument("--model", metavar="FOLDER", help=f"what {program_name('export')} wrote")
     net.add_argument(
         "--checkpoint",
         "-k",

@@ -16,7 +16,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _serve_or_train(argv: Sequence[str]) -> None:
-    parser = Parser(prog=program_name("train_ps"), description=__doc__)
+    parser = Parser(prog=program_name("train-ps"), description=__doc__)
     parser.add_argument("--data", default="auto", help="as for training [auto]")
     parser.add_argument("--sync", action="store_true", help="a step is everybody's [nobody waits]")
     parser.add_argument("--epochs", type=int, default=1, help="[1]")

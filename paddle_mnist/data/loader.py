@@ -1,6 +1,6 @@
 """Batches of any dataset as tensors, optionally divided into shards."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -9,7 +9,7 @@ import paddle
 
 from paddle_mnist.data.collate import ItemSpec, fetch_batch
 from paddle_mnist.data.sampler import BatchSampler, ShardSpec
-from paddle_mnist.errors import ConfigError
+from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.system import heartbeat, signals
 
 
@@ -52,18 +52,17 @@ class Replay:
 class Shard:
     """One of the parts into which a batch is divided.
 
-    images: float32 [B, ...].
-    labels: int64 [B, 1].
+    batch: its samples, as a step takes them: (images float32 [B, ...], labels int64 [B, 1]), or
+        any other structure of tensors.
     index: the shard's number within the batch, from 0.
     samples: how many of the batch's samples it holds.
     batch_size: samples in the whole batch.
 
-    An empty shard (samples 0) holds one image of another shard in their place, so that every
+    An empty shard (samples 0) holds one sample of another shard in their place, so that every
     process takes the same steps; its weight is 0.
     """
 
-    images: paddle.Tensor
-    labels: paddle.Tensor
+    batch: Any
     index: int
     samples: int
     batch_size: int
@@ -77,13 +76,37 @@ class Shard:
 def shards_of(batch: Any) -> list[Shard]:
     """Return the shards of a batch that belong to this process.
 
-    batch: a list of shards, or (images, labels), which is one shard.
+    batch: a list of shards; or anything else that a step takes, which is one shard.
     """
-    if isinstance(batch, list) and isinstance(batch[0], Shard):
+    if isinstance(batch, list) and batch and isinstance(batch[0], Shard):
         return batch
-    images, labels = batch
-    batch_size = labels.shape[0]
-    return [Shard(images, labels, index=0, samples=batch_size, batch_size=batch_size)]
+    batch_size = num_samples(batch)
+    return [Shard(batch, index=0, samples=batch_size, batch_size=batch_size)]
+
+
+def num_samples(batch: Any) -> int:
+    """Return how many samples a batch has: the length of its first tensor or array.
+
+    Raises DataError if it holds none.
+    """
+    leaf = next(_leaves(batch), None)
+    if leaf is None:
+        raise DataError(
+            f"a batch is a {type(batch).__name__} without a tensor; expected at least one, whose "
+            "first dimension counts the samples"
+        )
+    return leaf.shape[0]
+
+
+def _leaves(batch: Any) -> Iterator[Any]:
+    """Yield the tensors and arrays in a structure of tuples, lists and dicts, depth first."""
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    if isinstance(batch, (tuple, list)):
+        for part in batch:
+            yield from _leaves(part)
+    elif len(getattr(batch, "shape", ())):
+        yield batch
 
 
 class BatchLoader:
@@ -160,7 +183,7 @@ class BatchLoader:
                 yield load(batch)
             else:
                 yield [
-                    Shard(*load(part), index, samples, batch_size=batch.stop - batch.start)
+                    Shard(load(part), index, samples, batch_size=batch.stop - batch.start)
                     for index, part, samples in self._shard_slices(batch)
                 ]
 

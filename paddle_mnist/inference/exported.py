@@ -62,7 +62,7 @@ def read_about(folder: Path) -> tuple[dict[str, Any], Signature]:
         files, signature = dict(about["files"]), Signature.from_about(about)
     except OSError as error:
         raise CheckpointError(
-            f"{path}: {error.strerror}; expected what tools/export_model.py wrote"
+            f"{path}: {error.strerror}; expected a folder that the command export wrote"
         ) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged ({error!r}); export again") from error

@@ -19,6 +19,7 @@ from paddle import nn
 from paddle_mnist.checkpoint.contents import (
     load_checkpoint,
     load_weights,
+    manifest_entries,
     parameter_names,
     saved_bytes,
 )
@@ -106,7 +107,7 @@ def save_persistables(
             OPTIMIZER: saved_bytes(optimizer.state_dict()),
         },
         TrainState(),
-        {"names": parameter_names(model), "optimizer": type(optimizer).__name__},
+        manifest_entries(model, optimizer),
     )
     return checkpoint.path
 

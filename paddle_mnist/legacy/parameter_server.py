@@ -20,20 +20,20 @@ from paddle import static
 
 from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
 from paddle_mnist.legacy.server_trainer import ServedTraining, ServerTrainer, build_net
+from paddle_mnist.mnist.program import program_name
 from paddle_mnist.system import heartbeat
-
-INSTEAD = (
-    "train collectively instead: python -m paddle.distributed.launch --nproc_per_node 2 "
-    "tools/train.py (docs/several-processes.md)"
-)
 
 
 def require_parameter_servers() -> None:
     """Raise DeviceError if this Paddle has no parameter servers."""
+    instead = (
+        "train collectively instead: python -m paddle.distributed.launch --nproc_per_node 2 "
+        f"{program_name('train')} (docs/several-processes.md)"
+    )
     if not hasattr(paddle.base.core, "DistFleetWrapper"):
         raise DeviceError(
             f"Paddle {paddle.__version__} is built without parameter servers; expected 2.6.2 (with "
-            f"protobuf below 3.21); {INSTEAD}"
+            f"protobuf below 3.21); {instead}"
         )
     try:
         importlib.import_module("google.protobuf.pyext._message")  # what Paddle prints itself with
@@ -41,7 +41,7 @@ def require_parameter_servers() -> None:
     except (ImportError, TypeError) as error:
         raise DeviceError(
             f"Paddle's parameter servers cannot be imported ({error}); expected Python 3.10 at "
-            f"most, protobuf below 3.21, setuptools below 70; or {INSTEAD}"
+            f"most, protobuf below 3.21, setuptools below 70; or {instead}"
         ) from error
 
 

@@ -2,23 +2,28 @@
 
 import json
 import logging
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Optional
 
-from paddle_mnist.state import TRAIN_TAGS, TrainState
+from paddle_mnist.state import TrainState
 from paddle_mnist.system.files import Journal, write_atomically
 
 log = logging.getLogger("paddle_mnist")
+
+# What the trainer itself wrote of its steps, when manifests did not count lines yet.
+OLD_TRAIN_TAGS = ("train/loss", "train/acc", "train/lr")
 
 
 class JsonlWriter:
     """Writes `metrics.jsonl`: an object a line, {"step", "epoch", "tag", "value", "time"}.
 
-    epoch is 0-based, time in seconds since 1970. Speeds are left out: they differ each time, and
-    the file of a resumed run equals that of an unbroken one but for `time`. Lines that a full disk
-    does not take are written later; `close` raises OutputError if they could not be.
+    epoch is 0-based, time in seconds since 1970, value null where it is not finite. Speeds are left
+    out: they differ each time, and the file of a resumed run equals that of an unbroken one but for
+    `time`. Lines that a full disk does not take are written later; `close` raises OutputError if
+    they could not be.
 
     `lines` counts the file's lines, with those that it had before.
     """
@@ -30,7 +35,13 @@ class JsonlWriter:
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
         epoch = state.epoch if state.position else state.epoch - 1
         lines = [
-            {"step": state.step, "epoch": epoch, "tag": tag, "value": value, "time": time.time()}
+            {
+                "step": state.step,
+                "epoch": epoch,
+                "tag": tag,
+                "value": value if math.isfinite(value) else None,
+                "time": time.time(),
+            }
             for tag, value in values.items()
             if not tag.startswith("speed/")
         ]
@@ -76,7 +87,9 @@ def _written_again(state: TrainState, step: int, tag: str, **_: object) -> bool:
     """
     if step != state.step or not state.position:
         return False
-    return tag in state.metrics or (tag in TRAIN_TAGS and state.running_sums.samples > 0)
+    totals = state.running_sums.totals
+    train_tags = {"train/lr", *(f"train/{name}" for name in totals)} if totals else ()
+    return tag in state.metrics or tag in train_tags
 
 
 def _written_before(state: TrainState, step: int, tag: str = "", **_: object) -> bool:
@@ -86,4 +99,4 @@ def _written_before(state: TrainState, step: int, tag: str = "", **_: object) ->
     # The state was saved inside the epoch, after this step: lines of training were written if the
     # sums are empty, those of the watch in any case; those of the epoch's end come later, even if
     # this is its last step.
-    return tag.startswith("watch/") or (tag in TRAIN_TAGS and not state.running_sums.samples)
+    return tag.startswith("watch/") or (tag in OLD_TRAIN_TAGS and not state.running_sums.samples)

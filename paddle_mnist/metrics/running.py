@@ -1,8 +1,10 @@
 """`RunningMetrics`: the way of a step's metrics from its loss to the log."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Optional
 
+from paddle_mnist.metrics.sums import compute_all
 from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.parallel.gradients import StepResult
 from paddle_mnist.state import RunningSums, TrainState, Writer
@@ -21,8 +23,18 @@ class RunningMetrics:
     the part since this process began, if that was after the last line.
     """
 
-    def __init__(self, state: TrainState, writer: Writer, log_every: int):
+    def __init__(
+        self,
+        state: TrainState,
+        writer: Writer,
+        log_every: int,
+        functions: Optional[Mapping[str, Callable]] = None,
+    ):
+        """functions: how metrics follow from their totals, by name, where a line may be due before
+        the first step; else each step's own are taken.
+        """
         self.state = state
+        self.functions = dict(functions or {})
         self.writer = writer
         self.log_every = log_every
         self._pending: list[tuple[int, int, StepResult, float]] = []
@@ -57,8 +69,10 @@ class RunningMetrics:
         for epoch, step, result, lr in pending:
             loss = result.loss.item()
             require_finite_loss(loss, f"at epoch {epoch + 1}, step {step}", REMEDY)
-            sums.loss_sum += loss * result.samples
-            sums.num_correct += int(result.num_correct.item())
+            sums.add("loss", [loss * result.samples, result.samples])
+            for name, metric in result.metrics.items():
+                sums.add(name, metric.to_array())
+                self.functions[name] = metric.compute
             sums.samples += result.samples
             sums.lr = lr
 
@@ -83,8 +97,7 @@ class RunningMetrics:
             return
         seconds = time.perf_counter() - self._line_started
         values = {
-            "train/loss": sums.loss_sum / sums.samples,
-            "train/acc": sums.num_correct / sums.samples,
+            **{f"train/{name}": value for name, value in self._metrics().items()},
             "train/lr": sums.lr,
             "speed/reader_cost": self._reader_seconds / max(1, self._steps),
             "speed/batch_cost": seconds / max(1, self._steps),
@@ -93,6 +106,9 @@ class RunningMetrics:
         self._restart_timing()
         self.writer.write(self.state, values)
         self.state.running_sums = RunningSums()  # only now: if writing fails, the line is still due
+
+    def _metrics(self) -> dict[str, float]:
+        return compute_all(self.state.running_sums.totals, self.functions)
 
     def _count_time(self) -> None:
         now = time.perf_counter()

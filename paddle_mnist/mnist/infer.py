@@ -49,7 +49,7 @@ class Reading:
     pixels: Optional[np.ndarray] = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what `tools/infer.py --json` prints."""
+        """Return what the command `infer --json` prints."""
         return {name: getattr(self, name) for name in ("file", "digit", "probability", "error")}
 
 

@@ -9,6 +9,7 @@ from paddle_mnist.errors import CheckpointError, DataError
 from paddle_mnist.inference import predictor
 from paddle_mnist.inference.exported import ABOUT, Signature
 from paddle_mnist.mnist.arrays import SIZE
+from paddle_mnist.mnist.program import program_name
 
 INPUT = "images"
 OUTPUTS = {  # and the shape of each for one image
@@ -65,7 +66,7 @@ class Predictor(predictor.Predictor):
 
     `run` takes images in every form that `as_pixels` accepts, and returns float32 arrays [N, ...].
 
-    folder: what `tools/export_model.py` wrote, in Paddle's format or as ONNX.
+    folder: what the command `export` wrote, in Paddle's format or as ONNX.
     device: "auto", "cpu" or "gpu:N", for Paddle's format; ONNX runs on the CPU.
     threads: CPU threads of one computation. parallel: how many computations may run at once, each
         with its own buffers; further calls wait. batch_size: the largest number of images computed
@@ -87,9 +88,9 @@ class Predictor(predictor.Predictor):
         is_run_or_its_file = (folder / "config.yaml").exists() or folder.is_file()
         if is_run_or_its_file and not (folder / ABOUT).exists():
             raise CheckpointError(
-                f"{folder}: not an exported model; expected what tools/export_model.py wrote; "
-                f"export it with tools/export_model.py --checkpoint {folder}, or read pictures "
-                f"with tools/infer.py --checkpoint {folder}"
+                f"{folder}: not an exported model; expected what {program_name('export')} wrote; "
+                f"export it with {program_name('export')} --checkpoint {folder}, or read pictures "
+                f"with {program_name('infer')} --checkpoint {folder}"
             )
         super().__init__(folder, device, threads, parallel, batch_size)
         expected = {name: OUTPUTS.get(name) for name in self.outputs}

@@ -2,19 +2,16 @@
 
 import json
 import logging
-import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Optional
 
 from paddle_mnist.checkpoint.manifest import Checkpoint
+from paddle_mnist.mnist.program import shell_command
 from paddle_mnist.training.run_directory import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
 
-DASHBOARD = Path(__file__).parents[2] / "tools" / "dashboard.py"
 DATASET_NAMES = {"mnist": "MNIST", "digits": "scikit-learn's digits, not MNIST"}
 
 
@@ -85,15 +82,6 @@ def log_result(result: Result, run: RunDirectory, has_visualdl: bool) -> None:
     if result.replay_eval_acc is not None:
         log.info("on the replayed data's eval split: accuracy %.4f", result.replay_eval_acc)
     log.info("weights: %s   everything else: %s", run.weights, run.path)
-    if has_visualdl and DASHBOARD.exists():  # it is not, where only the package is installed
-        log.info("dashboard: %s", dashboard_command(run.path))
-
-
-def dashboard_command(run: Path) -> str:
-    """Return the command that shows a run in VisualDL, as one types it in this folder."""
-    folder = Path.cwd()
-    python, tool = (
-        path.relative_to(folder) if path.is_relative_to(folder) else path
-        for path in (Path(sys.executable), DASHBOARD)
-    )
-    return shlex.join(["python" if python.is_absolute() else str(python), str(tool), str(run)])
+    dashboard = shell_command("dashboard", str(run.path)) if has_visualdl else None
+    if dashboard:
+        log.info("dashboard: %s", dashboard)

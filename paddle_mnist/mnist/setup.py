@@ -20,12 +20,15 @@ from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.pretrained import find_weights
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
 from paddle_mnist.nn.optim import build_optimizer, build_schedule, cross_entropy
+from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.process_count import fast_conv_threads
 from paddle_mnist.parallel.world import ALONE, World
+from paddle_mnist.system.devices import autocast
 from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.initialize import TrainingParts
 from paddle_mnist.training.resume import ResumeRequest
 from paddle_mnist.training.session import TrainingJob, TrainingOptions
+from paddle_mnist.training.steps import SupervisedStep, num_correct
 
 log = logging.getLogger("paddle_mnist")
 
@@ -90,9 +93,9 @@ def build(
     )
     total_steps = len(loader) * config.epochs
     batches_to_print(config, total_steps)  # raises, before anything is written
-    schedule = build_schedule(config, total_steps)
+    optimizer = build_optimizer(config, model, build_schedule(config, total_steps))
     average = ExponentialMovingAverage(model, config.ema) if config.ema else NO_AVERAGE
-    return TrainingParts(model, loader, schedule, build_optimizer(config, model, schedule), average)
+    return TrainingParts(model, loader, Schedule(optimizer), optimizer, average)
 
 
 def build_job(
@@ -114,7 +117,9 @@ def build_job(
         parts=parts,
         options=training_options(config, len(parts.loader) * config.epochs),
         evaluator=evaluator,
-        loss=cross_entropy(config.label_smoothing),
+        step=SupervisedStep(
+            cross_entropy(config.label_smoothing), {"acc": num_correct}, autocast(config.amp)
+        ),
         world=world,
         device=device,
         request=ResumeRequest(
@@ -146,7 +151,6 @@ def training_options(config: TrainConfig, total_steps: int) -> TrainingOptions:
     return TrainingOptions(
         epochs=config.epochs,
         seed=config.seed,
-        amp=config.amp,
         grad_shards=config.grad_shards,
         init_from=config.init_from,
         incremental_from=config.incremental_from,

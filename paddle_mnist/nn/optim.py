@@ -125,22 +125,3 @@ def _decaying(model: nn.Layer, names: Collection[str]) -> set[str]:
                 + ", ".join(parameters)
             )
     return chosen
-
-
-class NoSchedule:
-    """The schedule of an optimizer whose learning rate is a plain number."""
-
-    def step(self) -> None:
-        """Do nothing."""
-
-
-def schedule_of(optimizer: paddle.optimizer.Optimizer) -> Union[lr.LRScheduler, NoSchedule]:
-    """Return the schedule an optimizer was built with. Raises ConfigError for ReduceOnPlateau."""
-    # Paddle has no public way to ask; its own hapi.Model reads this attribute too.
-    schedule = optimizer._learning_rate
-    if isinstance(schedule, lr.ReduceOnPlateau):
-        raise ConfigError(
-            "the schedule is a ReduceOnPlateau, which is stepped with a metric; expected one that "
-            "is a function of the step"
-        )
-    return schedule if isinstance(schedule, lr.LRScheduler) else NoSchedule()

@@ -1,5 +1,6 @@
 """The exchange of gradients: those of a batch's shards become one, whichever process has them."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional, Union
 
@@ -8,23 +9,31 @@ from paddle import nn
 
 from paddle_mnist.data.loader import Shard
 from paddle_mnist.parallel.world import ALONE, World, tree_sum
+from paddle_mnist.state import MetricSums
 from paddle_mnist.system import signals
+
+
+@dataclass(frozen=True)
+class StepOutputs:
+    """What the forward pass of one shard gives.
+
+    loss: its mean loss []. metrics: sums over its samples, by name.
+    """
+
+    loss: paddle.Tensor
+    metrics: Mapping[str, MetricSums]
 
 
 @dataclass(frozen=True)
 class StepResult:
     """Result of a step on a whole batch, over all its shards and processes.
 
-    loss: mean loss []. num_correct: number of correct predictions []. samples: in the batch.
+    loss: mean loss []. metrics: sums over the batch's samples, by name. samples: in the batch.
     """
 
     loss: paddle.Tensor
-    num_correct: paddle.Tensor
+    metrics: Mapping[str, MetricSums]
     samples: int
-
-
-def _num_correct(shard: Shard, logits: paddle.Tensor) -> paddle.Tensor:
-    return (logits.detach().argmax(axis=1) == shard.labels.flatten()).sum()
 
 
 class SingleProcessGradients:
@@ -33,10 +42,12 @@ class SingleProcessGradients:
     world = ALONE
     _result: Optional[StepResult] = None
 
-    def add(self, shard: Shard, loss: paddle.Tensor, logits: paddle.Tensor) -> None:
-        """Keep the result of the only shard. loss: its mean []; logits: [B, classes]."""
-        samples = shard.labels.shape[0]
-        self._result = StepResult(loss.detach(), _num_correct(shard, logits), samples)
+    def before_pass(self) -> None:
+        """Do nothing: buffers change as the model changes them."""
+
+    def add(self, shard: Shard, outputs: StepOutputs) -> None:
+        """Keep the result of the only shard."""
+        self._result = StepResult(outputs.loss.detach(), outputs.metrics, shard.samples)
 
     def finish(self) -> StepResult:
         """Return the batch's result; its gradient is already where `backward` has put it."""
@@ -47,8 +58,11 @@ class GradientExchange:
     """Sums the gradients of a batch's shards, over this process and all others.
 
     Each shard's gradient, weighted by its share of the batch's samples, travels as one vector with
-    its loss, its number of correct predictions, and the signals received: one exchange a step, and
-    no mean of means.
+    its loss, its metrics, and the signals received: one exchange a step, and no mean of means.
+
+    The buffers that a forward pass changes, such as the running statistics of BatchNorm, travel
+    with them: every shard starts from the step's buffers, and what the shards change is averaged,
+    weighted by their samples.
 
     ordered: add in one fixed order, `tree_sum` over all shards, so that the bits do not depend on
     the number of processes; else with Paddle's all-reduce.
@@ -63,47 +77,81 @@ class GradientExchange:
         self.world = world
         self._ordered = ordered
         self._parameters = [p for p in model.parameters() if not p.stop_gradient]
+        self._buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+        self._buffers_before: list[paddle.Tensor] = []  # the step
         self._shard_vectors: list[paddle.Tensor] = []
+        self._metrics: Mapping[str, MetricSums] = {}
+        self._metric_sizes: Sequence[int] = ()
+        self._has_all_gradients = True
         self._batch_samples = 0
         # Of the previous step, per signal: how many shards were of a process that received it.
         self._signal_counts: Optional[paddle.Tensor] = None
 
-    def add(self, shard: Shard, loss: paddle.Tensor, logits: paddle.Tensor) -> None:
-        """Take a shard's gradient out of the parameters, after `backward`, to be summed.
+    def before_pass(self) -> None:
+        """Give the model the buffers with which the step began, before a shard's forward pass."""
+        if not self._shard_vectors:
+            self._buffers_before = [buffer.clone() for buffer in self._buffers]
+            return
+        for buffer, before in zip(self._buffers, self._buffers_before):
+            buffer.set_value(before)
 
-        loss: the shard's mean []; logits: [B, classes].
-        """
-        gradients = [
-            (paddle.zeros_like(p) if p.grad is None else p.grad).flatten() for p in self._parameters
+    def add(self, shard: Shard, outputs: StepOutputs) -> None:
+        """Take a shard's gradient out of the parameters, after `backward`, to be summed."""
+        gradients = [_dense_gradient(parameter) for parameter in self._parameters]
+        used = [float(gradient is not None) for gradient in gradients]
+        self._has_all_gradients &= all(used)
+        parts = [
+            paddle.zeros([p.size]) if gradient is None else _flat(gradient)
+            for p, gradient in zip(self._parameters, gradients)
         ]
         for parameter in self._parameters:
             parameter.clear_gradient(False)
-        weighted_loss = (loss.detach() * shard.weight).reshape([1]).astype("float32")
-        # a shard without samples has another's image in it
-        num_correct = _num_correct(shard, logits).astype("float32") * float(shard.samples > 0)
+        parts += [
+            _flat((buffer - before) * shard.weight)
+            for buffer, before in zip(self._buffers, self._buffers_before)
+        ]
+        parts.append(_flat(outputs.loss.detach() * shard.weight))
+        metrics = [sums.to_tensor() for sums in outputs.metrics.values()]
+        # a shard without samples has another's in their place
+        parts += [values * float(shard.samples > 0) for values in metrics]
         received = [float(signals.received() == signum) for signum in signals.STOP_SIGNALS]
-        self._shard_vectors.append(
-            paddle.concat(
-                [*gradients, weighted_loss, num_correct.reshape([1]), paddle.to_tensor(received)]
-            )
-        )
+        self._shard_vectors.append(paddle.concat([*parts, paddle.to_tensor([*used, *received])]))
+        self._metrics, self._metric_sizes = outputs.metrics, [values.size for values in metrics]
         self._batch_samples = shard.batch_size
 
     def finish(self) -> StepResult:
-        """Sum all shards over all processes, and put the gradient into the parameters.
+        """Sum all shards over all processes; give the sums to the parameters and the buffers.
 
         Returns the whole batch's result. Raises PeerError where another process is gone.
         """
         self._agree_on_signals()
-        total = self._sum_shards() + 0.0  # of a zero, whose sign depends on who added it, +0
-        self._shard_vectors.clear()
-        offset = 0
-        for parameter in self._parameters:
-            parameter.grad = total[offset : offset + parameter.size].reshape(parameter.shape)
-            offset += parameter.size
-        figures = total[offset:].clone()  # a slice alone would keep the whole gradient
-        self._signal_counts = figures[2:]
-        return StepResult(figures[0], figures[1], self._batch_samples)
+        # + 0.0: of a zero, whose sign depends on who added it, +0
+        rest = _Reader(self._sum_shards() + 0.0)
+        gradients = [_restored(rest.take(p.size), p) for p in self._parameters]
+        for buffer, before in zip(self._buffers, self._buffers_before):
+            buffer.set_value(before + _restored(rest.take(buffer.size), buffer))
+        figures = _Reader(rest.take_all().clone())  # a slice alone would keep the whole gradient
+        loss = figures.take(1)[0]
+        metrics = {
+            name: sums.with_values(figures.take(size))
+            for (name, sums), size in zip(self._metrics.items(), self._metric_sizes)
+        }
+        used = figures.take(len(self._parameters))
+        self._signal_counts = figures.take_all()
+        self._set_gradients(gradients, used)
+        self._shard_vectors, self._has_all_gradients = [], True
+        return StepResult(loss, metrics, self._batch_samples)
+
+    def _set_gradients(self, gradients: Sequence[paddle.Tensor], used: paddle.Tensor) -> None:
+        """Give the parameters their gradients, but none to one that no shard has used.
+
+        used: how many shards have used each parameter, [number of parameters]. The device is not
+        waited for if this process's shards have used all of them.
+        """
+        is_used = [True] * len(gradients) if self._has_all_gradients else used.numpy() > 0
+        for parameter, gradient, has_gradient in zip(self._parameters, gradients, is_used):
+            if has_gradient:
+                parameter.grad = gradient
 
     def _sum_shards(self) -> paddle.Tensor:
         if not self._ordered:
@@ -118,6 +166,42 @@ class GradientExchange:
         if self._signal_counts is not None:
             counts = self._signal_counts.numpy()
             signals.agree_on(s for s, count in zip(signals.STOP_SIGNALS, counts) if count)
+
+
+class _Reader:
+    """Reads a vector from its beginning to its end."""
+
+    def __init__(self, vector: paddle.Tensor):
+        self._vector, self._offset = vector, 0
+
+    def take(self, length: int) -> paddle.Tensor:
+        start, self._offset = self._offset, self._offset + length
+        return self._vector[start : self._offset]
+
+    def take_all(self) -> paddle.Tensor:
+        return self._vector[self._offset :]
+
+
+def _dense_gradient(parameter: paddle.Tensor) -> Optional[paddle.Tensor]:
+    """Return a parameter's gradient, in full where an embedding has given only some rows."""
+    gradient = parameter.grad
+    if gradient is None or not gradient.is_selected_rows():
+        return gradient
+    rows = paddle.to_tensor(gradient.rows()).reshape([-1, 1])
+    values = paddle.to_tensor(gradient.numpy())  # Paddle's own to_dense does not take them
+    return paddle.scatter_nd_add(paddle.zeros(parameter.shape, values.dtype), rows, values)
+
+
+def _flat(tensor: paddle.Tensor) -> paddle.Tensor:
+    """Return a tensor as a float32 vector."""
+    vector = tensor.reshape([-1])
+    return vector if vector.dtype == paddle.float32 else vector.astype("float32")
+
+
+def _restored(vector: paddle.Tensor, like: paddle.Tensor) -> paddle.Tensor:
+    """Return what `_flat` made a vector of, of the shape and dtype of `like`."""
+    tensor = vector.reshape(like.shape)
+    return tensor if tensor.dtype == like.dtype else tensor.astype(like.dtype)
 
 
 def _is_power_of_two(number: int) -> bool:

@@ -18,6 +18,7 @@ from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.data.loader import BatchLoader
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.nn.ema import WeightAverage
+from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.world import World
 from paddle_mnist.state import TrainState
 from paddle_mnist.training.saved_weights import SavedWeights
@@ -29,13 +30,13 @@ log = logging.getLogger("paddle_mnist")
 class TrainingParts:
     """What a training changes, and the data it is trained on.
 
-    loader: batches of the training data, with their order. schedule: stepped after every batch.
-    average: a moving average of the weights, or `NO_AVERAGE`.
+    loader: batches of the training data, with their order. schedule: when the
+    optimizer's learning rate changes. average: a moving average of the weights, or `NO_AVERAGE`.
     """
 
     model: nn.Layer
     loader: BatchLoader
-    schedule: paddle.optimizer.lr.LRScheduler
+    schedule: Schedule
     optimizer: paddle.optimizer.Optimizer
     average: WeightAverage
 
@@ -44,7 +45,7 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint, new_schedule: bool = F
     """Load a checkpoint into the parts, and return the state from which to continue.
 
     new_schedule: take the learning rate from the schedule in `parts`, at the checkpoint's step,
-        instead of the saved one.
+        instead of the saved one. A schedule that follows a metric cannot tell it, and goes on.
     Raises CheckpointError if it does not fit, ConfigError if an epoch has another length now.
     """
     state = checkpoint.state
@@ -55,9 +56,10 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint, new_schedule: bool = F
             "as in the run: batch_size, train_limit and the number of images cannot be "
             "overridden; choose another --output"
         )
-    load_checkpoint(checkpoint, parts.model, parts.optimizer, parts.average)
-    if new_schedule:
-        parts.schedule.step(state.step)
+    moves = new_schedule and not parts.schedule.needs_metric
+    load_checkpoint(checkpoint, parts.model, parts.optimizer, parts.average, schedule=not moves)
+    if moves:
+        parts.schedule.move_to(state.step, state.epoch)
     log.info("resuming after step %d, from %s", state.step, checkpoint.path)
     return state
 

@@ -30,7 +30,6 @@ from paddle_mnist.parallel.gradients import build_gradient_exchange
 from paddle_mnist.parallel.world import World
 from paddle_mnist.state import Observer, TrainState
 from paddle_mnist.system import heartbeat
-from paddle_mnist.system.devices import autocast
 from paddle_mnist.system.files import write_atomically
 from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.initialize import (
@@ -44,6 +43,7 @@ from paddle_mnist.training.initialize import (
 from paddle_mnist.training.resume import ResumeRequest, find_resume_point
 from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.saved_weights import SavedWeights, find_weights
+from paddle_mnist.training.steps import Step
 from paddle_mnist.training.trainer import Trainer
 
 log = logging.getLogger("paddle_mnist")
@@ -53,7 +53,8 @@ log = logging.getLogger("paddle_mnist")
 class TrainingOptions:
     """How a training runs, apart from its parts.
 
-    epochs: how many in all. seed: of what is drawn in a step. amp, grad_shards: see `Trainer`.
+    epochs: how many in all. seed: of what is drawn in a step. grad_shards: parts into which each
+        batch is divided, if the order in which their gradients are added is to be fixed.
     init_from, incremental_from: another training to start from, its weights alone or its optimizer
         as well. new_schedule: whether a resumed training takes the schedule's learning rate
         instead of the saved one.
@@ -65,7 +66,6 @@ class TrainingOptions:
 
     epochs: int
     seed: int
-    amp: str = "off"
     grad_shards: Optional[int] = None
     init_from: Optional[str] = None
     incremental_from: Optional[str] = None
@@ -87,18 +87,20 @@ class TrainingJob:
 
     request: what must not have changed in a run that resumes. config: what `config.yaml` is to
     hold. manifest: what every manifest binds of the training: its data, say.
+    step, metric_functions: see `Trainer`.
     find_weights: looks up `init_from` and `incremental_from`.
     """
 
     parts: TrainingParts
     options: TrainingOptions
     evaluator: EpochEvaluator
-    loss: Callable
+    step: Step
     world: World
     device: str
     request: ResumeRequest
     config: str
     manifest: Mapping[str, Any]
+    metric_functions: Mapping[str, Callable] = field(default_factory=dict)
     find_weights: Callable[[str], SavedWeights] = find_weights
 
     @property
@@ -209,7 +211,9 @@ def train_epochs(
             run.weights,
             parts.model,
             parts.optimizer,
-            loss_fn=job.loss,
+            step=job.step,
+            metric_functions=job.metric_functions,
+            schedule=parts.schedule,
             evaluator=job.evaluator,
             average=parts.average,
             checkpointer=_checkpointer(job, run, start),
@@ -219,7 +223,6 @@ def train_epochs(
             state=start.state,
             log_every=options.log_every,
             reseed=functools.partial(reseed, options.seed),
-            autocast=autocast(options.amp),
             exchange=build_gradient_exchange(parts.model, job.world, options.grad_shards),
         )
         return trainer.train(parts.loader, start.state.epoch, options.epochs)

@@ -1,7 +1,6 @@
 """`Trainer`: the training loop."""
 
-import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -20,7 +19,8 @@ from paddle_mnist.metrics.writers import ManyWriters, NewestMetrics
 from paddle_mnist.monitor.profiler import NO_PROFILE, Profiler
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.nan_check import require_finite_loss
-from paddle_mnist.nn.optim import cross_entropy, schedule_of
+from paddle_mnist.nn.optim import cross_entropy
+from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradients, StepResult
 from paddle_mnist.state import (
     Checkpointer,
@@ -34,15 +34,20 @@ from paddle_mnist.state import (
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import make_folder, write_atomically
 from paddle_mnist.training.evaluator import NoEvaluator
+from paddle_mnist.training.steps import Step, SupervisedStep, num_correct, run_step
 
 
 class Trainer:
     """Trains a model: the loop over epochs and steps, and what happens between them.
 
     model_path: where the final weights are written.
-    model, optimizer: a `paddle.nn.Layer` that returns logits, and a Paddle optimizer of its
-        parameters; an `LRScheduler` of the optimizer is stepped after every batch.
+    model, optimizer: a `paddle.nn.Layer`, and a Paddle optimizer of its parameters.
     loss_fn: (logits [B, classes], labels [B, 1]) -> mean loss []; by default the cross-entropy.
+    step: computes the loss and the metrics of a batch (`paddle_mnist.training.steps`); by default
+        `loss_fn`, and the accuracy of the logits.
+    metric_functions: how each metric of the step follows from its sums, by name; needed for
+        metrics that are no means, if a training is resumed.
+    schedule: when the optimizer's `LRScheduler` is stepped; by default after every step.
     average: a moving average of the weights, which is evaluated and saved in their place.
     evaluator, checkpointer, writer: the collaborators (`paddle_mnist.state` has their Protocols).
         By default nothing is evaluated, every epoch is saved to `save_path`, and log lines go to
@@ -54,8 +59,6 @@ class Trainer:
     reseed: called with the number of steps done, and that of the shard, before each forward pass;
         with a function that seeds Paddle's generators, what is drawn in a step (dropout) does not
         depend on earlier steps.
-    autocast: returns the context of the model's forward pass
-        (`paddle_mnist.system.devices.autocast`); the loss is computed outside it, in float32.
     exchange: sums the gradients of a batch's shards, over processes
         (`paddle_mnist.parallel.gradients`); by default batches are whole.
     """
@@ -67,6 +70,9 @@ class Trainer:
         optimizer: paddle.optimizer.Optimizer,
         *,
         loss_fn: Optional[Callable] = None,
+        step: Optional[Step] = None,
+        metric_functions: Optional[Mapping[str, Callable]] = None,
+        schedule: Optional[Schedule] = None,
         average: WeightAverage = NO_AVERAGE,
         evaluator: Optional[Evaluator] = None,
         checkpointer: Optional[Checkpointer] = None,
@@ -76,7 +82,6 @@ class Trainer:
         state: Optional[TrainState] = None,
         log_every: int = 100,
         reseed: Callable[[int, int], None] = lambda step, shard: None,
-        autocast: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
         exchange: Union[SingleProcessGradients, GradientExchange, None] = None,
     ):
         names = [parameter.name for parameter in model.parameters()]
@@ -88,8 +93,9 @@ class Trainer:
         self.model_path = Path(model_path)
         self.model = model
         self.optimizer = optimizer
-        self.schedule = schedule_of(optimizer)
-        self.loss_fn = loss_fn or cross_entropy()
+        self.schedule = schedule or Schedule(optimizer)
+        self.step = step or SupervisedStep(loss_fn or cross_entropy(), {"acc": num_correct})
+        self.metric_functions = metric_functions
         self.average = average
         self.evaluator = evaluator or NoEvaluator()
         self.checkpointer = checkpointer
@@ -103,9 +109,8 @@ class Trainer:
         self.resuming = state is not None
         self.log_every = log_every
         self.reseed = reseed
-        self.autocast = autocast
         self.exchange = exchange or SingleProcessGradients()
-        self.running = RunningMetrics(self.state, self.log, log_every)
+        self.running = RunningMetrics(self.state, self.log, log_every, metric_functions)
         self._started = False
 
     def train(
@@ -136,6 +141,7 @@ class Trainer:
                 with self.average.apply(self.model):
                     self.state.record_evaluation(self.evaluator.after_epoch(self.state, self.model))
                 self.log.write(self.state, self.state.metrics)
+                self.schedule.after_epoch(self.state.metrics)
                 self.state.end_epoch()
                 self.observe("after_epoch")
                 checkpointer.after_epoch(self.state, self.model, self.optimizer)
@@ -194,14 +200,13 @@ class Trainer:
         heartbeat.beat()
         self.optimizer.clear_grad()  # not after the step: observers look at its gradients
         for shard in shards_of(data):
+            self.exchange.before_pass()
             self.reseed(self.state.step, shard.index)
             with self.profile.part("forward"):
-                with self.autocast():
-                    logits = self.model(shard.images)
-                loss = self.loss_fn(logits.astype("float32"), shard.labels)
+                outputs = run_step(self.step, self.model, shard.batch, shard.samples)
             with self.profile.part("backward"):
-                (loss * shard.weight).backward()
-                self.exchange.add(shard, loss, logits)
+                (outputs.loss * shard.weight).backward()
+                self.exchange.add(shard, outputs)
         with self.profile.part("exchange"):
             result = self.exchange.finish()
         self.loss = result.loss
@@ -215,7 +220,7 @@ class Trainer:
             # optimizer of a process gives, whichever this is, so that saved states fit.
             with unique_name.guard():
                 self.optimizer.step()
-            self.schedule.step()
+            self.schedule.after_step()
             self.average.update(self.model, self.state.step)
 
     def save(self) -> None:
@@ -253,7 +258,7 @@ class Trainer:
         self.log = ManyWriters([self.writer or console_writer(end_epoch, steps), self.metrics])
         if not self.resuming:  # the epochs before were trained elsewhere, or by an earlier call
             self.state = TrainState(epoch=start_epoch, step=start_epoch * (steps or 0))
-        self.running = RunningMetrics(self.state, self.log, self.log_every)
+        self.running = RunningMetrics(self.state, self.log, self.log_every, self.metric_functions)
         if self.resuming:
             self.running.resume()
         self.resuming = False

@@ -19,7 +19,7 @@ from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint, read
 from paddle_mnist.checkpoint.policy import CheckpointInfo, RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, DivergedError, OutputError, StoppedError
-from paddle_mnist.nn.optim import NoSchedule
+from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.state import TrainState
 
 OPTIMIZERS = {
@@ -37,8 +37,9 @@ NOTHING = RetentionPolicy(epochs=False, last=1, best=False, breakpoints=False)  
 def build(optimizer="adam", model=None, seed=1):
     paddle.seed(seed)
     model = model or MNIST()
-    schedule = paddle.optimizer.lr.CosineAnnealingDecay(0.01, 50)
-    return model, OPTIMIZERS[optimizer](schedule, parameters=model.parameters()), schedule
+    rate = paddle.optimizer.lr.CosineAnnealingDecay(0.01, 50)
+    built = OPTIMIZERS[optimizer](rate, parameters=model.parameters())
+    return model, built, Schedule(built)
 
 
 def step(model, optimizer, schedule, number=0):
@@ -46,7 +47,7 @@ def step(model, optimizer, schedule, number=0):
     (model(images) ** 2).mean().backward()
     optimizer.step()
     optimizer.clear_grad()
-    schedule.step()
+    schedule.after_step()
 
 
 def state_of(epoch, accuracy=None):
@@ -233,7 +234,7 @@ def net_steps(widths, steps, checkpoint=None, optimizer="adam", schedule=True):
     if checkpoint:
         load_checkpoint(checkpoint, model, built)
     for number in steps:
-        step(model, built, rate if schedule else NoSchedule(), number)
+        step(model, built, Schedule(built), number)
     return model, built, rate
 
 
@@ -423,7 +424,7 @@ DAMAGE = {
     "manifest cut": lambda stem: os.truncate(stem.with_suffix(".json"), 40),
     "manifest emptied": lambda stem: os.truncate(stem.with_suffix(".json"), 0),
     "manifest of a list": lambda stem: stem.with_suffix(".json").write_text("[]"),
-    "from the future": lambda stem: _change(stem, format=4),
+    "from the future": lambda stem: _change(stem, format=5),
 }
 
 

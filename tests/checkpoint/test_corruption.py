@@ -31,6 +31,7 @@ GOLDEN_DIGESTS = {
     1: "2731990054eae266b9c603f17a96efb3a2b409af4d75b2d2f9ff9e818331fb01",
     2: "2b17174902f09029059610e7a9eea51742a0bcd699341290dea62a6b084bdffc",
     3: "5bac80014575c59e3e46597e9cecf6e4265334c9bc7e2a08999388e1d7a7ffea",
+    4: "081df2200ed9a70dd3170399202fb341f890eb5b73f24f8835fe304a31af91c6",
 }
 MANIFEST = ".json"
 FILES = {
@@ -52,9 +53,9 @@ def small_net(averaged):
 def save_epochs(folder, averaged, epochs=2):
     """Train a small net and save it after each epoch of one step, as `Trainer` does.
 
-    `golden/format-3` is what `save_epochs("tests/golden/format-3", averaged=True, epochs=1)` left
-    under Paddle 3.3.1 when the format was made, as `golden/format-2` before it; `golden/format-1`
-    what it left before both, without an average. Never make them anew: a version that cannot read
+    `golden/format-4` is what `save_epochs("tests/golden/format-4", averaged=True, epochs=1)` left
+    under Paddle 3.3.1 when the format was made, as `golden/format-2` and `format-3` before it;
+    `golden/format-1` what it left before all of them, without an average. Never make them anew: a version that cannot read
     them cannot read the users' checkpoints either.
     """
     context = {"config": {"seed": 1, "batch_size": 32}, "data_hash": "ab" * 32}
@@ -184,9 +185,9 @@ DAMAGE = {
 # To any file but the manifest, without which it is no checkpoint: see below.
 LOSS = {"missing": Path.unlink, "a folder": make_folder}
 MANIFESTS = {
-    "of format 4": partial(edit, format=4),
+    "of format 5": partial(edit, format=5),
     "of format '1.1'": partial(edit, format="1.1"),
-    "of format 4, sealed in another way": partial(edit, format=4, checksum="x", sealed=False),
+    "of format 5, sealed in another way": partial(edit, format=5, checksum="x", sealed=False),
     "without a checksum": partial(edit, sealed=False, checksum=None),
     "edited": partial(edit, sealed=False, data_hash="cd" * 32),
     "of a list": lambda path: path.write_text("[]"),
@@ -298,12 +299,12 @@ def test_with_both_damaged_nothing_is_started_anew(copied, warnings, case):
     assert len(list((folder / "quarantine").iterdir())) == 2
 
 
-@pytest.mark.parametrize("damage", ["of format 4", "of format 4, sealed in another way"])
+@pytest.mark.parametrize("damage", ["of format 5", "of format 5, sealed in another way"])
 def test_a_future_format_is_called_so(copied, damage):
     """It is no damage, and what helps is another version; whichever way that one is sealed."""
     stem = copied("plain") / NEWER
     MANIFESTS[damage](stem.with_suffix(MANIFEST))
-    with pytest.raises(CheckpointError, match=r"mnist_epoch1\.json: format 4; this version reads "):
+    with pytest.raises(CheckpointError, match=r"mnist_epoch1\.json: format 5; this version reads "):
         read_manifest(stem.with_suffix(MANIFEST))
 
 
@@ -455,7 +456,7 @@ def test_running_sums_of_older_formats_are_continued(tmp_path):
     state = json.loads(path.read_text())["state"]
     state["window"] = {"loss_sum": 1.5, "right": 3, "samples": 32, "lr": 0.5}
     edit(path, state=state)
-    expected = RunningSums(loss_sum=1.5, num_correct=3, samples=32, lr=0.5)
+    expected = RunningSums(samples=32, lr=0.5, totals={"loss": [1.5, 32], "acc": [3, 32]})
     assert read_manifest(path).state.running_sums == expected
 
 

@@ -1,5 +1,6 @@
 """Commands called in this process, and all of them through one program."""
 
+import configparser
 import importlib
 import logging
 import re
@@ -10,19 +11,24 @@ import sys
 import pytest
 from conftest import ROOT
 
-from paddle_mnist.commands._dispatch import COMMANDS
+from paddle_mnist.commands import Parser
+from paddle_mnist.mnist.program import COMMANDS, module_name
+
+
+def command(name):
+    return importlib.import_module(f"paddle_mnist.commands.{module_name(name)}")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_main_returns_its_code_as_often_as_it_is_called(name, capsys):
     """Nothing of one call is left to the next, or to the program around it."""
-    main = importlib.import_module(f"paddle_mnist.commands.{name}").main
+    main = command(name).main
     log = logging.getLogger("paddle_mnist")
     handlers = [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), *log.handlers]
     for _ in range(2):
         assert main(["--help"]) == 0
         printed = capsys.readouterr()
-        assert printed.out.startswith(f"usage: tools/{name}.py") and not printed.err
+        assert printed.out.startswith(f"usage: tools/{module_name(name)}.py") and not printed.err
         assert main(["x", "--nonsense"]) == 2
         printed = capsys.readouterr()
         assert re.fullmatch(r"error: .*(--nonsense|x).*\n", printed.err) and not printed.out
@@ -30,41 +36,89 @@ def test_main_returns_its_code_as_often_as_it_is_called(name, capsys):
     assert after == handlers
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_may_be_written_with_dashes(name, monkeypatch):
+    spellings = {}
+
+    def parse(parser, argv=None, namespace=None):
+        for option in filter(lambda option: "_" in option, parser._option_string_actions):
+            dashed = option.replace("_", "-")
+            spellings[dashed] = parser._with_underscores([dashed, f"{dashed}=a-b", "--", dashed])
+        raise SystemExit
+
+    monkeypatch.setattr(Parser, "parse_args", parse)
+    assert command(name).main([]) == 0
+    assert spellings or name in ("infer", "plot", "dashboard", "demo", "eval", "export")
+    for dashed, spelled in spellings.items():
+        option = f"--{dashed[2:].replace('-', '_')}"
+        assert spelled == [option, f"{option}=a-b", "--", dashed]
+
+
 def test_every_command_has_a_script_in_tools():
-    for name in COMMANDS:
+    for name in map(module_name, COMMANDS):
         text = (ROOT / f"tools/{name}.py").read_text()
         assert f"from paddle_mnist.commands.{name} import main\n" in text
 
 
-def package(*args, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "paddle_mnist", *map(str, args)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
+def installed_program(folder):
+    """Write what pip writes for the entry point that setup.cfg names; return its path."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    line = config["options.entry_points"]["console_scripts"].strip()
+    name, module, function = re.fullmatch(r"([\w-]+) = ([\w.]+):(\w+)", line).groups()
+    path = folder / name
+    path.write_text(
+        f"#!{sys.executable}\nimport sys\nfrom {module} import {function}\n"
+        f"if __name__ == '__main__':\n    sys.exit({function}())\n"
     )
+    path.chmod(0o755)
+    return path
 
 
-def test_package_is_a_program(tmp_path):
+@pytest.fixture(params=["paddle-mnist", "python -m paddle_mnist"])
+def package(request, tmp_path):
+    """Run the program with some arguments, in one of the two ways."""
+    if request.param == "paddle-mnist":
+        words = [installed_program(tmp_path)]
+    else:
+        words = [sys.executable, "-m", "paddle_mnist"]
+
+    def run(*args):
+        command = [*map(str, words), *map(str, args)]
+        folder = tmp_path / "folder"
+        folder.mkdir(exist_ok=True)
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+    run.name = request.param
+    run.folder = tmp_path / "folder"
+    return run
+
+
+def test_package_is_a_program(package, tmp_path):
     listed = package("--help")
     assert listed.returncode == 0
-    assert re.findall(r"^  (\w+) +[A-Z]", listed.stdout, re.MULTILINE) == list(COMMANDS)
-    usage = package("export-model", "--help").stdout
-    assert usage.startswith("usage: python -m paddle_mnist export_model [options]")
+    assert listed.stdout.startswith(f"usage: {package.name} COMMAND [options]\n")
+    names = re.findall(r"^  ([a-z-]+) +[A-Z]", listed.stdout, re.MULTILINE)
+    assert names == list(COMMANDS) and not any("_" in name for name in names)
+    for spelling in ("export", "export-model", "export_model"):
+        usage = package(spelling, "--help").stdout
+        assert usage.startswith(f"usage: {package.name} export [options]")
     for args, error in {
         (): "no command is given; --help lists them",
         ("trian",): "command: unknown name 'trian'; did you mean 'train'?",
         ("train", "--epohcs", 3): "unknown argument --epohcs; did you mean --epochs?",
     }.items():
         done = package(*args)
-        assert (done.returncode, done.stderr) == (2, f"error: {error}\n")
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {error}\n")
     done = package("checkpoints", tmp_path)
     assert done.returncode == 4 and done.stderr.startswith(f"error: {tmp_path}: no checkpoint")
+    versions = {package(*command, "--version").stdout for command in ((), ("train",), ("export",))}
+    assert len(versions) == 1 and versions.pop().startswith("paddle_mnist ")
 
 
-def test_package_restarts_itself(tmp_path, tiny):
+def test_package_restarts_itself(package, tiny):
     """A supervised training is started by the words that the supervisor was started by."""
-    options = ["--epochs", 1, "--batch_size", 32, "--visualdl", "false", "--figures", "false"]
-    done = package("train", "--data", tiny, "--max_restarts", 1, *options, cwd=tmp_path)
+    options = ["--epochs", 1, "--batch-size", 32, "--visualdl", "false", "--figures", "false"]
+    done = package("train", "--data", tiny, "--max-restarts", 1, *options)
     assert done.returncode == 0, done.stderr
     assert "eval accuracy" in done.stdout

@@ -146,8 +146,7 @@ def test_images_on_the_device_give_the_same_batches(tiny, options):
                 expected.samples,
                 expected.batch_size,
             )
-            pairs = ((shard.images, expected.images), (shard.labels, expected.labels))
-            for values, expected_values in pairs:
+            for values, expected_values in zip(shard.batch, expected.batch):
                 assert (values.dtype, values.shape) == (
                     expected_values.dtype,
                     expected_values.shape,

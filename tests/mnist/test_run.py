@@ -242,7 +242,9 @@ def test_run_of_an_earlier_version_goes_on(train, tmp_path, finished, trained):
         manifest = {**json.loads(path.read_text()), "format": 1}
         del manifest["checksum"], manifest["replay_hash"], manifest["state"]["scores"]
         sums = manifest["state"].pop("running_sums")
-        manifest["state"]["window"] = {"right": sums.pop("num_correct"), **sums}
+        assert sums.pop("totals") == {}
+        manifest["state"]["window"] = {"loss_sum": 0.0, "right": 0, **sums}
+        del manifest["state"]["monitor"], manifest["state"]["mode"]
         for younger in ("augment", "ema", "incremental_from"):
             del manifest["config"][younger]
         path.write_text(json.dumps(manifest))

@@ -75,7 +75,7 @@ def test_weights_alone(tiny, old, form):
     for name, value in parts.model.state_dict().items():
         assert value.numpy().tobytes() == expected[name].tobytes()
     assert parts.optimizer.state_dict().keys() == fresh.keys()  # nothing was put in
-    assert parts.schedule.last_epoch == 0
+    assert parts.schedule.scheduler.last_epoch == 0
 
 
 @pytest.mark.parametrize("form", ["", "checkpoints/mnist_epoch1.pdopt"])

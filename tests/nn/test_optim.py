@@ -11,11 +11,9 @@ from paddle import nn
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.nn.optim import (
-    NoSchedule,
     build_optimizer,
     build_schedule,
     cross_entropy,
-    schedule_of,
 )
 
 RATE, END, STEPS = 0.01, 0.001, 41
@@ -56,19 +54,6 @@ def test_schedule_of_a_very_short_training(name, steps):
     for _ in range(steps):
         assert 0 <= schedule() <= RATE
         schedule.step()
-
-
-def test_schedule_of_an_optimizer():
-    parameters = nn.Linear(1, 1).parameters()
-    schedule = paddle.optimizer.lr.StepDecay(0.1, 3)
-    assert schedule_of(paddle.optimizer.SGD(schedule, parameters)) is schedule
-    assert isinstance(schedule_of(paddle.optimizer.SGD(0.1, parameters)), NoSchedule)
-
-
-def test_schedule_that_wants_a_metric_is_refused():
-    schedule = paddle.optimizer.lr.ReduceOnPlateau(0.1)
-    with pytest.raises(ConfigError, match="ReduceOnPlateau"):
-        schedule_of(paddle.optimizer.SGD(schedule, nn.Linear(1, 1).parameters()))
 
 
 # One parameter, three steps of the textbook's formula on given gradients.

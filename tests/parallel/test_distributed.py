@@ -35,6 +35,7 @@ from paddle_mnist.parallel.world import ALONE, join, spawn, tree_sum
 from paddle_mnist.system.devices import gpu_count
 from paddle_mnist.system.machine import usable_cpus
 from paddle_mnist.training import evaluator
+from paddle_mnist.training.steps import SupervisedStep, num_correct, run_step
 
 # 300 images: nine batches of 32, and one of 12, which eight parts share unevenly. Images are
 # turned, and the weights averaged.
@@ -137,7 +138,7 @@ def test_a_tree_of_sums_has_blocks_of_ranks_for_branches(values, size):
 def test_shards_add_up_to_the_gradient_of_the_whole_batch(tiny, shards, samples):
     """Also where some have no sample, and where a short batch makes their sizes differ."""
     paddle.seed(1)
-    model, loss_of = MNIST(), cross_entropy()
+    model, step = MNIST(), SupervisedStep(cross_entropy(), {"acc": num_correct})
     first = MnistDataset("train", str(tiny))[0][1].item()
     model.fc.bias.set_value(paddle.to_tensor([9.0 * (digit == first) for digit in range(10)]))
 
@@ -146,13 +147,13 @@ def test_shards_add_up_to_the_gradient_of_the_whole_batch(tiny, shards, samples)
         for parameter in model.parameters():
             parameter.clear_gradient(False)
         for shard in shards_of(next(loader.epoch(0))):
-            logits = model(shard.images)
-            loss = loss_of(logits, shard.labels)
-            (loss * shard.weight).backward()
-            exchange.add(shard, loss, logits)
+            exchange.before_pass()
+            outputs = run_step(step, model, shard.batch, shard.samples)
+            (outputs.loss * shard.weight).backward()
+            exchange.add(shard, outputs)
         outcome = exchange.finish()
         assert outcome.samples == samples
-        figures = [outcome.loss.item(), float(outcome.num_correct.item())]
+        figures = [outcome.loss.item(), *outcome.metrics["acc"].to_array()]
         return figures, [parameter.grad.numpy() for parameter in model.parameters()]
 
     whole = gradient(SingleProcessGradients(), None)

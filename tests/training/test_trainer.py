@@ -21,9 +21,11 @@ from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError, DivergedError, OutputError
 from paddle_mnist.metrics.jsonl import JsonlWriter
 from paddle_mnist.metrics.writers import ManyWriters
+from paddle_mnist.nn.optim import cross_entropy
 from paddle_mnist.state import TrainState
 from paddle_mnist.training.evaluator import EpochEvaluator, NoEvaluator
 from paddle_mnist.training.run_directory import RunDirectory
+from paddle_mnist.training.steps import SupervisedStep
 
 # The tutorial's part three, with its class definitions replaced by one import. It is run as it
 # stands, in processes of its own; only the file in work/ is small.
@@ -152,7 +154,8 @@ def test_each_forward_pass_and_nothing_else_is_in_its_context(tiny, tmp_path):
         yield
         inside.pop()
 
-    trainer, loader = make(tiny, tmp_path, writer=Recorder(), autocast=context)
+    step = SupervisedStep(cross_entropy(), autocast=context)
+    trainer, loader = make(tiny, tmp_path, writer=Recorder(), step=step)
     trainer.model.register_forward_pre_hook(lambda *_: seen.append(len(inside)))
     trainer.train(loader, 0, 1)
     assert seen == [1, 1, 1]

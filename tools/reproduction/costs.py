@@ -89,7 +89,7 @@ def _steps(row: Row, data: str) -> Iterator[int]:
     for epoch in itertools.count():
         for batch in epoch_batches(parts.loader, epoch):
             trainer.train_step(batch)
-            yield sum(len(shard.labels) for shard in shards_of(batch))
+            yield sum(shard.samples for shard in shards_of(batch))
 
 
 def probe() -> dict[str, Any]:

@@ -75,7 +75,7 @@ def _epoch(data: str, limit: int, shared: bool, path: str) -> None:
     samples = 0
     for batch in epoch_batches(loader, 0):
         trainer.train_step(batch)
-        samples += sum(len(shard.labels) for shard in shards_of(batch))
+        samples += sum(shard.samples for shard in shards_of(batch))
     samples = sum(world.all_gather_objects(samples))
     seconds = time.perf_counter() - began
     evaluation = evaluate(parts.model, MnistDataset("eval", data), world)

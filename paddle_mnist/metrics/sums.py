@@ -1,0 +1,100 @@
+"""Metrics as sums that add up over samples, batches and processes, and are divided once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Union
+
+import numpy as np
+import paddle
+
+from paddle_mnist.errors import ConfigError
+
+Number = Union[int, float, paddle.Tensor]  # a tensor of one element
+
+
+class Sums:
+    """Numbers that add up over samples, and the metric that follows from their totals.
+
+    values: K numbers, or tensors of one element; or a tensor [K].
+    compute: (totals, float64 [K]) -> the metric, a float; NaN where it is not defined.
+    """
+
+    def __init__(
+        self, values: Union[Sequence[Number], paddle.Tensor], compute: Callable[[np.ndarray], float]
+    ):
+        self.compute = compute
+        if isinstance(values, paddle.Tensor):
+            self._values = values.detach()
+        else:
+            self._values = [
+                value.detach() if isinstance(value, paddle.Tensor) else value for value in values
+            ]
+
+    def with_values(self, values: paddle.Tensor) -> "Sums":
+        """Return the same metric of other numbers, a tensor [K]."""
+        return Sums(values, self.compute)
+
+    def to_array(self) -> np.ndarray:
+        """Return the numbers, float64 [K]. Waits for the device."""
+        if isinstance(self._values, paddle.Tensor):
+            return self._values.numpy().astype(np.float64).reshape(-1)
+        return np.array(
+            [v.item() if isinstance(v, paddle.Tensor) else v for v in self._values], np.float64
+        )
+
+    def to_tensor(self) -> paddle.Tensor:
+        """Return the numbers, float32 [K], on the device."""
+        if isinstance(self._values, paddle.Tensor):
+            return self._values.astype("float32").reshape([-1])
+        return paddle.concat(
+            [
+                value.astype("float32").reshape([1])
+                if isinstance(value, paddle.Tensor)
+                else paddle.to_tensor([value], dtype="float32")
+                for value in self._values
+            ]
+        )
+
+
+class Mean(Sums):
+    """A mean over samples, or over whatever else is counted, such as words or pixels.
+
+    total: the sum. count: how many it is of.
+    """
+
+    def __init__(self, total: Number, count: Number):
+        super().__init__([total, count], ratio)
+
+
+def ratio(totals: np.ndarray) -> float:
+    """Return a total divided by its count; NaN if there is nothing to count."""
+    return float(totals[0] / totals[1]) if totals[1] else float("nan")
+
+
+def as_sums(value: Any, name: str, samples: int) -> Sums:
+    """Return the sums that a metric of a batch stands for.
+
+    value: `Sums`; or a number or a tensor of one element, the mean over the batch's samples.
+    Raises ConfigError for anything else.
+    """
+    if isinstance(value, Sums):
+        return value
+    is_scalar = isinstance(value, (int, float)) or (
+        isinstance(value, (paddle.Tensor, np.generic)) and value.size == 1
+    )
+    if not is_scalar:
+        shape = f" of shape {list(value.shape)}" if hasattr(value, "shape") else ""
+        raise ConfigError(
+            f"the step gave a {type(value).__name__}{shape} as {name!r}; expected one number, its "
+            "mean over the batch, or Mean(total, count)"
+        )
+    return Mean(value * samples, samples)
+
+
+def compute_all(
+    totals: Mapping[str, Sequence[float]], functions: Mapping[str, Callable[[np.ndarray], float]]
+) -> dict[str, float]:
+    """Return metrics by name. totals: of sums, by name. functions: their `compute`, or `ratio`."""
+    return {
+        name: functions.get(name, ratio)(np.asarray(values, np.float64))
+        for name, values in totals.items()
+    }

@@ -1,0 +1,113 @@
+"""The program that runs the commands: `paddle-mnist`, `python -m paddle_mnist`, or a script."""
+
+import os
+import shlex
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Optional
+
+PROGRAM = "paddle-mnist"
+PACKAGE = __name__.partition(".")[0]
+COMMANDS = (
+    "train",
+    "eval",
+    "infer",
+    "export",
+    "demo",
+    "dashboard",
+    "plot",
+    "checkpoints",
+    "train-ps",
+)
+# The modules in `commands/` and the scripts in `tools/` whose names differ from their commands'.
+MODULES = {"export": "export_model", "train-ps": "train_ps"}
+TOOLS = Path(__file__).parents[2] / "tools"  # only in the repository
+
+
+def module_name(command: str) -> str:
+    """Return the name of a command's module, which is also that of its script in `tools/`."""
+    return MODULES.get(command, command)
+
+
+def command_name(name: str) -> Optional[str]:
+    """Return the command that a user means by a name, or None if there is no such command.
+
+    Underscores are as good as dashes, and the name of the module (`export_model`) as the command's.
+    """
+    name = name.replace("_", "-")
+    names = {module_name(command).replace("_", "-"): command for command in COMMANDS}
+    return name if name in COMMANDS else names.get(name)
+
+
+def program_name(command: str) -> str:
+    """Return what the user types to run a command.
+
+    It is the program that this process was started as, such as `paddle-mnist train`, or, where that
+    is none of ours, a script in the repository, or the installed program.
+    """
+    prefix = _started_program()
+    if prefix is None and not TOOLS.is_dir():
+        prefix = [PROGRAM]
+    return " ".join([*prefix, command]) if prefix else f"tools/{module_name(command)}.py"
+
+
+def start_arguments(command: str) -> list[str]:
+    """Return the arguments of Python that start this process's command again, without options."""
+    program = _started_program()
+    if program is None:
+        return [sys.argv[0]]
+    return [sys.argv[0], command] if program == [PROGRAM] else [*program[1:], command]
+
+
+def shell_command(command: str, *args: str) -> Optional[str]:
+    """Return a line that runs a command when it is pasted into a shell in this folder.
+
+    Returns None if the package is neither installed nor used from its repository, for example from
+    a folder that a notebook has added to `sys.path`.
+    """
+    script, tool = _installed_script(), TOOLS / f"{module_name(command)}.py"
+    if script:
+        words = [_program_as_typed(script), command]
+    elif tool.exists():
+        words = [_program_as_typed(sys.executable), _from_here(tool)]
+    elif program := _started_program():
+        words = [_program_as_typed(sys.executable), *program[1:], command]
+    else:
+        return None
+    return shlex.join([*words, *args])
+
+
+def _started_program() -> Optional[list[str]]:
+    """Return the words that start this process's program, or None if it is none of ours."""
+    script = Path(sys.argv[0])
+    if script.stem == PROGRAM:
+        return [PROGRAM]
+    if script.name == "__main__.py" and script.parent.name == PACKAGE:
+        return ["python", "-m", PACKAGE]
+    return None
+
+
+def _installed_script() -> Optional[str]:
+    """Return the path of the installed program: the running one, or this Python's."""
+    if _started_program() == [PROGRAM]:
+        return os.path.abspath(sys.argv[0])
+    folders = [
+        sysconfig.get_path("scripts"),
+        sysconfig.get_path("scripts", f"{os.name}_user"),  # of `pip install --user`
+    ]
+    return shutil.which(PROGRAM, path=os.pathsep.join(folders))
+
+
+def _program_as_typed(path: str) -> str:
+    """Return a program's name if the shell finds this very program by it, else its path."""
+    name = os.path.basename(path)
+    on_path = shutil.which(name)
+    return name if on_path and os.path.abspath(on_path) == path else _from_here(Path(path))
+
+
+def _from_here(path: Path) -> str:
+    """Return a path as one types it in this folder: relative if it is inside."""
+    folder = Path.cwd()
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)

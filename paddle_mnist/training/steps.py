@@ -1,0 +1,97 @@
+"""The step of a training: what is computed of a batch, in training and in evaluation."""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any, Optional
+
+import paddle
+from paddle import nn
+
+from paddle_mnist.errors import ConfigError, DataError
+from paddle_mnist.metrics.sums import Mean, as_sums
+from paddle_mnist.parallel.gradients import StepOutputs
+
+# (model, batch) -> {"loss": mean loss [], and metrics by name}; `fit` documents it.
+Step = Callable[[nn.Layer, Any], Mapping[str, Any]]
+# (outputs of the model, labels) -> a metric of them
+MetricFunction = Callable[[Any, Any], Any]
+
+
+class SupervisedStep:
+    """The step of a net whose loss compares its outputs with labels.
+
+    loss: (outputs, labels) -> mean loss []. metrics: (outputs, labels) -> a metric, by name.
+    autocast: returns the context of the model's forward pass
+        (`paddle_mnist.system.devices.autocast`); the loss is computed outside it, in float32.
+
+    A batch is (inputs, labels), or (input, input, ..., labels) for a model of several inputs.
+    """
+
+    def __init__(
+        self,
+        loss: Callable[[Any, Any], paddle.Tensor],
+        metrics: Optional[Mapping[str, MetricFunction]] = None,
+        autocast: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
+    ):
+        self.loss = loss
+        self.metrics = metrics or {}
+        self.autocast = autocast
+
+    def __call__(self, model: nn.Layer, batch: Any) -> dict[str, Any]:
+        """Return the loss and the metrics of a batch. Raises DataError for another structure."""
+        if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+            description = f"{len(batch)} values" if hasattr(batch, "__len__") else "one value"
+            raise DataError(
+                f"a batch is a {type(batch).__name__} of {description}; expected (inputs, labels); "
+                "for another structure give a step of your own"
+            )
+        *inputs, labels = batch
+        with self.autocast():
+            outputs = model(*inputs)
+        outputs = _in_float32(outputs)
+        values = {"loss": self.loss(outputs, labels)}
+        for name, metric in self.metrics.items():
+            values[name] = metric(outputs, labels)
+        return values
+
+
+def _in_float32(outputs: Any) -> Any:
+    """Return a tensor of lower precision in float32; anything else as it is."""
+    is_low = isinstance(outputs, paddle.Tensor) and outputs.dtype in (
+        paddle.float16,
+        paddle.bfloat16,
+    )
+    return outputs.astype("float32") if is_low else outputs
+
+
+def num_correct(logits: paddle.Tensor, labels: paddle.Tensor) -> Mean:
+    """Return the accuracy of logits [B, classes] against labels [B, 1]."""
+    hits = (logits.detach().argmax(axis=1) == labels.flatten()).sum()
+    return Mean(hits, labels.shape[0])
+
+
+def run_step(step: Step, model: nn.Layer, batch: Any, samples: int) -> StepOutputs:
+    """Run a step on a batch and check what it returns. samples: in the batch.
+
+    Raises ConfigError unless that is a mapping with a "loss" of one element and numbers.
+    """
+    values = step(model, batch)
+    if not isinstance(values, Mapping) or "loss" not in values:
+        names = f" of {', '.join(map(str, values))}" if isinstance(values, Mapping) else ""
+        raise ConfigError(
+            f"the step returned a {type(values).__name__}{names}; expected a dict with the mean "
+            'loss as "loss", and metrics by name'
+        )
+    loss = values["loss"]
+    if not isinstance(loss, paddle.Tensor) or loss.size != 1:
+        shape = f" of shape {list(loss.shape)}" if isinstance(loss, paddle.Tensor) else ""
+        raise ConfigError(
+            f"the loss is a {type(loss).__name__}{shape}; expected a tensor of one element, the "
+            "mean over the batch"
+        )
+    metrics = {
+        name: as_sums(value, name, max(1, samples))
+        for name, value in values.items()
+        if name != "loss"
+    }
+    return StepOutputs(loss, metrics)

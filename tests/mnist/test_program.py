@@ -1,0 +1,118 @@
+"""What the program is called, how it is started again, and what the log says to paste."""
+
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from paddle_mnist.mnist import program
+
+INSTALLED = ["/somewhere/bin/paddle-mnist", "paddle-mnist", r"paddle-mnist.exe"]
+MODULE = str(ROOT / "paddle_mnist/__main__.py")
+OTHERS = [str(ROOT / "tools/export_model.py"), "/somewhere/pytest/__main__.py", "-c", ""]
+
+
+@pytest.mark.parametrize("started", [*INSTALLED, MODULE, *OTHERS])
+def test_program_is_named_and_started_again_as_it_was_started(monkeypatch, started):
+    monkeypatch.setattr(sys, "argv", [started, "export", "--output", "out"])
+    name, arguments = {
+        **dict.fromkeys(INSTALLED, ("paddle-mnist export", [started, "export"])),
+        MODULE: ("python -m paddle_mnist export", ["-m", "paddle_mnist", "export"]),
+    }.get(started, ("tools/export_model.py", [started]))
+    assert program.program_name("export") == name
+    assert program.start_arguments("export") == arguments
+
+
+def test_where_there_are_no_scripts_the_installed_program_is_named(monkeypatch, tmp_path):
+    """In a notebook, for example, which calls the package from `site-packages`."""
+    monkeypatch.setattr(program, "TOOLS", tmp_path / "tools")
+    assert program.program_name("export") == "paddle-mnist export"
+
+
+def test_names_of_commands():
+    spellings = ("export", "export_model", "export-model", "train_ps", "train-ps", "train")
+    commands = [program.command_name(name) for name in spellings]
+    assert commands == ["export"] * 3 + ["train-ps"] * 2 + ["train"]
+    assert program.command_name("trian") is None and program.command_name("-h") is None
+
+
+@pytest.fixture
+def scripts(monkeypatch, tmp_path):
+    """This Python's folder of scripts, an empty one; nothing is on PATH, and tmp_path is here."""
+    folder = tmp_path / "the environment/bin"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(sysconfig, "get_path", lambda name, scheme=None: str(folder))
+    monkeypatch.setenv("PATH", os.defpath)
+    monkeypatch.setattr(sys, "argv", [str(ROOT / "tools/train.py")])
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def install(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / "paddle-mnist"
+    path.write_text("#!/bin/sh\necho $0 $1 $2\n")
+    path.chmod(0o755)
+    return path
+
+
+def pasted(line):
+    """What comes of a line in a shell."""
+    done = subprocess.run(["sh", "-c", line], check=True, capture_output=True, text=True)
+    return done.stdout.rstrip("\n")
+
+
+def test_dashboard_of_the_installed_program(monkeypatch, scripts, tmp_path):
+    path = install(scripts)
+    line = program.shell_command("dashboard", "a run")
+    assert line == "'the environment/bin/paddle-mnist' dashboard 'a run'"
+    assert pasted(line).endswith("bin/paddle-mnist dashboard a run")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert shlex.split(program.shell_command("dashboard")) == [str(path), "dashboard"]
+    monkeypatch.setenv("PATH", f"{scripts}:{os.environ['PATH']}")
+    line = program.shell_command("dashboard", "run")
+    assert line == "paddle-mnist dashboard run"
+    assert pasted(line) == f"{path} dashboard run"
+
+
+def test_program_of_another_environment_is_not_named(monkeypatch, scripts, tmp_path):
+    path = install(scripts)
+    other = install(tmp_path / "other").parent
+    monkeypatch.setenv("PATH", f"{other}:{os.environ['PATH']}")
+    assert pasted(program.shell_command("dashboard")).strip().endswith(f"{path.name} dashboard")
+    assert "the environment" in program.shell_command("dashboard")
+
+
+def test_the_running_program_is_named_wherever_it_is(monkeypatch, scripts, tmp_path):
+    """Linked to from a folder on PATH, as by pipx."""
+    install(scripts)
+    links = tmp_path / "links"
+    links.mkdir()
+    (links / "paddle-mnist").symlink_to(scripts / "paddle-mnist")
+    monkeypatch.setenv("PATH", f"{links}:{os.environ['PATH']}")
+    monkeypatch.setattr(sys, "argv", [str(links / "paddle-mnist"), "train"])
+    assert program.shell_command("dashboard", "run") == "paddle-mnist dashboard run"
+
+
+def test_dashboard_in_a_repository_that_is_not_installed(monkeypatch, scripts):
+    tool = ROOT / "tools/dashboard.py"
+    expected = [sys.executable, str(tool), "run"]
+    assert shlex.split(program.shell_command("dashboard", "run")) == expected
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.chdir(ROOT)
+    line = program.shell_command("dashboard", "run")
+    assert line == f"{Path(sys.executable).name} tools/dashboard.py run"
+
+
+def test_dashboard_where_only_the_package_is_found(monkeypatch, scripts, tmp_path):
+    monkeypatch.setattr(program, "TOOLS", tmp_path / "tools")
+    assert program.shell_command("dashboard", "run") is None
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "paddle_mnist/__main__.py"), "train"])
+    line = program.shell_command("dashboard", "run")
+    assert shlex.split(line) == [sys.executable, "-m", "paddle_mnist", "dashboard", "run"]
