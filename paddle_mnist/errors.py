@@ -78,14 +78,18 @@ class ProcessError(PaddleMnistError):
         return type(self), (str(self), self.exit_code)
 
 
-class StoppedError(PaddleMnistError):
-    """A signal stopped the training. signum: its number; the exit code is 128 + signum."""
+class StoppedError(PaddleMnistError, SystemExit):
+    """A signal stopped the training, after it had saved. signum: its number.
+
+    The exit code is 128 + signum. As a `SystemExit` it ends a program that does not catch it with
+    that code and without a traceback.
+    """
 
     def __init__(self, signum: int):
         name = signal.Signals(signum).name
         super().__init__(f"stopped by {name}; run the same command to resume")
         self.signum = signum
-        self.exit_code = 128 + signum
+        self.exit_code = self.code = 128 + signum
 
     def __reduce__(self):
         return type(self), (self.signum,)

@@ -40,38 +40,47 @@ class StoreCheckpointer:
         average: WeightAverage = NO_AVERAGE,
         resumed_from: Optional[TrainState] = None,
         manifest_entries: Callable[[], Mapping[str, Any]] = dict,
+        name: Optional[str] = None,
     ):
         """average: a moving average of the weights, which is saved in their place.
 
         resumed_from: the state of the checkpoint that the training was resumed from, if it is in
             this store: it is not saved twice.
         manifest_entries: called at each save; returns additional entries of the manifest.
+        name: NAME, where it is not the model's.
         """
         self.store = store
         self.save_policy = save_policy
         self.retention = retention
         self.average = average
         self.manifest_entries = manifest_entries
+        self.name = name
         self._last_attempt = time.monotonic()
         self._saved_progress = resumed_from and _progress(resumed_from)  # of the newest checkpoint
+
+    def at_start(
+        self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
+    ) -> None:
+        """Save step 0, so that the initial weights are the same ones after a stop."""
+        self._save(self._name_in_epoch(state, model), state, model, optimizer)
 
     def after_step(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
         if self.save_policy.after_step(state, time.monotonic() - self._last_attempt):
-            self._try_to_save(_name_in_epoch(state, model), state, model, optimizer)
+            self._try_to_save(self._name_in_epoch(state, model), state, model, optimizer)
 
     def after_epoch(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
         if self.save_policy.after_epoch(state):
-            self._try_to_save(_name_after_epoch(state, model), state, model, optimizer)
+            self._try_to_save(self._name_after_epoch(state, model), state, model, optimizer)
 
     def at_end(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
         if self._saved_progress != _progress(state):
-            self._save(_name_after_epoch(state, model), state, model, optimizer)
+            self._save(self._name_after_epoch(state, model), state, model, optimizer)
 
     def after_error(
         self,
@@ -97,10 +106,15 @@ class StoreCheckpointer:
                 "nothing was done since the newest checkpoint; run the same command to resume "
                 "from it"
             )
+        elif state.position and not self.save_policy.inside_epochs:
+            log.info(
+                "stopped inside an epoch, where this data cannot resume; the newest checkpoint is "
+                "from before it"
+            )
         elif state.step:
             in_epoch = state.position > 0
-            name = _name_in_epoch(state, model) if in_epoch else _name_after_epoch(state, model)
-            name += BREAKPOINT
+            name_of = self._name_in_epoch if in_epoch else self._name_after_epoch
+            name = name_of(state, model) + BREAKPOINT
             try:
                 self._save(name, state, model, optimizer)
                 log.info("saved %s; run the same command to resume from it", name)
@@ -135,17 +149,15 @@ class StoreCheckpointer:
         except OutputError as error:
             log.warning("old checkpoints could not be deleted, training goes on: %s", error)
 
+    def _name_in_epoch(self, state: TrainState, model: nn.Layer) -> str:
+        return f"{self.name or checkpoint_name(model)}_epoch{state.epoch}_step{state.step}"
+
+    def _name_after_epoch(self, state: TrainState, model: nn.Layer) -> str:
+        return f"{self.name or checkpoint_name(model)}_epoch{state.epoch - 1}"
+
 
 def _progress(state: TrainState) -> tuple[int, int]:
     return state.step, state.epoch
-
-
-def _name_in_epoch(state: TrainState, model: nn.Layer) -> str:
-    return f"{checkpoint_name(model)}_epoch{state.epoch}_step{state.step}"
-
-
-def _name_after_epoch(state: TrainState, model: nn.Layer) -> str:
-    return f"{checkpoint_name(model)}_epoch{state.epoch - 1}"
 
 
 def checkpoint_name(model: nn.Layer) -> str:
@@ -155,6 +167,8 @@ def checkpoint_name(model: nn.Layer) -> str:
 
 class _NoCheckpointer:
     """Saves nothing."""
+
+    def at_start(self, state, model, optimizer) -> None: ...
 
     def after_step(self, state, model, optimizer) -> None: ...
 

@@ -1,6 +1,7 @@
 """The contents of a checkpoint: from a model and its optimizer, and back into them."""
 
 import io
+import warnings
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
@@ -29,7 +30,9 @@ _SCHEDULE = "LR_Scheduler"
 def saved_bytes(state_dict: Mapping[str, Any]) -> bytes:
     """Return the bytes that `paddle.save` writes for a state_dict (`paddle.load` reads them)."""
     buffer = io.BytesIO()
-    paddle.save(state_dict, buffer)
+    with warnings.catch_warnings():  # an optimizer has no state before its first step
+        warnings.filterwarnings("ignore", message="The input state dict is empty")
+        paddle.save(state_dict, buffer)
     return buffer.getvalue()
 
 

@@ -20,6 +20,7 @@ class SavePolicy:
     every_seconds: after the first step that ends N seconds or more after the last save.
     on_error: when an exception ends the training.
     on_best: after an epoch whose evaluation is the best so far.
+    inside_epochs: whether a training can resume inside an epoch; else nothing is saved there.
 
     A training that ends, or is stopped by a signal, always saves.
     """
@@ -29,6 +30,7 @@ class SavePolicy:
     every_seconds: Optional[float] = None
     on_error: bool = True
     on_best: bool = True
+    inside_epochs: bool = True
 
     def after_epoch(self, state: TrainState) -> bool:
         is_best = self.on_best and state.best is not None and state.best[0] == state.step
@@ -36,6 +38,8 @@ class SavePolicy:
 
     def after_step(self, state: TrainState, seconds: float) -> bool:
         """seconds: since the last save, or since the start."""
+        if not self.inside_epochs:
+            return False
         if self.every_steps and state.step % self.every_steps == 0:
             return True
         return self.every_seconds is not None and seconds >= self.every_seconds

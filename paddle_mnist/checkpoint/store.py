@@ -141,7 +141,7 @@ class CheckpointStore:
         return newest_valid
 
     def best(self) -> Optional[Checkpoint]:
-        """Return the valid checkpoint with the highest validation accuracy, the earliest of equals.
+        """Return the valid checkpoint whose monitored metric is the best, the earliest of equals.
 
         None if none was evaluated. Damaged ones are logged; raises CheckpointError if all are.
         """

@@ -1,15 +1,17 @@
 """Batches of any dataset as tensors, optionally divided into shards."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Optional, Union
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Optional
 
 import numpy as np
 import paddle
 
-from paddle_mnist.data.collate import ItemSpec, fetch_batch
+from paddle_mnist.data.collate import ItemSpec, fetch_batch, num_samples, tensors
+from paddle_mnist.data.forking import start_iteration
 from paddle_mnist.data.sampler import BatchSampler, ShardSpec
-from paddle_mnist.errors import ConfigError, DataError
+from paddle_mnist.errors import ConfigError
 from paddle_mnist.system import heartbeat, signals
 
 
@@ -82,31 +84,6 @@ def shards_of(batch: Any) -> list[Shard]:
         return batch
     batch_size = num_samples(batch)
     return [Shard(batch, index=0, samples=batch_size, batch_size=batch_size)]
-
-
-def num_samples(batch: Any) -> int:
-    """Return how many samples a batch has: the length of its first tensor or array.
-
-    Raises DataError if it holds none.
-    """
-    leaf = next(_leaves(batch), None)
-    if leaf is None:
-        raise DataError(
-            f"a batch is a {type(batch).__name__} without a tensor; expected at least one, whose "
-            "first dimension counts the samples"
-        )
-    return leaf.shape[0]
-
-
-def _leaves(batch: Any) -> Iterator[Any]:
-    """Yield the tensors and arrays in a structure of tuples, lists and dicts, depth first."""
-    if isinstance(batch, Mapping):
-        batch = list(batch.values())
-    if isinstance(batch, (tuple, list)):
-        for part in batch:
-            yield from _leaves(part)
-    elif len(getattr(batch, "shape", ())):
-        yield batch
 
 
 class BatchLoader:
@@ -184,14 +161,15 @@ class BatchLoader:
             else:
                 yield [
                     Shard(load(part), index, samples, batch_size=batch.stop - batch.start)
-                    for index, part, samples in self._shard_slices(batch)
+                    for index, part, samples in self.shard_spec.slices(batch)
                 ]
 
-    def _shard_slices(self, batch: slice) -> Iterator[tuple[int, slice, int]]:
-        """Yield index, slice of the order, and number of samples of this process's shards."""
-        for index, positions in self.shard_spec.split(np.arange(batch.start, batch.stop)):
-            first = positions[0] if len(positions) else batch.start
-            yield index, slice(first, first + max(1, len(positions))), len(positions)
+    def sharded(self, shard_spec: Optional[ShardSpec], batches: int = 1) -> "BatchLoader":
+        """Return a loader of the same samples in shards, `batches` batches together."""
+        other = copy.copy(self)
+        other.shard_spec = shard_spec
+        other.sampler = replace(self.sampler, batch_size=self.sampler.batch_size * batches)
+        return other
 
     def _to_tensors(self, indices: np.ndarray) -> tuple[paddle.Tensor, paddle.Tensor]:
         images, labels = self._fetch(indices)
@@ -234,16 +212,16 @@ def epoch_batches(loader: Any, epoch: int, start: int = 0, step: int = 1) -> Ite
             f"a loader is a {type(loader).__name__}; expected a BatchLoader, a "
             "paddle.io.DataLoader or a function that yields batches"
         )
-    for number, (images, labels) in enumerate(_interruptible(batches)):
+    for number, batch in enumerate(_interruptible(batches)):
         if number >= start and (number - start) % step == 0:
-            yield _tensor(images), _tensor(labels)
+            yield tensors(batch)
         else:
             heartbeat.beat()  # to read what is dropped may take long: it is no hang
 
 
 def _interruptible(batches: Iterable) -> Iterator:
     """Yield the same batches; a signal interrupts the wait for one."""
-    iterator, end = iter(batches), object()
+    iterator, end = start_iteration(batches), object()
     while True:
         with signals.interruptible():
             batch = next(iterator, end)
@@ -258,7 +236,3 @@ def batches_per_epoch(loader: Any) -> Optional[int]:
         return len(loader)
     except (TypeError, ValueError):  # ValueError: Paddle's, over an IterableDataset
         return None
-
-
-def _tensor(values: Union[np.ndarray, paddle.Tensor]) -> paddle.Tensor:
-    return values if isinstance(values, paddle.Tensor) else paddle.to_tensor(values)

@@ -102,3 +102,13 @@ class ShardSpec:
         shards = list(enumerate(np.array_split(batch, self.num_shards)))
         first = self.rank * self.shards_per_process
         return shards[first : first + self.shards_per_process]
+
+    def slices(self, batch: slice) -> Iterator[tuple[int, slice, int]]:
+        """Yield index, slice and number of samples of each of this process's shards of a batch.
+
+        batch: a slice of the order of an epoch. An empty shard has the slice of one sample, the
+        batch's first, for whoever must take the same steps with nothing to do.
+        """
+        for index, positions in self.split(np.arange(batch.start, batch.stop)):
+            first = positions[0] if len(positions) else batch.start
+            yield index, slice(first, first + max(1, len(positions))), len(positions)

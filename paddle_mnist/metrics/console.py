@@ -26,12 +26,13 @@ class LogWriter:
         # Values come during an epoch (position > 0) or right after one.
         epoch = f"epoch {state.epoch + (state.position > 0)}/{self.epochs}"
         step = f"step {state.step}" + (f"/{self.total_steps}" if self.total_steps else "")
-        for name in ("valid", "replay"):
-            if f"{name}/loss" in values:
-                loss, accuracy = values[f"{name}/loss"], values[f"{name}/acc"]
-                log.info(f"{epoch} {step} {name} loss {loss:.4f} acc {accuracy:.4f}")
-        if "train/loss" in values:
-            log.info(f"{epoch} {step} {_training_metrics(values)}{self._eta(state, values)}")
+        splits = dict.fromkeys(tag.partition("/")[0] for tag in values if tag.endswith("/loss"))
+        for split in splits:
+            line = f"{epoch} {step}"
+            if split == "train":
+                log.info(f"{line} {_training_metrics(values)}{self._eta(state, values)}")
+            else:
+                log.info(f"{line} {split} {_named(values, split)}")
 
     def _eta(self, state: TrainState, values: Mapping[str, float]) -> str:
         if not self.total_steps:
@@ -48,16 +49,31 @@ class LogWriter:
 
 def _training_metrics(values: Mapping[str, float]) -> str:
     return (
-        f"lr {values['train/lr']:.5f} loss {values['train/loss']:.4f} "
-        f"acc {values['train/acc']:.4f} reader_cost {values['speed/reader_cost']:.4f}s "
+        f"lr {values['train/lr']:.5f} {_named(values, 'train')} "
+        f"reader_cost {values['speed/reader_cost']:.4f}s "
         f"batch_cost {values['speed/batch_cost']:.4f}s ips {values['speed/ips']:.0f} samples/s"
     )
+
+
+def _named(values: Mapping[str, float], split: str) -> str:
+    """Return the metrics of a split, "loss 0.0412 acc 0.9900", without its learning rate."""
+    metrics = {
+        tag.partition("/")[2]: value
+        for tag, value in values.items()
+        if tag.startswith(f"{split}/") and tag != "train/lr"
+    }
+    return " ".join(f"{name} {_number(value)}" for name, value in metrics.items())
+
+
+def _number(value: float) -> str:
+    """Return a metric with four digits after the point, or as a power of ten if they are zeros."""
+    return f"{value:.4f}" if not value or abs(value) >= 0.001 else f"{value:.3e}"
 
 
 class BarWriter:
     """A progress bar over the steps of the whole training, on a terminal only."""
 
-    def __init__(self, total: int):
+    def __init__(self, total: Optional[int]):
         self.bar = tqdm(total=total, unit="step", dynamic_ncols=True, disable=None)
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:

@@ -14,16 +14,20 @@ Number = Union[int, float, paddle.Tensor]  # a tensor of one element
 class Sums:
     """Numbers that add up over samples, and the metric that follows from their totals.
 
-    values: K numbers, or tensors of one element; or a tensor [K].
+    values: K numbers, or tensors of one element; or a tensor or an array [K].
     compute: (totals, float64 [K]) -> the metric, a float; NaN where it is not defined.
     """
 
     def __init__(
-        self, values: Union[Sequence[Number], paddle.Tensor], compute: Callable[[np.ndarray], float]
+        self,
+        values: Union[Sequence[Number], np.ndarray, paddle.Tensor],
+        compute: Callable[[np.ndarray], float],
     ):
         self.compute = compute
         if isinstance(values, paddle.Tensor):
             self._values = values.detach()
+        elif isinstance(values, np.ndarray):
+            self._values = values
         else:
             self._values = [
                 value.detach() if isinstance(value, paddle.Tensor) else value for value in values
@@ -35,14 +39,16 @@ class Sums:
 
     def to_array(self) -> np.ndarray:
         """Return the numbers, float64 [K]. Waits for the device."""
-        if isinstance(self._values, paddle.Tensor):
-            return self._values.numpy().astype(np.float64).reshape(-1)
+        if isinstance(self._values, (paddle.Tensor, np.ndarray)):
+            return np.asarray(self._values).astype(np.float64).reshape(-1)
         return np.array(
             [v.item() if isinstance(v, paddle.Tensor) else v for v in self._values], np.float64
         )
 
     def to_tensor(self) -> paddle.Tensor:
         """Return the numbers, float32 [K], on the device."""
+        if isinstance(self._values, np.ndarray):
+            return paddle.to_tensor(self._values.reshape(-1), dtype="float32")
         if isinstance(self._values, paddle.Tensor):
             return self._values.astype("float32").reshape([-1])
         return paddle.concat(

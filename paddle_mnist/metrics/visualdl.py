@@ -21,12 +21,11 @@ from paddle_mnist.errors import OutputError
 from paddle_mnist.metrics import visualdl_graph
 from paddle_mnist.metrics.visualdl_files import VisualDLFiles
 from paddle_mnist.state import Observer, TrainState, View
+from paddle_mnist.system.devices import require_zlib
 from paddle_mnist.system.files import writing
 
 log = logging.getLogger("paddle_mnist")
 
-# Scalars of the same tag in these folders are drawn into one chart.
-SPLITS = ("train", "valid", "replay")
 DIRECTIONS = 50  # of features: of longer rows the page shows only some points
 
 
@@ -65,12 +64,22 @@ class VisualDLWriter(Observer):
     `metrics.jsonl` has the metrics too. `close` then raises OutputError.
     """
 
-    def __init__(self, folder: Path, pages: Sequence[str], every: int = 100):
+    def __init__(
+        self,
+        folder: Path,
+        pages: Sequence[str],
+        every: int = 100,
+        splits: Sequence[str] = ("train", "valid"),
+    ):
         """pages: of scalars, histograms, images, figures, text, hparams, curves, embeddings, graph.
 
-        every: steps between histograms.
+        Raises DeviceError where Paddle 2 breaks what images need (`zlib_is_broken`).
+        every: steps between histograms. splits: scalars of the same name are drawn into one chart.
         """
+        if not {"images", "figures"}.isdisjoint(pages):
+            require_zlib("images and figures on the dashboard")
         self.folder, self.pages, self.every = folder, set(pages), every
+        self.splits = splits
         self.failure: Optional[OutputError] = None
         self._files = VisualDLFiles(folder)
         if pages:
@@ -81,7 +90,7 @@ class VisualDLWriter(Observer):
         """Write metrics by tag."""
         for tag, value in values.items():
             split, _, name = tag.partition("/")
-            if split not in SPLITS:
+            if split not in self.splits:
                 split, name = "train", tag
             self._files.open(split).add_scalar(_tag(name), value, state.step)
 

@@ -8,6 +8,12 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.data.loader import Shard
+from paddle_mnist.nn.sparse_gradients import dense_gradient, remove_gradient
+from paddle_mnist.nn.statistics import (
+    keep_buffers_in_place,
+    layer_buffers,
+    running_statistics,
+)
 from paddle_mnist.parallel.world import ALONE, World, tree_sum
 from paddle_mnist.state import MetricSums
 from paddle_mnist.system import signals
@@ -60,9 +66,9 @@ class GradientExchange:
     Each shard's gradient, weighted by its share of the batch's samples, travels as one vector with
     its loss, its metrics, and the signals received: one exchange a step, and no mean of means.
 
-    The buffers that a forward pass changes, such as the running statistics of BatchNorm, travel
-    with them: every shard starts from the step's buffers, and what the shards change is averaged,
-    weighted by their samples.
+    What a forward pass changes, here "buffers", such as the running statistics of BatchNorm,
+    travels with them: every shard starts from the step's buffers, and what the shards change is
+    averaged, weighted by their samples.
 
     ordered: add in one fixed order, `tree_sum` over all shards, so that the bits do not depend on
     the number of processes; else with Paddle's all-reduce.
@@ -77,7 +83,8 @@ class GradientExchange:
         self.world = world
         self._ordered = ordered
         self._parameters = [p for p in model.parameters() if not p.stop_gradient]
-        self._buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+        self._places = layer_buffers(model)
+        self._buffers = running_statistics(model)
         self._buffers_before: list[paddle.Tensor] = []  # the step
         self._shard_vectors: list[paddle.Tensor] = []
         self._metrics: Mapping[str, MetricSums] = {}
@@ -97,7 +104,7 @@ class GradientExchange:
 
     def add(self, shard: Shard, outputs: StepOutputs) -> None:
         """Take a shard's gradient out of the parameters, after `backward`, to be summed."""
-        gradients = [_dense_gradient(parameter) for parameter in self._parameters]
+        gradients = [dense_gradient(parameter) for parameter in self._parameters]
         used = [float(gradient is not None) for gradient in gradients]
         self._has_all_gradients &= all(used)
         parts = [
@@ -105,9 +112,10 @@ class GradientExchange:
             for p, gradient in zip(self._parameters, gradients)
         ]
         for parameter in self._parameters:
-            parameter.clear_gradient(False)
+            remove_gradient(parameter)
+        keep_buffers_in_place(self._places)
         parts += [
-            _flat((buffer - before) * shard.weight)
+            _flat(buffer - before) * shard.weight
             for buffer, before in zip(self._buffers, self._buffers_before)
         ]
         parts.append(_flat(outputs.loss.detach() * shard.weight))
@@ -182,16 +190,6 @@ class _Reader:
         return self._vector[self._offset :]
 
 
-def _dense_gradient(parameter: paddle.Tensor) -> Optional[paddle.Tensor]:
-    """Return a parameter's gradient, in full where an embedding has given only some rows."""
-    gradient = parameter.grad
-    if gradient is None or not gradient.is_selected_rows():
-        return gradient
-    rows = paddle.to_tensor(gradient.rows()).reshape([-1, 1])
-    values = paddle.to_tensor(gradient.numpy())  # Paddle's own to_dense does not take them
-    return paddle.scatter_nd_add(paddle.zeros(parameter.shape, values.dtype), rows, values)
-
-
 def _flat(tensor: paddle.Tensor) -> paddle.Tensor:
     """Return a tensor as a float32 vector."""
     vector = tensor.reshape([-1])
@@ -201,7 +199,9 @@ def _flat(tensor: paddle.Tensor) -> paddle.Tensor:
 def _restored(vector: paddle.Tensor, like: paddle.Tensor) -> paddle.Tensor:
     """Return what `_flat` made a vector of, of the shape and dtype of `like`."""
     tensor = vector.reshape(like.shape)
-    return tensor if tensor.dtype == like.dtype else tensor.astype(like.dtype)
+    if tensor.dtype == like.dtype:
+        return tensor
+    return (tensor if like.is_floating_point() else tensor.round()).astype(like.dtype)
 
 
 def _is_power_of_two(number: int) -> bool:
@@ -209,12 +209,13 @@ def _is_power_of_two(number: int) -> bool:
 
 
 def build_gradient_exchange(
-    model: nn.Layer, world: World, shards: Optional[int]
+    model: nn.Layer, world: World, shards: Optional[int], accumulates: bool = False
 ) -> Union[SingleProcessGradients, GradientExchange]:
     """Return the exchange that a training needs.
 
     shards: how many shards batches are divided into, if the order of additions is to be fixed.
+    accumulates: whether a step adds up the gradients of several batches.
     """
-    if shards is None and world.size == 1:
+    if shards is None and world.size == 1 and not accumulates:
         return SingleProcessGradients()
     return GradientExchange(model, world, ordered=shards is not None)

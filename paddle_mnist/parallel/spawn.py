@@ -183,6 +183,8 @@ def _quiet() -> Iterator[None]:
 def _run(function: Callable, args: tuple, pipes: Sequence[Any], beats: Any) -> None:
     """Call the function in a new process, report how it ended, and exit."""
     rank = int(os.environ["PADDLE_TRAINER_ID"])
+    # Else a spawned process spawns too: each worker of a DataLoader would import Paddle anew.
+    multiprocessing.set_start_method(None, force=True)
 
     def count(exchanging: bool) -> None:
         beats[rank] += 1

@@ -175,11 +175,7 @@ def join(hang_timeout: float = 600, device: str = "auto") -> World:
     if started_by_launcher():
         heartbeat.exit_with_parent()
     if os.environ.get("PADDLE_TRAINER_ID") == "0" and "PADDLE_LOG_DIR" in os.environ:
-        log.warning(
-            "launch writes the whole environment, with any passwords in it, into %s: share none of "
-            "its files but workerlog.*",
-            os.environ["PADDLE_LOG_DIR"],
-        )
+        _warn_of_log_folder(os.environ["PADDLE_LOG_DIR"])
     size = int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
     if size < 2:
         return ALONE
@@ -196,6 +192,15 @@ def join(hang_timeout: float = 600, device: str = "auto") -> World:
 
 
 @functools.cache  # once is enough
+def _warn_of_log_folder(folder: str) -> None:
+    log.warning(
+        "launch writes the whole environment, with any passwords in it, into %s: share none of "
+        "its files but workerlog.*",
+        folder,
+    )
+
+
+@functools.cache
 def _init_parallel_env(on_cpu: bool) -> None:
     if on_cpu or not (paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count()):
         # On a machine without GPUs Paddle trusts this variable, and looks for NCCL.

@@ -5,6 +5,7 @@ import functools
 import importlib
 import os
 import re
+import sys
 from collections.abc import Callable
 from importlib import metadata
 from typing import Optional
@@ -47,6 +48,29 @@ def require_paddle() -> None:
             f"{builds[0] if builds else 'paddle'} is installed but cannot be imported on this "
             f"machine ({error}).\n{INSTALL}"
         ) from error
+
+
+def zlib_is_broken() -> bool:
+    """Return whether compressing anything in this process, as PNG does, would end it.
+
+    Paddle 2 exports a zlib of its own, which Python's mixes with the system's if it is imported
+    later: a segmentation fault (2.6.2; not with 3.3.1).
+    """
+    import paddle
+
+    modules = list(sys.modules)  # in the order of their imports
+    if not paddle.__version__.startswith("2.") or "zlib" not in modules:
+        return False
+    return modules.index("zlib") > modules.index("paddle.base.libpaddle")
+
+
+def require_zlib(what: str) -> None:
+    """Raise DeviceError where `zlib_is_broken`. what: is compressed, in plural."""
+    if zlib_is_broken():
+        raise DeviceError(
+            f"{what} need zlib, which this Paddle breaks where it is imported first; expected "
+            "`import zlib` before `import paddle`"
+        )
 
 
 def installed_builds() -> dict[str, str]:

@@ -55,8 +55,8 @@ def save_epochs(folder, averaged, epochs=2):
 
     `golden/format-4` is what `save_epochs("tests/golden/format-4", averaged=True, epochs=1)` left
     under Paddle 3.3.1 when the format was made, as `golden/format-2` and `format-3` before it;
-    `golden/format-1` what it left before all of them, without an average. Never make them anew: a version that cannot read
-    them cannot read the users' checkpoints either.
+    `golden/format-1` what it left before all of them, without an average. Never make them anew: a
+    version that cannot read them cannot read the users' checkpoints either.
     """
     context = {"config": {"seed": 1, "batch_size": 32}, "data_hash": "ab" * 32}
     store = CheckpointStore(folder, context)

@@ -19,6 +19,7 @@ COMMANDS = (
     "dashboard",
     "plot",
     "checkpoints",
+    "supervise",
     "train-ps",
 )
 # The modules in `commands/` and the scripts in `tools/` whose names differ from their commands'.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from paddle_mnist.mnist import program
+from paddle_mnist.system import program
 
 INSTALLED = ["/somewhere/bin/paddle-mnist", "paddle-mnist", r"paddle-mnist.exe"]
 MODULE = str(ROOT / "paddle_mnist/__main__.py")

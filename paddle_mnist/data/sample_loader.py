@@ -1,0 +1,259 @@
+"""Batches of samples of any structure, in an order and with random numbers of our own."""
+
+import copy
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Optional
+
+import paddle
+
+from paddle_mnist.data.collate import num_samples, stack_samples, tensors
+from paddle_mnist.data.forking import start_iteration
+from paddle_mnist.data.loader import Shard
+from paddle_mnist.data.sampler import BatchSampler, ShardSpec
+from paddle_mnist.data.seeding import seed_generators
+from paddle_mnist.data.workers import map_in_workers
+from paddle_mnist.errors import ConfigError
+
+Key = tuple[int, int]  # (epoch, index) of a sample
+
+
+class SampleLoader:
+    """Loads the batches of a map-style dataset whose samples have any structure.
+
+    dataset: a `paddle.io.Dataset` of arrays, tensors and numbers, nested in dicts, tuples and
+        lists. Before a sample is read, Python's, NumPy's and Paddle's generators are seeded from
+        (seed, epoch, index): random augmentation is the same in whichever process it happens.
+    batch_size, seed, shuffle: see `BatchSampler`.
+    collate_fn: makes a batch of a list of samples; by default `stack_samples`.
+    num_workers: processes that read samples ahead; 0 reads them in this one.
+    """
+
+    def __init__(
+        self,
+        dataset: paddle.io.Dataset,
+        batch_size: int,
+        seed: int = 0,
+        shuffle: bool = False,
+        collate_fn: Optional[Callable[[Sequence[Any]], Any]] = None,
+        num_workers: int = 0,
+    ):
+        self.dataset = dataset
+        self.sampler = BatchSampler(len(dataset), batch_size, seed, shuffle)
+        self.num_workers = num_workers
+        self.shard_spec: Optional[ShardSpec] = None
+        self._read = _BatchReader(dataset, seed, collate_fn)
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return len(self.sampler)
+
+    @property
+    def passes_per_step(self) -> int:
+        """How many shards of each batch belong to this process."""
+        return self.shard_spec.shards_per_process if self.shard_spec else 1
+
+    def sharded(self, shard_spec: Optional[ShardSpec], batches: int = 1) -> "SampleLoader":
+        """Return a loader of the same samples in shards, `batches` batches together."""
+        other = copy.copy(self)
+        other.shard_spec = shard_spec
+        other.sampler = replace(self.sampler, batch_size=self.sampler.batch_size * batches)
+        return other
+
+    def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[Any]:
+        """Yield the batches of an epoch from number `start` on, every `step`-th, as tensors.
+
+        With shards each is a list of this process's `Shard`s.
+        """
+        # Workers are told what to read; what is to become of it they need not know.
+        parts, plan = itertools.tee(self._parts(epoch, start, step))
+        loaded = self._load(part.keys for part in parts)
+        for _, batch in itertools.groupby(plan, key=lambda part: part.batch):
+            shards = [
+                Shard(tensors(next(loaded)), part.index, part.samples, part.batch_size)
+                for part in batch
+            ]
+            yield shards if self.shard_spec else shards[0].batch
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.epoch(0)
+
+    def _parts(self, epoch: int, start: int, step: int) -> Iterator["_Part"]:
+        order = self.sampler.order(epoch)
+        spec = self.shard_spec or ShardSpec()
+        for number, batch in enumerate(self.sampler.batch_slices(start, step)):
+            for index, part, samples in spec.slices(batch):
+                keys = [(epoch, int(sample)) for sample in order[part]]
+                yield _Part(number, keys, index, samples, batch.stop - batch.start)
+
+    def _load(self, lists_of_keys: Iterator[Sequence[Key]]) -> Iterator[Any]:
+        if not self.num_workers:
+            return map(self._read, lists_of_keys)
+        return map_in_workers(self._read, lists_of_keys, self.num_workers)
+
+
+class _Part(NamedTuple):
+    """What of a batch is read at once: a shard, or all of it. batch: its number, from 0."""
+
+    batch: int
+    keys: Sequence[Key]
+    index: int
+    samples: int
+    batch_size: int
+
+
+class _BatchReader:
+    """Reads the samples of a batch by (epoch, index), each with generators seeded for it."""
+
+    def __init__(self, dataset: paddle.io.Dataset, seed: int, collate_fn: Optional[Callable]):
+        self.dataset, self.seed, self.collate_fn = dataset, seed, collate_fn
+
+    def __call__(self, keys: Sequence[Key]) -> Any:
+        samples = [self._sample(*key) for key in keys]
+        if self.collate_fn:
+            return self.collate_fn(samples)
+        return stack_samples(samples, type(self.dataset).__name__)
+
+    def _sample(self, epoch: int, index: int) -> Any:
+        seed_generators(self.seed, epoch, index)
+        return self.dataset[index]
+
+
+class ResumableBatchSampler(paddle.io.BatchSampler):
+    """A batch sampler for a `paddle.io.DataLoader` that `fit` can resume inside an epoch.
+
+    The order of the samples is a function of (seed, epoch), as with a dataset given to `fit`. Its
+    samples must not draw random numbers, or what they draw depends on where an epoch resumed.
+    """
+
+    def __init__(
+        self, dataset: paddle.io.Dataset, batch_size: int = 1, seed: int = 0, shuffle: bool = True
+    ):
+        self.batch_size = batch_size  # which DataLoader reads
+        self._sampler = BatchSampler(len(dataset), batch_size, seed, shuffle)
+        self._epoch = self._start = 0
+
+    def set_epoch(self, epoch: int, start: int = 0) -> None:
+        """Choose the epoch, and the number of its batch, with which the next iteration begins."""
+        self._epoch, self._start = epoch, start
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self._sampler.batches(self._epoch, self._start):
+            yield batch.tolist()
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return len(self._sampler)
+
+
+class ReadyLoader:
+    """Loads the batches of whatever yields them: a `paddle.io.DataLoader`, or a function.
+
+    Before each epoch Python's, NumPy's and Paddle's generators are seeded from (seed, epoch), so
+    that a shuffling `DataLoader`, which draws from NumPy's, has the same order again.
+
+    batches: an iterable, or a function that returns one, for each epoch.
+    group: how many batches make a step; the gradients of such are accumulated.
+    """
+
+    def __init__(self, batches: Any, seed: int = 0, group: int = 1):
+        if not callable(batches) and not hasattr(batches, "__iter__"):
+            raise ConfigError(
+                f"the data are a {type(batches).__name__}; expected a paddle.io.Dataset, a "
+                "paddle.io.DataLoader, or a function that returns an iterator of batches"
+            )
+        self.batches, self.seed, self.group = batches, seed, group
+        sampler = getattr(batches, "batch_sampler", None)
+        self._sampler = sampler if isinstance(sampler, ResumableBatchSampler) else None
+
+    @property
+    def resumes_inside_epochs(self) -> bool:
+        """Whether an epoch can begin at any batch: only with a `ResumableBatchSampler`."""
+        return self._sampler is not None
+
+    @property
+    def passes_per_step(self) -> int:
+        """How many batches make a step."""
+        return self.group
+
+    def __len__(self) -> int:
+        """Steps per epoch. Raises TypeError if the number of batches is unknown."""
+        return -(-len(self.batches) // self.group)
+
+    def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[Any]:
+        """Yield what the steps of an epoch take from number `start` on, every `step`-th."""
+        seed_generators(self.seed, epoch)
+        skipped = start
+        if self._sampler:
+            self._sampler.set_epoch(epoch, start * self.group)
+            skipped = 0
+        for group in itertools.islice(self._groups(), skipped, None, step):
+            yield self._shards(group) if self.group > 1 else tensors(group[0])
+
+    def _groups(self) -> Iterator[list[Any]]:
+        """Yield the batches of each step; the last may have fewer."""
+        group: list[Any] = []
+        batches = self.batches
+        if not isinstance(batches, Iterable):  # a DataLoader is callable as well
+            batches = batches()
+        for batch in start_iteration(batches):
+            group.append(batch)
+            if len(group) == self.group:
+                yield group
+                group = []
+        if group:
+            yield group
+
+    def _shards(self, group: Sequence[Any]) -> list[Shard]:
+        sizes = [num_samples(batch) for batch in group]
+        return [
+            Shard(tensors(batch), index, size, batch_size=sum(sizes))
+            for index, (batch, size) in enumerate(zip(group, sizes))
+        ]
+
+
+def open_loader(
+    data: Any,
+    batch_size: int,
+    seed: int = 0,
+    shuffle: bool = False,
+    collate_fn: Optional[Callable[[Sequence[Any]], Any]] = None,
+    num_workers: int = 0,
+) -> Any:
+    """Return a loader of data of any kind; a loader is returned as it is.
+
+    data: a `paddle.io.Dataset` or `IterableDataset`, which is divided into batches; or what a
+        `ReadyLoader` takes. For the others see `SampleLoader`.
+    Raises ConfigError.
+    """
+    if hasattr(data, "epoch"):
+        return data
+    if isinstance(data, paddle.io.IterableDataset):
+        return ReadyLoader(_Chunks(data, batch_size, collate_fn), seed)
+    if isinstance(data, paddle.io.Dataset):
+        return SampleLoader(data, batch_size, seed, shuffle, collate_fn, num_workers)
+    if isinstance(data, Iterator):
+        raise ConfigError(
+            f"the data are a {type(data).__name__}, used up after one epoch; expected a "
+            "paddle.io.Dataset, a paddle.io.DataLoader, or the function that makes it"
+        )
+    return ReadyLoader(data, seed)
+
+
+class _Chunks:
+    """Batches of a dataset that cannot be indexed, anew each time it is called."""
+
+    def __init__(self, dataset: paddle.io.IterableDataset, batch_size: int, collate_fn: Any):
+        self.dataset, self.batch_size = dataset, batch_size
+        self.collate = collate_fn or stack_samples
+
+    def __call__(self) -> Iterator[Any]:
+        chunk: list[Any] = []
+        for sample in self.dataset:
+            chunk.append(sample)
+            if len(chunk) == self.batch_size:
+                yield self.collate(chunk)
+                chunk = []
+        if chunk:
+            yield self.collate(chunk)

@@ -1,0 +1,51 @@
+"""Seed the generators of random numbers as a pure function of a place in the training."""
+
+import contextlib
+import hashlib
+import random
+from collections.abc import Iterator
+from typing import Union
+
+import numpy as np
+import paddle
+
+from paddle_mnist.system.devices import gpu_count
+
+
+def seed_of(*key: Union[int, str]) -> int:
+    """Return a seed for a place in the training, such as (seed, epoch, index): 32 bits."""
+    digest = hashlib.sha256(" ".join(map(str, key)).encode()).digest()
+    return int.from_bytes(digest[:4], "little")
+
+
+def seed_generators(*key: Union[int, str]) -> None:
+    """Seed Python's, NumPy's and Paddle's global generators from a key.
+
+    Code that draws from them, such as random augmentation, then draws the same for the same key,
+    in whichever process and after whatever was drawn before.
+    """
+    seed = seed_of(*key)
+    random.seed(seed)
+    np.random.seed(seed)
+    if paddle.io.get_worker_info() is None and gpu_count():
+        paddle.seed(seed)
+    else:  # a forked worker must not touch the GPUs' generators
+        paddle.framework.core.default_cpu_generator().manual_seed(seed)
+
+
+@contextlib.contextmanager
+def generators_restored() -> Iterator[None]:
+    """Give all global generators back as they were: Python's, NumPy's and Paddle's."""
+    python, numpy = random.getstate(), np.random.get_state()
+    # Not `paddle.set_rng_state(state, "cpu")`: Paddle 2.6.2 cannot set it by a device's name.
+    cpu = paddle.framework.core.default_cpu_generator()
+    state = cpu.get_state()
+    gpus = paddle.get_cuda_rng_state() if gpu_count() else []
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        cpu.set_state(state)
+        if gpus:
+            paddle.set_cuda_rng_state(gpus)

@@ -1,0 +1,157 @@
+"""`paddle.metric` as sums that add up, and metrics of the outputs of a whole evaluation."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Union
+
+import numpy as np
+import paddle
+from paddle.metric import Accuracy, Auc, Metric, Precision, Recall
+
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.metrics.sums import Mean, Sums
+
+# (outputs of the model, labels) -> a metric of them
+MetricFunction = Callable[[Any, Any], Any]
+
+# The attributes in which Paddle's metrics count, and from which they compute their value.
+COUNTERS = {
+    Accuracy: ("total", "count"),  # for each k
+    Precision: ("tp", "fp"),
+    Recall: ("tp", "fn"),
+    Auc: ("_stat_pos", "_stat_neg"),
+}
+
+
+class Gathered:
+    """A metric of all outputs of an evaluation together, which no sums of batches give.
+
+    metric: (outputs, labels) -> a number, both NumPy arrays [N, ...] of all samples in the order of
+        the data; or a `paddle.metric.Metric`.
+
+    The outputs of the whole evaluation must fit into memory, on every process. It is not computed
+    in training.
+    """
+
+    def __init__(self, metric: Union[Callable[[Any, Any], float], Metric]):
+        if isinstance(metric, Accuracy) and len(metric.topk) > 1:
+            raise ConfigError(
+                "the gathered metric is an Accuracy of several k, which has several values; "
+                "expected it without Gathered, for it adds up"
+            )
+        self._metric = metric
+
+    def __call__(self, outputs: Any, labels: Any) -> "GatheredOutputs":
+        """Keep the outputs and labels of a batch. Raises ConfigError unless they are tensors."""
+        values = [*_as_list(outputs), labels]
+        other = next((one for one in values if not isinstance(one, paddle.Tensor)), None)
+        if other is not None:
+            raise ConfigError(
+                f"a gathered metric is given a {type(other).__name__}; expected a tensor, or "
+                "several of the model's outputs; or a step of your own"
+            )
+        return GatheredOutputs(values, self._compute)
+
+    def _compute(self, *values: np.ndarray) -> float:
+        if not isinstance(self._metric, Metric):
+            return float(self._metric(*values))
+        metric = copy.deepcopy(self._metric)
+        metric.reset()
+        _update(metric, [paddle.to_tensor(value) for value in values])
+        return float(metric.accumulate())
+
+
+class GatheredOutputs:
+    """What a batch contributes to a `Gathered` metric. compute: (arrays of all batches) -> float"""
+
+    def __init__(self, values: Sequence[paddle.Tensor], compute: Callable[..., float]):
+        self.values, self.compute = values, compute
+
+    def to_arrays(self) -> list[np.ndarray]:
+        """Return the values as NumPy arrays. Waits for the device."""
+        # of a batch of one sample a net may have squeezed the dimension away
+        return [np.atleast_1d(np.asarray(value)) for value in self.values]
+
+
+def metric_functions(metrics: Mapping[str, Any]) -> dict[str, MetricFunction]:
+    """Return functions (outputs, labels) -> sums for metrics by name.
+
+    metrics: instances of `paddle.metric`'s Accuracy, Precision, Recall and Auc; `Gathered`
+        metrics; or such functions, which return a number, the mean over the batch, or `Sums`. An
+        Accuracy of several k gives a metric for each: `acc_top1`, `acc_top5`.
+    Raises ConfigError for a metric that does not add up.
+    """
+    functions: dict[str, MetricFunction] = {}
+    for name, metric in metrics.items():
+        if name == "loss":
+            raise ConfigError('a metric is called "loss", as the loss is; expected another name')
+        if isinstance(metric, Metric):
+            functions.update(_adapted(name, metric))
+        elif callable(metric):
+            functions[name] = metric
+        else:
+            raise ConfigError(
+                f"the metric {name!r} is a {type(metric).__name__}; expected a paddle.metric, or "
+                "a function of (outputs, labels)"
+            )
+    return functions
+
+
+def _adapted(name: str, metric: Metric) -> dict[str, MetricFunction]:
+    """Return the functions of one of Paddle's metrics, or of a subclass that counts as it does."""
+    kind = next((kind for kind in COUNTERS if isinstance(metric, kind)), None)
+    counting = ("update", "accumulate", "reset")
+    if not kind or any(getattr(type(metric), one) is not getattr(kind, one) for one in counting):
+        raise ConfigError(
+            f"the metric {name!r} is a {type(metric).__name__}, whose values of batches do not add "
+            "up to that of all; expected Accuracy, Precision, Recall, Auc, a function that returns "
+            "sums, or Gathered(metric), which is computed on all outputs together"
+        )
+    if kind is Accuracy:
+        return _accuracies(name, metric)
+    return {name: _counted(metric, COUNTERS[kind])}
+
+
+def _accuracies(name: str, metric: Accuracy) -> dict[str, MetricFunction]:
+    def function(k: int) -> MetricFunction:
+        def accuracy(outputs: Any, labels: Any) -> Mean:
+            hits = metric.compute(*_as_list(outputs), labels)[..., :k]
+            return Mean(hits.sum(), int(np.prod(hits.shape[:-1])))
+
+        return accuracy
+
+    if len(metric.topk) == 1:
+        return {name: function(metric.topk[0])}
+    return {f"{name}_top{k}": function(k) for k in metric.topk}
+
+
+def _counted(metric: Metric, counters: Sequence[str]) -> MetricFunction:
+    def count(outputs: Any, labels: Any) -> Sums:
+        counting = copy.deepcopy(metric)
+        counting.reset()
+        _update(counting, [*_as_list(outputs), labels])
+        return Sums(np.concatenate([_counter(counting, name) for name in counters]), compute)
+
+    def compute(totals: np.ndarray) -> float:
+        total = copy.deepcopy(metric)
+        total.reset()
+        parts = np.split(totals, np.cumsum([len(_counter(total, name)) for name in counters])[:-1])
+        for name, part in zip(counters, parts):
+            is_array = isinstance(getattr(total, name), np.ndarray)
+            setattr(total, name, part if is_array else part.item())
+        return float(total.accumulate())
+
+    return count
+
+
+def _counter(metric: Metric, name: str) -> np.ndarray:
+    return np.atleast_1d(np.asarray(getattr(metric, name), np.float64))
+
+
+def _update(metric: Metric, values: Sequence[paddle.Tensor]) -> None:
+    """Have a metric count a batch, as Paddle's own `hapi.Model` does."""
+    metric.update(*_as_list(metric.compute(*values)))
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (tuple, list)) else [value]

@@ -1,0 +1,60 @@
+"""What a forward pass changes in a net: buffers, and the running statistics of normalization."""
+
+from collections.abc import Mapping
+
+import paddle
+from paddle import nn
+
+NORMALIZATION = "paddle.nn.layer.norm"  # the module of Paddle's normalization layers
+INTEGERS = (paddle.int32, paddle.int64)
+
+Buffers = Mapping[nn.Layer, Mapping[str, paddle.Tensor]]  # of each layer, by name
+
+
+def layer_buffers(model: nn.Layer) -> Buffers:
+    """Return the tensors that each layer of a model has as its buffers now."""
+    return {layer: dict(layer._buffers) for layer in model.sublayers(include_self=True)}
+
+
+def reinstate_buffers(buffers: Buffers) -> None:
+    """Give layers the tensors that `layer_buffers` returned.
+
+    A layer that computes `self.count = self.count + 1` has another tensor as its buffer since. The
+    values of the tensors are as they were, unless a pass has changed them in place.
+    """
+    for layer, tensors in buffers.items():
+        layer._buffers.clear()
+        layer._buffers.update(tensors)
+
+
+def keep_buffers_in_place(buffers: Buffers) -> None:
+    """Move the values of buffers that a pass has replaced into the tensors that they were."""
+    for layer, tensors in buffers.items():
+        for name, tensor in tensors.items():
+            current = layer._buffers.get(name)
+            is_other = current is not None and tensor is not None and current is not tensor
+            if is_other and current.shape == tensor.shape and current.dtype == tensor.dtype:
+                tensor.set_value(current.detach())
+                layer._buffers[name] = tensor
+
+
+def running_statistics(model: nn.Layer) -> list[paddle.Tensor]:
+    """Return the tensors that a forward pass in training may change, those of numbers.
+
+    They are the model's buffers, and what Paddle's normalization layers keep as parameters without
+    a gradient: BatchNorm its running mean and variance, SpectralNorm its vectors. Frozen weights of
+    other layers are left out: no pass changes them. So are truth values and integers of few bits:
+    no counters.
+    """
+    tensors = list(model.buffers())
+    for layer in model.sublayers(include_self=True):
+        if any(base.__module__ == NORMALIZATION for base in type(layer).__mro__):
+            own = layer.parameters(include_sublayers=False)
+            tensors += [parameter for parameter in own if parameter.stop_gradient]
+    distinct = {id(tensor): tensor for tensor in tensors}
+    return [
+        tensor
+        for tensor in distinct.values()
+        # An LSTM's buffer for cuDNN's dropout has no memory before it is used.
+        if (tensor.is_floating_point() or tensor.dtype in INTEGERS) and tensor._is_initialized()
+    ]

@@ -1,0 +1,182 @@
+"""Samples of any structure become batches; what does not fit together is refused with its place."""
+
+from collections import OrderedDict, namedtuple
+
+import numpy as np
+import paddle
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from paddle_mnist.data.collate import leaves, mapped, num_samples, stack_samples, tensors
+from paddle_mnist.errors import DataError
+
+Pair = namedtuple("Pair", "left right")
+
+DTYPES = "bool int8 uint8 int16 int32 int64 float16 float32 float64 complex64 complex128".split()
+
+
+def of_dtype(dtype):
+    return arrays.arrays(dtype, arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3))
+
+
+def containers(parts):
+    return st.one_of(
+        st.lists(parts, min_size=1, max_size=3),
+        st.tuples(parts, parts),
+        st.builds(Pair, parts, parts),
+        st.dictionaries(st.one_of(st.text(max_size=3), st.integers(0, 9)), parts, min_size=1),
+    )
+
+
+structures = st.recursive(
+    st.one_of(
+        st.sampled_from(DTYPES).flatmap(of_dtype),
+        st.booleans(),
+        st.integers(-(2**40), 2**40),
+        st.floats(width=32, allow_nan=False),
+        st.text(max_size=3),
+        st.binary(max_size=3),
+    ),
+    containers,
+    max_leaves=5,
+)
+
+
+def is_text(leaf):
+    return isinstance(leaf, (str, bytes))
+
+
+@given(structures, st.integers(1, 4))
+def test_batches_have_the_structure_of_their_samples(sample, count):
+    batch = stack_samples([sample] * count)
+    for leaf, values in zip(leaves(sample), in_parallel(sample, batch)):
+        if is_text(leaf):
+            assert values == [leaf] * count
+            continue
+        dtype = np.float32 if isinstance(leaf, float) else np.asarray(leaf).dtype
+        assert (values.dtype, values.shape) == (dtype, (count, *np.shape(leaf)))
+        np.testing.assert_array_equal(values, np.stack([leaf] * count))
+
+
+def in_parallel(sample, batch):
+    """The parts of a batch in the places of the sample's leaves."""
+    if isinstance(sample, (dict, tuple, list)):
+        assert type(batch) is type(sample)
+    if isinstance(sample, dict):
+        assert list(sample) == list(batch)
+        sample, batch = list(sample.values()), list(batch.values())
+    if isinstance(sample, (tuple, list)):
+        assert len(sample) == len(batch)
+        for part, values in zip(sample, batch):
+            yield from in_parallel(part, values)
+    else:
+        yield batch
+
+
+@given(structures)
+def test_mapping_leaves_keeps_the_structure_and_their_order(sample):
+    counted = iter(range(100))
+    numbered = mapped(sample, lambda leaf: next(counted))
+    numbers = list(range(len(list(leaves(sample)))))
+    assert list(leaves(numbered)) == list(in_parallel(sample, numbered)) == numbers
+
+
+@given(st.lists(st.integers(0, 255), min_size=1, max_size=5))
+def test_samples_keep_their_order(values):
+    batch = stack_samples([{"x": [np.array([v]), float(v)], "name": str(v)} for v in values])
+    assert batch["x"][0].tolist() == [[v] for v in values]
+    assert batch["x"][1].tolist() == values
+    assert batch["name"] == [str(v) for v in values]
+
+
+TENSOR_DTYPES = [*DTYPES, "bfloat16"]
+
+
+@pytest.mark.parametrize("dtype", TENSOR_DTYPES)
+@pytest.mark.parametrize("shape", [[], [2], [0, 3]])
+def test_tensors_of_any_dtype(dtype, shape):
+    values = paddle.ones(shape, "float32").astype(dtype)
+    batch = tensors(stack_samples([values, values]))
+    assert (batch.dtype, list(batch.shape)) == (values.dtype, [2, *shape])
+    expected = np.ones([2, *shape])
+    assert np.array_equal(batch.astype("complex64").numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [("uint16", paddle.int32), ("uint32", paddle.int64)]
+)
+@pytest.mark.parametrize("value", [1, 40_000])
+def test_dtypes_that_paddle_lacks_keep_their_values(dtype, expected, value):
+    """Paddle takes a uint16 array, a depth image say, for the bits of bfloat16."""
+    batch = tensors(stack_samples([np.array([value], dtype)] * 2))
+    assert (batch.dtype, batch.tolist()) == (expected, [[value]] * 2)
+
+
+def test_dicts_may_have_their_keys_in_any_order():
+    batch = stack_samples([{"a": 1, "b": 2}, OrderedDict(b=4, a=3)])
+    assert mapped(batch, np.ndarray.tolist) == {"a": [1, 3], "b": [2, 4]}
+
+
+x, other = np.zeros(2, "float32"), np.zeros(3, "float32")
+REFUSED = {
+    "ragged": ([x, other], "two samples of a batch differ in their type: float32 [2] and"),
+    "ragged, inside": ([{"a": (0, x)}, {"a": (0, other)}], "two samples['a'][1] of a batch"),
+    "dtypes": ([(x,), (x.astype("float64"),)], "two samples[0] of a batch differ in their type"),
+    "int and float": ([1, 2.5], "int64 [] and float32 []"),
+    "keys": ([{"a": 1}, {"b": 1}], "differ in their keys: ['a'] and ['b']"),
+    "keys of one text": ([{1: 1}, {"1": 1}], "differ in their keys: [1] and ['1']"),
+    "a key less": ([{"a": 1, "b": 2}, {"a": 1}], "differ in their keys: ['a', 'b'] and ['a']"),
+    "lengths": ([[1, 2], [1]], "differ in their number of values: 2 and 1"),
+    "lengths, inside": ([{"a": [1]}, {"a": []}], "two samples['a'] of a batch differ"),
+    "dict and tuple": ([{0: 1, 1: 1}, (0, 1)], "in their structure: dict and tuple or list"),
+    "tuple and array": ([(1, 2), np.array([1, 2])], "structure: tuple or list and array"),
+    "dict and text": ([{"a": 1}, "a"], "in their structure: dict and text"),
+    "tuple and text": ([[(1, 2)], ["ab"]], "two samples[0] of a batch differ in their structure"),
+    "text and number": ([("a",), (1,)], "two samples[0] of a batch differ in their structure"),
+    "number and text": ([1, "a"], "in their structure: array and text"),
+    "number and None": ([1, None], "a sample is a NoneType; expected numbers, arrays"),
+    "None, inside": ([{"a": [None]}], "a sample['a'][0] is a NoneType"),
+    "a set": ([({1},)], "a sample[0] is a set"),
+    "objects": ([np.array([None, 1])], "a sample is a ndarray; expected numbers"),
+    "an array of texts": ([np.array(["a"])], "a sample is a ndarray; expected numbers"),
+    "uint64": ([{"n": np.uint64(2**63)}], "a sample['n'] is uint64, which Paddle has not"),
+}
+
+
+@pytest.mark.parametrize("wrong", REFUSED)
+def test_samples_that_do_not_fit_together_are_refused_with_their_place(wrong):
+    samples, message = REFUSED[wrong]
+    with pytest.raises(DataError) as refusal:
+        stack_samples(samples, source="Digits")
+    assert str(refusal.value).startswith("Digits: ")
+    assert message in str(refusal.value)
+
+
+def test_tensors_are_made_of_arrays_and_of_nothing_else():
+    batch = {"x": (x, ["a", "b"]), "n": 3, "t": paddle.ones([1])}
+    made = tensors(batch)
+    assert isinstance(made["x"][0], paddle.Tensor) and made["x"][0].dtype == paddle.float32
+    assert (made["x"][1], made["n"]) == (["a", "b"], 3)
+    assert made["t"] is batch["t"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (x, 2),
+        ([paddle.zeros([5, 2]), x], 5),
+        ({"names": ["a", "b", "c"], "total": np.float32(1), "x": {"y": other}}, 3),
+        ((paddle.to_tensor(2.0), paddle.zeros([4])), 4),
+        (np.zeros((0, 3)), 0),
+    ],
+)
+def test_number_of_samples_is_the_length_of_the_first_array(batch, samples):
+    assert num_samples(batch) == samples
+
+
+@pytest.mark.parametrize("batch", [[], {"a": "texts"}, 3, (paddle.to_tensor(2.0),)])
+def test_batch_without_an_array_is_refused(batch):
+    with pytest.raises(DataError, match=f"a batch is a {type(batch).__name__} without a tensor"):
+        num_samples(batch)

@@ -1,0 +1,290 @@
+"""Metrics add up: over any division into batches they are those of all data at once."""
+
+import numpy as np
+import paddle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paddle.metric import Accuracy, Auc, Metric, Precision, Recall
+
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.metrics.paddle_metrics import Gathered, metric_functions
+from paddle_mnist.metrics.sums import Mean, Sums, as_sums, compute_all
+
+CLASSES = 4
+
+
+class Halved(Recall):
+    """A subclass that counts as Recall does, of other values."""
+
+    def compute(self, outputs, labels):
+        return outputs / 2, labels
+
+
+class LabelsFirst(Precision):
+    def compute(self, outputs, labels):
+        return [outputs, labels]
+
+
+ADAPTED = {
+    "Accuracy": (Accuracy, "classes"),
+    "Accuracy, labels [N]": (Accuracy, "flat"),
+    "Accuracy, one-hot": (Accuracy, "one-hot"),
+    "Accuracy, k = 2": (lambda: Accuracy(topk=(2,)), "classes"),
+    "Accuracy, several k": (lambda: Accuracy(topk=(3, 1)), "classes"),
+    "Precision": (Precision, "binary"),
+    "Recall": (Recall, "binary"),
+    "Auc": (Auc, "two columns"),
+    "Auc, coarse": (lambda: Auc(num_thresholds=15), "two columns"),
+    "a subclass with another compute": (Halved, "binary"),
+    "a subclass with a list": (LabelsFirst, "binary"),
+}
+
+
+def data(form, samples, seed):
+    """Outputs and labels of a net, as the metrics take them."""
+    generator = np.random.RandomState(seed)
+    if form in ("classes", "flat", "one-hot"):
+        outputs = generator.randn(samples, CLASSES).astype("float32")
+        labels = generator.randint(0, CLASSES, (samples, 1))
+        if form == "one-hot":
+            labels = np.eye(CLASSES, dtype="float32")[labels[:, 0]]
+        return outputs, labels[:, 0] if form == "flat" else labels
+    outputs = generator.rand(samples, 1).astype("float32")
+    if form == "two columns":
+        outputs = np.concatenate([1 - outputs, outputs], axis=1)
+    return outputs, generator.randint(0, 2, (samples, 1))
+
+
+def batches(outputs, labels, cuts):
+    bounds = [0, *sorted({cut % len(outputs) for cut in cuts} - {0}), len(outputs)]
+    for first, end in zip(bounds, bounds[1:]):
+        yield paddle.to_tensor(outputs[first:end]), paddle.to_tensor(labels[first:end])
+
+
+def value_of_all(metric, outputs, labels):
+    """What Paddle's metric says of all data, used as Paddle's own `Model` does."""
+    metric.reset()
+    computed = metric.compute(paddle.to_tensor(outputs), paddle.to_tensor(labels))
+    metric.update(*(computed if isinstance(computed, (list, tuple)) else [computed]))
+    return metric.accumulate()
+
+
+cuts = st.lists(st.integers(1, 100), max_size=5)
+
+
+@pytest.mark.parametrize("name", ADAPTED)
+@settings(max_examples=15)
+@given(st.integers(1, 30), cuts, st.integers(0, 99))
+def test_adapted_metrics_are_paddles_own_of_all_data(name, samples, cuts, seed):
+    make, form = ADAPTED[name]
+    outputs, labels = data(form, samples, seed)
+    metric = make()
+    functions = metric_functions({"m": metric})
+    totals, computes = {}, {}
+    for batch in batches(outputs, labels, cuts):
+        for tag, function in functions.items():
+            sums = function(*batch)
+            totals[tag] = totals.get(tag, 0) + sums.to_array()
+            computes[tag] = sums.compute
+    expected = value_of_all(make(), outputs, labels)
+    if isinstance(expected, list):
+        assert list(functions) == ["m_top3", "m_top1"]
+    else:
+        expected = [expected]
+    assert list(compute_all(totals, computes).values()) == pytest.approx(expected, rel=1e-6)
+    assert metric.accumulate() == make().accumulate()  # the caller's has counted nothing
+
+
+def test_training_figures_survive_the_exchange_between_processes():
+    """There sums travel as float32, and come back as a tensor."""
+    for name, (make, form) in ADAPTED.items():
+        function = next(iter(metric_functions({"m": make()}).values()))
+        sums = function(*map(paddle.to_tensor, data(form, 9, seed=1)))
+        back = sums.with_values(sums.to_tensor())
+        assert back.compute(back.to_array()) == sums.compute(sums.to_array()), name
+
+
+def test_gradients_do_not_hinder_a_metric():
+    net = paddle.nn.Linear(3, 1)
+    outputs = paddle.nn.functional.sigmoid(net(paddle.ones([4, 3])))
+    labels = paddle.ones([4, 1], "int64")
+    kinds = {"p": Precision(), "r": Recall()}
+    values = [one(outputs, labels) for one in metric_functions(kinds).values()]
+    assert all(value.to_array().sum() <= 8 for value in values)
+
+
+class F1(Precision):
+    """As people write it: it counts something more, which Precision's counters lack."""
+
+    def __init__(self):
+        super().__init__()
+        self.fn = 0
+
+    def update(self, outputs, labels):
+        super().update(outputs, labels)
+        self.fn += int(((outputs < 0.5) & (labels == 1)).sum())
+
+    def accumulate(self):
+        return 2 * self.tp / max(1, 2 * self.tp + self.fp + self.fn)
+
+
+class Doubled(Accuracy):
+    def update(self, correct, *others):
+        return super().update(super().update(correct), *others)
+
+
+class Largest(Metric):
+    def __init__(self):
+        super().__init__()
+        self.value = -np.inf
+
+    def reset(self):
+        self.value = -np.inf
+
+    def update(self, outputs, labels):
+        self.value = max(self.value, float(outputs.max()))
+
+    def accumulate(self):
+        return self.value
+
+    def name(self):
+        return "largest"
+
+
+@pytest.mark.parametrize("kind", [F1, Largest, Doubled])
+def test_metrics_of_other_classes_are_refused_by_name(kind):
+    with pytest.raises(ConfigError) as refusal:
+        metric_functions({"acc": Accuracy(), "mine": kind()})
+    assert f"the metric 'mine' is a {kind.__name__}" in str(refusal.value)
+    assert "Gathered(metric)" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ({"loss": Accuracy()}, 'a metric is called "loss"'),
+        ({"acc": 3}, "the metric 'acc' is a int; expected a paddle.metric, or"),
+    ],
+)
+def test_what_is_no_metric_is_refused(metrics, message):
+    with pytest.raises(ConfigError, match=message):
+        metric_functions(metrics)
+
+
+def spread(outputs, labels):
+    """A function of all outputs that no sums give."""
+    return np.median(outputs) + 10 * np.median(labels) + len(labels)
+
+
+GATHERED = {
+    "a function": (lambda: spread, "two columns"),
+    "Auc": (Auc, "two columns"),
+    "a class of one's own": (F1, "binary"),
+    "the largest": (Largest, "classes"),
+    "Accuracy": (Accuracy, "classes"),
+}
+
+
+@pytest.mark.parametrize("name", GATHERED)
+@settings(max_examples=15)
+@given(st.integers(1, 30), cuts, st.integers(0, 99))
+def test_gathered_metrics_are_those_of_everything(name, samples, cuts, seed):
+    make, form = GATHERED[name]
+    outputs, labels = data(form, samples, seed)
+    metric = make()
+    function = metric_functions({"m": Gathered(metric)})["m"]
+    kept = [function(*batch) for batch in batches(outputs, labels, cuts)]
+    columns = zip(*(one.to_arrays() for one in kept))
+    value = kept[-1].compute(*map(np.concatenate, columns))
+    if isinstance(metric, Metric):
+        expected = value_of_all(make(), outputs, labels)
+        assert metric.accumulate() == make().accumulate()
+    else:
+        expected = spread(outputs, labels)
+    assert value == pytest.approx(expected, rel=1e-6)
+    assert kept[-1].compute(*map(np.concatenate, zip(*(one.to_arrays() for one in kept)))) == value
+
+
+def test_gathered_metric_of_several_outputs():
+    def both(first, second, labels):
+        return first.sum() + 2 * second.sum() + 3 * labels.sum()
+
+    kept = Gathered(both)((paddle.ones([2]), paddle.ones([2, 5])), paddle.ones([2, 1]))
+    assert kept.compute(*kept.to_arrays()) == 2 + 2 * 10 + 3 * 2
+
+
+def test_squeezed_outputs_of_one_sample_are_one_value():
+    kept = Gathered(spread)(paddle.ones([1, 1]).squeeze(), paddle.ones([1]))
+    assert [array.shape for array in kept.to_arrays()] == [(1,), (1,)]
+
+
+def test_what_cannot_be_gathered_is_refused():
+    with pytest.raises(ConfigError, match="Accuracy of several k"):
+        Gathered(Accuracy(topk=(1, 2)))
+    with pytest.raises(ConfigError, match="given a dict; expected a tensor"):
+        Gathered(spread)({"logits": paddle.ones([2])}, paddle.ones([2]))
+
+
+VALUES = {
+    "numbers": [1, 2.5, 3],
+    "tensors of one element": [paddle.to_tensor([1]), paddle.to_tensor(2.5), 3],
+    "a tensor": paddle.to_tensor([1, 2.5, 3]),
+    "an integer array": np.array([1, 2, 3]),
+    "an array": np.array([1, 2.5, 3]),
+    "a table": np.array([[1], [2.5], [3]]),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_sums_of_any_kind_are_float64_here_and_float32_on_the_device(kind):
+    sums = Sums(VALUES[kind], lambda totals: float(totals[0] - totals[2]))
+    expected = [1, 2 if "integer" in kind else 2.5, 3]
+    assert (sums.to_array().dtype, sums.to_array().tolist()) == (np.float64, expected)
+    assert (sums.to_tensor().dtype, sums.to_tensor().tolist()) == (paddle.float32, expected)
+    assert sums.with_values(sums.to_tensor()).to_array().tolist() == expected
+    assert sums.compute(sums.to_array()) == -2
+
+
+def test_sums_of_a_loss_keep_no_graph():
+    weight = paddle.ones([1])
+    weight.stop_gradient = False
+    for values in ([weight * 2, 1], weight * 2):
+        assert Sums(values, sum).to_tensor().stop_gradient
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 99)), min_size=1, max_size=6))
+def test_means_of_batches_weigh_their_samples(batches):
+    """Given as one number of a batch, a metric is the mean over its samples."""
+    total = sum(
+        as_sums(float(np.arange(first, first + n).mean()), "m", n).to_array()
+        for n, first in batches
+    )
+    values = np.concatenate([np.arange(first, first + n) for n, first in batches])
+    assert compute_all({"m": total}, {})["m"] == pytest.approx(values.mean())
+
+
+@pytest.mark.parametrize(
+    "value", [2, 2.0, np.float32(2), paddle.to_tensor(2), paddle.ones([1]) * 2]
+)
+def test_one_number_of_any_kind_is_a_mean(value):
+    assert as_sums(value, "m", 3).to_array().tolist() == [6, 3]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("2", "a str as 'm'"),
+        (None, "a NoneType as 'm'"),
+        ([2.0], "a list as 'm'"),
+        (paddle.ones([2]), r"a Tensor of shape \[2\] as 'm'"),
+        (np.ones(2), r"a ndarray of shape \[2\] as 'm'"),
+    ],
+)
+def test_what_is_not_one_number_is_refused(value, kind):
+    with pytest.raises(ConfigError, match=f"the step gave {kind}; expected one number"):
+        as_sums(value, "m", 3)
+
+
+def test_a_mean_of_nothing_is_not_a_number():
+    assert np.isnan(Mean(0, 0).compute(Mean(0, 0).to_array()))

@@ -1,0 +1,142 @@
+"""What a forward pass changes is found, and sparse gradients are those of a dense embedding."""
+
+import numpy as np
+import paddle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paddle import nn
+
+from paddle_mnist.nn.sparse_gradients import dense_gradient, remove_gradient
+from paddle_mnist.nn.statistics import (
+    keep_buffers_in_place,
+    layer_buffers,
+    reinstate_buffers,
+    running_statistics,
+)
+
+
+class Counter(nn.Layer):
+    """Buffers of every kind, changed in place, replaced, and made in the pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.register_buffer("mean", paddle.zeros([3]))
+        self.register_buffer("replaced", paddle.zeros([3]))
+        self.register_buffer("count", paddle.zeros([], "int64"))
+        self.register_buffer("flag", paddle.zeros([], "bool"))
+        self.register_buffer("later", None)
+
+    def forward(self, inputs):
+        outputs = self.linear(inputs)
+        if self.training:
+            self.mean.set_value(0.9 * self.mean + 0.1 * outputs.detach().mean(axis=0))
+            self.replaced = self.replaced + outputs.detach().mean(axis=0)
+            self.count = self.count + 1
+            self.later, self.seen = outputs.detach(), inputs + 1
+        return outputs
+
+
+def frozen(layer):
+    for parameter in layer.parameters():
+        parameter.stop_gradient = True
+    return layer
+
+
+LAYERS = {
+    "BatchNorm1D": (lambda: nn.BatchNorm1D(3), "_mean _variance"),
+    "SyncBatchNorm": (lambda: nn.SyncBatchNorm(3), "_mean _variance"),
+    "BatchNorm, the older": (lambda: nn.BatchNorm(3), "_mean _variance"),
+    "BatchNorm, frozen": (lambda: frozen(nn.BatchNorm1D(3)), "_mean _variance bias weight"),
+    "a subclass": (lambda: type("Own", (nn.BatchNorm1D,), {})(3), "_mean _variance"),
+    "inside others": (
+        lambda: nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.BatchNorm1D(3))),
+        "1.0._mean 1.0._variance",
+    ),
+    "twice in a net": (lambda: nn.Sequential(*2 * [nn.BatchNorm1D(3)]), "0._mean 0._variance"),
+    "SpectralNorm": (lambda: nn.SpectralNorm([3, 2]), "weight_u weight_v"),
+    "LayerNorm": (lambda: nn.LayerNorm(3), ""),
+    "Linear": (lambda: nn.Linear(3, 3), ""),
+    "Linear, frozen": (lambda: frozen(nn.Linear(3, 3)), ""),
+    "LSTM": (lambda: nn.LSTM(2, 3, num_layers=2, dropout=0.5), ""),
+    "own buffers": (Counter, "count mean replaced"),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_a_pass_may_change_is_found(name):
+    make, expected = LAYERS[name]
+    model = make()
+    names = {id(tensor): one for one, tensor in model.named_buffers()}
+    names |= {id(tensor): one for one, tensor in model.named_parameters()}
+    found = [names[id(tensor)] for tensor in running_statistics(model)]
+    assert sorted(found) == expected.split()
+
+
+def test_replaced_buffers_are_reinstated():
+    model = Counter()
+    before, tensors = layer_buffers(model), dict(model.named_buffers())
+    model(paddle.ones([2, 3]))
+    assert set(dict(model.named_buffers())) == {*tensors, "later", "seen"}
+    reinstate_buffers(before)
+    assert {name: id(one) for name, one in model.named_buffers()} == {
+        name: id(one) for name, one in tensors.items()
+    }
+    assert model.replaced.tolist() == [0, 0, 0] and model.count.item() == 0
+    assert model.later is None
+
+
+def test_buffers_stay_in_place_with_their_new_values():
+    model = Counter()
+    places, tensors = layer_buffers(model), dict(model.named_buffers())
+    outputs = model(paddle.ones([2, 3]))
+    keep_buffers_in_place(places)
+    assert model.replaced is tensors["replaced"] and model.count is tensors["count"]
+    np.testing.assert_array_equal(model.replaced, outputs.mean(axis=0))
+    assert (model.count.item(), list(model.seen.shape)) == (1, [2, 3])
+
+
+embedded = st.lists(st.integers(0, 7), min_size=1, max_size=12)
+
+
+def embedding_gradient(sparse, indices, weights):
+    layer = nn.Embedding(8, 3, sparse=sparse)
+    layer.weight.set_value(weights)
+    outputs = layer(paddle.to_tensor(indices))
+    (outputs**3).sum().backward()
+    return layer.weight
+
+
+@settings(max_examples=30)
+@given(embedded, st.integers(0, 9))
+def test_sparse_gradients_in_full_are_those_of_a_dense_embedding(indices, seed):
+    weights = np.random.RandomState(seed).randn(8, 3).astype("float32")
+    sparse, dense = (embedding_gradient(kind, indices, weights) for kind in (True, False))
+    assert sparse.grad.is_selected_rows() and not dense.grad.is_selected_rows()
+    np.testing.assert_allclose(dense_gradient(sparse), dense.grad, rtol=1e-5)
+    assert np.array_equal(dense_gradient(dense), dense.grad)
+    assert list(dense_gradient(sparse).shape) == [8, 3]
+
+
+def test_parameter_without_a_gradient_has_none_in_full_either():
+    assert dense_gradient(nn.Linear(2, 2).weight) is None
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["sparse", "dense"])
+@pytest.mark.parametrize("second", [True, False], ids=["sparse", "dense"])
+def test_after_a_gradient_is_removed_the_next_may_be_of_either_kind(first, second):
+    weight = paddle.create_parameter([8, 3], "float32")
+    indices = paddle.to_tensor([1, 5, 5])
+
+    def gradient(is_sparse):
+        nn.functional.embedding(indices, weight, sparse=is_sparse).sum().backward()
+        return dense_gradient(weight).numpy()
+
+    expected = gradient(first)
+    remove_gradient(weight)
+    assert weight.grad is None or not weight.grad.numpy().any()
+    assert np.array_equal(gradient(second), expected)  # not added to the first
+    remove_gradient(weight)
+    weight.grad = paddle.ones([8, 3])
+    assert weight.grad.sum().item() == 24
