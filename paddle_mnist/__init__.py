@@ -1,4 +1,4 @@
-"""The PaddlePaddle handwritten-digit tutorial as a package.
+"""Train any Paddle net, resume it to the same bits; and the handwritten-digit tutorial.
 
 Importing it does not import paddle; the first use of a name that needs it does.
 """
@@ -16,14 +16,25 @@ _moved.install()
 
 _PUBLIC = {
     "BatchLoader": "paddle_mnist.data.loader",
+    "Callback": "paddle_mnist.training.callbacks",
+    "FitResult": "paddle_mnist.training.callbacks",
+    "Gathered": "paddle_mnist.metrics.paddle_metrics",
     "MNIST": "paddle_mnist.mnist.model",
+    "Mean": "paddle_mnist.metrics.sums",
     "MnistDataset": "paddle_mnist.mnist.dataset",
     "Predictor": "paddle_mnist.mnist.predictor",
+    "ResumableBatchSampler": "paddle_mnist.data.sample_loader",
+    "Sums": "paddle_mnist.metrics.sums",
     "TrainConfig": "paddle_mnist.mnist.config",
     "Observer": "paddle_mnist.state",
     "Trainer": "paddle_mnist.training.trainer",
     "evaluate": "paddle_mnist.training.evaluator",
+    "evaluate_run": "paddle_mnist.training.trained_model",
+    "export_run": "paddle_mnist.inference.trained_model",
+    "fit": "paddle_mnist.training.fit",
     "load_data": "paddle_mnist.mnist.dataset",
+    "load_model": "paddle_mnist.training.trained_model",
+    "predict_run": "paddle_mnist.inference.trained_model",
     "train_and_evaluate": "paddle_mnist.mnist.run",
     "watch": "paddle_mnist.monitor.watch",
 }

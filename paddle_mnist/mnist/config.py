@@ -31,6 +31,8 @@ from paddle_mnist.mnist.option_types import (
     Switch,
     Whole,
 )
+from paddle_mnist.system.files import read_yaml
+from paddle_mnist.training.run_directory import FIT, TRAINED_WITH
 
 
 def _option(default, group: str, help: str, *, binds: bool, bare: Optional[str] = None):
@@ -251,6 +253,11 @@ class TrainConfig:
 
         origin: where they come from, for errors. Raises ConfigError.
         """
+        if values.get(TRAINED_WITH) == FIT:
+            raise ConfigError(
+                f"{origin}: the arguments of a call of {FIT}, which trains a net of your own; "
+                "expected the configuration of a training on digits; run the script that calls it"
+            )
         for name in values:
             if name not in FIELDS:
                 raise ConfigError(unknown_name(origin, name, FIELDS))
@@ -303,26 +310,6 @@ def choices(name: str) -> tuple[str, ...]:
 def amounts(augment: tuple[str, ...]) -> dict[str, float]:
     """Return the amounts in a config's `augment`, by name; empty: no augmentation."""
     return {name: float(amount) for name, amount in (item.split("=") for item in augment)}
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the names and values in a YAML file. Raises ConfigError."""
-    try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; expected a YAML file") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(
-            f"{path}: not YAML ({reason}); expected lines of 'field: value'"
-        ) from error
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise ConfigError(
-            f"{path}: found a {type(values).__name__}; expected a mapping, lines of 'field: value'"
-        )
-    return values
 
 
 def read_config(path: Path) -> TrainConfig:

@@ -10,6 +10,7 @@ from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import TrainConfig, read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
+from paddle_mnist.mnist.own_nets import refuse_own_net
 from paddle_mnist.mnist.pretrained import find_weights
 from paddle_mnist.parallel.process_count import fast_conv_threads
 from paddle_mnist.system.devices import select_device
@@ -41,10 +42,11 @@ def load_and_evaluate(
         the weights with which the newest run in work/output ended.
     data: by default the run's; "auto" for weights that belong to no run.
     limit: evaluate on the first so many images only.
-    Raises CheckpointError if the weights are missing, damaged or do not fit the net; DataError if
-    the images are, or are not the run's.
+    Raises CheckpointError if the weights are missing or damaged, do not fit the net, or are those
+    of a run of `fit`; DataError if the images are missing or damaged, or are not the run's.
     """
     weights = find_weights(checkpoint, output)
+    refuse_own_net(weights.run, "evaluate_run")
     device = select_device(device)
     model = MNIST()
     fast_conv = (weights.manifest.get("config") or {}).get("fast_conv", "auto")  # as in its run

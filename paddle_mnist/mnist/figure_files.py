@@ -1,6 +1,7 @@
 """The names of the figures that a training on digits draws."""
 
-# Each is drawn as .png and .svg.
+from paddle_mnist.plots.figure_files import files_of
+
 FIGURES = (
     "curves",
     "learning_rate",
@@ -11,5 +12,4 @@ FIGURES = (
     "mistakes",
     "health",
 )
-FIGURE_FILES = tuple(f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg"))
-COMPARED_FILES = ("compare.png", "compare.svg")  # several runs in one figure
+FIGURE_FILES = files_of(FIGURES)

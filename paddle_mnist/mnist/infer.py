@@ -21,6 +21,7 @@ from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.cache import cache_folder
 from paddle_mnist.mnist.export import export_model
 from paddle_mnist.mnist.model import MNIST
+from paddle_mnist.mnist.own_nets import refuse_own_net
 from paddle_mnist.mnist.pictures import MAX_BYTES, SUFFIXES, Digit, read_digit
 from paddle_mnist.mnist.predictor import Predictor
 from paddle_mnist.mnist.pretrained import about
@@ -80,8 +81,9 @@ def weights_predictor(
     """Return a predictor of the weights of a run or a file, exported for this process alone.
 
     outputs: of `paddle_mnist.mnist.predictor.OUTPUTS`. options: of `Predictor`.
-    Raises CheckpointError unless they fit the net.
+    Raises CheckpointError unless they fit the net, and for those of a run of `fit`.
     """
+    refuse_own_net(weights.run, "predict_run")
     model = MNIST()
     load_weights(model, weights.values, weights.path)
     with tempfile.TemporaryDirectory() as folder:  # the predictor has read it when it is made

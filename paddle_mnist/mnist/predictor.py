@@ -9,7 +9,9 @@ from paddle_mnist.errors import CheckpointError, DataError
 from paddle_mnist.inference import predictor
 from paddle_mnist.inference.exported import ABOUT, Signature
 from paddle_mnist.mnist.arrays import SIZE
-from paddle_mnist.mnist.program import program_name
+from paddle_mnist.mnist.own_nets import refuse_own_net
+from paddle_mnist.system.program import program_name
+from paddle_mnist.training.run_directory import RunDirectory
 
 INPUT = "images"
 OUTPUTS = {  # and the shape of each for one image
@@ -87,6 +89,9 @@ class Predictor(predictor.Predictor):
         folder = Path(folder)
         is_run_or_its_file = (folder / "config.yaml").exists() or folder.is_file()
         if is_run_or_its_file and not (folder / ABOUT).exists():
+            refuse_own_net(
+                RunDirectory(folder.parent if folder.is_file() else folder), "export_run"
+            )
             raise CheckpointError(
                 f"{folder}: not an exported model; expected what {program_name('export')} wrote; "
                 f"export it with {program_name('export')} --checkpoint {folder}, or read pictures "
@@ -97,7 +102,8 @@ class Predictor(predictor.Predictor):
         if self.signature != signature(self.outputs) or self.output_shapes != expected:
             raise CheckpointError(
                 f"{folder}: takes {self.signature.describe()['input']} and gives outputs of shapes "
-                f"{self.output_shapes}; expected those of an exported MNIST model; export again"
+                f"{self.output_shapes}; expected those of an exported MNIST model; export again, "
+                "or use paddle_mnist.inference.predictor.Predictor, which runs any net"
             )
 
     def prepare(self, inputs: Any) -> np.ndarray:

@@ -1,8 +1,5 @@
 """What a run shows of its trained net: figures, and the dashboard's pages."""
 
-import logging
-import os
-import platform
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,28 +10,34 @@ import paddle
 from matplotlib.figure import Figure
 from paddle import nn
 
-import paddle_mnist
-from paddle_mnist.errors import ConfigError, DataError, unknown_name
+from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.metrics.visualdl import VisualDLWriter
 from paddle_mnist.mnist import figures
 from paddle_mnist.mnist.arrays import SIZE, Classes
 from paddle_mnist.mnist.config import TrainConfig, read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.evaluate_checkpoint import load_and_evaluate
-from paddle_mnist.mnist.figure_files import COMPARED_FILES, FIGURE_FILES
+from paddle_mnist.mnist.figure_files import FIGURE_FILES, FIGURES
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.plots import classes as class_plots
 from paddle_mnist.plots import curves
 from paddle_mnist.plots.figure import save_figures
+from paddle_mnist.plots.figure_files import COMPARED_FILES
 from paddle_mnist.plots.history import History, read_history
+from paddle_mnist.training import run_figures
 from paddle_mnist.training.evaluator import Evaluation
 from paddle_mnist.training.run_directory import RunDirectory
-
-log = logging.getLogger("paddle_mnist")
+from paddle_mnist.training.run_figures import ANY_NET, FigureSet
 
 LAYERS = ("conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2")  # whose outputs are drawn
 EMBEDDED = 1000  # images whose features the dashboard shows
+# Of y axes: by the name of a metric, and by the tag of what runs are compared by.
+LABELS = {"loss": "loss (nats)", "acc": "accuracy (share of right answers)"}
+COMPARED_LABELS = {
+    "train/loss": "training loss (nats)",
+    "valid/acc": "validation accuracy (share)",
+}
 SHOWN = 16  # images that it shows before training
 
 
@@ -53,29 +56,8 @@ class FinalEvaluation:
     step: int
 
 
-def environment(device: str) -> str:
-    """Describe what a result may depend on, a line each.
-
-    Of the environment variables only one: the others may hold secrets.
-    """
-    versions = {
-        "python": platform.python_version(),
-        "paddle": paddle.__version__,
-        "numpy": np.__version__,
-        "paddle_mnist": paddle_mnist.__version__,
-        "system": f"{platform.system()} {platform.machine()}",
-        "device": device,
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),
-    }
-    return "\n".join(f"{name}: {value}" for name, value in versions.items())
-
-
-def introduce(
-    board: VisualDLWriter, config: TrainConfig, dataset: MnistDataset, device: str
-) -> None:
-    """Write the dashboard's pages that precede a training. dataset: the training images."""
-    board.text("configuration", config.as_yaml())
-    board.text("environment", environment(device))
+def introduce(board: VisualDLWriter, dataset: MnistDataset) -> None:
+    """Show the first of the training images on the dashboard."""
     if "images" in board.pages:
         images, _ = dataset.batch(np.arange(min(SHOWN, len(dataset))))
         board.images("inputs", _as_uint8(images[:, 0]))
@@ -113,7 +95,7 @@ def draw(
     classes = figures.drawable(dataset.data.classes)
     counts = evaluation.confusion_matrix
     drawn = {
-        "curves": curves.curves(history),
+        "curves": curves.curves(history, LABELS),
         "learning_rate": curves.learning_rate(history),
         "confusion_matrix": class_plots.confusion(counts, classes.noun, classes.names),
         "per_class": class_plots.per_class(counts, classes.noun, classes.names),
@@ -163,52 +145,26 @@ def missing_figures(run: RunDirectory) -> list[str]:
 def draw_runs(
     runs: Sequence[Path], output: Optional[str], device: str, only: Collection[str] = ()
 ) -> list[Path]:
-    """Draw the figures of each run and, of several, a comparison; return what was written.
+    """Draw the figures of runs, on digits or of any other net; return what was written.
 
-    output: a folder; by default each run's own, and the first one's for the comparison. With
-        several runs each has a folder in it, by its path from where they part.
-    only: draw only these files, as `curves.png`.
-    Raises ConfigError for an unknown file name, DataError for a folder that is no run, and what
-    `load_and_evaluate` raises.
+    See `paddle_mnist.training.run_figures.draw_runs`. only: names of `FIGURE_FILES` and
+    `COMPARED_FILES`. Raises what that and `load_and_evaluate` raise.
     """
     for name in only:
         if name not in (*FIGURE_FILES, *COMPARED_FILES):
             raise ConfigError(unknown_name("--only", name, (*FIGURE_FILES, *COMPARED_FILES)))
-        if name in COMPARED_FILES and len(runs) < 2:
-            raise ConfigError(f"{name} is of several runs; expected more than {runs[0]}")
-    histories = {str(path): _history(path) for path in runs}
-    common = os.path.commonpath([path.resolve().parent for path in runs])
-    written = []
-    for path in runs if not only or set(only) - set(COMPARED_FILES) else ():
-        folder = RunDirectory(path).figures
-        if output:
-            folder = Path(output, os.path.relpath(path.resolve(), common) if len(runs) > 1 else ".")
-        _draw_run(RunDirectory(path), histories[str(path)], folder, device, only)
-        written.append(folder)
-    if len(histories) > 1 and (not only or set(only) & set(COMPARED_FILES)):
-        folder = Path(output) if output else RunDirectory(runs[0]).figures
-        save_figures({"compare": curves.compare(histories)}, folder, only)
-        written += [folder / name for name in COMPARED_FILES if not only or name in only]
-    elif len(histories) > 1:
-        log.info("each run is drawn by itself; to draw them over one another: --only compare.png")
-    return written
+    of_digits = FigureSet(
+        FIGURES, lambda run, history: _draw_run(run, history, device), COMPARED_LABELS
+    )
+    return run_figures.draw_runs(
+        runs, output, only, lambda run: ANY_NET if run.is_of_fit else of_digits
+    )
 
 
-def _history(run: Path) -> History:
-    history = read_history(RunDirectory(run).metrics)
-    if not history:
-        raise DataError(f"{run}: no metrics.jsonl with lines; expected a run directory")
-    return history
-
-
-def _draw_run(
-    run: RunDirectory, history: History, folder: Path, device: str, only: Collection[str]
-) -> None:
+def _draw_run(run: RunDirectory, history: History, device: str) -> dict[str, Figure]:
     limit = read_config(run.config).eval_limit
     evaluated = load_and_evaluate(str(run.path), device=device, limit=limit)
-    save_figures(
-        draw(evaluated.model, evaluated.dataset, evaluated.evaluation, history), folder, only
-    )
+    return draw(evaluated.model, evaluated.dataset, evaluated.evaluation, history)
 
 
 def _as_uint8(images: np.ndarray) -> np.ndarray:

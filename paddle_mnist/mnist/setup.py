@@ -3,11 +3,10 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Optional
+from typing import Any, Optional
 
 import paddle
 
-from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.data.loader import BatchLoader, Replay, no_augmentation
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError
@@ -24,14 +23,20 @@ from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.process_count import fast_conv_threads
 from paddle_mnist.parallel.world import ALONE, World
 from paddle_mnist.system.devices import autocast
+from paddle_mnist.training.arguments import RunConfig
 from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.initialize import TrainingParts
-from paddle_mnist.training.resume import ResumeRequest
-from paddle_mnist.training.session import TrainingJob, TrainingOptions
 from paddle_mnist.training.steps import SupervisedStep, num_correct
 
 log = logging.getLogger("paddle_mnist")
 
+# The fields of a configuration that `fit` takes as they are.
+PASSED_ON = (
+    "epochs batch_size seed ema resume override init_from incremental_from save_every_epochs "
+    "save_every_steps save_every_seconds save_on_exception keep_epochs keep_last "
+    "keep_every_minutes keep_best keep_breakpoints early_stop_patience log_every watch profile "
+    "visualdl grad_shards hang_timeout"
+).split()
 TUTORIAL_BATCHES = {"check_shape": 0, "check_content": 401}  # in which the tutorial prints
 
 
@@ -98,10 +103,13 @@ def build(
     return TrainingParts(model, loader, Schedule(optimizer), optimizer, average)
 
 
-def build_job(
-    config: TrainConfig, images: TrainingImages, world: World, device: str
-) -> TrainingJob:
-    """Build everything that this process trains with. Raises before any file is touched."""
+def fit_arguments(
+    config: TrainConfig, images: TrainingImages, world: World = ALONE
+) -> dict[str, Any]:
+    """Return the arguments of `fit` for a training on digits, but for its output and device.
+
+    Raises before any file is touched.
+    """
     parts = build(config, images.new, images.replayed, world)
     validation = {"valid": images.dataset("valid", config.eval_limit)}
     if images.replayed:
@@ -113,27 +121,33 @@ def build_job(
         patience=config.early_stop_patience,
         world=world,
     )
-    return TrainingJob(
-        parts=parts,
-        options=training_options(config, len(parts.loader) * config.epochs),
-        evaluator=evaluator,
-        step=SupervisedStep(
-            cross_entropy(config.label_smoothing), {"acc": num_correct}, autocast(config.amp)
-        ),
-        world=world,
-        device=device,
-        request=ResumeRequest(
-            resume=config.resume,
-            epochs=config.epochs,
-            config=config.binding(),
-            hashes=images.hashes,
-            override=config.override,
-            # A field that is younger than a run had its default, or what there was before it.
-            defaults=TrainConfig(fast_conv="off").binding(),
-        ),
-        config=_lasting(config, images).as_yaml(),
+    step = SupervisedStep(
+        cross_entropy(config.label_smoothing), {"acc": num_correct}, autocast(config.amp)
+    )
+    return {
+        "model": parts.model,
+        "optimizer": parts.optimizer,
+        "train": parts.loader,
+        "step": step,
+        "evaluator": evaluator,
+        "monitor": "valid/acc",
+        "config": _run_config(config, images),
+        "find_weights": find_weights,
+        "save_initial": False,  # the initial weights follow from the seed
+        "figures": False,  # MnistReport's show more
+        **batches_to_print(config, len(parts.loader) * config.epochs),
+        **{name: getattr(config, name) for name in PASSED_ON},
+    }
+
+
+def _run_config(config: TrainConfig, images: TrainingImages) -> RunConfig:
+    return RunConfig(
+        binding=config.binding(),
+        text=_lasting(config, images).as_yaml(),
         manifest={**images.hashes, "config": config.binding(), "dataset": images.new.name},
-        find_weights=find_weights,
+        hashes=images.hashes,
+        # A field that is younger than a run had its default, or what there was before it.
+        defaults=TrainConfig(fast_conv="off").binding(),
     )
 
 
@@ -142,40 +156,6 @@ def _lasting(config: TrainConfig, images: TrainingImages) -> TrainConfig:
     replay_data = images.replayed and images.replayed.location
     return replace(
         config, data=images.new.location, replay_data=replay_data, resume="auto", override=()
-    )
-
-
-def training_options(config: TrainConfig, total_steps: int) -> TrainingOptions:
-    """Return the options of the engine that a configuration stands for."""
-    batches = batches_to_print(config, total_steps)
-    return TrainingOptions(
-        epochs=config.epochs,
-        seed=config.seed,
-        grad_shards=config.grad_shards,
-        init_from=config.init_from,
-        incremental_from=config.incremental_from,
-        new_schedule=bool(config.override),
-        ends_with_best=bool(config.early_stop_patience),
-        save_policy=SavePolicy(
-            every_epochs=config.save_every_epochs,
-            every_steps=config.save_every_steps,
-            every_seconds=config.save_every_seconds,
-            on_error=config.save_on_exception,
-            on_best=config.keep_best,
-        ),
-        retention=RetentionPolicy(
-            epochs=config.keep_epochs,
-            last=config.keep_last,
-            every_minutes=config.keep_every_minutes,
-            best=config.keep_best,
-            breakpoints=config.keep_breakpoints,
-        ),
-        log_every=config.log_every,
-        watch=config.watch,
-        print_shapes=batches["check_shape"],
-        print_contents=batches["check_content"],
-        profile=config.profile,
-        visualdl=config.visualdl,
     )
 
 

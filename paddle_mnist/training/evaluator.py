@@ -108,7 +108,7 @@ def evaluate(
         ]
         heartbeat.beat()
         if size > 1:
-            batches = _interleaved(world.all_gather_objects(batches))
+            batches = interleaved(world.all_gather_objects(batches))
     if not batches:
         raise DataError("nothing to evaluate: the data has no batches; expected at least one")
     loss_sum = sum(batch.loss_sum for batch in batches)
@@ -151,7 +151,7 @@ def _chunks(
         yield stack_items(chunk, type(dataset).__name__, spec)
 
 
-def _interleaved(parts: Sequence[Sequence[Any]]) -> list[Any]:
+def interleaved(parts: Sequence[Sequence[Any]]) -> list[Any]:
     """Return the batches that processes took in turns, in their original order."""
     longest = max(map(len, parts))
     return [part[turn] for turn in range(longest) for part in parts if turn < len(part)]

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import logging
+import os
+import platform
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,9 +15,9 @@ import paddle
 from paddle import nn
 
 import paddle_mnist
-from paddle_mnist.checkpoint.contents import load_checkpoint, load_weights
+from paddle_mnist.checkpoint.contents import load_checkpoint, load_into, load_weights
 from paddle_mnist.checkpoint.manifest import Checkpoint
-from paddle_mnist.data.loader import BatchLoader
+from paddle_mnist.data.loader import batches_per_epoch
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.nn.ema import WeightAverage
 from paddle_mnist.nn.schedule import Schedule
@@ -30,12 +32,13 @@ log = logging.getLogger("paddle_mnist")
 class TrainingParts:
     """What a training changes, and the data it is trained on.
 
-    loader: batches of the training data, with their order. schedule: when the
+    loader: batches of the training data, with their order: a `BatchLoader`, a `SampleLoader` or a
+    `ReadyLoader`. schedule: when the
     optimizer's learning rate changes. average: a moving average of the weights, or `NO_AVERAGE`.
     """
 
     model: nn.Layer
-    loader: BatchLoader
+    loader: Any
     schedule: Schedule
     optimizer: paddle.optimizer.Optimizer
     average: WeightAverage
@@ -49,12 +52,13 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint, new_schedule: bool = F
     Raises CheckpointError if it does not fit, ConfigError if an epoch has another length now.
     """
     state = checkpoint.state
-    if state.step != state.epoch * len(parts.loader) + state.position:
+    steps = batches_per_epoch(parts.loader)
+    if steps is not None and state.step != state.epoch * steps + state.position:
         raise ConfigError(
             f"{checkpoint.path}: step {state.step} is number {state.position} of epoch "
-            f"{state.epoch + 1}, but an epoch now has {len(parts.loader)} steps; expected as many "
+            f"{state.epoch + 1}, but an epoch now has {steps} steps; expected as many "
             "as in the run: batch_size, train_limit and the number of images cannot be "
-            "overridden; choose another --output"
+            "overridden; choose another output"
         )
     moves = new_schedule and not parts.schedule.needs_metric
     load_checkpoint(checkpoint, parts.model, parts.optimizer, parts.average, schedule=not moves)
@@ -70,32 +74,57 @@ def initialize(
     find: Callable[[str], SavedWeights],
     init_from: Optional[str] = None,
     incremental_from: Optional[str] = None,
+    partial: bool = False,
 ) -> Mapping[str, Any]:
     """Take over what another training has learned, if asked to; return its manifest, or {}.
 
-    find: looks up the name of weights. init_from: see `initialize_from_weights`. incremental_from:
-    see `initialize_from_run`.
+    find: looks up the name of weights. init_from, partial: see `initialize_from_weights`.
+    incremental_from: see `initialize_from_run`.
     """
     if init_from:
-        return initialize_from_weights(parts, init_from, world, find)
+        return initialize_from_weights(parts, init_from, world, find, partial)
     if incremental_from:
         return initialize_from_run(parts, incremental_from, world, find)
     return {}
 
 
 def initialize_from_weights(
-    parts: TrainingParts, name: str, world: World, find: Callable[[str], SavedWeights]
+    parts: TrainingParts,
+    name: str,
+    world: World,
+    find: Callable[[str], SavedWeights],
+    partial: bool = False,
 ) -> Mapping[str, Any]:
     """Start from another training's weights alone; return the manifest that they came with.
 
     name: as `find` takes it. Rank 0 reads them, and broadcasts them.
-    Raises CheckpointError if there are none, or they do not fit.
+    partial: take the weights that fit, and log the names of the others.
+    Raises CheckpointError if there are none, or they do not fit; with `partial`, if none fits.
     """
     weights = world.run_on_main(lambda: find(name))
-    load_weights(parts.model, weights.values, weights.path)
+    if partial:
+        _load_what_fits(parts.model, weights)
+    else:
+        load_weights(parts.model, weights.values, weights.path)
     log.info("starting from the weights in %s", weights.path)
     parts.average.load(parts.model.state_dict())
     return weights.manifest
+
+
+def _load_what_fits(model: nn.Layer, weights: SavedWeights) -> None:
+    missing, unexpected, mismatched = load_into(model, weights.values, strict=False)
+    if len(missing) + len(mismatched) == len(model.state_dict()):
+        raise CheckpointError(
+            f"{weights.path}: none of its weights fits the model; expected some of the same name "
+            "and shape"
+        )
+    for names, what in (
+        (missing, "not in the file, so the model keeps its own"),
+        (mismatched, "of another shape or dtype there, so the model keeps its own"),
+        (unexpected, "in the file but not in the model, so left out"),
+    ):
+        if names:
+            log.warning("%s: %s", ", ".join(names), what)
 
 
 def initialize_from_run(
@@ -145,6 +174,23 @@ def fingerprint(parts: TrainingParts, state: TrainState) -> str:
             else:
                 digest.update(f"{key} {value}".encode())
     return digest.hexdigest()
+
+
+def environment(device: str) -> str:
+    """Describe what a result may depend on, a line each.
+
+    Of the environment variables only one: the others may hold secrets.
+    """
+    described = {
+        "python": platform.python_version(),
+        "paddle": paddle.__version__,
+        "numpy": numpy.__version__,
+        "paddle_mnist": paddle_mnist.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+        "device": device,
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),
+    }
+    return "\n".join(f"{name}: {value}" for name, value in described.items())
 
 
 def versions() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Decide where a training resumes, and refuse one whose configuration has changed."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -14,6 +14,7 @@ log = logging.getLogger("paddle_mnist")
 
 # How a training was started: its own affair, so a run that continues it elsewhere may differ.
 START_FIELDS = ("init_from", "incremental_from")
+MAX_LINES = 20  # of a diff
 # The fields that name data, and the entries of a manifest that hold the hash of their contents.
 DATA_HASHES = {"data": "data_hash", "replay_data": "replay_hash"}
 
@@ -24,10 +25,14 @@ class ResumeRequest:
 
     resume: "auto", "off" (start at step 0), or the path of a checkpoint or run.
     epochs: how many the training is to have in all.
-    config: the fields that decide the result, by name. hashes: SHA-256 of the data, by the entries
-        of a manifest, `data_hash` and `replay_hash`.
-    override: names of fields that may differ from the run's.
+    config: the fields that decide the result, by name; those of a group have names such as
+        "optimizer.beta1". hashes: SHA-256 of the data, by the entries of a manifest, `data_hash`
+        and `replay_hash`.
+    override: names of fields, or groups, that may differ from the run's.
     defaults: values for fields that checkpoints of earlier versions do not have.
+    loose: groups of which only the fields are compared that both have: those of Paddle's objects,
+        which have others in other versions.
+    in_code: whether errors name the arguments of a function, not the options of a command.
     """
 
     resume: str
@@ -36,6 +41,18 @@ class ResumeRequest:
     hashes: Mapping[str, Optional[str]]
     override: tuple[str, ...] = ()
     defaults: Optional[Mapping[str, Any]] = None
+    loose: tuple[str, ...] = ()
+    in_code: bool = False
+
+    def option(self, name: str, value: str = "") -> str:
+        """Return an option as the user writes it: `--fresh`, or `fresh=True`."""
+        if self.in_code:
+            return f"{name}={value!r}" if value else f"{name}=True"
+        return f"--{name} {value}".rstrip()
+
+    @property
+    def another_output(self) -> str:
+        return "another output" if self.in_code else "another --output"
 
 
 def find_resume_point(run: RunDirectory, request: ResumeRequest) -> Optional[Checkpoint]:
@@ -47,12 +64,12 @@ def find_resume_point(run: RunDirectory, request: ResumeRequest) -> Optional[Che
     run.checkpoints.remove_temporary_files()
     newest = run.checkpoints.newest(quarantine_damaged=True)
     if not newest:
-        _check_nothing_is_lost(run)
+        _check_nothing_is_lost(run, request)
     checkpoint = newest
     if request.resume == "off" and newest:
         raise ConfigError(
-            f"resume is off, but {run.path} holds {newest.name}; start over with --fresh, "
-            "which moves it aside, or choose another --output"
+            f"resume is off, but {run.path} holds {newest.name}; start over with "
+            f"{request.option('fresh')}, which moves it aside, or choose {request.another_output}"
         )
     if request.resume not in ("auto", "off"):
         requested = find_checkpoint(request.resume, run)
@@ -60,7 +77,7 @@ def find_resume_point(run: RunDirectory, request: ResumeRequest) -> Optional[Che
         if newest and run.owns(requested) and requested.step < newest.step:
             raise ConfigError(
                 f"resume names {requested.path}, step {requested.step}, but {run.path} holds "
-                f"{newest.name}, step {newest.step}; choose another --output"
+                f"{newest.name}, step {newest.step}; choose {request.another_output}"
             )
         checkpoint = newest or requested  # the same command, repeated, resumes its own run
     if checkpoint:
@@ -68,13 +85,13 @@ def find_resume_point(run: RunDirectory, request: ResumeRequest) -> Optional[Che
     return checkpoint
 
 
-def _check_nothing_is_lost(run: RunDirectory) -> None:
+def _check_nothing_is_lost(run: RunDirectory, request: ResumeRequest) -> None:
     """Raise CheckpointError if a run without a checkpoint must have had one."""
     orphans = run.checkpoints.orphaned_files()
     if run.result.exists() or len({path.stem for path in orphans if path.suffix == PARAMS}) > 1:
         raise CheckpointError(
             f"{run.checkpoints.folder}: a run was trained here, but no manifest is there; put its "
-            "checkpoints back, or start over with --fresh"
+            f"checkpoints back, or start over with {request.option('fresh')}"
         )
     for path in orphans:
         log.warning("%s: no manifest names it, so it was never committed; starting anew", path)
@@ -92,11 +109,15 @@ def check_config_unchanged(
     changes = config_changes(checkpoint.manifest, request, is_own=run.owns(checkpoint))
     if changes:
         lines = [f"  {name}: {old!r} in the run, {new!r} now" for name, old, new in changes]
+        if len(lines) > MAX_LINES:
+            lines[MAX_LINES:] = [f"  and {len(lines) - MAX_LINES} more"]
+        names = ",".join(dict.fromkeys(_overridable(name) for name, _, _ in changes))
         raise ConfigError(
             f"{run.path} holds a run with other values:\n"
             + "\n".join(lines)
-            + "\nStart over with --fresh (moves it aside), choose another --output, or change the "
-            f"run on purpose with --override {','.join(name for name, _, _ in changes)}"
+            + f"\nStart over with {request.option('fresh')} (moves it aside), choose "
+            f"{request.another_output}, or change the run on purpose with "
+            f"{request.option('override', names)}"
         )
     begun = checkpoint.state.epoch + (checkpoint.state.position > 0)
     if request.epochs < begun:
@@ -116,11 +137,26 @@ def config_changes(
     stored = {**(request.defaults or {}), **manifest["config"], **_data_contents(manifest)}
     current = {**request.config, **_data_contents(request.hashes)}
     allowed = request.override if is_own else (*request.override, *START_FIELDS)
+    # What only the run has counts in a group: a parameter that the net no longer has, say.
+    names = [*current, *(name for name in stored if "." in name and name not in current)]
     return [
-        (name, stored.get(name), value)
-        for name, value in current.items()
-        if stored.get(name) != value and name not in allowed
+        (name, stored.get(name), current.get(name))
+        for name in names
+        if stored.get(name) != current.get(name)
+        and not _is_among(name, allowed)
+        and not (_is_among(name, request.loose) and not (name in stored and name in current))
     ]
+
+
+def _is_among(name: str, names: Collection[str]) -> bool:
+    """Return whether a field, or a group that it belongs to, is among some names."""
+    parts = name.split(".")
+    return any(".".join(parts[:length]) in names for length in range(1, len(parts) + 1))
+
+
+def _overridable(name: str) -> str:
+    """Return what `override` names: a field, or of a group the group."""
+    return name.partition(".")[0]
 
 
 def _data_contents(hashes: Mapping[str, Any]) -> dict[str, Optional[str]]:

@@ -18,6 +18,7 @@ from paddle_mnist.state import TrainState
 from paddle_mnist.system.files import (
     Journal,
     make_folder,
+    read_yaml,
     remove,
     remove_temporary,
     sync_folder,
@@ -29,6 +30,8 @@ log = logging.getLogger("paddle_mnist")
 
 RUNS = "work/output"  # where runs are, unless --output says otherwise
 DEFAULT_OUTPUT = f"{RUNS}/default"
+TRAINED_WITH = "trained_with"  # of config.yaml: the function that trained the run, if it says so
+FIT = "paddle_mnist.fit"  # the function that trains any net
 METRICS_LINES = "metrics_lines"  # of a manifest: how many lines metrics.jsonl had when it was saved
 
 
@@ -107,7 +110,7 @@ class RunDirectory:
             except Timeout:
                 raise RunLockedError(
                     f"{self.path}: another process is training there; wait for it, or choose "
-                    "another --output"
+                    "another output"
                 ) from None
         try:
             yield
@@ -120,7 +123,7 @@ class RunDirectory:
         if not self.config.exists():
             raise ConfigError(
                 f"{self.path}: holds files but no config.yaml, so it is not a run's directory, and "
-                "--fresh leaves it alone; choose another --output"
+                "it is not moved aside; choose another output"
             )
         resolved = self.path.resolve()
         if Path.cwd().is_relative_to(resolved):
@@ -135,6 +138,18 @@ class RunDirectory:
     def owns(self, checkpoint: Checkpoint) -> bool:
         """Return whether a checkpoint is in this run's directory."""
         return checkpoint.path.resolve().parent == self.checkpoints.folder.resolve()
+
+    def read_config(self) -> dict[str, Any]:
+        """Return what `config.yaml` holds, whatever trained the run; {} if there is none.
+
+        Raises ConfigError if it is damaged.
+        """
+        return read_yaml(self.config) if self.config.exists() else {}
+
+    @property
+    def is_of_fit(self) -> bool:
+        """Whether `fit` trained a net of the caller's own here, which only its function builds."""
+        return self.read_config().get(TRAINED_WITH) == FIT
 
     def write_config(self, config: str) -> None:
         """Write `config.yaml`, and delete the result of an earlier end of this run.

@@ -183,7 +183,7 @@ def _missing_from_run(run: RunDirectory) -> str:
     if (run.path / "about.json").exists():
         return (
             f"{run.path}: an exported model, from which no weights are read; expected the run or "
-            "checkpoint it was made of; only tools/infer.py --model and tools/demo.py take it"
+            "checkpoint it was made of; only the commands infer and demo take it, as --model"
         )
     checkpoints = CheckpointStore(run.path).all()
     if checkpoints:

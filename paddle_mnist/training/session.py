@@ -4,7 +4,7 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -17,6 +17,7 @@ from paddle_mnist.checkpoint.checkpointer import (
 from paddle_mnist.checkpoint.contents import load_weights, saved_bytes
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
+from paddle_mnist.data.loader import batches_per_epoch
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.metrics.console import BarWriter, LogWriter
 from paddle_mnist.metrics.visualdl import VisualDLWriter
@@ -28,10 +29,9 @@ from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.parallel.gradients import build_gradient_exchange
 from paddle_mnist.parallel.world import World
-from paddle_mnist.state import Observer, TrainState
+from paddle_mnist.state import Evaluator, Observer, TrainState
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import write_atomically
-from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.initialize import (
     TrainingParts,
     fingerprint,
@@ -55,10 +55,13 @@ class TrainingOptions:
 
     epochs: how many in all. seed: of what is drawn in a step. grad_shards: parts into which each
         batch is divided, if the order in which their gradients are added is to be fixed.
+    monitor, mode: see `TrainState`.
     init_from, incremental_from: another training to start from, its weights alone or its optimizer
-        as well. new_schedule: whether a resumed training takes the schedule's learning rate
-        instead of the saved one.
+        as well. init_partial: take the weights that fit, and leave the others.
+    new_schedule: whether a resumed training takes the schedule's learning rate instead of the
+        saved one.
     ends_with_best: whether the result is the best checkpoint rather than the last weights.
+    save_initial: save step 0 too, whose weights may depend on more than the seed.
     log_every, watch: steps between log lines, and between looks at layers and gradients (0: none).
     print_shapes, print_contents: the batches in which shapes and contents are printed, from 0.
     profile: steps to profile. visualdl: pages to write.
@@ -67,12 +70,16 @@ class TrainingOptions:
     epochs: int
     seed: int
     grad_shards: Optional[int] = None
+    monitor: str = "valid/acc"
+    mode: str = "max"
     init_from: Optional[str] = None
+    init_partial: bool = False
     incremental_from: Optional[str] = None
     new_schedule: bool = False
     ends_with_best: bool = False
     save_policy: SavePolicy = field(default_factory=SavePolicy)
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
+    save_initial: bool = False
     log_every: int = 100
     watch: int = 0
     print_shapes: tuple[int, ...] = ()
@@ -88,12 +95,13 @@ class TrainingJob:
     request: what must not have changed in a run that resumes. config: what `config.yaml` is to
     hold. manifest: what every manifest binds of the training: its data, say.
     step, metric_functions: see `Trainer`.
+    name: that of the checkpoints, by default the model's. callbacks: see `Callback`.
     find_weights: looks up `init_from` and `incremental_from`.
     """
 
     parts: TrainingParts
     options: TrainingOptions
-    evaluator: EpochEvaluator
+    evaluator: Evaluator
     step: Step
     world: World
     device: str
@@ -101,12 +109,20 @@ class TrainingJob:
     config: str
     manifest: Mapping[str, Any]
     metric_functions: Mapping[str, Callable] = field(default_factory=dict)
+    name: str = ""
+    callbacks: Sequence[Observer] = ()
     find_weights: Callable[[str], SavedWeights] = find_weights
 
     @property
-    def steps(self) -> int:
-        """The number of steps in all epochs."""
-        return len(self.parts.loader) * self.options.epochs
+    def model_name(self) -> str:
+        """What its checkpoints and its weights are called."""
+        return self.name or checkpoint_name(self.parts.model)
+
+    @property
+    def steps(self) -> Optional[int]:
+        """The number of steps in all epochs; None if it is unknown."""
+        steps = batches_per_epoch(self.parts.loader)
+        return steps and steps * self.options.epochs
 
     def is_complete(self, checkpoint: Checkpoint) -> bool:
         """Return whether nothing is left to train after a checkpoint."""
@@ -171,10 +187,15 @@ def resume_or_initialize(
         state = restore(job.parts, checkpoint, job.options.new_schedule)
         parent = checkpoint.manifest
     else:
-        state = TrainState()
         options = job.options
+        state = TrainState(monitor=options.monitor, mode=options.mode)
         parent = initialize(
-            job.parts, job.world, job.find_weights, options.init_from, options.incremental_from
+            job.parts,
+            job.world,
+            job.find_weights,
+            options.init_from,
+            options.incremental_from,
+            options.init_partial,
         )
     if job.world.size > 1:
         digest = fingerprint(job.parts, state)
@@ -207,6 +228,9 @@ def train_epochs(
     parts, options = job.parts, job.options
     profile = Profile(run.profile, options.profile) if options.profile else NO_PROFILE
     with contextlib.closing(_file_writers(job, run)) as writers, contextlib.closing(profile):
+        checkpointer = _checkpointer(job, run, start)
+        if options.save_initial and not start.saved and not start.state.step:
+            checkpointer.at_start(start.state, parts.model, parts.optimizer)
         trainer = Trainer(
             run.weights,
             parts.model,
@@ -216,14 +240,19 @@ def train_epochs(
             schedule=parts.schedule,
             evaluator=job.evaluator,
             average=parts.average,
-            checkpointer=_checkpointer(job, run, start),
+            checkpointer=checkpointer,
             writer=ManyWriters([writers, board]),
-            observers=[*_observers(job, start.state), board],
+            observers=[*_observers(job, start.state), *job.callbacks, board],
             profile=profile,
             state=start.state,
             log_every=options.log_every,
             reseed=functools.partial(reseed, options.seed),
-            exchange=build_gradient_exchange(parts.model, job.world, options.grad_shards),
+            exchange=build_gradient_exchange(
+                parts.model,
+                job.world,
+                options.grad_shards,
+                accumulates=parts.loader.passes_per_step > 1,
+            ),
         )
         return trainer.train(parts.loader, start.state.epoch, options.epochs)
 
@@ -238,6 +267,7 @@ def _checkpointer(job: TrainingJob, run: RunDirectory, start: Start):
         job.parts.average,
         start.saved,
         run.manifest_entries,
+        job.model_name,
     )
 
 
@@ -247,7 +277,7 @@ def _file_writers(job: TrainingJob, run: RunDirectory) -> ManyWriters:
         return ManyWriters([])
     return ManyWriters(
         [
-            LogWriter(job.options.epochs, len(job.parts.loader)),
+            LogWriter(job.options.epochs, batches_per_epoch(job.parts.loader)),
             run.open_history(),
             BarWriter(job.steps),
         ]
@@ -280,7 +310,7 @@ def load_final_weights(job: TrainingJob, run: RunDirectory, state: TrainState) -
             return best.name, best.state.metrics
         if job.parts.average is not NO_AVERAGE:
             load_weights(job.parts.model, job.parts.average.weights(job.parts.model), "the average")
-        return f"{checkpoint_name(job.parts.model)}_epoch{state.epoch - 1}", state.metrics
+        return f"{job.model_name}_epoch{state.epoch - 1}", state.metrics
 
     name, state.metrics = job.world.run_on_main(load)
     job.world.broadcast(job.parts.model.state_dict().values())
@@ -292,7 +322,7 @@ def _load_best(job: TrainingJob, run: RunDirectory, state: TrainState) -> Checkp
     if not best or (state.best and best.step != state.best[0]):
         raise CheckpointError(
             f"{run.checkpoints.folder}: the best checkpoint is not there any more; expected it of "
-            f"[step, accuracy] {state.best}; put it back, or evaluate another with tools/eval.py"
+            f"[step, {state.monitor}] {state.best}; put it back, or evaluate another"
         )
     load_weights(job.parts.model, best.load(PARAMS), best.path)
     write_atomically(run.weights, saved_bytes(job.parts.model.state_dict()))

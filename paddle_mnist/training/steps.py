@@ -8,19 +8,20 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.errors import ConfigError, DataError
+from paddle_mnist.metrics.paddle_metrics import GatheredOutputs, MetricFunction, metric_functions
 from paddle_mnist.metrics.sums import Mean, as_sums
 from paddle_mnist.parallel.gradients import StepOutputs
+from paddle_mnist.system.devices import autocast
 
 # (model, batch) -> {"loss": mean loss [], and metrics by name}; `fit` documents it.
 Step = Callable[[nn.Layer, Any], Mapping[str, Any]]
-# (outputs of the model, labels) -> a metric of them
-MetricFunction = Callable[[Any, Any], Any]
 
 
 class SupervisedStep:
     """The step of a net whose loss compares its outputs with labels.
 
-    loss: (outputs, labels) -> mean loss []. metrics: (outputs, labels) -> a metric, by name.
+    loss: (outputs, labels) -> mean loss []. metrics: (outputs, labels) -> a metric, by name, or
+        None where it has no meaning.
     autocast: returns the context of the model's forward pass
         (`paddle_mnist.system.devices.autocast`); the loss is computed outside it, in float32.
 
@@ -51,7 +52,9 @@ class SupervisedStep:
         outputs = _in_float32(outputs)
         values = {"loss": self.loss(outputs, labels)}
         for name, metric in self.metrics.items():
-            values[name] = metric(outputs, labels)
+            value = metric(outputs, labels)
+            if value is not None:
+                values[name] = value
         return values
 
 
@@ -64,8 +67,13 @@ def _in_float32(outputs: Any) -> Any:
     return outputs.astype("float32") if is_low else outputs
 
 
-def num_correct(logits: paddle.Tensor, labels: paddle.Tensor) -> Mean:
-    """Return the accuracy of logits [B, classes] against labels [B, 1]."""
+def num_correct(logits: paddle.Tensor, labels: paddle.Tensor) -> Optional[Mean]:
+    """Return the accuracy of logits [B, classes] against labels [B, 1].
+
+    Returns None for labels that are no whole numbers, such as those of a regression.
+    """
+    if not isinstance(labels, paddle.Tensor) or labels.is_floating_point():
+        return None
     hits = (logits.detach().argmax(axis=1) == labels.flatten()).sum()
     return Mean(hits, labels.shape[0])
 
@@ -92,6 +100,42 @@ def run_step(step: Step, model: nn.Layer, batch: Any, samples: int) -> StepOutpu
     metrics = {
         name: as_sums(value, name, max(1, samples))
         for name, value in values.items()
-        if name != "loss"
+        if name != "loss" and not isinstance(value, GatheredOutputs)
     }
     return StepOutputs(loss, metrics)
+
+
+class _AutocastStep:
+    """A step of the caller's own in mixed precision."""
+
+    def __init__(self, step: Step, level: str):
+        self.step, self.autocast = step, autocast(level)
+
+    def __call__(self, model: nn.Layer, batch: Any) -> Mapping[str, Any]:
+        with self.autocast():
+            return self.step(model, batch)
+
+
+def check_task(
+    loss: Optional[Callable], metrics: Optional[Mapping[str, Any]], step: Optional[Step]
+) -> None:
+    """Raise ConfigError unless there is either a loss, perhaps with metrics, or a step."""
+    if (loss is None) == (step is None):
+        both = "both are" if loss else "neither is"
+        raise ConfigError(f"one of loss and step is expected, but {both} given")
+    if step and metrics:
+        raise ConfigError("metrics belong to loss; a step returns its own beside the loss")
+
+
+def build_step(
+    loss: Optional[Callable],
+    metrics: Optional[Mapping[str, Any]],
+    step: Optional[Step],
+    amp: str = "off",
+) -> Step:
+    """Return the step that the arguments of `fit` stand for. Raises ConfigError, DeviceError."""
+    check_task(loss, metrics, step)
+    context = autocast(amp)  # raises where the device cannot
+    if step:
+        return step if amp == "off" else _AutocastStep(step, amp)
+    return SupervisedStep(loss, metric_functions(metrics or {}), context)

@@ -1,5 +1,6 @@
 """`Trainer`: the training loop."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -170,14 +171,18 @@ class Trainer:
         self.model.train()
         self.state.epoch, self.state.position = epoch, start
         self.profile.before_epoch()
-        for batch in self.running.timed(epoch_batches(datasets, epoch, start)):
-            self._update_weights(self._compute_gradients(batch))
-            with self.profile.part("logging"):
-                self.observe("after_step")
-                self.running.after_step()
-            with self.profile.part("saving"):
-                checkpointer.after_step(self.state, self.model, self.optimizer)
-            self.profile.after_step()
+        # Closed, also where an error ends the epoch: a loader may have processes of its own.
+        with contextlib.closing(
+            self.running.timed(epoch_batches(datasets, epoch, start))
+        ) as batches:
+            for batch in batches:
+                self._update_weights(self._compute_gradients(batch))
+                with self.profile.part("logging"):
+                    self.observe("after_step")
+                    self.running.after_step()
+                with self.profile.part("saving"):
+                    checkpointer.after_step(self.state, self.model, self.optimizer)
+                self.profile.after_step()
         heartbeat.beat()
         self.running.write_line()
 

@@ -21,8 +21,9 @@ from PIL import Image
 
 from paddle_mnist import TrainConfig, train_and_evaluate
 from paddle_mnist.errors import OutputError
-from paddle_mnist.mnist.figure_files import COMPARED_FILES, FIGURE_FILES
+from paddle_mnist.mnist.figure_files import FIGURE_FILES
 from paddle_mnist.mnist.setup import batches_to_print
+from paddle_mnist.plots.figure_files import COMPARED_FILES
 from paddle_mnist.training.run_directory import RunDirectory
 
 FIGURES = (

@@ -80,7 +80,7 @@ def test_result_holds_what_is_promised(finished):
     assert set(result) == set(
         "dataset eval_acc eval_loss valid_acc valid_loss epochs steps params seed world_size "
         "device train_seconds data_seconds samples_per_second checkpoint paddle numpy "
-        "package".split()
+        "package metrics weights seconds stopped".split()
     )
     assert (result["dataset"], result["epochs"], result["steps"]) == ("tiny.json.gz", 3, 30)
     assert (result["params"], result["seed"], result["world_size"]) == (20_350, 1, 1)

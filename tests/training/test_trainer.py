@@ -656,3 +656,22 @@ def test_history_of_a_resumed_training_is_the_unbroken_ones(tiny, tmp_path, stop
     if stop == "epoch is observed":  # what an observer raised over, it does not see again
         unbroken = [line for line in unbroken if line["value"] != -3]
     assert train(tmp_path / "broken", None) == unbroken
+
+
+def test_regression_has_no_accuracy(tmp_path):
+    points = paddle.rand([24, 3])
+    data = paddle.io.TensorDataset([points, points.sum(axis=1, keepdim=True)])
+    model = paddle.nn.Linear(3, 1)
+    optimizer = paddle.optimizer.SGD(0.1, model.parameters())
+    writer = JsonlWriter(tmp_path / "metrics.jsonl")
+    with contextlib.closing(writer):
+        trainer = Trainer(
+            tmp_path / "m.pdparams",
+            model,
+            optimizer,
+            loss_fn=paddle.nn.functional.mse_loss,
+            writer=writer,
+        )
+        trainer.train(paddle.io.DataLoader(data, batch_size=8), 0, 1, tmp_path / "checkpoint")
+    lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert {line["tag"] for line in lines} == {"train/loss", "train/lr"}

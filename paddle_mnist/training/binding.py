@@ -1,0 +1,155 @@
+"""What makes two calls of `fit` the same training: what a resume compares, as plain values."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Union
+
+import numpy as np
+import paddle
+from paddle import nn
+
+from paddle_mnist.checkpoint.contents import parameter_names
+from paddle_mnist.data.collate import leaves
+from paddle_mnist.data.seeding import generators_restored, seed_generators
+from paddle_mnist.nn.schedule import schedule_numbers, scheduler_of
+
+# Attributes of optimizers that change what they compute, and that `_default_dict` leaves out: of
+# all and Adam, Lamb, ASGD, Rprop.
+FURTHER = {
+    "_multi_precision": "multi_precision",
+    "_amsgrad": "amsgrad",
+    "always_adapt": "always_adapt",
+    "_n": "batch_num",
+    "_etas": "etas",
+    "_learning_rate_range": "learning_rate_range",
+}
+
+Plain = Union[bool, int, float, str, None]
+
+
+def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings as one, with names such as "optimizer.beta1"."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat.update(flattened(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def describe_parameters(model: nn.Layer) -> dict[str, str]:
+    """Return shape and dtype of every parameter by name, "frozen" where it is not trained."""
+    return {
+        name: f"{list(parameter.shape)} {str(parameter.dtype).rpartition('.')[2]}"
+        + (" frozen" if parameter.stop_gradient else "")
+        for name, parameter in model.named_parameters()
+    }
+
+
+def describe_optimizer(optimizer: paddle.optimizer.Optimizer, model: nn.Layer) -> dict[str, Any]:
+    """Return the class of an optimizer, its numbers, its clipping and its parameter groups."""
+    # Paddle has no public way to ask; the names are of 2.6.2 as of 3.3.1.
+    description: dict[str, Any] = {
+        "class": type(optimizer).__name__,
+        **_plain_values(optimizer._default_dict),
+        **_further_values(optimizer),
+        "grad_clip": _describe_rule(optimizer._grad_clip),
+        "regularization": _describe_rule(optimizer.regularization),
+    }
+    if scheduler_of(optimizer) is None:
+        description["learning_rate"] = float(optimizer.get_lr())
+    names = {generated: name for name, generated in parameter_names(model).items()}
+    for number, group in enumerate(getattr(optimizer, "_param_groups", None) or ()):
+        if isinstance(group, Mapping):
+            description[f"group{number}"] = {
+                **_plain_values(group),
+                "parameters": [names.get(one.name, one.name) for one in group["params"]],
+            }
+    return description
+
+
+def describe_schedule(optimizer: paddle.optimizer.Optimizer) -> dict[str, Any]:
+    """Return the class of an optimizer's schedule and its numbers; before the first step."""
+    scheduler = scheduler_of(optimizer)
+    if scheduler is None:
+        return {"class": None}
+    return {"class": type(scheduler).__name__, **schedule_numbers(optimizer)}
+
+
+def describe_data(data: Any, seed: int) -> dict[str, Any]:
+    """Return the length of some data, and a hash of what tells them from others.
+
+    data: of a map-style dataset the first, the middle and the last sample are hashed, each read
+        with generators seeded alike, of objects that are no numbers or texts only their class; or
+        its `fingerprint`, a value or a method, where it has one.
+        Of anything else the class counts, and its length where it has one.
+    """
+    fingerprint = getattr(data, "fingerprint", None)
+    length = _length(data)
+    if fingerprint is not None:
+        value = fingerprint() if callable(fingerprint) else fingerprint
+        return {"length": length, "fingerprint": str(value)}
+    is_iterable = isinstance(data, paddle.io.IterableDataset)
+    if is_iterable or not hasattr(data, "__getitem__") or not length:
+        return {"length": length, "class": type(data).__name__}
+    digest = hashlib.sha256()
+    with generators_restored():
+        for index in sorted({0, length // 2, length - 1}):
+            seed_generators(seed, index)
+            for leaf in leaves(data[index]):
+                digest.update(_content(leaf))
+    return {"length": length, "samples": digest.hexdigest()[:12]}
+
+
+def _length(data: Any) -> Any:
+    try:
+        return len(data)
+    except (TypeError, ValueError, RuntimeError):  # Paddle's, over an IterableDataset
+        return None
+
+
+def _content(leaf: Any) -> bytes:
+    """Return bytes that tell a leaf of a sample from others, the same in every process."""
+    array = leaf.numpy() if isinstance(leaf, paddle.Tensor) else np.asarray(leaf)
+    content = f"{array.dtype} {array.shape}".encode()
+    if not array.dtype.hasobject:
+        return content + np.ascontiguousarray(array).tobytes()
+    if isinstance(leaf, np.ndarray):  # whose bytes are the addresses of objects
+        return content + b"".join(map(_content, leaves(leaf.tolist())))
+    return content + type(leaf).__name__.encode()
+
+
+def _further_values(optimizer: paddle.optimizer.Optimizer) -> dict[str, Any]:
+    values = {
+        name: vars(optimizer)[attribute]
+        for attribute, name in FURTHER.items()
+        if attribute in vars(optimizer)
+    }
+    return {
+        # Rprop's pairs of numbers, which its first step makes tensors
+        name: value if isinstance(value, (bool, int)) else np.float32(value).ravel().tolist()
+        for name, value in values.items()
+    }
+
+
+def _plain_values(values: Mapping[str, Any]) -> dict[str, Plain]:
+    """Return the numbers and texts among some values."""
+    return {
+        name: value
+        for name, value in sorted(values.items())
+        if value is None or isinstance(value, (bool, int, float, str))
+    }
+
+
+def _describe_rule(rule: Any) -> Any:
+    """Return the class and the numbers of a clipping or regularization; None without one."""
+    if rule is None or isinstance(rule, (int, float, str)):
+        return rule
+    numbers = {
+        name.lstrip("_"): float(value)
+        for name, value in sorted(vars(rule).items())
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
+    words: Sequence[str] = [f"{name}={value:g}" for name, value in numbers.items()]
+    return f"{type(rule).__name__}({', '.join(words)})"

@@ -1,0 +1,275 @@
+"""Build the job of a training from the arguments of `fit`, and try its first batch."""
+
+import logging
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, Union
+
+import numpy as np
+import paddle
+import yaml
+from paddle import nn
+
+from paddle_mnist.data.sample_loader import ReadyLoader, open_loader
+from paddle_mnist.data.sampler import ShardSpec
+from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
+from paddle_mnist.nn.schedule import Schedule
+from paddle_mnist.parallel.world import World, join
+from paddle_mnist.system import signals
+from paddle_mnist.system.devices import own_device, select_device
+from paddle_mnist.training.arguments import FitArguments, RunConfig
+from paddle_mnist.training.binding import (
+    describe_data,
+    describe_optimizer,
+    describe_parameters,
+    describe_schedule,
+    flattened,
+)
+from paddle_mnist.training.callbacks import ReportCallback
+from paddle_mnist.training.evaluator import EpochEvaluator
+from paddle_mnist.training.initialize import TrainingParts
+from paddle_mnist.training.rehearsal import rehearse, rehearse_evaluation
+from paddle_mnist.training.resume import ResumeRequest
+from paddle_mnist.training.run_directory import FIT, TRAINED_WITH
+from paddle_mnist.training.session import TrainingJob
+from paddle_mnist.training.step_evaluator import StepEvaluator
+from paddle_mnist.training.steps import Step, build_step
+from paddle_mnist.training.trained_model import build_model
+
+log = logging.getLogger("paddle_mnist")
+
+# What only the main process does, switched off for the others.
+MAIN_PROCESS_ONLY = {
+    "visualdl": (),
+    "figures": False,
+    "watch": 0,
+    "profile": 0,
+    "check_shape": (),
+    "check_content": (),
+}
+# The arguments that decide a result, beside the net, the optimizer and the data.
+BOUND = (
+    "batch_size seed epochs shuffle grad_shards accumulate amp ema schedule_every "
+    "early_stop_patience init_from incremental_from"
+).split()
+
+
+def build_job(arguments: FitArguments) -> TrainingJob:
+    """Join the other processes, build the parts, and try the first batch.
+
+    Whatever is wrong with them is raised here, before a file is touched.
+    """
+    world = join(arguments.hang_timeout, arguments.device)
+    device = select_device(own_device(arguments.device) if world.size > 1 else arguments.device)
+    if arguments.deterministic and paddle.is_compiled_with_cuda():
+        paddle.set_flags({"FLAGS_cudnn_deterministic": True})
+    if not world.is_main_process:
+        arguments = replace(arguments, **MAIN_PROCESS_ONLY)
+    with signals.interruptible():
+        parts = _build_parts(arguments, world)
+        step = build_step(arguments.loss, arguments.metrics, arguments.step, arguments.amp)
+        evaluator = arguments.evaluator or _build_evaluator(arguments, step, world)
+        if parts.schedule.needs_metric and not evaluator.datasets:
+            raise ConfigError(
+                "the schedule is a ReduceOnPlateau, which follows a metric, but nothing is "
+                "evaluated; expected valid data too"
+            )
+        rehearsal = rehearse(step, parts.model, parts.optimizer, parts.loader, arguments.seed)
+        _check_monitor(arguments, step, parts.model, evaluator)
+        config = arguments.config or _run_config(arguments, parts)
+    if rehearsal.has_sparse_gradients and parts.loader.passes_per_step * world.size > 1:
+        log.info("sparse gradients are made dense for the exchange between shards and processes")
+    inside_epochs = getattr(parts.loader, "resumes_inside_epochs", True)
+    _check_saving(arguments, inside_epochs)
+    return TrainingJob(
+        parts=parts,
+        options=arguments.options(inside_epochs),
+        evaluator=evaluator,
+        step=step,
+        world=world,
+        device=device,
+        request=ResumeRequest(
+            resume=arguments.resume,
+            epochs=arguments.epochs,
+            config=config.binding,
+            hashes=config.hashes,
+            override=tuple(arguments.override),
+            defaults=config.defaults,
+            loose=("optimizer", "schedule"),
+            in_code=config.in_code,
+        ),
+        config=config.text,
+        manifest=config.manifest,
+        metric_functions=rehearsal.metric_functions,
+        name=arguments.name,
+        callbacks=[*arguments.callbacks, *([ReportCallback()] if arguments.figures else [])],
+        find_weights=arguments.find_weights,
+    )
+
+
+def _build_parts(arguments: FitArguments, world: World) -> TrainingParts:
+    """Build the net and its optimizer, seeded, and the loader of the training data."""
+    paddle.seed(arguments.seed)
+    random.seed(arguments.seed)
+    np.random.seed(arguments.seed)
+    model = build_model(arguments.model)
+    optimizer = arguments.optimizer
+    if not isinstance(optimizer, paddle.optimizer.Optimizer):
+        optimizer = optimizer(model.parameters())
+    _check_optimizer(optimizer, model)
+    # Weights that were drawn before the seed could matter differ from process to process.
+    world.broadcast(model.state_dict().values())
+    schedule = Schedule(optimizer, arguments.schedule_every, arguments.monitored[0])
+    average = ExponentialMovingAverage(model, arguments.ema) if arguments.ema else NO_AVERAGE
+    return TrainingParts(model, _training_loader(arguments, world), schedule, optimizer, average)
+
+
+def _check_optimizer(optimizer: Any, model: nn.Layer) -> None:
+    if not isinstance(optimizer, paddle.optimizer.Optimizer):
+        raise ConfigError(
+            f"the optimizer is a {type(optimizer).__name__}; expected a paddle.optimizer, or a "
+            "function of the model's parameters that returns one"
+        )
+    if isinstance(optimizer, paddle.optimizer.LBFGS):
+        raise ConfigError(
+            "the optimizer is LBFGS, whose state Paddle does not load again, so that no training "
+            "with it could be resumed; expected any other of paddle.optimizer"
+        )
+    own = {id(parameter) for parameter in model.parameters()}
+    groups = optimizer._parameter_list or []
+    optimized = [
+        parameter
+        for group in groups
+        for parameter in (group["params"] if isinstance(group, dict) else [group])
+    ]
+    if not optimized or any(id(parameter) not in own for parameter in optimized):
+        raise ConfigError(
+            "the optimizer has parameters that are not the model's; expected those of the model "
+            "that is trained: give both as objects, or both as functions"
+        )
+
+
+def _training_loader(arguments: FitArguments, world: World) -> Any:
+    """Return the loader of the training data, divided into the shards of this process."""
+    loader = _loader(arguments.train, arguments, arguments.batch_size, arguments.shuffle)
+    shards = arguments.grad_shards or world.size
+    if not hasattr(loader, "sharded"):
+        if shards > 1:
+            raise ConfigError(
+                f"the training data are a {type(arguments.train).__name__}, which cannot be "
+                f"divided between {shards} shards or processes; expected a paddle.io.Dataset"
+            )
+        if not loader.resumes_inside_epochs:
+            log.info(
+                "this data can be resumed only from the ends of epochs, where checkpoints are "
+                "saved; a paddle.io.Dataset, or a ResumableBatchSampler in the DataLoader, is "
+                "resumed at any step"
+            )
+        return ReadyLoader(loader.batches, arguments.seed, arguments.accumulate)
+    if not arguments.grad_shards and shards * arguments.accumulate == 1:
+        return loader
+    spec = ShardSpec(shards * arguments.accumulate, world.rank, world.size)
+    return loader.sharded(spec, arguments.accumulate)
+
+
+def _loader(data: Any, arguments: FitArguments, batch_size: int, shuffle: bool) -> Any:
+    return open_loader(
+        data,
+        batch_size,
+        arguments.seed,
+        shuffle,
+        arguments.collate_fn,
+        arguments.num_workers,
+    )
+
+
+def _build_evaluator(arguments: FitArguments, step: Step, world: World) -> EpochEvaluator:
+    return StepEvaluator(
+        step,
+        {
+            split: _loader(
+                data, arguments, arguments.eval_batch_size or arguments.batch_size, False
+            )
+            for split, data in _splits(arguments.valid).items()
+        },
+        every_epochs=arguments.eval_every_epochs,
+        epochs=arguments.epochs,
+        patience=arguments.early_stop_patience,
+        world=world,
+    )
+
+
+def _splits(valid: Union[Any, Mapping[str, Any], None]) -> Mapping[str, Any]:
+    """Return the data to evaluate on by the names of their splits."""
+    if valid is None:
+        return {}
+    return valid if isinstance(valid, Mapping) else {"valid": valid}
+
+
+def _check_monitor(
+    arguments: FitArguments, step: Step, model: nn.Layer, evaluator: EpochEvaluator
+) -> None:
+    """Evaluate a first batch of each split. Raises ConfigError if `monitor` is no tag of it."""
+    if arguments.evaluator:
+        return
+    tags = [
+        tag
+        for split, loader in evaluator.datasets.items()
+        for tag in rehearse_evaluation(step, model, loader, split)
+    ]
+    monitor, _ = arguments.monitored
+    if tags and monitor not in tags:
+        raise ConfigError(f"{unknown_name('monitor', monitor, tags)} ({', '.join(tags)})")
+
+
+def _check_saving(arguments: FitArguments, inside_epochs: bool) -> None:
+    if not inside_epochs and (arguments.save_every_steps or arguments.save_every_seconds):
+        raise ConfigError(
+            "save_every_steps and save_every_seconds save inside epochs, where this data cannot "
+            "resume; expected a paddle.io.Dataset, or save_every_epochs"
+        )
+
+
+def _run_config(arguments: FitArguments, parts: TrainingParts) -> RunConfig:
+    """Describe the training: what a resume compares, and what `config.yaml` shows."""
+    monitor, mode = arguments.monitored
+    description = {
+        "parameters": describe_parameters(parts.model),
+        "optimizer": describe_optimizer(parts.optimizer, parts.model),
+        "schedule": describe_schedule(parts.optimizer),
+        "data": describe_data(arguments.train, arguments.seed),
+        "valid": {
+            split: describe_data(data, arguments.seed)
+            for split, data in _splits(arguments.valid).items()
+        },
+        "binding": dict(arguments.binding or {}),
+    }
+    bound = {name: getattr(arguments, name) for name in BOUND}
+    if arguments.valid is not None:
+        bound |= {"monitor": monitor, "mode": mode}
+    if arguments.early_stop_patience or parts.schedule.needs_metric:  # which count evaluations
+        bound["eval_every_epochs"] = arguments.eval_every_epochs
+    plain = {
+        one.name: getattr(arguments, one.name)
+        for one in fields(arguments)
+        if _is_plain(getattr(arguments, one.name)) and one.name not in ("fresh", "resume")
+    }
+    return RunConfig(
+        binding={**flattened(description), **bound},
+        text=yaml.safe_dump(
+            {TRAINED_WITH: FIT, **plain, **bound, **description},
+            sort_keys=False,
+            allow_unicode=True,
+        ),
+        manifest={"config": {**flattened(description), **bound}},
+        hashes={},
+        in_code=True,
+    )
+
+
+def _is_plain(value: Union[Any, Sequence[Any]]) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))

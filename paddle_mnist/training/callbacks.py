@@ -1,0 +1,124 @@
+"""What a caller of `fit` adds to the beginning and the end of a training."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Optional
+
+from paddle import nn
+
+from paddle_mnist.metrics.visualdl import VisualDLWriter
+from paddle_mnist.parallel.world import World
+from paddle_mnist.plots.figure import save_figures
+from paddle_mnist.plots.figure_files import files_of
+from paddle_mnist.plots.history import read_history
+from paddle_mnist.state import Observer, TrainState
+from paddle_mnist.training.run_directory import RunDirectory
+from paddle_mnist.training.run_figures import draw_history
+from paddle_mnist.training.session import TrainingJob
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """The result of a training.
+
+    metrics: of the result's weights, by tag: "valid/loss", ... weights: their file.
+    checkpoint: the path of the checkpoint that they are of, without a suffix.
+    epochs, steps: how many were trained. seconds: spent in steps, over all starts of the run.
+    stopped: "finished", "early" (`early_stop_patience`), or "already finished" by an earlier call.
+    """
+
+    metrics: Mapping[str, float]
+    weights: Path
+    checkpoint: Path
+    epochs: int
+    steps: int
+    seconds: float
+    stopped: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what `result.json` holds: plain values, files by their names."""
+        names = {"weights": self.weights.name, "checkpoint": self.checkpoint.name}
+        return {**vars(self), "metrics": dict(self.metrics), **names}
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training of `fit` as its callbacks see it.
+
+    job: what is trained, and how. run: its directory. board: the dashboard's pages.
+    state: where it stands; None before that is known.
+    """
+
+    job: TrainingJob
+    run: RunDirectory
+    board: VisualDLWriter
+    state: Optional[TrainState] = None
+
+    @property
+    def model(self) -> nn.Layer:
+        return self.job.parts.model
+
+    @property
+    def world(self) -> World:
+        return self.job.world
+
+    def at(self, state: TrainState) -> "Training":
+        """Return the same training at another place."""
+        return replace(self, state=state)
+
+
+class Callback(Observer):
+    """Base class for what a caller adds to `fit`; override what you need.
+
+    Every process calls each method, in the same order; `training.world.is_main_process` tells the
+    one that writes. As an `Observer` it sees every step and epoch too.
+    """
+
+    def run_opened(self, training: Training) -> None:
+        """Called when the run directory is open, before it is known what is left to do."""
+
+    def before_training(self, training: Training) -> None:
+        """Called before the first step of this start."""
+
+    def final_metrics(self, training: Training) -> Mapping[str, float]:
+        """Return further metrics of the result, by tag; the model has the final weights."""
+        return {}
+
+    def result_entries(self, training: Training, result: FitResult) -> Mapping[str, Any]:
+        """Return further entries of `result.json`, plain values."""
+        return {}
+
+    def has_result(self, entries: Mapping[str, Any]) -> bool:
+        """Return whether a `result.json` has the entries; if not, the run is evaluated again."""
+        return True
+
+    def summary(self, training: Training, result: FitResult) -> Optional[str]:
+        """Return the log line about the result in place of `fit`'s own."""
+
+    def after_training(self, training: Training, result: FitResult) -> None:
+        """Called once the result is written."""
+
+    def already_finished(self, training: Training, result: FitResult) -> None:
+        """Called in place of all but `run_opened` if an earlier call has finished the run."""
+
+
+class ReportCallback(Callback):
+    """Draws the curves of the metrics, and writes the row that compares runs on the dashboard."""
+
+    def after_training(self, training: Training, result: FitResult) -> None:
+        if not training.world.is_main_process:
+            return
+        drawn = draw_history(read_history(training.run.metrics))
+        save_figures(drawn, training.run.figures)
+        training.board.figures(drawn, result.steps)
+        training.board.hparams(training.job.request.config, result.metrics, result.steps)
+
+    def already_finished(self, training: Training, result: FitResult) -> None:
+        """Draw what is missing: the disk was full, say."""
+        folder = training.run.figures
+        if training.world.is_main_process:
+            drawn = draw_history(read_history(training.run.metrics))
+            missing = [name for name in files_of(list(drawn)) if not (folder / name).exists()]
+            if missing:
+                save_figures(drawn, folder, missing)

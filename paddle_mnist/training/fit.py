@@ -1,0 +1,361 @@
+"""`fit`: train any net on any data, in a run directory."""
+
+import contextlib
+import json
+import logging
+import math
+import multiprocessing
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Optional, Union
+
+import paddle
+from paddle import nn
+
+from paddle_mnist.checkpoint.manifest import Checkpoint
+from paddle_mnist.data.seeding import generators_restored
+from paddle_mnist.errors import ConfigError, StoppedError
+from paddle_mnist.metrics.console import log_to_console
+from paddle_mnist.metrics.visualdl import VisualDLWriter
+from paddle_mnist.parallel.process_count import processes_to_start
+from paddle_mnist.parallel.world import spawn
+from paddle_mnist.state import TrainState
+from paddle_mnist.system import heartbeat, signals
+from paddle_mnist.system.program import shell_command
+from paddle_mnist.training.arguments import FitArguments, RunConfig
+from paddle_mnist.training.build import build_job
+from paddle_mnist.training.callbacks import Callback, FitResult, Training
+from paddle_mnist.training.evaluator import EpochEvaluator
+from paddle_mnist.training.initialize import environment
+from paddle_mnist.training.run_directory import RunDirectory
+from paddle_mnist.training.saved_weights import SavedWeights, find_weights
+from paddle_mnist.training.session import (
+    load_final_weights,
+    open_run,
+    resume_or_initialize,
+    resume_point,
+    train_epochs,
+)
+
+log = logging.getLogger("paddle_mnist")
+
+
+def fit(
+    model: Union[nn.Layer, Callable[[], nn.Layer]],
+    train: Any,
+    valid: Any = None,
+    *,
+    optimizer: Union[paddle.optimizer.Optimizer, Callable[[list], paddle.optimizer.Optimizer]],
+    loss: Optional[Callable] = None,
+    metrics: Optional[Mapping[str, Any]] = None,
+    step: Optional[Callable] = None,
+    epochs: int,
+    batch_size: int = 32,
+    seed: int = 0,
+    output: Union[str, Path],
+    name: str = "",
+    monitor: Optional[str] = None,
+    mode: Optional[str] = None,
+    shuffle: bool = True,
+    collate_fn: Optional[Callable] = None,
+    num_workers: int = 0,
+    eval_batch_size: Optional[int] = None,
+    schedule_every: str = "step",
+    accumulate: int = 1,
+    ema: float = 0.0,
+    amp: str = "off",
+    deterministic: bool = False,
+    fresh: bool = False,
+    resume: str = "auto",
+    override: Union[str, Sequence[str]] = (),
+    binding: Optional[Mapping[str, Any]] = None,
+    init_from: Optional[str] = None,
+    init_partial: bool = False,
+    incremental_from: Optional[str] = None,
+    save_initial: bool = True,
+    save_every_epochs: int = 1,
+    save_every_steps: Optional[int] = None,
+    save_every_seconds: Optional[float] = None,
+    save_on_exception: bool = True,
+    keep_epochs: bool = False,
+    keep_last: int = 3,
+    keep_every_minutes: Optional[float] = None,
+    keep_best: bool = True,
+    keep_breakpoints: bool = False,
+    eval_every_epochs: int = 1,
+    early_stop_patience: Optional[int] = None,
+    log_every: int = 100,
+    watch: int = 0,
+    profile: int = 0,
+    check_shape: Sequence[int] = (),
+    check_content: Sequence[int] = (),
+    visualdl: Sequence[str] = ("scalars", "text", "hparams"),
+    figures: bool = True,
+    device: str = "auto",
+    nprocs: int = 1,
+    gpus: Optional[str] = None,
+    grad_shards: Optional[int] = None,
+    hang_timeout: float = 600.0,
+    max_restarts: int = 0,
+    evaluator: Optional[EpochEvaluator] = None,
+    callbacks: Sequence[Callback] = (),
+    config: Optional[RunConfig] = None,
+    find_weights: Callable[[str], SavedWeights] = find_weights,
+) -> FitResult:
+    """Train a net in a run directory, and resume there: to the same bits, from any stop.
+
+    Call it again with the same arguments: an unfinished training goes on, a finished one returns
+    its result at once, and one with other arguments is refused with a list of the differences.
+
+    The net and its task
+        model: a `paddle.nn.Layer`, or a function that builds one.
+        optimizer: of `paddle.optimizer`, or a function of the model's parameters that builds it.
+        loss: (outputs, labels) -> mean loss []. A batch is (inputs, labels), or (input, input,
+            ..., labels) for a model of several inputs.
+        metrics: by name, `paddle.metric`'s or functions (outputs, labels) -> the mean over the
+            batch, or `Mean(total, count)`, or `Sums`; or `Gathered(metric)`.
+        step: (model, batch) -> {"loss": ..., and metrics by name}, in place of loss and metrics,
+            for batches of any structure. It evaluates too.
+    The data
+        train, valid: `paddle.io.Dataset`s, whose samples may be nested in dicts and tuples. The
+            order and the random numbers of a sample depend on seed, epoch and index alone. Or a
+            `paddle.io.DataLoader`, an `IterableDataset`, or a function that returns an iterator of
+            batches: these resume from the ends of epochs, and inside only with a
+            `ResumableBatchSampler`. valid may be a dict of several, by the name of the split.
+        batch_size, shuffle, collate_fn, num_workers: of the `Dataset`s. eval_batch_size: by default
+            the same.
+    How it is trained
+        epochs, seed; accumulate: batches in a step. schedule_every: "step" or "epoch", when the
+        optimizer's `LRScheduler` is stepped; a `ReduceOnPlateau` gets `monitor` after each
+        evaluation. ema: decay of a moving average of the weights, which is evaluated and saved in
+        their place. amp: "O1" or "O2", bfloat16 on GPUs. deterministic: choose cuDNN's
+        deterministic algorithms (not tried on a GPU).
+        eval_every_epochs, early_stop_patience: evaluations without a better `monitor`, after which
+        the training ends with the best. monitor: "valid/loss", or the tag of a metric. mode: "min"
+        or "max" is the best.
+    The run directory
+        output: the directory. name: what its files are called, by default the model's
+        `checkpoint_name`, or "model". fresh: move an earlier run aside. resume: "auto", "off", or
+        the path of a checkpoint. override: arguments that may differ from the run's, such as
+        "epochs,optimizer". binding: further values that must not differ. init_from,
+        incremental_from: another training to start from, its weights alone or its optimizer too;
+        init_partial takes the weights that fit. save_..., keep_...: when to save, and what to keep
+        (docs/checkpoints.md). log_every: steps between log lines. watch, profile, check_shape,
+        check_content, visualdl, figures: what else is measured, printed and drawn.
+    Processes
+        nprocs, gpus: as many processes, each on a GPU of its own. grad_shards: parts of a batch
+        whose gradients are added in a fixed order: the same bits for any number of processes that
+        divides it. hang_timeout: seconds without a sign of life. max_restarts: refused here, with
+        the line of a supervisor.
+    Further collaborators
+        evaluator, callbacks (`Callback`), config, find_weights: in place of fit's own.
+
+    Code is not compared between calls, only arguments, parameters and data (docs/any-net.md).
+
+    Raises ConfigError, DataError, CheckpointError, DeviceError, DivergedError, OutputError or
+    RunLockedError; StoppedError after SIGTERM or SIGINT, once all is saved: left uncaught, it ends
+    the program with exit code 143 or 130.
+    """
+    arguments = FitArguments(**locals())
+    _check_start(arguments)
+    log_to_console()
+    heartbeat.start()
+    try:
+        with generators_restored(), signals.handlers_installed(), signals.deferred():
+            nprocs = processes_to_start(arguments)
+            if nprocs > 1:
+                return _fit_in_processes(arguments, nprocs)
+            return _fit(arguments)
+    except StoppedError as error:
+        if config is None:  # uncaught it ends the program silently, as a SystemExit
+            log.info("%s", error)
+        raise
+
+
+def _fit(arguments: FitArguments) -> FitResult:
+    """Train in this process, one of several perhaps."""
+    job = build_job(arguments)
+    with open_run(arguments.output, job.world, job.model_name, arguments.fresh) as run:
+        training = Training(job, run, VisualDLWriter(run.visualdl, ()))
+        for callback in job.callbacks:
+            callback.run_opened(training)
+        checkpoint = resume_point(job, run)
+        result = _result_so_far(training, checkpoint)
+        if result:
+            return _repeat(training.at(checkpoint.state), result)
+        return _train(training, checkpoint)
+
+
+def _check_start(arguments: FitArguments) -> None:
+    """Raise ConfigError for a call from where `fit` cannot train."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ConfigError(
+            "a new process of this training imports the script, which calls fit again; expected "
+            'the call under `if __name__ == "__main__":`'
+        )
+    if arguments.max_restarts and not heartbeat.is_supervised():
+        words = [str(arguments.max_restarts), str(arguments.output), *sys.argv]
+        raise ConfigError(
+            f"max_restarts is {arguments.max_restarts}, but fit cannot start its own script again; "
+            f"expected: paddle-mnist supervise --max_restarts {shlex.join(words)}"
+        )
+
+
+def _fit_in_processes(arguments: FitArguments, nprocs: int) -> FitResult:
+    """Train in several processes; little travels between them, so the result is read."""
+    run = RunDirectory(arguments.output, arguments.name or None)
+    before = _modified(run.result)
+    spawn(
+        _fit,
+        (arguments.for_processes(),),
+        nprocs,
+        arguments.gpus,
+        hang_timeout=arguments.hang_timeout,
+        device=arguments.device,
+    )
+    result = _read_result(run, json.loads(run.result.read_text(encoding="utf-8")))
+    is_old = not arguments.fresh and before == _modified(run.result)
+    return replace(result, stopped="already finished") if is_old else result
+
+
+def _modified(path: Path) -> Optional[int]:
+    return os.stat(path).st_mtime_ns if path.exists() else None
+
+
+def _result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Optional[FitResult]:
+    """Return the result of a run that is finished; None if something is left to do."""
+    job, run = training.job, training.run
+
+    def find() -> Optional[FitResult]:
+        values = run.read_result(checkpoint)
+        if not values or not run.weights.exists():
+            return None
+        state = checkpoint.state
+        older = {
+            "metrics": state.metrics,
+            "epochs": state.epoch,
+            "seconds": state.train_seconds,
+            "weights": run.weights.name,
+        }
+        values = {**older, **values, "stopped": "already finished"}
+        if "checkpoint" not in values or not all(one.has_result(values) for one in job.callbacks):
+            log.warning("%s lacks entries; evaluating again", run.result)
+            return None
+        return _read_result(run, values)
+
+    if not checkpoint or not job.is_complete(checkpoint):
+        return None
+    return job.world.run_on_main(find)
+
+
+def _read_result(run: RunDirectory, values: Mapping[str, Any]) -> FitResult:
+    """Return the result that `result.json` holds."""
+    return FitResult(
+        metrics={
+            tag: math.nan if value is None else value for tag, value in values["metrics"].items()
+        },
+        weights=run.path / values["weights"],
+        checkpoint=run.checkpoints.folder / values["checkpoint"],
+        epochs=values["epochs"],
+        steps=values["steps"],
+        seconds=values["seconds"],
+        stopped=values["stopped"],
+    )
+
+
+def _repeat(training: Training, result: FitResult) -> FitResult:
+    """Log the result of a finished run, and let the callbacks repair what it lacks."""
+    _log_result(training, result)
+    log.info(
+        "this run is finished; to train anew: %s, or %s",
+        training.job.request.option("fresh"),
+        training.job.request.another_output,
+    )
+    with signals.interruptible():
+        for callback in training.job.callbacks:
+            callback.already_finished(training, result)
+    return result
+
+
+def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
+    """Train what is left, evaluate, and report."""
+    job, run = training.job, training.run
+    start = resume_or_initialize(job, run, checkpoint)
+    with contextlib.closing(_open_board(training)) as board:
+        board.text("configuration", job.config)
+        board.text("environment", environment(job.device))
+        training = replace(training, board=board, state=start.state)
+        for callback in job.callbacks:
+            callback.before_training(training)
+        state = train_epochs(job, run, start, board)
+        checkpoint_name = load_final_weights(job, run, state)
+        training = training.at(state)
+        result = _make_result(training, state, checkpoint_name)
+        entries = _result_entries(training, result)
+        job.world.run_on_main(lambda: run.write_result(entries))
+        _log_result(training, result)
+        with signals.interruptible():  # a result is not lost with its figures
+            for callback in job.callbacks:
+                callback.after_training(training, result)
+    return result
+
+
+def _open_board(training: Training) -> VisualDLWriter:
+    """Return the writer of the dashboard's pages."""
+    options, run = training.job.options, training.run
+    pages = options.visualdl
+    return VisualDLWriter(
+        run.new_visualdl_folder() if pages else run.visualdl,
+        pages,
+        options.watch or options.log_every,
+        ("train", *training.job.evaluator.datasets),
+    )
+
+
+def _make_result(training: Training, state: TrainState, checkpoint_name: str) -> FitResult:
+    """Return the result; the evaluation that the training ended with is not repeated."""
+    job, run = training.job, training.run
+    metrics = dict(state.metrics or job.evaluator.metrics(job.parts.model))
+    for callback in job.callbacks:
+        metrics.update(callback.final_metrics(training))
+    return FitResult(
+        metrics=metrics,
+        weights=run.weights,
+        checkpoint=run.checkpoints.folder / checkpoint_name,
+        epochs=state.epoch,
+        steps=state.step,
+        seconds=round(state.train_seconds, 3),
+        stopped="finished" if state.epoch == job.options.epochs else "early",
+    )
+
+
+def _result_entries(training: Training, result: FitResult) -> dict[str, Any]:
+    """Return what `result.json` is to hold; JSON has no NaN."""
+    entries = result.as_dict()
+    entries["metrics"] = {
+        tag: value if math.isfinite(value) else None for tag, value in result.metrics.items()
+    }
+    for callback in training.job.callbacks:
+        entries.update(callback.result_entries(training, result))
+    return entries
+
+
+def _log_result(training: Training, result: FitResult) -> None:
+    """Log a result, and where everything was written."""
+    callbacks = training.job.callbacks
+    summaries = [text for one in callbacks if (text := one.summary(training, result))]
+    metrics = ", ".join(f"{tag} {value:.4g}" for tag, value in result.metrics.items())
+    log.info(
+        "%s; trained %d epochs in %.1f s",
+        "; ".join(summaries) or metrics or "not evaluated",
+        result.epochs,
+        result.seconds,
+    )
+    log.info("weights: %s   everything else: %s", result.weights, training.run.path)
+    has_pages = bool(training.job.options.visualdl)
+    if dashboard := has_pages and shell_command("dashboard", str(training.run.path)):
+        log.info("dashboard: %s", dashboard)

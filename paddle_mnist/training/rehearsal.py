@@ -1,0 +1,149 @@
+"""The first batch, tried before anything is written: what is wrong shows now, with the shapes."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import nn
+
+from paddle_mnist.data.collate import mapped
+from paddle_mnist.data.loader import Shard, epoch_batches, shards_of
+from paddle_mnist.errors import ConfigError, DataError, PaddleMnistError
+from paddle_mnist.monitor.hooks import evaluation_mode
+from paddle_mnist.nn.seeding import reseed
+from paddle_mnist.nn.sparse_gradients import remove_gradient
+from paddle_mnist.nn.statistics import layer_buffers, reinstate_buffers
+from paddle_mnist.training.steps import Step, run_step
+
+log = logging.getLogger("paddle_mnist")
+
+# A step with a sparse gradient ends the process in Paddle 3.3.1, with std::bad_alloc.
+NOT_FOR_SPARSE_GRADIENTS = ("AdamW",)
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What the first batches have shown.
+
+    metric_functions: how each metric of training follows from its sums, by name.
+    has_sparse_gradients: whether an embedding gives its gradient by rows.
+    """
+
+    metric_functions: Mapping[str, Callable[[np.ndarray], float]]
+    has_sparse_gradients: bool
+
+
+def rehearse(
+    step: Step, model: nn.Layer, optimizer: paddle.optimizer.Optimizer, loader: Any, seed: int
+) -> Rehearsal:
+    """Run the first batch through the step and the backward pass, and leave no trace of it.
+
+    Buffers and the layers' modes are as before, and parameters have no gradients; global generators
+    are not restored.
+    Raises ConfigError, with the shapes in the batch, for an error in the model, the loss or the
+    metrics; DataError if there is no batch.
+    """
+    shard = _first_shard(loader, "the training data")
+    reseed(seed, 0)
+    with _untouched(model), _explained(shard.batch, "the first batch"):
+        model.train()
+        outputs = run_step(step, model, shard.batch, shard.samples)
+        outputs.loss.backward()
+        gradients = [parameter.grad for parameter in model.parameters()]
+        is_sparse = any(one is not None and one.is_selected_rows() for one in gradients)
+    if all(gradient is None for gradient in gradients):
+        raise ConfigError(
+            "the loss of the first batch has no gradient for any parameter; expected one that is "
+            "computed from the model's outputs"
+        )
+    name = type(optimizer).__name__
+    if is_sparse and name in NOT_FOR_SPARSE_GRADIENTS:
+        raise ConfigError(
+            f"the optimizer is {name}, and an embedding has sparse=True, a pair with which Paddle "
+            "ends the process; expected sparse=False, or Adam with lazy_mode, SGD or Momentum"
+        )
+    return Rehearsal({name: sums.compute for name, sums in outputs.metrics.items()}, is_sparse)
+
+
+def rehearse_evaluation(step: Step, model: nn.Layer, loader: Any, split: str) -> list[str]:
+    """Run the first batch of an evaluation; return the tags that it gives: "valid/loss", ...
+
+    Raises as `rehearse` does.
+    """
+    batch = _first_shard(loader, f"the data {split!r}").batch
+    explained = _explained(batch, f"the first batch of {split}")
+    with _untouched(model), evaluation_mode(model), paddle.no_grad(), explained:
+        values = step(model, batch)
+        run_step(lambda *_: values, model, batch, 1)  # checks them
+    return [f"{split}/{name}" for name in values]
+
+
+@contextlib.contextmanager
+def _untouched(model: nn.Layer) -> Iterator[None]:
+    """Give a model its buffers and its layers' modes back, and its parameters no gradients."""
+    buffers = layer_buffers(model)
+    fixed = [*model.buffers(), *(p for p in model.parameters() if p.stop_gradient)]
+    before = [(tensor, tensor.clone()) for tensor in fixed if tensor._is_initialized()]
+    modes = [(layer, layer.training) for layer in model.sublayers(include_self=True)]
+    try:
+        yield
+    finally:
+        for parameter in model.parameters():
+            remove_gradient(parameter)
+        reinstate_buffers(buffers)
+        for tensor, values in before:
+            tensor.set_value(values)
+        for layer, training in modes:
+            layer.training = training
+
+
+def _first_shard(loader: Any, what: str) -> Shard:
+    batches = epoch_batches(loader, 0)
+    with contextlib.closing(batches):
+        batch = next(batches, None)
+    if batch is None:
+        raise DataError(f"{what} have no batches; expected at least one")
+    return shards_of(batch)[0]
+
+
+@contextlib.contextmanager
+def _explained(batch: Any, what: str) -> Iterator[None]:
+    """Raise an error of Paddle or the caller's code as a ConfigError that names the shapes."""
+    try:
+        yield
+    except PaddleMnistError:
+        raise
+    except Exception as error:  # anything that a model or a loss raises
+        raise ConfigError(
+            f"{what} fails with {type(error).__name__}: {_summary(error)}; the batch is "
+            f"{describe_batch(batch)}"
+        ) from error
+
+
+def _summary(error: Exception) -> str:
+    """Return the line of an error that says what is wrong; Paddle's have many."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    chosen = next((line for line in lines if "Error:" in line), lines[0] if lines else "")
+    return chosen.rstrip(".")[:300]
+
+
+def describe_batch(batch: Any) -> str:
+    """Return the structure of a batch with the dtype and shape of each tensor."""
+
+    def describe(leaf: Any) -> Any:
+        if hasattr(leaf, "shape"):
+            return _Text(f"{str(leaf.dtype).rpartition('.')[2]} {list(leaf.shape)}")
+        return _Text(type(leaf).__name__)
+
+    return repr(mapped(batch, describe))
+
+
+class _Text(str):
+    """A text that is shown without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__

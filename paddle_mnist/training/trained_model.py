@@ -1,0 +1,111 @@
+"""Load and evaluate what a run has trained: any net, which the caller builds."""
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Optional, Union
+
+from paddle import nn
+
+from paddle_mnist.checkpoint.contents import load_weights
+from paddle_mnist.data.sample_loader import open_loader
+from paddle_mnist.data.seeding import generators_restored
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.training.rehearsal import rehearse_evaluation
+from paddle_mnist.training.saved_weights import SavedWeights, find_weights
+from paddle_mnist.training.step_evaluator import evaluate_step
+from paddle_mnist.training.steps import Step, build_step
+
+log = logging.getLogger("paddle_mnist")
+
+Model = Union[nn.Layer, Callable[[], nn.Layer]]  # a net, or the function that builds it
+BATCH_SIZE = 32  # of weights that belong to no run
+
+
+class TrainedModel(NamedTuple):
+    """A model with trained weights, and where they come from."""
+
+    model: nn.Layer
+    weights: SavedWeights
+
+    def open_data(self, data: Any, batch_size: Optional[int], **options: Any) -> Any:
+        """Return a loader of data of any kind, by default in batches as the run evaluates them.
+
+        Random samples are seeded as the run's are, too. options: of `open_loader`.
+        """
+        config = self.weights.run.read_config()
+        usual = config.get("eval_batch_size") or config.get("batch_size") or BATCH_SIZE
+        return open_loader(data, batch_size or usual, config.get("seed", 0), **options)
+
+
+def build_model(model: Model) -> nn.Layer:
+    """Return a net, given it or the function that builds it. Raises ConfigError."""
+    if not isinstance(model, nn.Layer) and callable(model):
+        model = model()
+    if not isinstance(model, nn.Layer):
+        raise ConfigError(
+            f"the model is a {type(model).__name__}; expected a paddle.nn.Layer, or a function "
+            "that returns one"
+        )
+    return model
+
+
+def load_trained(
+    weights: Union[str, Path], model: Model, run: Union[str, Path, None] = None
+) -> TrainedModel:
+    """Load a run's weights into a net; see `load_model`."""
+    with generators_restored():
+        built = build_model(model)
+    saved = find_weights(str(weights), None if run is None else str(run))
+    load_weights(built, saved.values, saved.path)
+    log.info("weights: %s", saved.path)
+    return TrainedModel(built, saved)
+
+
+def load_model(
+    weights: Union[str, Path], model: Model, run: Union[str, Path, None] = None
+) -> nn.Layer:
+    """Return a net with the weights of a run: those it ended with, or of one of its checkpoints.
+
+    weights: the path of a run, of a checkpoint or of a `.pdparams`; or "best" or "latest", for
+        that checkpoint of `run`.
+    model: the function that builds the net, as `fit` takes it, or the net itself, whose weights
+        are replaced.
+    run: the run of "best" and "latest"; by default the newest in work/output.
+
+    Of a run that keeps a moving average of its weights, these are the average.
+    Raises CheckpointError if the weights are missing or damaged, or do not fit the net.
+    """
+    return load_trained(weights, model, run).model
+
+
+def evaluate_run(
+    weights: Union[str, Path],
+    model: Model,
+    data: Any,
+    *,
+    loss: Optional[Callable] = None,
+    metrics: Optional[Mapping[str, Any]] = None,
+    step: Optional[Step] = None,
+    run: Union[str, Path, None] = None,
+    batch_size: Optional[int] = None,
+    collate_fn: Optional[Callable] = None,
+    num_workers: int = 0,
+    amp: str = "off",
+) -> dict[str, float]:
+    """Evaluate what a run has trained, on any data; return the loss and the metrics by name.
+
+    weights, model, run: see `load_model`.
+    data: a dataset, or anything else that `fit` takes as `valid`.
+    loss, metrics, step, collate_fn, num_workers, amp: see `fit`. batch_size: by default the run's.
+
+    With the arguments of the call of `fit` it gives the same numbers as that, to the last bit.
+    Computes on Paddle's current device. Raises ConfigError, DataError, CheckpointError, and
+    DivergedError if the loss is not finite.
+    """
+    step = build_step(loss, metrics, step, amp)
+    trained = load_trained(weights, model, run)
+    loader = trained.open_data(data, batch_size, collate_fn=collate_fn, num_workers=num_workers)
+    with generators_restored():
+        rehearse_evaluation(step, trained.model, loader, "data")
+        return evaluate_step(step, trained.model, loader, "data")

@@ -1,0 +1,57 @@
+"""A script of a user's own, which trains with `fit` and is stopped, killed and launched."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import paddle
+from fit_rows import Points, StopsAt, momentum, with_batch_norm
+
+from paddle_mnist import fit
+
+
+class SendsOnce(StopsAt):
+    """Sends a signal to its process after a step, but only once in a run."""
+
+    def __init__(self, step, signum, folder):
+        self.step, self.signum, self.mark = step, signum, Path(folder, f"sent_at_{step}")
+
+    def after_step(self, view):
+        if view.step == self.step and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), self.signum)
+
+
+def main(output, *signals, **options):
+    """signals: "STEP:NAME", as 7:SIGTERM."""
+    callbacks = []
+    for text in signals:
+        step, name = text.split(":")
+        callbacks.append(SendsOnce(int(step), getattr(signal, name), Path(output).parent))
+    result = fit(
+        model=with_batch_norm,
+        train=Points(),
+        valid=Points(),
+        loss=paddle.nn.functional.cross_entropy,
+        optimizer=momentum,
+        metrics={"acc": paddle.metric.Accuracy()},
+        epochs=2,
+        batch_size=8,
+        seed=5,
+        output=output,
+        save_every_steps=3,
+        grad_shards=2,
+        device="cpu",
+        visualdl=(),
+        callbacks=callbacks,
+        **options,
+    )
+    print(f"{result.stopped} {result.metrics['valid/loss']!r}")
+
+
+if __name__ == "__main__":
+    words, nprocs = sys.argv[1:], 1
+    if words[0].startswith("--nprocs="):
+        nprocs = int(words.pop(0).partition("=")[2])
+    main(*words, nprocs=nprocs)

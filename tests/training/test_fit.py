@@ -1,0 +1,440 @@
+"""`fit`: what it returns, what it refuses, and data, tasks and collaborators of every kind."""
+
+import json
+import logging
+import random
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from fit_rows import (
+    ROWS,
+    Points,
+    ProgramError,
+    StopsAt,
+    bits,
+    momentum,
+    on_plateau,
+    perceptron,
+    stop,
+    train,
+)
+from paddle import nn
+from paddle.nn import functional as F
+
+from paddle_mnist import Callback, Gathered, ResumableBatchSampler
+from paddle_mnist.checkpoint.contents import load
+from paddle_mnist.errors import ConfigError, DataError, DeviceError
+from paddle_mnist.plots.history import read_history, series
+
+ROW = "SGD with clipping"
+
+
+@pytest.fixture
+def lines(caplog):
+    """The log so far."""
+    log = logging.getLogger("paddle_mnist")
+    log.addHandler(caplog.handler)
+    caplog.set_level(logging.INFO, "paddle_mnist")
+    yield lambda: [record.getMessage() for record in caplog.records]
+    log.removeHandler(caplog.handler)
+
+
+def test_a_finished_run_returns_its_result(tmp_path, lines):
+    first = train(ROW, tmp_path)
+    assert (first.stopped, first.epochs, first.steps) == ("finished", 2, 10)
+    assert set(first.metrics) == {"valid/loss", "valid/acc"}
+    assert first.weights == tmp_path / "model.pdparams"
+    modified = first.weights.stat().st_mtime_ns
+    again = train(ROW, tmp_path)
+    assert again.stopped == "already finished"
+    assert {**vars(again), "stopped": "finished"} == vars(first)
+    assert first.weights.stat().st_mtime_ns == modified
+    assert "this run is finished; to train anew: fresh=True, or another output" in lines()
+
+
+def test_a_lost_or_damaged_result_is_made_again(tmp_path):
+    first = train(ROW, tmp_path)
+    for damaged in ("{}", '{"steps": 10}', "{"):
+        (tmp_path / "result.json").write_text(damaged)
+        assert train(ROW, tmp_path).metrics == first.metrics
+    first.weights.unlink()
+    assert train(ROW, tmp_path).stopped == "finished"
+    assert bits(train(ROW, tmp_path)) == bits(first)
+
+
+class Shifted(Points):
+    def __getitem__(self, index):
+        point, label = super().__getitem__(index)
+        return point + 1, label
+
+
+def clipped(parameters):
+    return paddle.optimizer.SGD(0.1, parameters, grad_clip=nn.ClipGradByGlobalNorm(0.25))
+
+
+def slower(parameters):
+    return paddle.optimizer.SGD(0.05, parameters, grad_clip=nn.ClipGradByGlobalNorm(0.5))
+
+
+CHANGES = {
+    "batch_size": ({"batch_size": 4}, "batch_size: 8 in the run, 4 now"),
+    "seed": ({"seed": 6}, "seed: 5 in the run, 6 now"),
+    "epochs": ({"epochs": 3}, "epochs: 2 in the run, 3 now"),
+    "shards": ({"grad_shards": 2}, "grad_shards: None in the run, 2 now"),
+    "accumulation": ({"accumulate": 2}, "accumulate: 1 in the run, 2 now"),
+    "order": ({"shuffle": False}, "shuffle: True in the run, False now"),
+    "ema": ({"ema": 0.5}, "ema: 0.0 in the run, 0.5 now"),
+    "optimizer": ({"optimizer": momentum}, "optimizer.class: 'SGD' in the run, 'Momentum' now"),
+    "learning rate": ({"optimizer": slower}, "optimizer.learning_rate: 0.1 in the run, 0.05 now"),
+    "clipping": ({"optimizer": clipped}, "clip_norm=0.5"),
+    "net": ({"model": lambda: perceptron(width=8)}, "parameters.0.weight: '[6, 16] float32' in"),
+    "net, less": ({"model": lambda: nn.Linear(6, 3)}, "parameters.2.weight"),
+    "data": ({"train": Shifted()}, "data.samples: "),
+    "length": ({"train": Points(40)}, "data.length: 33 in the run, 40 now"),
+    "evaluation": ({"valid": Shifted()}, "valid.valid.samples: "),
+    "monitor": ({"monitor": "valid/acc"}, "monitor: 'valid/loss' in the run, 'valid/acc' now"),
+    "binding": ({"binding": {"images": {"crop": 28}}}, "binding.images.crop: None in the run, 28"),
+}
+
+
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unfinished")
+    with pytest.raises(ProgramError):
+        train(ROW, folder, callbacks=[StopsAt(7, stop)])
+    return folder
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_call_is_refused(change, unfinished):
+    changed, message = CHANGES[change]
+    before = sorted((path, path.stat().st_mtime_ns) for path in unfinished.rglob("*.*"))
+    with pytest.raises(ConfigError) as refusal:
+        train(ROW, unfinished, **changed)
+    assert message in str(refusal.value)
+    assert "Start over with fresh=True (moves it aside), choose another output" in str(
+        refusal.value
+    )
+    after = sorted((path, path.stat().st_mtime_ns) for path in unfinished.rglob("*.*"))
+    assert [row for row in after if row[0].name != "train.log"] == [
+        row for row in before if row[0].name != "train.log"
+    ]
+
+
+def test_overridden_changes_are_taken(tmp_path):
+    train(ROW, tmp_path)
+    longer = train(ROW, tmp_path, epochs=3, optimizer=slower, override="epochs,optimizer")
+    assert (longer.stopped, longer.epochs) == ("finished", 3)
+    steps, rates = series(read_history(tmp_path / "metrics.jsonl"), "train/lr")
+    assert dict(zip(steps, rates)) == {
+        step: pytest.approx(0.1 if step <= 10 else 0.05) for step in steps
+    }
+
+
+class Iterable(paddle.io.IterableDataset):
+    def __iter__(self):
+        return iter([Points()[index] for index in range(len(Points()))])
+
+
+def two_outputs(model, batch):
+    return {"loss": F.mse_loss(model(batch[0]), paddle.zeros([len(batch[0]), 3])), "x": batch[0]}
+
+
+class MedianError(paddle.metric.Metric):
+    def update(self, *values):
+        """Nothing to add up."""
+
+    def accumulate(self):
+        return 0.0
+
+    def name(self):
+        return "median"
+
+    def reset(self):
+        """Nothing to forget."""
+
+
+REFUSED = {
+    "loss and step": ({"step": two_outputs}, ConfigError, "one of loss and step is expected"),
+    "metrics and step": (
+        {"step": two_outputs, "loss": None},
+        ConfigError,
+        "metrics belong to loss",
+    ),
+    "a metric of a shape": (
+        {"step": two_outputs, "loss": None, "metrics": None},
+        ConfigError,
+        "the step gave a Tensor of shape [8, 6] as 'x'",
+    ),
+    "no epochs": ({"epochs": 0}, ConfigError, "epochs is 0; expected a whole number >= 1"),
+    "true for a number": ({"batch_size": True}, ConfigError, "batch_size is True"),
+    "mode": ({"mode": "least"}, ConfigError, "mode is 'least'; expected 'max' or 'min'"),
+    "an unknown best": ({"monitor": "valid/f1"}, ConfigError, "expected mode='min' or mode='max'"),
+    "an unknown monitor": (
+        {"monitor": "valid/ac", "mode": "max"},
+        ConfigError,
+        "monitor: unknown name 'valid/ac'; did you mean 'valid/acc'?",
+    ),
+    "monitor, nothing to evaluate": (
+        {"valid": None, "monitor": "valid/acc"},
+        ConfigError,
+        "nothing is evaluated",
+    ),
+    "plateau, nothing to evaluate": (
+        {"valid": None, "optimizer": on_plateau},
+        ConfigError,
+        "the schedule is a ReduceOnPlateau, which follows a metric",
+    ),
+    "a shape": (
+        {"model": lambda: nn.Linear(7, 3)},
+        ConfigError,
+        "the batch is (float32 [8, 6], int64 [8, 1])",
+    ),
+    "a metric that does not add up": (
+        {"metrics": {"median": MedianError()}},
+        ConfigError,
+        "the metric 'median' is a MedianError, whose values of batches do not add up",
+    ),
+    "not a model": ({"model": lambda: 3}, ConfigError, "the model is a int"),
+    "not an optimizer": ({"optimizer": lambda _: 3}, ConfigError, "the optimizer is a int"),
+    "LBFGS": (
+        {"optimizer": lambda p: paddle.optimizer.LBFGS(parameters=p)},
+        ConfigError,
+        "the optimizer is LBFGS",
+    ),
+    "another's optimizer": (
+        {"optimizer": momentum(perceptron().parameters())},
+        ConfigError,
+        "parameters that are not the model's",
+    ),
+    "mixed precision on a CPU": ({"amp": "O1"}, DeviceError, "has no bfloat16"),
+    "no GPU": ({"device": "gpu"}, DeviceError, "device is 'gpu'"),
+    "an iterator": ({"train": iter([])}, ConfigError, "used up after one epoch"),
+    "no data": ({"train": list}, DataError, "the training data have no batches"),
+    "saving inside epochs": (
+        {"train": Iterable(), "save_every_steps": 2},
+        ConfigError,
+        "save inside epochs, where this data cannot resume",
+    ),
+    "shards of what cannot be divided": (
+        {"train": Iterable(), "grad_shards": 2},
+        ConfigError,
+        "cannot be divided between 2 shards",
+    ),
+    "restarts": ({"max_restarts": 2}, ConfigError, "paddle-mnist supervise --max_restarts 2"),
+    "lambdas for processes": (
+        {"nprocs": 2, "model": lambda: 3},
+        ConfigError,
+        "model cannot be sent",
+    ),
+    "objects for processes": (
+        {"nprocs": 2, "model": perceptron()},
+        ConfigError,
+        "nprocs is 2, but model is an object",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", REFUSED)
+def test_what_is_wrong_is_refused_before_anything_is_written(wrong, tmp_path):
+    changed, error, message = REFUSED[wrong]
+    with pytest.raises(error) as refusal:
+        train(ROW, tmp_path / "run", **changed)
+    assert message in str(refusal.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_best_is_the_lowest_where_mode_says_so(tmp_path):
+    options = {"keep_last": 1, "epochs": 4, "metrics": {"entropy": F.cross_entropy}}
+    train("dropout", tmp_path, monitor="valid/entropy", mode="min", **options)
+    steps, values = series(read_history(tmp_path / "metrics.jsonl"), "valid/entropy")
+    best = steps[int(np.argmin(values))] // 5 - 1
+    kept = {path.stem for path in tmp_path.glob("checkpoints/*.json")}
+    assert kept == {f"model_epoch{best}", "model_epoch3"}
+
+
+def test_early_end_gives_the_best(tmp_path):
+    result = train(ROW, tmp_path, epochs=9, early_stop_patience=2, monitor="valid/acc")
+    scores = json.loads((result.checkpoint.with_suffix(".json")).read_text())["state"]["scores"]
+    assert result.stopped in ("early", "finished")
+    assert result.metrics["valid/acc"] == max(score for _, score in scores)
+
+
+def loader(**options):
+    return paddle.io.DataLoader(Points(), **options)
+
+
+READY = {
+    "a shuffling DataLoader": lambda: loader(batch_size=8, shuffle=True),
+    "a function": lambda: lambda: iter(loader(batch_size=8)),
+    "an IterableDataset": Iterable,
+}
+
+
+@pytest.mark.parametrize("kind", READY)
+def test_ready_data_resume_from_the_ends_of_epochs(kind, tmp_path, lines):
+    options = {"train": READY[kind](), "valid": Points(), "epochs": 3}
+    whole = bits(train(ROW, tmp_path / "whole", **options))
+    np.random.rand(7)  # whatever else draws numbers
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path / "stopped", callbacks=[StopsAt(12, stop)], **options)
+    assert any("can be resumed only from the ends of epochs" in line for line in lines())
+    assert any("stopped inside an epoch, where this data cannot resume" in line for line in lines())
+    assert not list(tmp_path.glob("stopped/checkpoints/*step12*"))
+    assert bits(train(ROW, tmp_path / "stopped", **options)) == whole
+
+
+def test_a_resumable_batch_sampler_resumes_inside_an_epoch(tmp_path, lines):
+    def options():
+        sampler = ResumableBatchSampler(Points(), batch_size=8, seed=5)
+        return {"train": loader(batch_sampler=sampler), "valid": Points()}
+
+    whole = train(ROW, tmp_path / "whole", **options())
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path / "stopped", callbacks=[StopsAt(7, stop)], **options())
+    assert list(tmp_path.glob("stopped/checkpoints/*step7_breakpoint.json"))
+    assert bits(train(ROW, tmp_path / "stopped", **options())) == bits(whole)
+    # the order is that of the same dataset, given to fit
+    assert load(train(ROW, tmp_path / "own").weights)["0.weight"].tolist() == (
+        load(whole.weights)["0.weight"].tolist()
+    )
+
+
+@pytest.mark.parametrize("row", ["random samples", "BatchNorm"])
+def test_bits_do_not_depend_on_workers(row, tmp_path):
+    few, many = (train(row, tmp_path / f"{n}", num_workers=n) for n in (0, 2))
+    assert bits(few) == bits(many)
+
+
+@pytest.mark.parametrize("data", [Points(32), loader(batch_size=4)])
+def test_accumulated_batches_equal_one_large_one(data, tmp_path):
+    """But for rounding; 33 samples leave a last step of one batch with one sample."""
+    options = {"shuffle": False, "valid": Points(), "epochs": 1}
+    whole = Points(32) if isinstance(data, Points) else Points()
+    large = train(ROW, tmp_path / "large", train=whole, batch_size=8, **options)
+    small = train(ROW, tmp_path / "small", train=data, batch_size=4, accumulate=2, **options)
+    assert small.steps == large.steps
+    for name, values in load(large.weights).items():
+        np.testing.assert_allclose(load(small.weights)[name], values, rtol=1e-5, atol=1e-6)
+
+
+def test_several_splits_and_metrics_of_everything(tmp_path):
+    def span(outputs, labels):
+        return outputs.max() - outputs.min() + len(labels)
+
+    result = train(
+        ROW,
+        tmp_path,
+        valid={"near": Points(), "far": Shifted(), "ready": loader(batch_size=5)},
+        metrics={"acc": paddle.metric.Accuracy(topk=(1, 2)), "span": Gathered(span)},
+        eval_batch_size=7,
+    )
+    names = ("loss", "acc_top1", "acc_top2", "span")
+    splits = ("near", "far", "ready")
+    assert set(result.metrics) == {f"{split}/{name}" for split in splits for name in names}
+    model = perceptron()
+    model.set_state_dict({k: paddle.to_tensor(v) for k, v in load(result.weights).items()})
+    points, labels = zip(*(Points()[index] for index in range(33)))
+    logits, labels = model(paddle.to_tensor(np.stack(points))).numpy(), np.stack(labels)
+    assert result.metrics["near/span"] == pytest.approx(logits.max() - logits.min() + 33, rel=1e-6)
+    hits = (np.argsort(-logits)[:, :2] == labels).any(axis=1)
+    assert result.metrics["near/acc_top2"] == hits.mean()
+    assert result.metrics["ready/loss"] == pytest.approx(result.metrics["near/loss"], rel=1e-6)
+
+
+def test_weights_that_fit_in_part(tmp_path, lines):
+    source = train(ROW, tmp_path / "source")
+
+    def wider():
+        return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 5), nn.Linear(5, 3))
+
+    options = {"model": wider, "init_from": str(source.weights), "epochs": 1}
+    with pytest.raises(Exception, match=r"missing     3\.bias"):
+        train(ROW, tmp_path / "strict", **options)
+    train(ROW, tmp_path / "partial", init_partial=True, **options)
+    log = "\n".join(lines())
+    assert "3.weight, 3.bias: not in the file, so the model keeps its own" in log
+    assert "2.weight, 2.bias: of another shape or dtype there" in log
+    first = load(tmp_path / "partial/checkpoints/model_epoch0_step0.pdparams")
+    assert first["0.weight"].tolist() == load(source.weights)["0.weight"].tolist()
+
+
+class Diary(Callback):
+    def __init__(self):
+        self.calls = []
+
+    def run_opened(self, training):
+        self.calls.append("run_opened")
+
+    def before_training(self, training):
+        self.calls.append("before_training")
+
+    def after_epoch(self, view):
+        self.calls.append(f"after epoch {view.state.epoch}")
+        return {"mine/step": view.step}
+
+    def final_metrics(self, training):
+        return {"test/double": 2 * training.state.metrics["valid/loss"]}
+
+    def result_entries(self, training, result):
+        return {"note": "mine"}
+
+    def after_training(self, training, result):
+        self.calls.append("after_training")
+
+    def already_finished(self, training, result):
+        self.calls.append("already_finished")
+
+
+def test_callbacks(tmp_path):
+    diary = Diary()
+    result = train(ROW, tmp_path, callbacks=[diary], figures=True)
+    epochs = ["after epoch 1", "after epoch 2"]
+    assert diary.calls == ["run_opened", "before_training", *epochs, "after_training"]
+    assert result.metrics["test/double"] == 2 * result.metrics["valid/loss"]
+    assert json.loads((tmp_path / "result.json").read_text())["note"] == "mine"
+    assert series(read_history(tmp_path / "metrics.jsonl"), "mine/step") == ([5, 10], [5, 10])
+    assert {p.name for p in (tmp_path / "figures").iterdir()} >= {"curves.png", "learning_rate.svg"}
+    (tmp_path / "figures" / "curves.png").unlink()
+    train(ROW, tmp_path, callbacks=[diary], figures=True)
+    assert diary.calls[-2:] == ["run_opened", "already_finished"]
+    assert (tmp_path / "figures" / "curves.png").exists()
+
+
+def test_objects_train_as_functions_do_from_weights_of_their_own(tmp_path):
+    def objects():
+        model = perceptron()
+        return {"model": model, "optimizer": momentum(model.parameters()), "keep_last": 9}
+
+    whole = train(ROW, tmp_path / "whole", **objects())
+    initial = load(Path(tmp_path, "whole/checkpoints/model_epoch0_step0"))
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path / "stopped", callbacks=[StopsAt(1, stop)], fresh=True, **objects())
+    other = load(Path(tmp_path, "stopped/checkpoints/model_epoch0_step0"))
+    assert initial["0.weight"].tolist() != other["0.weight"].tolist()
+    resumed = train(ROW, tmp_path / "stopped", **objects())  # with other weights, which go
+    assert resumed.stopped == "finished" and whole.steps == resumed.steps
+    assert load(tmp_path / "stopped/checkpoints/model_epoch0_step0")["0.weight"].tolist() == (
+        other["0.weight"].tolist()
+    )
+
+
+def test_the_callers_generators_are_left_alone(tmp_path):
+    random.seed(1), np.random.seed(1), paddle.seed(1)
+    before = random.random(), np.random.rand(), paddle.rand([1]).item()
+    random.seed(1), np.random.seed(1), paddle.seed(1)
+    train("num_workers", tmp_path / "a", num_workers=0)
+    assert (random.random(), np.random.rand(), paddle.rand([1]).item()) == before
+
+
+def test_a_run_says_who_trained_it(tmp_path):
+    train(ROW, tmp_path)
+    config = (tmp_path / "config.yaml").read_text()
+    assert config.startswith("trained_with: paddle_mnist.fit\n")
+    assert "keep_last: 3" in config and "0.weight: '[6, 16] float32'" in config
+
+
+def test_every_row_has_a_name_for_a_folder():
+    assert not any("/" in row for row in ROWS)

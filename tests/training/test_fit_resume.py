@@ -1,0 +1,133 @@
+"""The matrix: trainings of every kind, stopped inside an epoch, and divided between processes."""
+
+import os
+import signal
+
+import paddle
+import pytest
+from fit_rows import ROWS, STOP_AT, ProgramError, StopsAt, bits, stop, train, train_rows
+from paddle.optimizer import lr
+
+from paddle_mnist.errors import StoppedError
+from paddle_mnist.parallel.world import spawn
+
+rows = pytest.mark.parametrize("row", ROWS)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """The bits of a row's training in one go, by row and number of shards."""
+    folder, known = tmp_path_factory.mktemp("unbroken"), {}
+
+    def train_once(row, shards=None):
+        if (row, shards) not in known:
+            known[row, shards] = bits(train(row, folder / f"{row} {shards}", grad_shards=shards))
+        return known[row, shards]
+
+    return train_once
+
+
+@rows
+def test_stopped_by_a_signal_inside_an_epoch(row, tmp_path, unbroken):
+    def terminate():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(StoppedError) as stopped:
+        train(row, tmp_path, callbacks=[StopsAt(STOP_AT, terminate)])
+    assert stopped.value.code == 143
+    assert (tmp_path / "checkpoints" / f"model_epoch1_step{STOP_AT}_breakpoint.json").exists()
+    assert bits(train(row, tmp_path)) == unbroken(row)
+
+
+@rows
+def test_killed_some_steps_after_a_checkpoint(row, tmp_path, unbroken):
+    options = {"save_every_steps": 3, "save_on_exception": False}
+    with pytest.raises(ProgramError):
+        train(row, tmp_path, callbacks=[StopsAt(STOP_AT + 1, stop)], **options)
+    result = train(row, tmp_path, **options)
+    assert (result.stopped, bits(result)) == ("finished", unbroken(row))
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["unbroken", "resumed"])
+def two_processes(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("processes")
+    spawn(train_rows, (str(folder), request.param), 2, device="cpu")
+    return folder
+
+
+@rows
+def test_two_processes(row, two_processes, unbroken):
+    result = train(row, two_processes / row, grad_shards=2)
+    assert result.stopped == "already finished"
+    assert bits(result) == unbroken(row, shards=2)
+
+
+OPTIMIZERS = {
+    "Adadelta": {},
+    "Adagrad": {"initial_accumulator_value": 0.1},
+    "Adam": {"beta1": 0.8},
+    "Adamax": {},
+    "AdamW": {"weight_decay": 0.1},
+    "ASGD": {"batch_num": 3},
+    "Lamb": {"lamb_weight_decay": 0.1},
+    "Momentum": {"use_nesterov": True, "weight_decay": 0.01},
+    "NAdam": {},
+    "RAdam": {},
+    "RMSProp": {"centered": True, "momentum": 0.5},
+    "Rprop": {},
+    "SGD": {"weight_decay": paddle.regularizer.L1Decay(0.01)},
+}
+SCHEDULES = {
+    "CosineAnnealingDecay": lambda: lr.CosineAnnealingDecay(0.1, T_max=8),
+    "CosineAnnealingWarmRestarts": lambda: lr.CosineAnnealingWarmRestarts(0.1, T_0=2, T_mult=2),
+    "CyclicLR": lambda: lr.CyclicLR(0.01, 0.1, step_size_up=3, mode="triangular2"),
+    "ExponentialDecay": lambda: lr.ExponentialDecay(0.1, 0.9),
+    "InverseTimeDecay": lambda: lr.InverseTimeDecay(0.1, 0.5),
+    "LambdaDecay": lambda: lr.LambdaDecay(0.1, lambda step: 0.95**step),
+    "LinearWarmup": lambda: lr.LinearWarmup(lr.StepDecay(0.1, 2), 3, 0.0, 0.1),
+    "MultiplicativeDecay": lambda: lr.MultiplicativeDecay(0.1, lambda step: 0.95),
+    "MultiStepDecay": lambda: lr.MultiStepDecay(0.1, [2, 6, 8]),
+    "NaturalExpDecay": lambda: lr.NaturalExpDecay(0.1, 0.1),
+    "NoamDecay": lambda: lr.NoamDecay(8, 4),
+    "OneCycleLR": lambda: lr.OneCycleLR(0.1, total_steps=10),
+    "PiecewiseDecay": lambda: lr.PiecewiseDecay([3, 8], [0.1, 0.05, 0.01]),
+    "PolynomialDecay": lambda: lr.PolynomialDecay(0.1, 9, 0.01),
+    "StepDecay": lambda: lr.StepDecay(0.1, 3),
+}
+
+
+def with_optimizer(name):
+    def build(parameters):
+        return getattr(paddle.optimizer, name)(
+            learning_rate=0.01, parameters=parameters, **OPTIMIZERS[name]
+        )
+
+    return build
+
+
+def with_schedule(name):
+    def build(parameters):
+        return paddle.optimizer.Momentum(SCHEDULES[name](), parameters=parameters)
+
+    return build
+
+
+KINDS = {
+    **{name: with_optimizer(name) for name in OPTIMIZERS if hasattr(paddle.optimizer, name)},
+    **{name: with_schedule(name) for name in SCHEDULES},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_optimizer_and_schedule_goes_on(kind, tmp_path):
+    options = {"optimizer": KINDS[kind]}
+    unbroken = train("SGD with clipping", tmp_path / "unbroken", **options)
+    for step in (3, 8):  # a resumed training is stopped and resumed again
+        with pytest.raises(ProgramError):
+            train(
+                "SGD with clipping",
+                tmp_path / "run",
+                callbacks=[StopsAt(step, stop)],
+                **options,
+            )
+    assert bits(train("SGD with clipping", tmp_path / "run", **options)) == bits(unbroken)
