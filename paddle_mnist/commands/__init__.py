@@ -2,6 +2,6 @@
 
 from paddle_mnist.commands._parser import Parser
 from paddle_mnist.commands._run import run_command, run_script
-from paddle_mnist.mnist.program import program_name
+from paddle_mnist.system.program import program_name
 
 __all__ = ["Parser", "program_name", "run_command", "run_script"]

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from paddle_mnist.commands import Parser, program_name, run_command, run_script
 from paddle_mnist.errors import ConfigError, unknown_name
-from paddle_mnist.mnist.program import COMMANDS, command_name, module_name
+from paddle_mnist.system.program import COMMANDS, command_name, module_name
 
 
 def main() -> NoReturn:

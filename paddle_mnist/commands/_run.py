@@ -30,13 +30,13 @@ def run_command(
     try:
         with console_logs(stream), signals.handlers_installed(), signals.interruptible():
             return command(sys.argv[1:] if argv is None else argv) or 0
+    except PaddleMnistError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
     except SystemExit as end:  # the parser has printed the help or the version
         if end.code:
             raise
         return 0
-    except PaddleMnistError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
     except BrokenPipeError:
         print("error: the console: cannot write (Broken pipe)", file=sys.stderr)
         return OutputError.exit_code

@@ -1,8 +1,8 @@
 """List, verify or prune the checkpoints of a run. Needs no PaddlePaddle."""
 
 import contextlib
-import dataclasses
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -12,11 +12,15 @@ from paddle_mnist.checkpoint.policy import RetentionPolicy
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.commands import Parser, program_name, run_command
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.mnist.config import FIELDS, TrainConfig, read_config
+from paddle_mnist.mnist.config import FIELDS, TrainConfig
+from paddle_mnist.state import TrainState
 from paddle_mnist.training.run_directory import RunDirectory
 
 RETENTION_FIELDS = [name for name in FIELDS if name.startswith("keep_")]
-ROW = "{:32} {:>7} {:>6} {:>10}  {:25}  {:>9}  {}"
+RETENTION_HELP = {
+    **{name: FIELDS[name].metadata["help"] for name in RETENTION_FIELDS},
+    "keep_best": "keep the best by the metric that the run monitors",
+}
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -32,8 +36,9 @@ def _checkpoints(argv: Sequence[str]) -> None:
     TrainConfig(**options)  # errors in the options come before those on the disk
 
     store, run = _find(args.run)
-    config = read_config(run.config) if run and run.config.exists() else TrainConfig()
-    config = dataclasses.replace(config, **options)
+    recorded = run.read_config() if run else {}
+    recorded = {name: recorded[name] for name in RETENTION_FIELDS if name in recorded}
+    config = TrainConfig(**{**recorded, **options})
     if args.action == "verify":
         _verify(store)
     elif args.action == "prune":
@@ -56,7 +61,7 @@ def _parser() -> Parser:
     parser.add_argument("--json", action="store_true", help="list: print one JSON object")
     parser.add_argument("--yes", action="store_true", help="prune: delete, not only say what")
     for name in RETENTION_FIELDS:
-        text = f"prune: {FIELDS[name].metadata['help']} [as the run does]"
+        text = f"prune: {RETENTION_HELP[name]} [as the run does]"
         parser.add_argument(f"--{name}", metavar="VALUE", help=text)
     return parser
 
@@ -114,17 +119,19 @@ def _list(store: CheckpointStore) -> dict[str, Any]:
     best = max(evaluated, key=lambda checkpoint: checkpoint.info.score, default=None)
     rows = []
     for checkpoint in checkpoints:
-        info = checkpoint.info
+        info, state = checkpoint.info, checkpoint.state
         saved_at = datetime.fromtimestamp(info.time).astimezone()
         kind = "epoch end" if info.ends_epoch else "inside"
         rows.append(
             {
                 "name": checkpoint.name,
                 "step": checkpoint.step,
-                "epoch": checkpoint.state.epoch - info.ends_epoch,
+                "epoch": state.epoch - info.ends_epoch,
                 "bytes": checkpoint.size,
                 "saved_at": saved_at.isoformat(timespec="seconds"),
-                "valid_acc": info.score,
+                "monitor": state.monitor,
+                "value": _value(state, state.monitor),
+                "valid_acc": _value(state, "valid/acc"),
                 "what": "breakpoint" if info.breakpoint else kind,
                 "newest": checkpoint in whole[-1:],
                 "best": checkpoint is best,
@@ -140,21 +147,42 @@ def _list(store: CheckpointStore) -> dict[str, Any]:
     }
 
 
+def _value(state: TrainState, tag: str) -> Optional[float]:
+    """Return a metric of the evaluation of a checkpoint; None if it has none."""
+    value = state.metrics.get(tag, math.nan)
+    return value if math.isfinite(value) else None
+
+
 def _as_text(contents: Mapping[str, Any]) -> str:
-    lines = [ROW.format("name", "step", "epoch", "bytes", "saved at", "valid acc", "what")]
-    for row in contents["checkpoints"]:
+    checkpoints = contents["checkpoints"]
+    monitor = checkpoints[-1]["monitor"] if checkpoints else ""
+    title = monitor.replace("/", " ")
+    values = [_value_as_text(row, monitor) for row in checkpoints]
+    width = max(9, *map(len, [title, *values]))
+    form = f"{{:32}} {{:>7}} {{:>6}} {{:>10}}  {{:25}}  {{:>{width}}}  {{}}"
+    lines = [form.format("name", "step", "epoch", "bytes", "saved at", title, "what")]
+    for row, value in zip(checkpoints, values):
         marks = [f" [{mark}]" for mark in ("newest", "best", "damaged") if row[mark]]
         lines.append(
-            ROW.format(
+            form.format(
                 row["name"],
                 row["step"],
                 row["epoch"],
                 row["bytes"],
                 row["saved_at"],
-                "" if row["valid_acc"] is None else f"{row['valid_acc']:.4f}",
+                value,
                 row["what"] + "".join(marks),
             )
         )
     for kind in ("damaged", "leftovers", "quarantine"):
         lines += [f"{kind}: {item}" for item in contents[kind]]
     return "\n".join(lines)
+
+
+def _value_as_text(row: Mapping[str, Any], monitor: str) -> str:
+    """Return the monitored value of a checkpoint, with its tag if it is not the column's."""
+    value = row["value"]
+    if value is None:
+        return ""
+    text = f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e5 else f"{value:.4g}"
+    return text if row["monitor"] == monitor else f"{row['monitor']} {text}"

@@ -39,6 +39,7 @@ def _export(argv: Sequence[str]) -> int:
     from paddle_mnist import MNIST
     from paddle_mnist.checkpoint.contents import load_weights
     from paddle_mnist.mnist.export import export_model, variables
+    from paddle_mnist.mnist.own_nets import refuse_own_net
     from paddle_mnist.mnist.pretrained import find_weights
     from paddle_mnist.training.run_directory import RUNS
     from paddle_mnist.training.saved_weights import newest_run
@@ -48,6 +49,7 @@ def _export(argv: Sequence[str]) -> int:
         log.info("%s: no run there", RUNS)
         checkpoint = "pretrained"
     weights = find_weights(checkpoint, args.run)
+    refuse_own_net(weights.run, "export_run")
     kind = "pretrained weights" if checkpoint == "pretrained" else "weights"
     log.info("%s: %s", kind, weights.path)
     model = MNIST()

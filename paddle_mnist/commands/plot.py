@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Optional
 
 from paddle_mnist.commands import Parser, program_name, run_command
-from paddle_mnist.mnist.figure_files import COMPARED_FILES, FIGURES
+from paddle_mnist.mnist.figure_files import FIGURES
+from paddle_mnist.plots.figure_files import COMPARED_FILES
+from paddle_mnist.plots.figure_files import FIGURES as FIGURES_OF_ANY_NET
 from paddle_mnist.system.devices import require_paddle
 from paddle_mnist.training.saved_weights import default_run
 
@@ -22,7 +24,13 @@ def _plot(argv: Sequence[str]) -> None:
     parser = Parser(
         prog=program_name("plot"),
         description=__doc__,
-        epilog="\n".join(["files that --only may name:", *rows]),
+        epilog="\n".join(
+            [
+                "files that --only may name:",
+                *rows,
+                f"Runs of paddle_mnist.fit have {', '.join(FIGURES_OF_ANY_NET)}.",
+            ]
+        ),
     )
     parser.add_argument(
         "runs", metavar="RUN", nargs="*", help="run directories [newest in work/output]"

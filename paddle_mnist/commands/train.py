@@ -10,9 +10,9 @@ from paddle_mnist.commands import Parser, program_name, run_command
 from paddle_mnist.commands._train_options import add_train_options, train_config
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.config import TrainConfig
-from paddle_mnist.mnist.program import start_arguments
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.devices import require_paddle
+from paddle_mnist.system.program import start_arguments
 from paddle_mnist.system.supervisor import supervise
 from paddle_mnist.training.run_directory import RunDirectory
 

@@ -1,7 +1,4 @@
-"""Train with parameter servers, on Paddle 2.6.2. Start it with Paddle's launch:
-
-python -m paddle.distributed.launch --server_num 2 --trainer_num 2 tools/train_ps.py
-"""
+"""Train with parameter servers, on Paddle 2.6.2. Start it with Paddle's launch."""
 
 from collections.abc import Sequence
 from typing import Optional
@@ -16,7 +13,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _serve_or_train(argv: Sequence[str]) -> None:
-    parser = Parser(prog=program_name("train-ps"), description=__doc__)
+    program = program_name("train-ps")
+    launch = f"python -m paddle.distributed.launch --server_num 2 --trainer_num 2 {program}"
+    parser = Parser(prog=program, description=f"{__doc__[:-1]}:\n\n{launch}")
     parser.add_argument("--data", default="auto", help="as for training [auto]")
     parser.add_argument("--sync", action="store_true", help="a step is everybody's [nobody waits]")
     parser.add_argument("--epochs", type=int, default=1, help="[1]")

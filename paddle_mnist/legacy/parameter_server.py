@@ -20,8 +20,8 @@ from paddle import static
 
 from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
 from paddle_mnist.legacy.server_trainer import ServedTraining, ServerTrainer, build_net
-from paddle_mnist.mnist.program import program_name
 from paddle_mnist.system import heartbeat
+from paddle_mnist.system.program import program_name
 
 
 def require_parameter_servers() -> None:

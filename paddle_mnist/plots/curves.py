@@ -1,36 +1,65 @@
 """Figures of a training over its steps, from its `metrics.jsonl`; and of several, compared."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Optional
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from paddle_mnist.plots.figure import BLUE, COLOURS, VERMILION, new_figure
-from paddle_mnist.plots.history import History, series
+from paddle_mnist.plots.figure import BLUE, COLOURS, literal, new_figure
+from paddle_mnist.plots.history import (
+    LEARNING_RATE,
+    TRAIN,
+    History,
+    evaluated_tag,
+    metric_tags,
+    series,
+)
 
 
-def curves(history: History) -> Figure:
-    """Draw loss and accuracy over the steps, of training and of validation."""
-    figure, ((loss, accuracy),) = new_figure(3.2, 1, 2)
-    for axes, name, label in (
-        (loss, "loss", "loss (nats)"),
-        (accuracy, "acc", "accuracy (share of right answers)"),
-    ):
-        for split, colour, marker in (("train", BLUE, ""), ("valid", VERMILION, "o")):
-            steps, values = series(history, f"{split}/{name}")
-            axes.plot(steps, values, color=colour, marker=marker, markersize=4, label=split)
-        axes.set(xlabel="step", ylabel=label)
+def curves(history: History, labels: Mapping[str, str] = {}) -> Optional[Figure]:
+    """Draw every metric over the steps, a panel for each, with a line for each split.
+
+    The loss comes first. labels: of the y axes by the metrics' names, which they replace.
+    Returns None if nothing was logged.
+    """
+    metrics = metric_tags(history)
+    if not metrics:
+        return None
+    rows, columns = (len(metrics) + 1) // 2, min(2, len(metrics))
+    figure, grid = new_figure(3.2 * rows, rows, columns)
+    for axes, (name, tags) in zip(grid.ravel(), metrics.items()):
+        for number, tag in enumerate(tags):
+            split = tag.partition("/")[0]
+            axes.plot(
+                *series(history, tag),
+                color=COLOURS[number % len(COLOURS)],
+                marker="" if split == TRAIN else "o",
+                markersize=4,
+                label=literal(split),
+            )
+        axes.set(xlabel="step", ylabel=labels.get(name, literal(name)))
         axes.grid(alpha=0.3)
         axes.legend()
-    loss.set_yscale("log")
+        if name == "loss":
+            _scale_by_logarithm(axes)
+    for axes in grid.ravel()[len(metrics) :]:
+        axes.axis("off")
     return figure
+
+
+def _scale_by_logarithm(axes: Axes) -> None:
+    """Make the y axis logarithmic, if all values are positive."""
+    values = [value for line in axes.lines for value in line.get_ydata()]
+    if values and min(values) > 0:
+        axes.set_yscale("log")
 
 
 def learning_rate(history: History) -> Figure:
     """Draw the learning rate over the steps."""
     figure, ((axes,),) = new_figure(2.6)
-    steps, rates = series(history, "train/lr")
+    steps, rates = series(history, LEARNING_RATE)
     axes.plot(steps, rates, color=BLUE)
     axes.set(xlabel="step", ylabel="learning rate", ylim=(0, None))
     axes.grid(alpha=0.3)
@@ -59,6 +88,38 @@ def was_watched(history: History) -> bool:
     return any(row["tag"].startswith("watch/") for row in history)
 
 
+def health_panels(history: History) -> list[HealthPanel]:
+    """Return the panels of the health of any net that was watched.
+
+    Of a net of many layers, five lines stand for all, from the first layer to the last. Zeros and
+    dead channels are drawn of the layers that had any.
+    """
+    layers: dict[str, list[str]] = {}  # and parameters, by what was measured of them
+    for row in history:
+        prefix, _, rest = row["tag"].partition("/")
+        layer, _, tag = rest.rpartition("/")
+        names = layers.setdefault(tag, [])
+        is_drawn = row["value"] if tag in ("zeros", "dead") else row["value"] is not None
+        if prefix == "watch" and is_drawn and layer not in names:
+            names.append(layer)
+    matrices = [name for name in layers.get("update_ratio", []) if not name.endswith("bias")]
+    panels = (
+        HealthPanel("zeros", "zeros (share)", layers.get("zeros", []), limits=(0, 1)),
+        HealthPanel("std", "spread of outputs (std)", layers.get("std", []), "log"),
+        HealthPanel("dead", "dead channels", layers.get("dead", []), limits=(0, 1), grows=True),
+        HealthPanel("update_ratio", "change a step / weights", matrices, "log"),
+    )
+    return [replace(one, layers=_some(one.layers)) for one in panels if one.layers]
+
+
+def _some(names: Sequence[str]) -> list[str]:
+    """Return as many names as there are colours, evenly spaced, the first and the last included."""
+    last, steps = len(names) - 1, len(COLOURS) - 1
+    if last <= steps:
+        return list(names)
+    return [names[round(number * last / steps)] for number in range(steps + 1)]
+
+
 def health(history: History, panels: Sequence[HealthPanel]) -> Optional[Figure]:
     """Draw how a net's layers fare over the steps, two panels a row.
 
@@ -85,17 +146,23 @@ def health(history: History, panels: Sequence[HealthPanel]) -> Optional[Figure]:
     return figure
 
 
-def compare(histories: Mapping[str, History]) -> Figure:
+def compare(
+    histories: Mapping[str, History],
+    monitor: Optional[str] = None,
+    labels: Mapping[str, str] = {},
+) -> Figure:
     """Draw several runs over each other: a resumed one over the uninterrupted one, say.
+
+    Two panels: the training's loss, and the metric `monitor`, or the first evaluated metric that
+    all runs have; without one there is no second. labels: of the y axes, by tag.
 
     Later ones are drawn dashed over earlier ones, so that equal curves show both. The title states
     the largest difference between two runs.
     """
-    figure, ((loss, accuracy),) = new_figure(3.4, 1, 2)
-    for axes, tag, label in (
-        (loss, "train/loss", "training loss (nats)"),
-        (accuracy, "valid/acc", "validation accuracy (share)"),
-    ):
+    evaluated = evaluated_tag(list(histories.values()), monitor)
+    tags = [f"{TRAIN}/loss", *([evaluated] if evaluated else [])]
+    figure, grid = new_figure(3.4, 1, len(tags))
+    for axes, tag in zip(grid[0], tags):
         lines = {name: series(history, tag) for name, history in histories.items()}
         for number, (name, (steps, values)) in enumerate(lines.items()):
             axes.plot(
@@ -106,11 +173,11 @@ def compare(histories: Mapping[str, History]) -> Figure:
                 linewidth=3.5 if number == 0 else 2,
                 label=name,
             )
-        axes.set(xlabel="step", ylabel=label)
+        axes.set(xlabel="step", ylabel=labels.get(tag, literal(tag)))
         axes.set_title(_difference(list(lines.values())), fontsize=9)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
-    loss.set_yscale("log")
+    _scale_by_logarithm(grid[0, 0])
     return figure
 
 

@@ -1,6 +1,8 @@
 """New figures, their colours, and how they are saved."""
 
 import io
+import subprocess
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -9,6 +11,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
+from paddle_mnist.plots.figure_files import KINDS
+from paddle_mnist.system.devices import zlib_is_broken
 from paddle_mnist.system.files import make_folder, write_atomically
 
 # Okabe & Ito, "Color Universal Design", 2008: told apart with any kind of colour blindness.
@@ -46,9 +50,12 @@ def save_figures(figures: Mapping[str, Figure], folder: Path, only: Collection[s
     """
     make_folder(folder)
     for name, figure in figures.items():
-        for kind in ("png", "svg"):
+        for kind in KINDS:
             path = folder / f"{name}.{kind}"
             if only and path.name not in only:
+                continue
+            if kind == "png" and zlib_is_broken():
+                write_atomically(path, _png_of_another_process(figure))
                 continue
             # Without dates and random names; still, the solver of the layout may move a text by
             # a hundredth of a dot.
@@ -58,3 +65,19 @@ def save_figures(figures: Mapping[str, Figure], folder: Path, only: Collection[s
                 figure.savefig(data, format=kind, metadata=metadata)
             write_atomically(path, data.getvalue())
             figure.set_layout_engine("none")  # the layout is done; once is slow enough
+
+
+def _png_of_another_process(figure: Figure) -> bytes:
+    """Return a figure as PNG, compressed by a process that does not import Paddle."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    size = canvas.get_width_height()
+    program = (
+        "import sys; from PIL import Image; "
+        f"Image.frombytes('RGBA', {size}, sys.stdin.buffer.read()).save(sys.stdout.buffer, 'png')"
+    )
+    pixels = bytes(canvas.buffer_rgba())
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, input=pixels, stdout=subprocess.PIPE, check=True).stdout

@@ -3,9 +3,13 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 History = Sequence[Mapping[str, Any]]  # the lines of a `metrics.jsonl`
+
+TRAIN = "train"  # the split of a step's metrics
+LEARNING_RATE = "train/lr"
+NO_SPLITS = ("watch",)  # the first parts of tags that are no metrics of a split
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
@@ -17,6 +21,41 @@ def read_history(path: Path) -> list[dict[str, Any]]:
 
 
 def series(history: History, tag: str) -> tuple[list[int], list[float]]:
-    """Return the steps and values of a tag, in the order of the steps."""
-    rows = sorted((row["step"], row["value"]) for row in history if row["tag"] == tag)
+    """Return the steps and values of a tag, in the order of the steps.
+
+    Values that were not finite, which the file holds as null, are left out.
+    """
+    rows = sorted(
+        (row["step"], row["value"])
+        for row in history
+        if row["tag"] == tag and row["value"] is not None
+    )
     return [step for step, _ in rows], [value for _, value in rows]
+
+
+def metric_tags(history: History) -> dict[str, list[str]]:
+    """Return the tags of each metric by its name: `{"loss": ["train/loss", "valid/loss"]}`.
+
+    The loss comes first, and the tag of the training; others in the order of the history. The
+    learning rate is no metric, nor is what a watch measures.
+    """
+    tags = dict.fromkeys(row["tag"] for row in history)
+    metrics: dict[str, list[str]] = {"loss": []}
+    for tag in sorted(tags, key=lambda tag: not tag.startswith(f"{TRAIN}/")):
+        split, _, name = tag.partition("/")
+        if tag != LEARNING_RATE and split not in NO_SPLITS and not name.startswith("watch/"):
+            metrics.setdefault(name or tag, []).append(tag)
+    return {name: tags for name, tags in metrics.items() if tags}
+
+
+def evaluated_tag(histories: Sequence[History], monitor: Optional[str] = None) -> Optional[str]:
+    """Return the tag of an evaluated metric that all histories have; None if there is none.
+
+    It is `monitor` if they have that, else the first one of the first history.
+    """
+    own, *others = (
+        [tag for tags in metric_tags(one).values() for tag in tags] for one in histories
+    )
+    common = [tag for tag in own if all(tag in tags for tags in others)]
+    evaluated = [tag for tag in common if not tag.startswith(f"{TRAIN}/")]
+    return monitor if monitor in evaluated else next(iter(evaluated), None)

@@ -1,6 +1,7 @@
 """VisualDL's dashboard of real runs, in a real browser."""
 
 import http.client
+import json
 import os
 import re
 import shutil
@@ -8,11 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from fit_rows import Points, train
 
 from paddle_mnist.apps.dashboard import log_folders
 
@@ -35,6 +38,16 @@ def runs(tmp_path_factory, tool_in, tiny):
             f"work/output/{name}",
         ]
         tool_in(folder)("train", *options)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs_of_fit(tmp_path_factory):
+    """A folder with a run of `fit`, which evaluates two splits of its own names."""
+    folder = tmp_path_factory.mktemp("fit")
+    splits = {"near": Points(), "far": Points(12)}
+    options = {"visualdl": ("scalars", "text", "hparams", "figures"), "figures": True}
+    train("EMA", folder / "work/output/own", valid=splits, **options)
     return folder
 
 
@@ -93,6 +106,20 @@ def test_serves_every_run_and_stops_cleanly(runs, number):
         process.send_signal(number)
         assert process.wait(20) == 0
         assert "Traceback" not in (runs / "dashboard.log").read_text()
+
+
+def test_serves_runs_of_fit(runs_of_fit):
+    """Its page, and the metrics of every split."""
+    with served(runs_of_fit) as (_, address, lines):
+        assert lines[0] == "showing own/vdl\n"
+        status, answer = tags(address)
+        shown = json.loads(answer)["data"]
+        metrics = {run: set(names) for run, names in zip(shown["runs"], shown["tags"])}
+        for split in ("near", "far"):
+            assert metrics[f"own/vdl/001/{split}"] == {"loss", "acc"}
+        assert {"loss", "acc", "lr"} <= metrics["own/vdl/001/train"]
+        with urllib.request.urlopen(f"{address}/app/scalar", timeout=30) as page:
+            assert status == page.status == 200 and b"<html" in page.read().lower()
 
 
 def test_listens_on_loopback_alone_unless_asked(runs):

@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT
 
 from paddle_mnist.commands import Parser
-from paddle_mnist.mnist.program import COMMANDS, module_name
+from paddle_mnist.system.program import COMMANDS, module_name
 
 
 def command(name):
@@ -114,6 +114,27 @@ def test_package_is_a_program(package, tmp_path):
     assert done.returncode == 4 and done.stderr.startswith(f"error: {tmp_path}: no checkpoint")
     versions = {package(*command, "--version").stdout for command in ((), ("train",), ("export",))}
     assert len(versions) == 1 and versions.pop().startswith("paddle_mnist ")
+
+
+IMPORTED = """
+import contextlib, io, sys
+from paddle_mnist.commands._dispatch import main
+
+for command in ([], *([name] for name in sys.argv[1:])):
+    for option in ("--help", "--version"):
+        sys.argv = ["paddle-mnist", *command, option]
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+            main()
+        assert out.getvalue(), sys.argv
+        heavy = {"paddle", "visualdl", "matplotlib", "sklearn", "scipy"} & set(sys.modules)
+        assert not heavy, f"{sys.argv} imports {heavy}"
+"""
+
+
+def test_help_and_version_import_nothing_that_takes_long():
+    command = [sys.executable, "-c", IMPORTED, *COMMANDS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_package_restarts_itself(package, tiny):

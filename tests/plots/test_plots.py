@@ -5,8 +5,16 @@ import pytest
 from matplotlib.figure import Figure
 
 from paddle_mnist.plots.classes import confusion, per_class
-from paddle_mnist.plots.curves import HealthPanel, compare, curves, health, learning_rate
-from paddle_mnist.plots.history import read_history, series
+from paddle_mnist.plots.curves import (
+    HealthPanel,
+    compare,
+    curves,
+    health,
+    health_panels,
+    learning_rate,
+)
+from paddle_mnist.plots.figure import COLOURS
+from paddle_mnist.plots.history import evaluated_tag, metric_tags, read_history, series
 
 HISTORY = [
     {"step": step, "tag": tag, "value": 1 / step}
@@ -28,11 +36,64 @@ def test_series_are_in_the_order_of_steps():
     assert series(HISTORY[::-1], "train/lr") == ([10, 20], [0.1, 0.05])
 
 
-def test_axes_are_labelled_with_units():
-    assert axis_labels(curves(HISTORY)) == [
-        "step loss (nats)",
-        "step accuracy (share of right answers)",
+def lines_of(**values):
+    """Return a history with values of each tag, in which "__" stands for the slash."""
+    return [
+        {"step": step, "tag": tag.replace("__", "/"), "value": value}
+        for tag, row in values.items()
+        for step, value in enumerate(row)
     ]
+
+
+def test_values_that_are_not_finite_are_left_out():
+    assert series(lines_of(a=[1, None, 3]), "a") == ([0, 2], [1, 3])
+
+
+def test_every_metric_has_a_panel_and_every_split_a_line():
+    history = lines_of(
+        valid__mse=[2, 1],
+        watch__fc__std=[1, 1],
+        train__mse=[3, 2],
+        train__lr=[1, 1],
+        train__loss=[5, -1],
+        valid__loss=[4, 2],
+        far__mse=[9, 8],
+        pace=[1, 2],
+        valid__watch__fc__std=[1, 1],
+    )
+    assert metric_tags(history) == {
+        "loss": ["train/loss", "valid/loss"],
+        "mse": ["train/mse", "valid/mse", "far/mse"],
+        "pace": ["pace"],
+    }
+    loss, mse, pace, empty = curves(history).axes
+    assert [axes.get_ylabel() for axes in (loss, mse, pace)] == ["loss", "mse", "pace"]
+    assert [line.get_label() for line in mse.lines] == ["train", "valid", "far"]
+    assert list(mse.lines[2].get_ydata()) == [9, 8] and not empty.axison
+    assert [line.get_marker() for line in mse.lines] == ["", "o", "o"]
+    assert len({line.get_color() for line in mse.lines}) == 3
+
+
+def test_loss_is_logarithmic_if_it_is_positive():
+    for low, scale in ((0.1, "log"), (0, "linear"), (-1, "linear")):
+        loss, acc = curves(lines_of(train__loss=[1, 2], valid__loss=[1, low], v__acc=[1, 1])).axes
+        assert loss.get_yscale() == scale and acc.get_yscale() == "linear"
+
+
+def test_history_without_metrics_has_no_curves():
+    assert curves(lines_of(train__lr=[1])) is None
+
+
+def test_more_splits_than_colours_are_drawn():
+    history = lines_of(**{f"split{number}__loss": [1, 2] for number in range(len(COLOURS) + 2)})
+    (axes,) = curves(history).axes
+    assert len(axes.lines) == len(COLOURS) + 2
+
+
+def test_axes_are_labelled_with_units():
+    labels = {"loss": "loss (nats)", "acc": "accuracy (share of right answers)"}
+    assert axis_labels(curves(HISTORY, labels)) == [f"step {label}" for label in labels.values()]
+    assert axis_labels(curves(HISTORY)) == ["step loss", "step acc"]
     assert axis_labels(learning_rate(HISTORY)) == ["step learning rate"]
     assert axis_labels(per_class(np.eye(3, dtype=int), "kind")) == ["kind accuracy (share)"]
 
@@ -69,6 +130,23 @@ def test_health_draws_what_the_watch_measured():
     assert spread.get_yscale() == "log" and not empty.axison
 
 
+def test_health_of_any_net_has_five_lines_from_the_first_layer_to_the_last():
+    layers = [f"block{number}" for number in range(12)]
+    history = lines_of(
+        **{f"watch__{layer}__std": [1, 2] for layer in layers},
+        watch__relu__zeros=[0, 0.5],
+        watch__fc__zeros=[0, 0],
+        watch__fc__dead=[0, 0],
+        **{"watch__fc.weight__update_ratio": [0.1], "watch__fc.bias__update_ratio": [0.1]},
+        train__std=[1],
+    )
+    zeros, std, ratio = panels = health_panels(history)
+    assert [panel.tag for panel in panels] == ["zeros", "std", "update_ratio"]
+    assert zeros.layers == ["relu"] and ratio.layers == ["fc.weight"]
+    assert len(std.layers) == 5 and (std.layers[0], std.layers[-1]) == ("block0", "block11")
+    assert len(health(history, panels).axes[1].lines) == 5
+
+
 def test_run_that_was_not_watched_has_no_health():
     assert health(HISTORY, ()) is None
 
@@ -87,3 +165,24 @@ def test_comparison_states_the_largest_difference(first, second, title):
 
     figure = compare({"a": history(first), "b": history(second)})
     assert [axes.get_title() for axes in figure.axes] == [title] * 2
+
+
+def test_runs_are_compared_by_what_they_have_in_common():
+    first = lines_of(train__loss=[1], valid__loss=[1], valid__acc=[1], far__mse=[-1])
+    second = lines_of(train__loss=[2], far__mse=[2], valid__acc=[1])
+    assert evaluated_tag([first, second]) == "valid/acc"
+    assert evaluated_tag([first, second], "far/mse") == "far/mse"
+    assert evaluated_tag([first, second], "valid/loss") == "valid/acc"
+    figure = compare({"a": first, "b": second}, "far/mse", {"train/loss": "nats"})
+    assert axis_labels(figure) == ["step nats", "step far/mse"]
+    assert [axes.get_title() for axes in figure.axes] == [
+        *("largest difference: 1", "largest difference: 3")
+    ]
+    assert [axes.get_yscale() for axes in figure.axes] == ["log", "linear"]
+
+
+def test_runs_without_an_evaluation_in_common_are_compared_by_their_loss():
+    first, second = lines_of(train__loss=[1], a__loss=[1]), lines_of(train__loss=[-1], b__loss=[1])
+    figure = compare({"a": first, "b": second})
+    assert axis_labels(figure) == ["step train/loss"]
+    assert figure.axes[0].get_yscale() == "linear"

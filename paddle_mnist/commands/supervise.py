@@ -1,0 +1,51 @@
+"""Run a script that calls `fit`, and start it again when it dies or hangs."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Optional
+
+from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.system.supervisor import supervise
+from paddle_mnist.training.run_directory import RunDirectory
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Supervise a script; return its last exit code."""
+    return run_command(_supervise, argv)
+
+
+def _supervise(argv: Sequence[str]) -> int:
+    parser = Parser(prog=program_name("supervise"), description=__doc__)
+    parser.usage = "%(prog)s [options] RUN SCRIPT [ARGUMENTS]"
+    parser.add_argument("run", metavar="RUN", help="the output of fit, whose checkpoints grow")
+    parser.add_argument("--max_restarts", type=int, default=3, metavar="N", help="in all [3]")
+    parser.add_argument(
+        "--hang_timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="without a step, after which it is killed [600]",
+    )
+    parser.add_argument(
+        "script",
+        metavar="SCRIPT",
+        nargs=argparse.REMAINDER,
+        help="the Python program, and its arguments; options of this command come before RUN",
+    )
+    args = parser.parse_args(argv)
+    script = argv[len(argv) - len(args.script) :]  # as it was spelled
+    if args.max_restarts < 0 or args.hang_timeout <= 0:
+        raise ConfigError("max_restarts must be at least 0, and hang_timeout more than 0 seconds")
+    if not script or not os.path.isfile(script[0]):
+        name = script[0] if script else f"after {args.run}"
+        raise ConfigError(f"{name}: no such script; expected the path of a Python program")
+    run = RunDirectory(args.run)
+
+    def step() -> int:
+        return max((checkpoint.step for checkpoint in run.checkpoints.all()), default=-1)
+
+    command = [sys.executable, *script]
+    return supervise(lambda _: command, step, args.max_restarts, args.hang_timeout)

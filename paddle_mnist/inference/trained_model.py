@@ -1,0 +1,176 @@
+"""Predict with what a run has trained, and export it: any net, which the caller builds."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Optional, Union
+
+import numpy as np
+import paddle
+from paddle import nn
+
+from paddle_mnist.data.collate import mapped, rebuilt
+from paddle_mnist.data.loader import epoch_batches
+from paddle_mnist.data.seeding import generators_restored
+from paddle_mnist.errors import ConfigError, DataError
+from paddle_mnist.inference.export import export_layer
+from paddle_mnist.inference.exported import Signature
+from paddle_mnist.monitor.hooks import evaluation_mode
+from paddle_mnist.nn.seeding import reseed
+from paddle_mnist.system import signals
+from paddle_mnist.training.trained_model import Model, load_model, load_trained
+
+
+def predict_run(
+    weights: Union[str, Path],
+    model: Model,
+    data: Any,
+    *,
+    forward: Optional[Callable[[nn.Layer, Any], Any]] = None,
+    run: Union[str, Path, None] = None,
+    batch_size: Optional[int] = None,
+    collate_fn: Optional[Callable] = None,
+    num_workers: int = 0,
+) -> Any:
+    """Return the outputs of what a run has trained, for all samples of some data.
+
+    weights, model, run: see `load_model`.
+    data: a dataset, or anything else that `fit` takes as `valid`; a list of batches, say.
+    forward: (model, batch) -> outputs. By default a batch is the model's input alone, or (inputs,
+        labels) or (input, input, ..., labels) as in training, of which the labels are not used.
+    batch_size: by default the run's. collate_fn, num_workers: see `fit`.
+
+    Returns a NumPy array [N, ...] in the order of the data, or several in the tuple, list or dict
+    in which the model returns them. They must fit into memory. Computes on Paddle's current device.
+    Raises ConfigError, DataError and CheckpointError.
+    """
+    forward = forward or _forward
+    trained = load_trained(weights, model, run)
+    loader = trained.open_data(data, batch_size, collate_fn=collate_fn, num_workers=num_workers)
+    net, outputs = trained.model, []
+    with generators_restored(), evaluation_mode(net), paddle.no_grad(), signals.interruptible():
+        for number, batch in enumerate(epoch_batches(loader, 0)):
+            reseed(0, number)  # a net that draws numbers draws the same every time
+            outputs.append(mapped(forward(net, batch), _as_array))
+    if not outputs:
+        raise DataError("the data have no batches; expected at least one")
+    return _joined(outputs)
+
+
+def _forward(model: nn.Layer, batch: Any) -> Any:
+    if isinstance(batch, paddle.Tensor):
+        return model(batch)
+    if not isinstance(batch, (tuple, list)) or not batch:
+        raise DataError(
+            f"a batch is a {type(batch).__name__}; expected the input, or (inputs, labels); for "
+            "another structure give forward, a function (model, batch) -> outputs"
+        )
+    inputs = batch[:-1] or batch  # without the labels
+    return model(*inputs)
+
+
+def _as_array(output: Any) -> np.ndarray:
+    if not isinstance(output, paddle.Tensor) or not output.ndim:
+        raise DataError(
+            f"an output of the model is a {type(output).__name__} without an axis for the samples; "
+            "expected tensors [N, ...]; give forward, a function (model, batch) -> outputs"
+        )
+    return output.numpy()
+
+
+def _joined(batches: Sequence[Any]) -> Any:
+    """Return arrays, nested alike in each batch, one after the other."""
+    first = batches[0]
+    if isinstance(first, Mapping):
+        return {key: _joined([batch[key] for batch in batches]) for key in first}
+    if isinstance(first, (tuple, list)):
+        return rebuilt(first, [_joined(parts) for parts in zip(*batches)])
+    return np.concatenate(batches)
+
+
+def export_run(
+    weights: Union[str, Path],
+    model: Model,
+    folder: Union[str, Path],
+    inputs: Union[paddle.static.InputSpec, np.ndarray, paddle.Tensor],
+    *,
+    outputs: Sequence[str] = (),
+    run: Union[str, Path, None] = None,
+    form: str = "paddle",
+) -> dict[str, Any]:
+    """Export what a run has trained as files that need none of this package.
+
+    weights, model, run: see `load_model`. The net takes one input and returns a tensor, or several
+        in a tuple, list or dict.
+    folder: where the files go; `paddle_mnist.inference.predictor.Predictor` runs them.
+    inputs: the specification of the input, whose first dimension is that of the samples and whose
+        others are fixed; or a batch of samples, which specifies it too, and on which the exported
+        model must compute what the net does. By default it must on random numbers, or zeros.
+    outputs: names of the outputs; by default the keys of a dict, "output", or "output0", ....
+    form: "paddle" or "onnx".
+
+    Returns the contents of the folder's `about.json`. Raises ConfigError, DeviceError, OutputError,
+    and CheckpointError also if the exported model gives other outputs than the net.
+    """
+    trained = load_model(weights, model, run)
+    name, batch = _example(inputs)
+    with evaluation_mode(trained), paddle.no_grad():
+        example = trained(paddle.to_tensor(batch))
+    names = _output_names(example, outputs)
+    keys = list(example) if isinstance(example, Mapping) else []
+    signature = Signature(name, batch.dtype.name, batch.shape[1:], names)
+    about = {"weights": str(weights)}
+    return export_layer(_AsList(trained, keys), Path(folder), signature, batch, form, about)
+
+
+def _example(inputs: Any) -> tuple[str, np.ndarray]:
+    """Return the name of the input and a batch of it. Raises ConfigError."""
+    if not isinstance(inputs, paddle.static.InputSpec):
+        batch = np.asarray(inputs)
+        if batch.ndim < 1 or not batch.size or batch.dtype.kind not in "biuf":
+            raise ConfigError(
+                f"inputs are {batch.dtype} {list(batch.shape)}; expected a batch of samples "
+                "[N, ...], or a paddle.static.InputSpec"
+            )
+        return "input", batch
+    samples, *shape = inputs.shape or [1]
+    if samples not in (-1, None) or not all(size and size > 0 for size in shape):
+        raise ConfigError(
+            f"inputs are {inputs}; expected None as the first dimension, and sizes as the others"
+        )
+    dtype = str(inputs.dtype).rpartition(".")[2].lower()
+    numbers = np.random.RandomState(0).standard_normal([4, *shape])
+    batch = numbers if dtype.startswith("float") else np.zeros_like(numbers)
+    return inputs.name or "input", batch.astype(dtype)
+
+
+def _output_names(example: Any, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of a model's outputs. Raises ConfigError."""
+    values = list(example.values()) if isinstance(example, Mapping) else example
+    values = values if isinstance(values, (tuple, list)) else [values]
+    if not all(isinstance(value, paddle.Tensor) for value in values):
+        kinds = ", ".join(type(value).__name__ for value in values)
+        raise ConfigError(f"the model returns {kinds}; expected tensors; export a layer around it")
+    if names and (len(names) != len(values) or len(set(names)) < len(names)):
+        raise ConfigError(
+            f"outputs are {', '.join(names)}; expected {len(values)} different names, one for "
+            "each tensor that the model returns"
+        )
+    if isinstance(example, Mapping):
+        usual = list(map(str, example))
+    else:
+        usual = [f"output{number}" for number in range(len(values))] if len(values) > 1 else []
+    return tuple(names) or tuple(usual) or ("output",)
+
+
+class _AsList(nn.Layer):
+    """A net that returns its outputs in a list. keys: of the dict that it returns, if it does."""
+
+    def __init__(self, model: nn.Layer, keys: Sequence[Any]):
+        super().__init__()
+        self.model, self.keys = model, keys
+
+    def forward(self, inputs: paddle.Tensor) -> list[paddle.Tensor]:
+        outputs = self.model(inputs)
+        if self.keys:
+            return [outputs[key] for key in self.keys]
+        return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]

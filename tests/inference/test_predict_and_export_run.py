@@ -1,0 +1,186 @@
+"""Predicting with what `fit` has trained, and exporting it."""
+
+import collections
+
+import numpy as np
+import paddle
+import pytest
+from fit_rows import ROWS, WIDTH, Points, Texts, perceptron, train
+from paddle import nn
+from paddle.static import InputSpec
+
+from paddle_mnist import Predictor as DigitPredictor
+from paddle_mnist import export_run, load_model, predict_run
+from paddle_mnist.errors import CheckpointError, ConfigError, DataError
+from paddle_mnist.inference.predictor import Predictor
+
+POINTS = Points().points
+MODELS = {row: ROWS[row].get("model", perceptron) for row in ROWS}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Return the run of a row, trained when it is first asked for."""
+    folder, trained = tmp_path_factory.mktemp("runs"), {}
+
+    def run(row):
+        if row not in trained:
+            trained[row] = train(row, folder / row).weights.parent
+        return trained[row]
+
+    return run
+
+
+def computed(run, row, *inputs):
+    """Return what the net computes of all samples at once, in evaluation mode."""
+    model = load_model(run, MODELS[row])
+    model.eval()
+    with paddle.no_grad():
+        return model(*map(paddle.to_tensor, inputs))
+
+
+# ------------------------------------------------------------------ predict
+
+
+@pytest.mark.parametrize("row", ["BatchNorm", "dropout", "LSTM"])
+def test_predictions_are_the_nets_outputs_in_the_order_of_the_data(row, runs):
+    """The last batch, of one sample, too; whatever the data are."""
+    expected = computed(runs(row), row, POINTS).numpy()
+    batches = [(POINTS[:20], None), (POINTS[20:], None)]
+    for data in (Points(), paddle.io.DataLoader(Points(), batch_size=9), [POINTS], batches):
+        outputs = predict_run(runs(row), MODELS[row], data)
+        assert isinstance(outputs, np.ndarray) and outputs.shape == expected.shape
+        np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
+
+
+def test_predictions_of_several_outputs_keep_their_structure(runs):
+    run, data = runs("dict batches"), Points(target="dict")
+    classes, totals = computed(run, "dict batches", POINTS)
+    outputs = predict_run(
+        run, MODELS["dict batches"], data, forward=lambda model, batch: model(batch["point"])
+    )
+    assert isinstance(outputs, tuple) and outputs[1].shape == (len(POINTS),)
+    np.testing.assert_allclose(outputs[0], classes.numpy(), atol=1e-5)
+    Pair = collections.namedtuple("Pair", "best all")
+    named = predict_run(
+        "latest",
+        MODELS["dict batches"],
+        data,
+        run=run,
+        batch_size=5,
+        forward=lambda model, batch: {"a": Pair(batch["point"], [model(batch["point"])[1]])},
+    )
+    assert list(named) == ["a"] and named["a"].best.tolist() == POINTS.tolist()
+    np.testing.assert_allclose(named["a"].all[0], totals.numpy(), atol=1e-5)
+
+
+class Noisy(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(WIDTH, 3)
+
+    def forward(self, points):
+        return self.fc(points) + paddle.rand([len(points), 3])
+
+
+def test_net_that_draws_numbers_predicts_the_same_every_time(tmp_path):
+    train("SGD with clipping", tmp_path, model=Noisy)
+    outputs = []
+    for seed, num_workers in ((1, 0), (2, 0), (1, 2), (2, 2)):
+        paddle.seed(seed)
+        outputs.append(predict_run(tmp_path, Noisy, Points(), num_workers=num_workers).tolist())
+    assert outputs == outputs[:1] * 4
+
+
+@pytest.mark.parametrize(
+    ("data", "forward", "message"),
+    [
+        (Points(target="dict"), None, "a batch is a dict; expected the input"),
+        (Points(), lambda model, batch: model(batch[0]).sum(), "without an axis for the samples"),
+        (Points(), lambda model, batch: 3, "an output of the model is a int"),
+        ([], None, "have no batches"),
+    ],
+)
+def test_data_that_a_net_does_not_take_are_refused(runs, data, forward, message):
+    with pytest.raises(DataError, match=message):
+        predict_run(runs("dropout"), MODELS["dropout"], data, forward=forward)
+
+
+# ------------------------------------------------------------------ export
+
+
+@pytest.mark.parametrize("row", ["BatchNorm", "dropout", "LSTM", "EMA"])
+def test_exported_run_computes_what_the_net_does(row, runs, tmp_path):
+    spec = InputSpec([None, WIDTH], "float32", "point")
+    about = export_run(runs(row), MODELS[row], tmp_path, spec)
+    assert about["input"] == {"name": "point", "dtype": "float32", "shape": [-1, WIDTH]}
+    assert about["outputs"] == ["output"] and about["weights"] == str(runs(row))
+    expected = computed(runs(row), row, POINTS).numpy()
+    outputs = Predictor(tmp_path).run(POINTS)["output"]
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
+
+
+def test_samples_specify_the_input_too(runs, tmp_path):
+    words = np.stack([Texts()[number][0] for number in range(7)])
+    run, model = runs("sparse embedding"), MODELS["sparse embedding"]
+    about = export_run("best", model, tmp_path / "samples", words, run=run, outputs=["scores"])
+    assert about["input"]["shape"] == [-1, 5] and about["input"]["dtype"] == "int64"
+    expected = predict_run("best", model, [words], run=run)
+    outputs = Predictor(tmp_path / "samples").run(words)["scores"]
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
+    export_run("best", model, tmp_path / "spec", InputSpec([None, 5], "int64"), run=run)
+    again = Predictor(tmp_path / "spec").run(words)["output"]
+    np.testing.assert_allclose(again, expected, rtol=0, atol=1e-5)
+
+
+class Named(nn.Layer):
+    """The net of two heads, with its outputs in a dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads = MODELS["dict batches"]()
+
+    def forward(self, points):
+        classes, total = self.heads(points)
+        return {"classes": classes, "total": total}
+
+
+def test_several_outputs_are_exported_by_name(runs, tmp_path):
+    run, model = runs("dict batches"), MODELS["dict batches"]
+    expected = [value.numpy() for value in computed(run, "dict batches", POINTS)]
+    named = Named()
+    load_model(run, named.heads)
+    paddle.save(named.state_dict(), str(tmp_path / "named.pdparams"))
+    calls = {
+        "usual": ((run, model), {}, ["output0", "output1"]),
+        "chosen": ((run, model), {"outputs": ["c", "t"]}, ["c", "t"]),
+        "dict": ((tmp_path / "named.pdparams", Named), {}, ["classes", "total"]),
+    }
+    for name, (places, options, names) in calls.items():
+        export_run(*places, tmp_path / name, POINTS[:3], **options)
+        outputs = Predictor(tmp_path / name).run(POINTS)
+        assert list(outputs) == names
+        for value, other in zip(outputs.values(), expected):
+            np.testing.assert_allclose(value, other, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "message"),
+    [
+        (InputSpec([None, None], "float32"), {}, "None as the first dimension, and sizes as the"),
+        (InputSpec([8, WIDTH], "float32"), {}, "None as the first dimension"),
+        (np.float32(3), {}, "expected a batch of samples"),
+        (POINTS, {"outputs": ["a", "b"]}, "expected 1 different names"),
+        (POINTS, {"form": "torch"}, "expected paddle or onnx"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(runs, tmp_path, inputs, options, message):
+    with pytest.raises(ConfigError, match=message):
+        export_run(runs("dropout"), MODELS["dropout"], tmp_path, inputs, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_predictor_of_digits_names_the_one_for_other_nets(runs, tmp_path):
+    export_run(runs("dropout"), MODELS["dropout"], tmp_path, POINTS)
+    with pytest.raises(CheckpointError, match=r"use paddle_mnist\.inference\.predictor\.Predictor"):
+        DigitPredictor(tmp_path)
