@@ -18,7 +18,8 @@ ROOT = Path(__file__).parent.parent
 LONGEST = """
     parallel/test_distributed test_install tools/test_reproduce mnist/test_recipes test_readme
     checkpoint/test_faults mnist/test_run mnist/test_report system/test_supervisor
-    apps/test_dashboard mnist/test_fast_conv checkpoint/test_safe_load system/test_signals
+    apps/test_dashboard mnist/test_fast_conv training/test_fit_script
+    training/test_fit_resume checkpoint/test_safe_load system/test_signals
     system/test_machine checkpoint/test_corruption training/test_trainer mnist/test_export
     mnist/test_pictures training/test_resume commands/test_weights commands/test_checkpoints
 """.split()

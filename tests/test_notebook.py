@@ -47,10 +47,15 @@ def test_it_runs_from_top_to_bottom(tmp_path, request, source):
         notebook, timeout=600, resources={"metadata": {"path": tmp_path}}
     )
     runner.execute(env=environment)
-    output = "\n".join(o.get("text", "") for c in notebook.cells for o in c.get("outputs", []))
-    name = "mnist" if source == "mnist" else "digits"
+    assert_results(notebook.cells, "mnist" if source == "mnist" else "digits")
+
+
+def assert_results(cells, name):
+    """What the cells of an executed notebook print, with the data of this name."""
+    texts = [output.get("text", "") for cell in cells for output in cell.get("outputs", [])]
+    output = "\n".join(map("".join, texts))  # in a file, a text is a list of its lines
     assert f"{name} 来自" in output
     assert re.search(r"^\{1: '(\w+)', 2: '\1'\} 相同$", output, re.MULTILINE)
     accuracy = float(re.search(r"导出的模型：([\d.]+)%", output)[1])
-    assert accuracy > (97 if source == "mnist" else 85)
+    assert accuracy > (97 if name == "mnist" else 85)
     assert re.search(r"^7 0\.\d+ ", output, re.MULTILINE)  # the picture that it draws

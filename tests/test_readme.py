@@ -1,5 +1,6 @@
 """What the READMEs say: every command runs, both say the same, and no file is forgotten."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -71,12 +72,15 @@ def test_commands_of_the_pages_run_as_written(tmp_path, tool, page):
     tool("train", "--epochs", "1", "--visualdl", "false", "--figures", "false")
     commands = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
     assert commands
+    scripts = os.path.dirname(sys.executable)  # where `python` and `paddle-mnist` are
+    env = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
     for line in "".join(commands).replace("\\\n", " ").splitlines():
-        python, script, *arguments = shlex.split(line, comments=True)
-        assert python == "python"
-        if script == "-m" or "--legacy" in arguments:  # --legacy: before Paddle is imported
-            command = [arg.replace("tools/", f"{ROOT}/tools/") for arg in (script, *arguments)]
-            subprocess.run([sys.executable, *command], cwd=tmp_path, check=True)
+        program, script, *arguments = words = shlex.split(line, comments=True)
+        assert program in ("python", "paddle-mnist")
+        # --legacy: before Paddle is imported
+        if program == "paddle-mnist" or script == "-m" or "--legacy" in arguments:
+            command = [word.replace("tools/", f"{ROOT}/tools/") for word in words]
+            subprocess.run(command, cwd=tmp_path, env=env, check=True)
         else:
             tool(script.removeprefix("tools/").removesuffix(".py"), *arguments)
 

@@ -16,6 +16,7 @@ checkpoint  the share of a training's time that goes into saving, after each epo
             steps: the time inside the saves of a real training, over its whole time
 watch       what looking into the net costs a training, its writers included: off, every 100 steps
             (the default), every step; the same training takes turns, a step at a time
+sparse      time of a step of a text classifier whose embedding has dense or sparse gradients
 scale       images a second of the whole machine with 1, 2 and 4 processes, with and without
             --grad_shards; all kinds take turns in each round, each in processes of its own
 infer       latency of one image and images a second in batches of 256, with one thread: the net in
@@ -48,6 +49,7 @@ from benchmarks import (
     operators,
     scale,
     sigterm,
+    sparse,
     time_to_accuracy,
     training,
     watch,
@@ -69,6 +71,7 @@ BENCHMARKS = {
     "operators": operators,
     "checkpoint": checkpoint,
     "watch": watch,
+    "sparse": sparse,
     "scale": scale,
     "infer": inference,
     "signal": sigterm,

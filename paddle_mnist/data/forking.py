@@ -1,22 +1,29 @@
-"""Start the workers of a `paddle.io.DataLoader`, which are forked from this process."""
+"""Read a `paddle.io.DataLoader`, whose workers are forked from this process."""
 
 import gc
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 
-def start_iteration(batches: Iterable[Any]) -> Iterator[Any]:
-    """Return an iterator of batches; of a loader with workers, one that is safe to fork for.
+def iterate(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield batches; of a loader with workers, start them safely, and end them when closed.
 
     In a worker, Python's collector would destroy what earlier loaders have left, and wait for ever
-    for threads of theirs that were not forked. So garbage is collected here, and what is alive is
-    hidden from the collector of the workers.
+    for threads of theirs that were not forked. So garbage is collected before the fork, and what is
+    alive is hidden from the collector of the workers. An iterator that is only dropped keeps its
+    threads, which keep it, and its workers.
     """
     if not getattr(batches, "num_workers", 0):
-        return iter(batches)
+        yield from batches
+        return
     gc.collect()
     gc.freeze()
     try:
-        return iter(batches)
+        iterator = iter(batches)
     finally:
         gc.unfreeze()
+    try:
+        yield from iterator
+    finally:
+        if not getattr(batches, "_persistent_workers", False):
+            iterator._try_shutdown_all()

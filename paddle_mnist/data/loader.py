@@ -9,7 +9,7 @@ import numpy as np
 import paddle
 
 from paddle_mnist.data.collate import ItemSpec, fetch_batch, num_samples, tensors
-from paddle_mnist.data.forking import start_iteration
+from paddle_mnist.data.forking import iterate
 from paddle_mnist.data.sampler import BatchSampler, ShardSpec
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.system import heartbeat, signals
@@ -221,7 +221,7 @@ def epoch_batches(loader: Any, epoch: int, start: int = 0, step: int = 1) -> Ite
 
 def _interruptible(batches: Iterable) -> Iterator:
     """Yield the same batches; a signal interrupts the wait for one."""
-    iterator, end = start_iteration(batches), object()
+    iterator, end = iterate(batches), object()
     while True:
         with signals.interruptible():
             batch = next(iterator, end)

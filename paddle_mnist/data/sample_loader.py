@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Optional
 import paddle
 
 from paddle_mnist.data.collate import num_samples, stack_samples, tensors
-from paddle_mnist.data.forking import start_iteration
+from paddle_mnist.data.forking import iterate
 from paddle_mnist.data.loader import Shard
 from paddle_mnist.data.sampler import BatchSampler, ShardSpec
 from paddle_mnist.data.seeding import seed_generators
@@ -197,7 +197,7 @@ class ReadyLoader:
         batches = self.batches
         if not isinstance(batches, Iterable):  # a DataLoader is callable as well
             batches = batches()
-        for batch in start_iteration(batches):
+        for batch in iterate(batches):
             group.append(batch)
             if len(group) == self.group:
                 yield group

@@ -16,7 +16,7 @@ import numpy as np
 import paddle
 
 from paddle_mnist.data.collate import mapped
-from paddle_mnist.data.forking import start_iteration
+from paddle_mnist.data.forking import iterate
 
 
 def map_in_workers(
@@ -34,11 +34,8 @@ def map_in_workers(
         num_workers=num_workers,
         return_list=True,
     )
-    batches = start_iteration(loader)
-    try:
-        yield from map(_unpacked, batches)
-    finally:  # its threads keep it alive, and its workers, where an epoch ends early
-        batches._try_shutdown_all()
+    for sent in iterate(loader):
+        yield _unpacked(sent)
 
 
 class _Batches(paddle.io.Dataset):

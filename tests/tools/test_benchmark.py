@@ -103,3 +103,9 @@ def test_tutorials_loop_is_the_recipe(tool, tiny, tmp_path):
     assert not others and images.shape == (70, 1, 28, 28) and labels.shape == (70, 1)
     expected, _ = MnistDataset("eval", str(tiny)).batch(np.arange(70))
     assert np.allclose(images, expected, atol=1e-6)
+
+
+def test_sparse_benchmark_compares_both_gradients(tool):
+    report = json.loads(tool("benchmark", "sparse", "--rounds", 1, "--json").stdout)
+    assert set(report["seconds"]) == {"2000", "20000", "200000"}
+    assert all(set(step) == {"dense", "sparse"} for step in report["seconds"].values())

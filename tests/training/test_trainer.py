@@ -157,10 +157,10 @@ def test_each_forward_pass_and_nothing_else_is_in_its_context(tiny, tmp_path):
     step = SupervisedStep(cross_entropy(), autocast=context)
     trainer, loader = make(tiny, tmp_path, writer=Recorder(), step=step)
     trainer.model.register_forward_pre_hook(lambda *_: seen.append(len(inside)))
-    trainer.train(loader, 0, 1)
+    trainer.train(loader, 0, 1, tmp_path / "c")
     assert seen == [1, 1, 1]
     trainer.model.parameters()[0].register_hook(lambda grad: seen.append(len(inside)))
-    trainer.train(loader, 1, 2)
+    trainer.train(loader, 1, 2, tmp_path / "c")
     assert seen[3:] == [1, 0] * 3
 
 

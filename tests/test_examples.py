@@ -1,0 +1,117 @@
+"""The examples: short, better than their baseline, and the same bits after a kill."""
+
+import ast
+import hashlib
+import re
+import signal
+import sys
+import time
+
+import forked
+import pytest
+from conftest import ROOT
+from fit_rows import ROWS
+
+from paddle_mnist.checkpoint.contents import load
+from paddle_mnist.checkpoint.store import CheckpointStore
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+KILLED_AT = 25  # steps; each example has more, in several epochs
+LOWER_IS_BETTER = {"regression"}
+
+examples = pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+
+
+@examples
+def test_example_is_short(example):
+    assert len(example.read_text().splitlines()) < 60
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@examples
+def test_example_beats_its_baseline_and_survives_a_kill(example, tmp_path):
+    unbroken, killed = tmp_path / "unbroken", tmp_path / "killed"
+    done = forked.run([sys.executable, example, unbroken], cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    *_, baseline, net = map(float, re.findall(r"\d\.\d{3}", done.stdout.splitlines()[-1]))
+    if example.stem == "from_hapi":  # chance comes last there, and paddle.Model is no baseline
+        baseline, net = net, baseline
+    assert net < baseline if example.stem in LOWER_IS_BETTER else net > baseline
+
+    process = forked.Popen([sys.executable, example, killed], cwd=tmp_path)
+    while steps_of(killed) < KILLED_AT:
+        assert process.poll() is None, "it ended before it was killed"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (killed / "result.json").exists()
+
+    again = forked.run([sys.executable, example, killed], cwd=tmp_path)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "resuming after step" in again.stdout
+    assert again.stdout.splitlines()[-1] == done.stdout.splitlines()[-1]
+    assert digest(killed) == digest(unbroken)
+
+
+def steps_of(run):
+    """Return the step of the newest checkpoint."""
+    checkpoints = CheckpointStore(run / "checkpoints").all()
+    return max((checkpoint.step for checkpoint in checkpoints), default=0)
+
+
+def digest(run):
+    return hashlib.sha256((run / "model.pdparams").read_bytes()).hexdigest()
+
+
+def function_lines(example, name):
+    """Return how many lines the body of a function has, without its docstring."""
+    tree = ast.parse((ROOT / "examples" / example).read_text())
+    function = next(node for node in ast.walk(tree) if getattr(node, "name", "") == name)
+    return function.end_lineno - function.body[1].lineno + 1
+
+
+def test_page_counts_the_lines_of_both_ways():
+    page = (ROOT / "docs/any-net.md").read_text()
+    hapi, own = (function_lines("from_hapi.py", f"with_{name}") for name in ("hapi", "fit"))
+    assert f"it takes {hapi} lines" in page and f"with `fit` {own} lines" in page
+
+
+def test_page_has_a_row_for_each_training_of_the_matrix():
+    page = (ROOT / "docs/any-net.md").read_text()
+    table = page.partition("<!-- matrix -->")[2].partition("<!-- end -->")[0]
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in table.strip().splitlines()[2:]]
+    assert rows == list(ROWS)
+
+
+HAPI = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "examples")!r})
+import numpy as np
+import paddle
+from from_hapi import build, optimizer, train
+
+paddle.seed(0)
+np.random.seed(0)
+model = paddle.Model(build())
+model.prepare(optimizer(model.parameters()), paddle.nn.CrossEntropyLoss())
+start, end = int(sys.argv[1]), int(sys.argv[2])
+if start:
+    model.load("epoch%d" % start)
+model.fit(train, epochs=end - start, batch_size=50, verbose=0)
+model.save("epoch%d" % end)
+"""
+
+
+def test_paddle_model_does_not_go_on_to_the_same_weights(tmp_path):
+    def weights(name, *spans):
+        folder = tmp_path / name
+        folder.mkdir()
+        for start, end in spans:
+            command = [sys.executable, "-c", HAPI, str(start), str(end)]
+            assert forked.run(command, cwd=folder).returncode == 0
+        return load(folder / "epoch2.pdparams")["0.weight"]
+
+    unbroken = weights("unbroken", (0, 2))
+    assert (unbroken == weights("again", (0, 2))).all()  # it is deterministic as such
+    assert (unbroken != weights("resumed", (0, 1), (1, 2))).any()
