@@ -14,7 +14,7 @@ from paddle_mnist.data.loader import Shard
 from paddle_mnist.data.sampler import BatchSampler, ShardSpec
 from paddle_mnist.data.seeding import seed_generators
 from paddle_mnist.data.workers import map_in_workers
-from paddle_mnist.errors import ConfigError
+from paddle_mnist.errors import ConfigError, DataError
 
 Key = tuple[int, int]  # (epoch, index) of a sample
 
@@ -194,14 +194,21 @@ class ReadyLoader:
     def _groups(self) -> Iterator[list[Any]]:
         """Yield the batches of each step; the last may have fewer."""
         group: list[Any] = []
+        is_empty = True
         batches = self.batches
         if not isinstance(batches, Iterable):  # a DataLoader is callable as well
             batches = batches()
         for batch in iterate(batches):
+            is_empty = False
             group.append(batch)
             if len(group) == self.group:
                 yield group
                 group = []
+        if is_empty and not self._sampler:
+            raise DataError(
+                f"the data, a {type(self.batches).__name__}, have no batches in this epoch; "
+                "expected at least one; a function must return a new iterator each time"
+            )
         if group:
             yield group
 

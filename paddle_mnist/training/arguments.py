@@ -22,6 +22,9 @@ from paddle_mnist.training.steps import check_task
 # Metrics whose best value is known by their name; of others `mode` must say.
 LOWEST_IS_BEST, HIGHEST_IS_BEST = ("loss",), ("acc", "accuracy")
 AMP_LEVELS = ("off", "O1", "O2")
+OPTIONAL_NUMBERS = (
+    "save_every_steps early_stop_patience eval_batch_size grad_shards".split()
+)  # may be None
 
 
 @dataclass(frozen=True)
@@ -122,8 +125,11 @@ class FitArguments:
             for name in names.split():
                 value = getattr(self, name)
                 is_number = isinstance(value, int) and not isinstance(value, bool)
-                if value is not None and not (is_number and value >= least):
+                is_left_out = value is None and name in OPTIONAL_NUMBERS
+                if not is_left_out and not (is_number and value >= least):
                     raise ConfigError(f"{name} is {value!r}; expected a whole number >= {least}")
+        if self.seed >= 2**32:
+            raise ConfigError(f"seed is {self.seed}; expected less than 2**32, as NumPy does")
         if not 0 <= self.ema < 1:
             raise ConfigError(f"ema is {self.ema!r}; expected at least 0 and less than 1")
 
@@ -134,6 +140,7 @@ class FitArguments:
                 words = " or ".join(repr(word) for word in allowed if word)
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; expected {words}")
         check_task(self.loss, self.metrics, self.step)
+        self._check_types()
         if self.init_from and self.incremental_from:
             raise ConfigError("init_from and incremental_from are two ways to start; expected one")
         if self.valid is None and not self.evaluator:
@@ -143,6 +150,35 @@ class FitArguments:
                         f"{name} is {getattr(self, name)!r}, but nothing is evaluated; expected "
                         "valid data too"
                     )
+
+    def _check_types(self) -> None:
+        if not isinstance(self.output, (str, Path)) or not str(self.output):
+            raise ConfigError(f"output is {self.output!r}; expected the path of a folder")
+        if not isinstance(self.resume, str):
+            raise ConfigError(f"resume is {self.resume!r}; expected 'auto', 'off' or a path")
+        for name in ("metrics", "binding"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Mapping):
+                raise ConfigError(f"{name} is a {type(value).__name__}; expected a dict, by name")
+        for callback in self.callbacks:
+            if not isinstance(callback, Callback):
+                raise ConfigError(
+                    f"callbacks holds a {type(callback).__name__}; expected instances of "
+                    "paddle_mnist.Callback"
+                )
+        is_class = isinstance(self.optimizer, type)
+        is_optimizer = isinstance(self.optimizer, paddle.optimizer.Optimizer)
+        if is_class or not (is_optimizer or callable(self.optimizer)):
+            what = self.optimizer.__name__ if is_class else type(self.optimizer).__name__
+            raise ConfigError(
+                f"optimizer is {'the class' if is_class else 'a'} {what}; expected a "
+                "paddle.optimizer, or a function of the model's parameters that returns one"
+            )
+        if isinstance(self.valid, Mapping) and (not self.valid or "train" in self.valid):
+            raise ConfigError(
+                f"valid is a dict of {', '.join(map(str, self.valid)) or 'nothing'}; expected the "
+                'data of at least one split, by a name other than "train"'
+            )
 
     @property
     def monitored(self) -> tuple[str, str]:

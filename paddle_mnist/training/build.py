@@ -1,5 +1,6 @@
 """Build the job of a training from the arguments of `fit`, and try its first batch."""
 
+import json
 import logging
 import random
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ import paddle
 import yaml
 from paddle import nn
 
+from paddle_mnist.checkpoint.checkpointer import checkpoint_name
 from paddle_mnist.data.sample_loader import ReadyLoader, open_loader
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, unknown_name
@@ -77,7 +79,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
                 "evaluated; expected valid data too"
             )
         rehearsal = rehearse(step, parts.model, parts.optimizer, parts.loader, arguments.seed)
-        _check_monitor(arguments, step, parts.model, evaluator)
+        tags = _evaluated_tags(arguments, step, parts.model, evaluator)
         config = arguments.config or _run_config(arguments, parts)
     if rehearsal.has_sparse_gradients and parts.loader.passes_per_step * world.size > 1:
         log.info("sparse gradients are made dense for the exchange between shards and processes")
@@ -104,6 +106,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
         manifest=config.manifest,
         metric_functions=rehearsal.metric_functions,
         name=arguments.name,
+        tags=tags,
         callbacks=[*arguments.callbacks, *([ReportCallback()] if arguments.figures else [])],
         find_weights=arguments.find_weights,
     )
@@ -208,12 +211,15 @@ def _splits(valid: Union[Any, Mapping[str, Any], None]) -> Mapping[str, Any]:
     return valid if isinstance(valid, Mapping) else {"valid": valid}
 
 
-def _check_monitor(
+def _evaluated_tags(
     arguments: FitArguments, step: Step, model: nn.Layer, evaluator: EpochEvaluator
-) -> None:
-    """Evaluate a first batch of each split. Raises ConfigError if `monitor` is no tag of it."""
+) -> list[str]:
+    """Evaluate a first batch of each split, and return the tags of its metrics.
+
+    Raises ConfigError if `monitor` is not among them.
+    """
     if arguments.evaluator:
-        return
+        return []
     tags = [
         tag
         for split, loader in evaluator.datasets.items()
@@ -222,6 +228,7 @@ def _check_monitor(
     monitor, _ = arguments.monitored
     if tags and monitor not in tags:
         raise ConfigError(f"{unknown_name('monitor', monitor, tags)} ({', '.join(tags)})")
+    return tags
 
 
 def _check_saving(arguments: FitArguments, inside_epochs: bool) -> None:
@@ -247,6 +254,7 @@ def _run_config(arguments: FitArguments, parts: TrainingParts) -> RunConfig:
         "binding": dict(arguments.binding or {}),
     }
     bound = {name: getattr(arguments, name) for name in BOUND}
+    bound["name"] = arguments.name or checkpoint_name(parts.model)
     if arguments.valid is not None:
         bound |= {"monitor": monitor, "mode": mode}
     if arguments.early_stop_patience or parts.schedule.needs_metric:  # which count evaluations
@@ -256,17 +264,42 @@ def _run_config(arguments: FitArguments, parts: TrainingParts) -> RunConfig:
         for one in fields(arguments)
         if _is_plain(getattr(arguments, one.name)) and one.name not in ("fresh", "resume")
     }
+    binding = _as_json({**flattened(description), **bound})
+    known = {name.partition(".")[0] for name in binding} | {*flattened(description)}
+    for name in arguments.override:
+        if name not in {*known, *BOUND}:
+            raise ConfigError(unknown_name("override", name, known))
     return RunConfig(
-        binding={**flattened(description), **bound},
+        binding=binding,
         text=yaml.safe_dump(
-            {TRAINED_WITH: FIT, **plain, **bound, **description},
+            {TRAINED_WITH: FIT, **plain, **bound, **_as_json(description)},
             sort_keys=False,
             allow_unicode=True,
         ),
-        manifest={"config": {**flattened(description), **bound}},
+        manifest={"config": binding},
         hashes={},
         in_code=True,
     )
+
+
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as a manifest gives them back. Raises ConfigError for others."""
+
+    def as_plain(value: Any) -> Any:
+        if isinstance(value, np.generic):
+            return value.item()
+        raise TypeError(f"a {type(value).__name__}")
+
+    plain = {}
+    for name, value in values.items():
+        try:
+            plain[name] = json.loads(json.dumps(value, default=as_plain, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{name} is {value!r:.60} ({error}), which cannot be compared; expected numbers, "
+                "texts, and lists of them"
+            ) from error
+    return plain
 
 
 def _is_plain(value: Union[Any, Sequence[Any]]) -> bool:

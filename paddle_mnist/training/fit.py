@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import shlex
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,9 @@ from typing import Any, Optional, Union
 import paddle
 from paddle import nn
 
+from paddle_mnist.checkpoint.contents import load_weights
 from paddle_mnist.checkpoint.manifest import Checkpoint
+from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError
 from paddle_mnist.metrics.console import log_to_console
@@ -42,6 +45,8 @@ from paddle_mnist.training.session import (
 )
 
 log = logging.getLogger("paddle_mnist")
+
+_running = threading.Lock()  # held while a training runs in this process
 
 
 def fit(
@@ -162,6 +167,11 @@ def fit(
     """
     arguments = FitArguments(**locals())
     _check_start(arguments)
+    if not _running.acquire(blocking=False):
+        raise ConfigError(
+            "another fit is running in this process, with which it would share the generators of "
+            "random numbers; expected one at a time, or a process for each"
+        )
     log_to_console()
     heartbeat.start()
     try:
@@ -174,11 +184,16 @@ def fit(
         if config is None:  # uncaught it ends the program silently, as a SystemExit
             log.info("%s", error)
         raise
+    finally:
+        _running.release()
 
 
 def _fit(arguments: FitArguments) -> FitResult:
     """Train in this process, one of several perhaps."""
     job = build_job(arguments)
+    source = arguments.init_from or arguments.incremental_from
+    if source and arguments.fresh:  # raises before the old run is moved
+        job.world.run_on_main(lambda: job.find_weights(source) and None)
     with open_run(arguments.output, job.world, job.model_name, arguments.fresh) as run:
         training = Training(job, run, VisualDLWriter(run.visualdl, ()))
         for callback in job.callbacks:
@@ -245,6 +260,9 @@ def _result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Opti
         if "checkpoint" not in values or not all(one.has_result(values) for one in job.callbacks):
             log.warning("%s lacks entries; evaluating again", run.result)
             return None
+        if not set(job.tags) <= set(values["metrics"]):
+            log.info("the result lacks metrics that are asked for now; evaluating again")
+            return None
         return _read_result(run, values)
 
     if not checkpoint or not job.is_complete(checkpoint):
@@ -268,7 +286,13 @@ def _read_result(run: RunDirectory, values: Mapping[str, Any]) -> FitResult:
 
 
 def _repeat(training: Training, result: FitResult) -> FitResult:
-    """Log the result of a finished run, and let the callbacks repair what it lacks."""
+    """Log the result of a finished run, and let the callbacks repair what it lacks.
+
+    The model, which the caller may hold, gets the final weights, as at the end of a training.
+    """
+    model, world = training.model, training.world
+    world.run_on_main(lambda: load_weights(model, safe_load(result.weights), result.weights))
+    world.broadcast(model.state_dict().values())
     _log_result(training, result)
     log.info(
         "this run is finished; to train anew: %s, or %s",
@@ -319,7 +343,8 @@ def _open_board(training: Training) -> VisualDLWriter:
 def _make_result(training: Training, state: TrainState, checkpoint_name: str) -> FitResult:
     """Return the result; the evaluation that the training ended with is not repeated."""
     job, run = training.job, training.run
-    metrics = dict(state.metrics or job.evaluator.metrics(job.parts.model))
+    is_evaluated = state.metrics and set(job.tags) <= set(state.metrics)
+    metrics = dict(state.metrics if is_evaluated else job.evaluator.metrics(job.parts.model))
     for callback in job.callbacks:
         metrics.update(callback.final_metrics(training))
     return FitResult(

@@ -10,7 +10,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist.data.collate import mapped
+from paddle_mnist.data.collate import leaves, mapped
 from paddle_mnist.data.loader import Shard, epoch_batches, shards_of
 from paddle_mnist.errors import ConfigError, DataError, PaddleMnistError
 from paddle_mnist.monitor.hooks import evaluation_mode
@@ -51,10 +51,13 @@ def rehearse(
     reseed(seed, 0)
     with _untouched(model), _explained(shard.batch, "the first batch"):
         model.train()
+        unsaved = _unsaved_buffers(model)
         outputs = run_step(step, model, shard.batch, shard.samples)
         outputs.loss.backward()
+        _warn_of_changes(unsaved, _unsaved_buffers(model))
         gradients = [parameter.grad for parameter in model.parameters()]
         is_sparse = any(one is not None and one.is_selected_rows() for one in gradients)
+    _check_for_nan(outputs.loss, shard.batch)
     if all(gradient is None for gradient in gradients):
         raise ConfigError(
             "the loss of the first batch has no gradient for any parameter; expected one that is "
@@ -80,6 +83,26 @@ def rehearse_evaluation(step: Step, model: nn.Layer, loader: Any, split: str) ->
         values = step(model, batch)
         run_step(lambda *_: values, model, batch, 1)  # checks them
     return [f"{split}/{name}" for name in values]
+
+
+def _unsaved_buffers(model: nn.Layer) -> dict[str, np.ndarray]:
+    """Return the values of the buffers that no checkpoint holds, by name."""
+    saved = model.state_dict()
+    return {
+        name: buffer.numpy()
+        for name, buffer in model.named_buffers()
+        if name not in saved and buffer._is_initialized()
+    }
+
+
+def _warn_of_changes(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]) -> None:
+    changed = [name for name, values in before.items() if (values != after.get(name)).any()]
+    if changed:
+        log.warning(
+            "%s: a step changes them, but buffers with persistable=False are in no checkpoint, so "
+            "a resumed training starts with their first values",
+            ", ".join(changed),
+        )
 
 
 @contextlib.contextmanager
@@ -108,6 +131,19 @@ def _first_shard(loader: Any, what: str) -> Shard:
     if batch is None:
         raise DataError(f"{what} have no batches; expected at least one")
     return shards_of(batch)[0]
+
+
+def _check_for_nan(loss: paddle.Tensor, batch: Any) -> None:
+    """Raise DataError if the loss is not finite because the batch is not."""
+    floats = [leaf for leaf in leaves(batch) if isinstance(leaf, paddle.Tensor)]
+    floats = [leaf for leaf in floats if leaf.is_floating_point()]
+    if not np.isfinite(loss.item()) and not all(
+        bool(paddle.isfinite(leaf).all()) for leaf in floats
+    ):
+        raise DataError(
+            f"the loss of the first batch is {loss.item()}, and the batch has numbers that are "
+            f"not finite; expected finite ones; the batch is {describe_batch(batch)}"
+        )
 
 
 @contextlib.contextmanager

@@ -95,7 +95,8 @@ class TrainingJob:
     request: what must not have changed in a run that resumes. config: what `config.yaml` is to
     hold. manifest: what every manifest binds of the training: its data, say.
     step, metric_functions: see `Trainer`.
-    name: that of the checkpoints, by default the model's. callbacks: see `Callback`.
+    name: that of the checkpoints, by default the model's. tags: of the metrics that an evaluation
+    gives, as far as they are known before. callbacks: see `Callback`.
     find_weights: looks up `init_from` and `incremental_from`.
     """
 
@@ -110,6 +111,7 @@ class TrainingJob:
     manifest: Mapping[str, Any]
     metric_functions: Mapping[str, Callable] = field(default_factory=dict)
     name: str = ""
+    tags: Sequence[str] = ()
     callbacks: Sequence[Observer] = ()
     find_weights: Callable[[str], SavedWeights] = find_weights
 

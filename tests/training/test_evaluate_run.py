@@ -87,7 +87,7 @@ WRONG = {
     "not even a function": ({"model": 3}, ConfigError, "the model is a int; expected a paddle"),
     "no such run": ({"weights": "nowhere"}, CheckpointError, "nowhere: No such file"),
     "no task": ({"loss": None, "metrics": None}, ConfigError, "one of loss and step is expected"),
-    "no data": ({"data": []}, DataError, "the data 'data' have no batches"),
+    "no data": ({"data": []}, DataError, "have no batches in this epoch"),
     "other data": ({"data": [paddle.rand([2, 5])]}, DataError, r"expected \(inputs, labels\)"),
     "other shapes": (
         {"data": [(paddle.rand([2, 5]), paddle.zeros([2, 1], "int64"))]},

@@ -3,6 +3,7 @@
 import json
 import logging
 import random
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from paddle.nn import functional as F
 
 from paddle_mnist import Callback, Gathered, ResumableBatchSampler
 from paddle_mnist.checkpoint.contents import load
-from paddle_mnist.errors import ConfigError, DataError, DeviceError
+from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 from paddle_mnist.plots.history import read_history, series
 
 ROW = "SGD with clipping"
@@ -94,6 +95,7 @@ CHANGES = {
     "data": ({"train": Shifted()}, "data.samples: "),
     "length": ({"train": Points(40)}, "data.length: 33 in the run, 40 now"),
     "evaluation": ({"valid": Shifted()}, "valid.valid.samples: "),
+    "name": ({"name": "other"}, "name: 'model' in the run, 'other' now"),
     "monitor": ({"monitor": "valid/acc"}, "monitor: 'valid/loss' in the run, 'valid/acc' now"),
     "binding": ({"binding": {"images": {"crop": 28}}}, "binding.images.crop: None in the run, 28"),
 }
@@ -168,6 +170,47 @@ REFUSED = {
         ConfigError,
         "the step gave a Tensor of shape [8, 6] as 'x'",
     ),
+    "no number": ({"epochs": None}, ConfigError, "epochs is None; expected a whole number >= 1"),
+    "a large seed": ({"seed": 2**40}, ConfigError, "expected less than 2**32"),
+    "a class for an optimizer": (
+        {"optimizer": paddle.optimizer.Adam},
+        ConfigError,
+        "optimizer is the class Adam; expected a paddle.optimizer, or a function",
+    ),
+    "no optimizer": ({"optimizer": None}, ConfigError, "optimizer is a NoneType"),
+    "metrics without names": (
+        {"metrics": [paddle.metric.Accuracy()]},
+        ConfigError,
+        "metrics is a list; expected a dict, by name",
+    ),
+    "another library's callback": (
+        {"callbacks": [paddle.callbacks.EarlyStopping()]},
+        ConfigError,
+        "callbacks holds a EarlyStopping; expected instances of paddle_mnist.Callback",
+    ),
+    "resume": ({"resume": True}, ConfigError, "resume is True; expected 'auto', 'off' or a path"),
+    "override of nothing": (
+        {"override": "batchsize"},
+        ConfigError,
+        "override: unknown name 'batchsize'; did you mean 'batch_size'?",
+    ),
+    "a binding that cannot be compared": (
+        {"binding": {"crop": object()}},
+        ConfigError,
+        "(a object), which cannot be compared; expected numbers",
+    ),
+    "NaN in a binding": ({"binding": {"x": float("nan")}}, ConfigError, "cannot be compared"),
+    "a split called train": (
+        {"valid": {"train": Points()}},
+        ConfigError,
+        "valid is a dict of train",
+    ),
+    "no split": ({"valid": {}}, ConfigError, "valid is a dict of nothing"),
+    "data that are not finite": (
+        {"train": Points(noise=float("nan")), "model": lambda: nn.Linear(6, 3)},
+        DataError,
+        "the batch has numbers that are not finite",
+    ),
     "no epochs": ({"epochs": 0}, ConfigError, "epochs is 0; expected a whole number >= 1"),
     "true for a number": ({"batch_size": True}, ConfigError, "batch_size is True"),
     "mode": ({"mode": "least"}, ConfigError, "mode is 'least'; expected 'max' or 'min'"),
@@ -212,7 +255,7 @@ REFUSED = {
     "mixed precision on a CPU": ({"amp": "O1"}, DeviceError, "has no bfloat16"),
     "no GPU": ({"device": "gpu"}, DeviceError, "device is 'gpu'"),
     "an iterator": ({"train": iter([])}, ConfigError, "used up after one epoch"),
-    "no data": ({"train": list}, DataError, "the training data have no batches"),
+    "no data": ({"train": list}, DataError, "have no batches in this epoch"),
     "saving inside epochs": (
         {"train": Iterable(), "save_every_steps": 2},
         ConfigError,
@@ -268,6 +311,7 @@ def loader(**options):
 
 READY = {
     "a shuffling DataLoader": lambda: loader(batch_size=8, shuffle=True),
+    "random samples": lambda: paddle.io.DataLoader(Points(noise=0.3), batch_size=8, shuffle=True),
     "a function": lambda: lambda: iter(loader(batch_size=8)),
     "an IterableDataset": Iterable,
 }
@@ -438,3 +482,88 @@ def test_a_run_says_who_trained_it(tmp_path):
 
 def test_every_row_has_a_name_for_a_folder():
     assert not any("/" in row for row in ROWS)
+
+
+def test_a_tuple_in_the_binding_is_the_same_later(tmp_path):
+    binding = {"crop": (1, np.float32(2))}
+    train(ROW, tmp_path, binding=binding)
+    assert train(ROW, tmp_path, binding=binding).stopped == "already finished"
+
+
+def test_metrics_that_are_new_to_a_finished_run_are_evaluated(tmp_path):
+    train(ROW, tmp_path, metrics=None)
+    result = train(ROW, tmp_path)
+    assert set(result.metrics) == {"valid/loss", "valid/acc"}
+    assert train(ROW, tmp_path).stopped == "already finished"
+
+
+def test_an_object_has_the_final_weights_however_it_ended(tmp_path):
+    results = []
+    for _ in range(2):
+        model = perceptron()
+        optimizer = momentum(model.parameters())
+        results.append(train(ROW, tmp_path, model=model, optimizer=optimizer))
+        saved = load(results[-1].weights)
+        assert all(
+            (saved[name] == value.numpy()).all() for name, value in model.state_dict().items()
+        )
+    assert [result.stopped for result in results] == ["finished", "already finished"]
+
+
+def test_a_refused_call_leaves_a_finished_run_where_it_is(tmp_path):
+    train(ROW, tmp_path / "run")
+    with pytest.raises(CheckpointError, match="typo"):
+        train(ROW, tmp_path / "run", fresh=True, init_from="typo")
+    assert train(ROW, tmp_path / "run").stopped == "already finished"
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_an_epoch_without_batches_is_an_error(tmp_path):
+    calls = []
+
+    def batches():
+        calls.append(1)
+        return iter(loader(batch_size=8)) if len(calls) < 3 else iter([])
+
+    with pytest.raises(DataError, match="a function must return a new iterator each time"):
+        train(ROW, tmp_path, train=batches, valid=Points())
+
+
+def test_an_output_without_a_name_is_refused():
+    with pytest.raises(ConfigError, match="output is ''; expected the path of a folder"):
+        train(ROW, "")
+
+
+def test_one_training_at_a_time(tmp_path):
+    refusals = []
+
+    def train_another():
+        try:
+            train(ROW, tmp_path / "another")
+        except ConfigError as error:
+            refusals.append(str(error))
+
+    def in_a_thread():
+        thread = threading.Thread(target=train_another)
+        thread.start()
+        thread.join()
+
+    train(ROW, tmp_path / "one", callbacks=[StopsAt(3, in_a_thread)])
+    assert len(refusals) == 1 and "another fit is running in this process" in refusals[0]
+    assert train(ROW, tmp_path / "another").stopped == "finished"
+
+
+class Counter(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.body = perceptron()
+        self.register_buffer("passes", paddle.zeros([1]), persistable=False)
+
+    def forward(self, points):
+        self.passes += 1
+        return self.body(points)
+
+
+def test_state_that_no_checkpoint_holds_is_named(tmp_path, lines):
+    train(ROW, tmp_path, model=Counter)
+    assert any(line.startswith("passes: a step changes them") for line in lines())
