@@ -143,7 +143,7 @@ def environment(request, built, tmp_path_factory):
     constraints = versions_here()
     if request.param == "Paddle 2.6.2":
         if OLD_PADDLE[0] in constraints:
-            pytest.skip("is the tested Paddle")
+            pytest.skip("Paddle 2.6.2 is the one under test, which the other environment has")
         if sys.version_info >= (3, 13):
             pytest.skip("Paddle 2.6.2 supports Python up to 3.12")
         constraints = OLD_PADDLE

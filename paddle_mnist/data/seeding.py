@@ -27,7 +27,7 @@ def seed_generators(*key: Union[int, str]) -> None:
     seed = seed_of(*key)
     random.seed(seed)
     np.random.seed(seed)
-    if paddle.io.get_worker_info() is None and gpu_count():
+    if paddle.io.get_worker_info() is None:
         paddle.seed(seed)
     else:  # a forked worker must not touch the GPUs' generators
         paddle.framework.core.default_cpu_generator().manual_seed(seed)

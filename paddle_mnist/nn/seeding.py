@@ -1,11 +1,6 @@
 """Random numbers of a step as a pure function of (seed, step, shard)."""
 
-import random
-
-import numpy as np
-import paddle
-
-from paddle_mnist.data.seeding import seed_of
+from paddle_mnist.data.seeding import seed_generators
 
 
 def reseed(seed: int, step: int, shard: int = 0) -> None:
@@ -15,7 +10,7 @@ def reseed(seed: int, step: int, shard: int = 0) -> None:
     2.6.2 cannot do: its pickled states lose all but the seed. With a new seed before each pass
     there is nothing to save: a training resumed at any step draws what the uninterrupted one drew.
     """
-    value = seed_of(seed, step, shard) if shard else seed_of(seed, step)
-    paddle.seed(value)
-    random.seed(value)
-    np.random.seed(value)
+    if shard:
+        seed_generators(seed, step, shard)
+    else:  # the key that it had before there were shards
+        seed_generators(seed, step)

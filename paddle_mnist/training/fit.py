@@ -172,9 +172,9 @@ def fit(
             "another fit is running in this process, with which it would share the generators of "
             "random numbers; expected one at a time, or a process for each"
         )
-    log_to_console()
-    heartbeat.start()
     try:
+        log_to_console()
+        heartbeat.start()
         with generators_restored(), signals.handlers_installed(), signals.deferred():
             nprocs = processes_to_start(arguments)
             if nprocs > 1:
