@@ -86,7 +86,43 @@ def shards_of(batch: Any) -> list[Shard]:
     return [Shard(batch, index=0, samples=batch_size, batch_size=batch_size)]
 
 
-class BatchLoader:
+class OrderedLoader:
+    """Base class of the loaders that read a dataset in the order of a `BatchSampler`.
+
+    sampler: the order. shard_spec: how to divide batches into shards, or None.
+    """
+
+    sampler: BatchSampler
+    shard_spec: Optional[ShardSpec] = None
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return len(self.sampler)
+
+    @property
+    def passes_per_step(self) -> int:
+        """How many shards of each batch belong to this process."""
+        return self.shard_spec.shards_per_process if self.shard_spec else 1
+
+    def sharded(self, shard_spec: Optional[ShardSpec], batches: int = 1) -> "OrderedLoader":
+        """Return a loader of the same samples in shards, `batches` batches together."""
+        other = copy.copy(self)
+        other.shard_spec = shard_spec
+        other.sampler = replace(self.sampler, batch_size=self.sampler.batch_size * batches)
+        return other
+
+    def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[Any]:
+        """Yield the batches of an epoch from number `start` on, every `step`-th.
+
+        With a `shard_spec` each is a list of this process's `Shard`s.
+        """
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.epoch(0)
+
+
+class BatchLoader(OrderedLoader):
     """Loads the batches of a dataset as tensors, in the order of a `BatchSampler`.
 
     dataset: any map-style `paddle.io.Dataset` of (image, label). One with a method
@@ -128,15 +164,6 @@ class BatchLoader:
         all_indices = np.arange(len(dataset) + replay_pool_size)
         self._on_device = self._to_tensors(all_indices) if on_device else None
 
-    def __len__(self) -> int:
-        """Batches per epoch."""
-        return len(self.sampler)
-
-    @property
-    def passes_per_step(self) -> int:
-        """How many shards of each batch belong to this process."""
-        return self.shard_spec.shards_per_process if self.shard_spec else 1
-
     def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[Any]:
         """Yield the batches of an epoch from number `start` on, every `step`-th.
 
@@ -164,13 +191,6 @@ class BatchLoader:
                     for index, part, samples in self.shard_spec.slices(batch)
                 ]
 
-    def sharded(self, shard_spec: Optional[ShardSpec], batches: int = 1) -> "BatchLoader":
-        """Return a loader of the same samples in shards, `batches` batches together."""
-        other = copy.copy(self)
-        other.shard_spec = shard_spec
-        other.sampler = replace(self.sampler, batch_size=self.sampler.batch_size * batches)
-        return other
-
     def _to_tensors(self, indices: np.ndarray) -> tuple[paddle.Tensor, paddle.Tensor]:
         images, labels = self._fetch(indices)
         return paddle.to_tensor(images), paddle.to_tensor(labels)
@@ -191,9 +211,6 @@ class BatchLoader:
         places = np.argsort(np.argsort(~is_new, kind="stable"), kind="stable")
         images, labels = (np.concatenate(values)[places] for values in zip(*parts))
         return images, labels
-
-    def __iter__(self) -> Iterator[tuple[paddle.Tensor, paddle.Tensor]]:
-        return self.epoch(0)
 
 
 def epoch_batches(loader: Any, epoch: int, start: int = 0, step: int = 1) -> Iterator:

@@ -1,16 +1,14 @@
 """Batches of samples of any structure, in an order and with random numbers of our own."""
 
-import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, Optional
 
 import paddle
 
 from paddle_mnist.data.collate import num_samples, stack_samples, tensors
 from paddle_mnist.data.forking import iterate
-from paddle_mnist.data.loader import Shard
+from paddle_mnist.data.loader import OrderedLoader, Shard
 from paddle_mnist.data.sampler import BatchSampler, ShardSpec
 from paddle_mnist.data.seeding import seed_generators
 from paddle_mnist.data.workers import map_in_workers
@@ -19,7 +17,7 @@ from paddle_mnist.errors import ConfigError, DataError
 Key = tuple[int, int]  # (epoch, index) of a sample
 
 
-class SampleLoader:
+class SampleLoader(OrderedLoader):
     """Loads the batches of a map-style dataset whose samples have any structure.
 
     dataset: a `paddle.io.Dataset` of arrays, tensors and numbers, nested in dicts, tuples and
@@ -42,24 +40,7 @@ class SampleLoader:
         self.dataset = dataset
         self.sampler = BatchSampler(len(dataset), batch_size, seed, shuffle)
         self.num_workers = num_workers
-        self.shard_spec: Optional[ShardSpec] = None
         self._read = _BatchReader(dataset, seed, collate_fn)
-
-    def __len__(self) -> int:
-        """Batches per epoch."""
-        return len(self.sampler)
-
-    @property
-    def passes_per_step(self) -> int:
-        """How many shards of each batch belong to this process."""
-        return self.shard_spec.shards_per_process if self.shard_spec else 1
-
-    def sharded(self, shard_spec: Optional[ShardSpec], batches: int = 1) -> "SampleLoader":
-        """Return a loader of the same samples in shards, `batches` batches together."""
-        other = copy.copy(self)
-        other.shard_spec = shard_spec
-        other.sampler = replace(self.sampler, batch_size=self.sampler.batch_size * batches)
-        return other
 
     def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[Any]:
         """Yield the batches of an epoch from number `start` on, every `step`-th, as tensors.
@@ -75,9 +56,6 @@ class SampleLoader:
                 for part in batch
             ]
             yield shards if self.shard_spec else shards[0].batch
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.epoch(0)
 
     def _parts(self, epoch: int, start: int, step: int) -> Iterator["_Part"]:
         order = self.sampler.order(epoch)
