@@ -17,6 +17,7 @@ _moved.install()
 _PUBLIC = {
     "BatchLoader": "paddle_mnist.data.loader",
     "Callback": "paddle_mnist.training.callbacks",
+    "ConvBlocks": "paddle_mnist.nn.conv_blocks",
     "FitResult": "paddle_mnist.training.callbacks",
     "Gathered": "paddle_mnist.metrics.paddle_metrics",
     "MNIST": "paddle_mnist.mnist.model",

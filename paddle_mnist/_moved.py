@@ -28,7 +28,6 @@ MOVED = {
     "evaluator": ("training.evaluator",),
     "exchange": ("parallel.gradients",),
     "export": ("mnist.export",),
-    "fast_conv": ("mnist.fast_conv",),
     "figures": ("mnist.figures", "plots.curves", "plots.classes", "plots.charts", "plots.figure"),
     "files": ("system.files",),
     "fluid": ("legacy.fluid",),

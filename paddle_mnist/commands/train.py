@@ -1,5 +1,6 @@
 """Train the net, evaluate it, report. Run the same command again to go on after a stop."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -10,8 +11,9 @@ from paddle_mnist.commands import Parser, program_name, run_command
 from paddle_mnist.commands._train_options import add_train_options, train_config
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.config import TrainConfig
+from paddle_mnist.mnist.sizes import net_sizes
 from paddle_mnist.system import heartbeat
-from paddle_mnist.system.devices import require_paddle
+from paddle_mnist.system.devices import installed_builds, require_paddle
 from paddle_mnist.system.program import start_arguments
 from paddle_mnist.system.supervisor import supervise
 from paddle_mnist.training.run_directory import RunDirectory
@@ -29,11 +31,23 @@ def _train(argv: Sequence[str]) -> int:
     config = train_config(args)
     if config.max_restarts and not heartbeat.is_supervised():
         return _supervise(config, argv)
+    _compile_ahead(config)
     require_paddle()
     from paddle_mnist import train_and_evaluate
 
     train_and_evaluate(config, fresh=args.fresh)
     return 0
+
+
+def _compile_ahead(config: TrainConfig) -> None:
+    """Have the convolution compiled while Paddle is imported and the data are read."""
+    gpu = config.device != "cpu" and "paddlepaddle-gpu" in installed_builds()
+    if config.fast_conv == "off" or gpu or os.environ.get("PADDLE_TRAINER_ID", "0") != "0":
+        return
+    with contextlib.suppress(ImportError):  # of numba; training says that it is missing
+        from paddle_mnist.nn.compiled_net import compile_ahead
+
+        compile_ahead(net_sizes(has_dropout=config.dropout > 0))
 
 
 def _supervise(config: TrainConfig, argv: Sequence[str]) -> int:

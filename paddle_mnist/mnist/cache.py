@@ -21,16 +21,11 @@ from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import MNIST_HASH, MODES, Data, Split, data_hash
 from paddle_mnist.mnist.readers import read_class_names
 from paddle_mnist.mnist.sources import DIGITS, Source, find_source, parse_data_option
+from paddle_mnist.system.files import cache_folder
 
 log = logging.getLogger("paddle_mnist")
 
 VERSION = 2  # of the cache's format and of how splits are made; each has folders of its own
-
-
-def cache_folder() -> Path:
-    """Return `~/.cache/paddle_mnist`, or the folder that PADDLE_MNIST_CACHE names."""
-    folder = os.environ.get("PADDLE_MNIST_CACHE")
-    return Path(folder).expanduser() if folder else Path.home() / ".cache" / "paddle_mnist"
 
 
 def open_data(data: str = "auto") -> Data:

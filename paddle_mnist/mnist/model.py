@@ -1,7 +1,6 @@
 """`MNIST`, the tutorial's convolutional net."""
 
-import numbers
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Optional, Union
 
 import paddle
@@ -11,20 +10,11 @@ from paddle.utils import unique_name
 
 from paddle_mnist.checkpoint.contents import load_weights
 from paddle_mnist.data.collate import ItemSpec
-from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist import fast_conv
 from paddle_mnist.mnist.pretrained import WEIGHTS, weights
-from paddle_mnist.monitor.hooks import is_read_only
 from paddle_mnist.monitor.print_layers import print_layers
-from paddle_mnist.system.devices import fast_threads
+from paddle_mnist.nn.conv_blocks import check_fast_conv, run_layers
 
-try:
-    from paddle.jit.sot.psdb import in_sot
-except ImportError:  # Paddle 2.6
-
-    def in_sot() -> bool:
-        """Return whether `paddle.jit.to_static` is tracing the running code."""
-        return False
+FLATTEN = nn.Flatten()  # not one of the model's layers, which are the tutorial's
 
 
 class MNIST(nn.Layer):
@@ -73,16 +63,15 @@ class MNIST(nn.Layer):
             self.relu2 = nn.ReLU()
             self.max_pool2 = nn.MaxPool2D(kernel_size=2, stride=2)
             self.fc = nn.Linear(in_features=980, out_features=10)
-        self._blocks_as_built = self._blocks
         if pretrained:
             load_weights(self, weights(), WEIGHTS)
 
     def logits(self, inputs: paddle.Tensor) -> paddle.Tensor:
         """Compute the logits: float32 [B, 1, 28, 28] -> [B, 10]."""
+        if not self.dropout_rate:
+            return run_layers([*self._blocks, FLATTEN, self.fc], inputs, self.fast_conv)
         features = self.features(inputs)
-        if self.dropout_rate:
-            features = F.dropout(features, self.dropout_rate, training=self.training)
-        return self.fc(features)
+        return self.fc(F.dropout(features, self.dropout_rate, training=self.training))
 
     @property
     def fast_conv(self) -> Union[str, int]:
@@ -91,42 +80,11 @@ class MNIST(nn.Layer):
 
     @fast_conv.setter
     def fast_conv(self, value: Union[str, int]) -> None:
-        if value not in ("auto", "off") and (not isinstance(value, numbers.Integral) or value < 0):
-            raise ConfigError(
-                f"fast_conv is {value!r}; expected 'auto', 'off', or a number of threads"
-            )
-        self._fast_conv = value
+        self._fast_conv = check_fast_conv(value)
 
     def features(self, inputs: paddle.Tensor) -> paddle.Tensor:
         """Compute both blocks: float32 [B, 1, 28, 28] -> [B, 980]."""
-        if not self._can_be_fast(inputs):
-            return self._paddle_features(inputs)
-        if any(True for _ in self._hooks()):  # which only Paddle's layers call
-            with paddle.no_grad():
-                self._paddle_features(inputs)
-        threads = fast_threads() if self.fast_conv == "auto" else self.fast_conv
-        return fast_conv.features(inputs, self.conv1, self.conv2, threads)
-
-    def _can_be_fast(self, inputs: paddle.Tensor) -> bool:
-        eager = not in_sot() and paddle.in_dynamic_mode()
-        return eager and self._fast_conv not in ("off", 0) and self._fits(inputs)
-
-    def _fits(self, inputs: paddle.Tensor) -> bool:
-        """Return whether the fast blocks compute what the layers would."""
-        parameters = [*self.conv1.parameters(), *self.conv2.parameters()]
-        return (
-            isinstance(inputs, paddle.Tensor)
-            and inputs.stop_gradient
-            and inputs.place.is_cpu_place()
-            and list(inputs.shape[1:]) == [1, 28, 28]
-            and inputs.shape[0] > 0
-            and all(tensor.dtype == paddle.float32 for tensor in (inputs, *parameters))
-            and [list(parameter.shape) for parameter in parameters]
-            == list(fast_conv.PARAMETER_SHAPES)
-            and not any("forward" in vars(layer) for layer in self._blocks)
-            and all(layer is built for layer, built in zip(self._blocks, self._blocks_as_built))
-            and all(is_read_only(hook) for hook in self._hooks())
-        )
+        return run_layers([*self._blocks, FLATTEN], inputs, self.fast_conv)
 
     @property
     def _blocks(self) -> tuple[nn.Layer, ...]:
@@ -138,18 +96,6 @@ class MNIST(nn.Layer):
             self.relu2,
             self.max_pool2,
         )
-
-    def _hooks(self) -> Iterator[Callable]:
-        """Yield the hooks of the blocks' layers."""
-        for layer in self._blocks:
-            yield from layer._forward_pre_hooks.values()
-            yield from layer._forward_post_hooks.values()
-
-    def _paddle_features(self, inputs: paddle.Tensor) -> paddle.Tensor:
-        x = inputs
-        for layer in self._blocks:
-            x = layer(x)
-        return paddle.flatten(x, start_axis=1)
 
     def __call__(self, *args, **kwargs):
         """Run the model; arguments and results are those of `forward`.

@@ -29,7 +29,7 @@ def forward_hooks(layers: Mapping[str, nn.Layer], callback: LayerCallback) -> It
             if tensor is not None and tensor.size:
                 callback(name, layer, inputs, tensor)
 
-        hook.is_read_only = True
+        hook.is_read_only = True  # for `nn.conv_blocks`, which calls it beside its own passes
         return hook
 
     handles = [layer.register_forward_post_hook(make_hook(name)) for name, layer in layers.items()]
@@ -38,11 +38,6 @@ def forward_hooks(layers: Mapping[str, nn.Layer], callback: LayerCallback) -> It
     finally:
         for handle in handles:
             handle.remove()
-
-
-def is_read_only(hook: Callable) -> bool:
-    """Return whether a layer's hook is one of this module's, which change no input or output."""
-    return getattr(hook, "is_read_only", False)
 
 
 def first_tensor(output: Any) -> Optional[paddle.Tensor]:

@@ -29,13 +29,17 @@ MAX_FAST_THREADS = 4  # of the fast convolution; its parts in Python run one at 
 
 def require_paddle() -> None:
     """Raise DeviceError, with the lines that install Paddle, unless it can be imported."""
-    builds = list(installed_builds())
+    builds = installed_builds()
     if len(builds) > 1:
         raise DeviceError(
             f"{' and '.join(builds)} are installed together, and share their files; "
             f"uninstall all of them, then install one.\n{INSTALL}"
         )
     os.environ.setdefault("GLOG_minloglevel", "1")  # 0 logs every socket
+    if "paddle" not in sys.modules and any(version.startswith("2.") for version in builds.values()):
+        # Paddle 2 exports a zlib of its own, with which numba's import crashes if it comes later.
+        with contextlib.suppress(ImportError):  # where it is missing, `nn.conv_blocks` says so
+            importlib.import_module("numba")
     try:
         with signals.deferred():  # raised inside, StoppedError would look like a broken import
             importlib.import_module("paddle")
@@ -45,7 +49,7 @@ def require_paddle() -> None:
             raise DeviceError(f"PaddlePaddle is not installed.\n{INSTALL}") from error
         # a wheel that does not fit this machine, this Python, or the packages beside it
         raise DeviceError(
-            f"{builds[0] if builds else 'paddle'} is installed but cannot be imported on this "
+            f"{next(iter(builds), 'paddle')} is installed but cannot be imported on this "
             f"machine ({error}).\n{INSTALL}"
         ) from error
 

@@ -23,6 +23,12 @@ PART = ".part"  # suffix of temporary files, whose names begin with a dot
 _WRITE = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
 
 
+def cache_folder() -> Path:
+    """Return `~/.cache/paddle_mnist`, or the folder that PADDLE_MNIST_CACHE names."""
+    folder = os.environ.get("PADDLE_MNIST_CACHE")
+    return Path(folder).expanduser() if folder else Path.home() / ".cache" / "paddle_mnist"
+
+
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn an OSError inside the block into an OutputError that names `path`."""

@@ -25,6 +25,7 @@ from paddle_mnist.metrics.writers import ManyWriters
 from paddle_mnist.monitor.print_layers import print_in_batches
 from paddle_mnist.monitor.profiler import NO_PROFILE, Profile
 from paddle_mnist.monitor.watch import watch
+from paddle_mnist.nn.conv_blocks import implementation
 from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.parallel.gradients import build_gradient_exchange
@@ -40,7 +41,11 @@ from paddle_mnist.training.initialize import (
     restore,
     versions,
 )
-from paddle_mnist.training.resume import ResumeRequest, find_resume_point
+from paddle_mnist.training.resume import (
+    ResumeRequest,
+    find_resume_point,
+    warn_of_other_convolution,
+)
 from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.saved_weights import SavedWeights, find_weights
 from paddle_mnist.training.steps import Step
@@ -212,11 +217,15 @@ def resume_or_initialize(
 
     job.world.run_on_main(prepare_run)
     own = checkpoint if checkpoint and run.owns(checkpoint) else None
+    convolution = implementation(job.parts.model)
+    if own:
+        job.world.run_on_main(lambda: warn_of_other_convolution(own.manifest, convolution))
     run.checkpoints.context.update(
         lineage(own, parent),
         **job.manifest,
         device=job.device,
         threads=os.environ.get("OMP_NUM_THREADS"),
+        convolution=convolution,
         world_size=job.world.size,
         versions=versions(),
     )

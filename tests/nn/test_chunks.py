@@ -2,68 +2,76 @@
 
 import multiprocessing
 import threading
+import time
 
-import numpy as np
 import pytest
-from threadpoolctl import threadpool_info, threadpool_limits
+from hypothesis import given
+from hypothesis import strategies as st
 
-from paddle_mnist.nn.chunks import map_chunks
-
-
-def blas_threads() -> int:
-    """The least of all BLAS libraries: SciPy brings its own, which nothing here uses or limits."""
-    return min(info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas")
+from paddle_mnist.nn.chunks import CHUNK_SIZE, chunks_of, map_chunks
 
 
-@pytest.fixture
-def two_blas_threads():
-    """Set by a thread that ends: while it lives, threadpoolctl lets no other one change them."""
+@given(st.integers(1, 2000))
+def test_chunks_cover_a_batch_evenly(count):
+    chunks = chunks_of(count)
+    sizes = [chunk.stop - chunk.start for chunk in chunks]
+    assert [number for chunk in chunks for number in range(count)[chunk]] == list(range(count))
+    assert max(sizes) <= CHUNK_SIZE and max(sizes) - min(sizes) <= 1
+    assert len(chunks) % 2 == 0 or count == 1
 
-    def set_by_a_thread(number):
-        thread = threading.Thread(target=threadpool_limits, args=(number, "blas"))
-        thread.start()
-        thread.join()
 
-    before = blas_threads()
-    set_by_a_thread(2)
-    yield
-    set_by_a_thread(before)
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_calls_of_several_threads_get_their_own_results_in_order(threads):
+    results = {}
+
+    def call(caller: int) -> None:
+        def run(number, chunk):
+            time.sleep(0.001 * (5 - number))  # the last chunk ends first
+            return caller, number, chunk.start
+
+        results[caller] = map_chunks(run, 100, threads)
+
+    callers = [threading.Thread(target=call, args=(caller,)) for caller in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(timeout=60)
+    for caller in range(4):
+        assert results[caller] == [(caller, number, 25 * number) for number in range(4)]
+
+
+def test_chunks_are_computed_at_once():
+    """Each of two waits for the other."""
+    both = threading.Barrier(2, timeout=60)
+    assert map_chunks(lambda number, chunk: both.wait() >= 0, 2, 2) == [True, True]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_overlapping_calls_leave_blas_its_threads(threads, two_blas_threads):
-    """The one that began first ends first, inside the other if they were not to take turns."""
-    first_inside, second_inside = threading.Event(), threading.Event()
-    inside = []
+def test_an_error_is_raised_when_no_thread_works_any_more(threads):
+    finished = []
 
-    def run_first(chunk):
-        inside.append(blas_threads())
-        first_inside.set()
-        second_inside.wait(timeout=1)
+    def run(number, chunk):
+        if number == 0:
+            raise KeyboardInterrupt
+        time.sleep(0.05)
+        finished.append(number)
 
-    def run_second(chunk):
-        second_inside.set()
-        first.join(timeout=60)
-        inside.append(blas_threads())
-
-    first = threading.Thread(target=map_chunks, args=(run_first, 2, threads))
-    second = threading.Thread(target=map_chunks, args=(run_second, 2, threads))
-    first.start()
-    first_inside.wait(timeout=60)
-    second.start()
-    second.join(timeout=60)
-    assert blas_threads() == 2
-    assert inside == [1, 1, 1, 1]
+    with pytest.raises(KeyboardInterrupt):
+        map_chunks(run, 100, threads)
+    assert finished == [1, 2, 3]
+    assert map_chunks(lambda number, chunk: number, 100, threads) == [0, 1, 2, 3]
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_forked_child_has_threads_of_its_own():
     """Also when another thread is inside at the moment of the fork."""
-    assert map_chunks(lambda chunk: chunk.start, 100, 2) == [0, 25, 50, 75]
-    busy = threading.Thread(target=map_chunks, args=(lambda chunk: work(), 100, 2))
+    assert map_chunks(lambda number, chunk: chunk.start, 100, 2) == [0, 25, 50, 75]
+    busy = threading.Thread(target=map_chunks, args=(lambda *_: time.sleep(0.2), 100, 2))
     busy.start()
     children = [
-        multiprocessing.get_context("fork").Process(target=map_chunks, args=(str, 100, 2))
+        multiprocessing.get_context("fork").Process(
+            target=map_chunks, args=(lambda *_: None, 100, 2)
+        )
         for _ in range(3)
     ]
     try:
@@ -75,7 +83,3 @@ def test_forked_child_has_threads_of_its_own():
         for child in children:
             child.kill()
         busy.join()
-
-
-def work() -> np.ndarray:
-    return np.ones((300, 300)) @ np.ones((300, 300))

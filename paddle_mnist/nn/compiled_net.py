@@ -1,0 +1,279 @@
+"""The compiled passes of a net, with the memory that they need and the threads that run them."""
+
+import functools
+import hashlib
+import inspect
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+import numpy as np
+
+from paddle_mnist.nn import compiler, sparse_conv, sparse_layout
+from paddle_mnist.nn.chunks import CHUNK_SIZE, chunks_of, map_chunks
+from paddle_mnist.nn.sparse_layout import Net, aligned_zeros, round_up
+
+PASSES = ("convolution", "gradients")
+MOST_REUSED = 1000  # images, of about 50 kB each: memory of a larger batch is not reused
+
+
+@functools.cache
+def compiled_net(net: Net) -> "CompiledNet":
+    """Return the passes of a net of these sizes, compiled once for all layers that have them."""
+    return CompiledNet(net)
+
+
+def compile_ahead(net: Net) -> None:
+    """Start compiling a net in other processes, unless it is on the disk already; do not wait.
+
+    The first use, in this process or another, waits until they are done.
+    """
+    passes = CompiledNet(net)
+    for title in PASSES:
+        if passes.is_on_disk(title):
+            continue
+        program = (
+            "from paddle_mnist.nn.sparse_layout import BlockSizes, Net\n"
+            "from paddle_mnist.nn.compiled_net import CompiledNet\n"
+            f"CompiledNet({net!r}).compile({title!r})"
+        )
+        root = Path(__file__).parents[2]
+        path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+
+@functools.cache
+def _sources() -> str:
+    """Return a hash of the code that is compiled."""
+    digest = hashlib.sha256()
+    for module in (sparse_conv, sparse_layout, compiler):
+        digest.update(inspect.getsource(module).encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the backward pass of a batch needs of its forward pass; a row an image.
+
+    inputs: float32, of each block, and the features (`Net.kept`). winners: uint8 (`Net.winners`).
+    skipped: float32, the value that each image's passes do not visit. weights: float32, flat
+    (`Net.weights`). sums: float32, a row a chunk (`Net.sums`).
+    """
+
+    inputs: np.ndarray
+    winners: np.ndarray
+    skipped: np.ndarray
+    weights: np.ndarray
+    sums: np.ndarray
+
+    def rows(self, images: slice) -> tuple[np.ndarray, ...]:
+        """Return what the passes take of these images."""
+        return self.inputs[images], self.winners[images], self.skipped[images]
+
+
+class CompiledNet:
+    """Runs the passes of `sparse_conv` on batches: any number of threads gives the same bits."""
+
+    def __init__(self, net: Net):
+        self.net = net
+        self._threads = threading.local()
+        self._reusable: deque[Memory] = deque(maxlen=2)
+        self._run_forward, self._run_backward = sparse_conv.build(net)
+        self._compiled: set[str] = set()
+        self._lock = threading.Lock()
+
+    def compile(self, title: str) -> None:
+        """Compile one of `PASSES`, or load it from the disk, unless it is there already."""
+        with self._lock:
+            if title not in self._compiled:
+                function = self._run_forward if title == "convolution" else self._run_backward
+                compiler.compile_function(function, self._arguments(title), title, self._key)
+                self._compiled.add(title)
+
+    def is_on_disk(self, title: str) -> bool:
+        """Return whether a pass was compiled before; True too where it cannot be kept."""
+        path = compiler.machine_code_path(self._arguments(title), title, self._key)
+        return path is None or path.exists()
+
+    @property
+    def _key(self) -> str:
+        return f"{self.net} {_sources()}"
+
+    def _arguments(self, title: str) -> tuple:
+        """Return arguments of the types that a pass is called with."""
+        memory, matrix = self._new_memory(1), np.zeros((1, 1), np.float32)
+        kept = (*memory.rows(slice(0, 1)), memory.weights)
+        last = np.float32(0) if title == "convolution" else memory.sums[0]
+        return (matrix, matrix, *kept, last, self._work)
+
+    def forward(
+        self,
+        images: np.ndarray,
+        parameters: np.ndarray,
+        threads: int,
+        for_backward: bool = True,
+    ) -> tuple[np.ndarray, Optional[Memory]]:
+        """Return the outputs of a batch, and what `backward` needs.
+
+        images: float32 [B, C, H, W]. parameters: float32, flat: of each layer the weight and the
+        bias, if it has one. for_backward: False for outputs alone, in little memory.
+        """
+        self.compile("convolution")
+        count = len(images)
+        memory = self._take_memory(count if for_backward else 1)  # of one for its weights
+        self._pack(self._split(parameters), memory.weights)
+        # 0 * inf is nan: with such weights, zeros have to be visited too
+        skip = np.float32(0 if np.isfinite(memory.weights).all() else "nan")
+        flat = images.reshape(count, -1)
+        outputs = np.empty((count, *self.net.output_shape), np.float32)
+        flat_outputs = outputs.reshape(count, -1)
+
+        def run(number: int, chunk: slice) -> None:
+            kept = memory.rows(chunk) if for_backward else self._own_rows(chunk)
+            self._run_forward(
+                flat[chunk], flat_outputs[chunk], *kept, memory.weights, skip, self._work
+            )
+
+        map_chunks(run, count, threads)
+        if for_backward:
+            return outputs, memory
+        self._give_back(memory)
+        return outputs, None
+
+    def backward(self, gradient: np.ndarray, memory: Memory, threads: int) -> np.ndarray:
+        """Return the gradients of the images, if `Net` has them, and of the parameters, flat.
+
+        gradient: of the outputs, in their shape. memory: of `forward`; it is used up.
+        """
+        self.compile("gradients")
+        count = len(gradient)
+        flat = np.ascontiguousarray(gradient.reshape(count, -1))
+        first = self.net.blocks[0]
+        pixels = first.channels * first.height * first.width if self.net.input_gradient else 0
+        images = np.empty((count, pixels), np.float32)
+
+        def run(number: int, chunk: slice) -> None:
+            sums = memory.sums[number]
+            kept = (*memory.rows(chunk), memory.weights)
+            self._run_backward(flat[chunk], images[chunk], *kept, sums, self._work)
+
+        chunks = len(map_chunks(run, count, threads))
+        with np.errstate(all="ignore"):  # what is not finite shows in the loss
+            sums = np.add.reduce(memory.sums[:chunks])
+        self._give_back(memory)
+        return np.concatenate([images.ravel(), *map(np.ravel, self._unpack(sums))])
+
+    # -------------------------------------------------------------- memory
+
+    @property
+    def _work(self) -> sparse_conv.Work:
+        """This thread's arrays for intermediate results."""
+        if not hasattr(self._threads, "work"):
+            self._threads.work = sparse_conv.new_work(self.net)
+        return self._threads.work
+
+    def _own_rows(self, images: slice) -> tuple[np.ndarray, ...]:
+        """Return this thread's rows for a chunk that no backward pass will need."""
+        if not hasattr(self._threads, "memory"):
+            self._threads.memory = self._new_memory(CHUNK_SIZE)
+        return self._threads.memory.rows(slice(0, images.stop - images.start))
+
+    def _new_memory(self, count: int) -> Memory:
+        return Memory(
+            inputs=aligned_zeros((count, self.net.kept.size), np.float32),
+            winners=aligned_zeros((count, self.net.winners.size), np.uint8),
+            skipped=aligned_zeros((count,), np.float32),
+            weights=aligned_zeros((self.net.weights.size,), np.float32),
+            sums=aligned_zeros((len(chunks_of(count)), self.net.sums.size), np.float32),
+        )
+
+    def _take_memory(self, count: int) -> Memory:
+        """Return memory for at least so many images, to be given back with `_give_back`."""
+        try:
+            memory = self._reusable.pop()
+        except IndexError:  # none yet, or other passes have it
+            return self._new_memory(count)
+        return memory if len(memory.inputs) >= count else self._new_memory(count)
+
+    def _give_back(self, memory: Memory) -> None:
+        if len(memory.inputs) <= MOST_REUSED:
+            self._reusable.append(memory)
+
+    # -------------------------------------------------------------- parameters
+
+    def _split(self, parameters: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield the weights and biases, in their shapes."""
+        start = 0
+        for shape in self.net.parameter_shapes:
+            stop = start + math.prod(shape)
+            yield parameters[start:stop].reshape(shape)
+            start = stop
+
+    def _pack(self, values: Iterator[np.ndarray], weights: np.ndarray) -> None:
+        """Write the parameters as the loops read them; what pads them stays zero."""
+        view = functools.partial(self.net.weights.view, weights)
+        for number, block in enumerate(self.net.blocks):
+            size, outputs = block.kernel, round_up(block.outputs)
+            kernels = next(values)
+            target = view(f"forward{number}", size, block.channels, size, outputs)
+            target[..., : block.outputs] = kernels[:, :, ::-1, ::-1].transpose(2, 1, 3, 0)
+            if self.net.has_input_gradient(number):
+                channels = round_up(block.channels)
+                target = view(f"backward{number}", size, block.outputs, size, channels)
+                target[..., : block.channels] = kernels.transpose(2, 0, 3, 1)
+            self._pack_bias(number, values, view(f"bias{number}", outputs))
+        if self.net.classes:
+            classes, features = self.net.classes, self.net.maps[-1]
+            shape = (features.height * features.width, features.stride)
+            # a linear layer's features are channels first, as Paddle flattens them
+            by_pixel = next(values).reshape(features.channels, shape[0], classes)
+            target = view("linear_columns", *shape, round_up(classes))
+            target[:, : features.channels, :classes] = by_pixel.transpose(1, 0, 2)
+            target = view("linear_rows", classes, *shape)
+            target[..., : features.channels] = by_pixel.transpose(2, 1, 0)
+            self._pack_bias(-1, values, view("linear_bias", round_up(classes)))
+
+    def _pack_bias(self, layer: int, values: Iterator[np.ndarray], target: np.ndarray) -> None:
+        if self.net.biases[layer]:
+            bias = next(values)
+            target[: len(bias)] = bias
+        else:
+            target[:] = 0
+
+    def _unpack(self, sums: np.ndarray) -> list[np.ndarray]:
+        """Return the gradients in the parameters' order and shapes."""
+        view = functools.partial(self.net.sums.view, sums)
+        gradients = []
+        for number, block in enumerate(self.net.blocks):
+            windows, size = self.net.windows[number], block.kernel
+            rows = view(f"kernel{number}", block.outputs, windows.rows, windows.row_size)
+            rows = rows[..., : size * windows.pixel_step]
+            if windows.as_columns:
+                pixels = rows.reshape(block.outputs, size, size, block.channels)
+                gradients.append(pixels.transpose(0, 3, 2, 1))
+            else:
+                pixels = rows.reshape(block.outputs, size, size, windows.pixel_step)
+                gradients.append(pixels[..., : block.channels].transpose(0, 3, 1, 2))
+            if self.net.biases[number]:
+                gradients.append(view(f"bias{number}", block.outputs))
+        if self.net.classes:
+            classes, features = self.net.classes, self.net.maps[-1]
+            rows = view("linear_rows", classes, features.height * features.width, features.stride)
+            by_pixel = rows[..., : features.channels].transpose(2, 1, 0)
+            gradients.append(by_pixel.reshape(-1, classes))
+            if self.net.biases[-1]:
+                gradients.append(view("linear_bias", classes))
+        return gradients

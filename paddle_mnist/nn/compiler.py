@@ -1,0 +1,168 @@
+"""Compiles functions with numba, and keeps the machine code in a folder for the next process.
+
+numba's own cache does not serve here: it misses functions that are closed over compiled ones, as
+those of `sparse_conv` are, and loads a damaged file as if it were whole. This one names a file
+after everything the code depends on, and checks its SHA-256 before it is loaded. A file that is
+damaged is compiled anew; a folder that cannot be written, or that others may write (the code in it
+would run as this user), is not used.
+
+Importing this module imports numba: see `paddle_mnist.nn.numba_import`.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import logging
+import os
+import pickle
+import stat
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+import llvmlite
+import numba
+import numpy as np
+from filelock import FileLock, Timeout
+from numba.core import caching, compiler, serialize
+from numba.core.registry import cpu_target
+
+from paddle_mnist.errors import OutputError
+from paddle_mnist.system.files import cache_folder, write_atomically
+
+log = logging.getLogger("paddle_mnist")
+
+OPTIONS = {
+    "nogil": True,  # threads compute at once
+    "error_model": "numpy",  # no exceptions for divisions
+    "boundscheck": False,
+    "fastmath": {"contract"},  # a * b + c in one instruction; nothing that changes the order
+}
+
+
+class _NoOverlap(compiler.Compiler):
+    """Declares a function's arrays not to overlap, without which few of its loops are vectorized.
+
+    Otherwise LLVM compares their addresses before each inner loop, which costs as much as the loop.
+    """
+
+    def define_pipelines(self):
+        self.state.flags.noalias = True
+        return super().define_pipelines()
+
+
+compiled = numba.njit(pipeline_class=_NoOverlap, **OPTIONS)
+inlined = numba.njit(inline="always")  # into its callers before they are compiled: compiles faster
+
+
+def compile_function(function: Callable, arguments: Sequence[Any], title: str, key: str) -> None:
+    """Compile a function for arguments of these types, or load its machine code.
+
+    function: decorated with `compiled`; it refuses arguments of other types from then on.
+    title: what it computes, for the log.
+    key: all that its code depends on, but for the types, the versions and the processor.
+    """
+    types = tuple(numba.typeof(argument) for argument in arguments)
+    path = machine_code_path(arguments, title, key)
+    if path is None:
+        log.info("compiling the %s for this processor", title)
+        function.compile(types)
+    else:
+        function._cache = _File(path)
+        if path.exists():
+            function.compile(types)
+        else:
+            with _locked(path, title):  # of several processes one compiles, and the others load
+                if not path.exists():
+                    log.info(
+                        "compiling the %s for this processor, once; kept in %s", title, path.parent
+                    )
+                function.compile(types)
+    function.disable_compile()
+
+
+def machine_code_path(arguments: Sequence[Any], title: str, key: str) -> Optional[Path]:
+    """Return the file of a function's machine code, whether it exists; None if none can be kept."""
+    folder = cache_folder() / "compiled"
+    if not _is_usable(folder):
+        return None
+    names = [title, key, *(str(numba.typeof(argument)) for argument in arguments), sys.version]
+    names += [f"numba {numba.__version__}, llvmlite {llvmlite.__version__}, {np.__version__}"]
+    names += map(str, cpu_target.target_context.codegen().magic_tuple())  # the processor
+    return folder / f"{hashlib.sha256(json.dumps(names).encode()).hexdigest()[:40]}.bin"
+
+
+@functools.cache
+def _is_usable(folder: Path) -> bool:
+    """Return whether machine code can be kept in a folder; say why, if it cannot."""
+    remedy = "so the convolution is compiled at each start; PADDLE_MNIST_CACHE names another folder"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        status = folder.stat()
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as error:
+        log.warning("%s cannot be written (%s), %s", folder, error.strerror, remedy)
+        return False
+    others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or others_write):
+        log.warning("%s can be written by other users, %s", folder, remedy)
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _locked(path: Path, title: str):
+    lock = FileLock(path.with_suffix(".lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        log.info("the %s is being compiled for this processor, once; waiting for it", title)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class _File(caching._Cache):
+    """The machine code of one function: SHA-256 of the rest, and numba's own pickle of it."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def load_overload(self, sig, target_context):
+        try:
+            contents = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            log.warning("%s: %s; compiling anew", self.path, error.strerror)
+            return None
+        digest, code = contents[:32], contents[32:]
+        if hashlib.sha256(code).digest() != digest:
+            log.warning("%s is damaged; compiling anew", self.path)
+            return None
+        target_context.refresh()  # numba's own libraries, which nothing has loaded yet
+        return compiler.CompileResult._rebuild(target_context, *pickle.loads(code))
+
+    def save_overload(self, sig, data):
+        code = serialize.dumps(data._reduce())
+        try:
+            write_atomically(self.path, hashlib.sha256(code).digest() + code)
+        except OutputError as error:
+            log.warning("%s; the next start compiles again", error)
+
+    # What else numba asks of a cache.
+    cache_path = property(lambda self: str(self.path.parent))
+
+    def enable(self):
+        pass
+
+    def disable(self):
+        pass
+
+    def flush(self):
+        pass

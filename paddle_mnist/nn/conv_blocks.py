@@ -1,0 +1,304 @@
+"""Blocks of convolution, ReLU and max pooling that CPUs compute several times faster than Paddle.
+
+`ConvBlocks` is the layer for nets of one's own, `run_layers` what it calls. Where the compiled
+loops of `sparse_conv` do not serve, Paddle's own layers compute.
+"""
+
+import functools
+import importlib
+import itertools
+import logging
+import math
+import numbers
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Optional, Union
+
+import paddle
+from paddle import nn
+from paddle.autograd import PyLayer
+
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.nn.sparse_layout import VERSION, BlockSizes, Net
+from paddle_mnist.system.devices import fast_threads
+
+try:
+    from paddle.jit.sot.psdb import in_sot
+except ImportError:  # Paddle 2.6
+
+    def in_sot() -> bool:
+        """Return whether `paddle.jit.to_static` is tracing the running code."""
+        return False
+
+
+log = logging.getLogger("paddle_mnist")
+
+SWITCH = "set fast_conv to 'off' to compute with Paddle's own layers"
+
+
+class ConvBlocks(nn.Sequential):
+    """A `paddle.nn.Sequential` of convolution blocks that CPUs compute several times faster.
+
+    It takes the layers of `paddle.nn.Sequential`, names its parameters as that does, and computes
+    the same to within float32's rounding:
+
+        features = ConvBlocks(
+            nn.Conv2D(3, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2D(2, 2),
+            nn.Conv2D(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2D(2, 2),
+            nn.Flatten(), nn.Linear(64 * 8 * 8, 10),
+        )  # fmt: skip
+
+    Fast are blocks of `Conv2D` (square odd kernel, stride 1, zero padding of less than the kernel),
+    `ReLU` and `MaxPool2D` of 2x2 with stride 2, the last two in any order, and behind the blocks
+    `Flatten` and `Linear`. Paddle's layers compute everything else: other layers, dtypes and
+    devices, static graphs, and layers with a hook that may change what passes. Gradients can be
+    computed once: a second backward pass (`retain_graph=True`) and second derivatives raise
+    RuntimeError, which Paddle turns into an OSError, and which names the switch.
+
+    nan and inf are passed on, also through the pooling, where Paddle's layer may lose a nan. If
+    several values of a pooling window are the largest, the first gets the gradient, as in Paddle.
+
+    fast_conv: "auto": one thread per core, at most four; "off": Paddle's layers; a number: so many
+        threads, and "off" for 0. The number of threads changes no bit of the results. The attribute
+        can be set at any time.
+    """
+
+    def __init__(self, *layers: nn.Layer, fast_conv: Union[str, int] = "auto"):
+        super().__init__(*layers)
+        self.fast_conv = check_fast_conv(fast_conv)
+
+    def forward(self, inputs: paddle.Tensor) -> paddle.Tensor:
+        return run_layers(list(self.children()), inputs, self.fast_conv)
+
+
+def check_fast_conv(value: Union[str, int]) -> Union[str, int]:
+    """Return a value of `fast_conv`. Raises ConfigError for one that is none."""
+    if value not in ("auto", "off") and (not isinstance(value, numbers.Integral) or value < 0):
+        raise ConfigError(f"fast_conv is {value!r}; expected 'auto', 'off', or a number of threads")
+    return value
+
+
+def run_layers(
+    layers: Sequence[nn.Layer], inputs: paddle.Tensor, fast_conv: Union[str, int]
+) -> paddle.Tensor:
+    """Compute layers one behind the other, fast where they are blocks as `ConvBlocks` has them.
+
+    Hooks that only read see what Paddle's layers compute, and change no bit of the result.
+    """
+    net = fast_net(layers, inputs) if fast_conv not in ("off", 0) else None
+    if net is None:
+        return _run_one_by_one(layers, inputs)
+    if any(True for _ in hooks_of(layers)):
+        with paddle.no_grad():
+            _run_one_by_one(layers, inputs)
+    threads = fast_threads() if fast_conv == "auto" else fast_conv
+    return _run_compiled(net, layers, inputs, threads)
+
+
+def _run_one_by_one(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> paddle.Tensor:
+    outputs = inputs
+    for layer in layers:
+        outputs = layer(outputs)
+    return outputs
+
+
+def implementation(model: nn.Layer) -> str:
+    """Return what computes a model's convolutions here; another may round differently.
+
+    It is "Paddle", or the compiled loops and their version for a model of which a part, such as a
+    `ConvBlocks`, has a `fast_conv` that is not off.
+    """
+    parts = model.sublayers(include_self=True)
+    is_fast = any(getattr(part, "fast_conv", "off") not in ("off", 0) for part in parts)
+    if not is_fast or paddle.device.get_device() != "cpu" or why_not_compiled() is not None:
+        return "Paddle"
+    return f"compiled loops, version {VERSION}"
+
+
+# ------------------------------------------------------------------ which layers can be fast
+
+
+def fast_net(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[Net]:
+    """Return the sizes of these layers if the compiled loops compute them, else None."""
+    if (
+        in_sot()
+        or not paddle.in_dynamic_mode()
+        or not isinstance(inputs, paddle.Tensor)
+        or not inputs.place.is_cpu_place()
+        or len(inputs.shape) != 4
+        or inputs.shape[0] == 0
+        or any(tensor.dtype != paddle.float32 for tensor in (inputs, *parameters_of(layers)))
+        or any("forward" in vars(layer) for layer in layers)
+        or not all(is_read_only(hook) for hook in hooks_of(layers))
+    ):
+        return None
+    net = _sizes(layers, inputs)
+    return net if net and why_not_compiled() is None else None
+
+
+def _sizes(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[Net]:
+    """Return the sizes of blocks and what may follow them; None if the layers are others."""
+    kinds = [type(layer) for layer in layers]
+    _, *shape = inputs.shape
+    blocks, at = [], 0
+    while kinds[at : at + 3] in (
+        [nn.Conv2D, nn.ReLU, nn.MaxPool2D],
+        [nn.Conv2D, nn.MaxPool2D, nn.ReLU],
+    ):
+        block = _block_sizes(layers[at], shape)
+        pool = next(layer for layer in layers[at : at + 3] if type(layer) is nn.MaxPool2D)
+        if block is None or not _halves(pool):
+            return None
+        blocks.append(block)
+        shape = [block.outputs, block.pooled_height, block.pooled_width]
+        at += 3
+    rest = layers[at:]
+    is_flat = bool(rest) and type(rest[0]) is nn.Flatten
+    classes = None
+    if is_flat and (rest[0].start_axis, rest[0].stop_axis) != (1, -1):
+        return None
+    if kinds[at:] == [nn.Flatten, nn.Linear]:
+        features, classes = rest[1].weight.shape
+        if features != math.prod(shape):  # Paddle says what is wrong
+            return None
+    elif kinds[at:] not in ([], [nn.Flatten]):
+        return None
+    biases = tuple(layer.bias is not None for layer in layers if hasattr(layer, "bias"))
+    return (
+        Net(tuple(blocks), biases, classes, is_flat, not inputs.stop_gradient) if blocks else None
+    )
+
+
+def _block_sizes(conv: nn.Conv2D, shape: Sequence[int]) -> Optional[BlockSizes]:
+    outputs, channels, kernel, kernel_width = conv.weight.shape
+    padding = conv._updated_padding
+    block = BlockSizes(*shape, outputs, kernel, padding[0] if padding else 0)
+    computes_the_same = (
+        kernel == kernel_width
+        and kernel % 2 == 1
+        and channels == shape[0]
+        and conv._groups == 1
+        and list(conv._stride) == list(conv._dilation) == [1, 1]
+        and conv._padding_mode == "zeros"
+        and conv._padding_algorithm == "EXPLICIT"
+        and conv._data_format == "NCHW"
+        and list(padding) == [block.padding] * 2
+        and 0 <= block.padding < kernel
+        and min(block.pooled_height, block.pooled_width) > 0
+    )
+    return block if computes_the_same else None
+
+
+def _halves(pool: nn.MaxPool2D) -> bool:
+    """Return whether a pooling layer takes the largest of each 2x2 values."""
+    pairs = (2, [2, 2], (2, 2))
+    return (
+        pool.ksize in pairs
+        and pool.stride in (None, *pairs)
+        and pool.padding in (0, [0, 0], (0, 0))
+        and not (pool.return_mask or pool.ceil_mode)
+        and pool.data_format == "NCHW"
+    )
+
+
+def parameters_of(layers: Sequence[nn.Layer]) -> list[paddle.Tensor]:
+    """Return the layers' parameters, in order."""
+    return [
+        parameter
+        for layer in layers
+        for parameter in layer._parameters.values()  # `parameters()` takes ten times as long
+        if parameter is not None
+    ]
+
+
+def hooks_of(layers: Sequence[nn.Layer]) -> Iterator[Callable]:
+    """Yield the layers' hooks."""
+    for layer in layers:
+        yield from layer._forward_pre_hooks.values()
+        yield from layer._forward_post_hooks.values()
+
+
+def is_read_only(hook: Callable) -> bool:
+    """Return whether a hook says of itself that it changes neither inputs nor outputs."""
+    return getattr(hook, "is_read_only", False)
+
+
+@functools.cache
+def why_not_compiled() -> Optional[str]:
+    """Return why the compiled loops cannot run here, once logged; None if they can."""
+    try:
+        if paddle.__version__.startswith("2.") and not _numba_came_first():
+            raise ImportError(
+                "with Paddle 2 it must be imported before paddle, which breaks the zlib it uses"
+            )
+        importlib.import_module("paddle_mnist.nn.compiled_net")
+    except (ImportError, OSError) as error:
+        log.warning(
+            "convolutions are computed by Paddle's own layers, several times slower: numba cannot "
+            "be used here (%s)",
+            error,
+        )
+        return str(error)
+    return None
+
+
+def _numba_came_first() -> bool:
+    modules = list(sys.modules)  # in the order of their imports
+    paddle_core = "paddle.base.libpaddle"
+    return "numba" in modules and modules.index("numba") < modules.index(paddle_core)
+
+
+# ------------------------------------------------------------------ in Paddle's graph
+
+
+def _run_compiled(
+    net: Net, layers: Sequence[nn.Layer], inputs: paddle.Tensor, threads: int
+) -> paddle.Tensor:
+    from paddle_mnist.nn.compiled_net import compiled_net  # which imports numba
+
+    parameters = parameters_of(layers)
+    needs_gradient = paddle.is_grad_enabled() and not all(
+        tensor.stop_gradient for tensor in (inputs, *parameters)
+    )
+    # As one tensor, because a `PyLayer` has to give the gradients of all its inputs or of none.
+    tensors = [inputs, *parameters] if net.input_gradient else parameters
+    joined = paddle.concat([tensor.flatten() for tensor in tensors])
+    outputs = _Blocks.apply(inputs.detach(), joined, compiled_net(net), threads, needs_gradient)
+    if needs_gradient:
+        outputs.register_hook(_refuse_second_pass())
+    return outputs
+
+
+def _refuse_second_pass() -> Callable[[paddle.Tensor], None]:
+    """Return a gradient hook that raises RuntimeError at a second backward pass.
+
+    Paddle (3.3.1) crashes at a second pass through any `PyLayer`, before its `backward` is called;
+    the hooks of its output are called before that.
+    """
+    passes = itertools.count()
+
+    def hook(gradient: paddle.Tensor) -> None:
+        if next(passes):
+            raise RuntimeError(
+                f"a second backward pass through the fast convolution, which allows one; {SWITCH}"
+            )
+
+    return hook
+
+
+class _Blocks(PyLayer):
+    @staticmethod
+    def forward(ctx, inputs, joined, net, threads, needs_gradient):
+        images, values = inputs.numpy(), joined.numpy()
+        if net.net.input_gradient:
+            values = values[images.size :]
+        outputs, ctx.memory = net.forward(images, values, threads, needs_gradient)
+        ctx.net, ctx.threads = net, threads
+        return paddle.to_tensor(outputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if paddle.is_grad_enabled():  # with create_graph=True
+            raise RuntimeError(f"the fast convolution has no second derivatives; {SWITCH}")
+        memory, ctx.memory = ctx.memory, None
+        return None, paddle.to_tensor(ctx.net.backward(gradient.numpy(), memory, ctx.threads))

@@ -1,0 +1,572 @@
+"""Convolution, ReLU and 2x2 max pooling in compiled loops that visit only what is not zero.
+
+Behind ReLU about half of all values are zero, and behind a 2x2 max pooling three of four gradients
+are. Frameworks multiply these zeros; here each value that is there is visited, and adds its part:
+
+- forward: a value v of channel c at a pixel adds v * kernel[:, c] to the K x K outputs around it;
+- gradient of the inputs: a gradient g of output o at a pixel adds g * kernel[o] to the K x K inputs
+  around it, which is the same loop with the kernel's other side (`_scatter`);
+- gradient of the kernels: a gradient g of output o adds g * (the K x K inputs around it) to that of
+  kernel[o] (`_add_windows`).
+
+What is to be visited is listed first, pixel by pixel or output by output. Images are kept channels
+last, so that a row of a kernel or a window is one run of contiguous floats, and four of them are
+added at a time, so that each sum is loaded and stored once for four products.
+
+numba compiles the loops for the sizes at hand, which are constants in them. What makes LLVM
+vectorize them: indexes are unsigned (a signed one might be negative, which is looked at each time),
+inner loops have a constant number of steps, a multiple of `LANES`, and arrays do not overlap
+(`paddle_mnist.nn.compiler`).
+
+From a value on that is not finite, an image's zeros are visited too: 0 * inf is nan, and no zero
+may hide it.
+"""
+
+from collections.abc import Callable
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+from numba import uint64
+
+from paddle_mnist.nn.compiler import compiled, inlined
+from paddle_mnist.nn.sparse_layout import (
+    BlockSizes,
+    Fields,
+    Map,
+    Net,
+    Windows,
+    aligned_zeros,
+    round_up,
+)
+
+ZERO, NAN = np.float32(0), np.float32("nan")
+ONE, TWO, THREE, FOUR = uint64(1), uint64(2), uint64(3), uint64(4)
+
+
+def _bounds(fields: Fields, name: str) -> tuple:
+    start, stop = fields.bounds(name)
+    return uint64(start), uint64(stop)
+
+
+class Work(NamedTuple):
+    """One thread's arrays for intermediate results of one image.
+
+    counts, channels, values: of each pixel, how many of its values are visited, and of these the
+    channels and the values. ends, places, amounts: of each output, where its list ends, and of the
+    gradients to be visited the windows and the amounts.
+    """
+
+    target: np.ndarray  # float32: sums of the convolution, before the pooling
+    gradients: np.ndarray  # float32: of the inputs of each block and of the features
+    counts: np.ndarray  # uint16
+    channels: np.ndarray  # uint16
+    values: np.ndarray  # float32
+    ends: np.ndarray  # uint64
+    places: np.ndarray  # uint64
+    amounts: np.ndarray  # float32
+
+
+def new_work(net: Net) -> Work:
+    """Return a thread's arrays."""
+    longest = net.longest_lists()
+    return Work(
+        target=aligned_zeros((longest["targets"],), np.float32),
+        gradients=aligned_zeros((net.gradients.size,), np.float32),
+        counts=aligned_zeros((longest["pixels"],), np.uint16),
+        channels=aligned_zeros((longest["values"],), np.uint16),
+        values=aligned_zeros((longest["values"],), np.float32),
+        ends=aligned_zeros((max(block.outputs for block in net.blocks),), np.uint64),
+        places=aligned_zeros((longest["by_output"],), np.uint64),
+        amounts=aligned_zeros((longest["by_output"],), np.float32),
+    )
+
+
+def build(net: Net) -> tuple[Callable, Callable]:
+    """Return the forward and the backward pass over several images.
+
+    Of their arguments, `images` to `skipped` have a row an image, flat; `weights` and `sums` are
+    flat, as `net.weights` and `net.sums` name their parts. skip, skipped: the value that is not
+    visited: 0, or nan, which is equal to no value; for all images, and as it was for each.
+    """
+    numbers = range(len(net.blocks))
+    load = _load(net)
+    forward = reduce(_chain_forward, [_block_forward(net, number) for number in numbers])
+    backward = reduce(_chain_backward, [_block_backward(net, number) for number in numbers])
+    write_outputs, read_gradients = _linear(net) if net.classes else _flatten(net)
+    write_image_gradient = _image_gradient(net)
+
+    @compiled
+    def run_forward(images, outputs, kept, winners, skipped, weights, skip, work):
+        for i in range(uint64(images.shape[0])):
+            skipped[i] = forward(
+                kept[i], winners[i], weights, load(images[i], kept[i], skip, work), work
+            )
+            write_outputs(kept[i], weights, outputs[i], work.target)
+
+    @compiled
+    def run_backward(gradients, image_gradients, kept, winners, skipped, weights, sums, work):
+        sums[:] = ZERO
+        for i in range(uint64(gradients.shape[0])):
+            read_gradients(gradients[i], kept[i], weights, sums, work.gradients)
+            backward(kept[i], winners[i], skipped[i], weights, sums, work)
+            write_image_gradient(work.gradients, image_gradients[i])
+
+    return run_forward, run_backward
+
+
+def _chain_forward(first: Callable, second: Callable) -> Callable:
+    @inlined
+    def both(kept, winners, weights, skipped, work):
+        return second(kept, winners, weights, first(kept, winners, weights, skipped, work), work)
+
+    return both
+
+
+def _chain_backward(first: Callable, second: Callable) -> Callable:
+    @inlined
+    def both(kept, winners, skipped, weights, sums, work):
+        second(kept, winners, skipped, weights, sums, work)
+        first(kept, winners, skipped, weights, sums, work)
+
+    return both
+
+
+# ------------------------------------------------------------------ an image in, the outputs out
+
+
+def _load(net: Net) -> Callable:
+    """Return a function that stores an image [C, H, W] and lists its values."""
+    block, windows = net.blocks[0], net.windows[0]
+    start, stop = _bounds(net.kept, "inputs0")
+    height, width, channels = uint64(block.height), uint64(block.width), uint64(block.channels)
+    padding, kernel = uint64(block.padding), uint64(block.kernel)
+    step, row = uint64(windows.pixel_step), uint64(windows.row_step)
+    last_row = uint64(2 * block.pooled_height)
+    as_columns = windows.as_columns
+
+    @inlined
+    def store_pixel(inputs, y, x, c, value):
+        """y, x: with the padding."""
+        if as_columns:  # in each window whose column it is in
+            for k in range(kernel):
+                if (y >= k) & (y - k < last_row):
+                    inputs[(y - k) * row + x * step + k * channels + c] = value
+        else:
+            inputs[y * row + x * step + c] = value
+
+    @inlined
+    def load(image, kept, skipped, work):
+        inputs = kept[start:stop]
+        not_finite = uint64(0)
+        for k in range(height * width * channels):
+            not_finite |= uint64(image[k] - image[k] != ZERO)
+        if not_finite:
+            skipped = NAN
+        for y in range(height):
+            for x in range(width):
+                pixel = y * width + x
+                end = pixel * channels
+                for c in range(channels):
+                    value = image[(c * height + y) * width + x]
+                    store_pixel(inputs, y + padding, x + padding, c, value)
+                    work.channels[end] = c
+                    work.values[end] = value
+                    end += uint64(value != skipped)
+                work.counts[pixel] = end - pixel * channels
+        return skipped
+
+    return load
+
+
+def _flatten(net: Net) -> tuple[Callable, Callable]:
+    """Return the passes of a flattening layer, whose outputs are channels first."""
+    features = net.maps[-1]
+    start, stop = _bounds(net.kept, f"inputs{len(net.blocks)}")
+    first, last = _bounds(net.gradients, f"inputs{len(net.blocks)}")
+    pixels, channels = uint64(features.height * features.width), uint64(features.channels)
+    stride = uint64(features.stride)
+
+    @inlined
+    def write_outputs(kept, weights, outputs, logits):
+        values = kept[start:stop]
+        for pixel in range(pixels):
+            for c in range(channels):
+                outputs[c * pixels + pixel] = values[pixel * stride + c]
+
+    @inlined
+    def read_gradients(output_gradients, kept, weights, sums, gradients):
+        values = gradients[first:last]
+        for pixel in range(pixels):
+            for c in range(channels):
+                values[pixel * stride + c] = output_gradients[c * pixels + pixel]
+
+    return write_outputs, read_gradients
+
+
+def _linear(net: Net) -> tuple[Callable, Callable]:
+    """Return the passes of a linear layer behind the flattened features."""
+    start, stop = _bounds(net.kept, f"inputs{len(net.blocks)}")
+    first, last = _bounds(net.gradients, f"inputs{len(net.blocks)}")
+    columns_start, columns_stop = _bounds(net.weights, "linear_columns")
+    rows_start, rows_stop = _bounds(net.weights, "linear_rows")
+    bias_start, bias_stop = _bounds(net.weights, "linear_bias")
+    sums_start, sums_stop = _bounds(net.sums, "linear_rows")
+    bias_sums = uint64(net.sums.bounds("linear_bias")[0])
+    classes, width = uint64(net.classes), uint64(round_up(net.classes))
+    size = uint64(net.maps[-1].size)
+
+    @compiled
+    def add_columns(features, columns, logits):
+        for j in range(uint64(0), size, FOUR):
+            a, b, c, d = features[j], features[j + ONE], features[j + TWO], features[j + THREE]
+            at = j * width
+            for k in range(width):
+                logits[k] += (a * columns[at + k] + b * columns[at + width + k]) + (
+                    c * columns[at + TWO * width + k] + d * columns[at + THREE * width + k]
+                )
+
+    @inlined
+    def write_outputs(kept, weights, outputs, logits):
+        logits[:width] = weights[bias_start:bias_stop]
+        add_columns(kept[start:stop], weights[columns_start:columns_stop], logits)
+        outputs[:] = logits[:classes]
+
+    @compiled
+    def add_row(gradient, row, features, row_sums, feature_gradients):
+        for k in range(size):
+            row_sums[k] += gradient * features[k]
+            feature_gradients[k] += gradient * row[k]
+
+    @inlined
+    def read_gradients(output_gradients, kept, weights, sums, gradients):
+        features, feature_gradients = kept[start:stop], gradients[first:last]
+        rows, row_sums = weights[rows_start:rows_stop], sums[sums_start:sums_stop]
+        feature_gradients[:] = ZERO
+        for o in range(classes):
+            gradient, at = output_gradients[o], o * size
+            sums[bias_sums + o] += gradient
+            add_row(
+                gradient,
+                rows[at : at + size],
+                features,
+                row_sums[at : at + size],
+                feature_gradients,
+            )
+
+    return write_outputs, read_gradients
+
+
+def _image_gradient(net: Net) -> Callable:
+    """Return a function that writes the gradient of an image, channels first."""
+    inputs = net.maps[0]
+    start, stop = _bounds(net.gradients, "inputs0")
+    origin, row, stride = uint64(inputs.first), uint64(inputs.row), uint64(inputs.stride)
+    height, width, channels = uint64(inputs.height), uint64(inputs.width), uint64(inputs.channels)
+    wanted = net.input_gradient
+
+    @inlined
+    def write(gradients, image_gradient):
+        if wanted:
+            values = gradients[start:stop]
+            for c in range(channels):
+                for y in range(height):
+                    for x in range(width):
+                        value = values[origin + y * row + x * stride + c]
+                        image_gradient[(c * height + y) * width + x] = value
+
+    return write
+
+
+# ------------------------------------------------------------------ a block
+
+
+def _block_forward(net: Net, number: int) -> Callable:
+    """Return the forward pass of a block, from its listed inputs to its pooled outputs."""
+    block, outputs = net.blocks[number], net.maps[number + 1]
+    kernels_start, kernels_stop = _bounds(net.weights, f"forward{number}")
+    bias_start, bias_stop = _bounds(net.weights, f"bias{number}")
+    inputs_start, inputs_stop = _bounds(net.kept, f"inputs{number}")
+    outputs_start, outputs_stop = _bounds(net.kept, f"inputs{number + 1}")
+    winners_start, winners_stop = _bounds(net.winners, f"winners{number}")
+    list_inputs = _list_inputs(net.maps[number])
+    scatter = _scatter(
+        height=block.height,
+        width=block.width,
+        channels=block.channels,
+        kernel=block.kernel,
+        target=Map(block.target_height, block.target_width, block.outputs),
+    )
+    pool = _pool(block, outputs)
+    is_listed = number == 0
+
+    @inlined
+    def forward(kept, winners, weights, skipped, work):
+        if not is_listed:
+            list_inputs(
+                kept[inputs_start:inputs_stop], skipped, work.counts, work.channels, work.values
+            )
+        scatter(
+            work.counts,
+            work.channels,
+            work.values,
+            weights[kernels_start:kernels_stop],
+            work.target,
+        )
+        not_finite = pool(
+            work.target,
+            weights[bias_start:bias_stop],
+            winners[winners_start:winners_stop],
+            kept[outputs_start:outputs_stop],
+        )
+        return NAN if not_finite else skipped
+
+    return forward
+
+
+def _block_backward(net: Net, number: int) -> Callable:
+    """Return the backward pass of a block, from the gradients of its pooled outputs."""
+    block = net.blocks[number]
+    has_input_gradient = net.has_input_gradient(number)
+    inputs_start = uint64(net.kept.bounds(f"inputs{number}")[0])
+    outputs_start, outputs_stop = _bounds(net.kept, f"inputs{number + 1}")
+    winners_start, winners_stop = _bounds(net.winners, f"winners{number}")
+    gradient_start, gradient_stop = _bounds(net.gradients, f"inputs{number + 1}")
+    input_gradient_start = uint64(net.gradients.bounds(f"inputs{number}")[0])
+    kernel_sums_start, kernel_sums_stop = _bounds(net.sums, f"kernel{number}")
+    bias_sums_start, bias_sums_stop = _bounds(net.sums, f"bias{number}")
+    rows_start, rows_stop = _bounds(
+        net.weights, f"backward{number}" if has_input_gradient else f"bias{number}"
+    )
+    list_gradients = _list_gradients(net, number)
+    add_windows = _add_windows(block, net.windows[number])
+    scatter = _scatter(
+        height=2 * block.pooled_height,
+        width=2 * block.pooled_width,
+        channels=block.outputs,
+        kernel=block.kernel,
+        target=Map(block.padded_height, block.padded_width, block.channels),
+    )
+
+    @inlined
+    def backward(kept, winners, skipped, weights, sums, work):
+        list_gradients(
+            work.gradients[gradient_start:gradient_stop],
+            kept[outputs_start:outputs_stop],
+            winners[winners_start:winners_stop],
+            skipped,
+            sums[bias_sums_start:bias_sums_stop],
+            work,
+        )
+        add_windows(
+            kept[inputs_start:],
+            work.ends,
+            work.places,
+            work.amounts,
+            sums[kernel_sums_start:kernel_sums_stop],
+        )
+        if has_input_gradient:
+            scatter(
+                work.counts,
+                work.channels,
+                work.values,
+                weights[rows_start:rows_stop],
+                work.gradients[input_gradient_start:],
+            )
+
+    return backward
+
+
+def _list_inputs(inputs: Map) -> Callable:
+    """Return a function that lists each pixel's values that are not zero."""
+    origin, row, stride = uint64(inputs.first), uint64(inputs.row), uint64(inputs.stride)
+    height, width, number = uint64(inputs.height), uint64(inputs.width), uint64(inputs.channels)
+
+    @compiled
+    def list_inputs(stored, skipped, counts, channels, values):
+        for y in range(height):
+            for x in range(width):
+                pixel = y * width + x
+                at, begin = origin + y * row + x * stride, pixel * number
+                end = begin
+                for c in range(number):
+                    value = stored[at + c]
+                    channels[end] = c
+                    values[end] = value
+                    end += uint64(value != skipped)
+                counts[pixel] = end - begin
+
+    return list_inputs
+
+
+def _scatter(height: int, width: int, channels: int, kernel: int, target: Map) -> Callable:
+    """Return a function that adds each listed value's part to the K x K pixels that it reaches.
+
+    height, width, channels: of the listed values. target: of the sums.
+    """
+    rows, columns, size = uint64(height), uint64(width), uint64(target.size)
+    number, kernel_rows, row_size = uint64(channels), uint64(kernel), uint64(kernel * target.stride)
+    target_row, target_stride = uint64(target.row), uint64(target.stride)
+
+    @compiled
+    def scatter(counts, channels, values, kernels, sums):
+        """sums[y + r, x : x + K] += value * kernels[r, channel], of each value of each pixel."""
+        for k in range(size):
+            sums[k] = ZERO
+        for r in range(kernel_rows):  # outermost, so that these rows of the kernels stay in cache
+            for y in range(rows):
+                for x in range(columns):
+                    pixel, at = y * columns + x, (y + r) * target_row + x * target_stride
+                    j = pixel * number
+                    end = j + uint64(counts[pixel])
+                    while j + THREE < end:
+                        a = (r * number + uint64(channels[j])) * row_size
+                        b = (r * number + uint64(channels[j + ONE])) * row_size
+                        c = (r * number + uint64(channels[j + TWO])) * row_size
+                        d = (r * number + uint64(channels[j + THREE])) * row_size
+                        at_a, at_b, at_c, at_d = (
+                            values[j],
+                            values[j + ONE],
+                            values[j + TWO],
+                            values[j + THREE],
+                        )
+                        for k in range(row_size):
+                            sums[at + k] = (
+                                ((sums[at + k] + at_a * kernels[a + k]) + at_b * kernels[b + k])
+                                + at_c * kernels[c + k]
+                            ) + at_d * kernels[d + k]
+                        j += FOUR
+                    while j < end:
+                        a, at_a = (r * number + uint64(channels[j])) * row_size, values[j]
+                        for k in range(row_size):
+                            sums[at + k] += at_a * kernels[a + k]
+                        j += ONE
+
+    return scatter
+
+
+def _pool(block: BlockSizes, outputs: Map) -> Callable:
+    """Return a function that computes pooling, bias and ReLU of the convolution's sums.
+
+    The bias and ReLU come last: they do not change which of four values is the largest. The first
+    of equal values wins, and a nan wins over all numbers.
+    """
+    margin = block.kernel - 1 - block.padding  # sums beyond the convolution's outputs
+    sums = Map(block.target_height, block.target_width, block.outputs)
+    origin = uint64(margin * (sums.row + sums.stride))
+    row, stride = uint64(sums.row), uint64(sums.stride)
+    out_origin, out_row = uint64(outputs.first), uint64(outputs.row)
+    out_stride, channels = uint64(outputs.stride), uint64(outputs.channels)
+    height, width = uint64(outputs.height), uint64(outputs.width)
+
+    @compiled
+    def pool(convolved, bias, winners, pooled):
+        not_finite = uint64(0)
+        for y in range(height):
+            for x in range(width):
+                at = origin + TWO * y * row + TWO * x * stride
+                to, won = out_origin + y * out_row + x * out_stride, (y * width + x) * channels
+                for c in range(channels):
+                    largest, winner = convolved[at + c], 0
+                    value = convolved[at + stride + c]
+                    if (value > largest) | (value != value):
+                        largest, winner = value, 1
+                    value = convolved[at + row + c]
+                    if (value > largest) | (value != value):
+                        largest, winner = value, 2
+                    value = convolved[at + row + stride + c]
+                    if (value > largest) | (value != value):
+                        largest, winner = value, 3
+                    largest += bias[c]
+                    winners[won + c] = winner
+                    pooled[to + c] = ZERO if largest <= ZERO else largest
+                    not_finite |= uint64(largest - largest != ZERO)
+        return not_finite != uint64(0)
+
+    return pool
+
+
+def _list_gradients(net: Net, number: int) -> Callable:
+    """Return a function that lists the gradients that pass ReLU and pooling.
+
+    They are listed by output, and by pixel where the gradient of the inputs is needed.
+    """
+    block, outputs, windows = net.blocks[number], net.maps[number + 1], net.windows[number]
+    by_pixel = net.has_input_gradient(number)
+    origin, row, stride = uint64(outputs.first), uint64(outputs.row), uint64(outputs.stride)
+    height, width, channels = (
+        uint64(outputs.height),
+        uint64(outputs.width),
+        uint64(outputs.channels),
+    )
+    columns, pixels = uint64(2 * outputs.width), uint64(4 * block.pooled_size)
+    window_row, window_step = uint64(windows.row_step), uint64(windows.pixel_step)
+    capacity = uint64(block.pooled_size + 3)
+
+    @compiled
+    def list_gradients(gradients, pooled, winners, skipped, bias_sums, work):
+        for c in range(channels):
+            work.ends[c] = c * capacity
+        if by_pixel:
+            for pixel in range(pixels):
+                work.counts[pixel] = 0
+        for y in range(height):
+            for x in range(width):
+                at, won = origin + y * row + x * stride, (y * width + x) * channels
+                for c in range(channels):
+                    gradient = gradients[at + c] * np.float32(pooled[at + c] > ZERO)
+                    bias_sums[c] += gradient
+                    winner = uint64(winners[won + c])
+                    down, right = TWO * y + (winner >> ONE), TWO * x + (winner & ONE)
+                    is_visited = gradient != skipped
+                    end = work.ends[c]
+                    work.places[end] = down * window_row + right * window_step
+                    work.amounts[end] = gradient
+                    work.ends[c] = end + uint64(is_visited)
+                    if by_pixel:
+                        pixel = down * columns + right
+                        count = uint64(work.counts[pixel])
+                        work.channels[pixel * channels + count] = c
+                        work.values[pixel * channels + count] = gradient
+                        work.counts[pixel] = count + uint64(is_visited)
+
+    return list_gradients
+
+
+def _add_windows(block: BlockSizes, windows: Windows) -> Callable:
+    """Return a function that adds up the gradient of the kernels over the listed gradients."""
+    channels, capacity = uint64(block.outputs), uint64(block.pooled_size + 3)
+    rows, row_size, row_step = (
+        uint64(windows.rows),
+        uint64(windows.row_size),
+        uint64(windows.row_step),
+    )
+
+    @compiled
+    def add_windows(inputs, ends, places, amounts, sums):
+        """sums[output] += gradient * (the window of inputs at its place), four at a time."""
+        for output in range(channels):
+            begin, end = output * capacity, ends[output]
+            for j in range(end, end + THREE):  # nothing, to fill up the last four
+                places[j] = uint64(0)
+                amounts[j] = ZERO
+            for j in range(begin, end, FOUR):
+                a, b, c, d = places[j], places[j + ONE], places[j + TWO], places[j + THREE]
+                at_a, at_b, at_c, at_d = (
+                    amounts[j],
+                    amounts[j + ONE],
+                    amounts[j + TWO],
+                    amounts[j + THREE],
+                )
+                for r in range(rows):
+                    to, down = (output * rows + r) * row_size, r * row_step
+                    for k in range(row_size):
+                        sums[to + k] = (
+                            (
+                                (sums[to + k] + at_a * inputs[a + down + k])
+                                + at_b * inputs[b + down + k]
+                            )
+                            + at_c * inputs[c + down + k]
+                        ) + at_d * inputs[d + down + k]
+
+    return add_windows

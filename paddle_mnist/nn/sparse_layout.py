@@ -1,0 +1,292 @@
+"""Sizes of convolution blocks, and where `sparse_conv` keeps their values in flat arrays."""
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Optional
+
+import numpy as np
+
+# Of the order in which the loops add: what other versions compute differs by rounding.
+VERSION = 1
+LANES = 8  # floats of a vector: rows are padded to multiples of it
+CACHE_LINE = 16  # floats
+FEW_CHANNELS = 4  # as images have: each window of so few is stored as one row
+
+
+def round_up(number: int) -> int:
+    """Round up to a multiple of `LANES`."""
+    return -(-number // LANES) * LANES
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    """Return zeros from a whole cache line on: vectors that cross lines take twice as long."""
+    itemsize, line = np.dtype(dtype).itemsize, 4 * CACHE_LINE
+    size = math.prod(shape) * itemsize
+    buffer = np.zeros(size + line, np.uint8)
+    start = -buffer.ctypes.data % line
+    return buffer[start : start + size].view(dtype).reshape(shape)
+
+
+@dataclass(frozen=True)
+class BlockSizes:
+    """Sizes of one block: [channels, height, width] -> [outputs, pooled_height, pooled_width].
+
+    The convolution has square kernels, stride 1 and zero padding; the pooling takes 2x2 values.
+    """
+
+    channels: int
+    height: int
+    width: int
+    outputs: int
+    kernel: int
+    padding: int
+
+    @property
+    def padded_height(self) -> int:
+        return self.height + 2 * self.padding
+
+    @property
+    def padded_width(self) -> int:
+        return self.width + 2 * self.padding
+
+    @property
+    def pooled_height(self) -> int:
+        return (self.padded_height - self.kernel + 1) // 2
+
+    @property
+    def pooled_width(self) -> int:
+        return (self.padded_width - self.kernel + 1) // 2
+
+    @property
+    def pooled_size(self) -> int:
+        return self.pooled_height * self.pooled_width
+
+    @property
+    def target_height(self) -> int:
+        """Rows of outputs that any pixel of the input adds to."""
+        return self.height + self.kernel - 1
+
+    @property
+    def target_width(self) -> int:
+        return self.width + self.kernel - 1
+
+    @property
+    def output_row(self) -> int:
+        """Floats of a kernel's row by outputs, which the forward pass adds: K pixels."""
+        return self.kernel * round_up(self.outputs)
+
+
+@dataclass(frozen=True)
+class Map:
+    """How an image of several channels is stored: channels last, each pixel on whole vectors."""
+
+    height: int
+    width: int
+    channels: int
+    padding: int = 0
+
+    @property
+    def stride(self) -> int:
+        """Floats from a pixel to the next."""
+        return round_up(self.channels)
+
+    @property
+    def row(self) -> int:
+        """Floats from a row to the next."""
+        return (self.width + 2 * self.padding) * self.stride
+
+    @property
+    def first(self) -> int:
+        """The place of the first pixel that is not padding."""
+        return self.padding * (self.row + self.stride)
+
+    @property
+    def size(self) -> int:
+        return (self.height + 2 * self.padding) * self.row
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How a block's inputs are stored for the gradient of its kernels: as K x K windows.
+
+    Usually a `Map`, in which a window is K rows of K pixels. Rows of images of few channels would
+    be shorter than a vector; there each pixel holds the column of K pixels below it, and a window
+    is one row.
+    """
+
+    block: BlockSizes
+    of_images: bool  # the first block's inputs
+
+    @property
+    def as_columns(self) -> bool:
+        return self.of_images and self.block.channels <= FEW_CHANNELS
+
+    @property
+    def rows(self) -> int:
+        """Rows of a window."""
+        return 1 if self.as_columns else self.block.kernel
+
+    @property
+    def row_size(self) -> int:
+        """Floats of such a row, with those that pad it."""
+        return round_up(self.block.kernel * self.pixel_step)
+
+    @property
+    def pixel_step(self) -> int:
+        """Floats from a window to that of the next pixel."""
+        if self.as_columns:
+            return self.block.kernel * self.block.channels
+        return round_up(self.block.channels)
+
+    @property
+    def row_step(self) -> int:
+        """Floats from a window to that of the pixel below."""
+        return self.block.padded_width * self.pixel_step
+
+    @property
+    def size(self) -> int:
+        rows = 2 * self.block.pooled_height if self.as_columns else self.block.padded_height
+        return rows * self.row_step
+
+
+class Fields:
+    """Named parts of a flat array, each from a whole cache line on."""
+
+    def __init__(self, sizes: Mapping[str, int]):
+        self._bounds = {}
+        self.size = 0
+        for name, size in sizes.items():
+            self._bounds[name] = (self.size, self.size + size)
+            self.size += -(-size // CACHE_LINE) * CACHE_LINE
+
+    def bounds(self, name: str) -> tuple[int, int]:
+        """Return the start and the end of a part."""
+        return self._bounds[name]
+
+    def view(self, array: np.ndarray, name: str, *shape: int) -> np.ndarray:
+        """Return a part of an array [..., size], reshaped."""
+        start, stop = self._bounds[name]
+        return array[..., start:stop].reshape(*array.shape[:-1], *shape)
+
+
+@dataclass(frozen=True)
+class Net:
+    """Blocks, one behind the other, and the linear layer behind them, if any.
+
+    biases: which of these layers have one.
+    classes: the linear layer's outputs; None without one: the features are the outputs.
+    is_flat: whether these are flattened, as they are before a linear layer.
+    input_gradient: whether the gradient of the images can be asked for.
+    """
+
+    blocks: tuple[BlockSizes, ...]
+    biases: tuple[bool, ...]
+    classes: Optional[int] = None
+    is_flat: bool = True
+    input_gradient: bool = False
+
+    @cached_property
+    def maps(self) -> tuple[Map, ...]:
+        """How each block's inputs are stored, and last the features."""
+        inputs = [Map(b.height, b.width, b.channels, b.padding) for b in self.blocks]
+        last = self.blocks[-1]
+        return (*inputs, Map(last.pooled_height, last.pooled_width, last.outputs))
+
+    @cached_property
+    def windows(self) -> tuple[Windows, ...]:
+        return tuple(Windows(block, number == 0) for number, block in enumerate(self.blocks))
+
+    @property
+    def parameter_shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of the parameters, of each layer the weight and the bias, if it has one."""
+        weights = [(b.outputs, b.channels, b.kernel, b.kernel) for b in self.blocks]
+        outputs = [block.outputs for block in self.blocks]
+        if self.classes:
+            last = self.blocks[-1]
+            weights.append((last.outputs * last.pooled_size, self.classes))
+            outputs.append(self.classes)
+        shapes = []
+        for weight, size, has_bias in zip(weights, outputs, self.biases):
+            shapes += [weight, (size,)] if has_bias else [weight]
+        return shapes
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of an image's outputs."""
+        last = self.blocks[-1]
+        if self.classes:
+            return (self.classes,)
+        if self.is_flat:
+            return (last.outputs * last.pooled_size,)
+        return (last.outputs, last.pooled_height, last.pooled_width)
+
+    @cached_property
+    def kept(self) -> Fields:
+        """What an image's backward pass needs: the inputs of each block, the features."""
+        sizes = {f"inputs{number}": w.size for number, w in enumerate(self.windows)}
+        sizes[f"inputs{len(self.blocks)}"] = self.maps[-1].size
+        return Fields({**sizes, "slack": LANES})  # vectors at the end of the last row reach there
+
+    @cached_property
+    def winners(self) -> Fields:
+        """Which value of each pooling window is the largest."""
+        return Fields({f"winners{n}": b.pooled_size * b.outputs for n, b in enumerate(self.blocks)})
+
+    @cached_property
+    def weights(self) -> Fields:
+        """The parameters, in the order in which the loops read them."""
+        sizes = {}
+        for number, block in enumerate(self.blocks):
+            sizes[f"forward{number}"] = block.kernel * block.channels * block.output_row
+            sizes[f"bias{number}"] = round_up(block.outputs)
+            if self.has_input_gradient(number):
+                inputs = block.kernel * self.maps[number].stride
+                sizes[f"backward{number}"] = block.kernel * block.outputs * inputs
+        if self.classes:
+            sizes["linear_columns"] = self.maps[-1].size * round_up(self.classes)
+            sizes["linear_bias"] = round_up(self.classes)
+            sizes["linear_rows"] = self.classes * self.maps[-1].size
+        return Fields(sizes)
+
+    @cached_property
+    def sums(self) -> Fields:
+        """The gradients of the parameters, added up over images."""
+        sizes = {}
+        for number, block in enumerate(self.blocks):
+            windows = self.windows[number]
+            sizes[f"kernel{number}"] = block.outputs * windows.rows * windows.row_size
+            sizes[f"bias{number}"] = block.outputs
+        if self.classes:
+            sizes["linear_rows"] = self.classes * self.maps[-1].size
+            sizes["linear_bias"] = self.classes
+        return Fields(sizes)
+
+    @cached_property
+    def gradients(self) -> Fields:
+        """The gradients of an image's inputs of each block, and of its features."""
+        sizes = {f"inputs{number}": m.size for number, m in enumerate(self.maps)}
+        return Fields({**sizes, "slack": LANES})
+
+    def has_input_gradient(self, number: int) -> bool:
+        """Return whether the gradient of this block's inputs is computed."""
+        return number > 0 or self.input_gradient
+
+    def longest_lists(self) -> dict[str, int]:
+        """Return how many pixels, values of pixels, and values by channel are listed at most."""
+        pixels = [(b.height * b.width, 4 * b.pooled_size) for b in self.blocks]
+        values = [
+            (inputs * b.channels, outputs * b.outputs)
+            for b, (inputs, outputs) in zip(self.blocks, pixels)
+        ]
+        return {
+            "pixels": max(itertools.chain(*pixels)),
+            "values": max(itertools.chain(*values)),
+            "by_output": max(b.outputs * (b.pooled_size + 3) for b in self.blocks),
+            "targets": max(
+                round_up(self.classes or 0),
+                *(b.target_height * b.target_width * round_up(b.outputs) for b in self.blocks),
+            ),
+        }

@@ -1,0 +1,219 @@
+"""Compiled blocks of any size: Paddle's own layers are what they are compared with."""
+
+import copy
+
+import numpy as np
+import paddle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paddle import nn
+from paddle.nn import functional as F
+
+from paddle_mnist import ConvBlocks
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.nn.conv_blocks import fast_net
+
+
+def block(channels, outputs, kernel, padding=0, bias=None, relu_first=True):
+    rest = [nn.ReLU(), nn.MaxPool2D(2, 2)]
+    conv = nn.Conv2D(channels, outputs, kernel, padding=padding, bias_attr=bias)
+    return [conv, *(rest if relu_first else reversed(rest))]
+
+
+# Few and several channels, even and odd sizes, square and not, rows that are left out of a pooling
+# window, every size of kernel, with and without padding and biases; what may follow the blocks.
+NETS = {
+    "two channels, no bias": (
+        (2, 9, 12),
+        lambda: [*block(2, 3, 3, padding=2, bias=False), *block(3, 9, 1, relu_first=False)],
+    ),
+    "several channels": (
+        (6, 16, 14),
+        lambda: [*block(6, 16, 5, relu_first=False), nn.Flatten(), nn.Linear(480, 3)],
+    ),
+    "one block": ((5, 8, 8), lambda: [*block(5, 4, 7, padding=3), nn.Flatten()]),
+}
+
+
+def pair(name: str, seed: int = 0) -> tuple[ConvBlocks, nn.Sequential]:
+    """The same net twice: in compiled loops, and in Paddle's layers."""
+    paddle.seed(seed)
+    layers = NETS[name][1]()
+    return ConvBlocks(*layers, fast_conv=1), nn.Sequential(*copy.deepcopy(layers))
+
+
+def values(draw, shape, whole: bool) -> np.ndarray:
+    numbers = draw.integers(-2, 3, shape) if whole else draw.standard_normal(shape)
+    return numbers.astype("float32")
+
+
+def passes(model, images: np.ndarray, upstream: np.ndarray) -> list[np.ndarray]:
+    """The outputs and all gradients, those of the images too."""
+    model.clear_gradients()
+    inputs = paddle.to_tensor(images, stop_gradient=False)
+    outputs = model(inputs)
+    (outputs * paddle.to_tensor(upstream).reshape(outputs.shape)).sum().backward()
+    return [t.numpy() for t in (outputs, inputs.grad, *(p.grad for p in model.parameters()))]
+
+
+@pytest.mark.parametrize("name", NETS)
+@settings(max_examples=20)
+@given(
+    count=st.sampled_from([1, 2, 3, 26, 51]),
+    threads=st.integers(1, 3),
+    whole=st.booleans(),
+    seed=st.integers(0, 2**16),
+)
+def test_outputs_and_gradients_are_paddles(name, count, threads, whole, seed):
+    """To the last bit where every sum is exact; ties in a pooling window are then frequent."""
+    fast, own = pair(name)
+    fast.fast_conv = threads
+    draw = np.random.default_rng(seed)
+    if whole:
+        for ours, theirs in zip(fast.parameters(), own.parameters()):
+            ours.set_value(values(draw, ours.shape, whole))
+            theirs.set_value(ours)
+    images = values(draw, (count, *NETS[name][0]), whole)
+    assert fast_net(list(fast.children()), paddle.to_tensor(images))
+    upstream = values(draw, own(paddle.to_tensor(images)).shape, whole)
+    for ours, theirs in zip(passes(fast, images, upstream), passes(own, images, upstream)):
+        assert ours.shape == theirs.shape
+        if whole:
+            assert np.array_equal(ours, theirs)
+        else:
+            assert np.linalg.norm(ours - theirs) <= 1e-5 * np.linalg.norm(theirs)
+
+
+def test_any_number_of_threads_gives_the_same_bits():
+    draw = np.random.default_rng(0)
+    fast, _ = pair("several channels")
+    images, upstream = values(draw, (101, 6, 16, 14), False), values(draw, (101, 3), False)
+    first = passes(fast, images, upstream)
+    for threads in (2, 3, "auto"):
+        fast.fast_conv = threads
+        assert all(map(np.array_equal, first, passes(fast, images, upstream)))
+
+
+def test_parameters_go_to_and_fro_and_it_is_saved_as_a_sequential():
+    fast, own = pair("several channels")
+    assert list(fast.state_dict()) == list(own.state_dict())
+    assert fast.set_state_dict(own.state_dict()) == ([], [])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", ["images", "weights", "biases", "gradients"])
+def test_no_zero_hides_what_is_not_finite(where, value):
+    """Wherever Paddle's outputs or gradients of a tensor are not finite, these are not either."""
+    fast, own = pair("several channels")
+    draw = np.random.default_rng(0)
+    images, upstream = values(draw, (3, 6, 16, 14), False), values(draw, (3, 3), False)
+    images[:, :3] = 0
+    if where == "images":
+        images[1, 2, 5, 5] = value
+    elif where == "gradients":
+        upstream[1, 1] = value
+    else:
+        for model in (fast, own):
+            parameter = model[0].weight if where == "weights" else model[0].bias
+            array = parameter.numpy()
+            array.flat[5] = value
+            parameter.set_value(array)
+    (outputs, *ours), (own_outputs, *theirs) = (
+        passes(fast, images, upstream),
+        passes(own, images, upstream),
+    )
+    assert not (np.isfinite(outputs) & ~np.isfinite(own_outputs)).any()
+    if np.isnan(value) and where != "gradients":  # which Paddle's pooling loses
+        assert np.isnan(outputs).any()
+    for mine, expected in zip(ours, theirs):
+        assert np.isfinite(expected).all() or not np.isfinite(mine).all()
+
+
+@pytest.mark.parametrize("frozen", [[], [0], [4], [0, 4]])
+def test_gradients_are_for_what_asks_for_them(frozen):
+    """Of images or not, of some layers, by `backward` or by `grad`."""
+    draw = np.random.default_rng(0)
+    images, results = values(draw, (4, 6, 16, 14), False), []
+    for model in pair("several channels"):
+        for layer in frozen:
+            for parameter in model[layer].parameters():
+                parameter.stop_gradient = True
+        inputs = paddle.to_tensor(images)
+        model(inputs).sum().backward()
+        gradients = [parameter.grad for parameter in model.parameters()]
+        if 0 not in frozen:
+            inputs.stop_gradient = False
+            gradients += paddle.grad(model(inputs).sum(), [model[0].bias])
+            gradients += paddle.grad(model(inputs).sum(), [inputs])
+        results.append(gradients)
+    for ours, theirs in zip(*results):
+        assert (ours is None) == (theirs is None)
+        assert ours is None or np.allclose(ours.numpy(), theirs.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        lambda: [nn.Conv2D(6, 4, 3, stride=2), nn.ReLU(), nn.MaxPool2D(2, 2)],
+        lambda: [nn.Conv2D(6, 4, 3, groups=2), nn.ReLU(), nn.MaxPool2D(2, 2)],
+        lambda: [nn.Conv2D(6, 4, 3, dilation=2), nn.ReLU(), nn.MaxPool2D(2, 2)],
+        lambda: [nn.Conv2D(6, 4, (3, 5)), nn.ReLU(), nn.MaxPool2D(2, 2)],
+        lambda: [nn.Conv2D(6, 4, 4), nn.ReLU(), nn.MaxPool2D(2, 2)],
+        lambda: [nn.Conv2D(6, 4, 3, padding="same"), nn.ReLU(), nn.MaxPool2D(2, 2)],
+        lambda: [nn.Conv2D(6, 4, 3, padding=3), nn.ReLU(), nn.MaxPool2D(2, 2)],
+        lambda: [nn.Conv2D(6, 4, 3, padding=[1, 2]), nn.ReLU(), nn.MaxPool2D(2, 2)],
+        lambda: [nn.Conv2D(6, 4, 3, padding_mode="reflect"), nn.ReLU(), nn.MaxPool2D(2, 2)],
+        lambda: [nn.Conv2D(6, 4, 3), nn.Sigmoid(), nn.MaxPool2D(2, 2)],
+        lambda: [nn.Conv2D(6, 4, 3), nn.ReLU(), nn.AvgPool2D(2, 2)],
+        lambda: [nn.Conv2D(6, 4, 3), nn.ReLU(), nn.MaxPool2D(3, 2)],
+        lambda: [nn.Conv2D(6, 4, 3), nn.ReLU(), nn.MaxPool2D(2, 1)],
+        lambda: [nn.Conv2D(6, 4, 3), nn.ReLU(), nn.MaxPool2D(2, 2, padding=1)],
+        lambda: [nn.Conv2D(6, 4, 3), nn.ReLU(), nn.MaxPool2D(2, 2, ceil_mode=True)],
+        lambda: [nn.Conv2D(6, 4, 3), nn.ReLU()],
+        lambda: [*block(6, 4, 3), nn.Flatten(start_axis=2)],
+        lambda: [*block(6, 4, 3), nn.Dropout(0.0), nn.Flatten()],
+        lambda: [nn.BatchNorm2D(6), *block(6, 4, 3)],
+    ],
+)
+def test_other_layers_are_paddles(layers):
+    images = paddle.to_tensor(values(np.random.default_rng(0), (2, 6, 16, 14), False))
+    built = layers()
+    assert fast_net(built, images) is None
+    outputs = ConvBlocks(*built, fast_conv=1)(images)
+    assert np.array_equal(outputs.numpy(), nn.Sequential(*built)(images).numpy())
+
+
+def test_wrong_sizes_are_reported_by_paddle():
+    fast, _ = pair("several channels")
+    with pytest.raises(ValueError):
+        fast(paddle.zeros([2, 5, 16, 14]))
+    with pytest.raises(ValueError):
+        fast(paddle.zeros([2, 6, 20, 14]))
+
+
+@pytest.mark.parametrize("value", ["on", -1, 1.5, None])
+def test_unknown_switches_are_refused(value):
+    with pytest.raises(ConfigError, match="expected 'auto', 'off', or a number of threads"):
+        ConvBlocks(fast_conv=value)
+
+
+def test_a_net_trains_as_in_paddles_layers():
+    """A few steps, to rounding."""
+    draw = np.random.default_rng(0)
+    images, labels = (
+        values(draw, (8, 5, 8, 8), False),
+        paddle.to_tensor(draw.integers(0, 16, (8, 1))),
+    )
+    losses = []
+    for model in pair("one block"):
+        net = nn.Sequential(model, nn.Linear(64, 16))
+        net[1].weight.set_value(np.linspace(-0.5, 0.5, 64 * 16, dtype="float32").reshape(64, 16))
+        optimizer = paddle.optimizer.Adam(0.01, parameters=net.parameters())
+        for _ in range(5):
+            loss = F.cross_entropy(net(paddle.to_tensor(images)), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.clear_grad()
+        losses.append(loss.item())
+    assert abs(losses[0] - losses[1]) < 1e-4 * losses[1]
