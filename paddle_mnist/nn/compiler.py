@@ -53,8 +53,27 @@ class _NoOverlap(compiler.Compiler):
         return super().define_pipelines()
 
 
-compiled = numba.njit(pipeline_class=_NoOverlap, **OPTIONS)
-inlined = numba.njit(inline="always")  # into its callers before they are compiled: compiles faster
+def compiled(function: Callable) -> Callable:
+    """Decorate a function to be compiled; its arrays must not overlap."""
+    return numba.njit(_unique(function), pipeline_class=_NoOverlap, **OPTIONS)
+
+
+def inlined(function: Callable) -> Callable:
+    """Decorate a function to become part of its callers, which takes less time to compile."""
+    return numba.njit(_unique(function), inline="always")
+
+
+def _unique(function: Callable) -> Callable:
+    """Name a function after the constants that it is closed over too.
+
+    Of two functions of one name the linker keeps one, and names are otherwise unique only within
+    the process that compiles them, not among the files that a process loads.
+    """
+    contents = [cell.cell_contents for cell in function.__closure__ or ()]
+    names = [value.py_func.__qualname__ if callable(value) else repr(value) for value in contents]
+    digest = hashlib.sha256(json.dumps([function.__qualname__, *names]).encode()).hexdigest()
+    function.__qualname__ += f"_{digest[:16]}"
+    return function
 
 
 def compile_function(function: Callable, arguments: Sequence[Any], title: str, key: str) -> None:

@@ -1,0 +1,148 @@
+"""Machine code on the disk: made once, checked, shared by processes, and done without."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from subprocess import PIPE
+
+import forked
+import numpy as np
+import paddle
+import pytest
+from paddle import nn
+
+from paddle_mnist import ConvBlocks
+from paddle_mnist.nn.compiled_net import PASSES, CompiledNet, compile_ahead
+from paddle_mnist.nn.conv_blocks import fast_net
+
+CHANNELS = (5, 6)  # of two nets whose functions have the same names
+
+
+def blocks(channels: int) -> ConvBlocks:
+    paddle.seed(1)
+    return ConvBlocks(nn.Conv2D(channels, 3, 3), nn.ReLU(), nn.MaxPool2D(2, 2), fast_conv=1)
+
+
+def images(channels: int) -> paddle.Tensor:
+    return paddle.to_tensor(np.ones((2, channels, 8, 8), np.float32))
+
+
+def sizes(channels: int):
+    return fast_net(list(blocks(channels).children()), images(channels))
+
+
+@pytest.fixture(scope="module")
+def compiled_files(tmp_path_factory) -> Path:
+    """A cache into which other processes have compiled both nets, each by itself."""
+    cache = tmp_path_factory.mktemp("machine-code")
+    environment, os.environ["PADDLE_MNIST_CACHE"] = os.environ.copy(), str(cache)
+    try:
+        for channels in CHANNELS:
+            compile_ahead(sizes(channels))
+            for title in PASSES:  # waits for it
+                CompiledNet(sizes(channels)).compile(title)
+    finally:
+        os.environ.update(environment)
+    assert len(list(cache.glob("compiled/*.bin"))) == 4
+    return cache
+
+
+@pytest.fixture
+def cache(compiled_files, tmp_path, monkeypatch) -> Path:
+    """A copy of it."""
+    folder = shutil.copytree(compiled_files, tmp_path / "cache")
+    monkeypatch.setenv("PADDLE_MNIST_CACHE", str(folder))
+    return folder / "compiled"
+
+
+PROGRAM = """
+import logging, sys
+logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stdout, force=True)
+sys.path[:0] = ["tests", "tests/nn"]
+import numpy as np
+import test_compiler as t
+from paddle import nn
+for channels in t.CHANNELS:
+    fast, images = t.blocks(channels), t.images(channels)
+    outputs = fast(images)
+    outputs.sum().backward()
+    gradient = fast[0].weight.grad.numpy().copy()
+    fast.clear_gradients()
+    own = nn.Sequential(*fast.children())(images)
+    own.sum().backward()
+    assert np.allclose(outputs.numpy(), own.numpy(), atol=1e-5)
+    assert np.allclose(gradient, fast[0].weight.grad.numpy(), atol=1e-4)
+print("as in Paddle's layers")
+"""
+
+
+def run(program: str = PROGRAM) -> str:
+    done = forked.run([sys.executable, "-c", program], timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_files_of_several_processes_are_loaded_side_by_side(cache):
+    """Nothing is compiled, and neither net calls the other's functions."""
+    assert run() == "as in Paddle's layers\n"
+
+
+@pytest.mark.parametrize("damage", ["a bit", "cut", "empty"])
+def test_a_damaged_file_is_compiled_anew(cache, damage):
+    path = min(cache.glob("*.bin"), key=lambda path: path.stat().st_size)
+    good = path.read_bytes()
+    bad = {"a bit": good[:5000] + bytes([good[5000] ^ 1]) + good[5001:], "cut": good[:9000]}
+    path.write_bytes(bad.get(damage, b""))
+    output = run()
+    assert output == f"{path} is damaged; compiling anew\nas in Paddle's layers\n"
+    assert run() == "as in Paddle's layers\n"  # and is kept
+
+
+def test_a_folder_that_others_may_write_is_not_used(cache):
+    """The code there would run as this user."""
+    cache.chmod(0o777)
+    output = run()
+    assert f"{cache} can be written by other users, so the convolution is compiled" in output
+    assert "compiling the gradients for this processor\n" in output
+    assert output.endswith("as in Paddle's layers\n")
+
+
+def test_a_folder_that_cannot_be_made_is_done_without(cache, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PADDLE_MNIST_CACHE", str(tmp_path / "file"))
+    output = run(PROGRAM.replace("t.CHANNELS", "[5]"))
+    assert "compiled cannot be written (Not a directory)" in output
+    assert output.endswith("as in Paddle's layers\n")
+
+
+def test_of_several_processes_one_compiles(cache):
+    shutil.rmtree(cache)
+    program = PROGRAM.replace("t.CHANNELS", "[5]")
+    processes = [
+        forked.Popen([sys.executable, "-c", program], stdout=PIPE)
+        for _ in range(3)
+    ]
+    outputs = [process.communicate(timeout=250)[0] for process in processes]
+    assert all(output.endswith("as in Paddle's layers\n") for output in outputs), outputs
+    text = "".join(outputs)
+    assert text.count("compiling the convolution") == text.count("compiling the gradients") == 1
+
+
+WITHOUT_NUMBA = """
+import logging, sys
+logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stdout, force=True)
+sys.modules["numba"] = None
+import numpy as np, paddle
+from paddle import nn
+from paddle_mnist import ConvBlocks
+layers, images = (nn.Conv2D(5, 3, 3), nn.ReLU(), nn.MaxPool2D(2, 2)), paddle.ones([2, 5, 8, 8])
+for number in range(2):
+    fast, own = ConvBlocks(*layers)(images), nn.Sequential(*layers)(images)
+    assert np.array_equal(fast.numpy(), own.numpy())
+"""
+
+
+def test_without_numba_paddles_layers_compute_and_one_line_says_so():
+    lines = run(WITHOUT_NUMBA).splitlines()
+    assert len(lines) == 1 and "numba cannot be used here" in lines[0], lines
