@@ -38,6 +38,7 @@ OPTIONS = {
     "nogil": True,  # threads compute at once
     "error_model": "numpy",  # no exceptions for divisions
     "boundscheck": False,
+    "_nrt": False,  # no counts of references, which need arrays that may be the same
     "fastmath": {"contract"},  # a * b + c in one instruction; nothing that changes the order
 }
 
@@ -60,7 +61,7 @@ def compiled(function: Callable) -> Callable:
 
 def inlined(function: Callable) -> Callable:
     """Decorate a function to become part of its callers, which takes less time to compile."""
-    return numba.njit(_unique(function), inline="always")
+    return numba.njit(_unique(function), inline="always", _nrt=False)
 
 
 def _unique(function: Callable) -> Callable:

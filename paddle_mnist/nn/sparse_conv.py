@@ -210,7 +210,7 @@ def _linear(net: Net) -> tuple[Callable, Callable]:
     first, last = _bounds(net.gradients, f"inputs{len(net.blocks)}")
     columns_start, columns_stop = _bounds(net.weights, "linear_columns")
     rows_start, rows_stop = _bounds(net.weights, "linear_rows")
-    bias_start, bias_stop = _bounds(net.weights, "linear_bias")
+    bias_start, _ = _bounds(net.weights, "linear_bias")
     sums_start, sums_stop = _bounds(net.sums, "linear_rows")
     bias_sums = uint64(net.sums.bounds("linear_bias")[0])
     classes, width = uint64(net.classes), uint64(round_up(net.classes))
@@ -228,9 +228,11 @@ def _linear(net: Net) -> tuple[Callable, Callable]:
 
     @inlined
     def write_outputs(kept, weights, outputs, logits):
-        logits[:width] = weights[bias_start:bias_stop]
+        for k in range(width):
+            logits[k] = weights[bias_start + k]
         add_columns(kept[start:stop], weights[columns_start:columns_stop], logits)
-        outputs[:] = logits[:classes]
+        for k in range(classes):
+            outputs[k] = logits[k]
 
     @compiled
     def add_row(gradient, row, features, row_sums, feature_gradients):
