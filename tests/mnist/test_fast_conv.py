@@ -1,6 +1,7 @@
 """The net in compiled loops: Paddle's own layers are what it is compared with."""
 
 import copy
+import json
 import sys
 import tracemalloc
 from typing import Union
@@ -15,7 +16,11 @@ from paddle.nn import functional as F
 
 from paddle_mnist import MNIST, TrainConfig, watch
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.mnist.sizes import net_sizes
+from paddle_mnist.nn.conv_blocks import fast_net
+from paddle_mnist.nn.sparse_layout import VERSION
 from paddle_mnist.parallel.process_count import fast_conv_threads
+from paddle_mnist.training.resume import warn_of_other_convolution
 
 
 def net(threads: Union[str, int], weights=None) -> MNIST:
@@ -329,3 +334,44 @@ def test_static_graphs_are_paddles_layers(real_images, full_graph):
     expected = net("off", model.state_dict())(images).numpy()
     static = paddle.jit.to_static(model, full_graph=full_graph)
     assert np.allclose(static(images).numpy(), expected, atol=1e-5)
+
+
+# ------------------------------------------------------------------ which code made the steps
+
+
+@pytest.mark.parametrize(
+    ("manifest", "before"),
+    [
+        ({"convolution": "compiled loops, version 1"}, None),
+        ({"convolution": "compiled loops, version 0"}, "compiled loops, version 0"),
+        ({"convolution": "Paddle"}, "Paddle"),
+        ({"config": {"fast_conv": "auto"}, "device": "cpu"}, "NumPy's products"),
+        ({"config": {"fast_conv": "off"}, "device": "cpu"}, None),
+        ({"config": {"fast_conv": "auto"}, "device": "gpu:0"}, None),
+        ({"config": {"batch_size": 3}, "device": "cpu"}, None),
+    ],
+)
+def test_a_run_that_other_code_began_says_that_its_bits_differ(manifest, before, caplog):
+    manifest = {"config": {}, **manifest, "state": {"step": 60}}
+    warn_of_other_convolution(manifest, "compiled loops, version 1")
+    expected = f"convolutions were computed by {before} up to step 60, and are by compiled loops"
+    assert len(caplog.messages) == (before is not None)
+    assert all(message.startswith(expected) for message in caplog.messages)
+
+
+@pytest.mark.parametrize(
+    ("switch", "name"), [("auto", f"compiled loops, version {VERSION}"), ("off", "Paddle")]
+)
+def test_manifests_bind_what_computes_the_convolutions(tool, tiny, tmp_path, switch, name):
+    tool("train", "--data", tiny, "--epochs", 1, "--fast_conv", switch, "--output", "run")
+    manifest = json.loads((tmp_path / "run/checkpoints/mnist_epoch0.json").read_text())
+    assert manifest["convolution"] == name
+
+
+def test_the_compiler_is_started_for_the_net_that_is_trained():
+    """Before Paddle is there to ask for its sizes."""
+    images = paddle.zeros([1, 1, 28, 28])
+    model = MNIST()
+    layers = [*model._blocks, paddle.nn.Flatten()]
+    assert net_sizes() == fast_net([*layers, model.fc], images)
+    assert net_sizes(has_dropout=True) == fast_net(layers, images)

@@ -119,10 +119,7 @@ def test_a_folder_that_cannot_be_made_is_done_without(cache, tmp_path, monkeypat
 def test_of_several_processes_one_compiles(cache):
     shutil.rmtree(cache)
     program = PROGRAM.replace("t.CHANNELS", "[5]")
-    processes = [
-        forked.Popen([sys.executable, "-c", program], stdout=PIPE)
-        for _ in range(3)
-    ]
+    processes = [forked.Popen([sys.executable, "-c", program], stdout=PIPE) for _ in range(3)]
     outputs = [process.communicate(timeout=250)[0] for process in processes]
     assert all(output.endswith("as in Paddle's layers\n") for output in outputs), outputs
     text = "".join(outputs)
