@@ -17,6 +17,7 @@ from paddle_mnist.inference.exported import Signature
 from paddle_mnist.monitor.hooks import evaluation_mode
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.system import signals
+from paddle_mnist.training.rehearsal import explained
 from paddle_mnist.training.trained_model import Model, load_model, load_trained
 
 
@@ -50,7 +51,9 @@ def predict_run(
     with generators_restored(), evaluation_mode(net), paddle.no_grad(), signals.interruptible():
         for number, batch in enumerate(epoch_batches(loader, 0)):
             reseed(0, number)  # a net that draws numbers draws the same every time
-            outputs.append(mapped(forward(net, batch), _as_array))
+            with explained(batch, f"batch {number}"):
+                computed = forward(net, batch)
+            outputs.append(mapped(computed, _as_array))
     if not outputs:
         raise DataError("the data have no batches; expected at least one")
     return _joined(outputs)
@@ -113,7 +116,7 @@ def export_run(
     """
     trained = load_model(weights, model, run)
     name, batch = _example(inputs)
-    with evaluation_mode(trained), paddle.no_grad():
+    with evaluation_mode(trained), paddle.no_grad(), explained(batch, "the model"):
         example = trained(paddle.to_tensor(batch))
     names = _output_names(example, outputs)
     keys = list(example) if isinstance(example, Mapping) else []
@@ -124,6 +127,12 @@ def export_run(
 
 def _example(inputs: Any) -> tuple[str, np.ndarray]:
     """Return the name of the input and a batch of it. Raises ConfigError."""
+    if isinstance(inputs, (list, tuple, Mapping)):
+        raise ConfigError(
+            f"inputs are a {type(inputs).__name__} of {len(inputs)}; expected one array or "
+            "paddle.static.InputSpec; a net of several inputs is exported by "
+            "paddle.jit.save(load_model(...), PATH, input_spec=[...])"
+        )
     if not isinstance(inputs, paddle.static.InputSpec):
         batch = np.asarray(inputs)
         if batch.ndim < 1 or not batch.size or batch.dtype.kind not in "biuf":

@@ -106,6 +106,15 @@ def test_data_that_a_net_does_not_take_are_refused(runs, data, forward, message)
         predict_run(runs("dropout"), MODELS["dropout"], data, forward=forward)
 
 
+def test_batch_of_a_wrong_shape_is_described(runs):
+    batches = [POINTS[:4], POINTS[:4, 1:]]
+    with pytest.raises(ConfigError, match=r"fails with .*Error: ") as refusal:
+        predict_run(runs("dropout"), MODELS["dropout"], batches)
+    text = str(refusal.value)
+    assert text.startswith("batch 1 fails with") and "\n" not in text
+    assert text.endswith(f"the batch is float32 [4, {WIDTH - 1}]")
+
+
 # ------------------------------------------------------------------ export
 
 
@@ -170,6 +179,10 @@ def test_several_outputs_are_exported_by_name(runs, tmp_path):
         (InputSpec([None, None], "float32"), {}, "None as the first dimension, and sizes as the"),
         (InputSpec([8, WIDTH], "float32"), {}, "None as the first dimension"),
         (np.float32(3), {}, "expected a batch of samples"),
+        (POINTS[:, 1:], {}, r"^the model fails with .*; the batch is float32 \[33, 5\]$"),
+        (InputSpec([None, 2], "float32"), {}, r"the batch is float32 \[4, 2\]$"),
+        ([POINTS, POINTS], {}, r"inputs are a list of 2; expected one array or .*jit\.save"),
+        ((InputSpec([None, 2]),), {}, "inputs are a tuple of 1; expected one array"),
         (POINTS, {"outputs": ["a", "b"]}, "expected 1 different names"),
         (POINTS, {"form": "torch"}, "expected paddle or onnx"),
     ],
