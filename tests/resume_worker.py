@@ -104,7 +104,9 @@ def train(data, folder, optimizer, schedule, stop=None):
     checkpointer = Stops(store, SavePolicy(), RetentionPolicy(), average, newest and state)
     checkpointer.stop = stop
     trainer = Trainer(
-        *(Path(folder) / "mnist.pdparams", model, built),
+        Path(folder) / "mnist.pdparams",
+        model,
+        built,
         average=average,
         evaluator=EpochEvaluator({"valid": MnistDataset("valid", data)}, 1, 2),
         writer=writer,

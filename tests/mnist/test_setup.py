@@ -37,7 +37,7 @@ def old(tmp_path_factory, tiny):
     folder = tmp_path_factory.mktemp("old") / "run"
     train_and_evaluate(
         TrainConfig(
-            *(f"{tiny}#0-4",),
+            data=f"{tiny}#0-4",
             epochs=2,
             batch_size=32,
             output=str(folder),
