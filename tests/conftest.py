@@ -25,6 +25,20 @@ LONGEST = """
 """.split()
 
 
+MEMORY = Path("/dev/shm")
+ROOM = 4 * 2**30  # bytes that must be free there; the tests' folders take some hundred million
+
+
+def pytest_configure(config):
+    """Keep the tests' folders in memory, where there is room: a disk takes long to sync."""
+    is_chosen = config.option.basetemp or "PYTEST_DEBUG_TEMPROOT" in os.environ
+    if is_chosen or not MEMORY.is_dir():
+        return
+    system = os.statvfs(MEMORY)
+    if system.f_bavail * system.f_frsize > ROOM and not system.f_flag & os.ST_NOEXEC:
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
+
+
 def pytest_collection_modifyitems(items):
     places = {ROOT / f"tests/{name}.py": place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
