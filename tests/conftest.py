@@ -17,16 +17,17 @@ ROOT = Path(__file__).parent.parent
 # The modules that take longest, first, so that the workers end together.
 LONGEST = """
     parallel/test_distributed test_install tools/test_reproduce mnist/test_recipes test_readme
-    checkpoint/test_faults mnist/test_run mnist/test_report system/test_supervisor
-    apps/test_dashboard mnist/test_fast_conv training/test_fit_script
-    training/test_fit_resume checkpoint/test_safe_load system/test_signals
-    system/test_machine checkpoint/test_corruption training/test_trainer mnist/test_export
-    mnist/test_pictures training/test_resume commands/test_weights commands/test_checkpoints
+    checkpoint/test_faults mnist/test_run training/test_fit_resume training/test_fit_script
+    mnist/test_report system/test_supervisor mnist/test_fast_conv tools/test_benchmark
+    data/test_sample_loader apps/test_dashboard mnist/test_pictures commands/test_main
+    commands/test_fit_runs mnist/test_export test_package training/test_trainer system/test_signals
+    checkpoint/test_safe_load mnist/test_data system/test_machine training/test_fit
+    training/test_resume checkpoint/test_corruption commands/test_weights mnist/test_setup
 """.split()
 
 
 MEMORY = Path("/dev/shm")
-ROOM = 4 * 2**30  # bytes that must be free there; the tests' folders take some hundred million
+ROOM = 8 * 2**30  # bytes that must be free there; slow tests install two environments
 
 
 def pytest_configure(config):

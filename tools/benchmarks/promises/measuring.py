@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import tokenize
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -138,26 +138,31 @@ class Trainings:
             int(read[0]) if read else 0,
         )
 
-    def outcomes(self, kills: int) -> dict[str, Any]:
-        """Return what became of each; `kills` of them are killed at different places."""
+    def outcomes(self, kills: int, names: Collection[str] = ()) -> dict[str, Any]:
+        """Return what became of each, or of those with these names.
+
+        kills: how many are killed, at different places.
+        """
         whole = self._succeed("whole")
         finished = self.call("whole")
         resumed = _Resumed(whole, finished.read)
         self._stop("killed", "SIGKILL")
+        outcomes = {
+            "lines": lambda: code_lines(self.framework.path),
+            "repeats": lambda: self._succeed("repeated").report == whole.report,
+            "finished": lambda: resumed.describe(finished),
+            "killed": lambda: self._killed(kills, resumed),
+            "killed without dropout": lambda: self._killed_without_dropout(kills, resumed),
+            "terminated": lambda: self._stopped_again("terminated", "SIGTERM", resumed),
+            "disk full": lambda: self._stopped_again("full", "DISK_FULL", resumed),
+            "damaged": lambda: self._damaged(resumed),
+            "with code": self._with_code,
+            "another batch size": lambda: self._changed(resumed),
+            "two processes": lambda: self._two_processes(whole),
+            "metric errors": lambda: _metric_errors(whole),
+        }
         return {
-            "lines": code_lines(self.framework.path),
-            "repeats": self._succeed("repeated").report == whole.report,
-            "finished": resumed.describe(finished),
-            **self._kills(kills, resumed),
-            "terminated": self._stopped_again("terminated", "SIGTERM", resumed),
-            "disk full": self._stopped_again("full", "DISK_FULL", resumed),
-            "damaged": self._damaged(resumed),
-            "with code": self._with_code(),
-            "another batch size": resumed.describe(
-                self.call(self._copy("killed", "changed"), "--batch_size", str(ANOTHER_BATCH_SIZE))
-            ),
-            "two processes": self._two_processes(whole),
-            "metric errors": _metric_errors(whole),
+            name: outcome() for name, outcome in outcomes.items() if name in (names or outcomes)
         }
 
     def _succeed(self, name: str, **options: Any) -> _Call:
@@ -177,19 +182,25 @@ class Trainings:
         stopped = self._stop(name, event)
         return {"exit code": stopped.code, **resumed.describe(self.call(name))}
 
-    def _kills(self, count: int, resumed: "_Resumed") -> dict[str, Any]:
-        """Kill inside an epoch, and go on: with dropout and without."""
-        plain = {"PROMISES_DROPOUT": "0"}
-        resumed_plain = _Resumed(self._succeed("plain", **plain), resumed.overhead)
-        outcomes = {"killed": [], "killed without dropout": []}
+    def _killed(self, count: int, resumed: "_Resumed", **environment: str) -> list[dict[str, Any]]:
+        """Kill inside an epoch, and go on."""
+        outcomes = []
         for number in range(count):
+            name = "-".join(["killed", str(number), *environment])
             samples = STOPPED_AT + number * (TRAIN_SAMPLES // 5)
-            self._stop(f"killed {number}", "SIGKILL", samples)
-            outcomes["killed"].append(resumed.describe(self.call(f"killed {number}")))
-            self._stop(f"plain {number}", "SIGKILL", samples, **plain)
-            again = self.call(f"plain {number}", **plain)
-            outcomes["killed without dropout"].append(resumed_plain.describe(again))
+            self._stop(name, "SIGKILL", samples, **environment)
+            outcomes.append(resumed.describe(self.call(name, **environment)))
         return outcomes
+
+    def _killed_without_dropout(self, count: int, resumed: "_Resumed") -> list[dict[str, Any]]:
+        plain = {"PROMISES_DROPOUT": "0"}
+        whole = self._succeed("plain", **plain)
+        return self._killed(count, _Resumed(whole, resumed.overhead), **plain)
+
+    def _changed(self, resumed: "_Resumed") -> dict[str, Any]:
+        """Go on with another batch size."""
+        name = self._copy("killed", "changed")
+        return resumed.describe(self.call(name, "--batch_size", str(ANOTHER_BATCH_SIZE)))
 
     def _copy(self, name: str, copy: str) -> str:
         shutil.copytree(self.folder / name, self.folder / copy)
