@@ -8,6 +8,9 @@ ARGS ?=
 
 RUN = $(VENV)/bin
 
+# The many processes of the tests compile the package once.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: train test test-slow clean
 train: $(VENV)/.installed
 	$(RUN)/python tools/train.py $(ARGS)

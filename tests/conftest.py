@@ -17,12 +17,27 @@ ROOT = Path(__file__).parent.parent
 # The modules that take longest, first, so that the workers end together.
 LONGEST = """
     parallel/test_distributed test_install tools/test_reproduce mnist/test_recipes test_readme
-    checkpoint/test_faults mnist/test_run mnist/test_report system/test_supervisor
-    apps/test_dashboard mnist/test_fast_conv training/test_fit_script
-    training/test_fit_resume checkpoint/test_safe_load system/test_signals
-    system/test_machine checkpoint/test_corruption training/test_trainer mnist/test_export
-    mnist/test_pictures training/test_resume commands/test_weights commands/test_checkpoints
+    checkpoint/test_faults mnist/test_run training/test_fit_resume training/test_fit_script
+    mnist/test_report system/test_supervisor mnist/test_fast_conv tools/test_benchmark
+    data/test_sample_loader apps/test_dashboard mnist/test_pictures commands/test_main
+    commands/test_fit_runs mnist/test_export test_package training/test_trainer system/test_signals
+    checkpoint/test_safe_load mnist/test_data system/test_machine training/test_fit
+    training/test_resume checkpoint/test_corruption commands/test_weights mnist/test_setup
 """.split()
+
+
+MEMORY = Path("/dev/shm")
+ROOM = 8 * 2**30  # bytes that must be free there; slow tests install two environments
+
+
+def pytest_configure(config):
+    """Keep the tests' folders in memory, where there is room: a disk takes long to sync."""
+    is_chosen = config.option.basetemp or "PYTEST_DEBUG_TEMPROOT" in os.environ
+    if is_chosen or not MEMORY.is_dir():
+        return
+    system = os.statvfs(MEMORY)
+    if system.f_bavail * system.f_frsize > ROOM and not system.f_flag & os.ST_NOEXEC:
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
 
 
 def pytest_collection_modifyitems(items):

@@ -44,6 +44,7 @@ def main(output, *signals, **options):
         grad_shards=2,
         device="cpu",
         visualdl=(),
+        figures=False,
         callbacks=callbacks,
         **options,
     )

@@ -1,10 +1,10 @@
 """Trainings of six steps that stop where they are told, for `test_resume`; run as a program.
 
-    going_on.py DATA < JOBS > OUTCOMES
+    resume_worker.py DATA < JOBS > OUTCOMES
 
 A job is {"folder", "optimizer", "schedule", "stop"}; it goes on from the newest checkpoint in its
 folder. Two epochs of three steps, the last one short; shuffled, augmented, averaged, with dropout.
-An outcome is what a metric writer was told (but for speeds), and the samples of each step.
+An outcome is what a metric writer wrote (but for speeds), and the samples of each step.
 """
 
 import functools
@@ -41,15 +41,15 @@ class Dropped(MNIST):
         return self.dropout(super().forward(images))
 
 
-class Noted(BatchLoader):
-    """Keeps which samples it gave."""
+class RecordingLoader(BatchLoader):
+    """Records the samples of each batch."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.given = []
+        self.samples = []
 
     def _to_tensors(self, indices):
-        self.given.append(indices.tolist())
+        self.samples.append(indices.tolist())
         return super()._to_tensors(indices)
 
 
@@ -69,15 +69,15 @@ class Stops(StoreCheckpointer):
             raise StoppedError(signal.SIGTERM)
 
 
-class Told:
-    """Breaks off when it is told the evaluation of epoch N ("told 1"), and has not written it."""
+class StoppingWriter:
+    """Is asked to end before it writes the evaluation of epoch N ("writing 1")."""
 
     def __init__(self, stop):
         self.stop = stop
         self.lines = []
 
     def write(self, state, values):
-        if "valid/acc" in values and self.stop == f"told {state.epoch + 1}":
+        if "valid/acc" in values and self.stop == f"writing {state.epoch + 1}":
             raise StoppedError(signal.SIGTERM)
         values = {tag: v for tag, v in values.items() if not tag.startswith("speed/")}
         self.lines.append([state.step, values])
@@ -92,7 +92,9 @@ def train(data, folder, optimizer, schedule, stop=None):
     paddle.seed(11)
     model = Dropped()
     changed = Affine({"rotate": 10, "shear": 5, "shift": 2, "scale": 0.1}, seed=5)
-    loader = Noted(MnistDataset("train", data, 70), 32, seed=5, shuffle=True, augment=changed)
+    loader = RecordingLoader(
+        MnistDataset("train", data, 70), 32, seed=5, shuffle=True, augment=changed
+    )
     built = build_optimizer(config, model, build_schedule(config, 6))
     average = ExponentialMovingAverage(model, 0.9)
     store = CheckpointStore(folder)
@@ -100,11 +102,13 @@ def train(data, folder, optimizer, schedule, stop=None):
     if newest:
         load_checkpoint(newest, model, built, average)
         state = newest.state
-    writer = Told(stop)
+    writer = StoppingWriter(stop)
     checkpointer = Stops(store, SavePolicy(), RetentionPolicy(), average, newest and state)
     checkpointer.stop = stop
     trainer = Trainer(
-        *(Path(folder) / "mnist.pdparams", model, built),
+        Path(folder) / "mnist.pdparams",
+        model,
+        built,
         average=average,
         evaluator=EpochEvaluator({"valid": MnistDataset("valid", data)}, 1, 2),
         writer=writer,
@@ -117,7 +121,7 @@ def train(data, folder, optimizer, schedule, stop=None):
         trainer.train(loader, state.epoch, 2)
     except StoppedError:
         assert stop
-    return {"told": writer.lines, "given": loader.given, "scores": trainer.state.scores}
+    return {"written": writer.lines, "samples": loader.samples, "scores": trainer.state.scores}
 
 
 if __name__ == "__main__":

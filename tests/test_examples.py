@@ -12,7 +12,6 @@ import pytest
 from conftest import ROOT
 from fit_rows import ROWS
 
-from paddle_mnist.checkpoint.contents import load
 from paddle_mnist.checkpoint.store import CheckpointStore
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -82,36 +81,3 @@ def test_page_has_a_row_for_each_training_of_the_matrix():
     table = page.partition("<!-- matrix -->")[2].partition("<!-- end -->")[0]
     rows = [line.split(" | ")[0].removeprefix("| ") for line in table.strip().splitlines()[2:]]
     assert rows == list(ROWS)
-
-
-HAPI = f"""
-import sys
-sys.path.insert(0, {str(ROOT / "examples")!r})
-import numpy as np
-import paddle
-from from_hapi import build, optimizer, train
-
-paddle.seed(0)
-np.random.seed(0)
-model = paddle.Model(build())
-model.prepare(optimizer(model.parameters()), paddle.nn.CrossEntropyLoss())
-start, end = int(sys.argv[1]), int(sys.argv[2])
-if start:
-    model.load("epoch%d" % start)
-model.fit(train, epochs=end - start, batch_size=50, verbose=0)
-model.save("epoch%d" % end)
-"""
-
-
-def test_paddle_model_does_not_go_on_to_the_same_weights(tmp_path):
-    def weights(name, *spans):
-        folder = tmp_path / name
-        folder.mkdir()
-        for start, end in spans:
-            command = [sys.executable, "-c", HAPI, str(start), str(end)]
-            assert forked.run(command, cwd=folder).returncode == 0
-        return load(folder / "epoch2.pdparams")["0.weight"]
-
-    unbroken = weights("unbroken", (0, 2))
-    assert (unbroken == weights("again", (0, 2))).all()  # it is deterministic as such
-    assert (unbroken != weights("resumed", (0, 1), (1, 2))).any()

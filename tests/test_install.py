@@ -215,7 +215,7 @@ def test_line_about_the_dashboard_runs_as_it_is_pasted(environment, trained):
     assert line == "paddle-mnist dashboard 'a run'"
     process = environment.popen(
         folder,
-        *(*shlex.split(line), "--port", "0", "--language", "en"),
+        *shlex.split(f"{line} --port 0 --language en"),
         env={"PYTHONUNBUFFERED": "1"},
         start_new_session=True,
     )

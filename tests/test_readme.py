@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 
+import forked
 import pytest
 from conftest import ROOT
 from log_lines import LINE
@@ -101,9 +102,7 @@ def test_python_example_runs(tmp_path, example):
     (tmp_path / "work").mkdir()
     write_json(tmp_path / "work/mnist.json.gz", tiny_splits())
     (tmp_path / "example.py").write_text(example)
-    done = subprocess.run(
-        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = forked.run([sys.executable, tmp_path / "example.py"], cwd=tmp_path)
     assert done.returncode == 0 and done.stdout, done.stderr
 
 

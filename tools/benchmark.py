@@ -17,6 +17,8 @@ checkpoint  the share of a training's time that goes into saving, after each epo
 watch       what looking into the net costs a training, its writers included: off, every 100 steps
             (the default), every step; the same training takes turns, a step at a time
 sparse      time of a step of a text classifier whose embedding has dense or sparse gradients
+promises    what a small training keeps when it is killed, damaged, changed and called again: with
+            `fit`, with paddle.Model and, where it is installed, with Lightning
 scale       images a second of the whole machine with 1, 2 and 4 processes, with and without
             --grad_shards; all kinds take turns in each round, each in processes of its own
 infer       latency of one image and images a second in batches of 256, with one thread: the net in
@@ -47,6 +49,7 @@ from benchmarks import (
     ladder,
     memory,
     operators,
+    promises,
     scale,
     sigterm,
     sparse,
@@ -72,6 +75,7 @@ BENCHMARKS = {
     "checkpoint": checkpoint,
     "watch": watch,
     "sparse": sparse,
+    "promises": promises,
     "scale": scale,
     "infer": inference,
     "signal": sigterm,

@@ -1,9 +1,10 @@
 """Batches of samples of any structure, in an order and with random numbers of our own."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
+import numpy as np
 import paddle
 
 from paddle_mnist.data.collate import num_samples, stack_samples, tensors
@@ -218,6 +219,12 @@ def open_loader(
         return ReadyLoader(_Chunks(data, batch_size, collate_fn), seed)
     if isinstance(data, paddle.io.Dataset):
         return SampleLoader(data, batch_size, seed, shuffle, collate_fn, num_workers)
+    if isinstance(data, (tuple, Mapping, np.ndarray, paddle.Tensor)):
+        raise ConfigError(
+            f"the data are a {type(data).__name__}; expected a paddle.io.Dataset, which for "
+            "arrays is paddle.io.TensorDataset([paddle.to_tensor(inputs), "
+            "paddle.to_tensor(labels)])"
+        )
     if isinstance(data, Iterator):
         raise ConfigError(
             f"the data are a {type(data).__name__}, used up after one epoch; expected a "

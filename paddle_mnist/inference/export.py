@@ -4,7 +4,7 @@ import hashlib
 import importlib
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from paddle_mnist.inference.exported import ABOUT, ONNX, PARAMETERS, PROGRAMS, S
 from paddle_mnist.inference.predictor import Predictor
 from paddle_mnist.monitor.hooks import evaluation_mode
 from paddle_mnist.system.files import make_folder, remove, sync_folder, write_atomically
+from paddle_mnist.training.rehearsal import explained
 
 OPSET = 14  # of ONNX, 2021: old enough for every runtime
 TOLERANCE = 1e-4  # of an output, relative to its largest value, or to 1
@@ -27,30 +28,33 @@ def export_layer(
     layer: nn.Layer,
     folder: Path,
     signature: Signature,
-    check_inputs: np.ndarray,
+    check_inputs: Sequence[np.ndarray],
     form: str = "paddle",
     about: Mapping[str, Any] = {},
 ) -> dict[str, Any]:
     """Write a layer for inference into a folder, and check that it computes the same there.
 
-    layer: takes one tensor and returns a list of tensors, as the signature says.
-    check_inputs: a batch on which the exported model and the layer must agree.
+    layer: takes a tensor, or a list of them where the signature has several inputs, and returns a
+        list of tensors. `to_static` does not take a `forward(*inputs)`.
+    check_inputs: a batch of each input, on which the exported model and the layer must agree.
     form: "paddle": `inference.json`, or `.pdmodel` where Paddle writes that, with
         `inference.pdiparams`; "onnx": `model.onnx`.
-    about: further entries of `about.json`, which names the files, the input and the outputs, and
+    about: further entries of `about.json`, which names the files, the inputs and the outputs, and
         commits them.
 
     Returns the contents of `about.json`; `difference` is the largest one over all outputs of the
-    check. Raises ConfigError for an unknown form, DeviceError where a package is missing,
-    OutputError, and CheckpointError if the exported model gives other outputs than the layer; then
-    the folder keeps its contents.
+    check. Raises ConfigError for an unknown form or a layer that Paddle cannot export, DeviceError
+    where a package is missing, OutputError, and CheckpointError if the exported model gives other
+    outputs than the layer; then the folder keeps its contents.
     """
     if form not in FORMS:
         raise ConfigError(f"form is {form!r}; expected {' or '.join(FORMS)}")
     with evaluation_mode(layer), tempfile.TemporaryDirectory() as temporary:
-        files = FORMS[form](layer, signature, Path(temporary))
+        with explained(check_inputs, "the export"):
+            files = FORMS[form](layer, signature, Path(temporary))
         with paddle.no_grad():
-            outputs = [value.numpy() for value in layer(paddle.to_tensor(check_inputs))]
+            tensors = [paddle.to_tensor(batch) for batch in check_inputs]
+            outputs = [value.numpy() for value in layer(_one_or_all(tensors))]
         expected = dict(zip(signature.outputs, outputs))
         contents = {
             **dict(about),
@@ -62,9 +66,15 @@ def export_layer(
         }
         Path(temporary, ABOUT).write_text(json.dumps(contents))
         predictor = Predictor(temporary, device="cpu")
-        contents["difference"] = _difference(predictor.run(check_inputs), expected)
+        computed = predictor.run(_one_or_all(check_inputs))
+        contents["difference"] = _difference(computed, expected)
     _commit(Path(folder), files, contents)
     return contents
+
+
+def _one_or_all(inputs: Sequence[Any]) -> Any:
+    """Return what a layer takes: its only input, or the list of all."""
+    return inputs[0] if len(inputs) == 1 else list(inputs)
 
 
 def _commit(folder: Path, files: Mapping[str, bytes], about: Mapping[str, Any]) -> None:
@@ -80,9 +90,10 @@ def _commit(folder: Path, files: Mapping[str, bytes], about: Mapping[str, Any]) 
 
 
 def _write_paddle(layer: nn.Layer, signature: Signature, folder: Path) -> dict[str, bytes]:
-    shape = [None, *signature.shape]
-    spec = paddle.static.InputSpec(shape, signature.dtype, signature.input_name)
-    paddle.jit.save(layer, str(folder / "inference"), input_spec=[spec])
+    specs = [
+        paddle.static.InputSpec([None, *one.shape], one.dtype, one.name) for one in signature.inputs
+    ]
+    paddle.jit.save(layer, str(folder / "inference"), input_spec=[_one_or_all(specs)])
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 

@@ -20,35 +20,55 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Signature:
-    """The input and the outputs of an exported model.
+class Input:
+    """An input of an exported model.
 
-    input_name: the input's name in the program. dtype: NumPy's name of its type. shape: of one
-    sample, without the batch dimension, which comes first and is free.
-    outputs: the names of the outputs, in order.
+    name: in the program. dtype: NumPy's name of its type. shape: of one sample, without the batch
+    dimension, which comes first and is free.
     """
 
-    input_name: str
+    name: str
     dtype: str
     shape: Shape
+
+    def __str__(self) -> str:
+        return f"{self.dtype} [{', '.join(['N', *map(str, self.shape)])}]"
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name, "dtype": self.dtype, "shape": [-1, *self.shape]}
+
+    @classmethod
+    def from_about(cls, spec: Mapping[str, Any]) -> "Input":
+        """Read what `describe` gave. Raises KeyError, TypeError or ValueError."""
+        batch, *shape = spec["shape"]
+        if batch != -1 or not all(isinstance(size, int) and size > 0 for size in shape):
+            raise ValueError(f"the input's shape is {spec['shape']}")
+        return cls(str(spec["name"]), np.dtype(spec["dtype"]).name, tuple(shape))
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The inputs of an exported model, and the names of its outputs, both in order."""
+
+    inputs: tuple[Input, ...]
     outputs: tuple[str, ...]
 
     def describe(self) -> dict[str, Any]:
-        """Return the entries of `about.json`."""
-        spec = {"name": self.input_name, "dtype": self.dtype, "shape": [-1, *self.shape]}
-        return {"input": spec, "outputs": list(self.outputs)}
+        """Return the entries of `about.json`: "input" of a model that has one, else "inputs"."""
+        specs = [one.describe() for one in self.inputs]
+        inputs = {"input": specs[0]} if len(specs) == 1 else {"inputs": specs}
+        return {**inputs, "outputs": list(self.outputs)}
 
     @classmethod
     def from_about(cls, about: Mapping[str, Any]) -> "Signature":
         """Read the entries of `about.json`. Raises KeyError, TypeError or ValueError."""
-        spec, outputs = about["input"], about["outputs"]
-        batch, *shape = spec["shape"]
-        if batch != -1 or not all(isinstance(size, int) and size > 0 for size in shape):
-            raise ValueError(f"the input's shape is {spec['shape']}")
+        specs = about["inputs"] if "inputs" in about else [about["input"]]
+        inputs, outputs = tuple(map(Input.from_about, specs)), about["outputs"]
+        if len({one.name for one in inputs}) < len(specs) or not inputs:
+            raise ValueError(f"inputs are {specs!r}")
         if not isinstance(outputs, list) or not all(isinstance(name, str) for name in outputs):
             raise ValueError(f"outputs are {outputs!r}")
-        dtype = np.dtype(spec["dtype"]).name
-        return cls(str(spec["name"]), dtype, tuple(shape), tuple(outputs))
+        return cls(inputs, tuple(outputs))
 
 
 def read_about(folder: Path) -> tuple[dict[str, Any], Signature]:

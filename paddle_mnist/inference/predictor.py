@@ -2,7 +2,7 @@
 
 import importlib
 import queue
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -14,13 +14,14 @@ from paddle_mnist.inference.exported import (
     ONNX,
     PARAMETERS,
     PROGRAMS,
+    Input,
     Shape,
     read_about,
 )
 
 GPU_MEMORY_MB = 100  # to begin with; Paddle takes more when it needs it
 
-# A batch, and the indices of the requested outputs (None: all of them) -> those outputs
+# Inputs by name, and the indices of the requested outputs (None: all of them) -> those outputs
 Run = Callable[..., list[np.ndarray]]
 
 
@@ -58,29 +59,44 @@ class Predictor:
         self.outputs = self.signature.outputs
         self.batch_size = batch_size
         start = _start_onnx if ONNX in self.about["files"] else _start_paddle
+        names, runs = start(folder, self.about["files"], device, threads, parallel)
+        expected = [one.name for one in self.signature.inputs]
+        if sorted(names) != sorted(expected):
+            raise CheckpointError(
+                f"{folder}: takes {', '.join(names)}, but {ABOUT} names {', '.join(expected)}; "
+                "export again, with the inputs alone that the outputs need"
+            )
         self._idle: queue.LifoQueue[Run] = queue.LifoQueue()
-        for run in start(folder, self.about["files"], device, threads, parallel):
+        for run in runs:
             self.output_shapes = self._computed_shapes(folder, run)
             self._idle.put(run)
 
-    def prepare(self, inputs: Any) -> np.ndarray:
-        """Return inputs as the model takes them: [N, ...] of the signature's shape and dtype.
+    def prepare(self, inputs: Any) -> tuple[np.ndarray, ...]:
+        """Return each input as the model takes it: [N, ...] of the signature's shape and dtype.
 
+        inputs: an array; of a model that takes several, a sequence of them or a dict by name.
         Raises DataError if they are something else, or empty.
         """
-        shape, dtype = self.signature.shape, self.signature.dtype
-        try:
-            array = np.asarray(inputs)
-        except ValueError as error:
+        expected = self.signature.inputs
+        if len(expected) == 1:
+            return (_as_input(inputs, expected[0], "inputs are"),)
+        named = inputs
+        if isinstance(inputs, (tuple, list)) and len(inputs) == len(expected):
+            named = {one.name: values for one, values in zip(expected, inputs)}
+        names = [one.name for one in expected]
+        if not isinstance(named, Mapping) or set(named) != set(names):
             raise DataError(
-                f"inputs are no array ({error}); expected {dtype} {_batch_of(shape)}"
-            ) from error
-        if array.dtype != dtype or array.shape[1:] != shape or not array.size:
-            raise DataError(
-                f"inputs are {array.dtype} {list(array.shape)}; expected {dtype} "
-                f"{_batch_of(shape)}, N at least 1"
+                f"inputs are a {type(inputs).__name__}; expected {', '.join(names)}, in this order "
+                "or in a dict"
             )
-        return np.ascontiguousarray(array)
+        arrays = [_as_input(named[one.name], one, f"{one.name} is") for one in expected]
+        lengths = [len(array) for array in arrays]
+        if len(set(lengths)) > 1:
+            raise DataError(
+                f"{', '.join(names)} have {', '.join(map(str, lengths))} samples; expected as many "
+                "of each"
+            )
+        return tuple(arrays)
 
     def run(self, inputs: Any, outputs: Optional[Sequence[str]] = None) -> dict[str, np.ndarray]:
         """Return the outputs for a batch of inputs by name, each an array [N, ...].
@@ -95,24 +111,30 @@ class Predictor:
                     f"outputs names {name!r}; this model has {', '.join(self.outputs)}; export it "
                     "with others"
                 )
-        samples = self.prepare(inputs)
+        arrays = self.prepare(inputs)
         indices = [self.outputs.index(name) for name in names]
         run = self._idle.get()
         try:
             batches = [
-                run(samples[start : start + self.batch_size], indices)
-                for start in range(0, len(samples), self.batch_size)
+                run(
+                    self._named(array[start : start + self.batch_size] for array in arrays), indices
+                )
+                for start in range(0, len(arrays[0]), self.batch_size)
             ]
         finally:
             self._idle.put(run)
         return {name: np.concatenate(values) for name, values in zip(names, zip(*batches))}
+
+    def _named(self, arrays: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
+        return {one.name: array for one, array in zip(self.signature.inputs, arrays)}
 
     def _computed_shapes(self, folder: Path, run: Run) -> dict[str, Shape]:
         """Run one sample, which is slow the first time; return the shapes of its outputs.
 
         Raises CheckpointError unless they are those in `about.json`.
         """
-        values = run(np.zeros([1, *self.signature.shape], self.signature.dtype))
+        inputs = self.signature.inputs
+        values = run(self._named(np.zeros([1, *one.shape], one.dtype) for one in inputs))
         shapes = [value.shape[1:] for value in values]
         computed = dict(zip(self.outputs, shapes))
         recorded = self.about.get("output_shapes")  # version 0.1 recorded none
@@ -128,13 +150,22 @@ def _with_batch(shapes: Mapping[str, Shape]) -> dict[str, list[int]]:
     return {name: [-1, *shape] for name, shape in shapes.items()}
 
 
-def _batch_of(shape: Shape) -> str:
-    return f"[{', '.join(['N', *map(str, shape)])}]"
+def _as_input(values: Any, expected: Input, subject: str) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise DataError(f"{subject} no array ({error}); expected {expected}") from error
+    if array.dtype != expected.dtype or array.shape[1:] != expected.shape or not array.size:
+        raise DataError(
+            f"{subject} {array.dtype} {list(array.shape)}; expected {expected}, N at least 1"
+        )
+    return np.ascontiguousarray(array)
 
 
 def _start_paddle(
     folder: Path, files: Collection[str], device: str, threads: int, parallel: int
-) -> list[Run]:
+) -> tuple[list[str], list[Run]]:
+    """Return the names of the inputs, and what computes, as often as it may run at once."""
     from paddle import inference
 
     from paddle_mnist.system.devices import select_device
@@ -155,17 +186,19 @@ def _start_paddle(
             f"{program}: this Paddle cannot run it ({reason}); export it again with this version"
         ) from error
     clones = [first.clone() for _ in range(parallel - 1)]
-    return [_paddle_run(predictor) for predictor in (first, *clones)]
+    return first.get_input_names(), [_paddle_run(predictor) for predictor in (first, *clones)]
 
 
 def _paddle_run(predictor: Any) -> Run:
-    (input_name,) = predictor.get_input_names()
-    handle = predictor.get_input_handle(input_name)
+    handles = {name: predictor.get_input_handle(name) for name in predictor.get_input_names()}
     names = predictor.get_output_names()
 
-    def run(batch: np.ndarray, indices: Optional[Sequence[int]] = None) -> list[np.ndarray]:
+    def run(
+        batch: Mapping[str, np.ndarray], indices: Optional[Sequence[int]] = None
+    ) -> list[np.ndarray]:
         requested = names if indices is None else [names[index] for index in indices]
-        handle.copy_from_cpu(batch)
+        for name, array in batch.items():
+            handles[name].copy_from_cpu(array)
         predictor.run()
         return [predictor.get_output_handle(name).copy_to_cpu() for name in requested]
 
@@ -174,7 +207,8 @@ def _paddle_run(predictor: Any) -> Run:
 
 def _start_onnx(
     folder: Path, files: Collection[str], device: str, threads: int, parallel: int
-) -> list[Run]:
+) -> tuple[list[str], list[Run]]:
+    """Return the names of the inputs, and what computes, as often as it may run at once."""
     try:
         runtime = importlib.import_module("onnxruntime")
     except ImportError as error:
@@ -193,11 +227,13 @@ def _start_onnx(
     except Exception as error:  # each of its errors is a class of its own, with no common one
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(f"{folder / ONNX}: cannot be run ({reason}); export again") from error
-    (input_name,) = (node.name for node in session.get_inputs())
     names = [node.name for node in session.get_outputs()]
 
-    def run(batch: np.ndarray, indices: Optional[Sequence[int]] = None) -> list[np.ndarray]:
+    def run(
+        batch: Mapping[str, np.ndarray], indices: Optional[Sequence[int]] = None
+    ) -> list[np.ndarray]:
         requested = names if indices is None else [names[index] for index in indices]
-        return session.run(requested, {input_name: batch})
+        return session.run(requested, dict(batch))
 
-    return [run] * parallel  # many threads may run a session at once
+    # many threads may run a session at once
+    return [node.name for node in session.get_inputs()], [run] * parallel

@@ -13,11 +13,16 @@ from paddle_mnist.data.loader import epoch_batches
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.inference.export import export_layer
-from paddle_mnist.inference.exported import Signature
+from paddle_mnist.inference.exported import Input, Signature
 from paddle_mnist.monitor.hooks import evaluation_mode
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.system import signals
+from paddle_mnist.training.rehearsal import explained
 from paddle_mnist.training.trained_model import Model, load_model, load_trained
+
+# The specification of an input, or a batch of its samples
+Example = Union[paddle.static.InputSpec, np.ndarray, paddle.Tensor]
+SPECIFIED_SAMPLES = 4  # in the batch that is drawn for a specification
 
 
 def predict_run(
@@ -50,7 +55,9 @@ def predict_run(
     with generators_restored(), evaluation_mode(net), paddle.no_grad(), signals.interruptible():
         for number, batch in enumerate(epoch_batches(loader, 0)):
             reseed(0, number)  # a net that draws numbers draws the same every time
-            outputs.append(mapped(forward(net, batch), _as_array))
+            with explained(batch, f"batch {number}"):
+                computed = forward(net, batch)
+            outputs.append(mapped(computed, _as_array))
     if not outputs:
         raise DataError("the data have no batches; expected at least one")
     return _joined(outputs)
@@ -91,7 +98,7 @@ def export_run(
     weights: Union[str, Path],
     model: Model,
     folder: Union[str, Path],
-    inputs: Union[paddle.static.InputSpec, np.ndarray, paddle.Tensor],
+    inputs: Union[Example, Sequence[Example]],
     *,
     outputs: Sequence[str] = (),
     run: Union[str, Path, None] = None,
@@ -99,12 +106,13 @@ def export_run(
 ) -> dict[str, Any]:
     """Export what a run has trained as files that need none of this package.
 
-    weights, model, run: see `load_model`. The net takes one input and returns a tensor, or several
-        in a tuple, list or dict.
+    weights, model, run: see `load_model`. The net takes one input or several, and returns a tensor,
+        or several in a tuple, list or dict.
     folder: where the files go; `paddle_mnist.inference.predictor.Predictor` runs them.
     inputs: the specification of the input, whose first dimension is that of the samples and whose
         others are fixed; or a batch of samples, which specifies it too, and on which the exported
-        model must compute what the net does. By default it must on random numbers, or zeros.
+        model must compute what the net does. By default it must on random numbers, or zeros. A list
+        of such for a net of several inputs.
     outputs: names of the outputs; by default the keys of a dict, "output", or "output0", ....
     form: "paddle" or "onnx".
 
@@ -112,18 +120,40 @@ def export_run(
     and CheckpointError also if the exported model gives other outputs than the net.
     """
     trained = load_model(weights, model, run)
-    name, batch = _example(inputs)
-    with evaluation_mode(trained), paddle.no_grad():
-        example = trained(paddle.to_tensor(batch))
+    specs, batches = _examples(inputs)
+    with evaluation_mode(trained), paddle.no_grad(), explained(batches, "the model"):
+        example = trained(*map(paddle.to_tensor, batches))
     names = _output_names(example, outputs)
     keys = list(example) if isinstance(example, Mapping) else []
-    signature = Signature(name, batch.dtype.name, batch.shape[1:], names)
+    signature = Signature(specs, names)
     about = {"weights": str(weights)}
-    return export_layer(_AsList(trained, keys), Path(folder), signature, batch, form, about)
+    return export_layer(_AsList(trained, keys), Path(folder), signature, batches, form, about)
 
 
-def _example(inputs: Any) -> tuple[str, np.ndarray]:
-    """Return the name of the input and a batch of it. Raises ConfigError."""
+def _examples(inputs: Any) -> tuple[tuple[Input, ...], list[np.ndarray]]:
+    """Return the specification of each input and a batch of it. Raises ConfigError."""
+    if not isinstance(inputs, (list, tuple)):
+        named = [_example(inputs, "input")]
+    else:
+        named = [_example(one, f"input{number}") for number, one in enumerate(inputs)]
+    names = [name for name, _ in named]
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(
+            f"inputs are called {', '.join(names) or 'nothing'}; expected at least one, and each "
+            "by a name of its own"
+        )
+    lengths = [len(batch) for _, batch in named]
+    if len(set(lengths)) > 1:
+        raise ConfigError(
+            f"inputs have {', '.join(map(str, lengths))} samples; expected as many of each; of "
+            f"a specification there are {SPECIFIED_SAMPLES}"
+        )
+    specs = tuple(Input(name, batch.dtype.name, batch.shape[1:]) for name, batch in named)
+    return specs, [batch for _, batch in named]
+
+
+def _example(inputs: Any, usual_name: str) -> tuple[str, np.ndarray]:
+    """Return the name of an input and a batch of it. Raises ConfigError."""
     if not isinstance(inputs, paddle.static.InputSpec):
         batch = np.asarray(inputs)
         if batch.ndim < 1 or not batch.size or batch.dtype.kind not in "biuf":
@@ -131,16 +161,16 @@ def _example(inputs: Any) -> tuple[str, np.ndarray]:
                 f"inputs are {batch.dtype} {list(batch.shape)}; expected a batch of samples "
                 "[N, ...], or a paddle.static.InputSpec"
             )
-        return "input", batch
+        return usual_name, batch
     samples, *shape = inputs.shape or [1]
     if samples not in (-1, None) or not all(size and size > 0 for size in shape):
         raise ConfigError(
             f"inputs are {inputs}; expected None as the first dimension, and sizes as the others"
         )
     dtype = str(inputs.dtype).rpartition(".")[2].lower()
-    numbers = np.random.RandomState(0).standard_normal([4, *shape])
+    numbers = np.random.RandomState(0).standard_normal([SPECIFIED_SAMPLES, *shape])
     batch = numbers if dtype.startswith("float") else np.zeros_like(numbers)
-    return inputs.name or "input", batch.astype(dtype)
+    return inputs.name or usual_name, batch.astype(dtype)
 
 
 def _output_names(example: Any, names: Sequence[str]) -> tuple[str, ...]:
@@ -169,8 +199,8 @@ class _AsList(nn.Layer):
         super().__init__()
         self.model, self.keys = model, keys
 
-    def forward(self, inputs: paddle.Tensor) -> list[paddle.Tensor]:
-        outputs = self.model(inputs)
+    def forward(self, inputs: Union[paddle.Tensor, list[paddle.Tensor]]) -> list[paddle.Tensor]:
+        outputs = self.model(*inputs) if isinstance(inputs, list) else self.model(inputs)
         if self.keys:
             return [outputs[key] for key in self.keys]
         return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]

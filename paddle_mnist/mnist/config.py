@@ -93,6 +93,9 @@ class TrainConfig:
     init_from: Optional[Place] = _option(
         None, "start", "weights to start from: a .pdparams, checkpoint or run", binds=True
     )
+    init_partial: bool = _option(
+        False, "start", "init_from: take the weights that fit, and name the others", binds=False
+    )
     incremental_from: Optional[Place] = _option(
         None, "start", "checkpoint or run to train further: optimizer too", binds=True
     )
@@ -233,6 +236,11 @@ class TrainConfig:
             starts.insert(0, "resume")
         if len(starts) > 1:
             raise ConfigError(f"{' and '.join(starts)} are given; expected one of them at most")
+        if self.init_partial and not self.init_from:
+            raise ConfigError(
+                "init_partial is on without init_from; expected the weights too of which it takes "
+                "those that fit"
+            )
         if self.early_stop_patience and not self.keep_best:
             raise ConfigError(
                 "early_stop_patience ends with the best checkpoint, but keep_best is off; expected "

@@ -83,7 +83,7 @@ def export_model(
         ExportedModel(model, outputs),
         folder,
         signature(tuple(outputs)),
-        check_inputs=np.asarray(open_data("digits")["eval"].images[:CHECKED]),
+        check_inputs=[np.asarray(open_data("digits")["eval"].images[:CHECKED])],
         form=form,
         about=about,
     )

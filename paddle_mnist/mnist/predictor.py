@@ -7,7 +7,7 @@ import numpy as np
 
 from paddle_mnist.errors import CheckpointError, DataError
 from paddle_mnist.inference import predictor
-from paddle_mnist.inference.exported import ABOUT, Signature
+from paddle_mnist.inference.exported import ABOUT, Input, Signature
 from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.own_nets import refuse_own_net
 from paddle_mnist.system.program import program_name
@@ -28,7 +28,7 @@ OUTPUTS = {  # and the shape of each for one image
 
 def signature(outputs: tuple[str, ...]) -> Signature:
     """Return the signature of an MNIST model with these outputs."""
-    return Signature(INPUT, "uint8", (SIZE, SIZE), outputs)
+    return Signature((Input(INPUT, "uint8", (SIZE, SIZE)),), outputs)
 
 
 def as_pixels(images: Any) -> np.ndarray:
@@ -100,12 +100,13 @@ class Predictor(predictor.Predictor):
         super().__init__(folder, device, threads, parallel, batch_size)
         expected = {name: OUTPUTS.get(name) for name in self.outputs}
         if self.signature != signature(self.outputs) or self.output_shapes != expected:
+            inputs = ", ".join(map(str, self.signature.inputs))
             raise CheckpointError(
-                f"{folder}: takes {self.signature.describe()['input']} and gives outputs of shapes "
-                f"{self.output_shapes}; expected those of an exported MNIST model; export again, "
-                "or use paddle_mnist.inference.predictor.Predictor, which runs any net"
+                f"{folder}: takes {inputs} and gives outputs of shapes {self.output_shapes}; "
+                "expected those of an exported MNIST model; export again, or use "
+                "paddle_mnist.inference.predictor.Predictor, which runs any net"
             )
 
-    def prepare(self, inputs: Any) -> np.ndarray:
+    def prepare(self, inputs: Any) -> tuple[np.ndarray, ...]:
         """Return images as the exported model takes them; see `as_pixels`. Raises DataError."""
-        return as_pixels(inputs)
+        return (as_pixels(inputs),)

@@ -32,8 +32,8 @@ log = logging.getLogger("paddle_mnist")
 
 # The fields of a configuration that `fit` takes as they are.
 PASSED_ON = (
-    "epochs batch_size seed ema resume override init_from incremental_from save_every_epochs "
-    "save_every_steps save_every_seconds save_on_exception keep_epochs keep_last "
+    "epochs batch_size seed ema resume override init_from init_partial incremental_from "
+    "save_every_epochs save_every_steps save_every_seconds save_on_exception keep_epochs keep_last "
     "keep_every_minutes keep_best keep_breakpoints early_stop_patience log_every watch profile "
     "visualdl grad_shards hang_timeout"
 ).split()

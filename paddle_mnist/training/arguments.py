@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, Optional, Union, get_origin
 
+import numpy as np
 import paddle
 from paddle import nn
 
@@ -112,8 +113,18 @@ class FitArguments:
         if isinstance(self.override, str):
             names = tuple(name.strip() for name in self.override.split(",") if name.strip())
             object.__setattr__(self, "override", names)
+        self._check_kinds()
         self._check_numbers()
         self._check_choices()
+
+    def _check_kinds(self) -> None:
+        """Refuse what would pass for a switch or a list: the text "no", say, which is true."""
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.type is bool and not isinstance(value, (bool, np.bool_)):
+                raise ConfigError(f"{one.name} is {value!r:.60}; expected True or False")
+            if get_origin(one.type) is Sequence and not isinstance(value, (list, tuple)):
+                raise ConfigError(f"{one.name} is {value!r:.60}; expected a list")
 
     def _check_numbers(self) -> None:
         at_least_one = (
@@ -130,8 +141,13 @@ class FitArguments:
                     raise ConfigError(f"{name} is {value!r}; expected a whole number >= {least}")
         if self.seed >= 2**32:
             raise ConfigError(f"seed is {self.seed}; expected less than 2**32, as NumPy does")
-        if not 0 <= self.ema < 1:
+        if not (_is_number(self.ema) and 0 <= self.ema < 1):
             raise ConfigError(f"ema is {self.ema!r}; expected at least 0 and less than 1")
+        for name in ("save_every_seconds", "keep_every_minutes", "hang_timeout"):
+            value = getattr(self, name)
+            is_left_out = value is None and name != "hang_timeout"
+            if not is_left_out and not (_is_number(value) and value > 0):
+                raise ConfigError(f"{name} is {value!r}; expected a number above 0")
 
     def _check_choices(self) -> None:
         choices = {"mode": (None, *MODES), "schedule_every": EVERY, "amp": AMP_LEVELS}
@@ -143,6 +159,16 @@ class FitArguments:
         self._check_types()
         if self.init_from and self.incremental_from:
             raise ConfigError("init_from and incremental_from are two ways to start; expected one")
+        if self.init_partial and not self.init_from:
+            raise ConfigError(
+                "init_partial is on without init_from; expected the weights too of which it takes "
+                "those that fit"
+            )
+        if self.mode and not self.monitor:
+            raise ConfigError(
+                f"mode is {self.mode!r} without monitor; expected the metric too whose "
+                f"{self.mode}imum is the best, as monitor='valid/...'"
+            )
         if self.valid is None and not self.evaluator:
             for name in ("monitor", "early_stop_patience"):
                 if getattr(self, name):
@@ -264,3 +290,7 @@ class FitArguments:
                     f"({error}); {remedy}"
                 ) from error
         return arguments
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

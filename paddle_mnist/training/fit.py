@@ -3,7 +3,6 @@
 import contextlib
 import json
 import logging
-import math
 import multiprocessing
 import os
 import shlex
@@ -26,14 +25,19 @@ from paddle_mnist.metrics.console import log_to_console
 from paddle_mnist.metrics.visualdl import VisualDLWriter
 from paddle_mnist.parallel.process_count import processes_to_start
 from paddle_mnist.parallel.world import spawn
-from paddle_mnist.state import TrainState
 from paddle_mnist.system import heartbeat, signals
-from paddle_mnist.system.program import shell_command
 from paddle_mnist.training.arguments import FitArguments, RunConfig
 from paddle_mnist.training.build import build_job
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
 from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.initialize import environment
+from paddle_mnist.training.results import (
+    log_result,
+    make_result,
+    read_result,
+    result_entries,
+    result_so_far,
+)
 from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.saved_weights import SavedWeights, find_weights
 from paddle_mnist.training.session import (
@@ -193,13 +197,17 @@ def _fit(arguments: FitArguments) -> FitResult:
     job = build_job(arguments)
     source = arguments.init_from or arguments.incremental_from
     if source and arguments.fresh:  # raises before the old run is moved
-        job.world.run_on_main(lambda: job.find_weights(source) and None)
+
+        def check_source() -> None:
+            job.find_weights(source)
+
+        job.world.run_on_main(check_source)
     with open_run(arguments.output, job.world, job.model_name, arguments.fresh) as run:
         training = Training(job, run, VisualDLWriter(run.visualdl, ()))
         for callback in job.callbacks:
             callback.run_opened(training)
         checkpoint = resume_point(job, run)
-        result = _result_so_far(training, checkpoint)
+        result = result_so_far(training, checkpoint)
         if result:
             return _repeat(training.at(checkpoint.state), result)
         return _train(training, checkpoint)
@@ -232,57 +240,13 @@ def _fit_in_processes(arguments: FitArguments, nprocs: int) -> FitResult:
         hang_timeout=arguments.hang_timeout,
         device=arguments.device,
     )
-    result = _read_result(run, json.loads(run.result.read_text(encoding="utf-8")))
+    result = read_result(run, json.loads(run.result.read_text(encoding="utf-8")))
     is_old = not arguments.fresh and before == _modified(run.result)
     return replace(result, stopped="already finished") if is_old else result
 
 
 def _modified(path: Path) -> Optional[int]:
     return os.stat(path).st_mtime_ns if path.exists() else None
-
-
-def _result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Optional[FitResult]:
-    """Return the result of a run that is finished; None if something is left to do."""
-    job, run = training.job, training.run
-
-    def find() -> Optional[FitResult]:
-        values = run.read_result(checkpoint)
-        if not values or not run.weights.exists():
-            return None
-        state = checkpoint.state
-        older = {
-            "metrics": state.metrics,
-            "epochs": state.epoch,
-            "seconds": state.train_seconds,
-            "weights": run.weights.name,
-        }
-        values = {**older, **values, "stopped": "already finished"}
-        if "checkpoint" not in values or not all(one.has_result(values) for one in job.callbacks):
-            log.warning("%s lacks entries; evaluating again", run.result)
-            return None
-        if not set(job.tags) <= set(values["metrics"]):
-            log.info("the result lacks metrics that are asked for now; evaluating again")
-            return None
-        return _read_result(run, values)
-
-    if not checkpoint or not job.is_complete(checkpoint):
-        return None
-    return job.world.run_on_main(find)
-
-
-def _read_result(run: RunDirectory, values: Mapping[str, Any]) -> FitResult:
-    """Return the result that `result.json` holds."""
-    return FitResult(
-        metrics={
-            tag: math.nan if value is None else value for tag, value in values["metrics"].items()
-        },
-        weights=run.path / values["weights"],
-        checkpoint=run.checkpoints.folder / values["checkpoint"],
-        epochs=values["epochs"],
-        steps=values["steps"],
-        seconds=values["seconds"],
-        stopped=values["stopped"],
-    )
 
 
 def _repeat(training: Training, result: FitResult) -> FitResult:
@@ -293,7 +257,7 @@ def _repeat(training: Training, result: FitResult) -> FitResult:
     model, world = training.model, training.world
     world.run_on_main(lambda: load_weights(model, safe_load(result.weights), result.weights))
     world.broadcast(model.state_dict().values())
-    _log_result(training, result)
+    log_result(training, result)
     log.info(
         "this run is finished; to train anew: %s, or %s",
         training.job.request.option("fresh"),
@@ -318,10 +282,10 @@ def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
         state = train_epochs(job, run, start, board)
         checkpoint_name = load_final_weights(job, run, state)
         training = training.at(state)
-        result = _make_result(training, state, checkpoint_name)
-        entries = _result_entries(training, result)
+        result = make_result(training, state, checkpoint_name)
+        entries = result_entries(training, result)
         job.world.run_on_main(lambda: run.write_result(entries))
-        _log_result(training, result)
+        log_result(training, result)
         with signals.interruptible():  # a result is not lost with its figures
             for callback in job.callbacks:
                 callback.after_training(training, result)
@@ -338,49 +302,3 @@ def _open_board(training: Training) -> VisualDLWriter:
         options.watch or options.log_every,
         ("train", *training.job.evaluator.datasets),
     )
-
-
-def _make_result(training: Training, state: TrainState, checkpoint_name: str) -> FitResult:
-    """Return the result; the evaluation that the training ended with is not repeated."""
-    job, run = training.job, training.run
-    is_evaluated = state.metrics and set(job.tags) <= set(state.metrics)
-    metrics = dict(state.metrics if is_evaluated else job.evaluator.metrics(job.parts.model))
-    for callback in job.callbacks:
-        metrics.update(callback.final_metrics(training))
-    return FitResult(
-        metrics=metrics,
-        weights=run.weights,
-        checkpoint=run.checkpoints.folder / checkpoint_name,
-        epochs=state.epoch,
-        steps=state.step,
-        seconds=round(state.train_seconds, 3),
-        stopped="finished" if state.epoch == job.options.epochs else "early",
-    )
-
-
-def _result_entries(training: Training, result: FitResult) -> dict[str, Any]:
-    """Return what `result.json` is to hold; JSON has no NaN."""
-    entries = result.as_dict()
-    entries["metrics"] = {
-        tag: value if math.isfinite(value) else None for tag, value in result.metrics.items()
-    }
-    for callback in training.job.callbacks:
-        entries.update(callback.result_entries(training, result))
-    return entries
-
-
-def _log_result(training: Training, result: FitResult) -> None:
-    """Log a result, and where everything was written."""
-    callbacks = training.job.callbacks
-    summaries = [text for one in callbacks if (text := one.summary(training, result))]
-    metrics = ", ".join(f"{tag} {value:.4g}" for tag, value in result.metrics.items())
-    log.info(
-        "%s; trained %d epochs in %.1f s",
-        "; ".join(summaries) or metrics or "not evaluated",
-        result.epochs,
-        result.seconds,
-    )
-    log.info("weights: %s   everything else: %s", result.weights, training.run.path)
-    has_pages = bool(training.job.options.visualdl)
-    if dashboard := has_pages and shell_command("dashboard", str(training.run.path)):
-        log.info("dashboard: %s", dashboard)

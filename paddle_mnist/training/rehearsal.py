@@ -49,7 +49,7 @@ def rehearse(
     """
     shard = _first_shard(loader, "the training data")
     reseed(seed, 0)
-    with _untouched(model), _explained(shard.batch, "the first batch"):
+    with _untouched(model), explained(shard.batch, "the first batch"):
         model.train()
         unsaved = _unsaved_buffers(model)
         outputs = run_step(step, model, shard.batch, shard.samples)
@@ -78,8 +78,8 @@ def rehearse_evaluation(step: Step, model: nn.Layer, loader: Any, split: str) ->
     Raises as `rehearse` does.
     """
     batch = _first_shard(loader, f"the data {split!r}").batch
-    explained = _explained(batch, f"the first batch of {split}")
-    with _untouched(model), evaluation_mode(model), paddle.no_grad(), explained:
+    what = f"the first batch of {split}"
+    with _untouched(model), evaluation_mode(model), paddle.no_grad(), explained(batch, what):
         values = step(model, batch)
         run_step(lambda *_: values, model, batch, 1)  # checks them
     return [f"{split}/{name}" for name in values]
@@ -147,8 +147,11 @@ def _check_for_nan(loss: paddle.Tensor, batch: Any) -> None:
 
 
 @contextlib.contextmanager
-def _explained(batch: Any, what: str) -> Iterator[None]:
-    """Raise an error of Paddle or the caller's code as a ConfigError that names the shapes."""
+def explained(batch: Any, what: str) -> Iterator[None]:
+    """Raise an error of Paddle or the caller's code as a ConfigError that names the shapes.
+
+    what: is computed of the batch, or "the first batch", say.
+    """
     try:
         yield
     except PaddleMnistError:

@@ -587,24 +587,29 @@ def test_what_to_keep_is_the_union_of_the_rules(keep, kept):
     assert keep(reversed(entries())) == keep(entries())
 
 
-@given(
-    st.lists(
-        st.tuples(*(st.integers(0, 99), st.booleans(), st.none() | st.floats(0, 1), st.booleans())),
-        min_size=1,
-    ),
-    st.builds(
-        *(
-            RetentionPolicy,
-            st.booleans(),
-            st.integers(1, 5),
-            st.none() | st.floats(0.1, 9),
-            st.booleans(),
-        ),
-        st.booleans(),
+SAVED = st.tuples(
+    st.integers(0, 99),
+    st.fixed_dictionaries(
+        {
+            "ends_epoch": st.booleans(),
+            "score": st.none() | st.floats(0, 1),
+            "breakpoint": st.booleans(),
+        }
     ),
 )
+POLICIES = st.builds(
+    RetentionPolicy,
+    epochs=st.booleans(),
+    last=st.integers(1, 5),
+    every_minutes=st.none() | st.floats(0.1, 9),
+    best=st.booleans(),
+    breakpoints=st.booleans(),
+)
+
+
+@given(st.lists(SAVED, min_size=1), POLICIES)
 def test_the_newest_is_always_kept_and_keeping_is_stable(drawn, keep):
-    saved = [CheckpointInfo(f"s{i}", (n, i), n * 30.0, *more) for i, (n, *more) in enumerate(drawn)]
+    saved = [CheckpointInfo(f"s{i}", (n, i), n * 30.0, **more) for i, (n, more) in enumerate(drawn)]
     kept = keep(saved)
     assert max(saved, key=lambda info: info.sort_key).name in kept
     assert keep([info for info in saved if info.name in kept]) == kept
@@ -617,6 +622,5 @@ def test_pruning_deletes_what_the_policy_drops_and_nothing_else(store, bytes_of)
     dropped = store.prune(RetentionPolicy(epochs=False, last=1, best=True))
     assert dropped == ["mnist_epoch1", "mnist_epoch2"]
     assert store.newest().name == "mnist_epoch3" and store.best().name == "mnist_epoch0"
-    assert {path.stem for path in store.folder.iterdir()} == {
-        *("mnist_epoch0", "mnist_epoch3", "notes"),
-    }
+    left = {path.stem for path in store.folder.iterdir()}
+    assert left == {"mnist_epoch0", "mnist_epoch3", "notes"}

@@ -179,7 +179,10 @@ def test_tutorials_folder(tool, tmp_path):
     options = ("--keep_last", "1", "--keep_epochs", "false", "--keep_best", "false", "--yes")
     assert "deleted mnist_epoch0, " in tool("checkpoints", "checkpoint", "prune", *options).stdout
     assert {path.name for path in tmp_path.rglob("*.pd*")} == {
-        *("mnist.pdparams", "mnist_epoch1.pdparams", "mnist_epoch1.pdopt", "mnist_epoch7.pdparams"),
+        "mnist.pdparams",
+        "mnist_epoch1.pdparams",
+        "mnist_epoch1.pdopt",
+        "mnist_epoch7.pdparams",
     }
     assert not list(tmp_path.glob("*.log")) and not list(tmp_path.rglob(".lock"))
 

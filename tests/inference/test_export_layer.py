@@ -9,10 +9,10 @@ from paddle import nn
 
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError
 from paddle_mnist.inference.export import export_layer
-from paddle_mnist.inference.exported import Signature
+from paddle_mnist.inference.exported import Input, Signature
 from paddle_mnist.inference.predictor import Predictor
 
-SIGNATURE = Signature("tokens", "int64", (5,), ("embedded", "scores"))
+SIGNATURE = Signature((Input("tokens", "int64", (5,)),), ("embedded", "scores"))
 TOKENS = np.arange(20).reshape(4, 5) % 7
 
 
@@ -35,7 +35,7 @@ def edit(folder, **changes):
 
 def test_any_layer_is_exported_and_gives_its_outputs(tmp_path):
     net = Scores()
-    about = export_layer(net, tmp_path, SIGNATURE, TOKENS, about={"weights": "mine"})
+    about = export_layer(net, tmp_path, SIGNATURE, [TOKENS], about={"weights": "mine"})
     assert about["weights"] == "mine" and about["difference"] < 1e-6
     assert about["input"] == {"name": "tokens", "dtype": "int64", "shape": [-1, 5]}
     assert about["output_shapes"] == {"embedded": [-1, 5, 3], "scores": [-1, 2]}
@@ -48,7 +48,7 @@ def test_any_layer_is_exported_and_gives_its_outputs(tmp_path):
 
 
 def test_exports_without_output_shapes_are_read_as_version_0_1_wrote_them(tmp_path):
-    export_layer(Scores(), tmp_path, SIGNATURE, TOKENS)
+    export_layer(Scores(), tmp_path, SIGNATURE, [TOKENS])
     edit(tmp_path, output_shapes=None)
     assert Predictor(tmp_path).run(TOKENS)["scores"].shape == (4, 2)
 
@@ -62,10 +62,13 @@ def test_exports_without_output_shapes_are_read_as_version_0_1_wrote_them(tmp_pa
         {"input": {"name": "tokens", "dtype": "nonsense", "shape": [-1, 5]}},
         {"input": {"name": "tokens", "dtype": "int64", "shape": [-1, -1]}},
         {"input": {"name": "tokens", "dtype": "int64"}},
+        {"input": {"name": "words", "dtype": "int64", "shape": [-1, 5]}},
+        {"inputs": []},
+        {"inputs": [{"name": "tokens", "dtype": "int64", "shape": [-1, 5]}] * 2},
     ],
 )
 def test_about_that_does_not_describe_the_model_is_refused(tmp_path, changes):
-    export_layer(Scores(), tmp_path, SIGNATURE, TOKENS)
+    export_layer(Scores(), tmp_path, SIGNATURE, [TOKENS])
     edit(tmp_path, **changes)
     with pytest.raises(CheckpointError, match="export again"):
         Predictor(tmp_path)
@@ -81,12 +84,12 @@ def test_about_that_does_not_describe_the_model_is_refused(tmp_path, changes):
     ],
 )
 def test_inputs_of_another_form_are_refused(tmp_path, inputs, message):
-    export_layer(Scores(), tmp_path, SIGNATURE, TOKENS)
+    export_layer(Scores(), tmp_path, SIGNATURE, [TOKENS])
     with pytest.raises(DataError, match=message):
         Predictor(tmp_path).run(inputs)
 
 
 def test_unknown_form_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="expected paddle or onnx"):
-        export_layer(Scores(), tmp_path, SIGNATURE, TOKENS, form="torch")
+        export_layer(Scores(), tmp_path, SIGNATURE, [TOKENS], form="torch")
     assert not list(tmp_path.iterdir())

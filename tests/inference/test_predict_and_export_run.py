@@ -106,6 +106,15 @@ def test_data_that_a_net_does_not_take_are_refused(runs, data, forward, message)
         predict_run(runs("dropout"), MODELS["dropout"], data, forward=forward)
 
 
+def test_batch_of_a_wrong_shape_is_described(runs):
+    batches = [POINTS[:4], POINTS[:4, 1:]]
+    with pytest.raises(ConfigError, match=r"fails with .*Error: ") as refusal:
+        predict_run(runs("dropout"), MODELS["dropout"], batches)
+    text = str(refusal.value)
+    assert text.startswith("batch 1 fails with") and "\n" not in text
+    assert text.endswith(f"the batch is float32 [4, {WIDTH - 1}]")
+
+
 # ------------------------------------------------------------------ export
 
 
@@ -164,12 +173,92 @@ def test_several_outputs_are_exported_by_name(runs, tmp_path):
             np.testing.assert_allclose(value, other, rtol=0, atol=1e-5)
 
 
+class PointsAndWords(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.points, self.words = nn.Linear(WIDTH, 4), nn.Embedding(7, 4)
+
+    def forward(self, points, words):
+        return self.points(points) * self.words(words).sum(axis=1)
+
+
+WORDS = np.arange(len(POINTS) * 5).reshape(-1, 5) % 7
+SPECS = [InputSpec([None, WIDTH], "float32", "points"), InputSpec([None, 5], "int64", "words")]
+
+
+def test_net_of_several_inputs_is_predicted_and_exported(tmp_path):
+    net, weights = PointsAndWords(), str(tmp_path / "net.pdparams")
+    paddle.save(net.state_dict(), weights)
+    expected = net(paddle.to_tensor(POINTS), paddle.to_tensor(WORDS)).numpy()
+    predicted = predict_run(weights, PointsAndWords, [(POINTS, WORDS, None)])
+    np.testing.assert_allclose(predicted, expected, rtol=0, atol=1e-5)
+    for form, inputs, names in (
+        ("paddle", SPECS, ["points", "words"]),
+        ("paddle", [POINTS, WORDS], ["input0", "input1"]),
+        ("onnx", SPECS, ["points", "words"]),
+    ):
+        if form == "onnx":
+            pytest.importorskip("paddle2onnx", reason="needs the extra onnx")
+        about = export_run(weights, PointsAndWords, tmp_path / form, inputs, form=form)
+        assert [one["name"] for one in about["inputs"]] == names and "input" not in about
+        predictor = Predictor(tmp_path / form, batch_size=8)
+        for given in ((POINTS, WORDS), dict(zip(reversed(names), (WORDS, POINTS)))):
+            outputs = predictor.run(given)["output"]
+            np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (POINTS, "inputs are a ndarray; expected points, words, in this order or in a dict"),
+        ((POINTS,), "inputs are a tuple; expected points, words"),
+        ({"points": POINTS, "word": WORDS}, "inputs are a dict; expected points, words"),
+        ((WORDS, POINTS), r"points is int64 \[33, 5\]; expected float32 \[N, 6\], N at least 1"),
+        ((POINTS, WORDS[1:]), "points, words have 33, 32 samples; expected as many of each"),
+    ],
+)
+def test_inputs_that_an_exported_net_does_not_take(two_inputs, inputs, message):
+    with pytest.raises(DataError, match=message):
+        two_inputs.run(inputs)
+
+
+@pytest.fixture(scope="module")
+def two_inputs(tmp_path_factory):
+    """The predictor of a net of two inputs."""
+    folder = tmp_path_factory.mktemp("two inputs")
+    paddle.save(PointsAndWords().state_dict(), str(folder / "net.pdparams"))
+    export_run(folder / "net.pdparams", PointsAndWords, folder / "exported", SPECS)
+    return Predictor(folder / "exported")
+
+
+def test_input_that_the_outputs_do_not_need_is_refused(tmp_path):
+    class OneOfTwo(PointsAndWords):
+        def forward(self, points, words):
+            return self.points(points)
+
+    paddle.save(OneOfTwo().state_dict(), str(tmp_path / "net.pdparams"))
+    refused = r"^the export fails with .* not involved|takes points, but .* names points, words"
+    with pytest.raises((ConfigError, CheckpointError), match=refused):
+        export_run(tmp_path / "net.pdparams", OneOfTwo, tmp_path / "exported", SPECS)
+    assert not (tmp_path / "exported").exists()
+
+
 @pytest.mark.parametrize(
     ("inputs", "options", "message"),
     [
         (InputSpec([None, None], "float32"), {}, "None as the first dimension, and sizes as the"),
         (InputSpec([8, WIDTH], "float32"), {}, "None as the first dimension"),
         (np.float32(3), {}, "expected a batch of samples"),
+        (POINTS[:, 1:], {}, r"^the model fails with .*; the batch is \[float32 \[33, 5\]\]$"),
+        (InputSpec([None, 2], "float32"), {}, r"the batch is \[float32 \[4, 2\]\]$"),
+        ([POINTS, POINTS], {}, "the model fails with TypeError"),
+        ([POINTS, POINTS[1:]], {}, "inputs have 33, 32 samples; expected as many of each"),
+        (
+            [InputSpec([None, 2], "float32", "input1"), POINTS],
+            {},
+            "called input1, input1; expected",
+        ),
+        ([], {}, "inputs are called nothing; expected at least one"),
         (POINTS, {"outputs": ["a", "b"]}, "expected 1 different names"),
         (POINTS, {"form": "torch"}, "expected paddle or onnx"),
     ],

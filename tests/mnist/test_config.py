@@ -126,10 +126,8 @@ def test_tutorial_recipes_are_the_documents_settings():
 def test_later_ways_to_name_a_field_win(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("epochs: 7\nbatch_size: 8\nseed: 9\nlearning_rate: 1e-3\n")
-    config = parse(
-        *("--recipe", "tutorial", "-c", str(file)),
-        *("-o", "batch_size=16", "seed=17", "-o", "momentum=0.5", "--seed", "18"),
-    )
+    options = "--recipe tutorial -o batch_size=16 seed=17 -o momentum=0.5 --seed 18"
+    config = parse("-c", str(file), *options.split())
     assert (config.optimizer, config.epochs, config.batch_size) == ("adam", 7, 16)
     assert (config.seed, config.momentum, config.learning_rate) == (18, 0.5, 1e-3)
 
@@ -227,11 +225,12 @@ PLATFORM = {
     ("--data_url", "/data", "--train_url", "/out", "--num_gpus", "0"): ("/data", "/out", 1, "cpu"),
     ("--data_url=/d", "--train_url=/o", "--num_gpus=1"): ("/d", "/o", 1, "auto"),
     ("--data_url=/d", "--train_url=/o", "--num_gpus=8"): ("/d", "/o", 8, "auto"),
-    ("--nprocs", "auto", "--num-gpus", "4", "--data", "/d", "--output", "/o"): (
-        *("/d", "/o", 4, "auto"),
-    ),
-    ("-o", "nprocs=2", "device=gpu:0", "--data=/d", "--output=/o", "--num_gpus=0"): (
-        *("/d", "/o", 1, "cpu"),
+    ("--nprocs=auto", "--num-gpus", "4", "--data=/d", "--output=/o"): ("/d", "/o", 4, "auto"),
+    ("-o", "nprocs=2", "device=gpu:0", "data=/d", "--output=/o", "--num_gpus=0"): (
+        "/d",
+        "/o",
+        1,
+        "cpu",
     ),
 }
 

@@ -29,11 +29,10 @@ from paddle_mnist.training.run_directory import RunDirectory
 FIGURES = (
     "curves learning_rate confusion_matrix per_class kernels feature_maps mistakes health".split()
 )
-OPTIONS = [
-    *("--recipe", "default", "--batch_size", "32", "--epochs", "2", "--log_every", "5"),
-    *("--watch", "5", "--visualdl", "all", "--check_shape", "--check_content", "3,12"),
-    *("--profile", "4"),
-]
+OPTIONS = (
+    "--recipe default --batch_size 32 --epochs 2 --log_every 5 --watch 5 --visualdl all "
+    "--check_shape --check_content 3,12 --profile 4"
+).split()
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +97,8 @@ def test_profile_accounts_for_the_whole_step(run):
     )
     times = {name: float(ms) for name, ms, _ in rows}
     whole = times.pop("a step")
-    assert list(times) == [
-        *("reader", "forward", "backward", "exchange", "optimizer", "logging", "saving"),
-        "between them",
-    ]
+    parts = "reader forward backward exchange optimizer logging saving".split()
+    assert list(times) == [*parts, "between them"]
     assert sum(times.values()) == pytest.approx(whole, abs=0.01)
     assert times["backward"] > times["optimizer"] > 0
     trace = json.loads((folder / "trace.json").read_text())["traceEvents"]
@@ -244,9 +241,8 @@ def test_plot_of_a_resumed_run_over_the_unbroken_one(tool, tiny, tmp_path):
         tool("train", *small, *options, *more)
     tool("train", *small, "--epochs", "2", "--output", "straight", "--lr_schedule", "constant")
     tool("plot", "straight", "resumed", "--output", "both")
-    assert {path.name for path in (tmp_path / "both").iterdir() if path.is_dir()} == {
-        *("straight", "resumed")
-    }
+    folders = {path.name for path in (tmp_path / "both").iterdir() if path.is_dir()}
+    assert folders == {"straight", "resumed"}
     svg = (tmp_path / "both/compare.svg").read_text()
     assert svg.count("largest difference: 0 ") == svg.count("largest difference") == 2
     done = tool("plot", "unbroken", "resumed", "--output", "two", "--only", "compare.svg")
@@ -268,9 +264,8 @@ def test_command_of_the_readme_draws_after_a_plain_training(run, tool, tmp_path,
     shutil.copytree(run[0], folder, ignore=shutil.ignore_patterns("figures", "vdl", "profile"))
     done = tool("plot", *shlex.split(command))
     assert done.stdout == f"work/output/{name}/figures\n"
-    assert sorted(path.name for path in (folder / "figures").iterdir()) == [
-        *("curves.png", "feature_maps.png", "mistakes.png")
-    ]
+    drawn = {path.name for path in (folder / "figures").iterdir()}
+    assert drawn == {"curves.png", "feature_maps.png", "mistakes.png"}
     assert [path.name for path in tmp_path.iterdir()] == ["work"]
 
 

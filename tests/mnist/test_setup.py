@@ -37,7 +37,7 @@ def old(tmp_path_factory, tiny):
     folder = tmp_path_factory.mktemp("old") / "run"
     train_and_evaluate(
         TrainConfig(
-            *(f"{tiny}#0-4",),
+            data=f"{tiny}#0-4",
             epochs=2,
             batch_size=32,
             output=str(folder),
@@ -76,6 +76,21 @@ def test_weights_alone(tiny, old, form):
         assert value.numpy().tobytes() == expected[name].tobytes()
     assert parts.optimizer.state_dict().keys() == fresh.keys()  # nothing was put in
     assert parts.schedule.scheduler.last_epoch == 0
+
+
+def test_weights_that_fit_in_part(train, tmp_path, old):
+    """The net's first layers, from one of the same kind with 26 classes."""
+    letters = paddle.load(str(old / "mnist.pdparams"))
+    letters.update({"fc.weight": paddle.zeros([980, 26]), "fc.bias": paddle.zeros([26])})
+    paddle.save(letters, str(tmp_path / "letters.pdparams"))
+    refusal = train("strict", "--init_from", "letters.pdparams", expect=4).stderr
+    assert "fc.bias" in refusal
+    options = ("--init_partial", "--learning_rate", "1e-30", "--epochs", "1")
+    output = train("part", "--init_from", "letters.pdparams", *options).stdout
+    assert "fc.weight, fc.bias: of another shape or dtype there" in output
+    trained = paddle.load(str(tmp_path / "part/mnist.pdparams"))
+    assert (trained["conv2.weight"] == letters["conv2.weight"]).all()
+    assert trained["fc.weight"].shape == [980, 10]
 
 
 @pytest.mark.parametrize("form", ["", "checkpoints/mnist_epoch1.pdopt"])
@@ -137,6 +152,7 @@ def test_such_a_run_goes_on_without_its_origin(train, tmp_path, tiny, old):
         (["--early_stop_patience", "2", "--resume", "OLD"], 2, "expected one of them"),
         (["--incremental_from", ""], 2, "incremental_from is ''"),
         (["--init_from", ""], 2, "init_from is ''"),
+        (["--init_partial"], 2, "init_partial is on without init_from"),
         (["--replay_data", ""], 2, "replay_data is ''"),
         (["--replay_data", "OLDDATA", "--replay_fraction", "0.0001"], 2, "less than one image"),
         (["--augment", "rotat=3"], 2, "expected rotate=N"),

@@ -70,8 +70,8 @@ def test_what_a_pass_may_change_is_found(name):
     model = make()
     names = {id(tensor): one for one, tensor in model.named_buffers()}
     names |= {id(tensor): one for one, tensor in model.named_parameters()}
-    found = [names[id(tensor)] for tensor in running_statistics(model)]
-    assert sorted(found) == expected.split()
+    statistics = [names[id(tensor)] for tensor in running_statistics(model)]
+    assert sorted(statistics) == expected.split()
 
 
 def test_replaced_buffers_are_reinstated():

@@ -355,15 +355,9 @@ def test_paddles_launch_starts_the_same_training(tmp_path, tiny, alone, launch, 
 def test_two_nodes_with_one_shared_folder(tmp_path, tiny, alone):
     arguments = [*SHARDED, "--epochs", 2, "--data", tiny, "--output", "run"]
     port = free_port()
+    launch = f"--master 127.0.0.1:{port} --nnodes 2 --nproc_per_node 1".split()
     nodes = [
-        start(
-            tmp_path,
-            *arguments,
-            launch=[
-                *("--master", f"127.0.0.1:{port}", "--nnodes", 2, "--rank", rank),
-                *("--nproc_per_node", 1, "--log_dir", f"log{rank}"),
-            ],
-        )
+        start(tmp_path, *arguments, launch=[*launch, "--rank", rank, "--log_dir", f"log{rank}"])
         for rank in range(2)
     ]
     output = [node.communicate(timeout=120) for node in nodes]
@@ -386,12 +380,8 @@ def test_second_job_in_a_directory_gets_75(tmp_path, tiny):
 
 
 def test_supervision_of_one_rank_alone_is_refused(tool):
-    done = tool(
-        *("train", "--data", "digits", "--max_restarts", 2),
-        expect=2,
-        PADDLE_TRAINERS_NUM="2",
-        PADDLE_TRAINER_ID="1",
-    )
+    rank = {"PADDLE_TRAINERS_NUM": "2", "PADDLE_TRAINER_ID": "1"}
+    done = tool("train", "--data", "digits", "--max_restarts", 2, expect=2, **rank)
     assert "max_restarts is 2, but Paddle's launch has started this process" in done.stderr
 
 

@@ -175,9 +175,8 @@ def test_runs_are_compared_by_what_they_have_in_common():
     assert evaluated_tag([first, second], "valid/loss") == "valid/acc"
     figure = compare({"a": first, "b": second}, "far/mse", {"train/loss": "nats"})
     assert axis_labels(figure) == ["step nats", "step far/mse"]
-    assert [axes.get_title() for axes in figure.axes] == [
-        *("largest difference: 1", "largest difference: 3")
-    ]
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == ["largest difference: 1", "largest difference: 3"]
     assert [axes.get_yscale() for axes in figure.axes] == ["log", "linear"]
 
 

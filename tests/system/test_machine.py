@@ -1,5 +1,6 @@
 """What the machine offers: its CPUs, in containers too, and what is done without POSIX."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -117,17 +118,17 @@ GONE = {
 MODULES = "fcntl grp posix pty pwd resource termios tty"
 
 
-def without_posix(folder, tool, *args, others=OTHERS, expect=0, **env):
-    """Run a command of tools/ in a Python that has only what every system has."""
+def without_posix(folder, tool, *args, others=OTHERS):
+    """Run a command of tools/, or a script, in a Python that has only what every system has."""
     program = WITHOUT_POSIX.format(others=others, gone=GONE, modules=MODULES)
+    script = ROOT / "tools" / f"{tool}.py" if isinstance(tool, str) else tool
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program, ROOT / "tools" / f"{tool}.py", *args],
+        [sys.executable, "-W", "ignore", "-c", program, script, *args],
         cwd=folder,
-        env={**os.environ, **env},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == expect, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done
 
 
@@ -152,25 +153,37 @@ def test_one_process_trains_evaluates_and_infers_without_posix(tmp_path, tiny):
     assert read.stdout.split()[3] == "7"
 
 
-@pytest.mark.parametrize(
-    ("args", "env", "found", "remedy"),
-    [
-        (["--max_restarts", "3"], {}, "max_restarts is 3", "--max_restarts 0"),
-        (["--nprocs", "2"], {}, "nprocs is 2", "--nprocs 1"),
-        (
-            [],
-            {"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "2"},
-            "Paddle's launch started 2 processes",
-            "plain python",
-        ),
-    ],
-    ids=["supervisor", "spawn", "launch"],
-)
-def test_several_processes_are_refused_without_posix(tmp_path, tiny, args, env, found, remedy):
-    command = ["--data", tiny, "--output", "run", *args]
-    error = without_posix(tmp_path, "train", *command, expect=2, **env).stderr
-    assert error == (
-        f"error: {found}, which needs POSIX process groups and signals; this system "
-        f"({sys.platform}) has none; expected Linux, or {remedy}\n"
-    )
-    assert not list(tmp_path.iterdir())
+REFUSALS = [
+    ("--max_restarts 3", {}, "max_restarts is 3", "--max_restarts 0"),
+    ("--nprocs 2", {}, "nprocs is 2", "--nprocs 1"),
+    (
+        "",
+        {"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "2"},
+        "Paddle's launch started 2 processes",
+        "plain python",
+    ),
+]
+# Runs `train` once for each JSON list [arguments, environment]; each must end with 2.
+TRAIN_EACH = """
+import json, os, sys
+from paddle_mnist.commands.train import main
+for arguments, environment in json.loads(sys.argv[1]):
+    os.environ.update(environment)
+    code = main(arguments)
+    assert code == 2, code
+"""
+
+
+def test_several_processes_are_refused_without_posix(tmp_path, tiny):
+    common = ["--data", str(tiny), "--output", "run"]
+    calls = [[[*common, *options.split()], environment] for options, environment, *_ in REFUSALS]
+    script, folder = tmp_path / "train_each.py", tmp_path / "empty"
+    script.write_text(TRAIN_EACH)
+    folder.mkdir()
+    errors = without_posix(folder, script, json.dumps(calls)).stderr.splitlines()
+    for error, (*_, subject, remedy) in zip(errors, REFUSALS):
+        assert error == (
+            f"error: {subject}, which needs POSIX process groups and signals; this system "
+            f"({sys.platform}) has none; expected Linux, or {remedy}"
+        )
+    assert len(errors) == len(REFUSALS) and not list(folder.iterdir())

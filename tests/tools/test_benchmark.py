@@ -6,7 +6,10 @@ import re
 import baseline_tutorial
 import numpy as np
 import pytest
+from benchmarks import promises
 from benchmarks.operators import REST
+from benchmarks.promises.measuring import FOLDER, FRAMEWORKS, STEPS, Trainings, code_lines
+from conftest import ROOT
 from synthetic_data import as_lists, tiny_splits
 
 from paddle_mnist import MNIST, MnistDataset
@@ -109,3 +112,68 @@ def test_sparse_benchmark_compares_both_gradients(tool):
     report = json.loads(tool("benchmark", "sparse", "--rounds", 1, "--json").stdout)
     assert set(report["seconds"]) == {"2000", "20000", "200000"}
     assert all(set(step) == {"dense", "sparse"} for step in report["seconds"].values())
+
+
+RESUMED = {"code": 0, "step": STEPS, "same bits": True}
+EXACT = {"loss": 1e-8, "accuracy": 0.0}
+KEPT = {
+    "lines": 20,
+    "repeats": True,
+    "finished": RESUMED,
+    "killed": [{**RESUMED, "step": 70}],
+    "killed without dropout": [{**RESUMED, "step": 70}],
+    "terminated": {**RESUMED, "step": 73, "exit code": 143},
+    "disk full": {**RESUMED, "step": 70, "exit code": 1},
+    "damaged": {**RESUMED, "step": 60, "is said": True},
+    "with code": {"code": 0, "reason": "", "is run": False},
+    "another batch size": {"code": 1, "reason": "ConfigError"},
+    "two processes": {"same bits": True, "metric errors": EXACT},
+    "metric errors": EXACT,
+}
+
+
+def test_promises_of_a_framework_that_is_not_installed_are_left_open():
+    broken = {
+        **KEPT,
+        "killed": [{**RESUMED, "step": 60, "same bits": False}, {"code": 1, "reason": "OSError"}],
+        "metric errors": {"loss": 0.25, "accuracy": 0.0},
+        "another batch size": RESUMED,
+    }
+    report = {"kills": 2, "frameworks": {"`fit`": KEPT, "hapi": broken, "Lightning": None}}
+    rows = [line.strip("| ").split(" | ") for line in promises.table(report).splitlines()]
+    cells = {row[0]: row[1:] for row in rows if len(row) == 4}
+    assert {row[-1] for row in cells.values()} == {"not installed"}
+    assert cells["SIGKILL inside an epoch, called again"][:2] == [
+        "on from step 70, same bits",
+        "on from step 60, other bits<br>the second call fails",
+    ]
+    assert cells["metrics, over a short last batch"][:2] == ["exact", "off: loss by 0.25"]
+    assert cells["called again with another `batch_size`"][:2] == ["refused", "trains on with it"]
+    assert cells["called again when finished"][0] == "trains nothing"
+
+
+def test_lines_of_code_are_those_of_a_script_without_its_frame(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\n\n\ndef build():\n    # a comment\n\n    return (\n        1\n    )\n\n\n"
+        "class Digits:\n    pass\n\n\nclass Net:\n    x = 1\n\n\nprint(build())\n"
+    )
+    assert code_lines(script) == 6
+    assert 20 < code_lines(FOLDER / "with_fit.py") < code_lines(FOLDER / "with_lightning.py")
+
+
+@pytest.mark.slow
+def test_fit_is_measured_to_keep_its_promises(tmp_path):
+    trainings = Trainings(FRAMEWORKS["`fit`"], tmp_path / "fit")
+    names = ("finished", "killed", "damaged")
+    assert trainings.outcomes(kills=1, names=names) == {name: KEPT[name] for name in names}
+
+
+def test_page_says_of_fit_what_is_measured():
+    page = (ROOT / "docs/any-net.md").read_text().partition("<!-- benchmark promises -->")[2]
+    rows = [line.strip("| ").split(" | ")[:2] for line in page.partition("\n\n")[0].splitlines()]
+    promised = promises.table({"kills": 1, "frameworks": {"`fit`": KEPT}}).splitlines()
+    expected = [line.strip("| ").split(" | ")[:2] for line in promised[2:]]
+    assert [row for row in rows[3:] if row[0] != "lines of code"] == expected[1:-2]
+    lines = code_lines(FOLDER / "with_fit.py")
+    assert ["lines of code", str(lines)] in rows

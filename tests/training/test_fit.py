@@ -30,6 +30,7 @@ from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceE
 from paddle_mnist.plots.history import read_history, series
 
 ROW = "SGD with clipping"
+ARRAYS = Points().points, np.zeros(len(Points()), "int64")
 
 
 @pytest.fixture
@@ -213,6 +214,27 @@ REFUSED = {
     ),
     "no epochs": ({"epochs": 0}, ConfigError, "epochs is 0; expected a whole number >= 1"),
     "true for a number": ({"batch_size": True}, ConfigError, "batch_size is True"),
+    "text for a switch": ({"shuffle": "no"}, ConfigError, "shuffle is 'no'; expected True or"),
+    "number for a switch": ({"keep_best": 0}, ConfigError, "keep_best is 0; expected True or"),
+    "text for a list": ({"visualdl": "scalars"}, ConfigError, "visualdl is 'scalars'; expected a"),
+    "one callback": ({"callbacks": Callback()}, ConfigError, "expected a list"),
+    "text for a number": ({"ema": "0.5"}, ConfigError, "ema is '0.5'; expected at least 0 and"),
+    "no time": ({"save_every_seconds": 0}, ConfigError, "expected a number above 0"),
+    "no timeout": ({"hang_timeout": None}, ConfigError, "expected a number above 0"),
+    "mode of nothing": (
+        {"mode": "max"},
+        ConfigError,
+        "mode is 'max' without monitor; expected the metric too whose maximum is the best",
+    ),
+    "part of nothing": (
+        {"init_partial": True},
+        ConfigError,
+        "init_partial is on without init_from; expected the weights too",
+    ),
+    "arrays": ({"train": ARRAYS}, ConfigError, "tuple; expected a paddle.io.Dataset, which for"),
+    "arrays to evaluate": ({"valid": ARRAYS}, ConfigError, "which for arrays is paddle.io.Tensor"),
+    "arrays by name": ({"train": dict(zip("xy", ARRAYS))}, ConfigError, "the data are a dict"),
+    "inputs alone": ({"train": ARRAYS[0]}, ConfigError, "the data are a ndarray; expected a"),
     "mode": ({"mode": "least"}, ConfigError, "mode is 'least'; expected 'max' or 'min'"),
     "an unknown best": ({"monitor": "valid/f1"}, ConfigError, "expected mode='min' or mode='max'"),
     "an unknown monitor": (

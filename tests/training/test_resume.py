@@ -8,7 +8,7 @@ from pathlib import Path
 import forked
 import pytest
 
-STOPS = [*map(str, range(1, 7)), "epoch 1", "epoch 2", "told 1", "told 2"]
+STOPS = [*map(str, range(1, 7)), "epoch 1", "epoch 2", "writing 1", "writing 2"]
 ADAM = {"optimizer": "adam", "schedule": "onecycle"}
 OTHERS = [
     {"optimizer": optimizer, "schedule": schedule}
@@ -53,14 +53,14 @@ def test_stopped_anywhere(tiny, begun, stop):
         assert f"mnist_epoch{(int(stop) - 1) // 3}_step{stop}_breakpoint" in saved
     [after] = run(tiny, [{**job, "stop": None}])
     assert end_of(job["folder"]) == end_of(unbroken["folder"])
-    assert before["told"] + after["told"] == whole["told"]
-    assert before["given"] + after["given"] == whole["given"]
+    assert before["written"] + after["written"] == whole["written"]
+    assert before["samples"] + after["samples"] == whole["samples"]
     assert after["scores"] == whole["scores"]
 
 
 def test_an_epoch_holds_each_sample_once(begun):
     _, whole = begun[None]
-    for epoch in (whole["given"][:3], whole["given"][3:]):
+    for epoch in (whole["samples"][:3], whole["samples"][3:]):
         assert [len(batch) for batch in epoch] == [32, 32, 6]
         assert sorted(itertools.chain(*epoch)) == list(range(70))
 
@@ -71,7 +71,7 @@ def test_stopped_again_and_again(tiny, tmp_path, begun):
     for stop in ("1", "2", "epoch 1", "5", None):
         outcomes += run(tiny, [{**ADAM, "folder": str(tmp_path / "chain"), "stop": stop}])
     assert end_of(tmp_path / "chain") == end_of(unbroken["folder"])
-    for what in ("told", "given"):
+    for what in ("written", "samples"):
         assert list(itertools.chain(*(one[what] for one in outcomes))) == whole[what]
 
 
@@ -94,4 +94,4 @@ def test_every_other_optimizer_and_schedule_at_three_points(tiny, tmp_path):
     for n, gone_on in zip(broken, after):
         first = n - n % 4
         assert end_of(begun[n]["folder"]) == end_of(begun[first]["folder"]), begun[n]
-        assert before[n]["told"] + gone_on["told"] == before[first]["told"], begun[n]
+        assert before[n]["written"] + gone_on["written"] == before[first]["written"], begun[n]

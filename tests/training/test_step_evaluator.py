@@ -215,10 +215,10 @@ def test_evaluator_names_splits_and_says_when():
     loaders = {"near": SampleLoader(Points(), 8), "far": SampleLoader(Points(9), 4)}
     evaluator = StepEvaluator(SupervisedStep(F.cross_entropy), loaders, every_epochs=2, epochs=3)
     model = model_of_seed()
-    found = [evaluator.after_epoch(TrainState(epoch=epoch), model) for epoch in range(3)]
-    assert found[0] == {}
-    assert set(found[1]) == {"near/loss", "far/loss"} and found[2] == found[1]
-    assert found[1]["far/loss"] != found[1]["near/loss"]
+    scores = [evaluator.after_epoch(TrainState(epoch=epoch), model) for epoch in range(3)]
+    assert scores[0] == {}
+    assert set(scores[1]) == {"near/loss", "far/loss"} and scores[2] == scores[1]
+    assert scores[1]["far/loss"] != scores[1]["near/loss"]
     broken = StepEvaluator(losses("nan"), {"far": SampleLoader(Points(8), 8)}, 1, 1)
     with pytest.raises(DivergedError, match=r"after epoch 1, step 5: the loss is nan on the data"):
         broken.after_epoch(TrainState(epoch=0, step=5), model)

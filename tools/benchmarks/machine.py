@@ -12,7 +12,7 @@ from paddle_mnist.system.machine import usable_cpus
 def machine() -> dict[str, str]:
     """Return the processor, the number of cores, and the versions of the libraries that matter."""
     versions = {"python": platform.python_version(), "cores": str(usable_cpus())}
-    for name in ("paddlepaddle", "numpy", "torch", "onnxruntime"):
+    for name in ("paddlepaddle", "numpy", "torch", "lightning", "onnxruntime"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     models = []

@@ -1,0 +1,104 @@
+"""The result of a training: made at its end, kept in `result.json`, and read from there."""
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from paddle_mnist.checkpoint.manifest import Checkpoint
+from paddle_mnist.state import TrainState
+from paddle_mnist.system.program import shell_command
+from paddle_mnist.training.callbacks import FitResult, Training
+from paddle_mnist.training.run_directory import RunDirectory
+
+log = logging.getLogger("paddle_mnist")
+
+
+def make_result(training: Training, state: TrainState, checkpoint_name: str) -> FitResult:
+    """Return the result; the evaluation that the training ended with is not repeated."""
+    job, run = training.job, training.run
+    is_evaluated = state.metrics and set(job.tags) <= set(state.metrics)
+    metrics = dict(state.metrics if is_evaluated else job.evaluator.metrics(job.parts.model))
+    for callback in job.callbacks:
+        metrics.update(callback.final_metrics(training))
+    return FitResult(
+        metrics=metrics,
+        weights=run.weights,
+        checkpoint=run.checkpoints.folder / checkpoint_name,
+        epochs=state.epoch,
+        steps=state.step,
+        seconds=round(state.train_seconds, 3),
+        stopped="finished" if state.epoch == job.options.epochs else "early",
+    )
+
+
+def result_entries(training: Training, result: FitResult) -> dict[str, Any]:
+    """Return what `result.json` is to hold; JSON has no NaN."""
+    entries = result.as_dict()
+    entries["metrics"] = {
+        tag: value if math.isfinite(value) else None for tag, value in result.metrics.items()
+    }
+    for callback in training.job.callbacks:
+        entries.update(callback.result_entries(training, result))
+    return entries
+
+
+def result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Optional[FitResult]:
+    """Return the result of a run that is finished; None if something is left to do."""
+    job, run = training.job, training.run
+
+    def find() -> Optional[FitResult]:
+        values = run.read_result(checkpoint)
+        if not values or not run.weights.exists():
+            return None
+        state = checkpoint.state
+        older = {
+            "metrics": state.metrics,
+            "epochs": state.epoch,
+            "seconds": state.train_seconds,
+            "weights": run.weights.name,
+        }
+        values = {**older, **values, "stopped": "already finished"}
+        if "checkpoint" not in values or not all(one.has_result(values) for one in job.callbacks):
+            log.warning("%s lacks entries; evaluating again", run.result)
+            return None
+        if not set(job.tags) <= set(values["metrics"]):
+            log.info("the result lacks metrics that are asked for now; evaluating again")
+            return None
+        return read_result(run, values)
+
+    if not checkpoint or not job.is_complete(checkpoint):
+        return None
+    return job.world.run_on_main(find)
+
+
+def read_result(run: RunDirectory, values: Mapping[str, Any]) -> FitResult:
+    """Return the result that `result.json` holds."""
+    return FitResult(
+        metrics={
+            tag: math.nan if value is None else value for tag, value in values["metrics"].items()
+        },
+        weights=run.path / values["weights"],
+        checkpoint=run.checkpoints.folder / values["checkpoint"],
+        epochs=values["epochs"],
+        steps=values["steps"],
+        seconds=values["seconds"],
+        stopped=values["stopped"],
+    )
+
+
+def log_result(training: Training, result: FitResult) -> None:
+    """Log a result, and where everything was written."""
+    callbacks = training.job.callbacks
+    summaries = [text for one in callbacks if (text := one.summary(training, result))]
+    metrics = ", ".join(f"{tag} {value:.4g}" for tag, value in result.metrics.items())
+    log.info(
+        "%s; trained %d epochs in %.1f s",
+        "; ".join(summaries) or metrics or "not evaluated",
+        result.epochs,
+        result.seconds,
+    )
+    log.info("weights: %s   everything else: %s", result.weights, training.run.path)
+    has_pages = bool(training.job.options.visualdl)
+    if dashboard := has_pages and shell_command("dashboard", str(training.run.path)):
+        log.info("dashboard: %s", dashboard)
