@@ -11,7 +11,8 @@ time-to-accuracy  seconds from the command to a net of 98.6 %, everything includ
 ladder      from the tutorial's loop to ours, one change a row: seconds and accuracy
 memory      peak memory by source, batch size and optimizer, and the tutorial's
 evaluate    seconds to evaluate the eval split, the tutorial's way and ours
-operators   where the time of a step goes
+operators   where the time of a step goes: each compiled loop, and what is around them
+conv-blocks images a second of `ConvBlocks` for nets of other sizes, of Paddle's layers and PyTorch
 checkpoint  the share of a training's time that goes into saving, after each epoch and every 50
             steps: the time inside the saves of a real training, over its whole time
 watch       what looking into the net costs a training, its writers included: off, every 100 steps
@@ -41,6 +42,7 @@ from pathlib import Path
 from typing import Optional
 
 from benchmarks import (
+    any_size,
     checkpoint,
     clocks,
     data,
@@ -72,6 +74,7 @@ BENCHMARKS = {
     "memory": memory,
     "evaluate": evaluation,
     "operators": operators,
+    "conv-blocks": any_size,
     "checkpoint": checkpoint,
     "watch": watch,
     "sparse": sparse,

@@ -5,9 +5,9 @@ are. Frameworks multiply these zeros; here each value that is there is visited, 
 
 - forward: a value v of channel c at a pixel adds v * kernel[:, c] to the K x K outputs around it;
 - gradient of the inputs: a gradient g of output o at a pixel adds g * kernel[o] to the K x K inputs
-  around it, which is the same loop with the kernel's other side (`_scatter`);
+  around it, which is the same loop with the kernel's other side (`scatter_loop`);
 - gradient of the kernels: a gradient g of output o adds g * (the K x K inputs around it) to that of
-  kernel[o] (`_add_windows`).
+  kernel[o] (`add_windows_loop`).
 
 What is to be visited is listed first, pixel by pixel or output by output. Images are kept channels
 last, so that a row of a kernel or a window is one run of contiguous floats, and four of them are
@@ -90,11 +90,11 @@ def build(net: Net) -> tuple[Callable, Callable]:
     visited: 0, or nan, which is equal to no value; for all images, and as it was for each.
     """
     numbers = range(len(net.blocks))
-    load = _load(net)
-    forward = reduce(_chain_forward, [_block_forward(net, number) for number in numbers])
-    backward = reduce(_chain_backward, [_block_backward(net, number) for number in numbers])
-    write_outputs, read_gradients = _linear(net) if net.classes else _flatten(net)
-    write_image_gradient = _image_gradient(net)
+    load = load_loop(net)
+    forward = reduce(_chain_forward, [block_forward(net, number) for number in numbers])
+    backward = reduce(_chain_backward, [block_backward(net, number) for number in numbers])
+    write_outputs, read_gradients = linear_loops(net) if net.classes else flatten_loops(net)
+    write_image_gradient = image_gradient_loop(net)
 
     @compiled
     def run_forward(images, outputs, kept, winners, skipped, weights, skip, work):
@@ -135,7 +135,7 @@ def _chain_backward(first: Callable, second: Callable) -> Callable:
 # ------------------------------------------------------------------ an image in, the outputs out
 
 
-def _load(net: Net) -> Callable:
+def load_loop(net: Net) -> Callable:
     """Return a function that stores an image [C, H, W] and lists its values."""
     block, windows = net.blocks[0], net.windows[0]
     start, stop = _bounds(net.kept, "inputs0")
@@ -179,7 +179,7 @@ def _load(net: Net) -> Callable:
     return load
 
 
-def _flatten(net: Net) -> tuple[Callable, Callable]:
+def flatten_loops(net: Net) -> tuple[Callable, Callable]:
     """Return the passes of a flattening layer, whose outputs are channels first."""
     features = net.maps[-1]
     start, stop = _bounds(net.kept, f"inputs{len(net.blocks)}")
@@ -204,7 +204,7 @@ def _flatten(net: Net) -> tuple[Callable, Callable]:
     return write_outputs, read_gradients
 
 
-def _linear(net: Net) -> tuple[Callable, Callable]:
+def linear_loops(net: Net) -> tuple[Callable, Callable]:
     """Return the passes of a linear layer behind the flattened features."""
     start, stop = _bounds(net.kept, f"inputs{len(net.blocks)}")
     first, last = _bounds(net.gradients, f"inputs{len(net.blocks)}")
@@ -259,7 +259,7 @@ def _linear(net: Net) -> tuple[Callable, Callable]:
     return write_outputs, read_gradients
 
 
-def _image_gradient(net: Net) -> Callable:
+def image_gradient_loop(net: Net) -> Callable:
     """Return a function that writes the gradient of an image, channels first."""
     inputs = net.maps[0]
     start, stop = _bounds(net.gradients, "inputs0")
@@ -283,7 +283,7 @@ def _image_gradient(net: Net) -> Callable:
 # ------------------------------------------------------------------ a block
 
 
-def _block_forward(net: Net, number: int) -> Callable:
+def block_forward(net: Net, number: int) -> Callable:
     """Return the forward pass of a block, from its listed inputs to its pooled outputs."""
     block, outputs = net.blocks[number], net.maps[number + 1]
     kernels_start, kernels_stop = _bounds(net.weights, f"forward{number}")
@@ -291,15 +291,15 @@ def _block_forward(net: Net, number: int) -> Callable:
     inputs_start, inputs_stop = _bounds(net.kept, f"inputs{number}")
     outputs_start, outputs_stop = _bounds(net.kept, f"inputs{number + 1}")
     winners_start, winners_stop = _bounds(net.winners, f"winners{number}")
-    list_inputs = _list_inputs(net.maps[number])
-    scatter = _scatter(
+    list_inputs = list_inputs_loop(net.maps[number])
+    scatter = scatter_loop(
         height=block.height,
         width=block.width,
         channels=block.channels,
         kernel=block.kernel,
         target=Map(block.target_height, block.target_width, block.outputs),
     )
-    pool = _pool(block, outputs)
+    pool = pool_loop(block, outputs)
     is_listed = number == 0
 
     @inlined
@@ -326,7 +326,7 @@ def _block_forward(net: Net, number: int) -> Callable:
     return forward
 
 
-def _block_backward(net: Net, number: int) -> Callable:
+def block_backward(net: Net, number: int) -> Callable:
     """Return the backward pass of a block, from the gradients of its pooled outputs."""
     block = net.blocks[number]
     has_input_gradient = net.has_input_gradient(number)
@@ -340,9 +340,9 @@ def _block_backward(net: Net, number: int) -> Callable:
     rows_start, rows_stop = _bounds(
         net.weights, f"backward{number}" if has_input_gradient else f"bias{number}"
     )
-    list_gradients = _list_gradients(net, number)
-    add_windows = _add_windows(block, net.windows[number])
-    scatter = _scatter(
+    list_gradients = list_gradients_loop(net, number)
+    add_windows = add_windows_loop(block, net.windows[number])
+    scatter = scatter_loop(
         height=2 * block.pooled_height,
         width=2 * block.pooled_width,
         channels=block.outputs,
@@ -379,7 +379,7 @@ def _block_backward(net: Net, number: int) -> Callable:
     return backward
 
 
-def _list_inputs(inputs: Map) -> Callable:
+def list_inputs_loop(inputs: Map) -> Callable:
     """Return a function that lists each pixel's values that are not zero."""
     origin, row, stride = uint64(inputs.first), uint64(inputs.row), uint64(inputs.stride)
     height, width, number = uint64(inputs.height), uint64(inputs.width), uint64(inputs.channels)
@@ -401,7 +401,7 @@ def _list_inputs(inputs: Map) -> Callable:
     return list_inputs
 
 
-def _scatter(height: int, width: int, channels: int, kernel: int, target: Map) -> Callable:
+def scatter_loop(height: int, width: int, channels: int, kernel: int, target: Map) -> Callable:
     """Return a function that adds each listed value's part to the K x K pixels that it reaches.
 
     height, width, channels: of the listed values. target: of the sums.
@@ -447,7 +447,7 @@ def _scatter(height: int, width: int, channels: int, kernel: int, target: Map) -
     return scatter
 
 
-def _pool(block: BlockSizes, outputs: Map) -> Callable:
+def pool_loop(block: BlockSizes, outputs: Map) -> Callable:
     """Return a function that computes pooling, bias and ReLU of the convolution's sums.
 
     The bias and ReLU come last: they do not change which of four values is the largest. The first
@@ -488,7 +488,7 @@ def _pool(block: BlockSizes, outputs: Map) -> Callable:
     return pool
 
 
-def _list_gradients(net: Net, number: int) -> Callable:
+def list_gradients_loop(net: Net, number: int) -> Callable:
     """Return a function that lists the gradients that pass ReLU and pooling.
 
     They are listed by output, and by pixel where the gradient of the inputs is needed.
@@ -535,7 +535,7 @@ def _list_gradients(net: Net, number: int) -> Callable:
     return list_gradients
 
 
-def _add_windows(block: BlockSizes, windows: Windows) -> Callable:
+def add_windows_loop(block: BlockSizes, windows: Windows) -> Callable:
     """Return a function that adds up the gradient of the kernels over the listed gradients."""
     channels, capacity = uint64(block.outputs), uint64(block.pooled_size + 3)
     rows, row_size, row_step = (

@@ -1,80 +1,152 @@
-"""Where the time of a step goes, by operator of the fast convolution and of the loop around it."""
+"""Where the time of a step goes: each compiled loop by itself, and what is around them."""
 
-import cProfile
-import pstats
-import time
-from pathlib import Path
+import statistics
+from collections.abc import Callable
 
+import numpy as np
 from markdown_tables import table as markdown_table
 
-from benchmarks.rivals import BATCH, paddle_loop
+from benchmarks.rivals import BATCH, arrays, paddle_loop
+from benchmarks.timing import seconds_of
 
-STEPS = 30
-# Functions of `fast_conv`, and what they do. Whatever else is called there counts as the rest.
-OPERATORS = {
-    "_product": "matrix products: convolution, gradient of the second block's input",
-    "_weight_gradient": "matrix products: gradients of the kernels",
-    "_windows": "windows of 3x3 cells",
-    "_convolve": "pool, bias, ReLU",
-    "_unpool": "gradient of the pool",
-    "_fill_cells": "cells of images",
-    "_to_pixels": "cells of images",
-    "_bias_gradient": "gradients of the biases",
-    "_matrix": "kernels as matrices",
-    "forward": "the rest of forward",
-    "backward": "the rest of backward",
-    "run": "ReLU's gradient",
+IMAGES = 20  # that the loops are timed on
+REPEATS = 30
+STEPS = 10
+PARTS = {
+    "image": "the image: stored and listed",
+    "scatter0": "first convolution",
+    "pool0": "its pooling, bias and ReLU",
+    "list1": "listing what is not zero behind it",
+    "scatter1": "second convolution",
+    "pool1": "its pooling, bias and ReLU",
+    "linear": "linear layer",
+    "linear back": "gradients of the linear layer",
+    "gradients1": "second block: listing the gradients that are there",
+    "windows1": "second block: gradient of the kernels",
+    "back1": "second block: gradient of its inputs",
+    "gradients0": "first block: listing the gradients that are there",
+    "windows0": "first block: gradient of the kernels",
 }
-# The same of Paddle's own functions, by a part of their names.
-PADDLE = {
-    "run_backward": "Paddle: backward pass of the linear layer and the loss",
-    "linear": "Paddle: linear layer",
-    "matmul": "Paddle: linear layer",
-    "add": "Paddle: linear layer",
-    "cross_entropy": "Paddle: loss",
-    "momentum": "Paddle: optimizer",
-    "optimizer": "Paddle: optimizer",
-    "to_tensor": "Paddle: tensors from arrays, and back",
-    "numpy": "Paddle: tensors from arrays, and back",
-}
-REST = "what else Python does"
 
 
 def measure(source: str, rounds: int) -> dict:
-    """Shares of the time of STEPS x `rounds` steps of one thread, by Python's own profiler."""
+    """Median microseconds an image, of one thread: of each loop, and of a whole step."""
+    loops: dict[str, list[float]] = {name: [] for name in PARTS}
+    steps = []
     step = paddle_loop(source, threads=1)
-    for number in range(10):
-        step(number)
-    profile, began = cProfile.Profile(), time.perf_counter()
-    profile.enable()
-    for number in range(STEPS * rounds):
-        step(number)
-    profile.disable()
-    whole = time.perf_counter() - began
-    shares: dict[str, float] = {}
-    for (path, _, name), (_, _, own, _, _) in pstats.Stats(profile).stats.items():
-        title = _title(Path(path), name)
-        shares[title] = shares.get(title, 0.0) + own / whole
-    return {"steps": STEPS * rounds, "batch_size": BATCH, "shares": shares}
+
+    def run_steps() -> None:
+        for number in range(STEPS):
+            step(number)
+
+    run_steps()
+    images = arrays(source)[0][:IMAGES]
+    calls = list(_calls(images))
+    for _ in range(rounds):
+        steps.append(seconds_of(run_steps) / STEPS / BATCH * 1e6)
+        totals = dict.fromkeys(PARTS, 0.0)
+        for name, call in calls:  # of one image after another, as in a pass
+            call()
+            repeated = [seconds_of(call) for _ in range(REPEATS)]
+            totals[name] += statistics.median(repeated) / IMAGES * 1e6
+        for name, total in totals.items():
+            loops[name].append(total)
+    return {
+        "step": statistics.median(steps),
+        "loops": {name: statistics.median(values) for name, values in loops.items()},
+    }
 
 
-def _title(path: Path, name: str) -> str:
-    if path.name in ("fast_conv.py", "chunks.py"):
-        return OPERATORS.get(name, "the rest of the fast convolution")
-    if "numpy" in path.parts or "numpy." in name or "dot" in name:
-        return "NumPy, called by these"
-    for part, title in PADDLE.items():
-        if part in name or part in path.stem:
-            return title
-    return REST
+def _calls(images: np.ndarray):
+    """Yield each loop of each image's passes, by name, with the trained net's weights."""
+    from paddle_mnist import MNIST
+    from paddle_mnist.mnist.sizes import net_sizes
+    from paddle_mnist.nn import sparse_conv
+    from paddle_mnist.nn.compiled_net import compiled_net
+    from paddle_mnist.nn.sparse_layout import Map, aligned_zeros
+
+    net = net_sizes()
+    second = net.blocks[1]
+    parameters = [parameter.numpy().ravel() for parameter in MNIST(pretrained=True).parameters()]
+    _, memory = compiled_net(net).forward(images, np.concatenate(parameters), 1)
+    sums, logits = aligned_zeros((net.sums.size,), np.float32), np.zeros(10, np.float32)
+    gradient, zero = np.linspace(-0.1, 0.1, 10, dtype=np.float32), np.float32(0)
+    load = sparse_conv.load_loop(net)
+    scatter = [
+        sparse_conv.scatter_loop(
+            height=block.height,
+            width=block.width,
+            channels=block.channels,
+            kernel=block.kernel,
+            target=Map(block.target_height, block.target_width, block.outputs),
+        )
+        for block in net.blocks
+    ]
+    scatter_back = sparse_conv.scatter_loop(
+        height=second.height,
+        width=second.width,
+        channels=second.outputs,
+        kernel=second.kernel,
+        target=Map(second.padded_height, second.padded_width, second.channels),
+    )
+    pools = [sparse_conv.pool_loop(block, net.maps[n + 1]) for n, block in enumerate(net.blocks)]
+    list_inputs = sparse_conv.list_inputs_loop(net.maps[1])
+    list_gradients = [sparse_conv.list_gradients_loop(net, number) for number in (0, 1)]
+    windows = [
+        sparse_conv.add_windows_loop(block, net.windows[number])
+        for number, block in enumerate(net.blocks)
+    ]
+    linear, linear_back = sparse_conv.linear_loops(net)
+
+    def weights(name: str) -> np.ndarray:
+        start, stop = net.weights.bounds(name)
+        return memory.weights[start:stop]
+
+    for number, image in enumerate(images.reshape(len(images), -1)):
+        kept, winners = memory.inputs[number], memory.winners[number]
+        work = sparse_conv.new_work(net)
+        inputs = [kept[net.kept.bounds(f"inputs{n}")[0] :] for n in range(3)]
+        won = [winners[net.winners.bounds(f"winners{n}")[0] :] for n in range(2)]
+        back = [work.gradients[net.gradients.bounds(f"inputs{n}")[0] :] for n in range(3)]
+        lists = (work.counts, work.channels, work.values)
+        by_output = (work.ends, work.places, work.amounts)
+        own_sums = [sums[net.sums.bounds(f"kernel{n}")[0] :] for n in range(2)]
+        calls: list[tuple[str, Callable, tuple]] = [
+            ("image", load, (image, kept, zero, work)),
+            ("scatter0", scatter[0], (*lists, weights("forward0"), work.target)),
+            ("pool0", pools[0], (work.target, weights("bias0"), won[0], inputs[1])),
+            ("list1", list_inputs, (inputs[1], zero, *lists)),
+            ("scatter1", scatter[1], (*lists, weights("forward1"), work.target)),
+            ("pool1", pools[1], (work.target, weights("bias1"), won[1], inputs[2])),
+            ("linear", linear, (kept, memory.weights, logits, work.target)),
+            ("linear back", linear_back, (gradient, kept, memory.weights, sums, work.gradients)),
+            (
+                "gradients1",
+                list_gradients[1],
+                (back[2], inputs[2], won[1], zero, np.zeros(20, np.float32), work),
+            ),
+            ("windows1", windows[1], (inputs[1], *by_output, own_sums[1])),
+            ("back1", scatter_back, (*lists, weights("backward1"), back[1])),
+            (
+                "gradients0",
+                list_gradients[0],
+                (back[1], inputs[1], won[0], zero, np.zeros(20, np.float32), work),
+            ),
+            ("windows0", windows[0], (inputs[0], *by_output, own_sums[0])),
+        ]
+        for name, function, arguments in calls:
+            yield name, lambda function=function, arguments=arguments: function(*arguments)
 
 
 def table(report: dict) -> str:
-    shares = sorted(report["shares"].items(), key=lambda share: -share[1])
-    named = sum(share for title, share in shares if title != REST)
+    loops, step = report["loops"], report["step"]
+    rows = [(title, loops[name], loops[name] / step) for name, title in PARTS.items()]
+    rest = step - sum(loops.values())
+    rows.append(("all else: Python, Paddle's tensors, loss, optimizer", rest, rest / step))
+    rows.append(("a step", step, 1.0))
     return markdown_table(
-        {"operator": "", "share of a step": ".1%"},
-        [(title, share) for title, share in shares if share >= 0.001],
-        f"{report['steps']} steps of {report['batch_size']} images, one thread; "
-        f"{named:.1%} has a name.",
+        {"what": "", "microseconds an image": ".1f", "share": ".1%"},
+        rows,
+        f"One thread, batches of {BATCH}; each loop is timed by itself, on images of the training "
+        "split and with the trained weights that come with the package.",
     )

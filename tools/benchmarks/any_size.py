@@ -1,0 +1,114 @@
+"""Steps of nets of other sizes: `ConvBlocks`, the same in Paddle's layers, and in PyTorch."""
+
+import contextlib
+import statistics
+from collections.abc import Callable
+
+import numpy as np
+from markdown_tables import table as markdown_table
+
+from benchmarks.rivals import arrays
+from benchmarks.timing import seconds_of
+
+BATCH = 64
+STEPS = 3  # timed together
+# Channels, outputs, kernel and padding of each block.
+NETS = {
+    "LeNet-5's blocks, 1x28x28": ((1, 28), [(1, 6, 5, 2), (6, 16, 5, 0)]),
+    "three blocks, 3x32x32": ((3, 32), [(3, 32, 5, 2), (32, 32, 5, 2), (32, 64, 3, 1)]),
+}
+KINDS = {"own": "Paddle's layers", "fast": "`ConvBlocks`", "torch": "PyTorch, channels last"}
+
+
+def measure(source: str, rounds: int) -> dict:
+    """Median images a second of one thread; all take turns. source: of images of one channel."""
+    rates: dict[str, dict[str, float]] = {}
+    for name, (shape, blocks) in NETS.items():
+        channels, size = shape
+        draw = np.random.default_rng(1)
+        images = draw.random((BATCH, channels, size, size), dtype=np.float32)
+        if channels == 1:  # digits, most of whose pixels are 0
+            images = np.ascontiguousarray(arrays(source)[0][:BATCH])
+        labels = draw.integers(0, 10, BATCH)
+        steps = {kind: _paddle_step(blocks, images, labels, kind) for kind in ("own", "fast")}
+        with contextlib.suppress(ModuleNotFoundError):  # the table says so
+            steps["torch"] = _torch_step(blocks, images, labels)
+        seconds: dict[str, list[float]] = {kind: [] for kind in steps}
+        for number in range(rounds + 1):
+            for kind, step in steps.items():
+                passed = seconds_of(lambda step=step: [step() for _ in range(STEPS)])
+                if number:  # the first compiles
+                    seconds[kind].append(passed)
+        rates[name] = {
+            kind: STEPS * BATCH / statistics.median(values) for kind, values in seconds.items()
+        }
+    return {"rounds": rounds, "images_per_second": rates}
+
+
+def _paddle_step(blocks, images: np.ndarray, labels: np.ndarray, kind: str) -> Callable[[], None]:
+    import paddle
+    from paddle import nn
+
+    from paddle_mnist import ConvBlocks
+
+    paddle.seed(1)
+    layers = []
+    for channels, outputs, kernel, padding in blocks:
+        conv = nn.Conv2D(channels, outputs, kernel, padding=padding)
+        layers += [conv, nn.ReLU(), nn.MaxPool2D(2, 2)]
+    layers.append(nn.Flatten())
+    features = nn.Sequential(*layers)(paddle.to_tensor(images[:1])).shape[1]
+    layers.append(nn.Linear(features, 10))
+    model = ConvBlocks(*layers, fast_conv=1 if kind == "fast" else "off")
+    optimizer = paddle.optimizer.Momentum(0.01, parameters=model.parameters())
+    inputs, targets = paddle.to_tensor(images), paddle.to_tensor(labels)
+
+    def step() -> None:
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        optimizer.clear_grad()
+
+    return step
+
+
+def _torch_step(blocks, images: np.ndarray, labels: np.ndarray) -> Callable[[], None]:
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    layers: list[nn.Module] = []
+    for channels, outputs, kernel, padding in blocks:
+        conv = nn.Conv2d(channels, outputs, kernel, padding=padding)
+        layers += [conv, nn.MaxPool2d(2), nn.ReLU()]  # quicker than the other way round
+    layers.append(nn.Flatten())
+    features = nn.Sequential(*layers)(torch.from_numpy(images[:1])).shape[1]
+    layers.append(nn.Linear(features, 10))
+    model = nn.Sequential(*layers).to(memory_format=torch.channels_last)
+    inputs = torch.from_numpy(images).to(memory_format=torch.channels_last)
+    targets = torch.from_numpy(labels)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+    return step
+
+
+def table(report: dict) -> str:
+    columns = {"net": "", **dict.fromkeys(KINDS.values(), "")}
+    columns["times Paddle's"] = columns["times PyTorch's"] = ".2f"
+    rows = []
+    for name, rates in report["images_per_second"].items():
+        cells = [f"{rates[kind]:,.0f}" if kind in rates else "not installed" for kind in KINDS]
+        against = rates["fast"] / rates["torch"] if "torch" in rates else None
+        rows.append((name, *cells, rates["fast"] / rates["own"], against))
+    return markdown_table(
+        columns,
+        rows,
+        f"Images a second, steps of batches of {BATCH} with Momentum, one thread; medians of "
+        f"{report['rounds']} rounds in turns. The images of one channel are digits; those of three "
+        "are random, and have no zeros.",
+    )
