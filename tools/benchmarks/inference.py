@@ -6,6 +6,7 @@ from pathlib import Path
 
 from markdown_tables import table as markdown_table
 
+from benchmarks.rivals import arrays
 from benchmarks.timing import seconds_of
 from paddle_mnist.errors import DeviceError
 
@@ -22,7 +23,8 @@ def measure(source: str, rounds: int) -> dict:
     from paddle_mnist import MNIST
 
     model = MNIST(pretrained=True)
-    images = np.random.RandomState(0).randint(0, 256, (BATCH, 28, 28)).astype(np.uint8)
+    digits = arrays(source)[0][:BATCH, 0]
+    images = np.round(digits / digits.max() * 255).astype(np.uint8)
     with tempfile.TemporaryDirectory() as folder:
         engines, missing = _engines(model, Path(folder))
         expected = engines["Paddle Inference"](images)

@@ -173,7 +173,8 @@ def table(report: dict) -> str:
         f"multiplications; {counts} have no zero in them. Products of large matrices run at "
         f"{gflops:.0f} GFLOP/s here, on all cores ({report['blas']}). That is "
         f"{limits['dense']:,.0f} images a second if everything is multiplied, and "
-        f"{limits['sparse']:,.0f} if nothing with a zero is. Of the first limit are reached: {shares}; of the second, by this package, "
+        f"{limits['sparse']:,.0f} if nothing with a zero is. "
+        f"Of the first limit are reached: {shares}; of the second, by this package, "
         f"{rates['fast'] / limits['sparse']:.0%}."
     )
     return markdown_table(columns, rows, f"{note}\n\n{limit}")
