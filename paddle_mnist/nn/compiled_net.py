@@ -16,7 +16,7 @@ from typing import Optional
 
 import numpy as np
 
-from paddle_mnist.nn import compiler, sparse_conv, sparse_layout
+from paddle_mnist.nn import compiler, sparse_conv, sparse_layout, sparse_net
 from paddle_mnist.nn.chunks import CHUNK_SIZE, chunks_of, map_chunks
 from paddle_mnist.nn.sparse_layout import Net, aligned_zeros, round_up
 
@@ -59,7 +59,7 @@ def compile_ahead(net: Net) -> None:
 def _sources() -> str:
     """Return a hash of the code that is compiled."""
     digest = hashlib.sha256()
-    for module in (sparse_conv, sparse_layout, compiler):
+    for module in (sparse_conv, sparse_net, sparse_layout, compiler):
         digest.update(inspect.getsource(module).encode())
     return digest.hexdigest()
 
@@ -85,13 +85,13 @@ class Memory:
 
 
 class CompiledNet:
-    """Runs the passes of `sparse_conv` on batches: any number of threads gives the same bits."""
+    """Runs the passes of `sparse_net` on batches: any number of threads gives the same bits."""
 
     def __init__(self, net: Net):
         self.net = net
         self._threads = threading.local()
         self._reusable: deque[Memory] = deque(maxlen=2)
-        self._run_forward, self._run_backward = sparse_conv.build(net)
+        self._run_forward, self._run_backward = sparse_net.build(net)
         self._compiled: set[str] = set()
         self._lock = threading.Lock()
 
@@ -179,10 +179,10 @@ class CompiledNet:
     # -------------------------------------------------------------- memory
 
     @property
-    def _work(self) -> sparse_conv.Work:
+    def _work(self) -> sparse_net.Work:
         """This thread's arrays for intermediate results."""
         if not hasattr(self._threads, "work"):
-            self._threads.work = sparse_conv.new_work(self.net)
+            self._threads.work = sparse_net.new_work(self.net)
         return self._threads.work
 
     def _own_rows(self, images: slice) -> tuple[np.ndarray, ...]:

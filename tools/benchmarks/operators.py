@@ -61,7 +61,7 @@ def _calls(images: np.ndarray):
     """Yield each loop of each image's passes, by name, with the trained net's weights."""
     from paddle_mnist import MNIST
     from paddle_mnist.mnist.sizes import net_sizes
-    from paddle_mnist.nn import sparse_conv
+    from paddle_mnist.nn import sparse_conv, sparse_net
     from paddle_mnist.nn.compiled_net import compiled_net
     from paddle_mnist.nn.sparse_layout import Map, aligned_zeros
 
@@ -71,7 +71,7 @@ def _calls(images: np.ndarray):
     _, memory = compiled_net(net).forward(images, np.concatenate(parameters), 1)
     sums, logits = aligned_zeros((net.sums.size,), np.float32), np.zeros(10, np.float32)
     gradient, zero = np.linspace(-0.1, 0.1, 10, dtype=np.float32), np.float32(0)
-    load = sparse_conv.load_loop(net)
+    load = sparse_net.load_loop(net)
     scatter = [
         sparse_conv.scatter_loop(
             height=block.height,
@@ -96,7 +96,7 @@ def _calls(images: np.ndarray):
         sparse_conv.add_windows_loop(block, net.windows[number])
         for number, block in enumerate(net.blocks)
     ]
-    linear, linear_back = sparse_conv.linear_loops(net)
+    linear, linear_back = sparse_net.linear_loops(net)
 
     def weights(name: str) -> np.ndarray:
         start, stop = net.weights.bounds(name)
@@ -104,7 +104,7 @@ def _calls(images: np.ndarray):
 
     for number, image in enumerate(images.reshape(len(images), -1)):
         kept, winners = memory.inputs[number], memory.winners[number]
-        work = sparse_conv.new_work(net)
+        work = sparse_net.new_work(net)
         inputs = [kept[net.kept.bounds(f"inputs{n}")[0] :] for n in range(3)]
         won = [winners[net.winners.bounds(f"winners{n}")[0] :] for n in range(2)]
         back = [work.gradients[net.gradients.bounds(f"inputs{n}")[0] :] for n in range(3)]

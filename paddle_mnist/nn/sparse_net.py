@@ -1,0 +1,360 @@
+"""The forward and backward pass of a whole net, put together from the loops of `sparse_conv`."""
+
+from collections.abc import Callable
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+from numba import uint64
+
+from paddle_mnist.nn.compiler import compiled, inlined
+from paddle_mnist.nn.sparse_conv import (
+    FOUR,
+    ONE,
+    THREE,
+    TWO,
+    ZERO,
+    add_windows_loop,
+    list_gradients_loop,
+    list_inputs_loop,
+    pool_loop,
+    scatter_loop,
+)
+from paddle_mnist.nn.sparse_layout import Fields, Map, Net, aligned_zeros, round_up
+
+NAN = np.float32("nan")
+
+
+class Work(NamedTuple):
+    """One thread's arrays for intermediate results of one image.
+
+    counts, channels, values: of each pixel, how many of its values are visited, and of these the
+    channels and the values. ends, places, amounts: of each output, where its list ends, and of the
+    gradients to be visited the windows and the amounts.
+    """
+
+    target: np.ndarray  # float32: sums of the convolution, before the pooling
+    gradients: np.ndarray  # float32: of the inputs of each block and of the features
+    counts: np.ndarray  # uint16
+    channels: np.ndarray  # uint16
+    values: np.ndarray  # float32
+    ends: np.ndarray  # uint64
+    places: np.ndarray  # uint64
+    amounts: np.ndarray  # float32
+
+
+def new_work(net: Net) -> Work:
+    """Return a thread's arrays."""
+    longest = net.longest_lists()
+    return Work(
+        target=aligned_zeros((longest["targets"],), np.float32),
+        gradients=aligned_zeros((net.gradients.size,), np.float32),
+        counts=aligned_zeros((longest["pixels"],), np.uint16),
+        channels=aligned_zeros((longest["values"],), np.uint16),
+        values=aligned_zeros((longest["values"],), np.float32),
+        ends=aligned_zeros((max(block.outputs for block in net.blocks),), np.uint64),
+        places=aligned_zeros((longest["by_output"],), np.uint64),
+        amounts=aligned_zeros((longest["by_output"],), np.float32),
+    )
+
+
+def build(net: Net) -> tuple[Callable, Callable]:
+    """Return the forward and the backward pass over several images.
+
+    Of their arguments, `images` to `skipped` have a row an image, flat; `weights` and `sums` are
+    flat, as `net.weights` and `net.sums` name their parts. skip, skipped: the value that is not
+    visited: 0, or nan, which is equal to no value; for all images, and as it was for each.
+    """
+    numbers = range(len(net.blocks))
+    load = load_loop(net)
+    forward = reduce(_chain_forward, [block_forward(net, number) for number in numbers])
+    backward = reduce(_chain_backward, [block_backward(net, number) for number in numbers])
+    write_outputs, read_gradients = linear_loops(net) if net.classes else flatten_loops(net)
+    write_image_gradient = image_gradient_loop(net)
+
+    @compiled
+    def run_forward(images, outputs, kept, winners, skipped, weights, skip, work):
+        for i in range(uint64(images.shape[0])):
+            skipped[i] = forward(
+                kept[i], winners[i], weights, load(images[i], kept[i], skip, work), work
+            )
+            write_outputs(kept[i], weights, outputs[i], work.target)
+
+    @compiled
+    def run_backward(gradients, image_gradients, kept, winners, skipped, weights, sums, work):
+        sums[:] = ZERO
+        for i in range(uint64(gradients.shape[0])):
+            read_gradients(gradients[i], kept[i], weights, sums, work.gradients)
+            backward(kept[i], winners[i], skipped[i], weights, sums, work)
+            write_image_gradient(work.gradients, image_gradients[i])
+
+    return run_forward, run_backward
+
+
+def _chain_forward(first: Callable, second: Callable) -> Callable:
+    @inlined
+    def both(kept, winners, weights, skipped, work):
+        return second(kept, winners, weights, first(kept, winners, weights, skipped, work), work)
+
+    return both
+
+
+def _chain_backward(first: Callable, second: Callable) -> Callable:
+    @inlined
+    def both(kept, winners, skipped, weights, sums, work):
+        second(kept, winners, skipped, weights, sums, work)
+        first(kept, winners, skipped, weights, sums, work)
+
+    return both
+
+
+# ------------------------------------------------------------------ an image in, the outputs out
+
+
+def load_loop(net: Net) -> Callable:
+    """Return a function that stores an image [C, H, W] and lists its values."""
+    block, windows = net.blocks[0], net.windows[0]
+    start, stop = _bounds(net.kept, "inputs0")
+    height, width, channels = uint64(block.height), uint64(block.width), uint64(block.channels)
+    padding, kernel = uint64(block.padding), uint64(block.kernel)
+    step, row = uint64(windows.pixel_step), uint64(windows.row_step)
+    last_row = uint64(2 * block.pooled_height)
+    as_columns = windows.as_columns
+
+    @inlined
+    def store_pixel(inputs, y, x, c, value):
+        """y, x: with the padding."""
+        if as_columns:  # in each window whose column it is in
+            for k in range(kernel):
+                if (y >= k) & (y - k < last_row):
+                    inputs[(y - k) * row + x * step + k * channels + c] = value
+        else:
+            inputs[y * row + x * step + c] = value
+
+    @inlined
+    def load(image, kept, skipped, work):
+        inputs = kept[start:stop]
+        not_finite = uint64(0)
+        for k in range(height * width * channels):
+            not_finite |= uint64(image[k] - image[k] != ZERO)
+        if not_finite:
+            skipped = NAN
+        for y in range(height):
+            for x in range(width):
+                pixel = y * width + x
+                end = pixel * channels
+                for c in range(channels):
+                    value = image[(c * height + y) * width + x]
+                    store_pixel(inputs, y + padding, x + padding, c, value)
+                    work.channels[end] = c
+                    work.values[end] = value
+                    end += uint64(value != skipped)
+                work.counts[pixel] = end - pixel * channels
+        return skipped
+
+    return load
+
+
+def flatten_loops(net: Net) -> tuple[Callable, Callable]:
+    """Return the passes of a flattening layer, whose outputs are channels first."""
+    features = net.maps[-1]
+    start, stop = _bounds(net.kept, f"inputs{len(net.blocks)}")
+    first, last = _bounds(net.gradients, f"inputs{len(net.blocks)}")
+    pixels, channels = uint64(features.height * features.width), uint64(features.channels)
+    stride = uint64(features.stride)
+
+    @inlined
+    def write_outputs(kept, weights, outputs, logits):
+        values = kept[start:stop]
+        for pixel in range(pixels):
+            for c in range(channels):
+                outputs[c * pixels + pixel] = values[pixel * stride + c]
+
+    @inlined
+    def read_gradients(output_gradients, kept, weights, sums, gradients):
+        values = gradients[first:last]
+        for pixel in range(pixels):
+            for c in range(channels):
+                values[pixel * stride + c] = output_gradients[c * pixels + pixel]
+
+    return write_outputs, read_gradients
+
+
+def linear_loops(net: Net) -> tuple[Callable, Callable]:
+    """Return the passes of a linear layer behind the flattened features."""
+    start, stop = _bounds(net.kept, f"inputs{len(net.blocks)}")
+    first, last = _bounds(net.gradients, f"inputs{len(net.blocks)}")
+    columns_start, columns_stop = _bounds(net.weights, "linear_columns")
+    rows_start, rows_stop = _bounds(net.weights, "linear_rows")
+    bias_start, _ = _bounds(net.weights, "linear_bias")
+    sums_start, sums_stop = _bounds(net.sums, "linear_rows")
+    bias_sums = uint64(net.sums.bounds("linear_bias")[0])
+    classes, width = uint64(net.classes), uint64(round_up(net.classes))
+    size = uint64(net.maps[-1].size)
+
+    @compiled
+    def add_columns(features, columns, logits):
+        for j in range(uint64(0), size, FOUR):
+            a, b, c, d = features[j], features[j + ONE], features[j + TWO], features[j + THREE]
+            at = j * width
+            for k in range(width):
+                logits[k] += (a * columns[at + k] + b * columns[at + width + k]) + (
+                    c * columns[at + TWO * width + k] + d * columns[at + THREE * width + k]
+                )
+
+    @inlined
+    def write_outputs(kept, weights, outputs, logits):
+        for k in range(width):
+            logits[k] = weights[bias_start + k]
+        add_columns(kept[start:stop], weights[columns_start:columns_stop], logits)
+        for k in range(classes):
+            outputs[k] = logits[k]
+
+    @compiled
+    def add_row(gradient, row, features, row_sums, feature_gradients):
+        for k in range(size):
+            row_sums[k] += gradient * features[k]
+            feature_gradients[k] += gradient * row[k]
+
+    @inlined
+    def read_gradients(output_gradients, kept, weights, sums, gradients):
+        features, feature_gradients = kept[start:stop], gradients[first:last]
+        rows, row_sums = weights[rows_start:rows_stop], sums[sums_start:sums_stop]
+        feature_gradients[:] = ZERO
+        for o in range(classes):
+            gradient, at = output_gradients[o], o * size
+            sums[bias_sums + o] += gradient
+            add_row(
+                gradient,
+                rows[at : at + size],
+                features,
+                row_sums[at : at + size],
+                feature_gradients,
+            )
+
+    return write_outputs, read_gradients
+
+
+def image_gradient_loop(net: Net) -> Callable:
+    """Return a function that writes the gradient of an image, channels first."""
+    inputs = net.maps[0]
+    start, stop = _bounds(net.gradients, "inputs0")
+    origin, row, stride = uint64(inputs.first), uint64(inputs.row), uint64(inputs.stride)
+    height, width, channels = uint64(inputs.height), uint64(inputs.width), uint64(inputs.channels)
+    wanted = net.input_gradient
+
+    @inlined
+    def write(gradients, image_gradient):
+        if wanted:
+            values = gradients[start:stop]
+            for c in range(channels):
+                for y in range(height):
+                    for x in range(width):
+                        value = values[origin + y * row + x * stride + c]
+                        image_gradient[(c * height + y) * width + x] = value
+
+    return write
+
+
+# ------------------------------------------------------------------ a block
+
+
+def block_forward(net: Net, number: int) -> Callable:
+    """Return the forward pass of a block, from its listed inputs to its pooled outputs."""
+    block, outputs = net.blocks[number], net.maps[number + 1]
+    kernels_start, kernels_stop = _bounds(net.weights, f"forward{number}")
+    bias_start, bias_stop = _bounds(net.weights, f"bias{number}")
+    inputs_start, inputs_stop = _bounds(net.kept, f"inputs{number}")
+    outputs_start, outputs_stop = _bounds(net.kept, f"inputs{number + 1}")
+    winners_start, winners_stop = _bounds(net.winners, f"winners{number}")
+    list_inputs = list_inputs_loop(net.maps[number])
+    scatter = scatter_loop(
+        height=block.height,
+        width=block.width,
+        channels=block.channels,
+        kernel=block.kernel,
+        target=Map(block.target_height, block.target_width, block.outputs),
+    )
+    pool = pool_loop(block, outputs)
+    is_listed = number == 0
+
+    @inlined
+    def forward(kept, winners, weights, skipped, work):
+        if not is_listed:
+            list_inputs(
+                kept[inputs_start:inputs_stop], skipped, work.counts, work.channels, work.values
+            )
+        scatter(
+            work.counts,
+            work.channels,
+            work.values,
+            weights[kernels_start:kernels_stop],
+            work.target,
+        )
+        not_finite = pool(
+            work.target,
+            weights[bias_start:bias_stop],
+            winners[winners_start:winners_stop],
+            kept[outputs_start:outputs_stop],
+        )
+        return NAN if not_finite else skipped
+
+    return forward
+
+
+def block_backward(net: Net, number: int) -> Callable:
+    """Return the backward pass of a block, from the gradients of its pooled outputs."""
+    block = net.blocks[number]
+    has_input_gradient = net.has_input_gradient(number)
+    inputs_start = uint64(net.kept.bounds(f"inputs{number}")[0])
+    outputs_start, outputs_stop = _bounds(net.kept, f"inputs{number + 1}")
+    winners_start, winners_stop = _bounds(net.winners, f"winners{number}")
+    gradient_start, gradient_stop = _bounds(net.gradients, f"inputs{number + 1}")
+    input_gradient_start = uint64(net.gradients.bounds(f"inputs{number}")[0])
+    kernel_sums_start, kernel_sums_stop = _bounds(net.sums, f"kernel{number}")
+    bias_sums_start, bias_sums_stop = _bounds(net.sums, f"bias{number}")
+    rows_start, rows_stop = _bounds(
+        net.weights, f"backward{number}" if has_input_gradient else f"bias{number}"
+    )
+    list_gradients = list_gradients_loop(net, number)
+    add_windows = add_windows_loop(block, net.windows[number])
+    scatter = scatter_loop(
+        height=2 * block.pooled_height,
+        width=2 * block.pooled_width,
+        channels=block.outputs,
+        kernel=block.kernel,
+        target=Map(block.padded_height, block.padded_width, block.channels),
+    )
+
+    @inlined
+    def backward(kept, winners, skipped, weights, sums, work):
+        list_gradients(
+            work.gradients[gradient_start:gradient_stop],
+            kept[outputs_start:outputs_stop],
+            winners[winners_start:winners_stop],
+            skipped,
+            sums[bias_sums_start:bias_sums_stop],
+            work,
+        )
+        add_windows(
+            kept[inputs_start:],
+            work.ends,
+            work.places,
+            work.amounts,
+            sums[kernel_sums_start:kernel_sums_stop],
+        )
+        if has_input_gradient:
+            scatter(
+                work.counts,
+                work.channels,
+                work.values,
+                weights[rows_start:rows_stop],
+                work.gradients[input_gradient_start:],
+            )
+
+    return backward
+
+
+def _bounds(fields: Fields, name: str) -> tuple:
+    start, stop = fields.bounds(name)
+    return uint64(start), uint64(stop)
