@@ -25,7 +25,7 @@ from typing import Optional
 import pytest
 
 PRELOADED = "pytest hypothesis paddle visualdl sklearn.metrics matplotlib.figure".split()
-PRELOADED += ["paddle_mnist.mnist.run", "conftest"]
+PRELOADED += ["paddle_mnist.mnist.run", "conftest", "compiled_ahead"]
 
 
 @functools.cache

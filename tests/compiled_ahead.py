@@ -1,0 +1,8 @@
+"""Imported by the process that tests fork from: the net's machine code is loaded there, once."""
+
+from paddle_mnist.mnist.sizes import net_sizes
+from paddle_mnist.nn.compiled_net import PASSES, compiled_net
+
+for has_dropout in (False, True):
+    for title in PASSES:
+        compiled_net(net_sizes(has_dropout)).compile(title)
