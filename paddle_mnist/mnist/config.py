@@ -140,7 +140,7 @@ class TrainConfig:
         "off", "device", "bfloat16 on a GPU: O1 where it is safe, O2 nearly everywhere", binds=True
     )
     fast_conv: Switch = _option(
-        "auto", "device", "convolve with NumPy's matrix products; auto: on a CPU", binds=True
+        "auto", "device", "convolve in compiled loops; auto: on a CPU", binds=True
     )
     threads: CountOrAuto = _option(
         0, "device", "threads of the fast convolution in each process; or auto", binds=False

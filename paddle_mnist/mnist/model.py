@@ -31,17 +31,15 @@ class MNIST(nn.Layer):
     therefore cannot share one optimizer.
 
     pretrained: start with the weights that come with the package (`paddle_mnist.mnist.pretrained`).
-    fast_conv: what computes both blocks, convolution to pooling. "auto": on a CPU
-        `paddle_mnist.mnist.fast_conv`, several times faster and equal to within float32's rounding,
-        with one thread per core, at most four; elsewhere Paddle's own layers. "off": always
-        Paddle's layers. A number: as "auto", with so many threads; 0 is "off". The attribute of
-        this name can be set at any time.
+    fast_conv: what computes the net. "auto": on a CPU compiled loops, several times faster than
+        Paddle's layers and equal to within float32's rounding, with one thread per core, at most
+        four; elsewhere Paddle's layers. "off": always Paddle's layers. A number: as "auto", with so
+        many threads; 0 is "off". The attribute of this name can be set at any time.
 
-    The fast blocks are for eager execution, float32 and the layers as they are built here. Paddle's
-    layers compute static graphs (`paddle.jit`), gradients of the images, layers that were replaced,
-    and layers with a hook that may change inputs or outputs. The fast blocks allow one backward
-    pass: a second one (`retain_graph=True`) and second derivatives raise an error that tells how to
-    switch them off.
+    The compiled loops are those of `paddle_mnist.nn.conv_blocks.ConvBlocks`, which says what they
+    cover: with layers of other kinds or hooks that may change what passes, in static graphs
+    (`paddle.jit`) and with other dtypes Paddle's layers compute. They allow one backward pass: a
+    second one (`retain_graph=True`) and second derivatives raise an error that names the switch.
 
     Set `dropout_rate` to the share of the linear layer's inputs that is dropped at random in a
     training step (Srivastava et al., 2014; the others are scaled up); the default is 0, as in the
@@ -75,7 +73,7 @@ class MNIST(nn.Layer):
 
     @property
     def fast_conv(self) -> Union[str, int]:
-        """What computes both blocks: "auto", "off", or a number of threads."""
+        """What computes the net: "auto", "off", or a number of threads."""
         return self._fast_conv
 
     @fast_conv.setter
