@@ -12,7 +12,7 @@ ladder      from the tutorial's loop to ours, one change a row: seconds and accu
 memory      peak memory by source, batch size and optimizer, and the tutorial's
 evaluate    seconds to evaluate the eval split, the tutorial's way and ours
 operators   where the time of a step goes: each compiled loop, and what is around them
-conv-blocks images a second of `ConvBlocks` for nets of other sizes, of Paddle's layers and PyTorch
+conv-blocks  images a second of nets of other sizes: `ConvBlocks`, Paddle's layers, PyTorch
 checkpoint  the share of a training's time that goes into saving, after each epoch and every 50
             steps: the time inside the saves of a real training, over its whole time
 watch       what looking into the net costs a training, its writers included: off, every 100 steps
