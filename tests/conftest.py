@@ -8,6 +8,7 @@ from subprocess import CompletedProcess
 
 import forked
 import in_process
+import numba  # noqa: F401, before Paddle 2, whose zlib breaks it
 import pytest
 from hypothesis import HealthCheck, settings
 from synthetic_data import tiny_splits, write_json

@@ -24,7 +24,7 @@ from typing import Optional
 
 import pytest
 
-PRELOADED = "pytest hypothesis paddle visualdl sklearn.metrics matplotlib.figure".split()
+PRELOADED = "numba pytest hypothesis paddle visualdl sklearn.metrics matplotlib.figure".split()
 PRELOADED += ["paddle_mnist.mnist.run", "conftest", "compiled_ahead"]
 
 
