@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from subprocess import PIPE
@@ -141,5 +142,7 @@ for number in range(2):
 
 
 def test_without_numba_paddles_layers_compute_and_one_line_says_so():
-    lines = run(WITHOUT_NUMBA).splitlines()
+    done = subprocess.run([sys.executable, "-c", WITHOUT_NUMBA], capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
     assert len(lines) == 1 and "numba cannot be used here" in lines[0], lines
