@@ -13,8 +13,8 @@ CHUNK_SIZE = 25  # samples at most
 def chunks_of(count: int) -> list[slice]:
     """Divide a batch of `count` samples, always in the same way, whatever the number of threads.
 
-    The number of chunks is even and their sizes nearly equal, so that two threads share the work
-    evenly.
+    The number of chunks is even, but for one sample, and their sizes nearly equal, so that two
+    threads share the work evenly.
     """
     pairs = -(-count // (2 * CHUNK_SIZE))
     bounds = [count * i // (2 * pairs) for i in range(2 * pairs + 1)]
@@ -29,9 +29,7 @@ def map_chunks(run: Callable[[int, slice], Any], count: int, threads: int) -> li
     when no thread works on the batch any more.
     """
     job = _Job(run, chunks_of(count))
-    helpers = min(threads, len(job.chunks)) - 1
-    for _ in range(helpers):
-        _helpers(helpers, os.getpid()).put(job)
+    _helpers(os.getpid()).take_part(job, min(threads, len(job.chunks)) - 1)
     job.work()
     return job.results()
 
@@ -65,18 +63,29 @@ class _Job:
         return results
 
 
-@functools.cache
-def _helpers(count: int, process_id: int) -> SimpleQueue:
-    """Return the queue of `count` threads that work on what is put there.
+class _Helpers:
+    """Threads that wait for jobs; as many as were ever needed at once."""
 
-    process_id: a forked child has none of its parent's threads, and starts its own.
-    """
-    jobs: SimpleQueue = SimpleQueue()
+    def __init__(self):
+        self._jobs: SimpleQueue = SimpleQueue()
+        self._lock = threading.Lock()
+        self._count = 0
 
-    def work() -> None:
+    def take_part(self, job: _Job, threads: int) -> None:
+        """Have this many threads work on a job."""
+        with self._lock:
+            for number in range(self._count, threads):
+                threading.Thread(target=self._work, name=f"chunks {number}", daemon=True).start()
+            self._count = max(self._count, threads)
+        for _ in range(threads):
+            self._jobs.put(job)
+
+    def _work(self) -> None:
         while True:
-            jobs.get().work()
+            self._jobs.get().work()
 
-    for number in range(count):
-        threading.Thread(target=work, name=f"chunks {number}", daemon=True).start()
-    return jobs
+
+@functools.cache
+def _helpers(process_id: int) -> _Helpers:
+    """Return the helpers of a process: a forked child has none of its parent's threads."""
+    return _Helpers()

@@ -21,7 +21,7 @@ from paddle_mnist.nn.chunks import CHUNK_SIZE, chunks_of, map_chunks
 from paddle_mnist.nn.sparse_layout import Net, aligned_zeros, round_up
 
 PASSES = ("convolution", "gradients")
-MOST_REUSED = 1000  # images, of about 50 kB each: memory of a larger batch is not reused
+MOST_REUSED = 1 << 26  # bytes: the memory of a batch that needs more is not kept for the next
 
 
 @functools.cache
@@ -33,7 +33,8 @@ def compiled_net(net: Net) -> "CompiledNet":
 def compile_ahead(net: Net) -> None:
     """Start compiling a net in other processes, unless it is on the disk already; do not wait.
 
-    The first use, in this process or another, waits until they are done.
+    The first use, in this process or another, waits for what they have begun; and where they fail,
+    it compiles by itself and says why it cannot.
     """
     passes = CompiledNet(net)
     for title in PASSES:
@@ -66,7 +67,9 @@ def _sources() -> str:
 
 @dataclass(frozen=True)
 class Memory:
-    """What the backward pass of a batch needs of its forward pass; a row an image.
+    """What the forward pass of a batch leaves to its backward pass, and the sums of that.
+
+    Arrays with a row an image, but for the last two.
 
     inputs: float32, of each block, and the features (`Net.kept`). winners: uint8 (`Net.winners`).
     skipped: float32, the value that each image's passes do not visit. weights: float32, flat
@@ -133,16 +136,16 @@ class CompiledNet:
         """
         self.compile("convolution")
         count = len(images)
-        memory = self._take_memory(count if for_backward else 1)  # of one for its weights
+        memory = self._take_memory(count if for_backward else 1)  # a row, for its weights
         self._pack(self._split(parameters), memory.weights)
         # 0 * inf is nan: with such weights, zeros have to be visited too
-        skip = np.float32(0 if np.isfinite(memory.weights).all() else "nan")
+        skip = sparse_conv.ZERO if np.isfinite(memory.weights).all() else sparse_net.NAN
         flat = images.reshape(count, -1)
         outputs = np.empty((count, *self.net.output_shape), np.float32)
         flat_outputs = outputs.reshape(count, -1)
 
         def run(number: int, chunk: slice) -> None:
-            kept = memory.rows(chunk) if for_backward else self._own_rows(chunk)
+            kept = memory.rows(chunk) if for_backward else self._scratch_rows(chunk)
             self._run_forward(
                 flat[chunk], flat_outputs[chunk], *kept, memory.weights, skip, self._work
             )
@@ -185,7 +188,7 @@ class CompiledNet:
             self._threads.work = sparse_net.new_work(self.net)
         return self._threads.work
 
-    def _own_rows(self, images: slice) -> tuple[np.ndarray, ...]:
+    def _scratch_rows(self, images: slice) -> tuple[np.ndarray, ...]:
         """Return this thread's rows for a chunk that no backward pass will need."""
         if not hasattr(self._threads, "memory"):
             self._threads.memory = self._new_memory(CHUNK_SIZE)
@@ -209,7 +212,7 @@ class CompiledNet:
         return memory if len(memory.inputs) >= count else self._new_memory(count)
 
     def _give_back(self, memory: Memory) -> None:
-        if len(memory.inputs) <= MOST_REUSED:
+        if memory.inputs.nbytes <= MOST_REUSED:
             self._reusable.append(memory)
 
     # -------------------------------------------------------------- parameters

@@ -119,7 +119,8 @@ def _is_usable(folder: Path) -> bool:
     """Return whether machine code can be kept in a folder; say why, if it cannot."""
     remedy = "so the convolution is compiled at each start; PADDLE_MNIST_CACHE names another folder"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.stat()
         if not os.access(folder, os.W_OK):
             raise PermissionError(13, "Permission denied")
@@ -128,7 +129,7 @@ def _is_usable(folder: Path) -> bool:
         return False
     others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if hasattr(os, "getuid") and (status.st_uid != os.getuid() or others_write):
-        log.warning("%s can be written by other users, %s", folder, remedy)
+        log.warning("%s can be written by other users, %s; or: chmod go-w", folder, remedy)
         return False
     return True
 

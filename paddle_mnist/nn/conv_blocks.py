@@ -48,27 +48,41 @@ class ConvBlocks(nn.Sequential):
             nn.Flatten(), nn.Linear(64 * 8 * 8, 10),
         )  # fmt: skip
 
-    Fast are blocks of `Conv2D` (square odd kernel, stride 1, zero padding of less than the kernel),
-    `ReLU` and `MaxPool2D` of 2x2 with stride 2, the last two in any order, and behind the blocks
-    `Flatten` and `Linear`. Paddle's layers compute everything else: other layers, dtypes and
-    devices, static graphs, and layers with a hook that may change what passes. Gradients can be
-    computed once: a second backward pass (`retain_graph=True`) and second derivatives raise
-    RuntimeError, which Paddle turns into an OSError, and which names the switch.
+    Blocks are fast if they consist of `Conv2D` (square odd kernel, stride 1, zero padding of less
+    than the kernel), `ReLU` and `MaxPool2D` (2x2, stride 2), with ReLU and pooling in either order;
+    so are `Flatten` and one `Linear` behind the last block. From the first other layer on Paddle
+    computes, and everything where dtypes and devices are others, in static graphs, and where a hook
+    may change what passes through these layers. Gradients can be computed once: a second backward
+    pass (`retain_graph=True`) and second derivatives raise RuntimeError, which Paddle turns into an
+    OSError, and which names the switch.
 
     nan and inf are passed on, also through the pooling, where Paddle's layer may lose a nan. If
     several values of a pooling window are the largest, the first gets the gradient, as in Paddle.
 
-    fast_conv: "auto": one thread per core, at most four; "off": Paddle's layers; a number: so many
-        threads, and "off" for 0. The number of threads changes no bit of the results. The attribute
-        can be set at any time.
+    The loops are compiled for the sizes at hand, also for each size of image, which takes a few
+    seconds the first time; the machine code is kept on the disk.
+
+    fast_conv: "auto": one thread for each core that is this process's, at most four; "off", or 0:
+        Paddle's layers; a number: so many threads. The number of threads changes no bit of the
+        results. The attribute can be set at any time.
     """
 
     def __init__(self, *layers: nn.Layer, fast_conv: Union[str, int] = "auto"):
         super().__init__(*layers)
-        self.fast_conv = check_fast_conv(fast_conv)
+        self.fast_conv = fast_conv
+
+    @property
+    def fast_conv(self) -> Union[str, int]:
+        """What computes the blocks: "auto", "off", or a number of threads."""
+        return self._fast_conv
+
+    @fast_conv.setter
+    def fast_conv(self, value: Union[str, int]) -> None:
+        self._fast_conv = check_fast_conv(value)
 
     def forward(self, inputs: paddle.Tensor) -> paddle.Tensor:
-        return run_layers(list(self.children()), inputs, self.fast_conv)
+        # not `children()`, which gives a layer that stands twice only once
+        return run_layers(list(self._sub_layers.values()), inputs, self.fast_conv)
 
 
 def check_fast_conv(value: Union[str, int]) -> Union[str, int]:
@@ -88,11 +102,12 @@ def run_layers(
     net = fast_net(layers, inputs) if fast_conv not in ("off", 0) else None
     if net is None:
         return _run_one_by_one(layers, inputs)
-    if any(True for _ in hooks_of(layers)):
+    fast, others = layers[: net.layers], layers[net.layers :]
+    if any(True for _ in hooks_of(fast)):
         with paddle.no_grad():
-            _run_one_by_one(layers, inputs)
+            _run_one_by_one(fast, inputs)
     threads = fast_threads() if fast_conv == "auto" else fast_conv
-    return _run_compiled(net, layers, inputs, threads)
+    return _run_one_by_one(others, _run_compiled(net, fast, inputs, threads))
 
 
 def _run_one_by_one(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> paddle.Tensor:
@@ -119,7 +134,7 @@ def implementation(model: nn.Layer) -> str:
 
 
 def fast_net(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[Net]:
-    """Return the sizes of these layers if the compiled loops compute them, else None."""
+    """Return the sizes of the first of these layers that the compiled loops compute, if any."""
     if (
         in_sot()
         or not paddle.in_dynamic_mode()
@@ -127,17 +142,22 @@ def fast_net(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[Net]
         or not inputs.place.is_cpu_place()
         or len(inputs.shape) != 4
         or inputs.shape[0] == 0
-        or any(tensor.dtype != paddle.float32 for tensor in (inputs, *parameters_of(layers)))
-        or any("forward" in vars(layer) for layer in layers)
-        or not all(is_read_only(hook) for hook in hooks_of(layers))
     ):
         return None
     net = _sizes(layers, inputs)
-    return net if net and why_not_compiled() is None else None
+    if net is None or why_not_compiled() is not None:
+        return None
+    fast = layers[: net.layers]
+    computes_the_same = (
+        all(tensor.dtype == paddle.float32 for tensor in (inputs, *parameters_of(fast)))
+        and not any("forward" in vars(layer) for layer in fast)
+        and all(is_read_only(hook) for hook in hooks_of(fast))
+    )
+    return net if computes_the_same else None
 
 
 def _sizes(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[Net]:
-    """Return the sizes of blocks and what may follow them; None if the layers are others."""
+    """Return the sizes of the blocks that come first, and of what may follow them."""
     kinds = [type(layer) for layer in layers]
     _, *shape = inputs.shape
     blocks, at = [], 0
@@ -148,25 +168,24 @@ def _sizes(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[Net]:
         block = _block_sizes(layers[at], shape)
         pool = next(layer for layer in layers[at : at + 3] if type(layer) is nn.MaxPool2D)
         if block is None or not _halves(pool):
-            return None
+            break
         blocks.append(block)
         shape = [block.outputs, block.pooled_height, block.pooled_width]
         at += 3
-    rest = layers[at:]
-    is_flat = bool(rest) and type(rest[0]) is nn.Flatten
-    classes = None
-    if is_flat and (rest[0].start_axis, rest[0].stop_axis) != (1, -1):
+    if not blocks:
         return None
-    if kinds[at:] == [nn.Flatten, nn.Linear]:
-        features, classes = rest[1].weight.shape
-        if features != math.prod(shape):  # Paddle says what is wrong
-            return None
-    elif kinds[at:] not in ([], [nn.Flatten]):
-        return None
-    biases = tuple(layer.bias is not None for layer in layers if hasattr(layer, "bias"))
-    return (
-        Net(tuple(blocks), biases, classes, is_flat, not inputs.stop_gradient) if blocks else None
-    )
+    is_flat, classes = False, None
+    if kinds[at : at + 1] == [nn.Flatten]:
+        is_flat = (layers[at].start_axis, layers[at].stop_axis) == (1, -1)
+        at += is_flat
+    if is_flat and kinds[at : at + 1] == [nn.Linear]:
+        features, outputs = layers[at].weight.shape
+        if features == math.prod(shape):  # Paddle says what is wrong
+            classes = outputs
+            at += 1
+    biases = tuple(layer.bias is not None for layer in layers[:at] if hasattr(layer, "bias"))
+    input_gradient = paddle.is_grad_enabled() and not inputs.stop_gradient
+    return Net(tuple(blocks), biases, classes, is_flat, input_gradient)
 
 
 def _block_sizes(conv: nn.Conv2D, shape: Sequence[int]) -> Optional[BlockSizes]:
@@ -264,9 +283,11 @@ def _run_compiled(
     tensors = [inputs, *parameters] if net.input_gradient else parameters
     joined = paddle.concat([tensor.flatten() for tensor in tensors])
     outputs = _Blocks.apply(inputs.detach(), joined, compiled_net(net), threads, needs_gradient)
-    if needs_gradient:
-        outputs.register_hook(_refuse_second_pass())
-    return outputs
+    if not needs_gradient:
+        return outputs
+    outputs.register_hook(_refuse_second_pass())
+    # What a hook of a `PyLayer`'s own output returns is ignored (Paddle 3.3.1).
+    return paddle.assign(outputs)
 
 
 def _refuse_second_pass() -> Callable[[paddle.Tensor], None]:

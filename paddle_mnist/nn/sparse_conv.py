@@ -18,8 +18,8 @@ vectorize them: indexes are unsigned (a signed one might be negative, which is l
 inner loops have a constant number of steps, a multiple of `LANES`, and arrays do not overlap
 (`paddle_mnist.nn.compiler`).
 
-From a value on that is not finite, an image's zeros are visited too: 0 * inf is nan, and no zero
-may hide it.
+From a value on that is not finite, an image's zeros are visited too, and gradients of 0 that pass
+the pooling: 0 * inf is nan, and none of them may hide it.
 """
 
 from collections.abc import Callable

@@ -9,7 +9,7 @@ from typing import Optional
 
 import numpy as np
 
-# Of the order in which the loops add: what other versions compute differs by rounding.
+# Raised when the loops add in another order: results then differ by rounding.
 VERSION = 1
 LANES = 8  # floats of a vector: rows are padded to multiples of it
 CACHE_LINE = 16  # floats
@@ -198,6 +198,11 @@ class Net:
     @cached_property
     def windows(self) -> tuple[Windows, ...]:
         return tuple(Windows(block, number == 0) for number, block in enumerate(self.blocks))
+
+    @property
+    def layers(self) -> int:
+        """How many of Paddle's layers it stands for."""
+        return 3 * len(self.blocks) + self.is_flat + bool(self.classes)
 
     @property
     def parameter_shapes(self) -> list[tuple[int, ...]]:

@@ -33,7 +33,7 @@ class Work(NamedTuple):
     gradients to be visited the windows and the amounts.
     """
 
-    target: np.ndarray  # float32: sums of the convolution, before the pooling
+    target: np.ndarray  # float32: sums of the convolution, before the pooling; the logits
     gradients: np.ndarray  # float32: of the inputs of each block and of the features
     counts: np.ndarray  # uint16
     channels: np.ndarray  # uint16
@@ -62,8 +62,9 @@ def build(net: Net) -> tuple[Callable, Callable]:
     """Return the forward and the backward pass over several images.
 
     Of their arguments, `images` to `skipped` have a row an image, flat; `weights` and `sums` are
-    flat, as `net.weights` and `net.sums` name their parts. skip, skipped: the value that is not
-    visited: 0, or nan, which is equal to no value; for all images, and as it was for each.
+    flat, as `net.weights` and `net.sums` name their parts. skip: the value that is not visited in
+    any image: 0, or nan, which is equal to no value. skipped: the same of each image, which the
+    forward pass writes: nan if one of its values is not finite.
     """
     numbers = range(len(net.blocks))
     load = load_loop(net)

@@ -40,6 +40,14 @@ def test_calls_of_several_threads_get_their_own_results_in_order(threads):
         assert results[caller] == [(caller, number, 25 * number) for number in range(4)]
 
 
+def test_threads_are_started_once():
+    """As many as the most that were needed at once, not so many for each number."""
+    before = threading.active_count()
+    for threads in (2, 3, 6, 4, 6, 1):
+        map_chunks(lambda number, chunk: None, 400, threads)
+    assert threading.active_count() - before <= 5
+
+
 def test_chunks_are_computed_at_once():
     """Each of two waits for the other."""
     both = threading.Barrier(2, timeout=60)

@@ -109,11 +109,27 @@ def test_a_folder_that_others_may_write_is_not_used(cache):
     assert output.endswith("as in Paddle's layers\n")
 
 
+def test_a_folder_of_ones_own_is_used_whatever_the_umask(cache):
+    """Of a group's members, too, nobody else may write there."""
+    for path in cache.glob("*"):
+        path.rename(cache.parent / path.name)
+    cache.rmdir()
+    program = f"""
+import os, sys
+os.umask(0o002)
+from pathlib import Path
+from paddle_mnist.nn import compiler
+assert compiler._is_usable(Path({str(cache)!r}))
+"""
+    run(program)
+    assert cache.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_folder_that_cannot_be_made_is_done_without(cache, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PADDLE_MNIST_CACHE", str(tmp_path / "file"))
     output = run(PROGRAM.replace("t.CHANNELS", "[5]"))
-    assert "compiled cannot be written (Not a directory)" in output
+    assert "compiled cannot be written (File exists)" in output
     assert output.endswith("as in Paddle's layers\n")
 
 

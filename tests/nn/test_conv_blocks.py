@@ -171,8 +171,6 @@ def test_gradients_are_for_what_asks_for_them(frozen):
         lambda: [nn.Conv2D(6, 4, 3), nn.ReLU(), nn.MaxPool2D(2, 2, padding=1)],
         lambda: [nn.Conv2D(6, 4, 3), nn.ReLU(), nn.MaxPool2D(2, 2, ceil_mode=True)],
         lambda: [nn.Conv2D(6, 4, 3), nn.ReLU()],
-        lambda: [*block(6, 4, 3), nn.Flatten(start_axis=2)],
-        lambda: [*block(6, 4, 3), nn.Dropout(0.0), nn.Flatten()],
         lambda: [nn.BatchNorm2D(6), *block(6, 4, 3)],
     ],
 )
@@ -182,6 +180,59 @@ def test_other_layers_are_paddles(layers):
     assert fast_net(built, images) is None
     outputs = ConvBlocks(*built, fast_conv=1)(images)
     assert np.array_equal(outputs.numpy(), nn.Sequential(*built)(images).numpy())
+
+
+@pytest.mark.parametrize(
+    ("layers", "fast"),
+    [
+        (lambda: [*block(6, 16, 5), nn.Flatten(start_axis=2)], 3),
+        (lambda: [*block(6, 16, 5), nn.Dropout(0.0), nn.Flatten()], 3),
+        (lambda: [*block(6, 16, 5), nn.Conv2D(16, 2, 3, stride=2), nn.ReLU()], 3),
+        (lambda: [*block(6, 16, 5), nn.Flatten(), nn.ReLU(), nn.Linear(480, 3)], 4),
+        (lambda: [*block(6, 16, 5), nn.Flatten(), nn.Linear(480, 3), nn.ReLU()], 5),
+    ],
+)
+def test_layers_behind_the_blocks_are_paddles(layers, fast):
+    """The blocks are fast all the same."""
+    images = paddle.to_tensor(values(np.random.default_rng(0), (2, 6, 16, 14), False))
+    built = layers()
+    assert fast_net(built, images).layers == fast
+    outputs = ConvBlocks(*built, fast_conv=1)(images)
+    expected = nn.Sequential(*built)(images)
+    assert np.allclose(outputs.numpy(), expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("fast_conv", [1, "off"])
+def test_a_layer_may_stand_in_several_places(fast_conv):
+    relu, pool, conv = nn.ReLU(), nn.MaxPool2D(2, 2), nn.Conv2D(6, 6, 3, padding=1)
+    layers = [conv, relu, pool, conv, relu, pool, nn.Flatten()]
+    images, gradients = (
+        paddle.to_tensor(values(np.random.default_rng(0), (2, 6, 16, 14), False)),
+        [],
+    )
+    for model in (ConvBlocks(*layers, fast_conv=fast_conv), nn.Sequential(*layers)):
+        conv.clear_gradients()
+        outputs = model(images)
+        outputs.sum().backward()
+        gradients.append([outputs.numpy(), *(p.grad.numpy().copy() for p in conv.parameters())])
+    for ours, theirs in zip(*gradients):
+        assert ours.shape == theirs.shape and np.allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_a_hook_of_the_outputs_changes_the_gradients():
+    fast, _ = pair("several channels")
+    outputs = fast(paddle.ones([2, 6, 16, 14]))
+    outputs.register_hook(lambda gradient: gradient * 0)
+    outputs.sum().backward()
+    assert not any(parameter.grad.numpy().any() for parameter in fast.parameters())
+
+
+def test_without_gradients_nothing_else_is_compiled():
+    fast, _ = pair("several channels")
+    images = paddle.ones([2, 6, 16, 14])
+    images.stop_gradient = False
+    with paddle.no_grad():
+        assert not fast_net(list(fast.children()), images).input_gradient
 
 
 def test_wrong_sizes_are_reported_by_paddle():
@@ -196,6 +247,8 @@ def test_wrong_sizes_are_reported_by_paddle():
 def test_unknown_switches_are_refused(value):
     with pytest.raises(ConfigError, match="expected 'auto', 'off', or a number of threads"):
         ConvBlocks(fast_conv=value)
+    with pytest.raises(ConfigError, match="expected 'auto', 'off', or a number of threads"):
+        ConvBlocks().fast_conv = value
 
 
 def test_a_net_trains_as_in_paddles_layers():

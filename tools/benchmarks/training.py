@@ -169,12 +169,12 @@ def table(report: dict) -> str:
         if kind in rates
     )
     limit = (
-        f"The limit: an image's step has {products['new']['dense'] / 1e6:.2f} million "
-        f"multiplications; {counts} have no zero in them. Products of large matrices run at "
+        "What there is to multiply: an image's step has "
+        f"{products['new']['dense'] / 1e6:.2f} million multiplications; {counts} have no zero in them. Products of large matrices run at "
         f"{gflops:.0f} GFLOP/s here, on all cores ({report['blas']}). That is "
         f"{limits['dense']:,.0f} images a second if everything is multiplied, and "
         f"{limits['sparse']:,.0f} if nothing with a zero is. "
-        f"Of the first limit are reached: {shares}; of the second, by this package, "
+        f"Of the first, {shares}; of the second, this package "
         f"{rates['fast'] / limits['sparse']:.0%}."
     )
     return markdown_table(columns, rows, f"{note}\n\n{limit}")
