@@ -170,7 +170,8 @@ def table(report: dict) -> str:
     )
     limit = (
         "What there is to multiply: an image's step has "
-        f"{products['new']['dense'] / 1e6:.2f} million multiplications; {counts} have no zero in them. Products of large matrices run at "
+        f"{products['new']['dense'] / 1e6:.2f} million multiplications; {counts} "
+        "have no zero in them. Products of large matrices run at "
         f"{gflops:.0f} GFLOP/s here, on all cores ({report['blas']}). That is "
         f"{limits['dense']:,.0f} images a second if everything is multiplied, and "
         f"{limits['sparse']:,.0f} if nothing with a zero is. "
