@@ -32,7 +32,7 @@ MOVED = {
     "files": ("system.files",),
     "fluid": ("legacy.fluid",),
     "heartbeat": ("system.heartbeat",),
-    "infer": ("mnist.infer",),
+    "infer": ("mnist.infer", "mnist.reading", "mnist.sheets"),
     "loopback": ("apps.loopback",),
     "machine": ("system.machine",),
     "model": ("mnist.model",),

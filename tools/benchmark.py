@@ -25,6 +25,8 @@ scale       images a second of the whole machine with 1, 2 and 4 processes, with
 infer       latency of one image and images a second in batches of 256, with one thread: the net in
             Python, Paddle Inference, and, where they are installed, ONNX Runtime and PyTorch with
             the same net and weights; all take turns
+pictures    what of drawn pictures is read and what is refused: digits on paper of many kinds,
+            MNIST's own images, pages, and what is no digit
 signal      seconds from SIGTERM, sent at random moments of a training and its evaluations, to the
             committed checkpoint; in each round 100 of them
 all         all of these
@@ -51,6 +53,7 @@ from benchmarks import (
     ladder,
     memory,
     operators,
+    pictures,
     promises,
     scale,
     sigterm,
@@ -81,6 +84,7 @@ BENCHMARKS = {
     "promises": promises,
     "scale": scale,
     "infer": inference,
+    "pictures": pictures,
     "signal": sigterm,
 }
 

@@ -9,6 +9,8 @@ forgetting      train on the digits 0 to 4, then on 5 to 9, with and without rep
                 accuracy on both halves of the eval split
 collapse        weights drawn from U(-1, 1), as in the tutorial's part three: the loss of the first
                 20 steps, and what a watch of the net says about them
+detector        train what tells that a picture is probably not one digit, compare it with others,
+                and put it into the package; to be made again after `pretrained`
 pretrained      train the weights that come with the package, and put them there
 
 What the page says of a recipe goes into the READMEs' table of recipes, too.
@@ -27,6 +29,7 @@ from reproduction import (
     checkpoint_files,
     collapse,
     costs,
+    detector,
     forgetting,
     initialization,
     ladder,
@@ -71,7 +74,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "REPRODUCTION.md"
 FIGURES = ROOT / "docs/figures"
 RESULTS = ROOT / "docs/reproduction"
-INTO_DOCS = ("forgetting", "collapse", "pretrained")
+INTO_DOCS = ("forgetting", "collapse", "pretrained", "detector")
 
 
 def measure_and_write(args: argparse.Namespace, data: Data, chosen: Sequence[Claim]) -> None:
@@ -199,14 +202,15 @@ def main(argv) -> None:
     data = open_data(args.data)
     if data.name == "digits" and not args.quick:
         raise DataError(f"data is {data.source}; expected MNIST; name it with --data")
-    if "pretrained" in chosen and (args.quick or data.name != "mnist"):
+    packaged = {"pretrained", "detector"}.intersection(chosen)
+    if packaged and (args.quick or data.name != "mnist"):
         raise DataError(
             f"data is {data.source}{', quick' * args.quick}; the package's weights are of all of "
             "MNIST: name it with --data, without --quick"
         )
     for name in INTO_DOCS:
         if name in chosen:
-            measure_for_docs(args, name, data.location)
+            measure_for_docs(args, name, data)
     if claims := [claim for claim in CLAIMS if claim.id in chosen]:
         measure_and_write(args, data, claims)
 
@@ -220,20 +224,23 @@ def _ids(text: str) -> list[str]:
     return chosen or known[len(INTO_DOCS) :]
 
 
-def measure_for_docs(args: argparse.Namespace, name: str, data: str) -> None:
+def measure_for_docs(args: argparse.Namespace, name: str, data: Data) -> None:
     """Measure one of INTO_DOCS, show it, and put it into the pages of `--docs`."""
     from paddle_mnist.plots.figure import save_figures
 
     drawn = {}
     if name == "collapse":
-        report = collapse.measured(data, args.seed)
+        report = collapse.measured(data.location, args.seed)
         text = collapse.tabulate(report)
     elif name == "pretrained":
-        report = pretrained.measured(data, Path(args.output), args.seed)
+        report = pretrained.measured(data.location, Path(args.output), args.seed)
         text = pretrained.tabulate(report)
+    elif name == "detector":
+        report = detector.measured(data, Path(args.output), args.seed)
+        text = detector.tabulate(report)
     else:
         folder = Path(args.output, "forgetting")
-        report = forgetting.measured(data, folder, args.epochs, args.seed)
+        report = forgetting.measured(data.location, folder, args.epochs, args.seed)
         text, drawn = forgetting.tabulate(report), {"forgetting": forgetting.figure(report)}
     print(json.dumps(report) if args.json else text)
     if args.docs:

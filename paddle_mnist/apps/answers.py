@@ -7,9 +7,10 @@ from typing import NamedTuple, Optional, Union
 import numpy as np
 
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.infer import reading
+from paddle_mnist.mnist.infer import digit_scores, reads_digits
 from paddle_mnist.mnist.pictures import read_digit
 from paddle_mnist.mnist.predictor import Predictor
+from paddle_mnist.mnist.reading import reading
 
 OUTPUTS = ("probabilities", "conv1", "conv2")
 PATIENCE = 10  # seconds for an answer
@@ -42,12 +43,14 @@ def answer(predictor: Predictor, picture: Picture) -> Answer:
     except DataError as error:
         return Answer(_sentence(str(error)))
     outputs = {name: value[0] for name, value in predictor.run(digit.pixels, OUTPUTS).items()}
-    result = reading("", digit, outputs["probabilities"])
+    score = digit_scores(digit.pixels[np.newaxis])[0] if reads_digits(predictor) else None
+    result = reading("", digit, outputs["probabilities"], score)
     if result.error:
         return Answer(_sentence(result.error), pixels=enlarged(digit.pixels))
-    words = f"{result.digit}, probability {result.probability:.1%} {result.note}"
+    words = f"{result.digit}, probability {result.probability:.1%}"
+    words += "" if score is None else f", score {score:.2f}"
     return Answer(
-        words.strip(),
+        f"{words} {result.note}".strip(),
         {str(number): float(value) for number, value in enumerate(outputs["probabilities"])},
         enlarged(digit.pixels),
         enlarged(tiles(outputs["conv1"])),

@@ -58,7 +58,8 @@ def _export(argv: Sequence[str]) -> int:
         _print_variables(variables(model, weights.checkpoint), weights.checkpoint)
         return 0
     outputs = [name for name in args.outputs.split(",") if name]
-    about = {"weights": weights.path.name, "data_hash": weights.manifest.get("data_hash")}
+    about = {"weights": weights.path.name}
+    about.update({name: weights.manifest.get(name) for name in ("data_hash", "dataset")})
     exported = export_model(model, Path(args.output), outputs, args.format, about)
     for file in (*exported["files"], "about.json"):
         path = Path(args.output, file)

@@ -1,10 +1,13 @@
 """Read the digits in pictures: photographs or drawings, dark on light or light on dark.
 
 Without --model, --checkpoint and --run the weights that come with the package (pretrained) read
-them. Exit code 8: some could not be read.
+them. Each picture has a score of how much it looks like one digit of MNIST's; what is probably
+none, several digits without --many, and what is no picture get a reason instead of a digit.
+Exit code 8: some could not be read.
 """
 
 import csv
+import functools
 import io
 import json
 import logging
@@ -12,11 +15,14 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from paddle_mnist.commands import Parser, program_name, run_command
 from paddle_mnist.errors import ConfigError, PicturesError
 from paddle_mnist.system.devices import require_paddle
+
+if TYPE_CHECKING:
+    from paddle_mnist.mnist.reading import Reading
 
 log = logging.getLogger("paddle_mnist")
 
@@ -32,21 +38,31 @@ def _infer(argv: Sequence[str]) -> None:
         raise ConfigError("--model and --run are given; expected one of them; --help tells")
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
     require_paddle()
-    from paddle_mnist.mnist.infer import pictures_in, read_pictures
+    from tqdm import tqdm
+
+    from paddle_mnist.mnist.infer import pictures_in, read_pictures, reads_digits
 
     predictor = _predictor(args)
-    write = None if args.json else _csv_line if args.csv else _table_line
+    if not (reads_digits(predictor) or args.unchecked):
+        dataset = predictor.about["dataset"]
+        log.warning("trained on %s: what is none of its classes is not refused", dataset)
+    files = list(pictures_in(args.pictures))
+    csv_lines = functools.partial(_csv_lines, args.many)
+    write = None if args.json else csv_lines if args.csv else _table_line
     if write:
-        print("file,digit,probability,error" if args.csv else "digit  probability  file")
+        print(_csv_header(args.many) if args.csv else HEADER)
+    # Lines on the same terminal show the progress as well.
+    hidden = not sys.stderr.isatty() or (write is not None and sys.stdout.isatty())
     readings = []
-    for reading in read_pictures(predictor, pictures_in(args.pictures)):
+    reading_files = read_pictures(predictor, files, args.many, not args.unchecked)
+    for reading in tqdm(reading_files, total=len(files), unit="picture", disable=hidden):
         readings.append(reading)
         if write:
             print(write(reading), flush=True)
     if args.json:
         print(json.dumps([reading.as_dict() for reading in readings], indent=1))
     if args.show:
-        _write_sheet(args.show, readings)
+        _write_sheet(args.show, readings, args.many)
     failed = sum(reading.error is not None for reading in readings)
     if failed:
         raise PicturesError(f"{failed} of {len(readings)} pictures could not be read; see above")
@@ -73,7 +89,15 @@ def _parser() -> Parser:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON list")
     form.add_argument("--csv", action="store_true", help="print comma-separated values")
-    parser.add_argument("--show", metavar="FILE.png", help="write a picture of what the net saw")
+    parser.add_argument(
+        "--many", action="store_true", help="read all digits of a picture, in reading order"
+    )
+    parser.add_argument(
+        "--unchecked", action="store_true", help="give a digit for what is probably none, too"
+    )
+    parser.add_argument(
+        "--show", metavar="FILE.png", help="write a picture of what the net saw, or of the boxes"
+    )
     return parser
 
 
@@ -100,26 +124,49 @@ def _predictor(args):
     return predictor
 
 
-def _write_sheet(path: str, readings) -> None:
-    """Write a picture of what the net saw in each picture."""
-    from paddle_mnist.mnist.infer import ON_A_SHEET, sheet
+def _write_sheet(path: str, readings: Sequence["Reading"], many: bool) -> None:
+    """Write a picture of what the net saw in each picture, or of the digits found in it."""
+    from paddle_mnist.mnist.sheets import ON_A_SHEET, PAGES_ON_A_SHEET, pages, sheet
     from paddle_mnist.system.files import write_atomically
 
     png = io.BytesIO()
-    sheet(readings).save(png, "PNG")
+    (pages if many else sheet)(readings).save(png, "PNG")
     write_atomically(Path(path), png.getvalue())
-    if len(readings) > ON_A_SHEET:
-        print(f"{path}: the first {ON_A_SHEET} of {len(readings)}", file=sys.stderr)
+    shown = PAGES_ON_A_SHEET if many else ON_A_SHEET
+    if len(readings) > shown:
+        print(f"{path}: the first {shown} of {len(readings)}", file=sys.stderr)
 
 
-def _csv_line(reading) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow(reading.as_dict().values())
-    return text.getvalue()
+HEADER = "digit  probability  score  file"
 
 
-def _table_line(reading) -> str:
+def _table_line(reading: "Reading") -> str:
+    score = "    -" if reading.score is None else f"{reading.score:5.2f}"
     if reading.error:
-        return f"    -            -  {reading.file}: {reading.error}"
+        return f"    -            -  {score}  {reading.file}: {reading.error}"
     note = f" ({reading.note})" if reading.note else ""
-    return f"{reading.digit:5}  {reading.probability:11.4f}  {reading.file}{note}"
+    # Of many digits the least probable is the one that makes the number wrong.
+    readings = reading.digits or (reading,)
+    probability = min(one.probability for one in readings if one.probability is not None)
+    return f"{reading.text:>5}  {probability:11.4f}  {score}  {reading.file}{note}"
+
+
+COLUMNS = ("file", "digit", "probability", "error", "score")
+BOX_COLUMNS = ("left", "top", "width", "height")
+
+
+def _csv_header(many: bool) -> str:
+    return ",".join((*COLUMNS, *BOX_COLUMNS) if many else COLUMNS)
+
+
+def _csv_lines(many: bool, reading: "Reading") -> str:
+    """Return the line of a picture, or one for each of its digits."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for one in reading.digits or (reading,):
+        values = one.as_dict()
+        cells = [values[name] for name in COLUMNS]
+        if many:
+            cells += values["box"] or [None] * len(BOX_COLUMNS)
+        writer.writerow(cells)
+    return text.getvalue().rstrip("\n")

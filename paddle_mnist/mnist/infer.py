@@ -1,57 +1,35 @@
 """Read the digits in picture files."""
 
+import functools
 import glob
 import itertools
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional, Union
 
 import numpy as np
 import paddle
 from filelock import FileLock
-from PIL import Image
 
 import paddle_mnist
 from paddle_mnist.checkpoint.contents import load_weights
 from paddle_mnist.errors import CheckpointError, DataError
-from paddle_mnist.mnist.arrays import SIZE
-from paddle_mnist.mnist.cache import cache_folder
+from paddle_mnist.mnist.arrays import noun_of
+from paddle_mnist.mnist.detector import FEATURES, packaged_detector
 from paddle_mnist.mnist.export import export_model
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.own_nets import refuse_own_net
-from paddle_mnist.mnist.pictures import MAX_BYTES, SUFFIXES, Digit, read_digit
+from paddle_mnist.mnist.pictures import MAX_BYTES, SUFFIXES, Digit, read_digit, read_digits
 from paddle_mnist.mnist.predictor import Predictor
 from paddle_mnist.mnist.pretrained import about
-from paddle_mnist.system.files import make_folder, writing
+from paddle_mnist.mnist.reading import STDIN, Reading, reading, together
+from paddle_mnist.system.files import cache_folder, make_folder, writing
 from paddle_mnist.training.saved_weights import SavedWeights
 
-STDIN = "-"
 AT_ONCE = 64  # pictures
-UNSURE = 0.6  # a probability below it
 FORM = 1  # of what is exported into the cache; another one where `ExportedModel` computes otherwise
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What was read in a picture, or why nothing was.
-
-    digit, probability: None where there is an error. note: what is doubtful. pixels: uint8
-    [28, 28], what the net saw; None where it saw nothing.
-    """
-
-    file: str
-    digit: Optional[int] = None
-    probability: Optional[float] = None
-    error: Optional[str] = None
-    note: str = ""
-    pixels: Optional[np.ndarray] = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what the command `infer --json` prints."""
-        return {name: getattr(self, name) for name in ("file", "digit", "probability", "error")}
 
 
 def pretrained_predictor(
@@ -87,8 +65,30 @@ def weights_predictor(
     model = MNIST()
     load_weights(model, weights.values, weights.path)
     with tempfile.TemporaryDirectory() as folder:  # the predictor has read it when it is made
-        export_model(model, Path(folder), outputs)
+        about = {"dataset": weights.manifest.get("dataset")}
+        export_model(model, Path(folder), outputs, about=about)
         return Predictor(folder, **options)
+
+
+def reads_digits(predictor: Predictor) -> bool:
+    """Return whether a model was trained on digits; yes, if it does not say on what."""
+    dataset = predictor.about.get("dataset")
+    return dataset is None or noun_of(dataset) == "digit"
+
+
+def digit_scores(images: np.ndarray) -> np.ndarray:
+    """Return how much each image looks like one digit: float64 [N], 0 to 1; see `Detector`.
+
+    images: uint8 [N, 28, 28], as `read_digit` makes them. Whichever weights read the digits, the
+    scores are those of the weights that come with the package.
+    """
+    features = _feature_predictor().run(images)[FEATURES]
+    return packaged_detector().scores(features.reshape(len(images), -1))
+
+
+@functools.lru_cache(1)
+def _feature_predictor() -> Predictor:
+    return pretrained_predictor((FEATURES,), device="cpu", parallel=2)
 
 
 def pictures_in(names: Iterable[str]) -> Iterator[str]:
@@ -110,55 +110,45 @@ def _pictures_of(name: str) -> list[str]:
     return sorted(glob.glob(name, recursive=True)) if glob.has_magic(name) else []
 
 
-def read_pictures(predictor: Predictor, files: Iterable[str]) -> Iterator[Reading]:
-    """Yield a `Reading` for each file, in order, with the reason for a picture that is not read."""
+def read_pictures(
+    predictor: Predictor, files: Iterable[str], many: bool = False, check: bool = True
+) -> Iterator[Reading]:
+    """Yield a `Reading` for each file, in order, with the reason for a picture that is not read.
+
+    many: read every digit of a picture, in reading order, instead of refusing several.
+    check: give no digit for what is probably none. Without it there are no scores, nor are there
+        for a model that was not trained on digits.
+    """
+    check = check and reads_digits(predictor)
     files = iter(files)
     while chunk := list(itertools.islice(files, AT_ONCE)):
-        digits = [_digit(file) for file in chunk]
-        pixels = [digit.pixels for digit in digits if isinstance(digit, Digit)]
-        rows = iter(predictor.run(np.stack(pixels))["probabilities"] if pixels else ())
-        for file, digit in zip(chunk, digits):
-            yield reading(file, digit, next(rows) if isinstance(digit, Digit) else None)
+        found = [_digits(file, many) for file in chunk]
+        digits = [digit for each in found if isinstance(each, list) for digit in each]
+        answers = iter(_answers(predictor, digits, check))
+        for file, each in zip(chunk, found):
+            if isinstance(each, DataError):
+                yield Reading(file, error=str(each))
+                continue
+            readings = [reading(file, digit, *next(answers)) for digit in each]
+            yield together(file, readings) if many else readings[0]
 
 
-def _digit(file: str) -> Union[Digit, DataError]:
-    """Return the digit in a picture, or the reason why none is found."""
+def _answers(
+    predictor: Predictor, digits: Sequence[Digit], check: bool
+) -> Iterator[tuple[np.ndarray, Optional[float]]]:
+    """Yield the probabilities of each digit, and its score."""
+    if digits:
+        pixels = np.stack([digit.pixels for digit in digits])
+        scores = digit_scores(pixels) if check else itertools.repeat(None)
+        yield from zip(predictor.run(pixels)["probabilities"], scores)
+
+
+def _digits(file: str, many: bool) -> Union[list[Digit], DataError]:
+    """Return the digits in a picture, or the one, or the reason why none is found."""
     try:
-        return read_digit(sys.stdin.buffer.read(MAX_BYTES + 1) if file == STDIN else Path(file))
+        picture = sys.stdin.buffer.read(MAX_BYTES + 1) if file == STDIN else Path(file)
+        return read_digits(picture) if many else [read_digit(picture)]
     except DataError as error:
         return error
     except MemoryError:
         return DataError("too large for this machine's memory; make it smaller")
-
-
-def reading(
-    file: str, digit: Union[Digit, DataError], probabilities: Optional[np.ndarray]
-) -> Reading:
-    """Return the reading of a picture. probabilities: float32 [10], where there is a digit."""
-    if isinstance(digit, DataError):
-        return Reading(file, error=str(digit))
-    if digit.shapes > 1:
-        error = f"{digit.shapes} shapes side by side; expected one digit; cut them apart"
-        return Reading(file, error=error, pixels=digit.pixels)
-    best, second = np.argsort(probabilities)[::-1][:2]
-    probability = float(probabilities[best])
-    note = f"unsure: {best} or {second}" if probability < UNSURE else ""
-    return Reading(file, int(best), probability, note=note, pixels=digit.pixels)
-
-
-ON_A_SHEET = 1000  # pictures: 100 rows of ten, 11,200 pixels high
-
-
-def sheet(readings: Iterable[Reading], columns: int = 10, times: int = 4) -> Image.Image:
-    """Draw what the net saw of the first ON_A_SHEET pictures, side by side.
-
-    A picture that could not be read is grey. times: how much to enlarge.
-    """
-    tiles = [
-        np.full((SIZE, SIZE), 64, np.uint8) if reading.pixels is None else reading.pixels
-        for reading in itertools.islice(readings, ON_A_SHEET)
-    ]
-    tiles += [np.zeros((SIZE, SIZE), np.uint8)] * (-len(tiles) % columns)
-    rows = [np.hstack(tiles[start : start + columns]) for start in range(0, len(tiles), columns)]
-    image = Image.fromarray(np.vstack(rows))
-    return image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)

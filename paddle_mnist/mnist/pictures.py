@@ -7,9 +7,10 @@ digits").
 
 import io
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Union
+from typing import Optional, Union
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -17,36 +18,73 @@ from scipy import ndimage
 
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import SIZE
+from paddle_mnist.mnist.ink import MIN_SIDE, find_ink
+from paddle_mnist.mnist.shapes import Box, Shape, find_shapes
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 MAX_BYTES = 64 << 20  # of a file
 MAX_PIXELS = 64 << 20  # of a picture, as its header says
 WORKING_SIDE = 256  # larger pictures are scaled down first
-MIN_SIDE, MAX_ASPECT_RATIO = 8, 16
+PAGE_SIDE = 1024  # those with several digits less
+ORIENTATION = 0x0112  # in EXIF
+MAX_ASPECT_RATIO = 16
 
+LARGEST_SHAPE = 160  # pixels of the longer side, when its strokes are measured
+SOFT_EDGE = 2  # pixels around a shape, which are part of its strokes
 BOX = 20  # pixels, the side of the box into which a digit is scaled
-MIN_CONTRAST = 0.08  # of the ink; black to white is 1
-MIN_SHAPE_AREA = 0.04  # of the largest shape's area; what is smaller is dirt
-MIN_DIGIT_AREA = 0.15  # of the largest shape's area; what is smaller is no second digit
 MIN_STROKE, MAX_STROKE = 2.0, 4.5  # pixels in the box, as most strokes in MNIST are
 
 
 @dataclass(frozen=True)
+class Picture:
+    """A picture's brightness, and the size it had.
+
+    brightness: float64 [H, W] in 0..1, upright, without transparency.
+    width, height: pixels of the file, upright; H and W may be fewer.
+    """
+
+    brightness: np.ndarray
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
 class Digit:
-    """A picture as an image of MNIST's format.
+    """A picture, or a part of it, as an image of MNIST's format.
 
     pixels: uint8 [28, 28], white on black.
-    shapes: how many shapes lie side by side in the picture; 1 for a single digit.
+    shapes: how many shapes it shows; 1 for a single digit.
+    box: where it is, in pixels of the picture; None if that is not known.
     """
 
     pixels: np.ndarray
     shapes: int
+    box: Optional[Box] = None
 
 
 def read_digit(picture: Union[str, Path, bytes]) -> Digit:
-    """Read the digit in a file, or in a file's bytes. Raises DataError, in one line."""
-    return find_digit(read_picture(picture))
+    """Read the digit in a file, or in a file's bytes. Raises DataError, in one line.
+
+    If there are several shapes, `shapes` of the answer says how many, and its pixels show all.
+    """
+    data = _read_bytes(picture)
+    drawing = _find(open_picture(data), WORKING_SIDE)
+    if len(drawing.shapes) == 1:
+        return drawing.digits()[0]
+    page = _find(open_picture(data, PAGE_SIDE), PAGE_SIDE)  # small shapes need more pixels
+    return page.digits()[0] if len(page.shapes) == 1 else drawing.together(len(page.shapes))
+
+
+def read_digits(picture: Union[str, Path, bytes]) -> list[Digit]:
+    """Read every digit in a file, or in a file's bytes, in reading order. Raises DataError.
+
+    They are found as shapes: rows from the top, each from the left. One digit is read as by
+    `read_digit`.
+    """
+    data = _read_bytes(picture)
+    page = _find(open_picture(data, PAGE_SIDE), PAGE_SIDE)
+    return page.digits() if len(page.shapes) > 1 else [read_digit(data)]
 
 
 def read_picture(picture: Union[str, Path, bytes]) -> np.ndarray:
@@ -55,7 +93,15 @@ def read_picture(picture: Union[str, Path, bytes]) -> np.ndarray:
     If the colours differ but not the brightness, the channel that differs most is returned.
     Raises DataError for anything but a single picture, and for one that is too large.
     """
-    data = picture if isinstance(picture, bytes) else _read_bytes(Path(picture))
+    return open_picture(picture).brightness
+
+
+def open_picture(picture: Union[str, Path, bytes], side: int = WORKING_SIDE) -> Picture:
+    """Read a picture as `read_picture` does, with its size.
+
+    side: of a larger picture the longer side is scaled down to so many pixels.
+    """
+    data = _read_bytes(picture)
     if len(data) > MAX_BYTES:
         raise DataError(f"more than {MAX_BYTES:,} bytes; make it smaller")
     if not data:
@@ -66,7 +112,8 @@ def read_picture(picture: Union[str, Path, bytes]) -> np.ndarray:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about large pictures, which are refused below
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                return _brightness(_check_picture(image))
+                width, height = _upright_size(image)
+                return Picture(_brightness(_check_picture(image, side), side), width, height)
     except UnidentifiedImageError as error:
         raise DataError(f"not a picture; expected one of {', '.join(FORMATS)}") from error
     except Image.DecompressionBombError as error:
@@ -75,7 +122,16 @@ def read_picture(picture: Union[str, Path, bytes]) -> np.ndarray:
         raise DataError(f"damaged or cut off ({error}); expected a whole picture") from error
 
 
-def _read_bytes(path: Path) -> bytes:
+def _upright_size(image: Image.Image) -> tuple[int, int]:
+    """Return width and height as the camera's note of how to turn the picture makes them."""
+    on_its_side = image.getexif().get(ORIENTATION) in (5, 6, 7, 8)
+    return image.size[::-1] if on_its_side else image.size
+
+
+def _read_bytes(picture: Union[str, Path, bytes]) -> bytes:
+    if isinstance(picture, bytes):
+        return picture
+    path = Path(picture)
     try:
         if path.is_dir():
             raise DataError(f"a folder without pictures; expected some of {', '.join(SUFFIXES)}")
@@ -87,7 +143,7 @@ def _read_bytes(path: Path) -> bytes:
         raise DataError(f"{error.strerror}; expected a picture") from error
 
 
-def _check_picture(image: Image.Image) -> Image.Image:
+def _check_picture(image: Image.Image, side: int) -> Image.Image:
     """Raise DataError for a picture that is too large, too small, too narrow, or one of several."""
     width, height = image.size
     if width * height > MAX_PIXELS:
@@ -101,33 +157,33 @@ def _check_picture(image: Image.Image) -> Image.Image:
     frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
     if frames > 1:
         raise DataError(f"{frames} pictures in one file; expected one; save the one you mean")
-    image.draft(None, (WORKING_SIDE, WORKING_SIDE))  # a JPEG is scaled down while it is decoded
+    image.draft(None, (side, side))  # a JPEG is scaled down while it is decoded
     return image
 
 
-def _brightness(image: Image.Image) -> np.ndarray:
+def _brightness(image: Image.Image, side: int) -> np.ndarray:
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I") or image.mode == "F":  # 16 bits and more
-        return _high_depth_brightness(image)
+        return _high_depth_brightness(image, side)
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         image = image.convert("RGBA")
-        image.thumbnail((WORKING_SIDE, WORKING_SIDE), Image.Resampling.BOX)
+        image.thumbnail((side, side), Image.Resampling.BOX)
         image = _on_background(image)
     image = image.convert("RGB")
-    image.thumbnail((WORKING_SIDE, WORKING_SIDE), Image.Resampling.BOX)
+    image.thumbnail((side, side), Image.Resampling.BOX)
     channels = np.asarray(image, np.float64) / 255
     grey = channels @ [0.299, 0.587, 0.114]  # ITU-R BT.601
     spread = channels.reshape(-1, 3).std(axis=0)
     return channels[..., spread.argmax()] if spread.max() > 2 * grey.std() else grey
 
 
-def _high_depth_brightness(image: Image.Image) -> np.ndarray:
+def _high_depth_brightness(image: Image.Image, side: int) -> np.ndarray:
     """Return the brightness of pixels that are floats, or integers of 16 bits or more.
 
     Of the bits of integers often fewer are used; the largest value tells how many.
     """
     image = image.convert("F")
-    image.thumbnail((WORKING_SIDE, WORKING_SIDE), Image.Resampling.BOX)
+    image.thumbnail((side, side), Image.Resampling.BOX)
     values = np.asarray(image, np.float64)
     if not np.isfinite(values).all():
         raise DataError("holds values that are not finite; expected brightness")
@@ -160,91 +216,66 @@ def find_digit(brightness: np.ndarray) -> Digit:
 
     brightness: floats [H, W] in 0..1.
     """
-    ink = _ink(np.asarray(brightness, np.float64))
-    shapes, count = ndimage.label(ink > _otsu(ink), np.ones((3, 3)))
-    areas = ndimage.sum_labels(np.ones_like(ink), shapes, range(1, count + 1))
-    kept = np.flatnonzero(areas >= MIN_SHAPE_AREA * areas.max()) + 1
-    mask = np.isin(shapes, kept)
-    large = [number for number in kept if areas[number - 1] >= MIN_DIGIT_AREA * areas.max()]
-    with_edges = ndimage.binary_dilation(mask, iterations=2)  # soft edges are part of the strokes
-    ink = np.where(with_edges, ink, 0) / np.percentile(ink[mask], 75)
-    rows, columns = (np.flatnonzero(with_edges.any(axis=axis)) for axis in (1, 0))
-    box = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
-    pixels = _to_mnist_format(np.clip(ink[box], 0, 1), mask[box])
-    return Digit(pixels, shapes=_count_side_by_side(shapes, large))
+    brightness = np.asarray(brightness, np.float64)
+    drawing = _find(Picture(brightness, *brightness.shape[::-1]), WORKING_SIDE)
+    return drawing.together(len(drawing.shapes))
 
 
-def _ink(brightness: np.ndarray) -> np.ndarray:
-    """Return how much darker or lighter than the background each pixel is, in 0..1.
+@dataclass(frozen=True)
+class _Drawing:
+    """The ink of a picture, and the shapes in it in reading order."""
 
-    Darker or lighter: whichever the digit is. The background is a plane fitted to the picture's
-    border, because light often comes from one side.
-    """
-    height, width = brightness.shape
-    if min(height, width) < MIN_SIDE:
-        raise DataError(f"{width} x {height} pixels; expected at least {MIN_SIDE} x {MIN_SIDE}")
-    if max(height, width) < WORKING_SIDE / 2:  # pixels are too coarse to measure strokes
-        factor = WORKING_SIDE // max(height, width)
-        image = Image.fromarray(brightness.astype(np.float32), "F")
-        image = image.resize((width * factor, height * factor), Image.Resampling.BICUBIC)
-        brightness = np.asarray(image, np.float64)
-        height, width = brightness.shape
-    smooth = ndimage.gaussian_filter(brightness, max(height, width) / 150)
-    y, x = np.mgrid[-1 : 1 : height * 1j, -1 : 1 : width * 1j]
-    edge = max(1, round(min(height, width) * 0.06))
-    border = np.ones_like(smooth, bool)
-    border[edge:-edge, edge:-edge] = False
-    terms = np.stack([np.ones_like(x), x, y], axis=-1)
-    used = border
-    for _ in range(3):  # leave out what is not background: a digit at the border, a frame
-        plane, *_ = np.linalg.lstsq(terms[used], smooth[used], rcond=None)
-        deviation = smooth - terms @ plane
-        used = border & (np.abs(deviation) <= 2.5 * np.abs(deviation[used]).mean() + 0.01)
-        if used.sum() < 0.3 * border.sum():
-            break
-    noise = deviation[used if used.any() else border].std()
-    ink = deviation if _is_light(deviation) else -deviation
-    ink = np.clip(ink - 2 * noise, 0, None)
-    contrast = np.percentile(ink, 99.5)
-    if contrast < max(MIN_CONTRAST, 2 * noise):
-        raise DataError("blank; expected a digit, darker or lighter than what it is drawn on")
-    return np.clip(ink / contrast, 0, 1)
+    picture: Picture
+    ink: np.ndarray
+    shapes: list[Shape]
+
+    def digits(self) -> list[Digit]:
+        """Return each shape as an image."""
+        across = self.picture.width / self.ink.shape[1]
+        down = self.picture.height / self.ink.shape[0]
+        return [
+            Digit(_cut_out(self.ink, [shape]), 1, shape.box.scaled(across, down))
+            for shape in self.shapes
+        ]
+
+    def together(self, count: int) -> Digit:
+        """Return all shapes as one image that says it shows `count`."""
+        return self.digits()[0] if count == 1 else Digit(_cut_out(self.ink, self.shapes), count)
 
 
-def _is_light(deviation: np.ndarray) -> bool:
-    """Return whether what deviates most is lighter than the background."""
-    return (np.clip(deviation, 0, None) ** 2).sum() > (np.clip(deviation, None, 0) ** 2).sum()
+def _find(picture: Picture, side: int) -> _Drawing:
+    ink = find_ink(picture.brightness, side)
+    return _Drawing(picture, ink, find_shapes(ink))
 
 
-def _otsu(ink: np.ndarray) -> float:
-    """Return the threshold that separates two classes best.
-
-    Otsu, "A threshold selection method from gray-level histograms", 1979.
-    """
-    counts, edges = np.histogram(ink, 128, (0, 1))
-    centres = (edges[:-1] + edges[1:]) / 2
-    below, total = np.cumsum(counts), counts.sum()
-    sums = np.cumsum(counts * centres)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        between = (sums[-1] * below / total - sums) ** 2 / (below * (total - below))
-    return float(edges[1:][np.nanargmax(between)])
-
-
-def _count_side_by_side(shapes: np.ndarray, large: list[int]) -> int:
-    """Count the large shapes that lie side by side, with no column in common."""
-    spans = []
-    for number in large:
-        columns = np.flatnonzero((shapes == number).any(axis=0))
-        spans.append((columns[0], columns[-1]))
-    count, end = 0, -1
-    for first, last in sorted(spans):
-        count += int(first > end)
-        end = max(end, last)
-    return count
+def _cut_out(ink: np.ndarray, shapes: Sequence[Shape]) -> np.ndarray:
+    """Return shapes of a picture as one image of MNIST's format: uint8 [28, 28]."""
+    box = Box(
+        min(shape.box.left for shape in shapes),
+        min(shape.box.top for shape in shapes),
+        max(shape.box.right for shape in shapes),
+        max(shape.box.bottom for shape in shapes),
+    )
+    mask = np.zeros((box.height, box.width), bool)
+    for shape in shapes:
+        top, left = shape.box.top - box.top, shape.box.left - box.left
+        mask[top : top + shape.box.height, left : left + shape.box.width] |= shape.mask
+    mask = np.pad(mask, SOFT_EDGE)
+    part = np.zeros(mask.shape)  # with the box's surroundings, as far as the picture goes
+    top, left = max(0, box.top - SOFT_EDGE), max(0, box.left - SOFT_EDGE)
+    around = ink[top : box.bottom + SOFT_EDGE, left : box.right + SOFT_EDGE]
+    top, left = top - box.top + SOFT_EDGE, left - box.left + SOFT_EDGE
+    part[top : top + around.shape[0], left : left + around.shape[1]] = around
+    with_edges = ndimage.binary_dilation(mask, iterations=SOFT_EDGE)
+    ink = np.where(with_edges, part, 0) / np.percentile(part[mask], 75)
+    return _to_mnist_format(np.clip(ink, 0, 1), mask)
 
 
 def _to_mnist_format(ink: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Scale and centre a digit: [H, W] in 0..1 -> uint8 [28, 28]. mask: bool [H, W], the ink."""
+    if max(ink.shape) > LARGEST_SHAPE:  # that many pixels say enough of the strokes
+        shape = [max(1, round(side * LARGEST_SHAPE / max(ink.shape))) for side in ink.shape]
+        ink, mask = _shrunk(ink, shape), _shrunk(mask.astype(float), shape) > 0.5
     scale = BOX / max(ink.shape)
     # The mean distance to the edge in a line of width w is w / 4.
     stroke = 4 * ndimage.distance_transform_edt(np.pad(mask, 1))[np.pad(mask, 1)].mean() * scale
@@ -256,8 +287,7 @@ def _to_mnist_format(ink: np.ndarray, mask: np.ndarray) -> np.ndarray:
         ink = ndimage.grey_erosion(ink, footprint=_disc(reach))
     scale = BOX / max(ink.shape)
     height, width = (max(1, round(side * scale)) for side in ink.shape)
-    image = Image.fromarray(ink.astype(np.float32), "F")
-    small = np.clip(np.asarray(image.resize((width, height), Image.Resampling.BOX)), 0, 1)
+    small = np.clip(_shrunk(ink, (height, width)), 0, 1)
     small = small / max(small.max(), 1e-6)
     centre = ndimage.center_of_mass(small)
     top, left = (
@@ -267,6 +297,11 @@ def _to_mnist_format(ink: np.ndarray, mask: np.ndarray) -> np.ndarray:
     pixels = np.zeros((SIZE, SIZE))
     pixels[top : top + height, left : left + width] = small
     return np.rint(pixels * 255).astype(np.uint8)
+
+
+def _shrunk(values: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    image = Image.fromarray(values.astype(np.float32))
+    return np.asarray(image.resize(shape[::-1], Image.Resampling.BOX))
 
 
 def _disc(reach: int) -> np.ndarray:

@@ -18,6 +18,7 @@ import pytest
 from conftest import ROOT
 from drawn_digits import STROKES, as_bytes, draw_digit
 from PIL import Image
+from rendering.non_digits import UNSEEN
 
 from paddle_mnist.apps import answers
 from paddle_mnist.apps.answers import answer, tiles
@@ -32,6 +33,7 @@ def predictor():
 def test_answer_tells_digit_probabilities_and_layers(predictor):
     words, bars, seen, first, second = answer(predictor, as_bytes(draw_digit(3, 1)))
     assert words.startswith("3, probability ") and max(bars, key=bars.get) == "3"
+    assert ", score " in words
     assert sum(bars.values()) == pytest.approx(1, abs=1e-5)
     assert seen.shape == (280, 280) and {first.dtype, second.dtype} == {np.dtype("uint8")}
     assert first.max() == 255 and second.max() == 255
@@ -53,14 +55,19 @@ def two_digits():
         (as_bytes(Image.new("L", (50, 50), 255)), "Blank; expected a digit"),
         (as_bytes(Image.new("L", (3, 3))), "3 x 3 pixels"),
         (b"some words", "Not a picture; expected one of PNG"),
-        (two_digits(), "2 shapes side by side; expected one digit"),
+        (two_digits(), "2 shapes; expected one digit"),
+        (
+            as_bytes(UNSEEN["shapes"]["hash"](np.random.RandomState(0))),
+            "Probably not one digit",
+        ),
     ],
-    ids=["none", "blank", "small", "no picture", "two digits"],
+    ids=["none", "blank", "small", "no picture", "two digits", "no digit"],
 )
 def test_what_is_no_digit_gets_its_reason_and_no_label(predictor, picture, reason):
     words, bars, seen, *layers = answer(predictor, picture)
     assert reason in words and bars is None and layers == [None] * 2
-    assert (seen is None) == ("side by side" not in words)  # what was found is shown
+    found_something = "shapes" in words or "not one digit" in words
+    assert (seen is not None) == found_something  # and it is shown
 
 
 def test_answer_that_takes_too_long_is_given_up(predictor, monkeypatch):
@@ -184,7 +191,7 @@ def test_programs_can_ask_and_ctrl_c_ends_it(tmp_path, four):
 @shares_the_page
 def test_programs_get_the_reason_and_no_label(address, tmp_path):
     for name, content, reason in (
-        ("25.png", two_digits(), "2 shapes side by side; expected one digit"),
+        ("25.png", two_digits(), "2 shapes; expected one digit"),
         ("words.png", b"some words", "Not a picture; expected one of PNG"),
         ("none.png", b"", "0 bytes; expected a picture"),
     ):
@@ -333,17 +340,20 @@ def test_ten_digits_drawn_one_after_another_are_read(visitor, screenshots):
     assert visitor.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+NO_FOUR = r"((?!4)\d, probability|Probably not one digit)"
+
+
 @shares_the_page
 def test_strokes_can_be_added_and_undone_until_a_reload(visitor):
     angle, upright = STROKES[4]
     visitor.draw([angle])
-    visitor.expect(r"(?!4)\d, probability")
+    visitor.expect(NO_FOUR)
     visitor.draw([upright])
     visitor.expect("4, probability")
     for tab in ("Picture", "Draw"):
         visitor.page.get_by_role("tab", name=tab).click()
     visitor.press("Undo")
-    visitor.expect(r"(?!4)\d, probability")
+    visitor.expect(NO_FOUR)
     visitor.draw([upright])
     visitor.expect("4, probability")
     visitor.page.reload()

@@ -15,8 +15,10 @@ from PIL import Image
 
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.cache import open_data
+from paddle_mnist.mnist.detector import THRESHOLD
 from paddle_mnist.mnist.infer import pictures_in, pretrained_predictor, read_pictures
 from paddle_mnist.mnist.pictures import find_digit, read_digit, read_picture
+from paddle_mnist.mnist.sheets import CAPTION
 
 DRAWN = ROOT / "tests/pictures"
 
@@ -220,21 +222,23 @@ def test_the_batch_goes_on_and_the_exit_code_says_that_some_failed(tool, tmp_pat
     assert list(rows) == ["in/42.png", "in/7.png", "in/below/0.PNG", "in/empty.jpg", "missing.png"]
     assert [rows[name]["digit"] for name in rows] == [None, 7, 0, None, None]
     assert rows["in/7.png"]["probability"] > 0.5 and rows["in/7.png"]["error"] is None
-    assert "2 shapes side by side" in rows["in/42.png"]["error"]
+    assert rows["in/42.png"]["error"] == "2 shapes; expected one digit"
+    assert rows["in/7.png"]["score"] >= THRESHOLD and rows["in/42.png"]["score"] is None
     assert "0 bytes" in rows["in/empty.jpg"]["error"]
     assert "No such file" in rows["missing.png"]["error"]
     assert done.stderr.strip().endswith("error: 3 of 5 pictures could not be read; see above")
-    assert Image.open(tmp_path / "seen.png").size == (10 * 28 * 4, 28 * 4)
+    assert Image.open(tmp_path / "seen.png").size == (10 * 28 * 4, 28 * 4 + CAPTION)
 
 
 def test_table_csv_and_patterns(tool, tmp_path):
     for digit in (3, 8):
         draw_digit(digit, 2).save(tmp_path / f"d{digit}.png")
     output = tool("infer", "d*.png").stdout.splitlines()
-    assert output[0] == "digit  probability  file"
-    assert [line.split()[::2] for line in output[1:]] == [["3", "d3.png"], ["8", "d8.png"]]
+    assert output[0] == "digit  probability  score  file"
+    assert [line.split()[::3] for line in output[1:]] == [["3", "d3.png"], ["8", "d8.png"]]
     output = tool("infer", "d3.png", "--csv").stdout.splitlines()
-    assert output[0] == "file,digit,probability,error" and output[1].startswith("d3.png,3,0.")
+    assert output[0] == "file,digit,probability,error,score"
+    assert output[1].startswith("d3.png,3,0.")
     assert list(pictures_in(["nothing*.png"])) == ["nothing*.png"]
 
 

@@ -84,6 +84,13 @@ def run(program: str = PROGRAM) -> str:
     return done.stdout
 
 
+def run_anew(program: str) -> str:
+    """Run a program in a Python that has nothing imported and no machine code loaded."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_files_of_several_processes_are_loaded_side_by_side(cache):
     """Nothing is compiled, and neither net calls the other's functions."""
     assert run() == "as in Paddle's layers\n"
@@ -128,7 +135,7 @@ assert compiler._is_usable(Path({str(cache)!r}))
 def test_a_folder_that_cannot_be_made_is_done_without(cache, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PADDLE_MNIST_CACHE", str(tmp_path / "file"))
-    output = run(PROGRAM.replace("t.CHANNELS", "[5]"))
+    output = run_anew(PROGRAM.replace("t.CHANNELS", "[5]"))
     assert "compiled cannot be written (File exists)" in output
     assert output.endswith("as in Paddle's layers\n")
 
@@ -158,7 +165,5 @@ for number in range(2):
 
 
 def test_without_numba_paddles_layers_compute_and_one_line_says_so():
-    done = subprocess.run([sys.executable, "-c", WITHOUT_NUMBA], capture_output=True, text=True)
-    lines = done.stdout.splitlines()
-    assert done.returncode == 0, done.stderr
+    lines = run_anew(WITHOUT_NUMBA).splitlines()
     assert len(lines) == 1 and "numba cannot be used here" in lines[0], lines

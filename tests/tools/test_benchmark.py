@@ -80,6 +80,7 @@ def test_infer_benchmark_compares_engines_that_agree(tool):
         ("operators", "| the image: stored and listed | "),
         ("conv-blocks", "| LeNet-5's blocks, 1x28x28 | "),
         ("signal", "| median of 20 | "),
+        ("pictures", "| plain | "),
     ],
 )
 def test_rehearsal_of_each_table(tool, tmp_path, what, first):

@@ -1,0 +1,94 @@
+"""Tells what is probably not one digit, from what the packaged net makes of it.
+
+The net has seen nothing but digits, and so it is sure of one whatever it is shown. A second, small
+net looks at the features of its last convolution. It was trained to tell MNIST's digits, as they
+are and written on paper of many kinds, from letters, shapes, textures and screenshots drawn by
+code, and from digits of MNIST that were spliced, mirrored or turned ("outlier exposure":
+Hendrycks, Mazeika, Dietterich, "Deep anomaly detection with outlier exposure", 2019). The net that
+reads the digits has the weights it had.
+
+`python tools/reproduce.py --only detector --data MNIST` makes the file again, and compares this
+with energies and distances of features.
+"""
+
+import functools
+import io
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paddle_mnist.errors import CheckpointError
+from paddle_mnist.mnist import pretrained
+
+FEATURES = "max_pool2"  # an output of the exported net: 20 maps of 7 x 7
+THRESHOLD = 0.5  # a score below it: probably not one digit
+FILE = Path(__file__).parent / "pretrained" / "detector.npz"
+ARRAYS = ("mean", "scale", "hidden_weight", "hidden_bias", "weight", "bias")
+
+
+@dataclass(frozen=True)
+class Detector:
+    """A net with one hidden layer, for the features of the packaged weights.
+
+    mean, scale: float [980], of the square roots of the features of MNIST's training images.
+    hidden_weight: float [980, H]. hidden_bias: float [H]. weight: float [H]. bias: float; it holds
+    the threshold, so that a score of THRESHOLD is where digits end.
+    about: how it was made.
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+    hidden_weight: np.ndarray
+    hidden_bias: np.ndarray
+    weight: np.ndarray
+    bias: np.ndarray
+    about: dict[str, Any]
+
+    def scores(self, features: np.ndarray) -> np.ndarray:
+        """Return how much each image looks like one digit: float64 [N], 0 to 1.
+
+        features: float [N, 980], FEATURES of the packaged net.
+        """
+        logits = np.clip(self.logits(features), -50, 50).astype(np.float64)
+        return 1 / (1 + np.exp(-logits))
+
+    def logits(self, features: np.ndarray) -> np.ndarray:
+        """Return the logarithm of the odds that it is a digit: float [N]."""
+        values = (np.sqrt(np.maximum(features, 0)) - self.mean) / self.scale
+        hidden = np.maximum(values @ self.hidden_weight + self.hidden_bias, 0)
+        return hidden @ self.weight + self.bias
+
+    def as_bytes(self) -> bytes:
+        """Return the file's contents, half precision."""
+        file = io.BytesIO()
+        arrays = {name: np.asarray(getattr(self, name), np.float16) for name in ARRAYS}
+        np.savez(file, about=np.array(json.dumps(self.about)), **arrays)
+        return file.getvalue()
+
+
+def read_detector(path: Path) -> Detector:
+    """Read a detector. Raises CheckpointError if it is damaged, or made for other weights."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name].astype(np.float32) for name in ARRAYS}
+            about = json.loads(str(file["about"]))
+            weights = about["weights"]
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"{path}: damaged ({error}); install the package again") from error
+    expected = pretrained.about()["sha256"]
+    if weights != expected:
+        raise CheckpointError(
+            f"{path}: made for the weights {weights[:12]}..., but the package's are "
+            f"{expected[:12]}...; make it again with tools/reproduce.py --only detector"
+        )
+    return Detector(**arrays, about=about)
+
+
+@functools.lru_cache(1)
+def packaged_detector() -> Detector:
+    """Return the detector that comes with the package."""
+    return read_detector(FILE)

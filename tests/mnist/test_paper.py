@@ -1,0 +1,298 @@
+"""Digits on paper of many kinds, several on a picture, and what is no digit."""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import struct
+import subprocess
+import sys
+import termios
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from drawn_digits import as_bytes, draw_digit
+from PIL import Image
+from rendering import non_digits, paper
+
+from paddle_mnist import MNIST, Predictor
+from paddle_mnist.errors import CheckpointError, DataError
+from paddle_mnist.mnist import detector
+from paddle_mnist.mnist.cache import open_data
+from paddle_mnist.mnist.detector import THRESHOLD, read_detector
+from paddle_mnist.mnist.export import export_model
+from paddle_mnist.mnist.infer import digit_scores, pretrained_predictor, read_pictures
+from paddle_mnist.mnist.pictures import find_digit, read_digit, read_digits
+from paddle_mnist.mnist.shapes import Box, Shape, in_reading_order
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    return pretrained_predictor()
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """uint8 [10, 28, 28], the digits 0 to 9 in MNIST's format."""
+    look = {"size": (300, 300), "noise": 0, "shade": 0, "blur": 0, "turn": 0}
+    return np.stack([read_digit(as_bytes(draw_digit(n, 3, **look))).pixels for n in range(10)])
+
+
+def read(predictor, tmp_path, pictures, **options):
+    """Write pictures into files, and return what is read in them."""
+    files = []
+    for number, picture in enumerate(pictures):
+        files.append(str(tmp_path / f"{number}.png"))
+        picture.save(files[-1])
+    return list(read_pictures(predictor, files, **options))
+
+
+@pytest.mark.parametrize("kind", paper.KINDS)
+def test_digits_on_every_kind_of_paper_are_read(predictor, digits, tmp_path, kind):
+    pictures = [
+        paper.KINDS[kind](image, np.random.RandomState(number))
+        for number, image in enumerate(digits)
+    ]
+    readings = read(predictor, tmp_path, pictures, check=False)
+    assert sum(one.digit == number for number, one in enumerate(readings)) >= 9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", paper.KINDS)
+def test_mnists_digits_on_every_kind_of_paper_are_read(predictor, real_data, tmp_path, kind):
+    """The tables' figures, from fewer pictures."""
+    split = open_data(str(real_data))["eval"]
+    chosen = range(5, 10_000, 200)
+    pictures = [
+        paper.KINDS[kind](np.asarray(split.images[index]), np.random.RandomState(index))
+        for index in chosen
+    ]
+    readings = read(predictor, tmp_path, pictures)
+    right = [one.digit == split.labels[index] for index, one in zip(chosen, readings)]
+    assert np.mean(right) >= 0.9
+
+
+def touching(side):
+    """A 7 whose strokes reach one side of the picture."""
+    drawn = draw_digit(7, 5, size=(200, 200), noise=0, shade=0)
+    box = read_digits(as_bytes(drawn))[0].box
+    crops = {
+        "left": (box.left + 2, 0, 200, 200),
+        "top": (0, box.top + 2, 200, 200),
+        "right": (0, 0, box.right - 2, 200),
+        "bottom": (0, 0, 200, box.bottom - 2),
+    }
+    return drawn.crop(crops[side])
+
+
+@pytest.mark.parametrize("side", ["left", "top", "right", "bottom"])
+def test_digit_that_touches_the_border_is_not_blank(predictor, tmp_path, side):
+    (reading,) = read(predictor, tmp_path, [touching(side)])
+    assert reading.digit == 7
+
+
+@pytest.mark.parametrize("brightness", [0, 0.5, 1])
+def test_only_what_is_blank_is_called_so(brightness):
+    noise = np.random.RandomState(0).normal(0, 0.01, (200, 300))
+    with pytest.raises(DataError, match=r"^blank; expected a digit"):
+        find_digit(np.clip(brightness + noise, 0, 1))
+
+
+# ------------------------------------------------------------------ several digits
+
+
+PAGES = {"a postcode": [5], "a column": [1, 1, 1], "two rows": [3, 4], "a page": [6] * 6}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_digits_of_a_page_are_read_in_reading_order(predictor, digits, tmp_path, name):
+    rows = PAGES[name]
+    random = np.random.RandomState(sum(rows))
+    numbers = random.randint(0, 10, sum(rows))
+    page = paper.page(digits[numbers], rows, random)
+    (alone,) = read(predictor, tmp_path, [page])
+    assert alone.digit is None and alone.probability is None
+    assert alone.error == f"{len(numbers)} shapes; expected one digit"
+    (reading,) = read(predictor, tmp_path, [page], many=True)
+    assert len(reading.digits) == len(numbers)
+    assert sum(a == str(b) for a, b in zip(reading.text, numbers)) >= 0.9 * len(numbers)
+    for one in reading.digits:
+        assert 0 <= one.box.left < one.box.right <= page.width
+        assert 0 <= one.box.top < one.box.bottom <= page.height
+
+
+def test_one_digit_is_read_alike_with_and_without_many(predictor, tmp_path):
+    picture = draw_digit(4, 2)
+    (alone,), (many,) = (read(predictor, tmp_path, [picture], many=many) for many in (False, True))
+    assert (alone.digit, alone.probability, alone.score) == (
+        many.digit,
+        many.probability,
+        many.score,
+    )
+    assert many.text == "4" and many.digits[0].box == alone.box
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_box_is_where_the_digit_is_in_the_upright_picture(orientation):
+    """In pixels of the file, however large, and turned as the camera noted."""
+    page = Image.new("L", (1600, 1200), 230)
+    digit = draw_digit(3, 1, size=(400, 400), ink=(0, 0, 0), paper=(230, 230, 230), shade=0)
+    page.paste(digit.convert("L"), (1100, 700))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    lying = page.rotate(90, expand=True) if orientation == 6 else page
+    (found,) = read_digits(as_bytes(lying, "JPEG", exif=exif))
+    assert 1100 <= found.box.left < found.box.right <= 1500
+    assert 700 <= found.box.top < found.box.bottom <= 1100
+    assert found.box.height > 150
+
+
+def test_rows_may_rise_and_digits_be_of_different_heights():
+    """Boxes of two rows that rise towards the right, in any order."""
+    expected = [
+        Box(20 + 60 * column, 20 + 90 * row - 12 * column, 55 + 60 * column, 70 + 90 * row)
+        for row in range(2)
+        for column in range(4)
+    ]
+    for seed in range(20):
+        shuffled = np.random.RandomState(seed).permutation(len(expected))
+        shapes = [Shape(expected[index], np.ones((1, 1), bool)) for index in shuffled]
+        assert [shape.box for shape in in_reading_order(shapes)] == expected
+
+
+def test_command_reads_many_and_shows_their_boxes(tool, digits, tmp_path):
+    paper.page(digits[[2, 7, 1]], [3], np.random.RandomState(1)).save(tmp_path / "271.png")
+    draw_digit(4, 2).save(tmp_path / "4.png")
+    Image.new("L", (90, 90), 255).save(tmp_path / "blank.png")
+    files = ("271.png", "4.png", "blank.png")
+    done = tool("infer", *files, "--many", "--json", "--show", "seen.png", expect=8)
+    several, one, blank = json.loads(done.stdout)
+    assert several["text"] == "271" and several["digit"] is None and several["error"] is None
+    assert [digit["digit"] for digit in several["digits"]] == [2, 7, 1]
+    left = [digit["box"][0] for digit in several["digits"]]
+    assert left == sorted(left) and set(several["digits"][0]) >= {"probability", "score", "box"}
+    assert one["digit"] == 4 and one["text"] == "4" and len(one["digits"]) == 1
+    assert "blank" in blank["error"] and "digits" not in blank
+    seen = np.asarray(Image.open(tmp_path / "seen.png"))
+    assert (seen == (0, 150, 0)).all(axis=2).sum() > 500  # boxes
+    lines = tool("infer", *files, "--many", expect=8).stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["271", "4", "-"]
+    lines = tool("infer", *files, "--many", "--csv", expect=8).stdout.splitlines()
+    assert lines[0] == "file,digit,probability,error,score,left,top,width,height"
+    assert [line.split(",")[:2] for line in lines[1:5]] == [
+        ["271.png", "2"],
+        ["271.png", "7"],
+        ["271.png", "1"],
+        ["4.png", "4"],
+    ]
+    assert all(line.count(",") == 8 for line in lines[:5])
+    refused = json.loads(tool("infer", "271.png", "--json", expect=8).stdout)[0]
+    assert refused["error"] == "3 shapes; expected one digit" and refused["digit"] is None
+
+
+# ------------------------------------------------------------------ no digit
+
+NO_DIGITS = {
+    "hash": ("shapes", 3),
+    "star of eight": ("shapes", 2),
+    "flower": ("shapes", 0),
+    "spiral": ("shapes", 1),
+    "W": ("letters", 0),
+    "K": ("letters", 1),
+    "m": ("letters", 2),
+    "R": ("letters", 0),
+}
+
+
+@pytest.mark.parametrize("name", NO_DIGITS)
+def test_what_is_no_digit_gets_a_score_and_no_label(predictor, tmp_path, name):
+    kind, seed = NO_DIGITS[name]
+    picture = non_digits.UNSEEN[kind][name](np.random.RandomState(seed))
+    (reading,) = read(predictor, tmp_path, [picture])
+    assert reading.digit is None and reading.probability is None
+    assert reading.score < THRESHOLD
+    expected = f"probably not one digit (score {reading.score:.2f}; a digit has 0.5 or more)"
+    assert reading.error == expected
+    (unchecked,) = read(predictor, tmp_path, [picture], check=False)
+    assert unchecked.digit is not None and unchecked.score is None
+
+
+def test_drawn_digits_score_as_digits(predictor, tmp_path):
+    readings = read(predictor, tmp_path, [draw_digit(n % 10, n) for n in range(30)])
+    assert sum(one.score is not None and one.score >= THRESHOLD for one in readings) >= 28
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("as_files", [False, True], ids=["as they are", "read from files"])
+def test_at_most_one_percent_of_mnists_images_are_taken_for_none(real_data, as_files):
+    """Those that are read from files have strokes of another width."""
+    images = np.asarray(open_data(str(real_data))["eval"].images)
+    if as_files:
+        files = [as_bytes(Image.fromarray(image)) for image in images[::10]]
+        images = np.stack([read_digit(file).pixels for file in files])
+    assert (digit_scores(images) < THRESHOLD).mean() <= 0.01
+
+
+def test_command_refuses_what_is_no_digit_unless_told_otherwise(tool, tmp_path):
+    non_digits.UNSEEN["shapes"]["hash"](np.random.RandomState(0)).save(tmp_path / "hash.png")
+    done = tool("infer", "hash.png", expect=8)
+    assert done.stdout.splitlines()[1].startswith("    -            -  ")
+    assert "hash.png: probably not one digit (score 0." in done.stdout
+    row = json.loads(tool("infer", "hash.png", "--unchecked", "--json").stdout)[0]
+    assert row["digit"] is not None and row["score"] is None and row["error"] is None
+
+
+def test_weights_that_were_not_trained_on_digits_have_no_score(tool, tmp_path):
+    """Whether a picture shows a shirt the detector cannot say."""
+    about = {"dataset": "fashion"}
+    export_model(MNIST(pretrained=True), tmp_path / "fashion", ["probabilities"], about=about)
+    non_digits.UNSEEN["shapes"]["hash"](np.random.RandomState(0)).save(tmp_path / "hash.png")
+    (reading,) = read_pictures(Predictor(tmp_path / "fashion"), [str(tmp_path / "hash.png")])
+    assert reading.digit is not None and reading.score is None
+    done = tool("infer", "hash.png", "--model", "fashion", "--json")
+    assert "trained on fashion: what is none of its classes is not refused" in done.stderr
+
+
+def test_damaged_detector_is_refused(tmp_path):
+    whole = detector.FILE.read_bytes()
+    for content in (b"", b"PK", whole[:1000], whole[: len(whole) // 2]):
+        (tmp_path / "detector.npz").write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"detector\.npz: damaged"):
+            read_detector(tmp_path / "detector.npz")
+
+
+def test_detector_of_other_weights_is_refused(tmp_path):
+    known = read_detector(detector.FILE)
+    other = dataclasses.replace(known, about={**known.about, "weights": "0" * 64})
+    (tmp_path / "detector.npz").write_bytes(other.as_bytes())
+    with pytest.raises(CheckpointError, match="made for the weights 000000000000"):
+        read_detector(tmp_path / "detector.npz")
+
+
+def test_detector_is_small_and_says_how_it_was_made():
+    assert detector.FILE.stat().st_size < 200_000
+    about = read_detector(detector.FILE).about
+    assert about["command"] == "python tools/reproduce.py --only detector --data MNIST"
+
+
+# ------------------------------------------------------------------ a terminal
+
+
+def test_progress_is_shown_on_a_terminal_alone(tmp_path):
+    draw_digit(3, 2).save(tmp_path / "3.png")
+    command = [sys.executable, str(ROOT / "tools/infer.py"), str(tmp_path), "--json"]
+    quiet = subprocess.run(command, capture_output=True, text=True)
+    assert quiet.returncode == 0 and "picture" not in quiet.stderr
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    shown = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs)
+    os.close(theirs)
+    printed = b""
+    with contextlib.suppress(OSError):  # when all is read
+        while part := os.read(ours, 10_000):
+            printed += part
+    os.close(ours)
+    assert shown.returncode == 0 and b"1/1" in printed
+    assert json.loads(shown.stdout)[0]["digit"] == 3

@@ -1,0 +1,296 @@
+"""What the command `infer` reads of pictures drawn by code, and what it refuses.
+
+The digits are of MNIST's eval split, on which neither the preprocessing nor the detector was
+developed; what is no digit is of fonts, shapes, textures and layouts that the detector has not
+seen. Pictures and counts are kept in `work/output/pictures`, where an interrupted measurement goes
+on. BEFORE was counted with the command of an earlier commit:
+
+    cd tools; python -m benchmarks.pictures EARLIER/tools/infer.py MNIST > pictures_before.json
+"""
+
+import functools
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from markdown_tables import table as markdown_table
+from PIL import Image, ImageDraw
+from rendering import non_digits, paper
+
+TOOLS = Path(__file__).parents[1]
+INFER = TOOLS / "infer.py"
+FOLDER = Path("work/output/pictures")
+BEFORE = Path(__file__).with_name("pictures_before.json")
+COUNT = 200  # pictures of a kind
+PAGES = 16
+EVERY = 5  # of MNIST's eval images one is written into a file and read
+MISTAKES_EACH = 10  # on the sheet
+ROWS = ([5], [6], [8], [1, 1, 1], [4, 4], [3, 3, 3], [8] * 8, [10] * 10)
+SOME_FAILED = 8  # the command's exit code
+AS_THEY_ARE = "MNIST's eval images as they are"
+NO_DIGIT = "probably not one digit"
+
+Named = Iterator[tuple[str, Image.Image]]  # "number-truth", and the picture
+
+
+def measure(source: str, rounds: int) -> dict:
+    """Count what is read. rounds: does not matter, as every picture is read in the same way."""
+    return count_all(INFER, source)
+
+
+def count_all(infer: Path, source: str) -> dict:
+    """Count what a command reads: by kind of paper, of MNIST itself, of pages and of no digits."""
+    from paddle_mnist.mnist.cache import open_data
+
+    data = open_data(source)
+    split = data["eval"]
+    is_mnist = data.name == "mnist"
+    count, pages = (COUNT, PAGES) if is_mnist else (2, 2)
+    drawing = [Path(module.__file__) for module in (paper, non_digits)]
+    folder = FOLDER.absolute() / f"{data.hash[:16]}-{_version(drawing)}"
+    counted = functools.partial(_counted, infer, folder)
+    report = {
+        "count": count,
+        "paper": {kind: counted(kind, _on_paper(kind, split, count)) for kind in paper.KINDS},
+        "mnist": counted(f"mnist, every {EVERY}th", _as_they_are(split)),
+        "false_alarms": _false_alarms(split),
+        "pages": counted("pages", _pages(split, pages), many=True) if infer == INFER else None,
+        "non_digits": {
+            kind: counted(f"no digit, {kind}", _non_digits(kind, count))
+            for kind in non_digits.UNSEEN
+        },
+    }
+    _draw_mistakes(report, folder)
+    return report
+
+
+def _draw_mistakes(report: dict, folder: Path) -> None:
+    """Draw what was not read rightly, some of each kind, for people to look at: mistakes.png."""
+    tiles = []
+    named = {**report["paper"], f"mnist, every {EVERY}th": report["mnist"]}
+    named.update({f"no digit, {kind}": value for kind, value in report["non_digits"].items()})
+    for name, counted in named.items():
+        for stem, answer in counted.get("mistakes", ())[:MISTAKES_EACH]:
+            tile = Image.new("RGB", (150, 170))
+            picture = Image.open(folder / name / f"{stem}.png").convert("RGB")
+            picture.thumbnail((148, 140))
+            tile.paste(picture)
+            pen = ImageDraw.Draw(tile)
+            pen.text((2, 142), f"{name[:24]}\n{stem[6:]}: {answer[:20]}", (255, 255, 0))
+            tiles.append(tile)
+    sheet = Image.new("RGB", (150 * 12, 170 * -(-len(tiles) // 12)))
+    for number, tile in enumerate(tiles):
+        sheet.paste(tile, (150 * (number % 12), 170 * (number // 12)))
+    sheet.save(folder / "mistakes.png")
+
+
+def _on_paper(kind: str, split, count: int) -> Named:
+    place = list(paper.KINDS).index(kind)
+    for number in range(count):
+        index = (number * 47 + place * 11) % len(split.labels)
+        random = np.random.RandomState(1_000_000 * place + number)
+        picture = paper.KINDS[kind](np.asarray(split.images[index]), random)
+        yield f"{number:05}-{split.labels[index]}", picture
+
+
+def _as_they_are(split) -> Named:
+    for number in range(0, len(split.labels), EVERY):
+        image = Image.fromarray(np.asarray(split.images[number]))
+        yield f"{number:05}-{split.labels[number]}", image
+
+
+def _false_alarms(split) -> float:
+    """Return which share of all images has the score of no digit."""
+    from paddle_mnist.mnist.detector import THRESHOLD
+    from paddle_mnist.mnist.infer import digit_scores
+
+    return float((digit_scores(np.asarray(split.images)) < THRESHOLD).mean())
+
+
+def _pages(split, count: int) -> Named:
+    for number in range(count):
+        random = np.random.RandomState(number)
+        rows = ROWS[number % len(ROWS)]
+        indices = random.randint(0, len(split.labels), sum(rows))
+        text = "".join(map(str, split.labels[indices]))
+        yield f"{number:05}-{text}", paper.page(np.asarray(split.images[indices]), rows, random)
+
+
+def _non_digits(kind: str, count: int) -> Named:
+    draws = non_digits.UNSEEN[kind]
+    names = list(draws)
+    for number in range(max(count, 6 * len(names)) if count == COUNT else count):
+        name = names[number % len(names)]
+        picture = draws[name](np.random.RandomState(7_000_000 + number))
+        yield f"{number:05}-{name.replace('.', '_')}", picture
+
+
+def _counted(infer: Path, folder: Path, name: str, pictures: Named, many: bool = False) -> dict:
+    """Return how often each truth was read as what, and the seconds and MiB that it took."""
+    place = folder / name
+    package = infer.parents[1] / "paddle_mnist/mnist"
+    reader = _version(sorted([*package.rglob("*.py"), *package.rglob("*.npz")]))
+    result = folder / f"{name} {reader}.json"
+    if result.exists():
+        return json.loads(result.read_text())
+    if not place.exists():
+        with tempfile.TemporaryDirectory(dir=_made(folder)) as unfinished:
+            for stem, picture in pictures:
+                picture.save(Path(unfinished, f"{stem}.png"))
+            os.rename(unfinished, place)
+            os.mkdir(unfinished)
+    seconds, peak_mib, rows = _run(infer, place, *["--many"] * many)
+    outcomes, mistakes = Counter(), []
+    for row in rows:
+        stem = Path(row["file"]).stem
+        truth = stem.split("-", 1)[1]
+        text = row.get("text") if many else row["digit"]
+        answer = row["error"] or "" if text is None else str(text)
+        outcomes[truth, answer] += 1
+        if answer != truth and (truth.isdigit() or answer.isdigit()):
+            mistakes.append([stem, answer])
+    report = {
+        "mistakes": mistakes,
+        "seconds": seconds,
+        "peak_mib": peak_mib,
+        "outcomes": [[*key, number] for key, number in sorted(outcomes.items())],
+    }
+    result.write_text(json.dumps(report))
+    return report
+
+
+def _version(files: Sequence[Path]) -> str:
+    """Return a name for what draws or reads; what another version drew or counted does not hold."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _run(infer: Path, folder: Path, *options: str) -> tuple[float, float, list[dict]]:
+    """Run the command on a folder; return seconds, MiB at the most, and what it printed."""
+    with tempfile.TemporaryFile("w+") as output:
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, str(infer), str(folder), "--json", *options],
+            stdout=output,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": str(infer.parents[1])},  # its own package
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.perf_counter() - began
+        if process.returncode not in (0, SOME_FAILED):
+            raise subprocess.CalledProcessError(process.returncode, process.args)
+        output.seek(0)
+        return seconds, usage.ru_maxrss / 1024, json.load(output)
+
+
+# ------------------------------------------------------------------ tables
+
+
+def _shares(counted: dict) -> dict[str, float]:
+    """Return the shares that are right, refused, refused as no digit, and wrong."""
+    total = sum(number for *_, number in counted["outcomes"])
+    shares = dict.fromkeys(("right", "refused", "no digit", "wrong"), 0.0)
+    for truth, answer, number in counted["outcomes"]:
+        kind = "right" if answer == truth else "wrong" if answer.isdigit() else "refused"
+        shares[kind] += number / total
+        shares["no digit"] += number / total * answer.startswith(NO_DIGIT)
+    return shares
+
+
+def table(report: dict) -> str:
+    before = json.loads(BEFORE.read_text()) if BEFORE.exists() else None
+    parts = [_paper_table(report, before), _non_digit_table(report, before), _by_name(report)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _paper_table(report: dict, before) -> str:
+    columns = {"digits": "", **dict.fromkeys(("right", "refused", "wrong", "no digit"), ".1%")}
+    if before:
+        columns.update(dict.fromkeys(("before: right", "refused ", "wrong "), ".1%"))
+    kinds = {**report["paper"], AS_THEY_ARE: report["mnist"]}
+    earlier = {**before["paper"], AS_THEY_ARE: before["mnist"]} if before else {}
+    rows = []
+    for kind, counted in kinds.items():
+        shares = _shares(counted)
+        row = [kind, *(shares[name] for name in ("right", "refused", "wrong", "no digit"))]
+        if before:
+            row += [_shares(earlier[kind])[name] for name in ("right", "refused", "wrong")]
+        rows.append(row)
+    pages = report["pages"]["outcomes"]
+    total = sum(len(truth) * number for truth, _, number in pages)
+    found = sum(number for truth, text, number in pages if len(truth) == len(text))
+    right = sum(
+        number * sum(a == b for a, b in zip(truth, text))
+        for truth, text, number in pages
+        if len(truth) == len(text)
+    )
+    mnist = report["mnist"]
+    images = sum(number for *_, number in mnist["outcomes"])
+    note = (
+        f"{report['count']} pictures of each kind, and {images:,} files of MNIST's own images. *No "
+        "digit* is the part of *refused* that is refused as probably not one digit; of all of "
+        f"MNIST's eval images these are {report['false_alarms']:.2%}. With `--many`, {found} of "
+        f"{sum(number for *_, number in pages)} rows, columns and pages have as many shapes as "
+        f"digits; of all their {total:,} digits {right / total:.1%} are read rightly in such ones. "
+        f"The folder of {images:,} files took {mnist['seconds']:.0f} s "
+        f"({1000 * mnist['seconds'] / images:.0f} ms each, on a machine that others used too) and "
+        f"{mnist['peak_mib']:,.0f} MiB; 64 pictures are held at a time."
+    )
+    return markdown_table(columns, rows, note)
+
+
+def _caught(counted: dict) -> float:
+    return _shares(counted)["refused"]
+
+
+def _non_digit_table(report: dict, before) -> str:
+    columns = {"no digit": "", "caught": ".1%", "as no digit": ".1%"}
+    columns.update({"otherwise": ".1%", "read as a digit": ".1%"})
+    if before:
+        columns["before: read as a digit"] = ".1%"
+    rows = []
+    for kind, counted in report["non_digits"].items():
+        shares = _shares(counted)
+        row = [kind, shares["refused"], shares["no digit"], shares["refused"] - shares["no digit"]]
+        row.append(shares["wrong"])
+        if before:
+            row.append(_shares(before["non_digits"][kind])["wrong"])
+        rows.append(row)
+    return markdown_table(columns, rows)
+
+
+def _by_name(report: dict) -> str:
+    """Return which letters, shapes, ... are caught, by how many of them are."""
+    paragraphs = []
+    for kind, counted in report["non_digits"].items():
+        caught, total = Counter(), Counter()
+        for name, answer, number in counted["outcomes"]:
+            total[name] += number
+            caught[name] += 0 if answer.isdigit() else number
+        passing = [(caught[name] / total[name], name) for name in total]
+        listed = [
+            f"{name.replace('_', '.')} {share:.0%}" for share, name in sorted(passing) if share < 1
+        ]
+        if listed:
+            paragraphs.append(f"Caught of these {kind}: {', '.join(listed)}; of the others, all.")
+    return "\n\n".join(paragraphs)
+
+
+if __name__ == "__main__":
+    print(json.dumps(count_all(Path(sys.argv[1]).absolute(), sys.argv[2])))
