@@ -3,7 +3,7 @@
 import contextlib
 import json
 import logging
-import multiprocessing
+import multiprocessing.spawn
 import os
 import sys
 import time
@@ -25,6 +25,7 @@ from paddle_mnist.errors import (
     ProcessError,
     StoppedError,
 )
+from paddle_mnist.nn.conv_blocks import why_not_compiled
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.devices import chosen_gpus, gpu_count
 from paddle_mnist.system.machine import require_posix_processes, usable_cpus
@@ -144,7 +145,7 @@ def _start(
     options = {"gpus": ",".join(gpus)} if gpus else {}
     options |= {"backend": "gloo"} if on_cpu else {}
     try:
-        with _quiet():
+        with _quiet(), _numba_first():
             context = paddle.distributed.spawn(
                 _run,
                 (function, tuple(args), [writing for _, writing in pipes], beats),
@@ -178,6 +179,30 @@ def _quiet() -> Iterator[None]:
                 del os.environ["PYTHONWARNINGS"]
             else:
                 os.environ["PYTHONWARNINGS"] = before
+
+
+@contextlib.contextmanager
+def _numba_first() -> Iterator[None]:
+    """Have new processes import numba before Paddle 2, if this one did: see `nn.conv_blocks`.
+
+    A spawned process imports Paddle before any code of this package, to unpickle what it runs.
+    """
+    if not paddle.__version__.startswith("2.") or why_not_compiled() is not None:
+        yield
+        return
+    before = multiprocessing.spawn.get_command_line
+
+    def get_command_line(**options: Any) -> list[str]:
+        return [
+            f"import numba; {word}" if word.startswith("from multiprocessing") else word
+            for word in before(**options)
+        ]
+
+    multiprocessing.spawn.get_command_line = get_command_line
+    try:
+        yield
+    finally:
+        multiprocessing.spawn.get_command_line = before
 
 
 def _run(function: Callable, args: tuple, pipes: Sequence[Any], beats: Any) -> None:
