@@ -193,10 +193,10 @@ def _numba_first() -> Iterator[None]:
     before = multiprocessing.spawn.get_command_line
 
     def get_command_line(**options: Any) -> list[str]:
-        return [
-            f"import numba; {word}" if word.startswith("from multiprocessing") else word
-            for word in before(**options)
-        ]
+        command = before(**options)
+        program = command.index("-c") + 1
+        command[program] = f"import numba; {command[program]}"
+        return command
 
     multiprocessing.spawn.get_command_line = get_command_line
     try:
