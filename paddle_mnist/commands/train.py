@@ -42,6 +42,8 @@ def _train(argv: Sequence[str]) -> int:
 def _compile_ahead(config: TrainConfig) -> None:
     """Have the convolution compiled while Paddle is imported and the data are read."""
     gpu = config.device != "cpu" and "paddlepaddle-gpu" in installed_builds()
+    if "paddle" in sys.modules:  # nothing to wait for; and Paddle 2 must not come before numba
+        return
     if config.fast_conv == "off" or gpu or os.environ.get("PADDLE_TRAINER_ID", "0") != "0":
         return
     with contextlib.suppress(ImportError):  # of numba; training says that it is missing

@@ -327,7 +327,19 @@ def test_a_second_backward_pass_is_an_error_and_not_the_end_of_the_process(passe
     assert done.stdout == ("refused: True\n" if refused else "") + "alive 2.0\n"
 
 
-@pytest.mark.parametrize("full_graph", [True, False])
+@pytest.mark.parametrize(
+    "full_graph",
+    [
+        True,
+        pytest.param(
+            False,
+            marks=pytest.mark.skipif(
+                paddle.__version__.startswith("2."),
+                reason="what Paddle 2 has traced so stays in force for later models of the process",
+            ),
+        ),
+    ],
+)
 def test_static_graphs_are_paddles_layers(real_images, full_graph):
     images = paddle.to_tensor(real_images[:20])
     model = net("auto")

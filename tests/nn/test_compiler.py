@@ -58,7 +58,7 @@ def cache(compiled_files, tmp_path, monkeypatch) -> Path:
 
 
 PROGRAM = """
-import logging, sys
+import numba, logging, sys
 logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stdout, force=True)
 sys.path[:0] = ["tests", "tests/nn"]
 import numpy as np

@@ -23,7 +23,6 @@ from pathlib import Path
 import numpy as np
 from markdown_tables import table as markdown_table
 from PIL import Image, ImageDraw
-from rendering import non_digits, paper
 
 TOOLS = Path(__file__).parents[1]
 INFER = TOOLS / "infer.py"
@@ -48,6 +47,8 @@ def measure(source: str, rounds: int) -> dict:
 
 def count_all(infer: Path, source: str) -> dict:
     """Count what a command reads: by kind of paper, of MNIST itself, of pages and of no digits."""
+    from rendering import non_digits, paper  # which imports Matplotlib: not for --help
+
     from paddle_mnist.mnist.cache import open_data
 
     data = open_data(source)
@@ -93,6 +94,8 @@ def _draw_mistakes(report: dict, folder: Path) -> None:
 
 
 def _on_paper(kind: str, split, count: int) -> Named:
+    from rendering import paper
+
     place = list(paper.KINDS).index(kind)
     for number in range(count):
         index = (number * 47 + place * 11) % len(split.labels)
@@ -116,6 +119,8 @@ def _false_alarms(split) -> float:
 
 
 def _pages(split, count: int) -> Named:
+    from rendering import paper
+
     for number in range(count):
         random = np.random.RandomState(number)
         rows = ROWS[number % len(ROWS)]
@@ -125,6 +130,8 @@ def _pages(split, count: int) -> Named:
 
 
 def _non_digits(kind: str, count: int) -> Named:
+    from rendering import non_digits
+
     draws = non_digits.UNSEEN[kind]
     names = list(draws)
     for number in range(max(count, 6 * len(names)) if count == COUNT else count):
