@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 from markdown_tables import table as markdown_table
 from PIL import Image
-from rendering import non_digits, paper
 from scipy import ndimage
 
 from paddle_mnist.mnist.arrays import Data, Split
@@ -43,6 +42,8 @@ def measured(data: Data, output: Path, seed: int) -> dict:
 
     output: where what was read of the drawn pictures is kept, for the next time.
     """
+    from rendering import non_digits  # which imports Matplotlib: not for --help
+
     from paddle_mnist.mnist import detector, pretrained
     from paddle_mnist.system.files import write_atomically
 
@@ -73,6 +74,8 @@ def measured(data: Data, output: Path, seed: int) -> dict:
 
 
 def tabulate(about: dict) -> str:
+    from rendering import non_digits  # which imports Matplotlib: not for --help
+
     kinds = list(non_digits.UNSEEN)
     return markdown_table(
         {"caught by": "", **dict.fromkeys(kinds, ".0%")},
@@ -167,6 +170,8 @@ def _rivals(
 
 def _examples(data: Data, output: Path, random: np.random.RandomState) -> dict[str, Pixels]:
     """Return what the detector learns from and is compared on, by "split kind"."""
+    from rendering import non_digits, paper  # which imports Matplotlib: not for --help
+
     train, valid = data["train"], data["valid"]
     raw, labels = np.asarray(train.images[:RAW]), train.labels[:RAW]
     examples = {
@@ -250,6 +255,8 @@ def _kept(path: Path, draw: Callable[[], Pixels]) -> Pixels:
 
 def _version() -> str:
     """Return a name for what draws and reads the pictures; those of another code are of no use."""
+    from rendering import non_digits, paper  # which imports Matplotlib: not for --help
+
     from paddle_mnist.mnist import ink, pictures, shapes
 
     digest = hashlib.sha256()
@@ -265,6 +272,8 @@ def _as_they_are(split: Split, count: int) -> Pixels:
 
 
 def _on_paper(kind: str, split: Split, count: int) -> Pixels:
+    from rendering import paper  # which imports Matplotlib: not for --help
+
     place = list(paper.KINDS).index(kind)
     indices = [(number * 199 + place * 17) % len(split.labels) for number in range(count)]
     return _read(
@@ -273,7 +282,7 @@ def _on_paper(kind: str, split: Split, count: int) -> Pixels:
     )
 
 
-def _no_digits(draws: Mapping[str, non_digits.Draw], count: int, seed: int) -> Pixels:
+def _no_digits(draws: Mapping[str, Callable], count: int, seed: int) -> Pixels:
     draws = list(draws.values())
     return _read(
         draws[number % len(draws)](np.random.RandomState(seed + number)) for number in range(count)
