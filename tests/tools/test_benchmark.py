@@ -171,7 +171,7 @@ def test_fit_is_measured_to_keep_its_promises(tmp_path):
 
 
 def test_page_says_of_fit_what_is_measured():
-    page = (ROOT / "docs/any-net.md").read_text().partition("<!-- benchmark promises -->")[2]
+    page = (ROOT / "docs/en/any-net.md").read_text().partition("<!-- benchmark promises -->")[2]
     rows = [line.strip("| ").split(" | ")[:2] for line in page.partition("\n\n")[0].splitlines()]
     promised = promises.table({"kills": 1, "frameworks": {"`fit`": KEPT}}).splitlines()
     expected = [line.strip("| ").split(" | ")[:2] for line in promised[2:]]

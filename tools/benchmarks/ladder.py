@@ -64,6 +64,6 @@ def table(report: dict) -> str:
         before = seconds
     note = (
         "Whole commands, seed 1, each once: an accuracy is one draw of many. What several seeds "
-        "of `default` reach is in [REPRODUCTION.md](../REPRODUCTION.md#default)."
+        "of `default` reach is in [REPRODUCTION.md](../../REPRODUCTION.md#default)."
     )
     return markdown_table(columns, rows, note)
