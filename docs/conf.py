@@ -93,7 +93,9 @@ def for_the_site(text: str) -> str:
         text = re.sub(rf"\]\((?:\.\./\.\./)?{file}", f"]({name}.md", text)
     # The site of the other language is beside this one.
     text = re.sub(
-        r"\[([^\]]+)\]\((\.\./(?:en|zh)/[\w-]+)\.md(#[\w-]+)?\)", r'<a href="\2.html\3">\1</a>', text
+        r"\[([^\]]+)\]\((\.\./(?:en|zh)/[\w-]+)\.md(#[\w-]+)?\)",
+        r'<a href="\2.html\3">\1</a>',
+        text,
     )
     # Anchors in HTML, which keep old links alive on a repository page too.
     text = re.sub(r'^<a (?:id|name)="([\w-]+)"></a>$', r"(\1)=", text, flags=re.M)

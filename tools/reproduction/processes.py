@@ -117,7 +117,7 @@ def judge_everyone(report: Report) -> Verdict:
     times = {"all": all_ / alone, "shared": shared / alone}
     details = (
         "What a second process brings is a batch twice as large. (How much two processes gain "
-        "depends on the machine: docs/several-processes.md.)"
+        "depends on the machine: docs/en/several-processes.md.)"
     )
     return Verdict(fill("everyone", "summary", samples=samples, **times), outcome, details)
 
