@@ -19,7 +19,7 @@ project = "paddle_mnist"
 author = "the paddle_mnist contributors"
 version = release = paddle_mnist.__version__
 language = "en"  # `-D language=zh_CN` for docs/zh
-extensions = ["myst_parser", "sphinx.ext.autodoc", "command_help"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "command_help", "docstrings"]
 templates_path = ["_templates"]
 exclude_patterns = ["build"]
 nitpicky = True

@@ -54,7 +54,7 @@ def test_every_command_has_its_help_in_the_reference():
 
 
 def test_every_public_name_is_in_the_reference_and_declared_stable():
-    documented = re.findall(r"^```\{auto\w+\} paddle_mnist\.(\w+)", page("api"), re.M)
+    documented = re.findall(r"^\.\. auto\w+:: paddle_mnist\.(\w+)", page("api"), re.M)
     assert sorted(documented) == paddle_mnist.__all__
     names, _, modules = section(page("stability"), "Public names").partition("\n| module")
     declared = re.findall(r"`(\w+)`", names.partition(":")[2].partition(".\n")[0])
