@@ -36,13 +36,13 @@ html_title = "paddle_mnist"
 html_copy_source = html_show_sourcelink = False
 html_theme_options = {
     "logo": {"text": "paddle_mnist"},
+    "navbar_center": [],  # all pages are in the sidebar
     "navbar_end": ["language_switch", "theme-switcher"],
-    "show_prev_next": True,
     "footer_start": ["copyright"],
     "footer_end": [],
     "secondary_sidebar_items": ["page-toc"],
-    "header_links_before_dropdown": 6,
 }
+html_sidebars = {"**": ["pages"]}
 html_context = {"default_mode": "auto"}
 project_copyright = "the paddle_mnist contributors, Apache-2.0"
 
@@ -50,16 +50,15 @@ project_copyright = "the paddle_mnist contributors, Apache-2.0"
 ROOT_PAGES = {"reproduction": "REPRODUCTION.md", "changelog": "CHANGELOG.md"}
 # The navigation: each part's title in both languages, and its pages.
 NAVIGATION = (
-    ({"en": "Get started", "zh": "快速开始"}, ("get-started", "install")),
+    ({"en": "Start", "zh": "入门"}, ("get-started", "install")),
     (
         {"en": "Train", "zh": "训练"},
         ("train", "resume", "checkpoints", "incremental", "several-processes", "any-net"),
     ),
-    ({"en": "Look inside", "zh": "可视化与诊断"}, ("looking-inside",)),
-    ({"en": "Use a model", "zh": "推理与部署"}, ("deployment",)),
-    ({"en": "Measured", "zh": "性能与复现"}, ("speed", "scale", "reproduction")),
+    ({"en": "Use the model", "zh": "诊断与部署"}, ("looking-inside", "deployment")),
+    ({"en": "Measurements", "zh": "性能与复现"}, ("speed", "scale", "reproduction")),
     (
-        {"en": "Coming from elsewhere", "zh": "从其他框架迁移"},
+        {"en": "Migrate", "zh": "迁移"},
         ("coming-from", "fluid", "parameter-servers"),
     ),
     (

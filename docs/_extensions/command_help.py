@@ -16,7 +16,7 @@ def help_text(command: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "paddle_mnist", command, "--help"],
         cwd=ROOT,
-        env={**os.environ, "COLUMNS": "92"},
+        env={**os.environ, "COLUMNS": "78"},
         check=True,
         capture_output=True,
         text=True,
