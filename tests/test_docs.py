@@ -132,7 +132,7 @@ def test_both_languages_hold_the_same_numbers_and_names(path):
 
 @pytest.mark.parametrize("path", [path for path in TRANSLATED if path.parent == EN], ids=name)
 def test_tables_in_chinese_are_those_in_english_translated(path):
-    """By the glossary with which the tools write them."""
+    """By the glossary; `python tools/markdown_tables.py docs/en docs/zh` writes them."""
     glossary = yaml.safe_load((ROOT / "docs/zh/tables.yaml").read_text())
     english = marked_tables(path.read_text())
     expected = {mark: translated(table, glossary) for mark, table in english.items()}

@@ -1,6 +1,11 @@
-"""Markdown tables, and their places in the pages."""
+"""Markdown tables, and their places in the pages.
+
+`python tools/markdown_tables.py docs/en docs/zh` copies the tables of each page of the first folder
+into the page of the same name in the second, translated by the glossary there.
+"""
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,3 +62,15 @@ def marked_tables(text: str) -> dict[str, str]:
     """Return the tables of a page, by mark."""
     blocks = re.findall(r"<!-- (?!end)([\w -]+) -->\n(.*?)\n<!-- end -->", text, re.DOTALL)
     return dict(blocks)
+
+
+def copy_tables(source: Path, target: Path) -> None:
+    """Put the tables of each page in `source` into its translation in `target`."""
+    for page in sorted(source.glob("*.md")):
+        if (target / page.name).exists():
+            for mark, text in marked_tables(page.read_text("utf-8")).items():
+                write_table(target / page.name, mark, text)
+
+
+if __name__ == "__main__":
+    copy_tables(*map(Path, sys.argv[1:]))
