@@ -64,6 +64,19 @@ class MNIST(nn.Layer):
         if pretrained:
             load_weights(self, weights(), WEIGHTS)
 
+    def layers_in_order(self) -> Optional[list[nn.Layer]]:
+        """Return the layers that compute the logits one behind the other.
+
+        Returns None with dropout, and in a subclass that computes something else.
+        """
+        is_changed = any(
+            getattr(type(self), name) is not getattr(MNIST, name)
+            for name in ("__call__", "forward", "logits", "features")
+        )
+        if self.dropout_rate or is_changed:
+            return None
+        return [*self._blocks, FLATTEN, self.fc]
+
     def logits(self, inputs: paddle.Tensor) -> paddle.Tensor:
         """Compute the logits: float32 [B, 1, 28, 28] -> [B, 10]."""
         if not self.dropout_rate:

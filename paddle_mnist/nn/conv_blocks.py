@@ -80,8 +80,15 @@ class ConvBlocks(nn.Sequential):
     def fast_conv(self, value: Union[str, int]) -> None:
         self._fast_conv = check_fast_conv(value)
 
+    def layers_in_order(self) -> Optional[list[nn.Layer]]:
+        """Return the layers that compute the outputs one behind the other; None in a subclass
+        that computes something else.
+        """
+        if type(self).forward is not ConvBlocks.forward:
+            return None
+        return list(self._sub_layers.values())  # `children()` gives one that stands twice only once
+
     def forward(self, inputs: paddle.Tensor) -> paddle.Tensor:
-        # not `children()`, which gives a layer that stands twice only once
         return run_layers(list(self._sub_layers.values()), inputs, self.fast_conv)
 
 
@@ -103,11 +110,21 @@ def run_layers(
     if net is None:
         return _run_one_by_one(layers, inputs)
     fast, others = layers[: net.layers], layers[net.layers :]
-    if any(True for _ in hooks_of(fast)):
+    call_hooks(fast, inputs)
+    compiled_outputs = _run_compiled(net, fast, inputs, threads_of(fast_conv))
+    return _run_one_by_one(others, compiled_outputs)
+
+
+def call_hooks(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> None:
+    """Call the layers' hooks, if there are any, with what Paddle's layers compute."""
+    if any(True for _ in hooks_of(layers)):
         with paddle.no_grad():
-            _run_one_by_one(fast, inputs)
-    threads = fast_threads() if fast_conv == "auto" else fast_conv
-    return _run_one_by_one(others, _run_compiled(net, fast, inputs, threads))
+            _run_one_by_one(layers, inputs)
+
+
+def threads_of(fast_conv: Union[str, int]) -> int:
+    """Return how many threads a value of `fast_conv` stands for."""
+    return fast_threads() if fast_conv == "auto" else fast_conv
 
 
 def _run_one_by_one(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> paddle.Tensor:
@@ -285,12 +302,12 @@ def _run_compiled(
     outputs = _Blocks.apply(inputs.detach(), joined, compiled_net(net), threads, needs_gradient)
     if not needs_gradient:
         return outputs
-    outputs.register_hook(_refuse_second_pass())
+    outputs.register_hook(refuse_second_pass())
     # What a hook of a `PyLayer`'s own output returns is ignored (Paddle 3.3.1).
     return paddle.assign(outputs)
 
 
-def _refuse_second_pass() -> Callable[[paddle.Tensor], None]:
+def refuse_second_pass() -> Callable[[paddle.Tensor], None]:
     """Return a gradient hook that raises RuntimeError at a second backward pass.
 
     Paddle (3.3.1) crashes at a second pass through any `PyLayer`, before its `backward` is called;
