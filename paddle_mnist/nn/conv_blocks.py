@@ -36,7 +36,25 @@ log = logging.getLogger("paddle_mnist")
 SWITCH = "set fast_conv to 'off' to compute with Paddle's own layers"
 
 
-class ConvBlocks(nn.Sequential):
+class FastConvSwitch:
+    """Gives a layer the attribute `fast_conv`. Raises ConfigError for a value that is none."""
+
+    @property
+    def fast_conv(self) -> Union[str, int]:
+        """What computes the layer: "auto", "off", or a number of threads."""
+        return self._fast_conv
+
+    @fast_conv.setter
+    def fast_conv(self, value: Union[str, int]) -> None:
+        is_count = isinstance(value, numbers.Integral) and value >= 0
+        if value not in ("auto", "off") and not is_count:
+            raise ConfigError(
+                f"fast_conv is {value!r}; expected 'auto', 'off', or a number of threads"
+            )
+        self._fast_conv = value
+
+
+class ConvBlocks(FastConvSwitch, nn.Sequential):
     """A `paddle.nn.Sequential` of convolution blocks that CPUs compute several times faster.
 
     It takes the layers of `paddle.nn.Sequential`, names its parameters as that does, and computes
@@ -71,15 +89,6 @@ class ConvBlocks(nn.Sequential):
         super().__init__(*layers)
         self.fast_conv = fast_conv
 
-    @property
-    def fast_conv(self) -> Union[str, int]:
-        """What computes the blocks: "auto", "off", or a number of threads."""
-        return self._fast_conv
-
-    @fast_conv.setter
-    def fast_conv(self, value: Union[str, int]) -> None:
-        self._fast_conv = check_fast_conv(value)
-
     def layers_in_order(self) -> Optional[list[nn.Layer]]:
         """Return the layers that compute the outputs one behind the other; None in a subclass
         that computes something else.
@@ -90,13 +99,6 @@ class ConvBlocks(nn.Sequential):
 
     def forward(self, inputs: paddle.Tensor) -> paddle.Tensor:
         return run_layers(list(self._sub_layers.values()), inputs, self.fast_conv)
-
-
-def check_fast_conv(value: Union[str, int]) -> Union[str, int]:
-    """Return a value of `fast_conv`. Raises ConfigError for one that is none."""
-    if value not in ("auto", "off") and (not isinstance(value, numbers.Integral) or value < 0):
-        raise ConfigError(f"fast_conv is {value!r}; expected 'auto', 'off', or a number of threads")
-    return value
 
 
 def run_layers(

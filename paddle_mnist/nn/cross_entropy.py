@@ -1,5 +1,6 @@
 """The cross-entropy; of compiled nets together with its gradients, in one pass over the batch."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
@@ -76,7 +77,8 @@ def compiled_cross_entropy(
     outputs = paddle.to_tensor(logits)
     for hook in model._forward_post_hooks.values():
         hook(model, (inputs,), outputs)
-    return _with_gradients(mean, parameters, gradients), outputs
+    shaped = list(zip(parameters, net.parameter_shapes))
+    return _with_gradients(mean, shaped, gradients), outputs
 
 
 def _chain(model: nn.Layer) -> Optional[Sequence[nn.Layer]]:
@@ -110,9 +112,13 @@ def _class_numbers(labels: Any, count: int, classes: int) -> Optional[np.ndarray
 
 
 def _with_gradients(
-    value: np.float32, parameters: Sequence[paddle.Tensor], gradients: np.ndarray
+    value: np.float32,
+    parameters: Sequence[tuple[paddle.Tensor, tuple[int, ...]]],
+    gradients: np.ndarray,
 ) -> paddle.Tensor:
     """Return a loss whose backward pass gives the parameters these gradients, which are flat.
+
+    parameters: with their shapes, for which a tensor takes its time.
 
     The loss is a leaf of Paddle's graph, so nothing else is in it; its hook begins a backward pass
     at the parameters, where hooks of theirs and what they have accumulated are in place.
@@ -123,11 +129,11 @@ def _with_gradients(
 
     def hook(gradient: paddle.Tensor) -> None:
         refuse(gradient)
-        sizes = [parameter.size for parameter in parameters]
-        parts = paddle.split(paddle.to_tensor(gradients * np.float32(gradient)), sizes)
+        scaled = paddle.to_tensor(gradients * np.float32(gradient))
+        parts = paddle.split(scaled, [math.prod(shape) for _, shape in parameters])
         pairs = [
-            (parameter, part.reshape(parameter.shape))
-            for parameter, part in zip(parameters, parts)
+            (parameter, part.reshape(shape))
+            for (parameter, shape), part in zip(parameters, parts)
             if not parameter.stop_gradient
         ]
         paddle.autograd.backward(*map(list, zip(*pairs)))
