@@ -62,6 +62,29 @@ def paddle_loop(source: str, threads: int = 0) -> Step:
     return step
 
 
+def package_loop(source: str, threads: int) -> Step:
+    """The step that `Trainer` takes, in a bare loop on arrays."""
+    import paddle
+
+    from paddle_mnist import MNIST
+    from paddle_mnist.nn.cross_entropy import CrossEntropy
+    from paddle_mnist.training.steps import SupervisedStep
+
+    images, labels = arrays(source)
+    model = MNIST(fast_conv=threads)
+    compute = SupervisedStep(CrossEntropy())
+    optimizer = paddle.optimizer.Momentum(RATE, parameters=model.parameters())
+
+    def step(number: int) -> None:
+        chosen = batch(number, len(images))
+        tensors = paddle.to_tensor(images[chosen]), paddle.to_tensor(labels[chosen])
+        compute(model, tensors)["loss"].backward()
+        optimizer.step()
+        optimizer.clear_grad()
+
+    return step
+
+
 def torch_loop(source: str, threads: int, channels_last: bool) -> Step:
     import torch
     from torch.nn import functional as F
@@ -106,10 +129,12 @@ RIVALS = {
     "plain": Rival("Paddle's layers, the bare loop, 1 thread", paddle_loop),
     "plain all": Rival(f"the same, {CORES} threads", paddle_loop, ALL_CORES),
     "plain, AVX2": Rival("the same, 1 thread, with `MKL_DEBUG_CPU_TYPE=5`", paddle_loop, AVX2),
-    "fast 1": Rival("this package's convolution, 1 thread", partial(paddle_loop, threads=1)),
-    "fast": Rival(
-        f"this package's convolution, {CORES} threads", partial(paddle_loop, threads=CORES)
+    "fast 1": Rival(
+        "this package's convolution in the same loop, 1 thread", partial(paddle_loop, threads=1)
     ),
+    "fast": Rival(f"the same, {CORES} threads", partial(paddle_loop, threads=CORES)),
+    "step 1": Rival("this package's training step, 1 thread", partial(package_loop, threads=1)),
+    "step": Rival(f"the same, {CORES} threads", partial(package_loop, threads=CORES)),
     "torch 1": Rival("PyTorch eager, channels last, 1 thread", _torch(1, True)),
     "torch": Rival(f"PyTorch eager, {CORES} threads", _torch(CORES, False)),
     "torch tuned": Rival(f"PyTorch eager, channels last, {CORES} threads", _torch(CORES, True)),
