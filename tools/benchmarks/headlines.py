@@ -5,8 +5,8 @@ HEADLINES = {
     "seconds-fast": ("time-to-accuracy", "this package, recipe `fast`, images cached", "seconds"),
     "seconds-tutorial": ("time-to-accuracy", "the tutorial's loop", "seconds"),
     "seconds-torch": ("time-to-accuracy", "PyTorch eager", "seconds"),
-    "times-paddle": ("train", "this package's convolution", "times Paddle's"),
-    "times-torch": ("train", "this package's convolution", "times PyTorch's best"),
+    "times-paddle": ("train", "this package's", "times Paddle's"),
+    "times-torch": ("train", "this package's", "times PyTorch's best"),
 }
 
 
