@@ -126,6 +126,22 @@ def console_logs(stream: TextIO) -> Iterator[None]:
             log.removeHandler(handler)
 
 
+@contextlib.contextmanager
+def console_level(level: int) -> Iterator[None]:
+    """Print only this package's log lines of `level` and above to the console inside the context.
+
+    Other handlers, such as that of a run's `train.log`, still get all lines.
+    """
+    log_to_console()
+    handler = _console_handler()
+    previous = handler.level
+    handler.setLevel(level)
+    try:
+        yield
+    finally:
+        handler.setLevel(previous)
+
+
 def _console_handler() -> Optional[_TqdmHandler]:
     return next((handler for handler in log.handlers if isinstance(handler, _TqdmHandler)), None)
 
