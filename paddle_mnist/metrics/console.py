@@ -100,13 +100,17 @@ class _TqdmHandler(logging.StreamHandler):
             ) from error
 
 
-def log_to_console(stream=None) -> None:
+def log_to_console(stream=None, level: int = logging.INFO) -> None:
     """Print this package's log lines, to stdout by default; a second call changes nothing.
 
     They no longer propagate to the root logger: Paddle's handler there would print them again.
+
+    level: of the lines that are printed, and above; `console_level` changes it for a while.
     """
     if not _console_handler():
-        log.addHandler(_TqdmHandler(stream or sys.stdout))
+        handler = _TqdmHandler(stream or sys.stdout)
+        handler.setLevel(level)
+        log.addHandler(handler)
         log.setLevel(logging.INFO)
         log.propagate = False
 
