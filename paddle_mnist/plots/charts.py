@@ -1,5 +1,6 @@
 """Figures of any numbers: curves with bands, the scores of seeds, bars."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional, Protocol
@@ -67,30 +68,29 @@ class Curves:
 class Seeds:
     """The score of each seed, by name: a point each, and a line at their mean.
 
-    form: how the mean is written beside its line.
+    form: of the means below the axis. with_names: whether the names stand there, too; otherwise
+    their colours tell them apart.
     """
 
     title: str
     ylabel: str
     scores: Mapping[str, Sequence[float]]
     form: str = "{:.2%}"
+    with_names: bool = True
 
     def draw(self, axes: Axes, colours: Sequence[str]) -> None:
-        for place, (values, colour) in enumerate(zip(self.scores.values(), colours)):
+        labels = []
+        for place, ((name, values), colour) in enumerate(zip(self.scores.items(), colours)):
             mean = float(np.mean(values))
             offsets = np.linspace(-SPREAD, SPREAD, len(values)) if len(values) > 1 else [0]
             axes.plot(place + np.array(offsets), values, "o", color=colour, markersize=4)
             axes.plot([place - 0.3, place + 0.3], [mean, mean], color=colour, linewidth=1.5)
-            axes.annotate(
-                self.form.format(mean),
-                (place + 0.3, mean),
-                (0, 2),
-                textcoords="offset points",
-                ha="right",
-                fontsize=8,
-            )
-        axes.set_xticks(range(len(self.scores)), list(self.scores))
-        axes.set(xlim=(-0.6, len(self.scores) - 0.4), ylabel=self.ylabel)
+            words = textwrap.wrap(name, 14) if self.with_names else []
+            labels.append("\n".join([self.form.format(mean), *words]))
+        axes.set_xticks(range(len(labels)), labels, fontsize=8)
+        for label, colour in zip(axes.get_xticklabels(), colours):
+            label.set_color(colour)
+        axes.set(xlim=(-0.6, len(labels) - 0.4), ylabel=self.ylabel)
         axes.set_title(self.title, loc="left", fontsize=9)
         axes.grid(alpha=0.3, axis="y")
         if self.form.endswith("%}"):

@@ -99,15 +99,14 @@ def reliability(title: str, bins: Mapping[str, Sequence[tuple[int, float, float]
         correct = np.rint(counts * accuracy)
         low = np.nan_to_num(stats.beta.ppf(0.025, correct, counts - correct + 1), nan=0.0)
         high = np.nan_to_num(stats.beta.ppf(0.975, correct + 1, counts - correct), nan=1.0)
-        shift = 0.006 * number  # so that the intervals of two names do not cover each other
         axes.errorbar(
-            confidence + shift,
+            confidence,
             accuracy,
             np.maximum(0, [accuracy - low, high - accuracy]),
             fmt="os"[number % 2],
             color=colour,
             markersize=4,
-            elinewidth=1,
+            elinewidth=max(1, 3 - 2 * number),  # so that no interval covers another
             label=name,
         )
     counts, confidence, _ = zip(*next(iter(bins.values())))

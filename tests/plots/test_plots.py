@@ -217,7 +217,7 @@ def test_band_is_drawn_around_its_curve():
     assert (figure.get_suptitle(), curve.get_yscale()) == ("finding", "log")
     points, mean = seeds.lines
     assert list(points.get_ydata()) == [0.1, 0.3] and list(mean.get_ydata()) == [0.2, 0.2]
-    assert [text.get_text() for text in seeds.texts] == ["20.00%"]
+    assert [label.get_text() for label in seeds.get_xticklabels()] == ["20.00%\na"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
 
 
