@@ -24,21 +24,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from markdown_tables import write_table
 from reproduction import (
     accuracy,
     calibration,
     checkpoint_files,
-    collapse,
     costs,
-    detector,
-    forgetting,
     initialization,
     ladder,
     mistakes,
-    pretrained,
     processes,
     recipes,
     resuming,
@@ -48,8 +43,8 @@ from reproduction import (
 )
 from reproduction.claims import Claim, Report, Scale, Workspace
 from reproduction.comparison import MOST_SEEDS
+from reproduction.into_docs import INTO_DOCS, measure_for_docs
 from reproduction.page import all_figures, measured_figures, page, rounded
-from reproduction.texts import Text
 from reproduction.trainings import train_missing
 
 from paddle_mnist.commands import Parser, run_command, run_script
@@ -77,7 +72,6 @@ CLAIMS = (
 )
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs/reproduction"
-INTO_DOCS = ("forgetting", "collapse", "pretrained", "detector", "figures")
 
 
 @dataclass(frozen=True)
@@ -270,51 +264,6 @@ def _ids(text: str) -> list[str]:
         if name not in known:
             raise ConfigError(unknown_name("--only", name, known))
     return chosen or known[len(INTO_DOCS) :]
-
-
-def measure_for_docs(args: argparse.Namespace, name: str, data: Data) -> None:
-    """Measure one of INTO_DOCS, show it, and put it into the pages of `--docs`."""
-    output, figures = Path(args.output), Path(args.docs or args.output, "figures")
-    if name == "collapse":
-        report = collapse.measured(data.location, args.seed)
-        text = collapse.tabulate(report)
-    elif name == "pretrained":
-        report = pretrained.measured(data.location, output, args.seed)
-        text = pretrained.tabulate(report)
-    elif name == "detector":
-        report = detector.measured(data, output, args.seed)
-        text = detector.tabulate(report)
-    elif name == "forgetting":
-        report = measure_forgetting(args, data)
-        text = forgetting.tabulate(report)
-        if args.docs:
-            from reproduction.drawing import save_figures
-
-            save_figures({"forgetting": forgetting.figure(report)}, figures)
-    else:
-        from reproduction.drawing import draw_readme_figures
-
-        report = draw_readme_figures(data.location, output, args.seed, figures)
-        text = "\n".join(report)
-    text = text if isinstance(text, Text) else Text(text, text)
-    print(json.dumps(report) if args.json else text.en)
-    if args.docs:
-        for path in sorted(Path(args.docs).rglob("*.md")):
-            chinese = "zh" in path.parts or ".zh" in path.suffixes[0]
-            write_table(path, f"reproduce {name}", text.zh if chinese else text.en)
-
-
-def measure_forgetting(args: argparse.Namespace, data: Data) -> dict[str, Any]:
-    """Train, or with `--page-only` read what is stored below `--docs`; store what was trained."""
-    stored = Path(args.docs or args.output, "reproduction/forgetting.json")
-    if args.page_only:
-        return json.loads(stored.read_text("utf-8"))
-    seeds = args.seeds or forgetting.SEEDS
-    folder = Path(args.output, "forgetting")
-    report = forgetting.measured(data.location, folder, args.epochs, seeds)
-    stored.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(stored, f"{json.dumps(report)}\n".encode())
-    return report
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import reproduce
 from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from reproduction import accuracy, fingerprint, recipes, trainings
 from reproduction.claims import Scale, Workspace
 from reproduction.comparison import Comparison
@@ -63,6 +64,14 @@ def test_collapse_is_written_into_the_page(tool, real_data, tmp_path):
     tool("reproduce", "--only", "collapse", "--data", real_data, "--docs", tmp_path)
     page = (tmp_path / "page.md").read_text()
     assert "| 1 | fc | its outputs are of size" in page and "The loss of step 1 is" in page
+
+
+@pytest.mark.slow
+def test_figures_of_the_readmes_are_small_files_of_many_pixels(tool, tiny, tmp_path):
+    tool("reproduce", "--only", "figures", "--data", tiny, "--docs", "docs")
+    for name in ("curves", "feature_maps", "mistakes"):
+        with Image.open(tmp_path / f"docs/figures/{name}.png") as picture:
+            assert (picture.mode, picture.width) == ("P", 1680)
 
 
 def test_figures_are_written_into_the_readmes(tmp_path, monkeypatch):
@@ -520,6 +529,20 @@ def test_corrected_p_values_keep_their_order(p_values):
     adjusted = holm(p_values)
     assert all(p <= q <= 1 for p, q in zip(p_values, adjusted))
     assert adjusted == sorted(adjusted) and adjusted[0] == min(1, len(p_values) * p_values[0])
+
+
+def test_bands_of_a_figure_are_the_range_of_the_seeds(tiny):
+    """Without the ends of epochs, whose losses are means of fewer steps."""
+    curves = [[[250, 3], [313, 9], [500, 1]], [[250, 1], [313, 9], [500, 2]]]
+    row = {"curves": curves, "eval_acc": [0.98, 0.985]}
+    claim = next(one for one in reproduce.CLAIMS if one.id == "rate")
+    figure = claim.draw({"constant": row, "stepped": row}, open_data(str(tiny)))
+    losses, seeds_of_rows = figure.axes
+    line, band = losses.lines[0], losses.collections[0].get_paths()[0]
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([250, 500], [2, 1.5])
+    assert {tuple(point) for point in band.vertices} == {(250, 1), (250, 3), (500, 1), (500, 2)}
+    assert list(seeds_of_rows.lines[0].get_ydata()) == [0.98, 0.985]
+    assert figure.get_suptitle().endswith("by +0.00 percentage points, not significantly")
 
 
 def test_optimizers_are_compared_in_pairs():

@@ -28,7 +28,8 @@ def draw_readme_figures(data: str, output: Path, seed: int, folder: Path) -> lis
 
     run = output / "default"
     train("default", {"data": data, "seed": seed, "log_every": 100}, run)
-    paths = draw_runs([run], str(folder), "cpu", README_FIGURES)
+    draw_runs([run], str(folder), "cpu", README_FIGURES)
+    paths = [folder / name for name in README_FIGURES]
     for path in paths:
         shrink(path)
     return [str(path) for path in paths]
