@@ -167,7 +167,7 @@ def test_page_is_what_its_results_say(real_data, tmp_path):
 
 
 # Terms that a Chinese page has in English, too.
-TERMS = """Adagrad Adam CPU Dropout Fluid Holm Intel Kaiming MNIST MindSpore ModelArts Momentum
+TERMS = """Adagrad Adam CPU Dropout English Fluid Holm Intel Kaiming MNIST MindSpore ModelArts Momentum
 NumPy PolynomialDecay Processor ReLU SGD SHA SIGKILL Welch Xavier Xeon conv cycle digits numpy one
 paddle rotate scale shear shift"""
 
@@ -177,6 +177,23 @@ def test_chinese_page_is_in_chinese():
     text = reproduce.PLACE.pages["zh"].read_text().partition("```json")[0]
     text = re.sub(r"`[^`]*`|\]\([^)]*\)|<a id=[^>]*>", "", text)
     assert set(re.findall(r"[A-Za-z]{3,}", text)) <= set(TERMS.split())
+
+
+def test_both_languages_have_the_same_tables():
+    """And the same code: the numbers are those of one measurement."""
+    english, chinese = (
+        path.read_text().partition("```json")[0] for path in reproduce.PLACE.pages.values()
+    )
+    code = [set(re.findall(r"`[^`\n]+`", text)) for text in (english, chinese)]
+    assert code[0] == code[1]
+    numbers = [
+        [sorted(re.findall(r"\d+(?:\.\d+)?", row)) for row in re.findall(r"^\|.*", text, re.M)]
+        for text in (english, chinese)
+    ]
+    assert numbers[0] == numbers[1] and len(numbers[0]) > 100
+    assert re.findall(r'<a id="(\w+)">', english) == re.findall(r'<a id="(\w+)">', chinese)
+    for text in (english, chinese):
+        assert set(re.findall(r"\]\(#(\w+)\)", text)) <= set(re.findall(r'<a id="(\w+)">', text))
 
 
 # What each claim shows wherever it is tried: the words that its verdict begins with.
