@@ -256,7 +256,7 @@ def test_installed_program_evaluates_reads_exports_and_draws(environment, traine
 
 def test_launch_starts_the_installed_program(environment, tmp_path):
     """By the commands that the page documents, in an environment that is active."""
-    page = (ROOT / "docs/several-processes.md").read_text()
+    page = (ROOT / "docs/en/several-processes.md").read_text()
     launch = r"^python -m paddle\.distributed\.launch .*paddle.mnist train.*"
     commands = re.findall(launch, page, re.MULTILINE)
     assert len(commands) == 2

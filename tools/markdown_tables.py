@@ -1,9 +1,16 @@
-"""Markdown tables, and their places in the pages."""
+"""Markdown tables, and their places in the pages.
+
+`python tools/markdown_tables.py docs/en docs/zh` copies the tables of each page of the first folder
+into the page of the same name in the second, translated by the glossary there.
+"""
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 
 def table(columns: Mapping[str, str], rows: Iterable[Sequence[Any]], note: str = "") -> str:
@@ -33,9 +40,37 @@ def write_table(path: Path, mark: str, table: str) -> None:
     """Put a table into a page, between the lines `<!-- MARK -->` and `<!-- end -->`.
 
     Where text follows the first mark on its own line, as in a table's cell, it stays in that line.
+    The table is translated if the page's folder has a glossary, `tables.yaml`.
     """
     marks = re.compile(rf"(<!-- {mark} -->(\n?)).*?(<!-- end -->)", re.DOTALL)
     text = path.read_text("utf-8")
+    glossary = path.with_name("tables.yaml")
+    if glossary.exists():
+        table = translated(table, yaml.safe_load(glossary.read_text("utf-8")))
     path.write_text(
         marks.sub(lambda match: f"{match[1]}{table}{match[2]}{match[3]}", text), "utf-8"
     )
+
+
+def translated(table: str, glossary: Mapping[str, str]) -> str:
+    """Return a table with each whole phrase of the glossary replaced, the longest first."""
+    phrases = "|".join(map(re.escape, sorted(glossary, key=len, reverse=True)))
+    return re.sub(rf"(?<!\w)(?:{phrases})(?!\w)", lambda match: glossary[match[0]], table)
+
+
+def marked_tables(text: str) -> dict[str, str]:
+    """Return the tables of a page, by mark."""
+    blocks = re.findall(r"<!-- (?!end)([\w -]+) -->\n(.*?)\n<!-- end -->", text, re.DOTALL)
+    return dict(blocks)
+
+
+def copy_tables(source: Path, target: Path) -> None:
+    """Put the tables of each page in `source` into its translation in `target`."""
+    for page in sorted(source.glob("*.md")):
+        if (target / page.name).exists():
+            for mark, text in marked_tables(page.read_text("utf-8")).items():
+                write_table(target / page.name, mark, text)
+
+
+if __name__ == "__main__":
+    copy_tables(*map(Path, sys.argv[1:]))

@@ -14,7 +14,7 @@ detector        train what tells that a picture is probably not one digit, compa
 pretrained      train the weights that come with the package, and put them there
 figures         train the recipe `default`, and draw the figures of the READMEs
 
-What the page says of a recipe goes into the READMEs' table of recipes, too.
+What the page says of a recipe goes into the READMEs and the pages on training, too.
 """
 
 import argparse
@@ -111,7 +111,7 @@ def measure_and_write(args: argparse.Namespace, data: Data, chosen: Sequence[Cla
             show(claim, reports[claim.id], args.json)
         write_pages(workspace, reports, place)
         if not beside:
-            write_readmes(reports)
+            write_recipes(reports)
         draw(reports, data, place.pictures)
 
 
@@ -191,13 +191,13 @@ def replace(path: Path, text: str) -> None:
     write_atomically(path, text.encode())
 
 
-def write_readmes(reports: Mapping[str, Report]) -> None:
-    """Put what the seeds reached into the READMEs' tables of recipes."""
-    for readme in recipes.FIGURES:
+def write_recipes(reports: Mapping[str, Report]) -> None:
+    """Put what the seeds reached into the pages that list recipes."""
+    for file in filter(lambda file: (ROOT / file).exists(), recipes.FIGURES):
         for name, (claim, row) in recipes.MEASURED.items():
             if row in reports[claim]:
-                text = recipes.figures(readme, name, reports)
-                write_table(ROOT / readme, f"reproduce {name}", text)
+                text = recipes.figures(file, name, reports)
+                write_table(ROOT / file, f"reproduce {name}", text)
 
 
 def description() -> str:

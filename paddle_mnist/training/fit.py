@@ -153,7 +153,7 @@ def fit(
         "epochs,optimizer". binding: further values that must not differ. init_from,
         incremental_from: another training to start from, its weights alone or its optimizer too;
         init_partial takes the weights that fit. save_..., keep_...: when to save, and what to keep
-        (docs/checkpoints.md). log_every: steps between log lines. watch, profile, check_shape,
+        (docs/en/checkpoints.md). log_every: steps between log lines. watch, profile, check_shape,
         check_content, visualdl, figures: what else is measured, printed and drawn.
     Processes
         nprocs, gpus: as many processes, each on a GPU of its own. grad_shards: parts of a batch
@@ -163,7 +163,7 @@ def fit(
     Further collaborators
         evaluator, callbacks (`Callback`), config, find_weights: in place of fit's own.
 
-    Code is not compared between calls, only arguments, parameters and data (docs/any-net.md).
+    Code is not compared between calls, only arguments, parameters and data (docs/en/any-net.md).
 
     Raises ConfigError, DataError, CheckpointError, DeviceError, DivergedError, OutputError or
     RunLockedError; StoppedError after SIGTERM or SIGINT, once all is saved: left uncaught, it ends

@@ -74,23 +74,26 @@ def test_figures_of_the_readmes_are_small_files_of_many_pixels(tool, tiny, tmp_p
             assert (picture.mode, picture.width) == ("P", 1680)
 
 
-def test_figures_are_written_into_the_readmes(tmp_path, monkeypatch):
+def test_figures_are_written_into_the_pages(tmp_path, monkeypatch):
     """Into a cell of a table; what has no result yet is left as it is."""
     cells = "| <!-- reproduce best -->old<!-- end --> | <!-- reproduce default -->x<!-- end --> |\n"
-    for readme in recipes.FIGURES:
-        (tmp_path / readme).write_text(cells)
+    pages = [page for page in recipes.FIGURES if page != "docs/zh/train.md"]
+    for page in pages:  # a language may lack a page
+        (tmp_path / page).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / page).write_text(cells)
     monkeypatch.setattr(reproduce, "ROOT", tmp_path)
     reports = {claim: {} for claim, _ in recipes.MEASURED.values()}
-    reproduce.write_readmes({**reports, "best": seeds(best=[0.995, 0.9942])})
-    assert (tmp_path / "README.md").read_text() == cells.replace(
-        "old", "[2 seeds](REPRODUCTION.md#best): mean 99.46 %, worst 99.42 %"
-    )
+    reproduce.write_recipes({**reports, "best": seeds(best=[0.995, 0.9942])})
+    for page, folder in (("README.md", ""), ("docs/en/train.md", "../../")):
+        assert (tmp_path / page).read_text() == cells.replace(
+            "old", f"[2 seeds]({folder}REPRODUCTION.md#best): mean 99.46 %, worst 99.42 %"
+        )
     assert "：平均 99.46 %，最差 99.42 %<!-- end -->" in (tmp_path / "README.zh-CN.md").read_text()
 
 
 def test_every_line_that_made_a_table_is_one_that_the_tools_take(tool):
     """Of the pages and the README; that each also makes its table is shown elsewhere."""
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", *(ROOT / "docs/en").glob("*.md")]
     lines = {
         line
         for page in pages
@@ -160,10 +163,17 @@ def test_page_is_what_its_results_say(real_data, tmp_path):
             assert (path.parent / picture).exists()
         main = figures_of(text)
         assert main["best"]["eval_acc"] == json.loads(figures)["best"]["eval_acc"]
-    for readme in recipes.FIGURES:
-        for name in recipes.MEASURED:
-            cell = f"<!-- reproduce {name} -->{recipes.figures(readme, name, reports)}<!-- end -->"
-            assert cell in (ROOT / readme).read_text(), "tools/reproduce.py writes it"
+    cell = re.compile(rf"<!-- reproduce ({'|'.join(recipes.MEASURED)}) -->(.*?)<!-- end -->")
+    written = {
+        page: dict(cell.findall((ROOT / page).read_text()))
+        for page in recipes.FIGURES
+        if (ROOT / page).exists()
+    }
+    for page, cells in written.items():
+        assert cells, page
+        for name, figures in cells.items():
+            assert figures == recipes.figures(page, name, reports), "tools/reproduce.py writes it"
+    assert written["docs/en/train.md"].keys() == recipes.MEASURED.keys()
 
 
 # Terms that a Chinese page has in English, too.

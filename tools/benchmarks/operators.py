@@ -16,15 +16,15 @@ PARTS = {
     "image": "the image: stored and listed",
     "scatter0": "first convolution",
     "pool0": "its pooling, bias and ReLU",
-    "list1": "listing what is not zero behind it",
+    "list1": "listing its outputs that are not zero",
     "scatter1": "second convolution",
     "pool1": "its pooling, bias and ReLU",
     "linear": "linear layer",
     "linear back": "gradients of the linear layer",
-    "gradients1": "second block: listing the gradients that are there",
+    "gradients1": "second block: listing the gradients that are not zero",
     "windows1": "second block: gradient of the kernels",
     "back1": "second block: gradient of its inputs",
-    "gradients0": "first block: listing the gradients that are there",
+    "gradients0": "first block: listing the gradients that are not zero",
     "windows0": "first block: gradient of the kernels",
 }
 
@@ -142,7 +142,7 @@ def table(report: dict) -> str:
     loops, step = report["loops"], report["step"]
     rows = [(title, loops[name], loops[name] / step) for name, title in PARTS.items()]
     rest = step - sum(loops.values())
-    rows.append(("all else: Python, Paddle's tensors, loss, optimizer", rest, rest / step))
+    rows.append(("everything else: Python, Paddle's tensors, loss, optimizer", rest, rest / step))
     rows.append(("a step", step, 1.0))
     return markdown_table(
         {"what": "", "microseconds an image": ".1f", "share": ".1%"},

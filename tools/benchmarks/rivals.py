@@ -174,9 +174,14 @@ RIVALS = {
     "fast 1": Rival(
         "this package's convolution in the same loop, 1 thread", partial(paddle_loop, threads=1)
     ),
-    "fast": Rival(f"the same, {CORES} threads", partial(paddle_loop, threads=CORES)),
+    "fast": Rival(
+        f"this package's convolution in the same loop, {CORES} threads",
+        partial(paddle_loop, threads=CORES),
+    ),
     "step 1": Rival("this package's training step, 1 thread", partial(package_loop, threads=1)),
-    "step": Rival(f"the same, {CORES} threads", partial(package_loop, threads=CORES)),
+    "step": Rival(
+        f"this package's training step, {CORES} threads", partial(package_loop, threads=CORES)
+    ),
     "torch 1": Rival("PyTorch eager, channels last, 1 thread", _torch(1, True)),
     "torch": Rival(f"PyTorch eager, {CORES} threads", _torch(CORES, False)),
     "torch tuned": Rival(f"PyTorch eager, channels last, {CORES} threads", _torch(CORES, True)),

@@ -1,4 +1,4 @@
-"""What the recipes reach over several seeds: the claim about `default`, the READMEs' figures."""
+"""What the recipes reach over several seeds: the claim about `default`, the pages' figures."""
 
 from collections.abc import Mapping
 
@@ -14,17 +14,23 @@ MEASURED = {
     "tutorial-resume": ("rate", "stepped"),
     "best": ("best", "best"),
 }
+ENGLISH = "[{count} seeds]({page}#{claim}): mean {mean:.2f} %, worst {worst:.2f} %"
+CHINESE = "[{count} 个种子]({page}#{claim})：平均 {mean:.2f} %，最差 {worst:.2f} %"
+# The pages that have these figures between marks; not all of them have each recipe's.
 FIGURES = {
-    "README.md": "[{count} seeds]({page}#{claim}): mean {mean:.2f} %, worst {worst:.2f} %",
-    "README.zh-CN.md": "[{count} 个种子]({page}#{claim})：平均 {mean:.2f} %，最差 {worst:.2f} %",
+    "README.md": ENGLISH,
+    "README.zh-CN.md": CHINESE,
+    "docs/en/train.md": ENGLISH,
+    "docs/zh/train.md": CHINESE,
 }
 
 
-def figures(readme: str, recipe: str, reports: Mapping[str, Report]) -> str:
-    """Return the seeds, mean and worst eval accuracy of a recipe as that README has them."""
+def figures(page: str, recipe: str, reports: Mapping[str, Report]) -> str:
+    """Return the seeds, mean and worst eval accuracy of a recipe as that page has them."""
     claim, row = MEASURED[recipe]
     scores = describe([100 * accuracy for accuracy in reports[claim][row]["eval_acc"]])
-    return FIGURES[readme].format(page="REPRODUCTION.md", claim=claim, **scores)
+    link = "../" * page.count("/") + "REPRODUCTION.md"
+    return FIGURES[page].format(page=link, claim=claim, **scores)
 
 
 def judge(report: Report) -> Verdict:
