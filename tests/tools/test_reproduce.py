@@ -38,9 +38,9 @@ def test_old_digits_are_forgotten_unless_they_are_replayed(tool, real_data, tmp_
     (tmp_path / "docs").mkdir()
     page = tmp_path / "docs/page.md"
     page.write_text("a\n<!-- reproduce forgetting -->\nold\n<!-- end -->\nb\n")
-    chinese = tmp_path / "docs/zh/page.md"
-    chinese.parent.mkdir()
-    chinese.write_text(page.read_text())
+    other = tmp_path / "docs/folder/page.md"
+    other.parent.mkdir()
+    other.write_text(page.read_text())
     arguments = ("--only", "forgetting", "--data", real_data, "--docs", "docs")
     done = tool("reproduce", *arguments, "--epochs", 1, "--seeds", 1, "--json")
     accuracy = json.loads(done.stdout)["accuracy"]
@@ -50,7 +50,7 @@ def test_old_digits_are_forgotten_unless_they_are_replayed(tool, real_data, tmp_
     )
     assert old >= 0.98 and new >= 0.97 and lost < 0.5 and min(replayed) >= 0.97
     assert page.read_text().startswith("a\n<!-- reproduce forgetting -->\n| trained on | acc")
-    assert chinese.read_text().startswith("a\n<!-- reproduce forgetting -->\n| 训练数据 | 0-4 的")
+    assert other.read_text() == page.read_text()
     again = tool("reproduce", *arguments, "--epochs", 1, "--seeds", 1)
     assert again.stderr.count("this run is finished") == 3  # and is not trained again
     page.write_text("<!-- reproduce forgetting -->\n<!-- end -->\n")
@@ -177,9 +177,9 @@ def test_page_is_what_its_results_say(real_data, tmp_path):
 
 
 # Terms that a Chinese page has in English, too.
-TERMS = """Adagrad Adam CPU Dropout English Fluid Holm Intel Kaiming MNIST MindSpore ModelArts Momentum
-NumPy PolynomialDecay Processor ReLU SGD SHA SIGKILL Welch Xavier Xeon conv cycle digits numpy one
-paddle rotate scale shear shift"""
+TERMS = """Adagrad Adam CPU Dropout English Fluid Holm Intel Kaiming MNIST MindSpore ModelArts
+Momentum NumPy PolynomialDecay Processor ReLU SGD SHA SIGKILL Welch Xavier Xeon conv cycle digits
+numpy one paddle rotate scale shear shift"""
 
 
 def test_chinese_page_is_in_chinese():

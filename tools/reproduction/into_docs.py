@@ -11,7 +11,6 @@ from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.system.files import write_atomically
 from reproduction import collapse, detector, forgetting, pretrained
-from reproduction.texts import Text
 
 INTO_DOCS = ("forgetting", "collapse", "pretrained", "detector", "figures")
 
@@ -40,12 +39,10 @@ def measure_for_docs(args: argparse.Namespace, name: str, data: Data) -> None:
 
         report = draw_readme_figures(data.location, output, args.seed, figures)
         text = "\n".join(report)
-    text = text if isinstance(text, Text) else Text(text, text)
-    print(json.dumps(report) if args.json else text.en)
+    print(json.dumps(report) if args.json else text)
     if args.docs:
         for path in sorted(Path(args.docs).rglob("*.md")):
-            chinese = "zh" in path.parts or path.name.endswith(".zh-CN.md")
-            write_table(path, f"reproduce {name}", text.zh if chinese else text.en)
+            write_table(path, f"reproduce {name}", text)
 
 
 def _measure_forgetting(args: argparse.Namespace, data: Data) -> dict[str, Any]:
