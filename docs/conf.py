@@ -81,7 +81,7 @@ def toctrees(source: Path, code: str) -> str:
 
 def from_the_root(text: str) -> str:
     """Return a page of the repository's root with links as from a folder of `docs`."""
-    text = re.sub(r"\]\(docs/(?:en|zh)/", "](", text)
+    text = re.sub(r"\]\(docs/en/", "](", text)
     text = re.sub(r"\]\(docs/", "](../", text)
     return re.sub(r"\]\((?=(?:tools|examples|tests|notebooks|paddle_mnist)/)", "](../../", text)
 
@@ -104,7 +104,8 @@ def for_the_site(text: str) -> str:
 def complete(app, name: str, contents: list) -> None:
     """Complete a page as it is read: see above."""
     text = contents[0]
-    if name in ROOT_PAGES:
+    # The reproduction has a page of its own in Chinese.
+    if name in ROOT_PAGES and (name, Path(app.srcdir).name) != ("reproduction", "zh"):
         text = from_the_root((ROOT / ROOT_PAGES[name]).read_text("utf-8"))
     if name == "index":
         text += "\n\n" + toctrees(Path(app.srcdir), Path(app.srcdir).name)
