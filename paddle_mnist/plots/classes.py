@@ -86,6 +86,7 @@ def reliability(title: str, bins: Mapping[str, Sequence[tuple[int, float, float]
     """Draw the accuracy over the confidence, with a series for each name, above a histogram.
 
     Each point has the 95 % interval of its accuracy (Clopper and Pearson): a few images say little.
+    The names after the first are drawn a little to the right.
 
     bins: for each name its bins by confidence: (count, mean confidence, accuracy).
     """
@@ -99,14 +100,15 @@ def reliability(title: str, bins: Mapping[str, Sequence[tuple[int, float, float]
         correct = np.rint(counts * accuracy)
         low = np.nan_to_num(stats.beta.ppf(0.025, correct, counts - correct + 1), nan=0.0)
         high = np.nan_to_num(stats.beta.ppf(0.975, correct + 1, counts - correct), nan=1.0)
+        shift = 0.006 * number  # as far as to tell the names apart
         axes.errorbar(
-            confidence,
+            confidence + shift,
             accuracy,
             np.maximum(0, [accuracy - low, high - accuracy]),
             fmt="os"[number % 2],
             color=colour,
             markersize=4,
-            elinewidth=max(1, 3 - 2 * number),  # so that no interval covers another
+            elinewidth=1,
             label=name,
         )
     counts, confidence, _ = zip(*next(iter(bins.values())))

@@ -203,6 +203,7 @@ def test_legend_hides_nothing():
         title = axes._left_title.get_window_extent()
         assert inside.y1 <= legend.y0 + 1 and legend.y1 <= title.y0 + 1
         assert legend.x1 <= figure.axes[1].get_window_extent().x0
+        assert inside.width > figure.bbox.width / 3  # which a long row of names would squeeze
 
 
 def test_band_is_drawn_around_its_curve():

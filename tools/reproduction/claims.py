@@ -29,11 +29,14 @@ class Verdict:
     details: Text = EMPTY
     short: Text = EMPTY
 
+    @property
+    def first_sentence(self) -> Text:
+        if not self.outcome:
+            return self.summary
+        return fill("common", "judged", outcome=self.outcome, summary=self.summary)
+
     def __str__(self) -> str:
-        summary = self.summary
-        if self.outcome:
-            summary = fill("common", "judged", outcome=self.outcome, summary=summary)
-        return f"{summary.en}. {self.details.en}".rstrip()
+        return f"{self.first_sentence.en}. {self.details.en}".rstrip()
 
 
 def conclude(

@@ -44,6 +44,6 @@ def shrink(path: Path) -> None:
     data = io.BytesIO()
     with Image.open(path) as image:
         opaque = image.convert("RGB")
-    palette = opaque.quantize(COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    palette = opaque.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     palette.save(data, "png", optimize=True)
     write_atomically(path, data.getvalue())
