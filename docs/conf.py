@@ -46,8 +46,11 @@ html_sidebars = {"**": ["pages"]}
 html_context = {"default_mode": "auto"}
 project_copyright = "the paddle_mnist contributors, Apache-2.0"
 
-# Pages that are at the root of the repository, by their names in the site.
-ROOT_PAGES = {"reproduction": "REPRODUCTION.md", "changelog": "CHANGELOG.md"}
+# Pages of each language that are files at the root of the repository, by their names in the site.
+ROOT_PAGES = {
+    "en": {"reproduction": "REPRODUCTION.md", "changelog": "CHANGELOG.md"},
+    "zh": {"changelog": "CHANGELOG.md"},
+}
 # The navigation: each part's title in both languages, and its pages.
 NAVIGATION = (
     ({"en": "Start", "zh": "入门"}, ("get-started", "install")),
@@ -79,17 +82,19 @@ def toctrees(source: Path, code: str) -> str:
     return "\n\n".join(parts)
 
 
-def from_the_root(text: str) -> str:
-    """Return a page of the repository's root with links as from a folder of `docs`."""
-    text = re.sub(r"\]\(docs/en/", "](", text)
+def from_the_root(text: str, code: str) -> str:
+    """Return a page of the repository's root with links as from the folder of a language."""
+    text = re.sub(rf"\]\(docs/{code}/", "](", text)
     text = re.sub(r"\]\(docs/", "](../", text)
     return re.sub(r"\]\((?=(?:tools|examples|tests|notebooks|paddle_mnist)/)", "](../../", text)
 
 
-def for_the_site(text: str) -> str:
+def for_the_site(text: str, source: Path) -> str:
     """Return a page with the links that a repository page needs turned into the site's."""
-    for name, file in ROOT_PAGES.items():
-        text = re.sub(rf"\]\((?:\.\./\.\./)?{file}", f"]({name}.md", text)
+    for name, file in ROOT_PAGES["en"].items():
+        is_here = name in ROOT_PAGES[source.name] and (source / f"{name}.md").exists()
+        page = f"{name}.md" if is_here else f"../en/{name}.md"
+        text = re.sub(rf"\]\((?:\.\./\.\./)?{file}", f"]({page}", text)
     # The site of the other language is beside this one.
     text = re.sub(
         r"\[([^\]]+)\]\((\.\./(?:en|zh)/[\w-]+)\.md(#[\w-]+)?\)",
@@ -103,13 +108,12 @@ def for_the_site(text: str) -> str:
 
 def complete(app, name: str, contents: list) -> None:
     """Complete a page as it is read: see above."""
-    text = contents[0]
-    # The reproduction has a page of its own in Chinese.
-    if name in ROOT_PAGES and (name, Path(app.srcdir).name) != ("reproduction", "zh"):
-        text = from_the_root((ROOT / ROOT_PAGES[name]).read_text("utf-8"))
+    source, text = Path(app.srcdir), contents[0]
+    if file := ROOT_PAGES[source.name].get(name):
+        text = from_the_root((ROOT / file).read_text("utf-8"), source.name)
     if name == "index":
-        text += "\n\n" + toctrees(Path(app.srcdir), Path(app.srcdir).name)
-    contents[0] = for_the_site(text)
+        text += "\n\n" + toctrees(source, source.name)
+    contents[0] = for_the_site(text, source)
 
 
 def add_switch(app, name: str, template: str, context: dict, doctree) -> None:

@@ -15,7 +15,10 @@ def translation(page: Path) -> Path:
     return ROOT / "docs/zh" / page.name
 
 
-TRANSLATED = [page for page in ENGLISH if translation(page).exists()]
+# tools/reproduce.py writes both languages of the page on reproduction, from one set of results.
+TRANSLATED = [
+    page for page in ENGLISH if translation(page).exists() and page.stem != "reproduction"
+]
 
 
 def blocks(page: Path, language: str) -> list[str]:

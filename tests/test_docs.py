@@ -139,7 +139,11 @@ def test_tables_in_chinese_are_those_in_english_translated(path):
     assert marked_tables(translation(path).read_text()) == expected
 
 
-PAGES = [*ENGLISH, *map(translation, TRANSLATED), ROOT / "CHANGELOG.md", ROOT / "REPRODUCTION.md"]
+PAGES = [
+    *ENGLISH,
+    *sorted((ROOT / "docs/zh").glob("*.md")),
+    *(ROOT / f"{name}.md" for name in ("README.zh-CN", "CHANGELOG", "REPRODUCTION")),
+]
 
 
 def anchors(path):
