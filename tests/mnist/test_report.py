@@ -57,7 +57,7 @@ def drawn(folder):
         if path.suffix == ".png":
             with Image.open(path) as image:
                 image.load()
-                assert 600 <= image.width <= 1000  # readable in a README
+                assert 1200 <= image.width <= 2000  # twice what a README shows
         else:
             assert xml.etree.ElementTree.parse(path).getroot().tag.endswith("svg")
     names = {path.stem for path in folder.iterdir()}
