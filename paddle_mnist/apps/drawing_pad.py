@@ -56,13 +56,12 @@ canvas:focus-visible, button:focus-visible { outline: 3px solid #2563eb; outline
 .dark & canvas { filter: invert(.88); }
 .paper span {
   position: absolute; inset: 0; display: grid; place-items: center; pointer-events: none;
-  color: #71717a; font-size: 1rem;
 }
 .paper span[hidden] { display: none; }
-.dark & .paper span { color: #a1a1aa; }
+.paper span, small { color: #71717a; font-size: .9rem; }
+.dark & :is(.paper span, small) { color: #a1a1aa; }
 .tools { display: flex; gap: 8px; margin-top: 8px; container: tools / inline-size; }
 .tools div { display: flex; align-items: center; gap: 8px; margin-left: auto; }
-small { font-size: .875rem; color: var(--body-text-color-subdued); }
 @container tools (max-width: 22rem) { small { display: none; } }
 button {
   height: 44px; min-width: 44px; padding: 0 12px; border-radius: 10px; cursor: pointer;
@@ -160,8 +159,8 @@ for (const button of element.querySelectorAll('[name=example]')) {
   button.setAttribute('aria-label', `${words.example}: ${button.value}`);
   button.addEventListener('click', () => change(Array.from(
     button.querySelectorAll('path'),
-    path => Array.from({length: 40}, (_, number) => {
-      const {x, y} = path.getPointAtLength(path.getTotalLength() * number / 39);
+    path => Array.from({length: 100}, (_, number) => {
+      const {x, y} = path.getPointAtLength(path.getTotalLength() * number / 99);
       return [x / 100, y / 100];
     }),
   )));

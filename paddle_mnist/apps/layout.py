@@ -22,15 +22,14 @@ STYLE = """
 #layers .column { gap: 8px; }
 #layers .maps { border: 0; background: none; }
 #layers .icon-button-wrapper { display: none; }
-#layers :is(button, .image-frame) { justify-content: flex-start; width: 100%; cursor: default; }
-#layers img { width: auto; height: 17rem; max-width: 100%; object-position: left; }
+#layers button { cursor: default; }
+#layers :is(img, .image-frame, button) { width: 100%; height: auto; }
 #layers img { image-rendering: pixelated; border-radius: 8px; object-fit: contain; }
 @media (max-width: 640px) {
   .gradio-container .main { padding: 8px !important; }
   .contain > .column, .contain > .column > .row { gap: 8px; }
   .gradio-container h1 { font-size: 1.25rem; }
   .tabitem { padding-top: 8px !important; }
-  #layers img { width: 100%; height: auto; }
 }
 </style>
 """

@@ -13,9 +13,9 @@ TEXTS = {
     "probabilities": ("Probability of each digit", "各数字的置信度"),
     "pixels": (
         "### What the net sees\n"
-        "The digit, cut out, scaled to 20 × 20 pixels and centred in 28 × 28, as MNIST's are.",
+        "The digit, cut out, scaled to 20×20 pixels and centred in 28×28, as MNIST's are.",
         "### 网络的输入\n"
-        "裁出的数字缩放到 20 × 20 像素，再按重心居中放入 28 × 28 的图像，与 MNIST 的做法相同。",
+        "裁出的数字缩放到 20×20 像素，再按重心居中放入 28×28 的图像，与 MNIST 的做法相同。",
     ),
     "conv1": (
         "### First convolution, conv1\n"

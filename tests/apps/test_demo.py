@@ -362,7 +362,7 @@ class Visitor:
 
     def expect(self, answer):
         """Wait for an answer that starts so."""
-        self.api.expect(self.answer).to_have_text(re.compile(f"^{answer}"), timeout=60_000)
+        self.api.expect(self.answer).to_have_text(re.compile(rf"^\s*{answer}"), timeout=60_000)
 
 
 @pytest.fixture(scope="module")
@@ -460,20 +460,20 @@ def test_examples_and_keys_do_what_the_hand_does(visitor):
     visitor.expect(NO_FOUR)
 
 
-WINDOWS = {
-    "small phone": (320, 480),
-    "phone": (375, 553),
-    "tall phone": (390, 664),
-    "phone on its side": (844, 390),
-    "tablet": (768, 1024),
-    "laptop": (1280, 720),
+WINDOWS = {  # width, height, and the least width of the canvas
+    "small phone": (320, 480, 250),
+    "phone": (375, 553, 320),
+    "tall phone": (390, 664, 370),
+    "phone on its side": (844, 390, 200),
+    "tablet": (768, 1024, 340),
+    "laptop": (1280, 720, 410),
 }
 
 
 @shares_the_page
 @pytest.mark.parametrize("window", WINDOWS)
 def test_answer_is_in_sight_of_the_canvas(visit, window):
-    width, height = WINDOWS[window]
+    width, height, canvas_width = WINDOWS[window]
     visitor = visit(viewport={"width": width, "height": height}, has_touch=width < 1000)
     visitor.draw(STROKES[3])
     visitor.expect("3 probability")
@@ -482,8 +482,7 @@ def test_answer_is_in_sight_of_the_canvas(visit, window):
         box = part.bounding_box()
         assert box["x"] >= 0 and box["x"] + box["width"] <= width
         assert box["y"] >= 0 and box["y"] + box["height"] <= height
-    canvas = visitor.page.locator("canvas").bounding_box()["width"]
-    assert canvas >= 0.95 * width or canvas >= min(400, 0.5 * height)
+    assert visitor.page.locator("canvas").bounding_box()["width"] >= canvas_width
 
 
 @shares_the_page
@@ -535,10 +534,15 @@ FIGURES = {
     "demo-desktop-zh": {"locale": "zh-CN"},
     "demo-phone-zh": {"locale": "zh-CN"},
 }
-WINDOW = {"viewport": {"width": 1120, "height": 940}}
+WINDOW = {"viewport": {"width": 1120, "height": 1060}}
 SCREEN = {**SIZES["phone"], "device_scale_factor": 2}
 ROUND = {  # drawn as slowly as by hand
-    3: [arc(0.47, 0.28, 0.27, 0.23, 200, 450, 90), arc(0.47, 0.71, 0.3, 0.23, -90, 160, 90)],
+    3: [
+        [
+            *arc(0.47, 0.28, 0.27, 0.23, 200, 450, 90),
+            *arc(0.47, 0.725, 0.3, 0.215, -90, 160, 90),
+        ],
+    ],
     5: [
         [(0.75, 0.07), (0.32, 0.08), (0.27, 0.45), *arc(0.48, 0.66, 0.28, 0.27, 235, 500, 90)],
     ],
