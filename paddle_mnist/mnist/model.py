@@ -12,12 +12,12 @@ from paddle_mnist.checkpoint.contents import load_weights
 from paddle_mnist.data.collate import ItemSpec
 from paddle_mnist.mnist.pretrained import WEIGHTS, weights
 from paddle_mnist.monitor.print_layers import print_layers
-from paddle_mnist.nn.conv_blocks import check_fast_conv, run_layers
+from paddle_mnist.nn.conv_blocks import FastConvSwitch, run_layers
 
 FLATTEN = nn.Flatten()  # not one of the model's layers, which are the tutorial's
 
 
-class MNIST(nn.Layer):
+class MNIST(FastConvSwitch, nn.Layer):
     """The tutorial's convolutional net for images of digits; 20,350 parameters.
 
     Two blocks of convolution, ReLU and max pooling, and a linear layer:
@@ -64,21 +64,25 @@ class MNIST(nn.Layer):
         if pretrained:
             load_weights(self, weights(), WEIGHTS)
 
+    def layers_in_order(self) -> Optional[list[nn.Layer]]:
+        """Return the layers that compute the logits one behind the other.
+
+        Returns None with dropout, and in a subclass that computes something else.
+        """
+        is_changed = any(
+            getattr(type(self), name) is not getattr(MNIST, name)
+            for name in ("__call__", "forward", "logits", "features")
+        )
+        if self.dropout_rate or is_changed:
+            return None
+        return [*self._blocks, FLATTEN, self.fc]
+
     def logits(self, inputs: paddle.Tensor) -> paddle.Tensor:
         """Compute the logits: float32 [B, 1, 28, 28] -> [B, 10]."""
         if not self.dropout_rate:
             return run_layers([*self._blocks, FLATTEN, self.fc], inputs, self.fast_conv)
         features = self.features(inputs)
         return self.fc(F.dropout(features, self.dropout_rate, training=self.training))
-
-    @property
-    def fast_conv(self) -> Union[str, int]:
-        """What computes the net: "auto", "off", or a number of threads."""
-        return self._fast_conv
-
-    @fast_conv.setter
-    def fast_conv(self, value: Union[str, int]) -> None:
-        self._fast_conv = check_fast_conv(value)
 
     def features(self, inputs: paddle.Tensor) -> paddle.Tensor:
         """Compute both blocks: float32 [B, 1, 28, 28] -> [B, 980]."""

@@ -17,8 +17,9 @@ from paddle_mnist.mnist.config import TrainConfig, amounts
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.pretrained import find_weights
+from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
-from paddle_mnist.nn.optim import build_optimizer, build_schedule, cross_entropy
+from paddle_mnist.nn.optim import build_optimizer, build_schedule
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.process_count import fast_conv_threads
 from paddle_mnist.parallel.world import ALONE, World
@@ -125,7 +126,7 @@ def fit_arguments(
         world=world,
     )
     step = SupervisedStep(
-        cross_entropy(config.label_smoothing), {"acc": num_correct}, autocast(config.amp)
+        CrossEntropy(config.label_smoothing), {"acc": num_correct}, autocast(config.amp)
     )
     return {
         "model": parts.model,

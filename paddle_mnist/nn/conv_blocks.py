@@ -36,7 +36,25 @@ log = logging.getLogger("paddle_mnist")
 SWITCH = "set fast_conv to 'off' to compute with Paddle's own layers"
 
 
-class ConvBlocks(nn.Sequential):
+class FastConvSwitch:
+    """Gives a layer the attribute `fast_conv`. Raises ConfigError for a value that is none."""
+
+    @property
+    def fast_conv(self) -> Union[str, int]:
+        """What computes the layer: "auto", "off", or a number of threads."""
+        return self._fast_conv
+
+    @fast_conv.setter
+    def fast_conv(self, value: Union[str, int]) -> None:
+        is_count = isinstance(value, numbers.Integral) and value >= 0
+        if value not in ("auto", "off") and not is_count:
+            raise ConfigError(
+                f"fast_conv is {value!r}; expected 'auto', 'off', or a number of threads"
+            )
+        self._fast_conv = value
+
+
+class ConvBlocks(FastConvSwitch, nn.Sequential):
     """A `paddle.nn.Sequential` of convolution blocks that CPUs compute several times faster.
 
     It takes the layers of `paddle.nn.Sequential`, names its parameters as that does, and computes
@@ -71,25 +89,16 @@ class ConvBlocks(nn.Sequential):
         super().__init__(*layers)
         self.fast_conv = fast_conv
 
-    @property
-    def fast_conv(self) -> Union[str, int]:
-        """What computes the blocks: "auto", "off", or a number of threads."""
-        return self._fast_conv
-
-    @fast_conv.setter
-    def fast_conv(self, value: Union[str, int]) -> None:
-        self._fast_conv = check_fast_conv(value)
+    def layers_in_order(self) -> Optional[list[nn.Layer]]:
+        """Return the layers that compute the outputs one behind the other; None in a subclass
+        that computes something else.
+        """
+        if type(self).forward is not ConvBlocks.forward:
+            return None
+        return list(self._sub_layers.values())  # `children()` gives one that stands twice only once
 
     def forward(self, inputs: paddle.Tensor) -> paddle.Tensor:
-        # not `children()`, which gives a layer that stands twice only once
         return run_layers(list(self._sub_layers.values()), inputs, self.fast_conv)
-
-
-def check_fast_conv(value: Union[str, int]) -> Union[str, int]:
-    """Return a value of `fast_conv`. Raises ConfigError for one that is none."""
-    if value not in ("auto", "off") and (not isinstance(value, numbers.Integral) or value < 0):
-        raise ConfigError(f"fast_conv is {value!r}; expected 'auto', 'off', or a number of threads")
-    return value
 
 
 def run_layers(
@@ -103,11 +112,21 @@ def run_layers(
     if net is None:
         return _run_one_by_one(layers, inputs)
     fast, others = layers[: net.layers], layers[net.layers :]
-    if any(True for _ in hooks_of(fast)):
+    call_hooks(fast, inputs)
+    compiled_outputs = _run_compiled(net, fast, inputs, threads_of(fast_conv))
+    return _run_one_by_one(others, compiled_outputs)
+
+
+def call_hooks(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> None:
+    """Call the layers' hooks, if there are any, with what Paddle's layers compute."""
+    if any(True for _ in hooks_of(layers)):
         with paddle.no_grad():
-            _run_one_by_one(fast, inputs)
-    threads = fast_threads() if fast_conv == "auto" else fast_conv
-    return _run_one_by_one(others, _run_compiled(net, fast, inputs, threads))
+            _run_one_by_one(layers, inputs)
+
+
+def threads_of(fast_conv: Union[str, int]) -> int:
+    """Return how many threads a value of `fast_conv` stands for."""
+    return fast_threads() if fast_conv == "auto" else fast_conv
 
 
 def _run_one_by_one(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> paddle.Tensor:
@@ -285,12 +304,12 @@ def _run_compiled(
     outputs = _Blocks.apply(inputs.detach(), joined, compiled_net(net), threads, needs_gradient)
     if not needs_gradient:
         return outputs
-    outputs.register_hook(_refuse_second_pass())
+    outputs.register_hook(refuse_second_pass())
     # What a hook of a `PyLayer`'s own output returns is ignored (Paddle 3.3.1).
     return paddle.assign(outputs)
 
 
-def _refuse_second_pass() -> Callable[[paddle.Tensor], None]:
+def refuse_second_pass() -> Callable[[paddle.Tensor], None]:
     """Return a gradient hook that raises RuntimeError at a second backward pass.
 
     Paddle (3.3.1) crashes at a second pass through any `PyLayer`, before its `backward` is called;

@@ -18,9 +18,9 @@ from paddle_mnist.metrics.console import console_writer
 from paddle_mnist.metrics.running import REMEDY, RunningMetrics
 from paddle_mnist.metrics.writers import ManyWriters, NewestMetrics
 from paddle_mnist.monitor.profiler import NO_PROFILE, Profiler
+from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.nan_check import require_finite_loss
-from paddle_mnist.nn.optim import cross_entropy
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradients, StepResult
 from paddle_mnist.state import (
@@ -95,7 +95,7 @@ class Trainer:
         self.model = model
         self.optimizer = optimizer
         self.schedule = schedule or Schedule(optimizer)
-        self.step = step or SupervisedStep(loss_fn or cross_entropy(), {"acc": num_correct})
+        self.step = step or SupervisedStep(loss_fn or CrossEntropy(), {"acc": num_correct})
         self.metric_functions = metric_functions
         self.average = average
         self.evaluator = evaluator or NoEvaluator()

@@ -162,7 +162,7 @@ def table(report: dict) -> str:
     counts = ", ".join(
         f"{products[kind]['sparse'] / 1e6:.2f} million in a {kind} net" for kind in products
     )
-    names = {"plain all": "Paddle", "torch tuned": "PyTorch", "fast": "this package"}
+    names = {"plain all": "Paddle", "torch tuned": "PyTorch", "step": "this package"}
     shares = ", ".join(
         f"{name} {rates[kind] / limits['dense']:.0%}"
         for kind, name in names.items()
@@ -176,6 +176,6 @@ def table(report: dict) -> str:
         f"{limits['dense']:,.0f} images a second if everything is multiplied, and "
         f"{limits['sparse']:,.0f} if nothing with a zero is. "
         f"Of the first, {shares}; of the second, this package "
-        f"{rates['fast'] / limits['sparse']:.0%}."
+        f"{rates['step'] / limits['sparse']:.0%}."
     )
     return markdown_table(columns, rows, f"{note}\n\n{limit}")

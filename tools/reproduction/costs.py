@@ -74,7 +74,7 @@ def _steps(row: Row, data: str) -> Iterator[int]:
     from paddle_mnist.data.loader import epoch_batches, shards_of
     from paddle_mnist.mnist.cache import open_data
     from paddle_mnist.mnist.setup import build
-    from paddle_mnist.nn.optim import cross_entropy
+    from paddle_mnist.nn.cross_entropy import CrossEntropy
 
     config = _config(row)
     parts = build(config, open_data(data), None)
@@ -82,7 +82,7 @@ def _steps(row: Row, data: str) -> Iterator[int]:
         "not written",
         parts.model,
         parts.optimizer,
-        loss_fn=cross_entropy(config.label_smoothing),
+        loss_fn=CrossEntropy(config.label_smoothing),
         average=parts.average,
         log_every=TRAIN_IMAGES,
     )
