@@ -85,7 +85,7 @@ def write_report(
         features = outputs_of(model, paddle.to_tensor(images), ["max_pool2"])["max_pool2"]
         board.embeddings(features.reshape(len(features), -1), labels.ravel(), noun)
     board.hparams(config.binding(), final.scores, final.step)
-    board.graph(MNIST, [None, 1, SIZE, SIZE])
+    board.graph(MNIST, [None, 1, SIZE, SIZE], step=final.step)
 
 
 def draw(
