@@ -70,7 +70,7 @@ def translated(table: str, glossary: Mapping[str, str]) -> str:
 
 def _phrase(phrase: str) -> str:
     """Return a regular expression for a phrase: no part of a longer word, any figures."""
-    figure = r"-?\d+(?:[.,]\d+)*"
+    figure = r"-?\d+(?:[.,]\d+)*(?:e-?\d+)?"
     text = re.escape(phrase).replace(r"\{\}", rf"({figure}(?:, {figure})*)")
     before = r"(?<!\w)" if re.match(r"\w|{}", phrase) else ""
     after = r"(?!\w)" if re.search(r"(\w|{})$", phrase) else ""
