@@ -11,11 +11,11 @@ from scipy import ndimage
 
 from paddle_mnist.mnist.arrays import Data, Split
 
-RAW = 20_000  # images of MNIST's training split, as they are
+RAW = 40_000  # images of MNIST's training split, as they are
 ON_PAPER = 80  # of each kind of paper
 PLAIN = 400  # of the valid split, more on plain paper
 NO_DIGITS = {"letters": 624, "shapes": 300, "doodles": 700, "textures": 240, "screenshots": 60}
-DIGITS_DRAWN = 12_000
+DIGITS_DRAWN = {"train": 12_000, "valid": 1500}
 DRAWN = {"letters": 3000, "signs": 5000, "shapes": 2000}
 DRAWN_OF_A_FAMILY = 1200
 UNSEEN = 45  # of each kind, to compare detectors
@@ -42,15 +42,18 @@ def examples(data: Data, output: Path, random: np.random.RandomState) -> dict[st
         found[f"valid {kind}"] = _kept(folder / f"valid {kind}.npy", draw)
     draw = functools.partial(_on_paper, "plain", valid, PLAIN)
     found["valid plain, more"] = _kept(folder / "valid plain, more.npy", draw)
-    draw = functools.partial(_digits_drawn, train, DIGITS_DRAWN)
-    found["train drawn"] = _kept(folder / "train drawn.npy", draw)
+    for mode, split in (("train", train), ("valid", valid)):
+        draw = functools.partial(_digits_drawn, split, DIGITS_DRAWN[mode])
+        found[f"{mode} drawn"] = _kept(folder / f"{mode} drawn.npy", draw)
+    found["train drawn"] = _with_shaken(found["train drawn"], random, 1)
     for kind, count in NO_DIGITS.items():
         draws = list(non_digits.TRAINING[kind].values())
         draw = functools.partial(_no_digits, draws, count, 10_000)
         found[f"train no {kind}"] = _with_shaken(_kept(folder / f"{kind}.npy", draw), random)
     for kind, cover in non_digits.DRAWN.items():
         draw = functools.partial(_drawn, cover, DRAWN.get(kind, DRAWN_OF_A_FAMILY))
-        found[f"train no {kind}, drawn"] = _kept(folder / f"{kind}, drawn.npy", draw)
+        drawn = _kept(folder / f"{kind}, drawn.npy", draw)
+        found[f"train no {kind}, drawn"] = _with_shaken(drawn, random, 1)
     for kind, draws in non_digits.UNSEEN.items():
         draw = functools.partial(_no_digits, list(draws.values()), UNSEEN, 20_000)
         found[f"unseen {kind}"] = _kept(folder / f"unseen {kind}.npy", draw)
@@ -98,8 +101,8 @@ def _shaken(images: Pixels, random: np.random.RandomState) -> Pixels:
     return shaken
 
 
-def _with_shaken(images: Pixels, random: np.random.RandomState) -> Pixels:
-    return np.concatenate([images, *(_shaken(images, random) for _ in range(SHAKEN))])
+def _with_shaken(images: Pixels, random: np.random.RandomState, times: int = SHAKEN) -> Pixels:
+    return np.concatenate([images, *(_shaken(images, random) for _ in range(times))])
 
 
 def _kept(path: Path, draw: Callable[[], Pixels]) -> Pixels:
