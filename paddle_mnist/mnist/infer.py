@@ -117,6 +117,8 @@ def read_pictures(
 ) -> Iterator[Reading]:
     """Yield a `Reading` for each file, in order, with the reason for a picture that is not read.
 
+    AT_ONCE files are held at a time, and opened by as many threads as there are CPUs.
+
     many: read every digit of a picture, in reading order, instead of refusing several.
     check: give no digit for what is probably none. Without it there are no scores, nor are there
         for a model that was not trained on digits.
