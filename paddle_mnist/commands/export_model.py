@@ -46,7 +46,7 @@ def _export(argv: Sequence[str]) -> int:
 
     checkpoint = args.checkpoint
     if not (checkpoint or args.run or newest_run()):
-        log.info("%s: no run there", RUNS)
+        log.info("%s: no run found", RUNS)
         checkpoint = "pretrained"
     weights = find_weights(checkpoint, args.run)
     refuse_own_net(weights.run, "export_run")

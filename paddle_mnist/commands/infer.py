@@ -45,7 +45,10 @@ def _infer(argv: Sequence[str]) -> None:
     predictor = _predictor(args)
     if not (reads_digits(predictor) or args.unchecked):
         dataset = predictor.about["dataset"]
-        log.warning("trained on %s: what is none of its classes is not refused", dataset)
+        log.warning(
+            "trained on %s: pictures of no class are not rejected, because there is no score",
+            dataset,
+        )
     files = list(pictures_in(args.pictures))
     csv_lines = functools.partial(_csv_lines, args.many)
     write = None if args.json else csv_lines if args.csv else _table_line

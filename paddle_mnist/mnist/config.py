@@ -261,23 +261,22 @@ class TrainConfig:
         """Raise ConfigError for fields that exclude each other."""
         if self.lr_schedule != "constant" and self.end_lr > self.learning_rate:
             raise ConfigError(
-                f"end_lr is {self.end_lr}; expected at most the learning_rate, "
-                f"{self.learning_rate}, which it ends"
+                f"end_lr is {self.end_lr}; expected at most the learning_rate, {self.learning_rate}"
             )
         starts = [name for name in ("init_from", "incremental_from") if getattr(self, name)]
         if self.resume not in ("auto", "off"):
             starts.insert(0, "resume")
         if len(starts) > 1:
-            raise ConfigError(f"{' and '.join(starts)} are given; expected one of them at most")
+            raise ConfigError(f"{' and '.join(starts)} are given; expected at most one of them")
         if self.init_partial and not self.init_from:
             raise ConfigError(
-                "init_partial is on without init_from; expected the weights too of which it takes "
-                "those that fit"
+                "init_partial is on without init_from; expected init_from, the "
+                "weights of which it loads those that match"
             )
         if self.early_stop_patience and not self.keep_best:
             raise ConfigError(
                 "early_stop_patience ends with the best checkpoint, but keep_best is off; expected "
-                "it on"
+                "keep_best on"
             )
         if self.early_stop_patience and "resume" in starts:
             raise ConfigError(

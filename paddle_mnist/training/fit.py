@@ -185,8 +185,8 @@ def fit(
     _check_start(arguments)
     if not _running.acquire(blocking=False):
         raise ConfigError(
-            "another fit is running in this process, with which it would share the generators of "
-            "random numbers; expected one at a time, or a process for each"
+            "another fit is running in this process, and both would use the same random-number "
+            "generators; expected one at a time, or a separate process for each"
         )
     try:
         log_to_console()

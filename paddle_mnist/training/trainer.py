@@ -258,7 +258,7 @@ class Trainer:
             raise ConfigError(
                 f"asked to start at {asked} (counted from 0), but the state stands at epoch "
                 f"{at[0]}, batch {at[1]}; expected the same, or a Trainer without a state, "
-                "which begins anew"
+                "which starts from the beginning"
             )
         steps = batches_per_epoch(loader)
         self.log = ManyWriters([self.writer or console_writer(end_epoch, steps), self.metrics])
