@@ -9,6 +9,7 @@ from typing import Any, Optional
 from paddle_mnist.checkpoint.contents import load_weights
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.metrics.console import console_level
+from paddle_mnist.metrics.visualdl import ABOUT
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.mnist.report import (
     FinalEvaluation,
@@ -90,7 +91,8 @@ class MnistReport(Callback):
 
     def run_opened(self, training: Training) -> None:
         """Log what is trained on, and what is unusual about it."""
-        self.images.log_counts()
+        for line in self.images.descriptions:
+            log.info("%s", line)
         if not training.world.is_main_process:
             return
         if unbalanced := training.job.parts.loader.dataset.limit_warning():
@@ -99,7 +101,8 @@ class MnistReport(Callback):
         batches_to_print(self.config, training.job.steps, report=log.info)
 
     def before_training(self, training: Training) -> None:
-        """Show the first images on the dashboard."""
+        """Say on the dashboard what the images are, and show the first."""
+        training.board.text(ABOUT, "\n".join(self.images.descriptions))
         introduce(training.board, training.job.parts.loader.dataset)
 
     def final_metrics(self, training: Training) -> Mapping[str, float]:

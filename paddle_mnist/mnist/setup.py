@@ -67,12 +67,15 @@ class TrainingImages:
         """Return a split of the replayed images; None where there are none."""
         return MnistDataset(mode, self.replayed, limit) if self.replayed else None
 
-    def log_counts(self) -> None:
-        """Log where the images come from, and how many there are of each split."""
+    @property
+    def descriptions(self) -> list[str]:
+        """Lines that say where the images come from, and how many there are of each split."""
+        lines = []
         for name, images in (("data", self.new), ("replayed", self.replayed)):
             if images:
                 counts = " / ".join(str(len(images[mode])) for mode in images.splits)
-                log.info("%s: %s, from %s; %s images", name, images.name, images.source, counts)
+                lines.append(f"{name}: {images.name}, from {images.source}; {counts} images")
+        return lines
 
 
 def build(

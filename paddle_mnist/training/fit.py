@@ -22,7 +22,7 @@ from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError
 from paddle_mnist.metrics.console import log_to_console
-from paddle_mnist.metrics.visualdl import VisualDLWriter
+from paddle_mnist.metrics.visualdl import ABOUT, HISTOGRAMS, VisualDLWriter
 from paddle_mnist.parallel.process_count import processes_to_start
 from paddle_mnist.parallel.world import spawn
 from paddle_mnist.system import heartbeat, signals
@@ -32,6 +32,8 @@ from paddle_mnist.training.callbacks import Callback, FitResult, Training
 from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.initialize import environment
 from paddle_mnist.training.results import (
+    describe_result,
+    describe_training,
     log_result,
     make_result,
     read_result,
@@ -289,6 +291,7 @@ def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
         board.text("configuration", job.config)
         board.text("environment", environment(job.device))
         training = replace(training, board=board, state=start.state)
+        board.text(ABOUT, describe_training(training))
         for callback in job.callbacks:
             callback.before_training(training)
         state = train_epochs(job, run, start, board)
@@ -298,6 +301,7 @@ def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
         entries = result_entries(training, result)
         job.world.run_on_main(lambda: run.write_result(entries))
         log_result(training, result)
+        board.text(ABOUT, describe_result(training, result), result.steps)
         with signals.interruptible():  # a result is not lost with its figures
             for callback in job.callbacks:
                 callback.after_training(training, result)
@@ -308,9 +312,12 @@ def _open_board(training: Training) -> VisualDLWriter:
     """Return the writer of the dashboard's pages."""
     options, run = training.job.options, training.run
     pages = options.visualdl
+    every = options.watch or options.log_every
+    if training.job.steps:  # one histogram is no picture of a training
+        every = min(every, max(1, training.job.steps // HISTOGRAMS))
     return VisualDLWriter(
         run.new_visualdl_folder() if pages else run.visualdl,
         pages,
-        options.watch or options.log_every,
+        every,
         ("train", *training.job.evaluator.datasets),
     )

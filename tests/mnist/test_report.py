@@ -57,7 +57,7 @@ def drawn(folder):
         if path.suffix == ".png":
             with Image.open(path) as image:
                 image.load()
-                assert 600 <= image.width <= 1000  # readable in a README
+                assert 1200 <= image.width <= 2000  # twice what a README shows
         else:
             assert xml.etree.ElementTree.parse(path).getroot().tag.endswith("svg")
     names = {path.stem for path in folder.iterdir()}
@@ -100,7 +100,8 @@ def test_profile_accounts_for_the_whole_step(run):
     parts = "reader forward backward exchange optimizer logging saving".split()
     assert list(times) == [*parts, "between them"]
     assert sum(times.values()) == pytest.approx(whole, abs=0.01)
-    assert times["backward"] > times["optimizer"] > 0
+    # the compiled pass of the loss computes the gradients too
+    assert times["forward"] + times["backward"] > times["optimizer"] > 0
     trace = json.loads((folder / "trace.json").read_text())["traceEvents"]
     named = " ".join(event.get("name", "") for event in trace)
     assert all(part in named for part in ("reader", "forward", "backward", "conv2d"))
