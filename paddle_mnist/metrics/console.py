@@ -96,7 +96,7 @@ class _TqdmHandler(logging.StreamHandler):
             self.flush()
         except OSError as error:  # a full disk, or the reader of a pipe is gone
             raise OutputError(
-                f"the console: cannot write ({error.strerror}); run the same command again to go on"
+                f"the console: cannot write ({error.strerror}); run the same command to resume"
             ) from error
 
 

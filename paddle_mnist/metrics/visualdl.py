@@ -51,7 +51,7 @@ def _page(name: str):
                     method(self, *args, **kwargs)
             except OutputError as error:
                 self.failure = error
-                log.warning("no more VisualDL in this start, training goes on: %s", error)
+                log.warning("VisualDL is off until the next start; training continues: %s", error)
 
         return write
 

@@ -38,8 +38,8 @@ log = logging.getLogger("paddle_mnist")
 def train_and_evaluate(config: TrainConfig, fresh: bool = False, quiet: bool = False) -> Result:
     """Train as `config` says, evaluate on the eval split, and return the result.
 
-    The run directory decides what is left to do: an unfinished run resumes, and the result of a
-    finished one is returned at once. fresh: move what is there aside, and start over.
+    If the run directory holds an unfinished run, it resumes; if it holds a finished one, its result
+    is returned at once. fresh: move an existing run aside, and start over.
     quiet: print warnings only; the run's `train.log` still gets every line.
     Raises any PaddleMnistError.
     """

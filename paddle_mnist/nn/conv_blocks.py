@@ -55,10 +55,10 @@ class FastConvSwitch:
 
 
 class ConvBlocks(FastConvSwitch, nn.Sequential):
-    """A `paddle.nn.Sequential` of convolution blocks that CPUs compute several times faster.
+    """A `paddle.nn.Sequential` whose convolution blocks run several times faster on CPUs.
 
-    It takes the layers of `paddle.nn.Sequential`, names its parameters as that does, and computes
-    the same to within float32's rounding:
+    It takes the same layers as `paddle.nn.Sequential`, gives its parameters the same names, and
+    computes the same outputs up to float32 rounding error:
 
         features = ConvBlocks(
             nn.Conv2D(3, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2D(2, 2),
@@ -66,23 +66,25 @@ class ConvBlocks(FastConvSwitch, nn.Sequential):
             nn.Flatten(), nn.Linear(64 * 8 * 8, 10),
         )  # fmt: skip
 
-    Blocks are fast if they consist of `Conv2D` (square odd kernel, stride 1, zero padding of less
-    than the kernel), `ReLU` and `MaxPool2D` (2x2, stride 2), with ReLU and pooling in either order;
-    so are `Flatten` and one `Linear` behind the last block. From the first other layer on Paddle
-    computes, and everything where dtypes and devices are others, in static graphs, and where a hook
-    may change what passes through these layers. Gradients can be computed once: a second backward
-    pass (`retain_graph=True`) and second derivatives raise RuntimeError, which Paddle turns into an
-    OSError, and which names the switch.
+    A block is fast if it consists of `Conv2D` (square odd kernel, stride 1, zero padding of less
+    than the kernel), `ReLU` and `MaxPool2D` (2x2, stride 2), with ReLU and pooling in either order.
+    `Flatten` and one `Linear` after the last block are fast, too. Paddle's layers compute the rest,
+    from the first other layer on. They compute everything for other dtypes and devices, in static
+    graphs, and if a hook may change the values that pass through these layers. Only one backward
+    pass is possible: a second one (`retain_graph=True`) and second derivatives raise a
+    RuntimeError, which Paddle turns into an OSError; the message says how to switch to Paddle's
+    layers.
 
-    nan and inf are passed on, also through the pooling, where Paddle's layer may lose a nan. If
-    several values of a pooling window are the largest, the first gets the gradient, as in Paddle.
+    NaN and infinite values are propagated, even through pooling, where Paddle's layer may lose a
+    NaN. If a pooling window has several largest values, the first one gets the gradient, as in
+    Paddle.
 
-    The loops are compiled for the sizes at hand, also for each size of image, which takes a few
-    seconds the first time; the machine code is kept on the disk.
+    The loops are compiled for the sizes of the layers and of the images. This takes a few seconds
+    the first time; the machine code is cached on disk.
 
-    fast_conv: "auto": one thread for each core that is this process's, at most four; "off", or 0:
-        Paddle's layers; a number: so many threads. The number of threads changes no bit of the
-        results. The attribute can be set at any time.
+    fast_conv: "auto" uses one thread for each core that is available to this process, at most four;
+        "off" or 0 uses Paddle's layers; any other number is the number of threads. The number of
+        threads does not change the results. You can set the attribute at any time.
     """
 
     def __init__(self, *layers: nn.Layer, fast_conv: Union[str, int] = "auto"):
@@ -90,7 +92,7 @@ class ConvBlocks(FastConvSwitch, nn.Sequential):
         self.fast_conv = fast_conv
 
     def layers_in_order(self) -> Optional[list[nn.Layer]]:
-        """Return the layers that compute the outputs one behind the other; None in a subclass
+        """Return the layers that compute the outputs, in order; None in a subclass
         that computes something else.
         """
         if type(self).forward is not ConvBlocks.forward:

@@ -63,7 +63,7 @@ def result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Optio
             log.warning("%s lacks entries; evaluating again", run.result)
             return None
         if not set(job.tags) <= set(values["metrics"]):
-            log.info("the result lacks metrics that are asked for now; evaluating again")
+            log.info("the result lacks some of the requested metrics; evaluating again")
             return None
         return read_result(run, values)
 

@@ -162,7 +162,7 @@ except OutputError as error:
 """
     done = forked.run([sys.executable, "-c", program])
     assert "said: " in done.stderr and "can no longer write there (File too large)" in done.stderr
-    assert done.stderr.count("no more VisualDL in this start, training goes on") == 1
+    assert done.stderr.count("VisualDL is off until the next start; training continues") == 1
 
 
 def test_that_can_no_longer_write_says_so_instead_of_waiting_for_ever(board, caplog):
@@ -174,6 +174,6 @@ def test_that_can_no_longer_write_says_so_instead_of_waiting_for_ever(board, cap
         for _ in range(3):
             board.write(STATE, VALUES)
             board.text("configuration", "epochs: 3")
-    assert caplog.text.count("no more VisualDL in this start, training goes on") == 1
+    assert caplog.text.count("VisualDL is off until the next start; training continues") == 1
     with pytest.raises(OutputError, match="VisualDL can no longer write there"):
         board.close()

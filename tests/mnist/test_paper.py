@@ -272,7 +272,7 @@ def test_weights_that_were_not_trained_on_digits_have_no_score(tool, tmp_path):
     (reading,) = read_pictures(Predictor(tmp_path / "fashion"), [str(tmp_path / "hash.png")])
     assert reading.digit is not None and reading.score is None
     done = tool("infer", "hash.png", "--model", "fashion", "--json")
-    assert "trained on fashion: what is none of its classes is not refused" in done.stderr
+    assert "trained on fashion: pictures of no class are not rejected" in done.stderr
 
 
 def test_damaged_detector_is_refused(tmp_path):

@@ -166,7 +166,7 @@ def test_profile_that_cannot_be_written_costs_no_training(tool, tiny, tmp_path):
     small = [*PLAIN, "--data", tiny, "--output", "run", "--figures", "false"]
     done = tool("train", *small, "--epochs", "4", "--profile", "4", expect=7)
     assert "where the time of 4 steps went" in done.stdout
-    assert "no profile, training goes on: run/profile" in done.stdout
+    assert "no profile; training continues: run/profile" in done.stdout
     assert "epoch 4/4 step 40/40 valid" in done.stdout and done.stderr.count("\n") == 1
     done = tool("train", *small, "--epochs", "4")
     assert "epoch 4/4 step 40/40 lr" not in done.stdout and "eval accuracy" in done.stdout

@@ -319,7 +319,7 @@ def test_a_step_that_was_broken_off_half_way_is_not_saved(tiny, tmp_path, caplog
     with pytest.raises(MemoryError):
         trainer.train(loader, 0, 1, tmp_path / "c")
     log.removeHandler(caplog.handler)
-    assert "step 2 was interrupted half way, so it cannot be saved" in caplog.text
+    assert "step 2 was interrupted halfway, so it cannot be saved" in caplog.text
     assert not list((tmp_path / "c").glob("*"))
 
 
