@@ -102,8 +102,11 @@ def test_site_is_built_without_a_warning(tmp_path, arguments):
 
 def code_of(path):
     """Return the code of a page; comments in a shell's lines are translated."""
-    commands = [re.sub(r"\s+#.*", "", block) for block in blocks(path, "sh")]
-    return [commands, blocks(path, "text"), blocks(path, "python")]
+    commands, texts = (
+        [re.sub(r"\s+#.*", "", block) for block in blocks(path, language)]
+        for language in ("sh", "text")
+    )
+    return [commands, texts, blocks(path, "python")]
 
 
 @pytest.mark.parametrize("path", TRANSLATED, ids=name)

@@ -53,9 +53,28 @@ def write_table(path: Path, mark: str, table: str) -> None:
 
 
 def translated(table: str, glossary: Mapping[str, str]) -> str:
-    """Return a table with each whole phrase of the glossary replaced, the longest first."""
-    phrases = "|".join(map(re.escape, sorted(glossary, key=len, reverse=True)))
-    return re.sub(rf"(?<!\w)(?:{phrases})(?!\w)", lambda match: glossary[match[0]], table)
+    """Return a table with each whole phrase of the glossary replaced, the longest first.
+
+    `{}` in a phrase stands for a figure, or for several with commas between them; in its
+    translation it is their place, and `{1}` that of the second, where the order changes.
+    """
+    patterns = {_phrase(phrase): glossary[phrase] for phrase in sorted(glossary, key=len)[::-1]}
+
+    def translation(match: re.Match) -> str:
+        candidates = ((re.fullmatch(p, match[0]), text) for p, text in patterns.items())
+        phrase, text = next(candidate for candidate in candidates if candidate[0])
+        return text.format(*(figures.replace(", ", "、") for figures in phrase.groups()))
+
+    return re.sub("|".join(patterns), translation, table)
+
+
+def _phrase(phrase: str) -> str:
+    """Return a regular expression for a phrase: no part of a longer word, any figures."""
+    figure = r"-?\d+(?:[.,]\d+)*(?:e-?\d+)?"
+    text = re.escape(phrase).replace(r"\{\}", rf"({figure}(?:, {figure})*)")
+    before = r"(?<!\w)" if re.match(r"\w|{}", phrase) else ""
+    after = r"(?!\w)" if re.search(r"(\w|{})$", phrase) else ""
+    return f"{before}{text}{after}"
 
 
 def marked_tables(text: str) -> dict[str, str]:

@@ -183,18 +183,21 @@ def test_page_says_of_fit_what_is_measured():
 
 
 def test_tables_of_a_translation_are_written_by_its_glossary(tmp_path):
-    """Whole phrases only, the longest first; what the glossary lacks stays as it is."""
+    """Whole phrases only, the longest first, any figures; what the glossary lacks stays."""
     english, chinese = (tmp_path / language for language in ("en", "zh"))
+    note = "Measured on: seconds, 1,000 of 2.5 steps, rows 3, 4."
     for folder, text in (
-        (english, "| seconds a step | 3 |\n\nMeasured on: seconds."),
+        (english, f"| seconds a step | 3 |\n\n{note}"),
         (chinese, "x"),
     ):
         folder.mkdir()
         (folder / "speed.md").write_text(f"a\n<!-- benchmark train -->\n{text}\n<!-- end -->\nb\n")
     (english / "other.md").write_text("<!-- benchmark data -->\ny\n<!-- end -->\n")
-    (chinese / "tables.yaml").write_text("seconds: 秒\nseconds a step: 每步秒数\nsec: 短\n")
+    figures = "', {} of {} steps, ': '，{1} 步中的 {0}，'\nrows {}.: 第 {} 行。\n"
+    words = "seconds: 秒\nseconds a step: 每步秒数\nsec: 短\n"
+    (chinese / "tables.yaml").write_text(words + figures)
     copy_tables(english, chinese)
-    table = "| 每步秒数 | 3 |\n\nMeasured on: 秒."
+    table = "| 每步秒数 | 3 |\n\nMeasured on: 秒，2.5 步中的 1,000，第 3、4 行。"
     written = f"a\n<!-- benchmark train -->\n{table}\n<!-- end -->\nb\n"
     assert (chinese / "speed.md").read_text() == written
     assert not (chinese / "other.md").exists()

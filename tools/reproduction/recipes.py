@@ -16,12 +16,13 @@ MEASURED = {
 }
 ENGLISH = "[{count} seeds]({page}#{claim}): mean {mean:.2f} %, worst {worst:.2f} %"
 CHINESE = "[{count} 个种子]({page}#{claim})：平均 {mean:.2f} %，最差 {worst:.2f} %"
-# The pages that have these figures between marks; not all of them have each recipe's.
+# The pages that have these figures between marks; not all of them have each recipe's. Beside each,
+# its link to the page on reproduction.
 FIGURES = {
-    "README.md": ENGLISH,
-    "README.zh-CN.md": CHINESE,
-    "docs/en/train.md": ENGLISH,
-    "docs/zh/train.md": CHINESE,
+    "README.md": (ENGLISH, "REPRODUCTION.md"),
+    "README.zh-CN.md": (CHINESE, "docs/zh/reproduction.md"),
+    "docs/en/train.md": (ENGLISH, "../../REPRODUCTION.md"),
+    "docs/zh/train.md": (CHINESE, "reproduction.md"),
 }
 
 
@@ -29,8 +30,8 @@ def figures(page: str, recipe: str, reports: Mapping[str, Report]) -> str:
     """Return the seeds, mean and worst eval accuracy of a recipe as that page has them."""
     claim, row = MEASURED[recipe]
     scores = describe([100 * accuracy for accuracy in reports[claim][row]["eval_acc"]])
-    link = "../" * page.count("/") + "REPRODUCTION.md"
-    return FIGURES[page].format(page=link, claim=claim, **scores)
+    text, link = FIGURES[page]
+    return text.format(page=link, claim=claim, **scores)
 
 
 def judge(report: Report) -> Verdict:
