@@ -184,6 +184,12 @@ class TrainConfig:
         600.0, "run", "seconds without a step after which a training counts as hung", binds=False
     )
     eval_every_epochs: Count = _option(1, "run", "epochs between validations", binds=False)
+    final_split: Literal["eval", "valid"] = _option(
+        "eval",
+        "run",
+        "what the trained net is scored on at the end; valid leaves eval unscored",
+        binds=False,
+    )
     log_every: Count = _option(100, "run", "steps between log lines", binds=False)
 
     visualdl: Pages = _option(

@@ -121,6 +121,18 @@ def test_twice_is_the_same_bits(train, tmp_path, finished):
     same_end(tmp_path, finished)
 
 
+def test_the_eval_split_is_left_unscored_where_that_is_asked(train, tmp_path, finished):
+    """Nothing else changes, and the next start scores it after all."""
+    left = train("--final_split", "valid")
+    assert "valid accuracy 1.0000" in left.stdout and "eval accuracy" not in left.stdout
+    assert "the eval split is not scored" in left.stdout
+    result = json.loads((tmp_path / RUN / "result.json").read_text())
+    assert not any(name.startswith("eval") for name in (*result, *result["metrics"]))
+    assert "the eval split is not scored" in train("--final_split", "valid").stdout
+    assert "lr " not in train().stdout
+    same_end(tmp_path, finished)
+
+
 # ------------------------------------------------------------------ the same command again
 
 
