@@ -78,7 +78,10 @@ class TrainConfig:
     )
 
     augment: Amounts = _option(
-        (), "training", "random affine, as rotate=10,shear=5,shift=2,scale=0.1", binds=True
+        (),
+        "training",
+        "random distortion, as rotate=10,shear=5,shift=2,scale=0.1,elastic=1",
+        binds=True,
     )
     ema: Share = _option(
         0.0, "training", "decay of the moving average of the weights; 0: none", binds=True
