@@ -39,6 +39,7 @@ from reproduction import (
     recipes,
     resuming,
     robustness,
+    search,
     traps,
     weights,
 )
@@ -57,6 +58,7 @@ NAMES, PATTERN = checkpoint_files.CLAIMS
 CLAIMS = (
     *accuracy.CLAIMS,
     *ladder.CLAIMS,
+    search.CLAIM,
     recipes.CLAIM,
     costs.CLAIM,
     initialization.CLAIM,
@@ -81,7 +83,7 @@ def measure_and_write(args: argparse.Namespace, data: Data, chosen: Sequence[Cla
     """Measure what the chosen claims lack, and write `REPRODUCTION.md` from all results."""
     output = Path(args.output).absolute()
     beside = output / ("quick" if args.quick else "anew") if args.quick or args.anew else None
-    workspace = Workspace(data, beside or RESULTS, output, Scale(args.seeds, args.quick))
+    workspace = Workspace(data, beside or RESULTS, output, Scale(args.seeds, args.quick), args.jobs)
     trainings = [training for claim in chosen for training in claim.trainings(workspace.scale)]
     try:
         in_process = args.quick and args.jobs == 1

@@ -62,12 +62,14 @@ class Workspace:
     """What the claims are tested on, and where their results are.
 
     folder: of the stored results. output: of the trainings and other working files.
+    jobs: how many trainings run at once.
     """
 
     data: Data
     folder: Path
     output: Path
     scale: Scale = Scale()
+    jobs: int = 1
 
     @functools.cached_property
     def results(self) -> Results:

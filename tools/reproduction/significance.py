@@ -49,3 +49,29 @@ def not_significant(
 ) -> list[str]:
     """Return the others whose scores do not differ significantly from one's."""
     return [name for name in others if not is_significant(difference(scores[name], scores[one]))]
+
+
+def paired_difference(one: list[float], other: list[float]) -> dict[str, float]:
+    """Return how much higher the other's scores are, seed by seed (Student's t of pairs).
+
+    gap: the mean; low, high: its 95 % interval; p: of a difference in either direction.
+    """
+    from scipy import stats
+
+    gaps = [second - first for first, second in zip(one, other)]
+    low, high = interval(gaps)
+    p = stats.ttest_1samp(gaps, 0).pvalue if low < high else float(gaps[0] == 0)
+    return {"gap": statistics.mean(gaps), "low": low, "high": high, "p": float(p)}
+
+
+def holm(p_values: list[float]) -> list[float]:
+    """Correct the p values of several tests for their number, in the same order.
+
+    Holm, "A Simple Sequentially Rejective Multiple Test Procedure", 1979.
+    """
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for rank, number in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[number]))
+        corrected[number] = largest
+    return corrected

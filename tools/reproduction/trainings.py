@@ -5,16 +5,19 @@ import functools
 import hashlib
 import io
 import json
+import os
 import random
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from benchmarks.data import as_json
 from filelock import FileLock
@@ -83,15 +86,7 @@ class Training:
         self, data: Data, output: Path, jobs: int = 1, in_process: bool = False
     ) -> dict[str, Any]:
         """Train, or resume an interrupted training, and return the result."""
-        folder, started = output / self.folder, output / f"{self.folder}.json"
-        if started.exists() and not self.is_same(json.loads(started.read_text("utf-8")), data):
-            shutil.rmtree(folder, ignore_errors=True)  # started with other options or code
-        output.mkdir(parents=True, exist_ok=True)
-        write_atomically(started, json.dumps(self.identity(data)).encode())
-        options = {**FRUGAL, **dict(self.options), "seed": self.seed, "data": data.location}
-        if jobs > 1:
-            options["threads"] = 1
-        train(self.recipe, options, folder, in_process)
+        folder, _ = self.train(data, output, jobs, in_process)
         result = json.loads((folder / "result.json").read_text("utf-8"))
         on_training_images = self._evaluate(folder, data, "train", TRAIN_SCORED)
         on_eval = self._evaluate(folder, data, "eval", dict(self.options).get("eval_limit"))
@@ -102,6 +97,26 @@ class Training:
             "curve": [[step, round(loss, 5)] for step, loss in train_losses(folder).items()],
             "wrong": [[int(number), int(on_eval.predictions[number])] for number in wrong],
         }
+
+    def train(
+        self, data: Data, output: Path, jobs: int, in_process: bool, **further: Any
+    ) -> tuple[Path, Optional[float]]:
+        """Train, or resume an interrupted training; return its folder and the seconds of CPU.
+
+        further: options. The seconds are None where the training was interrupted.
+        """
+        folder, started = output / self.folder, output / f"{self.folder}.json"
+        if started.exists() and not self.is_same(json.loads(started.read_text("utf-8")), data):
+            shutil.rmtree(folder, ignore_errors=True)  # started with other options or code
+        output.mkdir(parents=True, exist_ok=True)
+        write_atomically(started, json.dumps(self.identity(data)).encode())
+        options = {**FRUGAL, **dict(self.options), "seed": self.seed, "data": data.location}
+        options.update(further)
+        if jobs > 1:
+            options["threads"] = 1
+        is_new = not folder.exists()
+        seconds = train(self.recipe, options, folder, in_process)
+        return folder, round(seconds, 1) if is_new else None
 
     def _evaluate(self, folder: Path, data: Data, split: str, limit: Optional[int]) -> "Evaluation":
         """Evaluate the final weights, on images without augmentation."""
@@ -174,19 +189,22 @@ def _digest(*values: Any) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def train(recipe: str, options: Mapping[str, Any], output: Path, in_process: bool = False) -> None:
-    """Train a recipe with `tools/train.py`; the options extend `QUIET`.
+def train(recipe: str, options: Mapping[str, Any], output: Path, in_process: bool = False) -> float:
+    """Train a recipe with `tools/train.py`, and return the seconds of CPU that it took.
 
+    options: they extend `QUIET`.
     in_process: in this process, for probes and rehearsals, which need not wait for another.
     """
     options = {**QUIET, **options, "output": str(output)}
     if not in_process:
-        run_tool("train.py", {"recipe": recipe, **options}, f"the training in {output}")
-        return
+        name = f"the training in {output}"
+        return _run_tool("train.py", {"recipe": recipe, **options}, name).cpu_seconds
     from paddle_mnist import train_and_evaluate
 
+    began = time.process_time()
     with fingerprint.quiet():
         train_and_evaluate(TrainConfig.from_mapping({**read_recipe(recipe), **options}))
+    return time.process_time() - began
 
 
 def command(tool: str, options: Mapping[str, Any]) -> list[str]:
@@ -197,10 +215,30 @@ def command(tool: str, options: Mapping[str, Any]) -> list[str]:
 
 def run_tool(tool: str, options: Mapping[str, Any], name: str) -> str:
     """Run one of the tools and return what it prints. Raises PaddleMnistError if it fails."""
-    done = subprocess.run(command(tool, options), capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise PaddleMnistError(f"{name}: exit code {done.returncode}:\n{done.stderr}")
-    return done.stdout
+    return _run_tool(tool, options, name).printed
+
+
+class _Finished(NamedTuple):
+    printed: str
+    cpu_seconds: float
+
+
+def _run_tool(tool: str, options: Mapping[str, Any], name: str) -> _Finished:
+    with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command(tool, options), stdout=printed, stderr=errors)
+        try:
+            # Not process.wait(), which does not tell what this one process has used.
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException:
+            process.kill()
+            raise
+        process.returncode = os.waitstatus_to_exitcode(status)
+        for file in (printed, errors):
+            file.seek(0)
+        if process.returncode:
+            message = errors.read().decode(errors="replace")
+            raise PaddleMnistError(f"{name}: exit code {process.returncode}:\n{message}")
+        return _Finished(printed.read().decode(), usage.ru_utime + usage.ru_stime)
 
 
 class Results:
