@@ -45,11 +45,11 @@ class Distortion:
     def __call__(self, images: paddle.Tensor, epoch: int, indices: np.ndarray) -> paddle.Tensor:
         """Transform the images float32 [B, 1, 28, 28] of the samples `indices` int64 [B]."""
         raw = self._draw(epoch, indices)
-        theta = paddle.to_tensor(self._matrices(raw))
-        grid = F.affine_grid(theta, list(images.shape), align_corners=False)
+        # As F.affine_grid, which takes five times as long (Paddle 3.3.1, CPU).
+        grid = (_centres() @ self._matrices(raw).transpose(0, 2, 1)).reshape(-1, SIZE, SIZE, 2)
         if self.elastic:
-            grid = grid + paddle.to_tensor(self._displacements(raw))
-        return F.grid_sample(images, grid, align_corners=False)
+            grid += self._displacements(raw)
+        return F.grid_sample(images, paddle.to_tensor(grid), align_corners=False)
 
     def matrices(self, epoch: int, indices: np.ndarray) -> np.ndarray:
         """Return the affine transformations, float32 [B, 2, 3], from output to input coordinates.
@@ -78,7 +78,7 @@ class Distortion:
         noise = (drawn - 32767.5) * np.float32(12**0.5 / 65536)  # of variance 1
         weights = _smoothing()
         fields = weights @ noise.reshape(-1, 2, NOISE, NOISE) @ weights.T
-        return np.ascontiguousarray((np.float32(self.elastic) * fields).transpose(0, 2, 3, 1))
+        return np.float32(self.elastic) * fields.transpose(0, 2, 3, 1)
 
     def _draw(self, epoch: int, indices: np.ndarray) -> np.ndarray:
         """Draw the random bits of each sample, uint64 [B, N], whatever batch it is in.
@@ -87,13 +87,22 @@ class Distortion:
         1, 2, 3", 2011): key and counter determine the numbers. NumPy promises its raw stream.
         """
         count = AFFINE_DRAWS + (ELASTIC_DRAWS if self.elastic else 0)
-        key = [self.seed, epoch]
-        return np.stack(
-            [
-                np.random.Philox(key=key, counter=[0, int(index), 0, 0]).random_raw(count)
-                for index in indices
-            ]
-        )
+        raw = np.empty((len(indices), count), np.uint64)
+        generator = np.random.Philox(key=[self.seed, epoch], counter=[0, 0, 0, 0])
+        start = generator.state  # setting it takes a quarter of the time that a new one does
+        for row, index in zip(raw, indices):
+            start["state"]["counter"][1] = index
+            generator.state = start
+            row[:] = generator.random_raw(count)
+        return raw
+
+
+@functools.cache
+def _centres() -> np.ndarray:
+    """Return the pixels' centres, float32 [784, 3]: x and y from -1 to 1, and 1, row by row."""
+    places = (2 * np.arange(SIZE) + 1) / SIZE - 1
+    y, x = np.meshgrid(places, places, indexing="ij")
+    return np.stack([x.ravel(), y.ravel(), np.ones(SIZE**2)], axis=1).astype(np.float32)
 
 
 @functools.cache

@@ -67,6 +67,24 @@ def test_shift_is_in_pixels():
     assert -2 <= rows.min() < -1.9 and 1.9 < rows.max() <= 2
 
 
+def test_what_is_drawn_is_what_numpy_promises():
+    """And so is the same in any version of this package: runs are resumed from old checkpoints."""
+    angles = Distortion({"rotate": 10, "scale": 0.1}, 7).matrices(3, np.array([5, 49_999]))
+    for index, matrix in zip((5, 49_999), angles):
+        raw = np.random.Philox(key=[7, 3], counter=[0, index, 0, 0]).random_raw(5)
+        angle, _, size, *_ = 2 * ((raw >> np.uint64(11)) * 2.0**-53) - 1
+        assert matrix[1, 0] == np.float32(np.sin(np.radians(10) * angle) / (1 + 0.1 * size))
+
+
+def test_the_affine_is_that_of_paddle():
+    changed = Distortion({**ALL, "elastic": 0}, 1)
+    theta = paddle.to_tensor(changed.matrices(2, np.arange(8)))
+    grid = paddle.nn.functional.affine_grid(theta, [8, 1, 28, 28], align_corners=False)
+    expected = paddle.nn.functional.grid_sample(images(), grid, align_corners=False)
+    moved = changed(images(), 2, np.arange(8))
+    assert np.allclose(moved.numpy(), expected.numpy(), atol=1e-4)
+
+
 def test_elastic_displaces_every_pixel_alike_and_its_neighbours_with_it():
     fields = 14 * Distortion({"elastic": 1.5}, 1).displacements(0, np.arange(3000))  # in pixels
     assert fields.std(axis=0) == pytest.approx(np.full((28, 28, 2), 1.5), rel=0.1)
