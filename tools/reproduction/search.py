@@ -64,6 +64,17 @@ class Race(Claim):
     rows: Mapping[str, Row]
     rounds: Sequence[Round]
 
+    @property
+    def settings(self) -> dict[str, int]:
+        """What the method's text says of the rounds."""
+        first, last = self.rounds[0], self.rounds[-1]
+        return {
+            "first": first.epochs,
+            "last": last.epochs,
+            "kept": first.kept,
+            "seeds": len(first.seeds),
+        }
+
     def measure_missing(self, workspace: Workspace) -> None:
         """Run the race, or what is left of it, round by round."""
         for number, one in enumerate(self.rounds):
