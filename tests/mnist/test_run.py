@@ -128,8 +128,10 @@ def test_the_eval_split_is_left_unscored_where_that_is_asked(train, tmp_path, fi
     assert "the eval split is not scored" in left.stdout
     result = json.loads((tmp_path / RUN / "result.json").read_text())
     assert not any(name.startswith("eval") for name in (*result, *result["metrics"]))
-    assert "the eval split is not scored" in train("--final_split", "valid").stdout
-    assert "lr " not in train().stdout
+    again = train("--final_split", "valid").stdout
+    assert "this run is finished" in again and "the eval split is not scored" in again
+    assert "evaluating again" not in again
+    assert "eval accuracy 1.0000" in (scored := train().stdout) and "lr " not in scored
     same_end(tmp_path, finished)
 
 
