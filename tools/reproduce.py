@@ -86,8 +86,14 @@ def measure_and_write(args: argparse.Namespace, data: Data, chosen: Sequence[Cla
     workspace = Workspace(data, beside or RESULTS, output, Scale(args.seeds, args.quick), args.jobs)
     trainings = [training for claim in chosen for training in claim.trainings(workspace.scale)]
     try:
-        in_process = args.quick and args.jobs == 1
-        train_missing(trainings, workspace.results, data, beside or output, args.jobs, in_process)
+        train_missing(
+            trainings,
+            workspace.results,
+            data,
+            beside or output,
+            args.jobs,
+            workspace.is_in_process,
+        )
         for claim in chosen:
             claim.measure_missing(workspace)
     finally:  # what is measured is shown, even if the rest fails

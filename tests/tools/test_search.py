@@ -1,12 +1,16 @@
 """The race of recipes: who goes on, how rows are compared, and that eval stays unscored."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
+import paddle
 import pytest
 from reproduction.claims import Scale, Workspace
-from reproduction.search import BASE, CLAIM, Race, Round, compare, judge, survivors
+from reproduction.search import BASE, CLAIM, Round, compare, judge, survivors
 from reproduction.significance import holm, paired_difference
 from reproduction.trainings import Training
+from train_candidate import CANDIDATES
 
 from paddle_mnist.mnist.cache import open_data
 
@@ -80,7 +84,7 @@ def test_a_race_goes_on_where_it_stopped_and_leaves_eval_unscored(tmp_path):
     """Its rows train on the embedded digits, two rounds of one epoch."""
     rows = {name: CLAIM.rows[name] for name in (BASE, "elastic", "elastic, batch 32")}
     rounds = (Round(1, (101, 102), kept=1), Round(1, (111, 112), kept=1))
-    race = Race("search", judge, rows=rows, rounds=rounds)
+    race = replace(CLAIM, rows=rows, rounds=rounds)
     workspace = Workspace(open_data("digits"), tmp_path, tmp_path / "out", Scale(quick=True))
     assert race.report(workspace, {}) == {} and race.table({}) == "Not measured yet."
     race.measure_missing(workspace)
@@ -98,6 +102,7 @@ def test_a_race_goes_on_where_it_stopped_and_leaves_eval_unscored(tmp_path):
     assert len(stored) == 10 and not any("eval" in key for one in stored.values() for key in one)
     runs = list((tmp_path / "out/search").glob("*/result.json"))
     assert len(runs) == 10 and not any("eval" in path.read_text() for path in runs)
+    assert not (tmp_path / "out/search/teachers").exists()  # nobody learns from any
 
     before = {path: path.stat().st_mtime_ns for path in runs}
     lost = race.rounds[1].trainings(rows[BASE], workspace.scale)[0]
@@ -108,3 +113,73 @@ def test_a_race_goes_on_where_it_stopped_and_leaves_eval_unscored(tmp_path):
     again = json.loads(results.read_text())[lost.name]
     assert again == {**stored[lost.name], "cpu_seconds": None}
     assert isinstance(lost, Training)
+
+
+def test_teachers_are_trained_and_learned_from(tmp_path):
+    rows = {name: CLAIM.rows[name] for name in (BASE, "elastic, distilled")}
+    race = replace(
+        CLAIM,
+        rows=rows,
+        rounds=(Round(1, (101,), kept=1),),
+        teacher=BASE,
+        teachers=Round(1, (121, 122), kept=0),
+    )
+    workspace = Workspace(open_data("digits"), tmp_path, tmp_path / "out", Scale(quick=True))
+    race.measure_missing(workspace)
+    assert race.is_complete(race.report(workspace, {}))
+    out = tmp_path / "out/search"
+    assert sorted(path.name for path in (out / "teachers").iterdir()) == [
+        "121.pdparams",
+        "122.pdparams",
+    ]
+    (answers,) = out.glob("answers-*.npy")
+    assert np.load(answers).shape == (20, 640, 10)
+
+
+SMALL = "--recipe digits --train_limit 320 --epochs 2 --augment shift=1,elastic=0.5".split()
+SMALL += "--figures false --visualdl false --watch 0 --final_split valid".split()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory, tool_in):
+    """The weights of the same training without a candidate's change."""
+    folder = tmp_path_factory.mktemp("plain")
+    tool_in(folder)("train", *SMALL, "--output", "run")
+    return folder / "run/mnist.pdparams"
+
+
+@pytest.mark.parametrize("candidate", CANDIDATES)
+def test_a_candidate_is_resumed_to_the_same_bits(tool, tmp_path, plain, candidate):
+    options = ["--candidate", candidate, "--teachers", plain, *SMALL, "--save_every_steps", 3]
+    options += ["--keep_last", 50]
+    tool("train_candidate", *options, "--output", "whole")
+    inside = next((tmp_path / "whole/checkpoints").glob("mnist_epoch1_step*.json"))
+    tool("train_candidate", *options, "--output", "resumed", "--resume", inside.with_suffix(""))
+    whole, resumed = (tmp_path / run / "mnist.pdparams" for run in ("whole", "resumed"))
+    assert whole.read_bytes() == resumed.read_bytes() != plain.read_bytes()
+    other = "nesterov" if candidate != "nesterov" else "mixup"
+    refused = tool("train_candidate", "--candidate", other, *SMALL, "--output", "whole", expect=2)
+    assert "or change the run on purpose with --override candidate" in refused.stderr
+
+
+def test_distillation_learns_from_the_teacher_alone(tool, tmp_path):
+    """Whose answers are right for most images, and wrong for all once its classes are turned."""
+    longer = [*SMALL, "--epochs", 12]
+    tool("train", *longer, "--output", "plain")
+    plain = tmp_path / "plain/mnist.pdparams"
+    turned = paddle.load(str(plain))
+    for name in ("fc.weight", "fc.bias"):
+        turned[name] = paddle.to_tensor(np.roll(turned[name].numpy(), 1, axis=-1))
+    paddle.save(turned, str(tmp_path / "turned.pdparams"))
+    accuracies = {}
+    for teacher in (plain, tmp_path / "turned.pdparams"):
+        run = f"from-{teacher.stem}"
+        options = ["--candidate", "distilled", "--teachers", teacher, *longer, "--output", run]
+        tool("train_candidate", *options)
+        accuracies[teacher.stem] = json.loads((tmp_path / run / "result.json").read_text())
+    assert accuracies["mnist"]["valid_acc"] > 0.7 and accuracies["turned"]["valid_acc"] < 0.1
+
+
+def test_distillation_without_teachers_is_refused(tool):
+    done = tool("train_candidate", "--candidate", "distilled", *SMALL, "--output", "r", expect=2)
+    assert "distilled has no teachers; expected --teachers" in done.stderr

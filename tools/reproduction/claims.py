@@ -71,6 +71,11 @@ class Workspace:
     scale: Scale = Scale()
     jobs: int = 1
 
+    @property
+    def is_in_process(self) -> bool:
+        """Whether trainings run in this process, which saves a rehearsal their starts."""
+        return self.scale.quick and self.jobs == 1
+
     @functools.cached_property
     def results(self) -> Results:
         return Results(self.folder / "trainings.json")

@@ -9,19 +9,21 @@ has the seeds of another, so that the luck that brought a row there does not cou
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
 from markdown_tables import table
 
 from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.system.files import write_atomically
 from reproduction.claims import Claim, Report, Scale, Verdict, Workspace
 from reproduction.comparison import QUICK, Row
 from reproduction.ladder import AFFINE, SMALLER
 from reproduction.significance import holm, paired_difference
 from reproduction.texts import fill, named
-from reproduction.trainings import Results, Training, train_missing
+from reproduction.trainings import Results, Training, digest, train_missing
 
 BASE = "affine"  # the row that the others are compared with; it runs in every round
 QUIET = {"final_split": "valid", "eval_every_epochs": 1000}  # the last epoch alone is validated
@@ -40,6 +42,41 @@ class RaceTraining(Training):
         return {**{key: result[key] for key in kept}, "cpu_seconds": cpu_seconds}
 
 
+class CandidateTraining(RaceTraining):
+    """A training with `tools/train_candidate.py`, whose option `candidate` is among its options."""
+
+    tool = "train_candidate.py"
+
+    @property
+    def plain(self) -> RaceTraining:
+        """The same training without the candidate's change."""
+        options = tuple(one for one in self.options if one[0] != "candidate")
+        return RaceTraining(self.recipe, self.seed, options)
+
+    @property
+    def fingerprint(self) -> list[float]:
+        """That of the plain training: no probe sees what the candidate changes."""
+        return self.plain.fingerprint
+
+    @property
+    def images(self) -> int:
+        return self.plain.images
+
+    def settings(self, data: Data) -> str:
+        return digest(dict(self.options)["candidate"], self.plain.settings(data))
+
+    def train(
+        self, data: Data, output: Path, jobs: int, in_process: bool, **further: Any
+    ) -> tuple[Path, Optional[float]]:
+        if dict(self.options)["candidate"] == "distilled":
+            further["teachers"] = ",".join(map(str, sorted(_teachers(output).glob("*.pdparams"))))
+        return super().train(data, output, jobs, in_process, **further)
+
+
+def _teachers(output: Path) -> Path:
+    return output / "teachers"
+
+
 @dataclass(frozen=True)
 class Round:
     """One round of the race. kept: how many rows go on from it, BASE not counted."""
@@ -50,7 +87,7 @@ class Round:
 
     def trainings(self, row: Row, scale: Scale) -> list[Training]:
         """Return the trainings of a row, one a seed."""
-        longer = Row(row.title, row.recipe, {**row.options, "epochs": self.epochs}, RaceTraining)
+        longer = replace(row, options={**row.options, "epochs": self.epochs})
         return [longer.training(seed, scale) for seed in self.seeds]
 
 
@@ -59,10 +96,13 @@ class Race(Claim):
     """The rounds, and the rows that start in the first of them, by the names the page gives them.
 
     Its results are in a file of their own, `<id>.json`.
+    teacher, teachers: a row, and its trainings that the candidate `distilled` learns from.
     """
 
     rows: Mapping[str, Row]
     rounds: Sequence[Round]
+    teacher: str
+    teachers: Round
 
     @property
     def settings(self) -> dict[str, int]:
@@ -77,6 +117,7 @@ class Race(Claim):
 
     def measure_missing(self, workspace: Workspace) -> None:
         """Run the race, or what is left of it, round by round."""
+        self._train_teachers(workspace)
         for number, one in enumerate(self.rounds):
             names = self._starters(workspace, number)
             trainings = [
@@ -90,8 +131,30 @@ class Race(Claim):
                 workspace.data,
                 workspace.output / self.id,
                 workspace.jobs,
-                in_process=workspace.scale.quick and workspace.jobs == 1,
+                workspace.is_in_process,
             )
+
+    def _train_teachers(self, workspace: Workspace) -> None:
+        """Put the teachers' weights where the trainings look for them."""
+        if not any(dict(row.options).get("candidate") == "distilled" for row in self.rows.values()):
+            return
+        output = workspace.output / self.id
+
+        def train(training: RaceTraining) -> None:
+            weights = _teachers(output) / f"{training.seed}.pdparams"
+            if not weights.exists():
+                folder, _ = training.train(
+                    workspace.data, output, 2, workspace.is_in_process, **QUIET
+                )
+                write_atomically(weights, (folder / "mnist.pdparams").read_bytes())
+
+        _teachers(output).mkdir(parents=True, exist_ok=True)
+        trainings = self.teachers.trainings(self.rows[self.teacher], workspace.scale)
+        for training in trainings:
+            training.fingerprint  # noqa: B018 - before the threads: Paddle has one seed for all
+        with ThreadPoolExecutor(workspace.jobs) as pool:
+            # Signals are handled in the main thread only.
+            list((map if workspace.is_in_process else pool.map)(train, trainings))
 
     def _results(self, workspace: Workspace) -> Results:
         return Results(workspace.folder / f"{self.id}.json")
@@ -232,7 +295,8 @@ def judge(report: Report) -> Verdict:
 
 
 def _row(title: str, **options: Any) -> Row:
-    return Row(title, "default", {"augment": BENT, **options})
+    kind = CandidateTraining if "candidate" in options else RaceTraining
+    return Row(title, "default", {"augment": BENT, **options}, kind)
 
 
 BENT = f"{SMALLER},elastic=1"
@@ -252,6 +316,21 @@ CLAIM = Race(
         "elastic, batch 32": _row(
             "elastic 1, batches of 32, rate 0.05", batch_size=32, learning_rate=0.05
         ),
+        "elastic, biases free": _row(
+            "elastic 1, weight decay not on biases",
+            weight_decay_layers="conv1.weight,conv2.weight,fc.weight",
+        ),
+        "elastic, smoothing": _row("elastic 1, label smoothing 0.02", label_smoothing=0.02),
+        "elastic, ema": _row("elastic 1, average of the weights, 0.998", ema=0.998),
+        "elastic, nesterov": _row("elastic 1, Nesterov's momentum", candidate="nesterov"),
+        "elastic, mixup": _row("elastic 1, mixup 0.2", candidate="mixup"),
+        "elastic, erasing": _row("elastic 1, a square erased in half", candidate="erase"),
+        "elastic, distilled": _row(
+            "elastic 1, taught by five nets of that row (their training not counted)",
+            candidate="distilled",
+        ),
     },
-    rounds=(Round(10, (101, 102, 103), kept=2), Round(20, (111, 112, 113), kept=1)),
+    rounds=(Round(20, (101, 102, 103), kept=4), Round(60, (111, 112, 113), kept=1)),
+    teacher="elastic",
+    teachers=Round(20, (121, 122, 123, 124, 125), kept=0),
 )

@@ -48,6 +48,8 @@ class Training:
     seed: int
     options: tuple[tuple[str, Any], ...] = ()
 
+    tool = "train.py"
+
     @property
     def name(self) -> str:
         options = (f"{name}={value}" for name, value in self.options)
@@ -70,7 +72,7 @@ class Training:
 
     def settings(self, data: Data) -> str:
         """Return a digest of the options and images."""
-        return _digest({**_binding(self.recipe, self.options), "seed": self.seed}, data.hash)
+        return digest({**_binding(self.recipe, self.options), "seed": self.seed}, data.hash)
 
     def identity(self, data: Data) -> dict[str, Any]:
         """Return what a result must have in common with this training and this code."""
@@ -115,7 +117,7 @@ class Training:
         if jobs > 1:
             options["threads"] = 1
         is_new = not folder.exists()
-        seconds = train(self.recipe, options, folder, in_process)
+        seconds = train(self.recipe, options, folder, in_process, self.tool)
         return folder, round(seconds, 1) if is_new else None
 
     def _evaluate(self, folder: Path, data: Data, split: str, limit: Optional[int]) -> "Evaluation":
@@ -147,7 +149,7 @@ class BaselineTutorial(Training):
         return dict(self.options).get("epochs", 5) * TRAIN_IMAGES
 
     def settings(self, data: Data) -> str:
-        return _digest(self.options, self.seed, data.hash)
+        return digest(self.options, self.seed, data.hash)
 
     def run(
         self, data: Data, output: Path, jobs: int = 1, in_process: bool = False
@@ -185,20 +187,27 @@ def train_losses(folder: Path) -> dict[int, float]:
     return {line["step"]: line["value"] for line in lines if line["tag"] == "train/loss"}
 
 
-def _digest(*values: Any) -> str:
+def digest(*values: Any) -> str:
+    """Return what tells these values from others."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def train(recipe: str, options: Mapping[str, Any], output: Path, in_process: bool = False) -> float:
-    """Train a recipe with `tools/train.py`, and return the seconds of CPU that it took.
+def train(
+    recipe: str,
+    options: Mapping[str, Any],
+    output: Path,
+    in_process: bool = False,
+    tool: str = "train.py",
+) -> float:
+    """Train a recipe with one of the tools, and return the seconds of CPU that it took.
 
     options: they extend `QUIET`.
     in_process: in this process, for probes and rehearsals, which need not wait for another.
     """
     options = {**QUIET, **options, "output": str(output)}
-    if not in_process:
+    if tool != "train.py" or not in_process:
         name = f"the training in {output}"
-        return _run_tool("train.py", {"recipe": recipe, **options}, name).cpu_seconds
+        return _run_tool(tool, {"recipe": recipe, **options}, name).cpu_seconds
     from paddle_mnist import train_and_evaluate
 
     began = time.process_time()
