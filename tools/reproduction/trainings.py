@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -205,14 +206,17 @@ def train(
     in_process: in this process, for probes and rehearsals, which need not wait for another.
     """
     options = {**QUIET, **options, "output": str(output)}
-    if tool != "train.py" or not in_process:
-        name = f"the training in {output}"
-        return _run_tool(tool, {"recipe": recipe, **options}, name).cpu_seconds
+    words = {"recipe": recipe, **options}
+    if not in_process:
+        return _run_tool(tool, words, f"the training in {output}").cpu_seconds
     from paddle_mnist import train_and_evaluate
 
     began = time.process_time()
     with fingerprint.quiet():
-        train_and_evaluate(TrainConfig.from_mapping({**read_recipe(recipe), **options}))
+        if tool == "train.py":
+            train_and_evaluate(TrainConfig.from_mapping({**read_recipe(recipe), **options}))
+        else:
+            importlib.import_module(tool.removesuffix(".py")).main(command(tool, words)[2:])
     return time.process_time() - began
 
 
