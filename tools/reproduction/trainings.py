@@ -6,35 +6,31 @@ import hashlib
 import importlib
 import io
 import json
-import os
 import random
 import re
 import shutil
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from benchmarks.data import as_json
 from filelock import FileLock
 
-from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.config import TrainConfig, read_recipe
 from paddle_mnist.system.files import write_atomically
 from reproduction import fingerprint
+from reproduction.subprocesses import command, run_tool
 
 if TYPE_CHECKING:
     from paddle_mnist.training.evaluator import Evaluation
 
 TRAIN_IMAGES = 50_000  # of the training split
 TRAIN_SCORED = 10_000  # of them, the first, the trained net is scored on
-TOOLS = Path(__file__).parents[1]
 TUTORIAL = "baseline_tutorial.py"
 QUIET = {"visualdl": "false", "figures": "false", "watch": 0, "log_every": 250}
 FRUGAL = {"keep_epochs": "false", "keep_last": 1, "keep_best": "false"}
@@ -156,7 +152,7 @@ class BaselineTutorial(Training):
         self, data: Data, output: Path, jobs: int = 1, in_process: bool = False
     ) -> dict[str, Any]:
         options = {"data": as_json(data, output), "seed": self.seed, **dict(self.options)}
-        printed = run_tool("baseline_tutorial.py", options, self.name)
+        printed = run_tool("baseline_tutorial.py", options, self.name).printed
         (accuracy,) = re.findall(r"^eval accuracy ([\d.]+)$", printed, re.MULTILINE)
         return {"eval_acc": float(accuracy)}
 
@@ -208,7 +204,7 @@ def train(
     options = {**QUIET, **options, "output": str(output)}
     words = {"recipe": recipe, **options}
     if not in_process:
-        return _run_tool(tool, words, f"the training in {output}").cpu_seconds
+        return run_tool(tool, words, f"the training in {output}").cpu_seconds
     from paddle_mnist import train_and_evaluate
 
     began = time.process_time()
@@ -218,40 +214,6 @@ def train(
         else:
             importlib.import_module(tool.removesuffix(".py")).main(command(tool, words)[2:])
     return time.process_time() - began
-
-
-def command(tool: str, options: Mapping[str, Any]) -> list[str]:
-    """Return the command line of one of the tools."""
-    words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
-    return [sys.executable, str(TOOLS / tool), *words]
-
-
-def run_tool(tool: str, options: Mapping[str, Any], name: str) -> str:
-    """Run one of the tools and return what it prints. Raises PaddleMnistError if it fails."""
-    return _run_tool(tool, options, name).printed
-
-
-class _Finished(NamedTuple):
-    printed: str
-    cpu_seconds: float
-
-
-def _run_tool(tool: str, options: Mapping[str, Any], name: str) -> _Finished:
-    with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(command(tool, options), stdout=printed, stderr=errors)
-        try:
-            # Not process.wait(), which does not tell what this one process has used.
-            _, status, usage = os.wait4(process.pid, 0)
-        except BaseException:
-            process.kill()
-            raise
-        process.returncode = os.waitstatus_to_exitcode(status)
-        for file in (printed, errors):
-            file.seek(0)
-        if process.returncode:
-            message = errors.read().decode(errors="replace")
-            raise PaddleMnistError(f"{name}: exit code {process.returncode}:\n{message}")
-        return _Finished(printed.read().decode(), usage.ru_utime + usage.ru_stime)
 
 
 class Results:
