@@ -70,7 +70,9 @@ def test_a_difference_that_is_the_same_for_every_seed_is_certain():
 
 def test_the_verdict_names_the_row_of_the_fewest_errors():
     rows = {BASE: row((60, 61, 62), (0.03, 0.03, 0.03)), "elastic": row((50, 51, 50), (0.02,) * 3)}
-    sentence = judge({"rounds": [one_round(**rows)]}).first_sentence
+    verdict = judge({"rounds": [one_round(**rows)]})
+    sentence = verdict.first_sentence
+    assert "`augment=rotate=8,shift=1.5,scale=0.08,shear=4,elastic=1`, `epochs=20`." in str(verdict)
     assert sentence.en.startswith("Best after 20 epochs: elastic, 50.3 errors on the 10,000")
     assert "弹性变形 1，验证集 10,000 张图像上平均错 50.3 张" in sentence.zh
     rows["elastic"] = row((63, 61, 60), (0.02,) * 3)
@@ -111,7 +113,10 @@ def test_a_race_goes_on_where_it_stopped_and_leaves_eval_unscored(tmp_path):
     before = {path: path.stat().st_mtime_ns for path in runs}
     lost = race.rounds[1].trainings(rows[BASE], workspace.scale)[0]
     results.write_text(json.dumps({k: v for k, v in stored.items() if k != lost.name}))
-    assert not race.is_complete(race.report(workspace, {}))
+    unfinished = race.report(workspace, {})
+    assert not race.is_complete(unfinished)
+    words = "No verdict yet: of the round of 1 epochs, 1 of 2 rows are done"
+    assert str(race.judge(unfinished)).startswith(words)
     race.measure_missing(workspace)
     assert before == {path: path.stat().st_mtime_ns for path in runs}  # nothing is trained again
     again = json.loads(results.read_text())[lost.name]

@@ -197,6 +197,16 @@ class Race(Claim):
         rounds = report.get("rounds", [])
         return len(rounds) == len(self.rounds) and is_complete(rounds[-1])
 
+    def progress(self, report: Report) -> str:
+        if not report:
+            return super().progress(report)
+        last = report["rounds"][-1]
+        done = sum(map(bool, last["rows"].values()))
+        return (
+            f"No verdict yet: of the round of {last['epochs']} epochs, {done} of "
+            f"{len(last['rows'])} rows are done"
+        )
+
     def table(self, report: Report) -> str:
         if not report:
             return "Not measured yet."

@@ -28,11 +28,14 @@ def judge(report: Report) -> Verdict:
         "errors": statistics.mean(rows[winner]["errors"]),
         "base": statistics.mean(rows[BASE]["errors"]),
     }
+    options = {**CLAIM.rows[winner].options, "epochs": last["epochs"]}
+    words = ", ".join(f"`{name}={value}`" for name, value in options.items())
+    details = f"Its options, over those of the recipe `{CLAIM.rows[winner].recipe}`: {words}."
     if winner == BASE:
-        return Verdict(fill("search", "nothing", **figures))
+        return Verdict(fill("search", "nothing", **figures), details=details)
     errors, losses = compare(last)[winner]
     summary = fill("search", "summary", **figures, error_p=errors["p"], loss_p=losses["p"])
-    return Verdict(summary)
+    return Verdict(summary, details=details)
 
 
 def _row(title: str, **options: Any) -> Row:
