@@ -72,9 +72,11 @@ def test_the_verdict_names_the_row_of_the_fewest_errors():
     rows = {BASE: row((60, 61, 62), (0.03, 0.03, 0.03)), "elastic": row((50, 51, 50), (0.02,) * 3)}
     verdict = judge({"rounds": [one_round(**rows)]})
     sentence = verdict.first_sentence
-    assert "`augment=rotate=8,shift=1.5,scale=0.08,shear=4,elastic=1`, `epochs=20`." in str(verdict)
+    assert "`augment=rotate=8,shift=1.5,scale=0.08,shear=4,elastic=0.7`, `epochs=20`." in str(
+        verdict
+    )
     assert sentence.en.startswith("Best after 20 epochs: elastic, 50.3 errors on the 10,000")
-    assert "弹性变形 1，验证集 10,000 张图像上平均错 50.3 张" in sentence.zh
+    assert "弹性变形 0.7，验证集 10,000 张图像上平均错 50.3 张" in sentence.zh
     rows["elastic"] = row((63, 61, 60), (0.02,) * 3)
     sentence = judge({"rounds": [one_round(**rows)]}).first_sentence
     assert sentence.en.startswith("After 20 epochs nothing was better than the affine alone, 61.0")
