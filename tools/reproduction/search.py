@@ -1,6 +1,7 @@
 """What makes the net better still: the rows of the race for the recipe `best`."""
 
 import statistics
+from dataclasses import replace
 from typing import Any
 
 from reproduction.claims import Report, Verdict
@@ -18,9 +19,17 @@ from reproduction.racing import (
 from reproduction.texts import fill, named
 
 
-def judge(report: Report) -> Verdict:
+def choose(report: Report) -> tuple[str, Row]:
+    """Return the row of the fewest errors in the last round, as it is trained there."""
     last = report["rounds"][-1]
     winner = ranking(last, "errors", "losses")[0]
+    row = CLAIM.rows[winner]
+    return winner, replace(row, options={**row.options, "epochs": last["epochs"]})
+
+
+def judge(report: Report) -> Verdict:
+    winner, row = choose(report)
+    last = report["rounds"][-1]
     rows = last["rows"]
     figures = {
         "winner": named(winner),
@@ -28,9 +37,8 @@ def judge(report: Report) -> Verdict:
         "errors": statistics.mean(rows[winner]["errors"]),
         "base": statistics.mean(rows[BASE]["errors"]),
     }
-    options = {**CLAIM.rows[winner].options, "epochs": last["epochs"]}
-    words = ", ".join(f"`{name}={value}`" for name, value in options.items())
-    details = f"Its options, over those of the recipe `{CLAIM.rows[winner].recipe}`: {words}."
+    words = ", ".join(f"`{name}={value}`" for name, value in row.options.items())
+    details = f"Its options, over those of the recipe `{row.recipe}`: {words}."
     if winner == BASE:
         return Verdict(fill("search", "nothing", **figures), details=details)
     errors, losses = compare(last)[winner]
