@@ -78,7 +78,10 @@ class TrainConfig:
     )
 
     augment: Amounts = _option(
-        (), "training", "random affine, as rotate=10,shear=5,shift=2,scale=0.1", binds=True
+        (),
+        "training",
+        "random distortion, as rotate=10,shear=5,shift=2,scale=0.1,elastic=1",
+        binds=True,
     )
     ema: Share = _option(
         0.0, "training", "decay of the moving average of the weights; 0: none", binds=True
@@ -184,6 +187,12 @@ class TrainConfig:
         600.0, "run", "seconds without a step after which a training counts as hung", binds=False
     )
     eval_every_epochs: Count = _option(1, "run", "epochs between validations", binds=False)
+    final_split: Literal["eval", "valid"] = _option(
+        "eval",
+        "run",
+        "what the trained net is scored on at the end; valid leaves eval unscored",
+        binds=False,
+    )
     log_every: Count = _option(100, "run", "steps between log lines", binds=False)
 
     visualdl: Pages = _option(
