@@ -21,7 +21,7 @@ from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import StoppedError
-from paddle_mnist.mnist.augment import Affine
+from paddle_mnist.mnist.augment import Distortion
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.nn.ema import ExponentialMovingAverage
 from paddle_mnist.nn.optim import build_optimizer, build_schedule
@@ -91,7 +91,7 @@ def train(data, folder, optimizer, schedule, stop=None):
     )
     paddle.seed(11)
     model = Dropped()
-    changed = Affine({"rotate": 10, "shear": 5, "shift": 2, "scale": 0.1}, seed=5)
+    changed = Distortion({"rotate": 10, "shear": 5, "shift": 2, "scale": 0.1}, seed=5)
     loader = RecordingLoader(
         MnistDataset("train", data, 70), 32, seed=5, shuffle=True, augment=changed
     )

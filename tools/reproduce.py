@@ -38,6 +38,7 @@ from reproduction import (
     recipes,
     resuming,
     robustness,
+    search,
     traps,
     weights,
 )
@@ -57,6 +58,7 @@ NAMES, PATTERN = checkpoint_files.CLAIMS
 CLAIMS = (
     *accuracy.CLAIMS,
     *ladder.CLAIMS,
+    search.CLAIM,
     recipes.CLAIM,
     costs.CLAIM,
     initialization.CLAIM,
@@ -100,11 +102,11 @@ def measure_and_write(args: argparse.Namespace, data: Data, chosen: Sequence[Cla
     """Measure what the chosen claims lack, unless `--page-only`, and write the page."""
     output = Path(args.output).absolute()
     beside = output / ("quick" if args.quick else "anew") if args.quick or args.anew else None
-    workspace = Workspace(data, beside or RESULTS, output, Scale(args.seeds, args.quick))
+    workspace = Workspace(data, beside or RESULTS, output, Scale(args.seeds, args.quick), args.jobs)
     place = beside_place(beside) if beside else PLACE
     try:
         if not args.page_only:
-            measure(args, workspace, chosen, beside or output)
+            measure(workspace, chosen, beside or output)
     finally:  # what is measured is shown, even if the rest fails
         reports = all_reports(workspace)
         for claim in chosen:
@@ -115,13 +117,17 @@ def measure_and_write(args: argparse.Namespace, data: Data, chosen: Sequence[Cla
         draw(reports, data, place.pictures)
 
 
-def measure(
-    args: argparse.Namespace, workspace: Workspace, chosen: Sequence[Claim], output: Path
-) -> None:
+def measure(workspace: Workspace, chosen: Sequence[Claim], output: Path) -> None:
     """Train and measure what the claims lack."""
     trainings = [training for claim in chosen for training in claim.trainings(workspace.scale)]
-    in_process = args.quick and args.jobs == 1
-    train_missing(trainings, workspace.results, workspace.data, output, args.jobs, in_process)
+    train_missing(
+        trainings,
+        workspace.results,
+        workspace.data,
+        output,
+        workspace.jobs,
+        workspace.is_in_process,
+    )
     for claim in chosen:
         claim.measure_missing(workspace)
 

@@ -80,7 +80,7 @@ class TrainConfig:
     augment: Amounts = _option(
         (),
         "training",
-        "random affine transforms, such as rotate=10,shear=5,shift=2,scale=0.1",
+        "random affine and elastic distortion: rotate=10,shear=5,shift=2,scale=0.1,elastic=1",
         binds=True,
     )
     ema: Share = _option(
@@ -210,6 +210,12 @@ class TrainConfig:
     )
     eval_every_epochs: Count = _option(
         1, "run", "epochs between evaluations on the valid split", binds=False
+    )
+    final_split: Literal["eval", "valid"] = _option(
+        "eval",
+        "run",
+        "what the trained net is scored on at the end; valid leaves eval unscored",
+        binds=False,
     )
     log_every: Count = _option(100, "run", "steps between log lines", binds=False)
 

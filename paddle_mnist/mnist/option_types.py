@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import BeforeValidator, Field
 
-# The amounts that `augment` takes, and what each must stay below: degrees, degrees, pixels, share.
-AUGMENT_LIMITS = {"rotate": 180, "shear": 60, "shift": 28, "scale": 1}
+# The amounts that `augment` takes, and what each must stay below: degrees, degrees, pixels, share,
+# pixels.
+AUGMENT_LIMITS = {"rotate": 180, "shear": 60, "shift": 28, "scale": 1, "elastic": 28}
 # The pages of VisualDL that are written by default, and all of them.
 USUAL_PAGES = ("scalars", "histograms", "images", "figures", "text", "hparams")
 PAGES = (*USUAL_PAGES, "curves", "embeddings", "graph")

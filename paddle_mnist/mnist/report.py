@@ -165,8 +165,10 @@ def draw_runs(
 
 
 def _draw_run(run: RunDirectory, history: History, device: str) -> dict[str, Figure]:
-    limit = read_config(run.config).eval_limit
-    evaluated = load_and_evaluate(str(run.path), device=device, limit=limit)
+    config = read_config(run.config)
+    evaluated = load_and_evaluate(
+        str(run.path), device=device, split=config.final_split, limit=config.eval_limit
+    )
     return draw(evaluated.model, evaluated.dataset, evaluated.evaluation, history)
 
 

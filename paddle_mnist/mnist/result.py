@@ -15,6 +15,7 @@ class Result:
     """The result of a training, as `result.json` holds it.
 
     dataset: "mnist", "digits", or the name of the files. Accuracies are shares, losses in nats.
+    eval_acc, eval_loss: None if the eval split was left unscored (`final_split`).
     epochs, steps: how many were trained. params: the number of parameters.
     train_seconds: the time spent in steps, over all starts of the run; data_seconds: the time until
     the images were there, in the process that ended it. checkpoint: the one with these weights.
@@ -22,8 +23,8 @@ class Result:
     """
 
     dataset: str
-    eval_acc: float
-    eval_loss: float
+    eval_acc: Optional[float]
+    eval_loss: Optional[float]
     valid_acc: float
     valid_loss: float
     epochs: int
@@ -47,9 +48,11 @@ class Result:
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
-def has_result(entries: Mapping[str, Any]) -> bool:
-    """Return whether the entries of a `result.json` hold a `Result`."""
+def has_result(entries: Mapping[str, Any], split: str = "eval") -> bool:
+    """Return whether the entries of a `result.json` hold a `Result` with the scores of a split."""
     required = {one.name for one in fields(Result) if one.default is MISSING}
+    if split != "eval":
+        required -= {"eval_acc", "eval_loss"}
     return required <= {*entries}
 
 

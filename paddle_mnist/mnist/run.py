@@ -11,6 +11,7 @@ from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.metrics.console import console_level
 from paddle_mnist.metrics.visualdl import ABOUT
 from paddle_mnist.mnist.config import TrainConfig
+from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.report import (
     FinalEvaluation,
     draw,
@@ -80,7 +81,7 @@ def _suggest_processes(config: TrainConfig, steps_per_epoch: int, world: World) 
 
 
 class MnistReport(Callback):
-    """Evaluates the trained net on the eval split, and draws what is only of digits.
+    """Evaluates the trained net on the config's `final_split`, and draws what is only of digits.
 
     data_seconds: the time until the images were there.
     """
@@ -106,27 +107,31 @@ class MnistReport(Callback):
         introduce(training.board, training.job.parts.loader.dataset)
 
     def final_metrics(self, training: Training) -> Mapping[str, float]:
-        """Return accuracy and loss on the eval split, and on that of the replayed data."""
-        limit = self.config.eval_limit
-        dataset = self.images.dataset("eval", limit)
-        self._evaluation = evaluate(training.model, dataset, training.world)
+        """Return accuracy and loss on the final split, and on that of the replayed data."""
+        split, limit = self.config.final_split, self.config.eval_limit
+        self._evaluation = evaluate(training.model, self._final_dataset, training.world)
         metrics = {
-            "eval/acc": self._evaluation.accuracy,
-            "eval/loss": self._evaluation.loss,
+            f"{split}/acc": self._evaluation.accuracy,
+            f"{split}/loss": self._evaluation.loss,
         }
-        if replayed := self.images.replay_dataset("eval", limit):
+        if replayed := self.images.replay_dataset(split, limit):
             evaluation = evaluate(training.model, replayed, training.world)
-            metrics["replay_eval/acc"] = evaluation.accuracy
-            metrics["replay_eval/loss"] = evaluation.loss
+            prefix = "replay" if split == "valid" else "replay_eval"  # as during the training
+            metrics[f"{prefix}/acc"] = evaluation.accuracy
+            metrics[f"{prefix}/loss"] = evaluation.loss
         return metrics
+
+    @property
+    def _final_dataset(self) -> MnistDataset:
+        return self.images.dataset(self.config.final_split, self.config.eval_limit)
 
     def result_entries(self, training: Training, result: FitResult) -> Mapping[str, Any]:
         """Return the `Result`."""
         state, metrics = training.state, result.metrics
         return Result(
             dataset=self.images.new.name,
-            eval_acc=metrics["eval/acc"],
-            eval_loss=metrics["eval/loss"],
+            eval_acc=metrics.get("eval/acc"),
+            eval_loss=metrics.get("eval/loss"),
             valid_acc=metrics["valid/acc"],
             valid_loss=metrics["valid/loss"],
             epochs=result.epochs,
@@ -145,7 +150,7 @@ class MnistReport(Callback):
         ).as_dict()
 
     def has_result(self, entries: Mapping[str, Any]) -> bool:
-        return has_result(entries)
+        return has_result(entries, self.config.final_split)
 
     def summary(self, training: Training, result: FitResult) -> str:
         """Return the line about the evaluation; of a finished run's from its `result.json`."""
@@ -154,7 +159,11 @@ class MnistReport(Callback):
         else:
             values = self.result_entries(training, result)
         dataset = DATASET_NAMES.get(values["dataset"], values["dataset"])
-        line = f"eval accuracy {values['eval_acc']:.4f}, loss {values['eval_loss']:.4f} ({dataset})"
+        split = self.config.final_split
+        accuracy, loss = values[f"{split}_acc"], values[f"{split}_loss"]
+        line = f"{split} accuracy {accuracy:.4f}, loss {loss:.4f} ({dataset})"
+        if split == "valid":
+            line += "; the eval split is not scored (final_split is valid)"
         if "replay_eval_acc" in values:
             line += f"; on the replayed data's: accuracy {values['replay_eval_acc']:.4f}"
         return line
@@ -163,7 +172,7 @@ class MnistReport(Callback):
         """Draw the figures and the dashboard's pages."""
         final = FinalEvaluation(
             training.model,
-            self.images.dataset("eval", self.config.eval_limit),
+            self._final_dataset,
             self._evaluation,
             {tag.replace("/", "_"): value for tag, value in result.metrics.items()},
             result.steps,
@@ -179,7 +188,7 @@ class MnistReport(Callback):
             return
         log.info("drawing what is missing in %s: %s", run.figures, ", ".join(missing))
         load_weights(training.model, safe_load(run.weights), run.weights)
-        dataset = self.images.dataset("eval", self.config.eval_limit)
+        dataset = self._final_dataset
         evaluation = evaluate(training.model, dataset)
         drawn = draw(training.model, dataset, evaluation, read_history(run.metrics))
         save_figures(drawn, run.figures, missing)

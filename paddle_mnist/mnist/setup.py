@@ -11,7 +11,7 @@ from paddle_mnist.data.loader import BatchLoader, Replay, no_augmentation
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.arrays import Data
-from paddle_mnist.mnist.augment import Affine
+from paddle_mnist.mnist.augment import Distortion
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import TrainConfig, amounts
 from paddle_mnist.mnist.dataset import MnistDataset
@@ -86,7 +86,7 @@ def build(
     model = MNIST()
     model.fast_conv = fast_conv_threads(config)
     model.dropout_rate = config.dropout
-    affine = amounts(config.augment)
+    distortion = amounts(config.augment)
     is_sharded = config.grad_shards or world.size > 1
     shards = ShardSpec(config.grad_shards or world.size, world.rank, world.size)
     loader = BatchLoader(
@@ -94,7 +94,7 @@ def build(
         config.batch_size,
         config.seed,
         config.shuffle,
-        augment=Affine(affine, config.seed) if affine else no_augmentation,
+        augment=Distortion(distortion, config.seed) if distortion else no_augmentation,
         replay=replay and Replay(MnistDataset("train", replay), config.replay_fraction),
         shard_spec=shards if is_sharded else None,
         on_device=paddle.device.get_device() != "cpu",

@@ -1,4 +1,4 @@
-"""Random affine changes and the moving average: what they compute, and that they repeat."""
+"""Random distortions and the moving average: what they compute, and that they repeat."""
 
 import numpy as np
 import paddle
@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from paddle_mnist import MNIST
 from paddle_mnist.data.loader import no_augmentation
-from paddle_mnist.mnist.augment import Affine
+from paddle_mnist.mnist.augment import Distortion
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
 
-ALL = {"rotate": 15, "shear": 10, "shift": 2, "scale": 0.1}
+ALL = {"rotate": 15, "shear": 10, "shift": 2, "scale": 0.1, "elastic": 1}
 
 
 def images(count=8, seed=0):
@@ -21,20 +21,22 @@ def images(count=8, seed=0):
 @given(st.permutations(range(8)), st.integers(1, 7), st.integers(0, 3), st.integers(0, 2**32 - 1))
 def test_a_sample_is_changed_alike_in_whatever_batch_it_comes(order, cut, epoch, seed):
     """A function of (seed, epoch, sample): what a resumed run, or another rank, needs."""
-    change, order = Affine(ALL, seed), np.array(order)
-    together = change.matrices(epoch, np.arange(8))
-    apart = [change.matrices(epoch, part) for part in (order[:cut], order[cut:])]
-    assert np.array_equal(np.concatenate(apart), together[order])
+    change, order = Distortion(ALL, seed), np.array(order)
+    for draw in (change.matrices, change.displacements):
+        together = draw(epoch, np.arange(8))
+        apart = [draw(epoch, part) for part in (order[:cut], order[cut:])]
+        assert np.array_equal(np.concatenate(apart), together[order])
 
 
 def test_another_seed_epoch_or_sample_is_another_change():
-    drawn = [
-        Affine(ALL, seed).matrices(epoch, np.array([index])).tobytes()
-        for seed in range(3)
-        for epoch in range(3)
-        for index in range(20)
-    ]
-    assert len(set(drawn)) == len(drawn)
+    for draw in (Distortion.matrices, Distortion.displacements):
+        drawn = [
+            draw(Distortion(ALL, seed), epoch, np.array([index])).tobytes()
+            for seed in range(3)
+            for epoch in range(3)
+            for index in range(20)
+        ]
+        assert len(set(drawn)) == len(drawn)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,7 @@ def test_another_seed_epoch_or_sample_is_another_change():
 def test_amounts_are_limits(amounts, distance):
     dot = np.zeros((50, 1, 28, 28), np.float32)
     dot[:, 0, 10, 14] = 1
-    moved = Affine(amounts, 1)(paddle.to_tensor(dot), 0, np.arange(50)).numpy()[:, 0]
+    moved = Distortion(amounts, 1)(paddle.to_tensor(dot), 0, np.arange(50)).numpy()[:, 0]
     centres = [np.array(np.unravel_index(image.argmax(), (28, 28))) for image in moved]
     distances = [np.linalg.norm(centre - (10, 14)) for centre in centres]
     assert max(distances) <= distance + 1
@@ -60,14 +62,63 @@ def test_amounts_are_limits(amounts, distance):
 def test_shift_is_in_pixels():
     dot = np.zeros((400, 1, 28, 28), np.float32)
     dot[:, 0, 14, 14] = 1
-    moved = Affine({"shift": 2}, 1)(paddle.to_tensor(dot), 0, np.arange(400)).numpy()[:, 0]
+    moved = Distortion({"shift": 2}, 1)(paddle.to_tensor(dot), 0, np.arange(400)).numpy()[:, 0]
     rows = (moved.sum(2) * np.arange(28)).sum(1) / moved.sum((1, 2)) - 14
     assert -2 <= rows.min() < -1.9 and 1.9 < rows.max() <= 2
 
 
+def test_what_is_drawn_is_what_numpy_promises():
+    """And so is the same in any version of this package: runs are resumed from old checkpoints."""
+    angles = Distortion({"rotate": 10, "scale": 0.1}, 7).matrices(3, np.array([5, 49_999]))
+    for index, matrix in zip((5, 49_999), angles):
+        raw = np.random.Philox(key=[7, 3], counter=[0, index, 0, 0]).random_raw(5)
+        angle, _, size, *_ = 2 * ((raw >> np.uint64(11)) * 2.0**-53) - 1
+        assert matrix[1, 0] == np.float32(np.sin(np.radians(10) * angle) / (1 + 0.1 * size))
+
+
+def test_the_affine_is_that_of_paddle():
+    changed = Distortion({**ALL, "elastic": 0}, 1)
+    theta = paddle.to_tensor(changed.matrices(2, np.arange(8)))
+    grid = paddle.nn.functional.affine_grid(theta, [8, 1, 28, 28], align_corners=False)
+    expected = paddle.nn.functional.grid_sample(images(), grid, align_corners=False)
+    moved = changed(images(), 2, np.arange(8))
+    assert np.allclose(moved.numpy(), expected.numpy(), atol=1e-4)
+
+
+def test_elastic_displaces_every_pixel_alike_and_its_neighbours_with_it():
+    fields = 14 * Distortion({"elastic": 1.5}, 1).displacements(0, np.arange(3000))  # in pixels
+    assert fields.std(axis=0) == pytest.approx(np.full((28, 28, 2), 1.5), rel=0.1)
+    assert np.abs(fields.mean(axis=0)).max() < 0.15
+    x, y = fields[..., 0].ravel(), fields[..., 1].ravel()
+    assert abs(np.corrcoef(x, y)[0, 1]) < 0.02
+    for distance in (1, 4, 8):  # numbers under a Gaussian of 4 pixels correlate by another's
+        inner = fields[:, :, 10:18]  # the edges are nearer to each other, as if mirrored
+        one, other = inner[:, : 28 - distance].ravel(), inner[:, distance:].ravel()
+        expected = np.exp(-((distance / 4) ** 2) / 4)
+        assert np.corrcoef(one, other)[0, 1] == pytest.approx(expected, abs=0.1)
+
+
+def test_elastic_is_applied_as_it_is_drawn():
+    """To where each pixel is taken from, after the affine, which is the same without it."""
+    dot = np.zeros((200, 1, 28, 28), np.float32)
+    dot[:, 0, 14, 14] = 1
+    indices, elastic = np.arange(200), {"elastic": 1}
+    fields = 14 * Distortion(elastic, 1).displacements(0, indices)
+    moved = Distortion(elastic, 1)(paddle.to_tensor(dot), 0, indices).numpy()[:, 0]
+    weights = moved / moved.sum((1, 2), keepdims=True)
+    rows = (weights.sum(2) * np.arange(28)).sum(1) - 14
+    columns = (weights.sum(1) * np.arange(28)).sum(1) - 14
+    assert np.corrcoef(columns, -fields[:, 14, 14, 0])[0, 1] > 0.9
+    assert np.corrcoef(rows, -fields[:, 14, 14, 1])[0, 1] > 0.9
+    affine = {name: amount for name, amount in ALL.items() if name != "elastic"}
+    assert np.array_equal(
+        Distortion(ALL, 1).matrices(0, indices), Distortion(affine, 1).matrices(0, indices)
+    )
+
+
 def test_no_amount_changes_nothing():
     given_images = images()
-    same = Affine({}, 1)(given_images, 0, np.arange(8))
+    same = Distortion({}, 1)(given_images, 0, np.arange(8))
     assert np.allclose(same.numpy(), given_images.numpy(), atol=1e-5)
     assert no_augmentation(given_images, 0, np.arange(8)) is given_images
 

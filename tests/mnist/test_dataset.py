@@ -13,7 +13,7 @@ from paddle_mnist import BatchLoader, MnistDataset, load_data
 from paddle_mnist.data.loader import Replay, epoch_batches, shards_of
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, DataError
-from paddle_mnist.mnist.augment import Affine
+from paddle_mnist.mnist.augment import Distortion
 from paddle_mnist.mnist.dataset import _batches_of_rank
 from paddle_mnist.parallel.world import DistributedWorld
 
@@ -133,7 +133,7 @@ def test_images_on_the_device_give_the_same_batches(tiny, options):
             32,
             seed=1,
             shuffle=True,
-            augment=Affine({"shift": 2}, 1),
+            augment=Distortion({"shift": 2}, 1),
             on_device=on_device,
             **options,
         )

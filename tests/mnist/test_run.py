@@ -121,6 +121,20 @@ def test_twice_is_the_same_bits(train, tmp_path, finished):
     same_end(tmp_path, finished)
 
 
+def test_the_eval_split_is_left_unscored_where_that_is_asked(train, tmp_path, finished):
+    """Nothing else changes, and the next start scores it after all."""
+    left = train("--final_split", "valid")
+    assert "valid accuracy 1.0000" in left.stdout and "eval accuracy" not in left.stdout
+    assert "the eval split is not scored" in left.stdout
+    result = json.loads((tmp_path / RUN / "result.json").read_text())
+    assert not any(name.startswith("eval") for name in (*result, *result["metrics"]))
+    again = train("--final_split", "valid").stdout
+    assert "this run is finished" in again and "the eval split is not scored" in again
+    assert "evaluating again" not in again
+    assert "eval accuracy 1.0000" in (scored := train().stdout) and "lr " not in scored
+    same_end(tmp_path, finished)
+
+
 # ------------------------------------------------------------------ the same command again
 
 

@@ -72,12 +72,19 @@ class Workspace:
     """What the claims are tested on, and where their results are.
 
     folder: of the stored results. output: of the trainings and other working files.
+    jobs: how many trainings run at once.
     """
 
     data: Data
     folder: Path
     output: Path
     scale: Scale = Scale()
+    jobs: int = 1
+
+    @property
+    def is_in_process(self) -> bool:
+        """Whether trainings run in this process, which saves a rehearsal their starts."""
+        return self.scale.quick and self.jobs == 1
 
     @functools.cached_property
     def results(self) -> Results:

@@ -17,8 +17,9 @@ from reproduction.claims import Report, Scale, Verdict, conclude
 from reproduction.comparison import QUICK
 from reproduction.experiment import Experiment
 from reproduction.fingerprint import quiet_folder
+from reproduction.subprocesses import command
 from reproduction.texts import CONFIRMED, REFUTED, Text, fill, table
-from reproduction.trainings import QUIET, command, train, train_losses
+from reproduction.trainings import QUIET, train, train_losses
 
 RECIPE = "tutorial-resume"
 PLAIN = "plain Paddle, after its first epoch"

@@ -3,13 +3,14 @@
 import contextlib
 import functools
 import hashlib
+import importlib
 import io
 import json
 import random
 import re
 import shutil
-import subprocess
 import sys
+import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,18 +20,17 @@ from typing import TYPE_CHECKING, Any, Optional
 from benchmarks.data import as_json
 from filelock import FileLock
 
-from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.config import TrainConfig, read_recipe
 from paddle_mnist.system.files import write_atomically
 from reproduction import fingerprint
+from reproduction.subprocesses import command, run_tool
 
 if TYPE_CHECKING:
     from paddle_mnist.training.evaluator import Evaluation
 
 TRAIN_IMAGES = 50_000  # of the training split
 TRAIN_SCORED = 10_000  # of them, the first, the trained net is scored on
-TOOLS = Path(__file__).parents[1]
 TUTORIAL = "baseline_tutorial.py"
 QUIET = {"visualdl": "false", "figures": "false", "watch": 0, "log_every": 250}
 FRUGAL = {"keep_epochs": "false", "keep_last": 1, "keep_best": "false"}
@@ -44,6 +44,8 @@ class Training:
     recipe: str
     seed: int
     options: tuple[tuple[str, Any], ...] = ()
+
+    tool = "train.py"
 
     @property
     def name(self) -> str:
@@ -67,7 +69,7 @@ class Training:
 
     def settings(self, data: Data) -> str:
         """Return a digest of the options and images."""
-        return _digest({**_binding(self.recipe, self.options), "seed": self.seed}, data.hash)
+        return digest({**_binding(self.recipe, self.options), "seed": self.seed}, data.hash)
 
     def identity(self, data: Data) -> dict[str, Any]:
         """Return what a result must have in common with this training and this code."""
@@ -83,15 +85,7 @@ class Training:
         self, data: Data, output: Path, jobs: int = 1, in_process: bool = False
     ) -> dict[str, Any]:
         """Train, or resume an interrupted training, and return the result."""
-        folder, started = output / self.folder, output / f"{self.folder}.json"
-        if started.exists() and not self.is_same(json.loads(started.read_text("utf-8")), data):
-            shutil.rmtree(folder, ignore_errors=True)  # started with other options or code
-        output.mkdir(parents=True, exist_ok=True)
-        write_atomically(started, json.dumps(self.identity(data)).encode())
-        options = {**FRUGAL, **dict(self.options), "seed": self.seed, "data": data.location}
-        if jobs > 1:
-            options["threads"] = 1
-        train(self.recipe, options, folder, in_process)
+        folder, _ = self.train(data, output, jobs, in_process)
         result = json.loads((folder / "result.json").read_text("utf-8"))
         on_training_images = self._evaluate(folder, data, "train", TRAIN_SCORED)
         on_eval = self._evaluate(folder, data, "eval", dict(self.options).get("eval_limit"))
@@ -102,6 +96,26 @@ class Training:
             "curve": [[step, round(loss, 5)] for step, loss in train_losses(folder).items()],
             "wrong": [[int(number), int(on_eval.predictions[number])] for number in wrong],
         }
+
+    def train(
+        self, data: Data, output: Path, jobs: int, in_process: bool, **further: Any
+    ) -> tuple[Path, Optional[float]]:
+        """Train, or resume an interrupted training; return its folder and the seconds of CPU.
+
+        further: options. The seconds are None where the training was interrupted.
+        """
+        folder, started = output / self.folder, output / f"{self.folder}.json"
+        if started.exists() and not self.is_same(json.loads(started.read_text("utf-8")), data):
+            shutil.rmtree(folder, ignore_errors=True)  # started with other options or code
+        output.mkdir(parents=True, exist_ok=True)
+        write_atomically(started, json.dumps(self.identity(data)).encode())
+        options = {**FRUGAL, **dict(self.options), "seed": self.seed, "data": data.location}
+        options.update(further)
+        if jobs > 1:
+            options["threads"] = 1
+        is_new = not folder.exists()
+        seconds = train(self.recipe, options, folder, in_process, self.tool)
+        return folder, round(seconds, 1) if is_new else None
 
     def _evaluate(self, folder: Path, data: Data, split: str, limit: Optional[int]) -> "Evaluation":
         """Evaluate the final weights, on images without augmentation."""
@@ -132,13 +146,13 @@ class BaselineTutorial(Training):
         return dict(self.options).get("epochs", 5) * TRAIN_IMAGES
 
     def settings(self, data: Data) -> str:
-        return _digest(self.options, self.seed, data.hash)
+        return digest(self.options, self.seed, data.hash)
 
     def run(
         self, data: Data, output: Path, jobs: int = 1, in_process: bool = False
     ) -> dict[str, Any]:
         options = {"data": as_json(data, output), "seed": self.seed, **dict(self.options)}
-        printed = run_tool("baseline_tutorial.py", options, self.name)
+        printed = run_tool("baseline_tutorial.py", options, self.name).printed
         (accuracy,) = re.findall(r"^eval accuracy ([\d.]+)$", printed, re.MULTILINE)
         return {"eval_acc": float(accuracy)}
 
@@ -170,37 +184,36 @@ def train_losses(folder: Path) -> dict[int, float]:
     return {line["step"]: line["value"] for line in lines if line["tag"] == "train/loss"}
 
 
-def _digest(*values: Any) -> str:
+def digest(*values: Any) -> str:
+    """Return what tells these values from others."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def train(recipe: str, options: Mapping[str, Any], output: Path, in_process: bool = False) -> None:
-    """Train a recipe with `tools/train.py`; the options extend `QUIET`.
+def train(
+    recipe: str,
+    options: Mapping[str, Any],
+    output: Path,
+    in_process: bool = False,
+    tool: str = "train.py",
+) -> float:
+    """Train a recipe with one of the tools, and return the seconds of CPU that it took.
 
+    options: they extend `QUIET`.
     in_process: in this process, for probes and rehearsals, which need not wait for another.
     """
     options = {**QUIET, **options, "output": str(output)}
+    words = {"recipe": recipe, **options}
     if not in_process:
-        run_tool("train.py", {"recipe": recipe, **options}, f"the training in {output}")
-        return
+        return run_tool(tool, words, f"the training in {output}").cpu_seconds
     from paddle_mnist import train_and_evaluate
 
+    began = time.process_time()
     with fingerprint.quiet():
-        train_and_evaluate(TrainConfig.from_mapping({**read_recipe(recipe), **options}))
-
-
-def command(tool: str, options: Mapping[str, Any]) -> list[str]:
-    """Return the command line of one of the tools."""
-    words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
-    return [sys.executable, str(TOOLS / tool), *words]
-
-
-def run_tool(tool: str, options: Mapping[str, Any], name: str) -> str:
-    """Run one of the tools and return what it prints. Raises PaddleMnistError if it fails."""
-    done = subprocess.run(command(tool, options), capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise PaddleMnistError(f"{name}: exit code {done.returncode}:\n{done.stderr}")
-    return done.stdout
+        if tool == "train.py":
+            train_and_evaluate(TrainConfig.from_mapping({**read_recipe(recipe), **options}))
+        else:
+            importlib.import_module(tool.removesuffix(".py")).main(command(tool, words)[2:])
+    return time.process_time() - began
 
 
 class Results:

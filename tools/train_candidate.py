@@ -1,0 +1,200 @@
+#!/usr/bin/env python
+"""Train as `tools/train.py` does, with a change that the package has no option for.
+
+These are candidates of the race that `tools/reproduce.py --only search` runs: one that wins is
+made an option, one that loses stays here. All are resumed to the same bits, as any training is.
+
+nesterov   Nesterov's momentum (Sutskever et al., "On the importance of initialization and momentum
+           in deep learning", 2013)
+mixup      each image and label mixed with another of the batch (Zhang et al., "mixup: Beyond
+           Empirical Risk Minimization", 2018), alpha 0.2
+erase      a black square in half of the images (Zhong et al., "Random Erasing Data Augmentation",
+           2020), 4 to 12 pixels wide
+distilled  learn what an ensemble answers to the same distorted image (Hinton et al., "Distilling
+           the Knowledge in a Neural Network", 2015), at a temperature of 2, without the labels.
+           Each image has 20 distortions, the same for every seed, so that the ensemble answers
+           once: its answers are kept beside the run
+"""
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paddle_mnist.commands import Parser, run_command, run_script
+from paddle_mnist.commands._train_options import add_train_options, train_config
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.mnist.config import TrainConfig, amounts
+from paddle_mnist.system.devices import require_paddle
+
+MIXUP_ALPHA = 0.2
+ERASED = (4, 12)  # pixels, the side of the square
+VIEWS, TEMPERATURE = 20, 2.0
+BLOCK = 500  # images that teachers are asked at once
+
+
+def nesterov(arguments: dict[str, Any], config: TrainConfig, teachers: Sequence[Path]) -> None:
+    import paddle
+
+    from paddle_mnist.nn.schedule import scheduler_of
+
+    arguments["optimizer"] = paddle.optimizer.Momentum(
+        learning_rate=scheduler_of(arguments["optimizer"]),
+        momentum=config.momentum,
+        parameters=arguments["model"].parameters(),  # which carry their weight decay
+        use_nesterov=True,
+    )
+
+
+def mixup(arguments: dict[str, Any], config: TrainConfig, teachers: Sequence[Path]) -> None:
+    import numpy as np
+    import paddle
+
+    plain = arguments["step"]
+
+    def step(model, batch) -> Mapping[str, Any]:
+        images, labels = batch
+        # The generators are seeded before each step.
+        order = paddle.to_tensor(np.random.permutation(len(labels)))
+        share = float(np.random.beta(MIXUP_ALPHA, MIXUP_ALPHA))
+        logits = model(share * images + (1 - share) * paddle.gather(images, order))
+        one, other = (plain.loss(logits, one) for one in (labels, paddle.gather(labels, order)))
+        return {"loss": share * one + (1 - share) * other}
+
+    arguments["step"] = step
+
+
+def erase(arguments: dict[str, Any], config: TrainConfig, teachers: Sequence[Path]) -> None:
+    import numpy as np
+    import paddle
+
+    loader = arguments["train"]
+    plain = loader.augment
+    low, high = ERASED
+
+    def augment(images: paddle.Tensor, epoch: int, indices) -> paddle.Tensor:
+        images = plain(images, epoch, indices)
+        kept = np.ones(images.shape, np.float32)
+        for mask, index in zip(kept[:, 0], indices):
+            # Another stream of the generator that the distortions are drawn from.
+            bits = np.random.Philox(key=[config.seed, epoch], counter=[0, int(index), 1, 0])
+            happens, side, row, column = (bits.random_raw(4) >> np.uint64(11)) * 2.0**-53
+            if happens < 0.5:
+                side = low + int(side * (high - low + 1))
+                top, left = (int(place * (len(mask) - side + 1)) for place in (row, column))
+                mask[top : top + side, left : left + side] = 0
+        return images * paddle.to_tensor(kept)
+
+    loader.augment = augment
+
+
+def distilled(arguments: dict[str, Any], config: TrainConfig, teachers: Sequence[Path]) -> None:
+    import paddle
+    from paddle.nn import functional as F
+
+    from paddle_mnist.mnist.augment import Distortion
+
+    if not teachers:
+        raise ConfigError("distilled has no teachers; expected --teachers FILE,FILE")
+    loader = arguments["train"]
+    distortion = Distortion(amounts(config.augment), seed=0)
+    answers = answers_of(teachers, distortion, config, loader.dataset)
+    asked = []  # (view, samples) of the batch that is loaded, which is the next to be trained on
+
+    def augment(images: paddle.Tensor, epoch: int, indices) -> paddle.Tensor:
+        asked[:] = [(epoch % VIEWS, indices)]
+        return distortion(images, epoch % VIEWS, indices)
+
+    plain = arguments["step"]
+
+    def step(model, batch) -> Mapping[str, Any]:
+        images, labels = batch
+        logits = model(images)
+        soft = F.softmax(paddle.to_tensor(answers[asked[0]].astype("float32")) / TEMPERATURE)
+        losses = F.cross_entropy(logits / TEMPERATURE, soft, soft_label=True, reduction="none")
+        metrics = {name: metric(logits, labels) for name, metric in plain.metrics.items()}
+        return {"loss": TEMPERATURE**2 * losses.mean(), **metrics}
+
+    loader.augment = augment
+    arguments["step"] = step
+
+
+def answers_of(teachers: Sequence[Path], distortion, config: TrainConfig, dataset) -> Any:
+    """Return the teachers' mean logits, float16 [VIEWS, N, 10], from a file beside the run."""
+    import numpy as np
+    import paddle
+    from filelock import FileLock
+
+    from paddle_mnist import MNIST
+    from paddle_mnist.checkpoint.contents import load_weights
+    from paddle_mnist.checkpoint.safe_load import safe_load
+
+    digest = hashlib.sha256(repr((config.augment, VIEWS, dataset.data.hash, len(dataset))).encode())
+    for path in teachers:
+        digest.update(path.read_bytes())
+    path = Path(config.output).parent / f"answers-{digest.hexdigest()[:16]}.npy"
+    with FileLock(f"{path}.lock"):
+        if path.exists():
+            return np.load(path, mmap_mode="r")
+        nets = []
+        for file in teachers:
+            nets.append(MNIST(fast_conv=config.threads or "auto"))
+            load_weights(nets[-1], safe_load(file), file)
+            nets[-1].eval()
+        shape = (VIEWS, len(dataset), 10)
+        unfinished = path.with_suffix(".unfinished")
+        answers = np.lib.format.open_memmap(unfinished, "w+", np.float16, shape)
+        with paddle.no_grad():
+            for view in range(VIEWS):
+                for start in range(0, len(dataset), BLOCK):
+                    indices = np.arange(start, min(start + BLOCK, len(dataset)))
+                    images = paddle.to_tensor(dataset.batch(indices)[0])
+                    images = distortion(images, view, indices)
+                    logits = sum(net(images) for net in nets) / len(nets)
+                    answers[view, indices] = logits.numpy()
+        answers.flush()
+        os.replace(unfinished, path)
+    return np.load(path, mmap_mode="r")
+
+
+CANDIDATES: Mapping[str, Callable] = {
+    one.__name__: one for one in (nesterov, mixup, erase, distilled)
+}
+
+
+def train(config: TrainConfig, candidate: str, teachers: Sequence[Path]) -> None:
+    """Train, or resume a training, as `train_and_evaluate` does in one process."""
+    from paddle_mnist import fit
+    from paddle_mnist.metrics.console import log_to_console
+    from paddle_mnist.mnist.run import MnistReport
+    from paddle_mnist.mnist.setup import TrainingImages, fit_arguments
+
+    log_to_console()
+    images = TrainingImages.open(config)
+    arguments = fit_arguments(config, images)
+    CANDIDATES[candidate](arguments, config, teachers)
+    run_config = arguments["config"]
+    binding = {**run_config.binding, "candidate": candidate}
+    arguments["config"] = replace(
+        run_config, binding=binding, manifest={**run_config.manifest, "config": binding}
+    )
+    report = MnistReport(config, images, data_seconds=0.0)
+    fit(**arguments, output=config.output, device="cpu", callbacks=[report])
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = Parser(prog="tools/train_candidate.py", description=__doc__)
+    parser.add_argument("--candidate", required=True, choices=CANDIDATES)
+    parser.add_argument("--teachers", default="", metavar="FILE,FILE", help="weights to learn from")
+    add_train_options(parser)
+    args = parser.parse_args(argv)
+    config = train_config(args)
+    require_paddle()
+    train(config, args.candidate, [Path(name) for name in args.teachers.split(",") if name])
+
+
+if __name__ == "__main__":
+    run_script(lambda argv: run_command(main, argv, log_to=sys.stderr))
