@@ -1,5 +1,6 @@
 # make train   install into a virtual environment and train
 # make test    install what the tests need, check the style, run the tests
+# make docs    build the documentation in English and Chinese; warnings are errors
 PYTHON ?= python3
 VENV ?= .venv
 # Another Paddle than the newest: make test VENV=.venv-2.6 PINS='paddlepaddle==2.6.2 numpy<2'
@@ -7,11 +8,12 @@ PINS ?=
 ARGS ?=
 
 RUN = $(VENV)/bin
+SITE = $(RUN)/python -m sphinx --fresh-env --nitpicky --fail-on-warning --keep-going --quiet -c docs
 
 # The many processes of the tests compile the package once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test test-slow clean
+.PHONY: train test test-slow docs clean
 train: $(VENV)/.installed
 	$(RUN)/python tools/train.py $(ARGS)
 
@@ -21,8 +23,13 @@ test: $(VENV)/.installed-test
 	$(RUN)/python -m pytest -n 2 -m "not slow" $(ARGS)
 
 test-slow: $(VENV)/.installed-test
-	$(RUN)/pip install --quiet -e '.[cpu,test,browser,elastic,notebook,onnx,web]' $(foreach pin,$(PINS),'$(pin)')
+	$(RUN)/pip install --quiet -e '.[cpu,test,browser,docs,elastic,notebook,onnx,web]' $(foreach pin,$(PINS),'$(pin)')
 	$(RUN)/python -m pytest -n 2 -m slow --durations 20 $(ARGS)
+
+docs: $(VENV)/.installed
+	$(RUN)/pip install --quiet -e '.[cpu,docs]' $(foreach pin,$(PINS),'$(pin)')
+	$(SITE) docs/en build/site/en
+	$(SITE) -D language=zh_CN docs/zh build/site/zh
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)

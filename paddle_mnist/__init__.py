@@ -41,7 +41,7 @@ _PUBLIC = {
 }
 
 __all__ = sorted(_PUBLIC)
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str):

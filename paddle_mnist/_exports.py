@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from paddle_mnist._moved import MOVED_NAMES
+from paddle_mnist._moved import MOVED_NAMES, REMOVED_IN
 
 
 def lazy_exports(
@@ -24,8 +24,8 @@ def lazy_exports(
         if name in moved:
             module, _, new_name = moved[name].partition(":")
             warnings.warn(
-                f"{package}.{name} is {module}.{new_name or name} now; the old name goes with the "
-                "next version",
+                f"{package}.{name} is {module}.{new_name or name} now; version {REMOVED_IN} "
+                "removes the old name",
                 DeprecationWarning,
                 stacklevel=2,
             )

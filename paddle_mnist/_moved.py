@@ -1,4 +1,4 @@
-"""Import paths of version 0.1, which keep working until the next version, with a warning."""
+"""Import paths of version 0.1, which version 0.2 still takes, with a warning."""
 
 import importlib
 import sys
@@ -6,6 +6,8 @@ import types
 import warnings
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+
+REMOVED_IN = "0.3.0"  # what is deprecated works for one minor version
 
 # The old module, and those in which its names are now.
 MOVED = {
@@ -98,8 +100,8 @@ class _MovedModules(MetaPathFinder, Loader):
         package, _, name = module.__name__.partition(".")
         places = [f"{package}.{place}" for place in MOVED[name]]
         warnings.warn(
-            f"{module.__name__} has moved to {' and '.join(places)}; the old path goes with the "
-            "next version",
+            f"{module.__name__} has moved to {' and '.join(places)}; version {REMOVED_IN} removes "
+            "the old path",
             DeprecationWarning,
             stacklevel=2,
         )

@@ -241,17 +241,17 @@ class View:
 
 
 class Observer:
-    """Base class for observers of a `Trainer`, which see every step and epoch and change nothing.
+    """Base class for observers of a `Trainer`, which are called after every step and epoch.
 
-    Override what you need. The metrics that a method returns, by tag, are written to the trainer's
-    writer: Python's or NumPy's numbers, or tensors of one element.
+    Override the methods you need. They must not change the training. A method may return metrics,
+    by tag, which the trainer writes: Python or NumPy numbers, or tensors of one element.
     """
 
     def after_step(self, view: View) -> Optional[Mapping[str, float]]:
-        """Called after each step, before a checkpoint of it."""
+        """Called after each step, before its checkpoint is saved."""
 
     def after_epoch(self, view: View) -> Optional[Mapping[str, float]]:
-        """Called after each epoch and its evaluation, before a checkpoint of it."""
+        """Called after each epoch and its evaluation, before its checkpoint is saved."""
 
 
 class Writer(Protocol):

@@ -17,7 +17,8 @@ ROOT = Path(__file__).parent.parent
 
 # The modules that take longest, first, so that the workers end together.
 LONGEST = """
-    parallel/test_distributed test_install tools/test_reproduce mnist/test_recipes test_readme
+    parallel/test_distributed test_install tools/test_reproduce mnist/test_recipes test_docs
+    test_readme
     checkpoint/test_faults mnist/test_run training/test_fit_resume training/test_fit_script
     mnist/test_report system/test_supervisor mnist/test_fast_conv tools/test_benchmark
     data/test_sample_loader apps/test_dashboard mnist/test_pictures commands/test_main

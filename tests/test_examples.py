@@ -71,13 +71,13 @@ def function_lines(example, name):
 
 
 def test_page_counts_the_lines_of_both_ways():
-    page = (ROOT / "docs/any-net.md").read_text()
+    page = (ROOT / "docs/en/any-net.md").read_text()
     hapi, own = (function_lines("from_hapi.py", f"with_{name}") for name in ("hapi", "fit"))
     assert f"it takes {hapi} lines" in page and f"with `fit` {own} lines" in page
 
 
 def test_page_has_a_row_for_each_training_of_the_matrix():
-    page = (ROOT / "docs/any-net.md").read_text()
+    page = (ROOT / "docs/en/any-net.md").read_text()
     table = page.partition("<!-- matrix -->")[2].partition("<!-- end -->")[0]
     rows = [line.split(" | ")[0].removeprefix("| ") for line in table.strip().splitlines()[2:]]
     assert rows == list(ROWS)

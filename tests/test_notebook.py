@@ -1,4 +1,8 @@
-"""The notebook runs from top to bottom, on each source, and is kept without outputs."""
+"""The notebook runs from top to bottom, on each source, with the answers to its exercises.
+
+It is kept without outputs: whoever opens it on AI Studio runs it there, and the figures are then
+those of its own run.
+"""
 
 import json
 import os
@@ -8,54 +12,121 @@ import pytest
 from conftest import ROOT
 
 NOTEBOOK = ROOT / "notebooks/mnist.ipynb"
+CHINESE = re.compile("[\u4e00-\u9fff]")
+# What `check_shape` prints, in the tutorial's format.
+SHAPES = re.compile(r"#{10} print |(conv|max_pool|fc)\d?-- |(inputs|outputs\d)_shape: ")
+ANSWER = re.compile(r"<details>\n<summary>[^\n]+</summary>\n\n(.*?)\n\n</details>", re.DOTALL)
 
 
-def cells():
-    return json.loads(NOTEBOOK.read_text())["cells"]
+def notebook_cells():
+    return json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+
+
+def source_of(cell):
+    return "".join(cell["source"])  # in a file, a text is a list of its lines
+
+
+def sources(kind):
+    return [source_of(cell) for cell in notebook_cells() if cell["cell_type"] == kind]
+
+
+def answers(text):
+    """The code of the answers that a cell's text hides."""
+    return re.findall(r"```python\n(.*?)```", "".join(ANSWER.findall(text)), re.DOTALL)
 
 
 def test_outputs_are_stripped():
-    for cell in cells():
+    for cell in notebook_cells():
         assert not cell.get("outputs") and not cell.get("execution_count"), cell["id"]
         assert set(cell["metadata"]) == set()
 
 
 def test_it_defines_nothing_the_package_has():
-    code = "".join("".join(cell["source"]) for cell in cells() if cell["cell_type"] == "code")
-    assert not re.search(r"^\s*(class|def) ", code, re.MULTILINE)
+    code = "\n".join(sources("code"))
+    assert not re.search(r"^\s*(class|def) |\blambda\b", code, re.MULTILINE)
 
 
-def test_headings_are_english_and_text_is_chinese():
-    for cell in cells():
-        if cell["cell_type"] == "markdown":
-            heading, _, text = "".join(cell["source"]).partition("\n")
-            assert re.fullmatch(r"##? [A-Za-z ]+", heading), heading
-            assert re.search("[\u4e00-\u9fff]", text)
+def test_every_text_is_chinese_and_its_sections_are_numbered():
+    texts = sources("markdown")
+    headings = re.findall(r"^#+ .*", "\n".join(texts), re.MULTILINE)
+    for part in (*texts, *headings):
+        assert CHINESE.search(part), part
+    numbers = [int(number) for number in re.findall(r"^## (\d+)\. ", "\n".join(texts), re.M)]
+    assert numbers == list(range(1, len(numbers) + 1)) and len(numbers) > 10
+
+
+def test_three_exercises_hide_their_answers():
+    text = "\n\n".join(sources("markdown"))
+    assert re.findall(r"^### 练习 (\d)：", text, re.MULTILINE) == ["1", "2", "3"]
+    assert re.findall(r"<summary>练习 (\d) 参考答案", text) == ["1", "2", "3"]
+    assert len(answers(text)) == 3
+    assert "```python" not in ANSWER.sub("", text)  # none is visible
+
+
+def test_every_code_cell_follows_an_explanation():
+    kinds = [cell["cell_type"] for cell in notebook_cells()]
+    unexplained = [
+        number for number, pair in enumerate(zip(kinds, kinds[1:]), 1) if pair == ("code", "code")
+    ]
+    assert unexplained == [3]  # the imports: one text explains both cells
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("source", ["embedded", "mnist"])
 def test_it_runs_from_top_to_bottom(tmp_path, request, source):
+    """With its answers; on the embedded digits twice in one kernel, as learners do."""
     nbformat = pytest.importorskip("nbformat", reason="needs the extra notebook")
     client = pytest.importorskip("nbclient", reason="needs the extra notebook")
-    environment = {**os.environ, "MPLBACKEND": "Agg"}
+    environment = {name: text for name, text in os.environ.items() if name != "MPLBACKEND"}
     if source == "mnist":
         environment["PADDLE_MNIST_DATA"] = str(request.getfixturevalue("real_data"))
     notebook = nbformat.read(NOTEBOOK, 4)
+    with_answers = []
+    for cell in notebook.cells:
+        hidden = answers(cell.source) if cell.cell_type == "markdown" else []
+        with_answers += [cell, *map(nbformat.v4.new_code_cell, hidden)]
+    runs = [with_answers]
+    if source == "embedded":
+        runs.append([nbformat.from_dict(cell) for cell in notebook.cells])
+    notebook.cells = [cell for run in runs for cell in run]
     runner = client.NotebookClient(
         notebook, timeout=600, resources={"metadata": {"path": tmp_path}}
     )
     runner.execute(env=environment)
-    assert_results(notebook.cells, "mnist" if source == "mnist" else "digits")
+    for run in runs:
+        assert_results(run, "mnist" if source == "mnist" else "digits")
+    trial, answer = re.findall(r"^验证集准确率 ([\d.]+)%", printed(with_answers), re.MULTILINE)
+    assert float(answer) > float(trial)
+
+
+def printed(cells):
+    """What executed cells print."""
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    return "".join("".join(output.get("text", "")) for output in outputs)
 
 
 def assert_results(cells, name):
-    """What the cells of an executed notebook print, with the data of this name."""
-    texts = [output.get("text", "") for cell in cells for output in cell.get("outputs", [])]
-    output = "\n".join(map("".join, texts))  # in a file, a text is a list of its lines
-    assert f"{name} 来自" in output
-    assert re.search(r"^\{1: '(\w+)', 2: '\1'\} 相同$", output, re.MULTILINE)
-    accuracy = float(re.search(r"导出的模型：([\d.]+)%", output)[1])
+    """What the cells of an executed notebook show, with the data of this name."""
+    for cell in cells:
+        pictures = 0
+        for output in cell.get("outputs", []):
+            assert output.get("name") != "stderr", output
+            pictures += "image/png" in output.get("data", {})
+        if cell["cell_type"] == "code":
+            expected = len(re.findall(r"plt\.show\(\)|^display\(", source_of(cell), re.MULTILINE))
+            assert pictures == expected, source_of(cell)
+    output = printed(cells)
+    for line in output.splitlines():
+        assert not line or CHINESE.search(line) or SHAPES.match(line), line  # no log lines
+    assert f"数据集：{name}，来自" in output
+    assert "参数总数：20,350" in output
+    slopes = re.findall(r"斜率：(-?[\d.]+)$", output, re.MULTILINE)
+    assert float(slopes[0]) == pytest.approx(float(slopes[1]), abs=1e-3)
+    assert re.search(r"^U\(-1, 1\)：发现 [1-9]", output, re.MULTILINE)
+    resumed, uninterrupted = re.findall(r"权重的 SHA-256：(\w+)", output)
+    assert resumed == uninterrupted
+    assert re.search(r"^1 个进程：(\w+)，2 个进程：\1\n权重相同$", output, re.MULTILINE)
+    accuracy = float(re.search(r"导出的模型在评估集上的准确率：([\d.]+)%", output)[1])
     assert accuracy > (97 if name == "mnist" else 85)
-    assert re.search(r"^7 0\.\d+ ", output, re.MULTILINE)  # the picture that it draws
+    assert "识别结果：7，" in output  # the picture that it draws

@@ -1,136 +1,100 @@
-"""What the READMEs say: every command runs, both say the same, and no file is forgotten."""
+"""What the READMEs show: their commands run, and their figures are those of the pages."""
 
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 
-import forked
 import pytest
+from benchmarks.headlines import HEADLINES, headlines
 from conftest import ROOT
 from log_lines import LINE
-from synthetic_data import tiny_splits, write_json
+from markdown_tables import marked_tables
+from pages import blocks
 
-from paddle_mnist.mnist.config import recipes
-
-READMES = {name: (ROOT / name).read_text() for name in ("README.md", "README.zh-CN.md")}
-
-
-def blocks(name, language):
-    return re.findall(rf"```{language}\n(.*?)```", READMES[name], re.DOTALL)
+README = ROOT / "README.md"
+MINUTE = next(block for block in blocks(README, "sh") if "infer" in block)
 
 
-def test_both_readmes_hold_the_same_code():
-    english, chinese = (
-        [blocks(name, kind) for kind in ("sh", "text", "python")] for name in READMES
-    )
-    assert english == chinese
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory):
+    """Runs a line as a user does, with the programs of this environment, in an empty folder."""
+    folder = tmp_path_factory.mktemp("minute")
+    (folder / "tests").symlink_to(ROOT / "tests")
+    scripts = os.path.dirname(sys.executable)
+    env = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}", "MPLBACKEND": "Agg"}
 
+    def start(words, **options):
+        pipe = subprocess.PIPE
+        return subprocess.Popen(words, cwd=folder, env=env, text=True, stdout=pipe, **options)
 
-def test_both_readmes_hold_the_same_numbers_and_names():
-    """Figures, options, file names: whatever stands in tables and in code marks."""
-
-    def facts(text):
-        rows = [line for line in text.splitlines() if line.startswith("|")]
-        return (
-            sorted(re.findall(r"`[^`\n]+`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))),
-            [re.findall(r"\d+(?:\.\d+)?", row) for row in rows],
-        )
-
-    english, chinese = map(facts, READMES.values())
-    assert {f.replace("<recipe>", "<配方>") for f in english[0]} == set(chinese[0])
-    assert english[1] == chinese[1]
+    start.folder = folder
+    return start
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # several whole trainings
-def test_commands_run_as_written_and_in_order(tmp_path, tool):
-    """In an empty folder; where MNIST cannot be had they use the embedded digits."""
-    (tmp_path / "tests").symlink_to(ROOT / "tests")
-    commands = [block for block in blocks("README.md", "sh") if "python tools/" in block]
-    commands = [block for block in commands if "pip install" not in block]
-    for line in "".join(commands).splitlines():
-        python, script, *arguments = shlex.split(line, comments=True)
-        assert python == "python"
-        tool(script.removeprefix("tools/").removesuffix(".py"), *arguments)
-
-
-QUICK = ("checkpoints", "deployment", "fluid")  # the others' commands train for longer
-PAGES = [
-    pytest.param(page, id=page.stem, marks=() if page.stem in QUICK else pytest.mark.slow)
-    for page in sorted((ROOT / "docs").glob("*.md"))
-    if "```sh" in page.read_text()
-]
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_commands_of_the_pages_run_as_written(tmp_path, tool, page):
-    """In a folder with a small work/mnist.json.gz, where the plain command was run before."""
-    (tmp_path / "tests").symlink_to(ROOT / "tests")
-    (tmp_path / "work").mkdir()
-    write_json(tmp_path / "work/mnist.json.gz", tiny_splits())
-    tool("train", "--epochs", "1", "--visualdl", "false", "--figures", "false")
-    commands = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
-    assert commands
-    scripts = os.path.dirname(sys.executable)  # where `python` and `paddle-mnist` are
-    env = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
-    for line in "".join(commands).replace("\\\n", " ").splitlines():
-        program, script, *arguments = words = shlex.split(line, comments=True)
-        assert program in ("python", "paddle-mnist")
-        # --legacy: before Paddle is imported
-        if program == "paddle-mnist" or script == "-m" or "--legacy" in arguments:
-            command = [word.replace("tools/", f"{ROOT}/tools/") for word in words]
-            subprocess.run(command, cwd=tmp_path, env=env, check=True)
-        else:
-            tool(script.removeprefix("tools/").removesuffix(".py"), *arguments)
-
-
-EXAMPLES = [
-    (path.name, number, example)
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-    for number, example in enumerate(
-        re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL), 1
+@pytest.mark.timeout(900)
+def test_sixty_seconds_keep_what_they_promise(shell):
+    """Where MNIST cannot be had. The killed training ends with the bits of one that is not."""
+    infer, killed, resumed, dashboard = (
+        shlex.split(line, comments=True) for line in MINUTE.splitlines()
     )
-]
-
-
-@pytest.mark.parametrize(
-    "example", [example[2] for example in EXAMPLES], ids=[f"{e[0]}-{e[1]}" for e in EXAMPLES]
-)
-def test_python_example_runs(tmp_path, example):
-    (tmp_path / "work").mkdir()
-    write_json(tmp_path / "work/mnist.json.gz", tiny_splits())
-    (tmp_path / "example.py").write_text(example)
-    done = forked.run([sys.executable, tmp_path / "example.py"], cwd=tmp_path)
-    assert done.returncode == 0 and done.stdout, done.stderr
+    read = shell(infer)
+    assert "tests/pictures/7-07.jpg" in read.communicate()[0] and read.returncode == 0
+    assert killed[:3] == ["timeout", "-s", "KILL"] and killed[4:] == resumed
+    first = shell(killed)
+    first.communicate()
+    assert first.returncode in (137, -signal.SIGKILL, 0)  # 0: the machine was faster
+    second = shell(resumed)
+    log = second.communicate()[0]
+    assert second.returncode == 0 and "eval accuracy" in log
+    unbroken = shell([*resumed, "--output", "unbroken"])
+    unbroken.communicate()
+    weights = [shell.folder / run / "mnist.pdparams" for run in ("work/output/digits", "unbroken")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    server = shell([*dashboard, "--port", "0"], start_new_session=True)
+    try:
+        assert any(line.startswith("dashboard: http") for line in server.stdout)
+        server.send_signal(signal.SIGINT)
+        server.communicate(timeout=60)
+    finally:
+        server.kill()
+        server.communicate()
 
 
 def test_log_excerpt_has_the_form_of_the_log():
-    (excerpt,) = blocks("README.md", "text")
-    lines = [line for line in excerpt.splitlines() if " lr " in line]
-    assert lines and all(map(LINE.fullmatch, lines))
+    for page in (README, ROOT / "docs/en/get-started.md"):
+        excerpt = next(block for block in blocks(page, "text") if "epoch 1/15" in block)
+        lines = [line for line in excerpt.splitlines() if " lr " in line]
+        assert lines and all(map(LINE.fullmatch, lines))
 
 
-def test_every_recipe_is_listed_with_what_its_header_promises():
-    rows = re.findall(r"^\| `([\w-]+)` \| .*? \| at least ([\d.]+) %", READMES["README.md"], re.M)
-    assert {name for name, _ in rows} == set(recipes())
-    for name, percent in rows:
-        promised = re.search(r"accuracy >= ([\d.]+)", recipes()[name].read_text())[1]
-        assert float(promised) * 100 == pytest.approx(float(percent))
+def test_figures_are_those_of_the_page_on_speed():
+    """`tools/benchmark.py` writes both."""
+    tables = marked_tables((ROOT / "docs/en/speed.md").read_text())
+    figures = {}
+    for source in {source for source, _, _ in HEADLINES.values()}:
+        figures.update(headlines(source, tables[f"benchmark {source}"]))
+    for readme in (README, README.with_suffix(".zh-CN.md")):
+        quoted = dict(
+            re.findall(r"<!-- benchmark ([\w-]+) -->(.*?)<!-- end -->", readme.read_text())
+        )
+        assert quoted == figures
 
 
-def test_every_fault_names_a_test_that_is_there():
-    section = READMES["README.md"].partition("## What happens if")[2].partition("\n## ")[0]
-    named = re.findall(r"^\|.*`([\w/]*test_\w+\.py)::(test_\w+)` \|$", section, re.M)
-    assert len(named) == section.count("\n|") - 2
-    for file, test in named:
-        assert f"def {test}(" in (ROOT / "tests" / file).read_text(), f"{file}::{test}"
+def test_faults_are_as_many_as_the_page_lists():
+    page = (ROOT / "docs/en/resume.md").read_text()
+    for readme in (README, README.with_suffix(".zh-CN.md")):
+        (count,) = re.findall(r"\[(\d+) [^\]]*\]\(docs/\w+/resume.md#what", readme.read_text())
+        assert int(count) == page.count(".py::test_")
 
 
-def test_every_dependency_is_explained():
-    config = (ROOT / "setup.cfg").read_text()
-    names = re.findall(r"^    ([A-Za-z][\w-]+)(?:[<>=].*)?$", config, re.M)
-    listed = READMES["README.md"].partition("## Dependencies")[2]
-    for name in {n for n in names if n not in ("error",)}:
-        assert name in listed, name
+def test_both_set_up_commands_are_on_the_first_screen():
+    for readme in (README, README.with_suffix(".zh-CN.md")):
+        first = readme.read_text().splitlines()[:24]
+        assert [line.split("#")[0].strip() for line in first if line.startswith("make ")] == [
+            "make train",
+            "make test",
+        ]

@@ -62,6 +62,7 @@ from benchmarks import (
     training,
     watch,
 )
+from benchmarks.headlines import headlines
 from benchmarks.machine import machine
 from markdown_tables import write_table
 
@@ -129,9 +130,10 @@ def _measure(name: str, args, out) -> None:
     values = ", ".join(f"{key} {value}" for key, value in report["machine"].items())
     tables = {mark: f"{text}\n\nMeasured on: {values}." for mark, text in tables.items()}
     print(json.dumps(report) if args.json else "\n\n".join(tables.values()), file=out, flush=True)
+    marked = {**tables, **headlines(name, tables[name])}
     for folder in args.docs:
         for path in sorted(Path(folder).glob("*.md")):
-            for mark, text in tables.items():
+            for mark, text in marked.items():
                 write_table(path, f"benchmark {mark}", text)
 
 

@@ -1,9 +1,16 @@
-"""Markdown tables, and their places in the pages."""
+"""Markdown tables, and their places in the pages.
+
+`python tools/markdown_tables.py docs/en docs/zh` copies the tables of each page of the first folder
+into the page of the same name in the second, translated by the glossary there.
+"""
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 
 def table(columns: Mapping[str, str], rows: Iterable[Sequence[Any]], note: str = "") -> str:
@@ -33,9 +40,56 @@ def write_table(path: Path, mark: str, table: str) -> None:
     """Put a table into a page, between the lines `<!-- MARK -->` and `<!-- end -->`.
 
     Where text follows the first mark on its own line, as in a table's cell, it stays in that line.
+    The table is translated if the page's folder has a glossary, `tables.yaml`.
     """
     marks = re.compile(rf"(<!-- {mark} -->(\n?)).*?(<!-- end -->)", re.DOTALL)
     text = path.read_text("utf-8")
+    glossary = path.with_name("tables.yaml")
+    if glossary.exists():
+        table = translated(table, yaml.safe_load(glossary.read_text("utf-8")))
     path.write_text(
         marks.sub(lambda match: f"{match[1]}{table}{match[2]}{match[3]}", text), "utf-8"
     )
+
+
+def translated(table: str, glossary: Mapping[str, str]) -> str:
+    """Return a table with each whole phrase of the glossary replaced, the longest first.
+
+    `{}` in a phrase stands for a figure, or for several with commas between them; in its
+    translation it is their place, and `{1}` that of the second, where the order changes.
+    """
+    patterns = {_phrase(phrase): glossary[phrase] for phrase in sorted(glossary, key=len)[::-1]}
+
+    def translation(match: re.Match) -> str:
+        candidates = ((re.fullmatch(p, match[0]), text) for p, text in patterns.items())
+        phrase, text = next(candidate for candidate in candidates if candidate[0])
+        return text.format(*(figures.replace(", ", "、") for figures in phrase.groups()))
+
+    return re.sub("|".join(patterns), translation, table)
+
+
+def _phrase(phrase: str) -> str:
+    """Return a regular expression for a phrase: no part of a longer word, any figures."""
+    figure = r"-?\d+(?:[.,]\d+)*(?:e-?\d+)?"
+    text = re.escape(phrase).replace(r"\{\}", rf"({figure}(?:, {figure})*)")
+    before = r"(?<!\w)" if re.match(r"\w|{}", phrase) else ""
+    after = r"(?!\w)" if re.search(r"(\w|{})$", phrase) else ""
+    return f"{before}{text}{after}"
+
+
+def marked_tables(text: str) -> dict[str, str]:
+    """Return the tables of a page, by mark."""
+    blocks = re.findall(r"<!-- (?!end)([\w -]+) -->\n(.*?)\n<!-- end -->", text, re.DOTALL)
+    return dict(blocks)
+
+
+def copy_tables(source: Path, target: Path) -> None:
+    """Put the tables of each page in `source` into its translation in `target`."""
+    for page in sorted(source.glob("*.md")):
+        if (target / page.name).exists():
+            for mark, text in marked_tables(page.read_text("utf-8")).items():
+                write_table(target / page.name, mark, text)
+
+
+if __name__ == "__main__":
+    copy_tables(*map(Path, sys.argv[1:]))

@@ -12,14 +12,17 @@ collapse        weights drawn from U(-1, 1), as in the tutorial's part three: th
 detector        train what tells that a picture is probably not one digit, compare it with others,
                 and put it into the package; to be made again after `pretrained`
 pretrained      train the weights that come with the package, and put them there
+figures         train the recipe `default`, and draw the figures of the READMEs
 
-What the page says of a recipe goes into the READMEs' table of recipes, too.
+What the page says of a recipe goes into the READMEs and the pages on training, too.
 """
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from markdown_tables import write_table
@@ -27,14 +30,10 @@ from reproduction import (
     accuracy,
     calibration,
     checkpoint_files,
-    collapse,
     costs,
-    detector,
-    forgetting,
     initialization,
     ladder,
     mistakes,
-    pretrained,
     processes,
     recipes,
     resuming,
@@ -45,7 +44,8 @@ from reproduction import (
 )
 from reproduction.claims import Claim, Report, Scale, Workspace
 from reproduction.comparison import MOST_SEEDS
-from reproduction.page import figures_of, measured_figures, page, rounded
+from reproduction.into_docs import INTO_DOCS, measure_for_docs
+from reproduction.page import all_figures, measured_figures, page, rounded
 from reproduction.trainings import train_missing
 
 from paddle_mnist.commands import Parser, run_command, run_script
@@ -73,41 +73,63 @@ CLAIMS = (
     robustness.CLAIM,
 )
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "REPRODUCTION.md"
-FIGURES = ROOT / "docs/figures"
 RESULTS = ROOT / "docs/reproduction"
-INTO_DOCS = ("forgetting", "collapse", "pretrained", "detector")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the pages are, by language; all their figures as JSON; and their pictures."""
+
+    pages: Mapping[str, Path]
+    figures: Path
+    pictures: Path
+
+
+PLACE = Place(
+    {"en": ROOT / "REPRODUCTION.md", "zh": ROOT / "docs/zh/reproduction.md"},
+    RESULTS / "page.json",
+    ROOT / "docs/figures",
+)
+
+
+def beside_place(folder: Path) -> Place:
+    """Return a place beside the repository's own page."""
+    pages = {"en": folder / "REPRODUCTION.md", "zh": folder / "REPRODUCTION.zh-CN.md"}
+    return Place(pages, folder / "page.json", folder)
 
 
 def measure_and_write(args: argparse.Namespace, data: Data, chosen: Sequence[Claim]) -> None:
-    """Measure what the chosen claims lack, and write `REPRODUCTION.md` from all results."""
+    """Measure what the chosen claims lack, unless `--page-only`, and write the page."""
     output = Path(args.output).absolute()
     beside = output / ("quick" if args.quick else "anew") if args.quick or args.anew else None
     workspace = Workspace(data, beside or RESULTS, output, Scale(args.seeds, args.quick), args.jobs)
-    trainings = [training for claim in chosen for training in claim.trainings(workspace.scale)]
+    place = beside_place(beside) if beside else PLACE
     try:
-        train_missing(
-            trainings,
-            workspace.results,
-            data,
-            beside or output,
-            args.jobs,
-            workspace.is_in_process,
-        )
-        for claim in chosen:
-            claim.measure_missing(workspace)
+        if not args.page_only:
+            measure(workspace, chosen, beside or output)
     finally:  # what is measured is shown, even if the rest fails
         reports = all_reports(workspace)
         for claim in chosen:
             show(claim, reports[claim.id], args.json)
-        pictures = beside or FIGURES
-        text = page_text(workspace, reports, pictures)
-        if beside:
-            write_atomically(beside / "REPRODUCTION.md", text.encode())
-        else:
-            replace(PAGE, text)
-            write_readmes(reports)
-        draw(reports, data, pictures)
+        write_pages(workspace, reports, place)
+        if not beside:
+            write_recipes(reports)
+        draw(reports, data, place.pictures)
+
+
+def measure(workspace: Workspace, chosen: Sequence[Claim], output: Path) -> None:
+    """Train and measure what the claims lack."""
+    trainings = [training for claim in chosen for training in claim.trainings(workspace.scale)]
+    train_missing(
+        trainings,
+        workspace.results,
+        workspace.data,
+        output,
+        workspace.jobs,
+        workspace.is_in_process,
+    )
+    for claim in chosen:
+        claim.measure_missing(workspace)
 
 
 def all_reports(workspace: Workspace) -> dict[str, Report]:
@@ -118,57 +140,70 @@ def all_reports(workspace: Workspace) -> dict[str, Report]:
 
 def show(claim: Claim, report: Report, as_json: bool) -> None:
     figures = rounded(claim.figures(report))
-    print(json.dumps({claim.id: figures}) if as_json else claim.table(report))
+    print(json.dumps({claim.id: figures}) if as_json else claim.table(report).en)
 
 
 def draw(reports: Mapping[str, Report], data: Data, folder: Path) -> None:
-    from paddle_mnist.plots.figure import save_figures
+    from reproduction.drawing import save_figures
 
-    drawn = {
-        _picture(claim): claim.draw(reports[claim.id], data)
-        for claim in CLAIMS
-        if claim.draw and claim.is_complete(reports[claim.id])
-    }
-    save_figures(drawn, folder, [f"{name}.png" for name in drawn])
+    save_figures(
+        {
+            _picture(claim): claim.draw(reports[claim.id], data)
+            for claim in CLAIMS
+            if claim.draw and claim.is_complete(reports[claim.id])
+        },
+        folder,
+    )
 
 
 def _picture(claim: Claim) -> str:
     return f"reproduction-{claim.id}"
 
 
-def page_text(workspace: Workspace, reports: Mapping[str, Report], pictures: Path) -> str:
-    """Return the page. pictures: where its figures are, beside or below it."""
-    base = pictures if pictures != FIGURES else PAGE.parent
+def write_pages(workspace: Workspace, reports: Mapping[str, Report], place: Place) -> None:
+    """Write the page in both languages, and all its figures as JSON."""
+    replace(place.figures, all_figures(CLAIMS, reports))
+    for language, path in place.pages.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, page_text(language, workspace, reports, place).encode())
+
+
+def page_text(
+    language: str, workspace: Workspace, reports: Mapping[str, Report], place: Place = PLACE
+) -> str:
+    """Return the page in a language of `Text`."""
+    folder = place.pages[language].parent
+    pictures = Path(os.path.relpath(place.pictures, folder))
     paths = {
-        claim.id: (pictures / f"{_picture(claim)}.png").relative_to(base).as_posix()
+        claim.id: (pictures / f"{_picture(claim)}.png").as_posix()
         for claim in CLAIMS
         if claim.draw and claim.is_complete(reports[claim.id])
     }
     versions = ", ".join(workspace.results.versions()) or "nothing is trained yet"
-    return page(CLAIMS, reports, versions, paths)
+    return page(language, CLAIMS, reports, versions, paths)
 
 
 def replace(path: Path, text: str) -> None:
-    """Write the page, unless figures of the present one would be lost."""
+    """Write the page's figures, unless some of the present ones would be lost."""
     if path.exists():
-        present = measured_figures(figures_of(path.read_text("utf-8")))
-        lost = present - measured_figures(figures_of(text))
+        present = measured_figures(json.loads(path.read_text("utf-8")))
+        lost = present - measured_figures(json.loads(text))
         if lost:
             raise PaddleMnistError(
                 f"{path}: not replaced, because this code has no result of "
                 f"{', '.join(sorted(' '.join(filter(None, one)) for one in lost))}; measure these "
-                "too, or all elsewhere with --anew; if they are no longer needed, delete the page"
+                "too, or all elsewhere with --anew; if they are no longer needed, delete the file"
             )
     write_atomically(path, text.encode())
 
 
-def write_readmes(reports: Mapping[str, Report]) -> None:
-    """Put what the seeds reached into the READMEs' tables of recipes."""
-    for readme in recipes.FIGURES:
+def write_recipes(reports: Mapping[str, Report]) -> None:
+    """Put what the seeds reached into the pages that list recipes."""
+    for file in recipes.FIGURES:
         for name, (claim, row) in recipes.MEASURED.items():
             if row in reports[claim]:
-                text = recipes.figures(readme, name, reports)
-                write_table(ROOT / readme, f"reproduce {name}", text)
+                text = recipes.figures(file, name, reports)
+                write_table(ROOT / file, f"reproduce {name}", text)
 
 
 def description() -> str:
@@ -191,8 +226,13 @@ def main(argv) -> None:
         action="store_true",
         help="use no stored results; write all to OUTPUT/anew, and resume from there",
     )
+    parser.add_argument(
+        "--page-only",
+        action="store_true",
+        help="train and measure nothing: write the page and its figures from the stored results",
+    )
     parser.add_argument("--epochs", type=int, default=3, metavar="N", help="of forgetting [3]")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the last three [1]")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the last four [1]")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser.add_argument(
         "--docs", metavar="FOLDER", help="put tables and figures into the pages there"
@@ -230,31 +270,6 @@ def _ids(text: str) -> list[str]:
         if name not in known:
             raise ConfigError(unknown_name("--only", name, known))
     return chosen or known[len(INTO_DOCS) :]
-
-
-def measure_for_docs(args: argparse.Namespace, name: str, data: Data) -> None:
-    """Measure one of INTO_DOCS, show it, and put it into the pages of `--docs`."""
-    from paddle_mnist.plots.figure import save_figures
-
-    drawn = {}
-    if name == "collapse":
-        report = collapse.measured(data.location, args.seed)
-        text = collapse.tabulate(report)
-    elif name == "pretrained":
-        report = pretrained.measured(data.location, Path(args.output), args.seed)
-        text = pretrained.tabulate(report)
-    elif name == "detector":
-        report = detector.measured(data, Path(args.output), args.seed)
-        text = detector.tabulate(report)
-    else:
-        folder = Path(args.output, "forgetting")
-        report = forgetting.measured(data.location, folder, args.epochs, args.seed)
-        text, drawn = forgetting.tabulate(report), {"forgetting": forgetting.figure(report)}
-    print(json.dumps(report) if args.json else text)
-    if args.docs:
-        for path in sorted(Path(args.docs).glob("*.md")):
-            write_table(path, f"reproduce {name}", text)
-        save_figures(drawn, Path(args.docs, "figures"), [f"{name}.png" for name in drawn])
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from paddle_mnist.mnist.predictor import Predictor
 from paddle_mnist.mnist.reading import reading
 
 OUTPUTS = ("probabilities", "conv1", "conv2")
+PICTURES = ("pixels", "conv1", "conv2")  # fields of an `Answer`
 PATIENCE = 10  # seconds for an answer
 SHOWN = 280  # pixels of a side
 
@@ -35,18 +36,18 @@ class Answer(NamedTuple):
 
 
 def answer(predictor: Predictor, picture: Picture) -> Answer:
-    """Read the digit in a picture. predictor: of a model with OUTPUTS."""
+    """Read the digit in a picture, and answer in English. predictor: of a model with OUTPUTS."""
     if picture is None:
         return Answer("Draw a digit.")
     try:
         digit = read_digit(picture)
     except DataError as error:
-        return Answer(_sentence(str(error)))
+        return Answer(capitalized(str(error)))
     outputs = {name: value[0] for name, value in predictor.run(digit.pixels, OUTPUTS).items()}
     score = digit_scores(digit.pixels[np.newaxis])[0] if reads_digits(predictor) else None
     result = reading("", digit, outputs["probabilities"], score)
     if result.error:
-        return Answer(_sentence(result.error), pixels=enlarged(digit.pixels))
+        return Answer(capitalized(result.error), pixels=enlarged(digit.pixels))
     words = f"{result.digit}, probability {result.probability:.1%}"
     words += "" if score is None else f", score {score:.2f}"
     return Answer(
@@ -78,7 +79,7 @@ def tiles(maps: np.ndarray) -> np.ndarray:
     count, height, width = maps.shape
     columns = math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)
-    page = np.zeros((rows * (height + 1), columns * (width + 1)))
+    page = np.zeros((rows * (height + 1) - 1, columns * (width + 1) - 1))
     for number, feature_map in enumerate(maps):
         top, left = number // columns * (height + 1), number % columns * (width + 1)
         page[top : top + height, left : left + width] = feature_map
@@ -91,5 +92,6 @@ def enlarged(pixels: np.ndarray) -> np.ndarray:
     return pixels.repeat(times, axis=0).repeat(times, axis=1)
 
 
-def _sentence(words: str) -> str:
+def capitalized(words: str) -> str:
+    """Return a sentence with a capital letter at its beginning."""
     return words[:1].upper() + words[1:]

@@ -35,8 +35,11 @@ def serve(runs: Sequence[str], host: str, port: int, language: str) -> None:
         for name in names:
             log.info("showing %s", name)
         address = f"[{host}]" if ":" in host else host
-        port = listening.getsockname()[1]
-        log.info("dashboard: http://%s:%d/app/scalar (Ctrl-C stops it)", address, port)
+        root = f"http://{address}:{listening.getsockname()[1]}/app"
+        if any(path for name in names for path in Path(name).rglob("vdlgraph*")):
+            # "Graphs" opens an empty page, of graphs that are uploaded
+            log.info("the net's graph: %s/graph/dynamic_graph", root)
+        log.info("dashboard: %s/scalar (Ctrl-C stops it)", root)
         if not is_loopback(host):
             log.warning(PUBLIC, host)
         # In a thread of its own: raised in a request, a signal's error would be swallowed.

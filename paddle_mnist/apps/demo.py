@@ -11,8 +11,10 @@ from concurrent import futures
 from typing import Any, Optional
 
 from paddle_mnist.apps.answers import OUTPUTS, Answer, Picture, answer_in_time
-from paddle_mnist.apps.drawing_pad import drawing_pad, picture_bytes
+from paddle_mnist.apps.drawing_pad import picture_bytes
+from paddle_mnist.apps.layout import STYLE, lay_out
 from paddle_mnist.apps.loopback import PUBLIC, LoopbackASGI, is_loopback
+from paddle_mnist.apps.wording import in_language, language_of, translations
 from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.mnist.infer import pretrained_predictor
 from paddle_mnist.mnist.predictor import Predictor
@@ -25,14 +27,6 @@ AROUND = 2**16  # bytes around it in a request
 WAITING = 32  # requests; more are refused
 AT_ONCE = 2  # computations
 KEPT = 600  # seconds that pictures stay on the disk
-TITLE = "Which digit is it?"
-
-
-def _sent_picture(image: Any) -> Picture:
-    """Return what a `gradio.Image` was sent: the uploaded file's path, or a data URL's bytes."""
-    if image is None:
-        return None
-    return image.path or picture_bytes(image.url)
 
 
 class SizeLimit:
@@ -58,15 +52,15 @@ def page(predictor: Predictor) -> Any:
     gradio = _gradio()
     workers = futures.ThreadPoolExecutor(AT_ONCE, "answer")
 
-    def draw(drawing: Optional[str]) -> Answer:
-        picture = picture_bytes(drawing) if drawing else None
-        return answer_in_time(workers, predictor, picture)
+    def read(picture: Picture, request: gradio.Request) -> Answer:
+        found = answer_in_time(workers, predictor, picture)
+        return found._replace(words=in_language(found.words, language_of(request)))
 
-    def read(picture: Picture) -> Answer:
-        return answer_in_time(workers, predictor, picture)
+    def draw(drawing: Optional[str], request: gradio.Request) -> Answer:
+        return read(picture_bytes(drawing) if drawing else None, request)
 
-    with gradio.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(KEPT, KEPT)) as blocks:
-        drawing, picture, shown = _lay_out(gradio)
+    with gradio.Blocks(analytics_enabled=False, delete_cache=(KEPT, KEPT)) as blocks:
+        drawing, picture, shown = lay_out(gradio, translations(gradio))
         # While an answer is computed only the newest drawing waits for the next.
         limits = {
             "concurrency_limit": AT_ONCE,
@@ -76,34 +70,6 @@ def page(predictor: Predictor) -> Any:
         drawing.input(draw, drawing, shown, api_visibility="private", **limits)
         picture.change(read, picture, shown, api_name="read", **limits)
     return blocks.queue(max_size=WAITING)
-
-
-def _lay_out(gradio: Any) -> tuple[Any, Any, list[Any]]:
-    """Return the drawing pad, the picture, and what shows the fields of an `Answer`."""
-    read_only = {"interactive": False, "buttons": ["fullscreen"]}  # none that sends it elsewhere
-    gradio.Markdown(f"# {TITLE}\nDraw one, or drop a picture of one. 画一个数字，或放入一张图片。")
-    with gradio.Row():
-        with gradio.Column():
-            with gradio.Tab("Draw"):
-                drawing = drawing_pad(gradio)
-            with gradio.Tab("Picture"):
-                picture = gradio.Image(
-                    label="Picture",
-                    type="filepath",
-                    image_mode=None,  # read here, as every picture is
-                    sources=["upload"],
-                    buttons=[],
-                )
-                # gradio would open the picture itself and say only "Error" where it cannot.
-                picture.preprocess = _sent_picture
-            words = gradio.Textbox(label="Answer", interactive=False)
-            pixels = gradio.Image(label="What the net saw", **read_only)
-        with gradio.Column():
-            probabilities = gradio.Label(label="Probabilities", num_top_classes=10)
-    with gradio.Row():
-        conv1 = gradio.Image(label="conv1", **read_only)
-        conv2 = gradio.Image(label="conv2", **read_only)
-    return drawing, picture, [words, probabilities, pixels, conv1, conv2]
 
 
 @contextlib.contextmanager
@@ -174,6 +140,8 @@ def _launch(blocks: Any, host: str, port: int, share: bool, layers: Sequence[typ
             max_file_size=LARGEST,
             prevent_thread_lock=True,
             app_kwargs={"middleware": [starlette.Middleware(layer) for layer in layers]},
+            i18n=translations(_gradio()),
+            head=STYLE,
             quiet=True,
         )
     except OSError as error:

@@ -97,8 +97,8 @@ class StoreCheckpointer:
             return
         if state.step_interrupted:
             log.warning(
-                "step %d was interrupted half way, so it cannot be saved; the newest checkpoint is "
-                "from before it",
+                "step %d was interrupted halfway, so it cannot be saved; the newest checkpoint is "
+                "from before that step",
                 state.step + 1,
             )
         elif self._saved_progress == _progress(state):
@@ -126,7 +126,7 @@ class StoreCheckpointer:
         try:
             self._save(name, state, model, optimizer)
         except OutputError as error:
-            log.warning("%s is not saved, training goes on: %s", name, error)
+            log.warning("%s is not saved; training continues: %s", name, error)
 
     def _save(self, name: str, state: TrainState, model, optimizer) -> None:
         weights = model.state_dict()
@@ -147,7 +147,7 @@ class StoreCheckpointer:
         try:
             self.store.prune(self.retention)
         except OutputError as error:
-            log.warning("old checkpoints could not be deleted, training goes on: %s", error)
+            log.warning("old checkpoints could not be deleted; training continues: %s", error)
 
     def _name_in_epoch(self, state: TrainState, model: nn.Layer) -> str:
         return f"{self.name or checkpoint_name(model)}_epoch{state.epoch}_step{state.step}"

@@ -23,10 +23,10 @@ def add_train_options(parser: Parser) -> None:
         nargs="+",
         action="extend",
         default=[],
-        help="any field below; repeatable, several at once",
+        help="set any field below; repeatable, takes several at once",
     )
     parser.add_argument(
-        "--fresh", action="store_true", help="start over; moves an old run directory aside"
+        "--fresh", action="store_true", help="start over; moves the old run directory aside"
     )
     groups: dict[str, Any] = {}
     for name, field in FIELDS.items():

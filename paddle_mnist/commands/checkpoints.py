@@ -1,4 +1,4 @@
-"""List, verify or prune the checkpoints of a run. Needs no PaddlePaddle."""
+"""List, verify or prune the checkpoints of a run. PaddlePaddle is not needed."""
 
 import contextlib
 import json
@@ -55,11 +55,17 @@ def _checkpoints(argv: Sequence[str]) -> None:
 def _parser() -> Parser:
     parser = Parser(prog=program_name("checkpoints"), description=__doc__)
     parser.usage = "%(prog)s RUN [list|verify|prune] [options]"
-    parser.add_argument("run", metavar="RUN", help="a run, or any folder with checkpoints")
+    parser.add_argument(
+        "run", metavar="RUN", help="a run directory, or any folder with checkpoints"
+    )
     actions = ("list", "verify", "prune")
     parser.add_argument("action", nargs="?", default="list", choices=actions, help="[list]")
-    parser.add_argument("--json", action="store_true", help="list: print one JSON object")
-    parser.add_argument("--yes", action="store_true", help="prune: delete, not only say what")
+    parser.add_argument("--json", action="store_true", help="list: print a JSON object")
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="prune: delete the checkpoints instead of only listing them",
+    )
     for name in RETENTION_FIELDS:
         text = f"prune: {RETENTION_HELP[name]} [as the run does]"
         parser.add_argument(f"--{name}", metavar="VALUE", help=text)

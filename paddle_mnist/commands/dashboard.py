@@ -21,14 +21,21 @@ def _serve(argv: Sequence[str]) -> None:
         "runs",
         metavar="RUN",
         nargs="*",
-        help="run directories, folders of them, or VisualDL's log folders [all of work/output]",
+        help="run directories, folders that contain them, or VisualDL logs [all of work/output]",
     )
     # VisualDL's own names for these, which its users type.
     parser.add_argument(
-        "--logdir", metavar="RUN", nargs="+", action="extend", default=[], help="the same"
+        "--logdir", metavar="RUN", nargs="+", action="extend", default=[], help="the same as RUN"
     )
-    parser.add_argument("--port", "-p", type=int, default=8080, help="0: any that is free [8080]")
-    parser.add_argument("--host", "-t", default="127.0.0.1", help="[127.0.0.1: this machine only]")
+    parser.add_argument(
+        "--port", "-p", type=int, default=8080, help="port to listen on; 0: any free port [8080]"
+    )
+    parser.add_argument(
+        "--host",
+        "-t",
+        default="127.0.0.1",
+        help="address to listen on [127.0.0.1: this machine only]",
+    )
     chinese = (locale.getlocale()[0] or "").startswith("zh")
     language = "zh" if chinese else "en"
     parser.add_argument(

@@ -1,7 +1,7 @@
-"""Serve a page to draw digits on: the net's answer, what it saw, and its layers, live.
+"""Serve a page to draw digits on, and show the net's answer, input and layers live.
 
-Only this machine can reach it unless --host says otherwise. Other programs may ask at /read, see
-the page's "Use via API". Ctrl-C ends it.
+Only this machine can reach the page unless you give --host. Other programs can send requests to
+/read: see "Use via API" on the page. Press Ctrl-C to stop.
 """
 
 import os
@@ -21,14 +21,17 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 def _serve(argv: Sequence[str]) -> None:
     parser = Parser(prog=program_name("demo"), description=__doc__)
     parser.add_argument(
-        "--model", metavar="FOLDER", help=f"what {program_name('export')} wrote [pretrained]"
+        "--model", metavar="FOLDER", help=f"folder that {program_name('export')} wrote [pretrained]"
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at [127.0.0.1]")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1]")
     parser.add_argument(
-        "--port", type=int, default=7860, help="0: the first free from there on [7860]"
+        "--port",
+        type=int,
+        default=7860,
+        help="port to listen on; 0: the first free one from 7860 [7860]",
     )
     parser.add_argument(
-        "--share", action="store_true", help="also through gradio's public tunnel, for all to see"
+        "--share", action="store_true", help="make the page public through gradio's tunnel"
     )
     args = parser.parse_args(argv)
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax

@@ -1,4 +1,4 @@
-"""Evaluate a checkpoint: exact loss and accuracy, each class's scores, the confusion matrix."""
+"""Evaluate a checkpoint: exact loss and accuracy, scores per class, the confusion matrix."""
 
 import json
 import sys
@@ -21,11 +21,13 @@ def _evaluate(argv: Sequence[str]) -> None:
         "--checkpoint",
         "-k",
         metavar="PATH",
-        help="latest, best, pretrained, a run, a checkpoint, or a .pdparams [what RUN ended with]",
+        help="latest, best, pretrained, a run, a checkpoint, a .pdparams [final weights of RUN]",
     )
     parser.add_argument("--output", metavar="RUN", help="run directory [newest in work/output]")
-    parser.add_argument("--data", help="auto, digits, or a file or folder [the run's]")
-    parser.add_argument("--split", default="eval", choices=MODES, help="[eval]")
+    parser.add_argument("--data", help="auto, digits, or a file or folder [the data of the run]")
+    parser.add_argument(
+        "--split", default="eval", choices=MODES, help="split to evaluate on [eval]"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu, gpu:0 or xpu:0 [auto]")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)

@@ -1,9 +1,9 @@
-"""Export a trained model for inference: pixels in, chosen outputs out, nothing else needed.
+"""Export a trained model for inference, with the outputs that you choose.
 
-Without --checkpoint and --run it exports what the newest run in work/output ended with, or, where
-no run is there, the weights that come with the package; it says which.
-
-The exported model is run on 100 images at once; its outputs must be the net's.
+The model takes pixels and needs no code of this package. By default, this command exports the final
+weights of the newest run in work/output or, if there is no run, those that come with the package,
+and prints which it used. It runs the exported model on 100 images and compares its outputs with
+those of the net.
 """
 
 import logging
@@ -46,7 +46,7 @@ def _export(argv: Sequence[str]) -> int:
 
     checkpoint = args.checkpoint
     if not (checkpoint or args.run or newest_run()):
-        log.info("%s: no run there", RUNS)
+        log.info("%s: no run found", RUNS)
         checkpoint = "pretrained"
     weights = find_weights(checkpoint, args.run)
     refuse_own_net(weights.run, "export_run")
@@ -75,23 +75,35 @@ def _parser() -> Parser:
         "--checkpoint",
         "-k",
         metavar="PATH",
-        help="latest, best, pretrained, a run, a checkpoint, or a .pdparams [what RUN ended with]",
+        help="latest, best, pretrained, a run, a checkpoint, a .pdparams [final weights of RUN]",
     )
     parser.add_argument(
-        "--run", help="run directory [newest in work/output; where none is, pretrained]"
+        "--run", help="run directory [newest in work/output; if there is none, pretrained]"
     )
     parser.add_argument(
-        "--output", default="work/output/exported", metavar="FOLDER", help="[work/output/exported]"
+        "--output",
+        default="work/output/exported",
+        metavar="FOLDER",
+        help="folder to write [work/output/exported]",
     )
     parser.add_argument(
-        "--outputs", default="logits,probabilities", help="what it gives [logits,probabilities]"
-    )
-    parser.add_argument("--format", choices=("paddle", "onnx"), default="paddle", help="[paddle]")
-    parser.add_argument(
-        "--legacy", action="store_true", help="write .pdmodel, which Paddle 2 can read, too"
+        "--outputs",
+        default="logits,probabilities",
+        help="comma-separated outputs [logits,probabilities]",
     )
     parser.add_argument(
-        "--list", action="store_true", help="only list the variables: trained, kept, temporary"
+        "--format",
+        choices=("paddle", "onnx"),
+        default="paddle",
+        help="format of the model [paddle]",
+    )
+    parser.add_argument(
+        "--legacy", action="store_true", help="write .pdmodel, which Paddle 2 can also read"
+    )
+    parser.add_argument(
+        "--list",
+        action="store_true",
+        help="only list the variables: parameters, persistables, temporaries",
     )
     return parser
 

@@ -1,9 +1,9 @@
 """Read the digits in pictures: photographs or drawings, dark on light or light on dark.
 
-Without --model, --checkpoint and --run the weights that come with the package (pretrained) read
-them. Each picture has a score of how much it looks like one digit of MNIST's; what is probably
-none, several digits without --many, and what is no picture get a reason instead of a digit.
-Exit code 8: some could not be read.
+By default, this command uses the weights that come with the package (pretrained). Each picture gets
+a score that says how much it looks like a single MNIST digit. Pictures that are probably not a
+digit, contain several digits (without --many) or cannot be opened get a reason instead of a digit.
+Exit code 8: some pictures could not be read.
 """
 
 import csv
@@ -45,7 +45,10 @@ def _infer(argv: Sequence[str]) -> None:
     predictor = _predictor(args)
     if not (reads_digits(predictor) or args.unchecked):
         dataset = predictor.about["dataset"]
-        log.warning("trained on %s: what is none of its classes is not refused", dataset)
+        log.warning(
+            "trained on %s: pictures of no class are not rejected, because there is no score",
+            dataset,
+        )
     files = list(pictures_in(args.pictures))
     csv_lines = functools.partial(_csv_lines, args.many)
     write = None if args.json else csv_lines if args.csv else _table_line
@@ -74,29 +77,35 @@ def _parser() -> Parser:
         "pictures", nargs="+", metavar="PICTURE", help="files, folders, patterns, or - for stdin"
     )
     net = parser.add_mutually_exclusive_group()
-    net.add_argument("--model", metavar="FOLDER", help=f"what {program_name('export')} wrote")
+    net.add_argument(
+        "--model", metavar="FOLDER", help=f"folder that {program_name('export')} wrote"
+    )
     net.add_argument(
         "--checkpoint",
         "-k",
         metavar="PATH",
-        help="latest, best, pretrained, a run, a checkpoint, or a .pdparams [pretrained]",
+        help="latest, best, pretrained, a run, a checkpoint, or a .pdparams file [pretrained]",
     )
     parser.add_argument(
         "--run",
-        help="run directory of latest and best [newest in work/output]; alone: what it ended with",
+        help="run of latest and best [newest in work/output]; alone: its final weights",
     )
     parser.add_argument("--device", default="auto", help="auto, cpu or gpu:0 [auto]")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print one JSON list")
+    form.add_argument("--json", action="store_true", help="print a JSON list")
     form.add_argument("--csv", action="store_true", help="print comma-separated values")
     parser.add_argument(
         "--many", action="store_true", help="read all digits of a picture, in reading order"
     )
     parser.add_argument(
-        "--unchecked", action="store_true", help="give a digit for what is probably none, too"
+        "--unchecked",
+        action="store_true",
+        help="return a digit also for pictures that are probably not a digit",
     )
     parser.add_argument(
-        "--show", metavar="FILE.png", help="write a picture of what the net saw, or of the boxes"
+        "--show",
+        metavar="FILE.png",
+        help="write a picture of the inputs of the net or, with --many, of the boxes",
     )
     return parser
 

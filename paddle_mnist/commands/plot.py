@@ -1,4 +1,4 @@
-"""Draw the figures of runs again, and several runs over one another."""
+"""Draw the figures of runs again, and compare several runs in one chart."""
 
 import sys
 from collections.abc import Sequence
@@ -36,10 +36,15 @@ def _plot(argv: Sequence[str]) -> None:
         "runs", metavar="RUN", nargs="*", help="run directories [newest in work/output]"
     )
     parser.add_argument(
-        "--output", metavar="FOLDER", help="where they go [RUN/figures; the first's for several]"
+        "--output",
+        metavar="FOLDER",
+        help="folder to write [RUN/figures; of several runs, that of the first]",
     )
     parser.add_argument(
-        "--only", default="", metavar="FILES", help="as curves.png,kernels.svg, see below [all]"
+        "--only",
+        default="",
+        metavar="FILES",
+        help="comma-separated files from the list below [all]",
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, gpu:0 or xpu:0 [auto]")
     args = parser.parse_args(argv)

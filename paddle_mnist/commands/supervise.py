@@ -1,4 +1,4 @@
-"""Run a script that calls `fit`, and start it again when it dies or hangs."""
+"""Run a script that calls `fit`, and restart it when it dies or hangs."""
 
 import argparse
 import os
@@ -20,20 +20,22 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 def _supervise(argv: Sequence[str]) -> int:
     parser = Parser(prog=program_name("supervise"), description=__doc__)
     parser.usage = "%(prog)s [options] RUN SCRIPT [ARGUMENTS]"
-    parser.add_argument("run", metavar="RUN", help="the output of fit, whose checkpoints grow")
-    parser.add_argument("--max_restarts", type=int, default=3, metavar="N", help="in all [3]")
+    parser.add_argument("run", metavar="RUN", help="the run directory: `output` of the call of fit")
+    parser.add_argument(
+        "--max_restarts", type=int, default=3, metavar="N", help="maximum number of restarts [3]"
+    )
     parser.add_argument(
         "--hang_timeout",
         type=float,
         default=600.0,
         metavar="SECONDS",
-        help="without a step, after which it is killed [600]",
+        help="seconds without a step after which the script is restarted [600]",
     )
     parser.add_argument(
         "script",
         metavar="SCRIPT",
         nargs=argparse.REMAINDER,
-        help="the Python program, and its arguments; options of this command come before RUN",
+        help="Python script, and its arguments; put options of this command before RUN",
     )
     args = parser.parse_args(argv)
     script = argv[len(argv) - len(args.script) :]  # as it was spelled

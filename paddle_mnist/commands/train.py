@@ -1,4 +1,4 @@
-"""Train the net, evaluate it, report. Run the same command again to go on after a stop."""
+"""Train the net, evaluate it, report. To resume after a stop, run the same command again."""
 
 import contextlib
 import os

@@ -16,14 +16,24 @@ def _serve_or_train(argv: Sequence[str]) -> None:
     program = program_name("train-ps")
     launch = f"python -m paddle.distributed.launch --server_num 2 --trainer_num 2 {program}"
     parser = Parser(prog=program, description=f"{__doc__[:-1]}:\n\n{launch}")
-    parser.add_argument("--data", default="auto", help="as for training [auto]")
-    parser.add_argument("--sync", action="store_true", help="a step is everybody's [nobody waits]")
-    parser.add_argument("--epochs", type=int, default=1, help="[1]")
-    parser.add_argument("--batch_size", type=int, default=64, help="of all trainers [64]")
-    parser.add_argument("--learning_rate", type=float, default=0.05, help="of SGD [0.05]")
+    parser.add_argument("--data", default="auto", help="auto, digits, or a file or folder [auto]")
+    parser.add_argument(
+        "--sync",
+        action="store_true",
+        help="synchronous training: all trainers take part in each step [asynchronous]",
+    )
+    parser.add_argument("--epochs", type=int, default=1, help="passes over the training split [1]")
+    parser.add_argument(
+        "--batch_size", type=int, default=64, help="samples per step, over all trainers [64]"
+    )
+    parser.add_argument(
+        "--learning_rate", type=float, default=0.05, help="learning rate of SGD [0.05]"
+    )
     parser.add_argument("--seed", type=int, default=1, help="[1]")
     parser.add_argument("--output", metavar="FOLDER", default="work/output/servers")
-    parser.add_argument("--start_from", metavar="FOLDER", help="persistables/ of an earlier one")
+    parser.add_argument(
+        "--start_from", metavar="FOLDER", help="persistables/ folder of an earlier run"
+    )
     args = vars(parser.parse_args(argv))
     require_paddle()
     from paddle_mnist.legacy.parameter_server import ServedTraining, serve_or_train

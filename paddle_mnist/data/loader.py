@@ -130,8 +130,8 @@ class BatchLoader(OrderedLoader):
     augment: (images float32 [B, ...], epoch, indices int64 [B]) -> images.
     replay: samples to mix in; their indices follow those of the dataset.
     shard_spec: how to divide batches into shards; by default they are not divided.
-    on_device: keep all images on the device, float32, and gather batches there; by default each
-        batch is copied when its turn comes.
+    on_device: keep all images on the device, as float32, and gather batches there; by default each
+        batch is copied to the device when it is needed.
     spec: requirements on the items; by default the images of a batch must have one shape.
     """
 

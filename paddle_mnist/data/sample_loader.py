@@ -102,8 +102,8 @@ class _BatchReader:
 class ResumableBatchSampler(paddle.io.BatchSampler):
     """A batch sampler for a `paddle.io.DataLoader` that `fit` can resume inside an epoch.
 
-    The order of the samples is a function of (seed, epoch), as with a dataset given to `fit`. Its
-    samples must not draw random numbers, or what they draw depends on where an epoch resumed.
+    The order of the samples is a function of (seed, epoch), as with a dataset given to `fit`. The
+    samples must not draw random numbers, because these would depend on where the epoch was resumed.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ResumableBatchSampler(paddle.io.BatchSampler):
         self._epoch = self._start = 0
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
-        """Choose the epoch, and the number of its batch, with which the next iteration begins."""
+        """Choose the epoch, and the number of the batch, at which the next iteration begins."""
         self._epoch, self._start = epoch, start
 
     def __iter__(self) -> Iterator[list[int]]:

@@ -36,16 +36,16 @@ def predict_run(
     collate_fn: Optional[Callable] = None,
     num_workers: int = 0,
 ) -> Any:
-    """Return the outputs of what a run has trained, for all samples of some data.
+    """Return the outputs of the net that a run has trained, for all samples of a dataset.
 
     weights, model, run: see `load_model`.
-    data: a dataset, or anything else that `fit` takes as `valid`; a list of batches, say.
+    data: a dataset, or anything else that `fit` takes as `valid`, such as a list of batches.
     forward: (model, batch) -> outputs. By default a batch is the model's input alone, or (inputs,
-        labels) or (input, input, ..., labels) as in training, of which the labels are not used.
+        labels) or (input, input, ..., labels) as in training; the labels are not used.
     batch_size: by default the run's. collate_fn, num_workers: see `fit`.
 
-    Returns a NumPy array [N, ...] in the order of the data, or several in the tuple, list or dict
-    in which the model returns them. They must fit into memory. Computes on Paddle's current device.
+    Returns a NumPy array [N, ...] in the order of the data, or several in a tuple, list or dict if
+    the model returns one. They must fit into memory. Computes on Paddle's current device.
     Raises ConfigError, DataError and CheckpointError.
     """
     forward = forward or _forward
@@ -104,20 +104,20 @@ def export_run(
     run: Union[str, Path, None] = None,
     form: str = "paddle",
 ) -> dict[str, Any]:
-    """Export what a run has trained as files that need none of this package.
+    """Export the net that a run has trained as files that can be used without this package.
 
     weights, model, run: see `load_model`. The net takes one input or several, and returns a tensor,
         or several in a tuple, list or dict.
     folder: where the files go; `paddle_mnist.inference.predictor.Predictor` runs them.
     inputs: the specification of the input, whose first dimension is that of the samples and whose
-        others are fixed; or a batch of samples, which specifies it too, and on which the exported
-        model must compute what the net does. By default it must on random numbers, or zeros. A list
-        of such for a net of several inputs.
+        others are fixed; or a batch of samples, from which it is derived. Pass a list of them for a
+        net with several inputs. The exported model is run on this batch, by default on random
+        numbers or zeros, and its outputs must be those of the net.
     outputs: names of the outputs; by default the keys of a dict, "output", or "output0", ....
     form: "paddle" or "onnx".
 
     Returns the contents of the folder's `about.json`. Raises ConfigError, DeviceError, OutputError,
-    and CheckpointError also if the exported model gives other outputs than the net.
+    and CheckpointError, also if the exported model's outputs differ from those of the net.
     """
     trained = load_model(weights, model, run)
     specs, batches = _examples(inputs)

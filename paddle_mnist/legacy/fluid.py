@@ -6,7 +6,7 @@
     save_inference_model, load_inference_model  the part of the net that leads to chosen outputs
 
 Fluid loaded what happened to fit, and left the rest as it was; here everything must fit. See
-docs/fluid.md, which maps each old call to today's.
+docs/en/fluid.md, which maps each old call to today's.
 """
 
 from collections.abc import Mapping, Sequence

@@ -28,7 +28,7 @@ def require_parameter_servers() -> None:
     """Raise DeviceError if this Paddle has no parameter servers."""
     instead = (
         "train collectively instead: python -m paddle.distributed.launch --nproc_per_node 2 "
-        f"{program_name('train')} (docs/several-processes.md)"
+        f"{program_name('train')} (docs/en/several-processes.md)"
     )
     if not hasattr(paddle.base.core, "DistFleetWrapper"):
         raise DeviceError(

@@ -96,17 +96,21 @@ class _TqdmHandler(logging.StreamHandler):
             self.flush()
         except OSError as error:  # a full disk, or the reader of a pipe is gone
             raise OutputError(
-                f"the console: cannot write ({error.strerror}); run the same command again to go on"
+                f"the console: cannot write ({error.strerror}); run the same command to resume"
             ) from error
 
 
-def log_to_console(stream=None) -> None:
+def log_to_console(stream=None, level: int = logging.INFO) -> None:
     """Print this package's log lines, to stdout by default; a second call changes nothing.
 
     They no longer propagate to the root logger: Paddle's handler there would print them again.
+
+    level: of the lines that are printed, and above; `console_level` changes it for a while.
     """
     if not _console_handler():
-        log.addHandler(_TqdmHandler(stream or sys.stdout))
+        handler = _TqdmHandler(stream or sys.stdout)
+        handler.setLevel(level)
+        log.addHandler(handler)
         log.setLevel(logging.INFO)
         log.propagate = False
 
@@ -124,6 +128,22 @@ def console_logs(stream: TextIO) -> Iterator[None]:
         handler.stream = previous
         if not existing:
             log.removeHandler(handler)
+
+
+@contextlib.contextmanager
+def console_level(level: int) -> Iterator[None]:
+    """Print only this package's log lines of `level` and above to the console inside the context.
+
+    Other handlers, such as that of a run's `train.log`, still get all lines.
+    """
+    log_to_console()
+    handler = _console_handler()
+    previous = handler.level
+    handler.setLevel(level)
+    try:
+        yield
+    finally:
+        handler.setLevel(previous)
 
 
 def _console_handler() -> Optional[_TqdmHandler]:

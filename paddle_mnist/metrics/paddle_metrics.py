@@ -24,13 +24,13 @@ COUNTERS = {
 
 
 class Gathered:
-    """A metric of all outputs of an evaluation together, which no sums of batches give.
+    """A metric computed on all outputs of an evaluation at once, not from sums over batches.
 
     metric: (outputs, labels) -> a number, both NumPy arrays [N, ...] of all samples in the order of
         the data; or a `paddle.metric.Metric`.
 
-    The outputs of the whole evaluation must fit into memory, on every process. It is not computed
-    in training.
+    The outputs of the whole evaluation must fit into the memory of every process. The metric is not
+    computed during training.
     """
 
     def __init__(self, metric: Union[Callable[[Any, Any], float], Metric]):

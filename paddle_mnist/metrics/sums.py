@@ -62,9 +62,9 @@ class Sums:
 
 
 class Mean(Sums):
-    """A mean over samples, or over whatever else is counted, such as words or pixels.
+    """A mean over samples, or over other units, such as words or pixels.
 
-    total: the sum. count: how many it is of.
+    total: the sum. count: the number of units in the sum.
     """
 
     def __init__(self, total: Number, count: Number):

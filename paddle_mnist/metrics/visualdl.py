@@ -4,14 +4,14 @@ They are those of version 2.5.3, the newest there is; each comment says what ret
 workarounds for its server are in `apps/dashboard.py`.
 """
 
-import contextlib
 import functools
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from paddle_mnist.errors import OutputError
 from paddle_mnist.metrics import visualdl_graph
+from paddle_mnist.metrics.visualdl_curves import add_curves
 from paddle_mnist.metrics.visualdl_files import VisualDLFiles
 from paddle_mnist.state import Observer, TrainState, View
 from paddle_mnist.system.devices import require_zlib
@@ -26,6 +27,10 @@ from paddle_mnist.system.files import writing
 
 log = logging.getLogger("paddle_mnist")
 
+# The tag of the texts that sum up a run. The page of texts sorts its tags, and opens the first.
+ABOUT = "about this run"
+GRAPH = "The graph of the net's layers: Graphs > Dynamic; the + on a box shows what is inside it."
+HISTOGRAMS = 10  # of each parameter, at least, in a training of known length
 DIRECTIONS = 50  # of features: of longer rows the page shows only some points
 
 
@@ -46,7 +51,7 @@ def _page(name: str):
                     method(self, *args, **kwargs)
             except OutputError as error:
                 self.failure = error
-                log.warning("no more VisualDL in this start, training goes on: %s", error)
+                log.warning("VisualDL is off until the next start; training continues: %s", error)
 
         return write
 
@@ -111,9 +116,11 @@ class VisualDLWriter(Observer):
         """Do nothing."""
 
     @_page("text")
-    def text(self, tag: str, text: str) -> None:
-        """Write a text under a tag."""
-        self._files.open("train").add_text(_tag(tag), text, 0)
+    def text(self, tag: str, text: str, step: int = 0) -> None:
+        """Write a text under a tag. Lines that are not indented become items with dots between."""
+        # It shows a text as one paragraph, without line breaks; one that keeps them retires this.
+        paragraph = re.sub(r"\n(?=\w)", " · ", text.strip())
+        self._files.open("train").add_text(_tag(tag), paragraph, step)
 
     @_page("images")
     def images(self, tag: str, images: np.ndarray) -> None:
@@ -138,25 +145,10 @@ class VisualDLWriter(Observer):
 
         labels: int [N]. probabilities: [N, classes]. noun: what a class is called.
         """
-        with _numpy_float():
-            file = self._files.open("train")
-            # A tag of its own for each kind: VisualDL knows one kind a tag.
-            kinds = {"precision and recall": file.add_pr_curve, "roc": file.add_roc_curve}
-            for kind, add in kinds.items():
-                for label in np.unique(labels):
-                    is_class = labels == label
-                    # For the true positive rate it divides the true positives by the number of
-                    # negatives; weights that make both numbers equal correct that. An
-                    # add_roc_curve that divides by tp + fn retires this.
-                    balance = (~is_class).sum() / is_class.sum() if kind == "roc" else 1.0
-                    add(
-                        f"{kind}/{noun} {label}",
-                        is_class.astype("int64"),
-                        probabilities[:, label],
-                        step,
-                        num_thresholds=100,
-                        weights=np.where(is_class, balance, 1.0),
-                    )
+        file = self._files.open("train")
+        for label in np.unique(labels):
+            name = f"{noun} {label}"
+            add_curves(file, name, labels == label, probabilities[:, label], step)
 
     @_page("embeddings")
     def embeddings(self, features: np.ndarray, labels: np.ndarray, noun: str = "class") -> None:
@@ -196,11 +188,13 @@ class VisualDLWriter(Observer):
         build: Callable[[], Any],
         input_shape: Sequence[Optional[int]],
         dtype: str = "float32",
+        step: int = 0,
     ) -> None:
-        """Write the graph of a net's layers.
+        """Write the graph of a net's layers, and a note of where VisualDL shows it.
 
         build: returns the net, a `paddle.nn.Layer`; a class or function at the top level of its
             module, since another process calls it. input_shape: of a batch; None is a free size.
+        step: of the note.
         """
         # add_graph reads a `.pdmodel`, which Paddle 3 writes only with its new intermediate
         # representation switched off, for a whole process; a VisualDL that reads
@@ -216,6 +210,8 @@ class VisualDLWriter(Observer):
             output = (process.stderr or process.stdout).decode(errors="replace")
             reason = output.strip().rpartition("\n")[2]
             log.warning("VisualDL could not draw the graph (%s); the rest is there", reason)
+        else:
+            self.text(ABOUT, GRAPH, step)
 
     def close(self) -> None:
         """Close the files. Raises OutputError if something could not be written."""
@@ -240,16 +236,3 @@ def _pixels(figure: Any) -> np.ndarray:
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[:, :, :3]
-
-
-@contextlib.contextmanager
-def _numpy_float() -> Iterator[None]:
-    """Its curves use `np.float`, which NumPy 1.24 took away; one that says `float` retires this."""
-    if "float" in vars(np):
-        yield
-        return
-    np.float = float
-    try:
-        yield
-    finally:
-        del np.float

@@ -32,8 +32,6 @@ class VisualDLFiles:
                 # runs apart by their folders retires this.
                 file = self._files[name] = LogWriter(logdir=str(folder), flush_secs=5)
                 self._keep_errors(file)
-                # The file is opened, and its thread started, by the first value.
-                file.add_text("about", f"written by paddle_mnist: {name}", 0)
             self._threads += [thread for thread in threading.enumerate() if thread not in before]
         return self._files[name]
 

@@ -50,7 +50,7 @@ def _option(default, group: str, help: str, *, binds: bool, bare: Optional[str] 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The configuration of one training: flat, typed, immutable.
+    """The configuration of one training run: flat, typed, immutable.
 
     Raises ConfigError, naming the field, the value and what was expected.
     """
@@ -63,15 +63,15 @@ class TrainConfig:
     eval_limit: Optional[Count] = _option(
         None, "data", "evaluate on the first N images only", binds=True
     )
-    shuffle: bool = _option(True, "data", "a new order of samples each epoch", binds=True)
+    shuffle: bool = _option(True, "data", "shuffle the samples anew in each epoch", binds=True)
 
     epochs: Count = _option(5, "training", "passes over the training split", binds=True)
-    batch_size: Count = _option(64, "training", "samples a step", binds=True)
+    batch_size: Count = _option(64, "training", "samples per step", binds=True)
     seed: Annotated[Whole, Field(ge=0, lt=2**32)] = _option(
-        1, "training", "decides initial weights and order of samples", binds=True
+        1, "training", "seed of the initial weights, the order and all random numbers", binds=True
     )
     label_smoothing: Share = _option(
-        0.0, "training", "probability that is spread over all classes", binds=True
+        0.0, "training", "probability that is spread evenly over all classes", binds=True
     )
     dropout: Share = _option(
         0.0, "training", "share of the last layer's inputs that are dropped in training", binds=True
@@ -80,40 +80,46 @@ class TrainConfig:
     augment: Amounts = _option(
         (),
         "training",
-        "random distortion, as rotate=10,shear=5,shift=2,scale=0.1,elastic=1",
+        "random distortions, such as rotate=10,shear=5,shift=2,scale=0.1,elastic=1",
         binds=True,
     )
     ema: Share = _option(
-        0.0, "training", "decay of the moving average of the weights; 0: none", binds=True
+        0.0, "training", "decay of the moving average of the weights; 0: no average", binds=True
     )
     early_stop_patience: Optional[Count] = _option(
         None,
         "training",
-        "stop after N evaluations without improvement; keep the best",
+        "stop after N evaluations without improvement, with the best weights",
         binds=True,
     )
 
     init_from: Optional[Place] = _option(
-        None, "start", "weights to start from: a .pdparams, checkpoint or run", binds=True
+        None, "start", "weights to start from: a run, checkpoint or .pdparams file", binds=True
     )
     init_partial: bool = _option(
-        False, "start", "init_from: take the weights that fit, and name the others", binds=False
+        False,
+        "start",
+        "with init_from: load the weights that match, and log the others",
+        binds=False,
     )
     incremental_from: Optional[Place] = _option(
-        None, "start", "checkpoint or run to train further: optimizer too", binds=True
+        None,
+        "start",
+        "run or checkpoint whose weights and optimizer state to start from",
+        binds=True,
     )
     replay_data: Optional[Place] = _option(
-        None, "start", "old images to mix in, against forgetting", binds=False
+        None, "start", "old images to mix into each epoch, to prevent forgetting", binds=False
     )
     replay_fraction: Annotated[Number, Field(gt=0, lt=1)] = _option(
-        0.2, "start", "share of the old images in every epoch", binds=True
+        0.2, "start", "share of old images in each epoch", binds=True
     )
 
     optimizer: Literal["sgd", "momentum", "adagrad", "adam", "adamw"] = _option(
         "momentum", "optimizer", "the optimizer", binds=True
     )
     learning_rate: Positive = _option(
-        0.1, "optimizer", "learning rate; with onecycle its peak", binds=True
+        0.1, "optimizer", "learning rate; the peak with onecycle", binds=True
     )
     lr_schedule: Literal["constant", "polynomial", "cosine", "onecycle"] = _option(
         "onecycle", "optimizer", "learning-rate schedule, stepped every batch", binds=True
@@ -123,43 +129,55 @@ class TrainConfig:
     )
     momentum: Share = _option(0.9, "optimizer", "momentum (optimizer momentum only)", binds=True)
     weight_decay: NotNegative = _option(
-        5e-4, "optimizer", "L2 coefficient; adamw: decoupled decay", binds=True
+        5e-4, "optimizer", "L2 coefficient; with adamw decoupled weight decay", binds=True
     )
     weight_decay_layers: Names = _option(
         (),
         "optimizer",
-        "layers or parameters to decay, as conv1,fc.weight; none: all",
+        "layers or parameters to decay, such as conv1,fc.weight; default: all",
         binds=True,
     )
 
     device: str = _option("auto", "device", "auto, cpu, gpu:0 or xpu:0", binds=False)
     nprocs: CountOrAuto = _option(
-        1, "device", "processes, each with its share of every batch; or auto", binds=False
+        1,
+        "device",
+        "number of processes, each computing a part of every batch; or auto",
+        binds=False,
     )
     gpus: Optional[str] = _option(
-        None, "device", "GPUs to train on, as 0,1; one process each", binds=False
+        None, "device", "GPUs to train on, such as 0,1, with one process each", binds=False
     )
     amp: Precision = _option(
-        "off", "device", "bfloat16 on a GPU: O1 where it is safe, O2 nearly everywhere", binds=True
+        "off",
+        "device",
+        "bfloat16 on a GPU: O1 in safe operations, O2 nearly everywhere",
+        binds=True,
     )
     fast_conv: Switch = _option(
-        "auto", "device", "convolve in compiled loops; auto: on a CPU", binds=True
+        "auto", "device", "compute convolutions in compiled loops; auto: on CPUs only", binds=True
     )
     threads: CountOrAuto = _option(
         0, "device", "threads of the fast convolution in each process; or auto", binds=False
     )
     grad_shards: Optional[Count] = _option(
-        None, "device", "shards of each batch; same bits for any number of processes", binds=True
+        None,
+        "device",
+        "parts of each batch; gives the same bits for any number of processes",
+        binds=True,
     )
 
     output: Optional[str] = _option(
         None, "run", "run directory (default: work/output/<recipe>)", binds=False
     )
     resume: OffOr = _option(
-        "auto", "run", "auto, off (start at step 0), or a checkpoint", binds=False
+        "auto",
+        "run",
+        "auto, off (start at step 0), or the path of a run or checkpoint",
+        binds=False,
     )
     override: Names = _option(
-        (), "run", "fields, by comma, that this resume may change", binds=False
+        (), "run", "comma-separated fields that may differ from those of the run", binds=False
     )
     save_every_epochs: Count = _option(1, "saving", "epochs between checkpoints", binds=False)
     save_every_steps: Optional[Count] = _option(
@@ -168,29 +186,35 @@ class TrainConfig:
     save_every_seconds: Optional[Positive] = _option(
         None, "saving", "seconds between checkpoints", binds=False
     )
-    keep_epochs: bool = _option(True, "saving", "keep the end of every epoch", binds=False)
+    keep_epochs: bool = _option(
+        True, "saving", "keep the checkpoint at the end of every epoch", binds=False
+    )
     keep_last: Count = _option(3, "saving", "keep the newest N checkpoints", binds=False)
     keep_every_minutes: Optional[Positive] = _option(
         None, "saving", "keep one checkpoint every N minutes", binds=False
     )
-    keep_best: bool = _option(True, "saving", "keep the best by valid accuracy", binds=False)
+    keep_best: bool = _option(
+        True, "saving", "keep the checkpoint with the best valid accuracy", binds=False
+    )
     keep_breakpoints: bool = _option(
-        True, "saving", "keep the checkpoints of interrupted trainings", binds=False
+        True, "saving", "keep checkpoints that were saved on an interruption", binds=False
     )
     save_on_exception: bool = _option(
-        True, "saving", "save when an error ends the training", binds=False
+        True, "saving", "save a checkpoint when an error ends training", binds=False
     )
     max_restarts: CountOrNone = _option(
-        0, "run", "how often to restart a training that died or hangs", binds=False
+        0, "run", "maximum number of restarts when training dies or hangs", binds=False
     )
     hang_timeout: Positive = _option(
-        600.0, "run", "seconds without a step after which a training counts as hung", binds=False
+        600.0, "run", "seconds without a step after which training is considered hung", binds=False
     )
-    eval_every_epochs: Count = _option(1, "run", "epochs between validations", binds=False)
+    eval_every_epochs: Count = _option(
+        1, "run", "epochs between evaluations on the valid split", binds=False
+    )
     final_split: Literal["eval", "valid"] = _option(
         "eval",
         "run",
-        "what the trained net is scored on at the end; valid leaves eval unscored",
+        "split on which the trained net is evaluated at the end",
         binds=False,
     )
     log_every: Count = _option(100, "run", "steps between log lines", binds=False)
@@ -198,30 +222,36 @@ class TrainConfig:
     visualdl: Pages = _option(
         default=USUAL_PAGES,
         group="looking inside",
-        help="VisualDL pages, by comma; or true (the usual), all, false",
+        help="comma-separated VisualDL pages; or true (the default ones), all, false",
         binds=False,
         bare="true",
     )
-    figures: bool = _option(True, "looking inside", "draw figures at the end", binds=False)
+    figures: bool = _option(
+        True, "looking inside", "draw figures at the end of the run", binds=False
+    )
     watch: CountOrNone = _option(
-        100, "looking inside", "steps between records of layers and gradients; 0: none", binds=False
+        100, "looking inside", "steps between records of layers and gradients; 0: off", binds=False
     )
     check_shape: Batches = _option(
         default=(),
         group="looking inside",
-        help="batches in which to print shapes; without a value: 0",
+        help="numbers of batches whose shapes to print; without a value: 0",
         binds=False,
         bare="true",
     )
     check_content: Batches = _option(
         default=(),
         group="looking inside",
-        help="batches in which to print contents; without a value: 401, or the last",
+        help="numbers of batches whose contents to print; without a value: 401, or the last",
         binds=False,
         bare="true",
     )
     profile: CountOrNone = _option(
-        0, "looking inside", "steps to profile; without a value: 20", binds=False, bare="20"
+        0,
+        "looking inside",
+        "number of steps to profile; without a value: 20; 0: off",
+        binds=False,
+        bare="20",
     )
 
     def __post_init__(self):
@@ -237,23 +267,22 @@ class TrainConfig:
         """Raise ConfigError for fields that exclude each other."""
         if self.lr_schedule != "constant" and self.end_lr > self.learning_rate:
             raise ConfigError(
-                f"end_lr is {self.end_lr}; expected at most the learning_rate, "
-                f"{self.learning_rate}, which it ends"
+                f"end_lr is {self.end_lr}; expected at most the learning_rate, {self.learning_rate}"
             )
         starts = [name for name in ("init_from", "incremental_from") if getattr(self, name)]
         if self.resume not in ("auto", "off"):
             starts.insert(0, "resume")
         if len(starts) > 1:
-            raise ConfigError(f"{' and '.join(starts)} are given; expected one of them at most")
+            raise ConfigError(f"{' and '.join(starts)} are given; expected at most one of them")
         if self.init_partial and not self.init_from:
             raise ConfigError(
-                "init_partial is on without init_from; expected the weights too of which it takes "
-                "those that fit"
+                "init_partial is on without init_from; expected init_from, the "
+                "weights of which it loads those that match"
             )
         if self.early_stop_patience and not self.keep_best:
             raise ConfigError(
                 "early_stop_patience ends with the best checkpoint, but keep_best is off; expected "
-                "it on"
+                "keep_best on"
             )
         if self.early_stop_patience and "resume" in starts:
             raise ConfigError(

@@ -21,7 +21,7 @@ class MnistDataset(paddle.io.Dataset):
     """One split of MNIST, or of data of the same format, as a `paddle.io.Dataset`.
 
     mode: "train", "valid" or "eval" (50,000 / 10,000 / 10,000 on MNIST).
-    data: "auto", "digits", or the path of a file or folder (see `mnist.sources.find_source`), or
+    data: "auto", "digits", the path of a file or folder (see `mnist.sources.find_source`), or
         the `Data` that `open_data` returned.
     limit: keep only the first N images, in the order of the source (see `limit_warning`).
 
@@ -54,7 +54,7 @@ class MnistDataset(paddle.io.Dataset):
         return self._split.pixels(index)[np.newaxis], label
 
     def limit_warning(self) -> Optional[str]:
-        """Return a line that names the classes which the limit leaves out or makes rare.
+        """Return a line that lists the classes that the limit excludes or makes rare.
 
         None if there are none. A class is rare if its share is less than a third of its share in
         the whole split.
@@ -76,7 +76,7 @@ class MnistDataset(paddle.io.Dataset):
         )
 
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return items as one batch, by one vectorised index.
+        """Return items as one batch, with one vectorized index operation.
 
         Images float32 [B, 1, 28, 28], labels int64 [B, 1].
         """
@@ -88,15 +88,16 @@ def load_data(mode: str = "train", batch_size: int = 100, data: str = "auto") ->
     """Return a function that yields the batches of an epoch, as the tutorial's does.
 
     Batches are NumPy arrays, float32 [B, 1, 28, 28] and int64 [B, 1]; the last one of an epoch may
-    be short. "train" has another order in each epoch; the other splits are not shuffled.
+    be short. "train" is shuffled anew in each epoch; the other splits are not shuffled.
 
-    The order is drawn from Python's global generator, as in the tutorial: after the same
-    `random.seed` it is the same as there. `np.random.seed` and `paddle.seed` do not change it.
+    The order is drawn from Python's global generator, as in the tutorial: with the same
+    `random.seed` it is the same as in the tutorial. `np.random.seed` and `paddle.seed` do not
+    change it.
 
     If several processes have called `paddle.distributed.init_parallel_env`, each gets its share of
     "train", in an order that rank 0 draws for all: together they see every sample once per epoch,
-    in equally many batches of at most `batch_size`. All of them must begin every epoch. Of "valid"
-    and "eval" each process gets all batches.
+    in equally many batches of at most `batch_size`. All processes must iterate over every epoch.
+    Each process gets all batches of "valid" and "eval".
 
     Raises DataError; ConfigError for a batch size below 1, or one too small to divide shares of
     unequal length into equally many batches.

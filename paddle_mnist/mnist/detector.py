@@ -2,10 +2,10 @@
 
 The net has seen nothing but digits, and so it is sure of one whatever it is shown. A second, small
 net looks at the features of its last convolution. It was trained to tell MNIST's digits, as they
-are and written on paper of many kinds, from letters, shapes, textures and screenshots drawn by
-code, and from digits of MNIST that were spliced, mirrored or turned ("outlier exposure":
-Hendrycks, Mazeika, Dietterich, "Deep anomaly detection with outlier exposure", 2019). The net that
-reads the digits has the weights it had.
+are, drawn anew with pens of all widths and written on paper of many kinds, from letters and signs
+of many scripts, shapes, textures and screenshots drawn by code, and from digits of MNIST that were
+spliced, mirrored or turned ("outlier exposure": Hendrycks, Mazeika, Dietterich, "Deep anomaly
+detection with outlier exposure", 2019). The net that reads the digits has the weights it had.
 
 `python tools/reproduce.py --only detector --data MNIST` makes the file again, and compares this
 with energies and distances of features.

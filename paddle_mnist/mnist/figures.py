@@ -4,19 +4,19 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Optional
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from paddle_mnist.mnist.arrays import DIGITS, Classes
 from paddle_mnist.plots.curves import HealthPanel
-from paddle_mnist.plots.figure import literal, missing_characters, new_figure
+from paddle_mnist.plots.figure import WIDTH, literal, missing_characters, new_figure
 
 log = logging.getLogger("paddle_mnist")
 
 COLUMNS = 10  # of channels
-MAPS = "cividis"  # even for all eyes (Nunez, Anderton & Renslow, 2018)
+# Told apart with any kind of colour blindness: Nunez, Anderton & Renslow, 2018; Brewer, 1994.
+MAPS, SIGNED = "cividis", "PuOr"
 
 HEALTH = (
     HealthPanel("zeros", "zeros (share)", ("relu1", "relu2"), limits=(0, 1)),
@@ -50,7 +50,7 @@ def kernels(weight: np.ndarray) -> Figure:
     tiles = _tiles(weight[:, 0])
     figure, ((axes,),) = new_figure(1.1 + 0.6 * len(tiles) / weight.shape[2])
     top = np.abs(weight).max()
-    image = axes.imshow(tiles, cmap="PuOr", vmin=-top, vmax=top)
+    image = axes.imshow(tiles, cmap=SIGNED, vmin=-top, vmax=top)
     size = weight.shape[2] + 1
     ticks = [size * column + size / 2 - 1 for column in range(COLUMNS)]
     axes.set_xticks(ticks, range(COLUMNS))
@@ -65,24 +65,35 @@ def kernels(weight: np.ndarray) -> Figure:
 def feature_maps(image: np.ndarray, maps: Mapping[str, np.ndarray], title: str) -> Figure:
     """Draw an image and the outputs of the layers it passes through.
 
-    Each channel is scaled from its own darkest to its brightest value.
+    Each channel has a scale of its own. Where a layer's outputs have both signs, 0 is white, and
+    both signs are equally strong; otherwise the scale goes from the least to the greatest.
 
     image: [28, 28]. maps: by layer, in order, [C, H, W] each. title: of the image.
     """
     rows = [math.ceil(len(channels) / COLUMNS) for channels in maps.values()]
-    height = 1.6 + 0.75 * sum(rows)
-    heights = [2, *(0.3 + row for row in rows)]
-    figure, grid = new_figure(height, 1 + len(maps), height_ratios=heights)
+    heights = [1.4, *(0.25 + 0.68 * row for row in rows)]
+    figure, grid = new_figure(sum(heights) + 0.3, 1 + len(maps), height_ratios=heights)
     first, *others = grid[:, 0]
-    first.set_title(literal(title))
+    figure.suptitle(literal(title), fontsize=10)
     first.imshow(image, cmap="gray")
+    first.set_title("input: {} x {}".format(*image.shape))
     for axes, (name, channels) in zip(others, maps.items()):
-        axes.set_title(f"{name}: {' x '.join(map(str, channels.shape))}")
-        axes.imshow(_tiles(_stretched(channels)), cmap=MAPS)
+        signed = channels.min() < 0
+        scale = "orange below 0, purple above" if signed else "each scaled to its maximum"
+        count, *size = channels.shape
+        axes.set_title(f"{name}: {count} channels of {' x '.join(map(str, size))}, {scale}")
+        tiles = _tiles(_balanced(channels) if signed else _stretched(channels))
+        axes.imshow(tiles, cmap=SIGNED if signed else MAPS, vmin=0, vmax=1)
     for axes in grid[:, 0]:
         axes.axis("off")
-        axes.title.set_fontsize(9)
+        axes.title.set_fontsize(8.5)
     return figure
+
+
+def _balanced(channels: np.ndarray) -> np.ndarray:
+    """Scale each channel of [C, H, W] so that 0 becomes 0.5, and the largest magnitude 0 or 1."""
+    magnitude = np.abs(channels).max(axis=(1, 2), keepdims=True)
+    return 0.5 + channels / np.where(magnitude > 0, 2 * magnitude, 1)
 
 
 def _stretched(channels: np.ndarray) -> np.ndarray:
@@ -104,7 +115,7 @@ def _tiles(channels: np.ndarray) -> np.ndarray:
 
 
 def worst(labels: np.ndarray, probabilities: np.ndarray, count: int = 20) -> np.ndarray:
-    """Return the indices, int [<= count], of the mistakes that a net was most sure about.
+    """Return the indices, int [<= count], of the mistakes with the highest confidence.
 
     labels: int [N]. probabilities: [N, 10].
     """
@@ -119,28 +130,39 @@ def mistakes(
     labels: np.ndarray,
     probabilities: np.ndarray,
     title: str,
-    names: Optional[Sequence[str]] = None,
     classes: Classes = DIGITS,
 ) -> Figure:
-    """Draw images that were misread, with their class and the net's answer and confidence.
+    """Draw images that were misclassified, with label and prediction and their probabilities.
 
-    images: [N, 28, 28]. labels: int [N]. probabilities: [N, 10]. names: what each image is called,
-    in a line of its own.
+    images: [N, 28, 28]. labels: int [N]. probabilities: [N, 10].
     """
-    columns = 5
-    rows = max(1, math.ceil(len(labels) / columns))
-    figure, grid = new_figure(1.55 * rows + 0.4, rows, columns)
-    figure.suptitle(title, fontsize=10)
+    captions = [
+        f"label {classes[label]} ({shares[label]:.0%})\n"
+        f"predicted {classes[shares.argmax()]} ({shares.max():.0%})"
+        for label, shares in zip(labels, probabilities)
+    ]
+    return gallery(images, captions, title)
+
+
+def gallery(
+    images: np.ndarray,
+    captions: Sequence[str],
+    title: str,
+    columns: int = 5,
+    colours: Sequence[str] = (),
+) -> Figure:
+    """Draw images with captions, row by row.
+
+    images: [N, 28, 28]. columns: images a row. colours: of the captions; black by default.
+    """
+    rows = max(1, math.ceil(len(images) / columns))
+    size = WIDTH / columns
+    figure, grid = new_figure(rows * (0.72 * size + 0.42) + 0.4, rows, columns)
+    figure.suptitle(literal(title), fontsize=10)
     for axes in grid.ravel():
         axes.axis("off")
-    prefixes = [f"{name}\n" for name in names] if names else [""] * len(labels)
-    separator = ", " if classes == DIGITS else ",\n"  # longer words need a line each
-    for axes, image, label, shares, prefix in zip(
-        grid.ravel(), images, labels, probabilities, prefixes
-    ):
+    colours = colours or ["black"] * len(images)
+    for axes, image, caption, colour in zip(grid.ravel(), images, captions, colours):
         axes.imshow(image, cmap="gray_r")
-        prediction = shares.argmax()
-        truth = f"{classes.describe(label)} ({shares[label]:.0%})"
-        answer = f"said {classes[prediction]} ({shares[prediction]:.0%})"
-        axes.set_title(literal(f"{prefix}{truth}{separator}{answer}"), fontsize=8)
+        axes.set_title(literal(caption), fontsize=8, color=colour)
     return figure

@@ -6,6 +6,7 @@ import itertools
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -26,6 +27,7 @@ from paddle_mnist.mnist.predictor import Predictor
 from paddle_mnist.mnist.pretrained import about
 from paddle_mnist.mnist.reading import STDIN, Reading, reading, together
 from paddle_mnist.system.files import cache_folder, make_folder, writing
+from paddle_mnist.system.machine import usable_cpus
 from paddle_mnist.training.saved_weights import SavedWeights
 
 AT_ONCE = 64  # pictures
@@ -115,22 +117,25 @@ def read_pictures(
 ) -> Iterator[Reading]:
     """Yield a `Reading` for each file, in order, with the reason for a picture that is not read.
 
+    AT_ONCE files are held at a time, and opened by as many threads as there are CPUs.
+
     many: read every digit of a picture, in reading order, instead of refusing several.
     check: give no digit for what is probably none. Without it there are no scores, nor are there
         for a model that was not trained on digits.
     """
     check = check and reads_digits(predictor)
     files = iter(files)
-    while chunk := list(itertools.islice(files, AT_ONCE)):
-        found = [_digits(file, many) for file in chunk]
-        digits = [digit for each in found if isinstance(each, list) for digit in each]
-        answers = iter(_answers(predictor, digits, check))
-        for file, each in zip(chunk, found):
-            if isinstance(each, DataError):
-                yield Reading(file, error=str(each))
-                continue
-            readings = [reading(file, digit, *next(answers)) for digit in each]
-            yield together(file, readings) if many else readings[0]
+    with ThreadPoolExecutor(usable_cpus()) as pool:  # NumPy and Pillow work side by side
+        while chunk := list(itertools.islice(files, AT_ONCE)):
+            found = list(pool.map(functools.partial(_digits, many=many), chunk))
+            digits = [digit for each in found if isinstance(each, list) for digit in each]
+            answers = iter(_answers(predictor, digits, check))
+            for file, each in zip(chunk, found):
+                if isinstance(each, DataError):
+                    yield Reading(file, error=str(each))
+                    continue
+                readings = [reading(file, digit, *next(answers)) for digit in each]
+                yield together(file, readings) if many else readings[0]
 
 
 def _answers(

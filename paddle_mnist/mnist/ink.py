@@ -26,12 +26,13 @@ LINE_SLOPES = np.tan(np.radians(np.arange(-12, 12.1, 0.5)))
 FAINTEST_LINE = 0.1  # of the ink's contrast
 BLANK = "blank; expected a digit, darker or lighter than what it is drawn on"
 MOST_LINES = 60  # in one direction
+BINS = 128  # of brightness
 
 
 def find_ink(brightness: np.ndarray, working_side: int) -> np.ndarray:
-    """Return how much each pixel is covered by ink, floats [H, W] in 0..1.
+    """Return how much each pixel is covered by ink, float32 [H, W] in 0..1.
 
-    brightness: floats [H, W] in 0..1, dark on light or light on dark; a small picture is enlarged
+    brightness: float32 [H, W] in 0..1, dark on light or light on dark; a small picture is enlarged
     to at most `working_side`. Raises DataError if it is blank.
     """
     height, width = brightness.shape
@@ -57,7 +58,7 @@ def _resized(values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     image = Image.fromarray(values.astype(np.float32))
     larger = shape[0] > values.shape[0]
     how = Image.Resampling.BICUBIC if larger else Image.Resampling.BOX
-    return np.clip(np.asarray(image.resize(shape[::-1], how), np.float64), 0, 1)
+    return np.clip(np.asarray(image.resize(shape[::-1], how)), 0, 1)
 
 
 def _dark_ink(brightness: np.ndarray) -> np.ndarray:
@@ -99,14 +100,10 @@ def _frame(ink: np.ndarray) -> np.ndarray:
         if contrast < MIN_CONTRAST:
             break
         mask = rest > contrast * otsu(np.clip(rest / contrast, 0, 1))
+        if not _in_corners(mask).any():
+            break
         shapes, _ = ndimage.label(ndimage.grey_opening(mask.astype(np.uint8), thickest))
-        reach = max(2, round(0.015 * min(ink.shape)))
-        corners = [
-            shapes[rows, columns]
-            for rows in (slice(reach), slice(-reach, None))
-            for columns in (slice(reach), slice(-reach, None))
-        ]
-        numbers = np.unique(np.concatenate([corner.ravel() for corner in corners]))
+        numbers = np.unique(_in_corners(shapes))
         numbers = numbers[numbers > 0]
         if not len(numbers):
             break
@@ -116,6 +113,13 @@ def _frame(ink: np.ndarray) -> np.ndarray:
     if _corners(frame) == 1 and np.percentile(left, 99.5) < MIN_CONTRAST:
         return np.zeros(ink.shape, bool)
     return frame
+
+
+def _in_corners(values: np.ndarray) -> np.ndarray:
+    """Return the values near the four corners of [H, W], one after the other."""
+    reach = max(2, round(0.015 * min(values.shape)))
+    ends = (slice(reach), slice(-reach, None))
+    return np.concatenate([values[rows, columns].ravel() for rows in ends for columns in ends])
 
 
 def _corners(mask: np.ndarray) -> int:
@@ -143,17 +147,18 @@ def _plausibility(brightness: np.ndarray, ink: np.ndarray, frame: np.ndarray) ->
 
 
 def otsu(ink: np.ndarray) -> float:
-    """Return the threshold that separates two classes best.
+    """Return the threshold that separates two classes best. ink: floats in 0..1.
 
     Otsu, "A threshold selection method from gray-level histograms", 1979.
     """
-    counts, edges = np.histogram(ink, 128, (0, 1))
-    centres = (edges[:-1] + edges[1:]) / 2
+    bins = np.minimum(ink * BINS, BINS - 1).astype(np.uint8)
+    counts = np.bincount(bins.ravel(), minlength=BINS)
+    centres = (np.arange(BINS) + 0.5) / BINS
     below, total = np.cumsum(counts), counts.sum()
     sums = np.cumsum(counts * centres)
     with np.errstate(divide="ignore", invalid="ignore"):
         between = (sums[-1] * below / total - sums) ** 2 / (below * (total - below))
-    return float(edges[1:][np.nanargmax(between)])
+    return float(np.nanargmax(between) + 1) / BINS
 
 
 def without_lines(ink: np.ndarray) -> np.ndarray:

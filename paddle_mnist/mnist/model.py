@@ -12,12 +12,12 @@ from paddle_mnist.checkpoint.contents import load_weights
 from paddle_mnist.data.collate import ItemSpec
 from paddle_mnist.mnist.pretrained import WEIGHTS, weights
 from paddle_mnist.monitor.print_layers import print_layers
-from paddle_mnist.nn.conv_blocks import check_fast_conv, run_layers
+from paddle_mnist.nn.conv_blocks import FastConvSwitch, run_layers
 
 FLATTEN = nn.Flatten()  # not one of the model's layers, which are the tutorial's
 
 
-class MNIST(nn.Layer):
+class MNIST(FastConvSwitch, nn.Layer):
     """The tutorial's convolutional net for images of digits; 20,350 parameters.
 
     Two blocks of convolution, ReLU and max pooling, and a linear layer:
@@ -25,21 +25,23 @@ class MNIST(nn.Layer):
     Layers and parameters are named as in the tutorial, so its code and this package read each
     other's `.pdparams`.
 
-    The parameters' generated names (`conv2d_0.w_0`, ...) are the same in every instance, as if
-    each were the first of its process. Optimizers key their state by them, so a `.pdopt` fits a
-    model built later in the same process, which it does not in plain Paddle. Two instances
-    therefore cannot share one optimizer.
+    The parameters' generated names (`conv2d_0.w_0`, ...) are the same in every instance, as if each
+    were the first in its process. Optimizers use these names as keys of their state, so a `.pdopt`
+    file also fits a model that is built later in the same process; in plain Paddle it does not. For
+    the same reason, two instances cannot share one optimizer.
 
-    pretrained: start with the weights that come with the package (`paddle_mnist.mnist.pretrained`).
-    fast_conv: what computes the net. "auto": on a CPU compiled loops, several times faster than
-        Paddle's layers and equal to within float32's rounding, with one thread per core, at most
-        four; elsewhere Paddle's layers. "off": always Paddle's layers. A number: as "auto", with so
-        many threads; 0 is "off". The attribute of this name can be set at any time.
+    pretrained: load the weights that come with the package (`paddle_mnist.mnist.pretrained`).
+    fast_conv: how the net is computed. "auto": on a CPU with compiled loops, which are several
+        times faster than Paddle's layers and equal to them up to float32 rounding error, with one
+        thread per core, at most four; on other devices with Paddle's layers. "off": always with
+        Paddle's layers. A number: as "auto", with this number of threads; 0 means "off". You can
+        set the attribute of this name at any time.
 
-    The compiled loops are those of `paddle_mnist.nn.conv_blocks.ConvBlocks`, which says what they
-    cover: with layers of other kinds or hooks that may change what passes, in static graphs
-    (`paddle.jit`) and with other dtypes Paddle's layers compute. They allow one backward pass: a
-    second one (`retain_graph=True`) and second derivatives raise an error that names the switch.
+    The compiled loops are those of `paddle_mnist.nn.conv_blocks.ConvBlocks`, whose documentation
+    says what they cover. Paddle's layers are used for layers of other kinds, with hooks that may
+    change values, in static graphs (`paddle.jit`) and for other dtypes. The loops allow one
+    backward pass: a second one (`retain_graph=True`) and second derivatives raise an error that
+    says how to switch to Paddle's layers.
 
     Set `dropout_rate` to the share of the linear layer's inputs that is dropped at random in a
     training step (Srivastava et al., 2014; the others are scaled up); the default is 0, as in the
@@ -64,21 +66,25 @@ class MNIST(nn.Layer):
         if pretrained:
             load_weights(self, weights(), WEIGHTS)
 
+    def layers_in_order(self) -> Optional[list[nn.Layer]]:
+        """Return the layers that compute the logits, in order.
+
+        Returns None with dropout, and in a subclass that computes something else.
+        """
+        is_changed = any(
+            getattr(type(self), name) is not getattr(MNIST, name)
+            for name in ("__call__", "forward", "logits", "features")
+        )
+        if self.dropout_rate or is_changed:
+            return None
+        return [*self._blocks, FLATTEN, self.fc]
+
     def logits(self, inputs: paddle.Tensor) -> paddle.Tensor:
         """Compute the logits: float32 [B, 1, 28, 28] -> [B, 10]."""
         if not self.dropout_rate:
             return run_layers([*self._blocks, FLATTEN, self.fc], inputs, self.fast_conv)
         features = self.features(inputs)
         return self.fc(F.dropout(features, self.dropout_rate, training=self.training))
-
-    @property
-    def fast_conv(self) -> Union[str, int]:
-        """What computes the net: "auto", "off", or a number of threads."""
-        return self._fast_conv
-
-    @fast_conv.setter
-    def fast_conv(self, value: Union[str, int]) -> None:
-        self._fast_conv = check_fast_conv(value)
 
     def features(self, inputs: paddle.Tensor) -> paddle.Tensor:
         """Compute both blocks: float32 [B, 1, 28, 28] -> [B, 980]."""
@@ -111,7 +117,7 @@ class MNIST(nn.Layer):
         """Return logits [B, 10], or with labels (logits, accuracy of this batch).
 
         The signature is (inputs, label=None, check_shape=False, check_content=False), as in the
-        tutorial. Only `inputs` is written out, because `paddle.Model` and `paddle.jit` take from
+        tutorial. Only `inputs` is written out, because `paddle.Model` and `paddle.jit` infer from
         the number of parameters how many values of a batch (image, label) are inputs.
 
         inputs: float32 [B, 1, 28, 28].

@@ -1,13 +1,8 @@
-"""Converts a user's picture of a digit to 28 x 28 pixels, as the images of MNIST were made.
-
-Those were scaled to fit into 20 x 20 pixels, keeping their proportions, and placed in 28 x 28 with
-their centre of mass in the middle (LeCun, Cortes, Burges, "The MNIST database of handwritten
-digits").
-"""
+"""Reads a user's picture of a digit as an image of MNIST's format."""
 
 import io
+import threading
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional, Union
@@ -17,8 +12,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from scipy import ndimage
 
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.ink import MIN_SIDE, find_ink
+from paddle_mnist.mnist.mnist_format import cut_out, in_mnist_format
 from paddle_mnist.mnist.shapes import Box, Shape, find_shapes
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
@@ -29,18 +24,16 @@ WORKING_SIDE = 256  # larger pictures are scaled down first
 PAGE_SIDE = 1024  # those with several digits less
 ORIENTATION = 0x0112  # in EXIF
 MAX_ASPECT_RATIO = 16
+GREY = np.array([0.299, 0.587, 0.114], np.float32)  # red, green, blue: ITU-R BT.601
 
-LARGEST_SHAPE = 160  # pixels of the longer side, when its strokes are measured
-SOFT_EDGE = 2  # pixels around a shape, which are part of its strokes
-BOX = 20  # pixels, the side of the box into which a digit is scaled
-MIN_STROKE, MAX_STROKE = 2.0, 4.5  # pixels in the box, as most strokes in MNIST are
+_OPENING = threading.Lock()  # `catch_warnings` changes what holds for all threads
 
 
 @dataclass(frozen=True)
 class Picture:
     """A picture's brightness, and the size it had.
 
-    brightness: float64 [H, W] in 0..1, upright, without transparency.
+    brightness: float32 [H, W] in 0..1, upright, without transparency.
     width, height: pixels of the file, upright; H and W may be fewer.
     """
 
@@ -67,9 +60,14 @@ def read_digit(picture: Union[str, Path, bytes]) -> Digit:
     """Read the digit in a file, or in a file's bytes. Raises DataError, in one line.
 
     If there are several shapes, `shapes` of the answer says how many, and its pixels show all.
+    An image that is of MNIST's format already is taken as it is.
     """
     data = _read_bytes(picture)
-    drawing = _find(open_picture(data), WORKING_SIDE)
+    opened = open_picture(data)
+    pixels = in_mnist_format(opened.brightness)
+    if pixels is not None and len(shapes := find_shapes(pixels / np.float32(255))) == 1:
+        return Digit(pixels, 1, shapes[0].box)
+    drawing = _find(opened, WORKING_SIDE)
     if len(drawing.shapes) == 1:
         return drawing.digits()[0]
     page = _find(open_picture(data, PAGE_SIDE), PAGE_SIDE)  # small shapes need more pixels
@@ -88,7 +86,7 @@ def read_digits(picture: Union[str, Path, bytes]) -> list[Digit]:
 
 
 def read_picture(picture: Union[str, Path, bytes]) -> np.ndarray:
-    """Read a picture's brightness: float64 [H, W] in 0..1, upright, without transparency.
+    """Read a picture's brightness: float32 [H, W] in 0..1, upright, without transparency.
 
     If the colours differ but not the brightness, the channel that differs most is returned.
     Raises DataError for anything but a single picture, and for one that is too large.
@@ -109,7 +107,7 @@ def open_picture(picture: Union[str, Path, bytes], side: int = WORKING_SIDE) -> 
     if b"<svg" in data[:1000].lower():
         raise DataError("an SVG drawing; expected pixels; save it as PNG")
     try:
-        with warnings.catch_warnings():
+        with _OPENING, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about large pictures, which are refused below
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 width, height = _upright_size(image)
@@ -171,10 +169,10 @@ def _brightness(image: Image.Image, side: int) -> np.ndarray:
         image = _on_background(image)
     image = image.convert("RGB")
     image.thumbnail((side, side), Image.Resampling.BOX)
-    channels = np.asarray(image, np.float64) / 255
-    grey = channels @ [0.299, 0.587, 0.114]  # ITU-R BT.601
-    spread = channels.reshape(-1, 3).std(axis=0)
-    return channels[..., spread.argmax()] if spread.max() > 2 * grey.std() else grey
+    channels = np.asarray(image, np.float32) / 255
+    grey = channels @ GREY
+    spread = [channel.std() for channel in np.moveaxis(channels, -1, 0)]
+    return channels[..., np.argmax(spread)] if max(spread) > 2 * grey.std() else grey
 
 
 def _high_depth_brightness(image: Image.Image, side: int) -> np.ndarray:
@@ -184,10 +182,10 @@ def _high_depth_brightness(image: Image.Image, side: int) -> np.ndarray:
     """
     image = image.convert("F")
     image.thumbnail((side, side), Image.Resampling.BOX)
-    values = np.asarray(image, np.float64)
+    values = np.asarray(image)
     if not np.isfinite(values).all():
         raise DataError("holds values that are not finite; expected brightness")
-    top = next((2.0**bits - 1 for bits in (1, 8, 10, 12, 14, 16) if values.max() < 2**bits), None)
+    top = next((2**bits - 1 for bits in (1, 8, 10, 12, 14, 16) if values.max() < 2**bits), None)
     return np.clip(values / (top or values.max()), 0, 1)
 
 
@@ -216,7 +214,7 @@ def find_digit(brightness: np.ndarray) -> Digit:
 
     brightness: floats [H, W] in 0..1.
     """
-    brightness = np.asarray(brightness, np.float64)
+    brightness = np.asarray(brightness, np.float32)
     drawing = _find(Picture(brightness, *brightness.shape[::-1]), WORKING_SIDE)
     return drawing.together(len(drawing.shapes))
 
@@ -234,76 +232,15 @@ class _Drawing:
         across = self.picture.width / self.ink.shape[1]
         down = self.picture.height / self.ink.shape[0]
         return [
-            Digit(_cut_out(self.ink, [shape]), 1, shape.box.scaled(across, down))
+            Digit(cut_out(self.ink, [shape]), 1, shape.box.scaled(across, down))
             for shape in self.shapes
         ]
 
     def together(self, count: int) -> Digit:
         """Return all shapes as one image that says it shows `count`."""
-        return self.digits()[0] if count == 1 else Digit(_cut_out(self.ink, self.shapes), count)
+        return self.digits()[0] if count == 1 else Digit(cut_out(self.ink, self.shapes), count)
 
 
 def _find(picture: Picture, side: int) -> _Drawing:
     ink = find_ink(picture.brightness, side)
     return _Drawing(picture, ink, find_shapes(ink))
-
-
-def _cut_out(ink: np.ndarray, shapes: Sequence[Shape]) -> np.ndarray:
-    """Return shapes of a picture as one image of MNIST's format: uint8 [28, 28]."""
-    box = Box(
-        min(shape.box.left for shape in shapes),
-        min(shape.box.top for shape in shapes),
-        max(shape.box.right for shape in shapes),
-        max(shape.box.bottom for shape in shapes),
-    )
-    mask = np.zeros((box.height, box.width), bool)
-    for shape in shapes:
-        top, left = shape.box.top - box.top, shape.box.left - box.left
-        mask[top : top + shape.box.height, left : left + shape.box.width] |= shape.mask
-    mask = np.pad(mask, SOFT_EDGE)
-    part = np.zeros(mask.shape)  # with the box's surroundings, as far as the picture goes
-    top, left = max(0, box.top - SOFT_EDGE), max(0, box.left - SOFT_EDGE)
-    around = ink[top : box.bottom + SOFT_EDGE, left : box.right + SOFT_EDGE]
-    top, left = top - box.top + SOFT_EDGE, left - box.left + SOFT_EDGE
-    part[top : top + around.shape[0], left : left + around.shape[1]] = around
-    with_edges = ndimage.binary_dilation(mask, iterations=SOFT_EDGE)
-    ink = np.where(with_edges, part, 0) / np.percentile(part[mask], 75)
-    return _to_mnist_format(np.clip(ink, 0, 1), mask)
-
-
-def _to_mnist_format(ink: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Scale and centre a digit: [H, W] in 0..1 -> uint8 [28, 28]. mask: bool [H, W], the ink."""
-    if max(ink.shape) > LARGEST_SHAPE:  # that many pixels say enough of the strokes
-        shape = [max(1, round(side * LARGEST_SHAPE / max(ink.shape))) for side in ink.shape]
-        ink, mask = _shrunk(ink, shape), _shrunk(mask.astype(float), shape) > 0.5
-    scale = BOX / max(ink.shape)
-    # The mean distance to the edge in a line of width w is w / 4.
-    stroke = 4 * ndimage.distance_transform_edt(np.pad(mask, 1))[np.pad(mask, 1)].mean() * scale
-    if stroke < MIN_STROKE:
-        reach = max(1, round((MIN_STROKE - stroke) / scale / 2))
-        ink = ndimage.grey_dilation(np.pad(ink, reach), footprint=_disc(reach))
-    elif stroke > MAX_STROKE:
-        reach = max(1, round((stroke - MAX_STROKE) / scale / 2))
-        ink = ndimage.grey_erosion(ink, footprint=_disc(reach))
-    scale = BOX / max(ink.shape)
-    height, width = (max(1, round(side * scale)) for side in ink.shape)
-    small = np.clip(_shrunk(ink, (height, width)), 0, 1)
-    small = small / max(small.max(), 1e-6)
-    centre = ndimage.center_of_mass(small)
-    top, left = (
-        int(np.clip(round(SIZE / 2 - 0.5 - position), 0, SIZE - side))
-        for position, side in zip(centre, small.shape)
-    )
-    pixels = np.zeros((SIZE, SIZE))
-    pixels[top : top + height, left : left + width] = small
-    return np.rint(pixels * 255).astype(np.uint8)
-
-
-def _shrunk(values: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    image = Image.fromarray(values.astype(np.float32))
-    return np.asarray(image.resize(shape[::-1], Image.Resampling.BOX))
-
-
-def _disc(reach: int) -> np.ndarray:
-    y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1]
-    return x**2 + y**2 <= reach**2 + 0.5

@@ -68,14 +68,15 @@ class Predictor(predictor.Predictor):
 
     `run` takes images in every form that `as_pixels` accepts, and returns float32 arrays [N, ...].
 
-    folder: what the command `export` wrote, in Paddle's format or as ONNX.
+    folder: the folder that the command `export` wrote, in Paddle's format or as ONNX.
     device: "auto", "cpu" or "gpu:N", for Paddle's format; ONNX runs on the CPU.
     threads: CPU threads of one computation. parallel: how many computations may run at once, each
         with its own buffers; further calls wait. batch_size: the largest number of images computed
         at once, which bounds the memory.
 
-    Attributes: about, the contents of `about.json`; outputs, their names in order.
-    Raises CheckpointError if the folder is no exported MNIST model or is damaged; DeviceError.
+    Attributes: about, the contents of `about.json`; outputs, the names of the outputs, in order.
+    Raises CheckpointError if the folder is not an exported MNIST model or is damaged, and
+    DeviceError.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ def open_unpacked(path: Path) -> Iterator[BinaryIO]:
                 with igzip_threaded.open(file) as unpacked:
                     yield unpacked
             elif path.suffix == ".gz":
-                raise DataError(f"{path}: not a gzip file; expected one by its name")
+                raise DataError(f"{path}: not a gzip file, although its name ends in .gz")
             else:
                 yield file
     except (EOFError, isal_zlib.error, gzip.BadGzipFile) as error:
@@ -52,7 +52,7 @@ def check_splits(splits: Mapping[str, Split], path: Path) -> dict[str, Split]:
         if len(split.images) != len(split.labels):
             raise DataError(
                 f"{path}: {mode} has {len(split.images)} images and {len(split.labels)} labels; "
-                "expected as many"
+                "expected the same number"
             )
         if not len(split):
             raise DataError(f"{path}: {mode} is empty; expected at least one image")
@@ -81,7 +81,7 @@ def read_idx(paths: tuple[Path, ...]) -> dict[str, Split]:
     if len(images) != len(labels):
         raise DataError(
             f"{train_images}: {len(images)} images, but {train_labels.name} holds "
-            f"{len(labels)} labels; expected as many"
+            f"{len(labels)} labels; expected the same number"
         )
     if len(images) >= 6 * IDX_VALID:
         train, valid = slice(-IDX_VALID), slice(-IDX_VALID, None)

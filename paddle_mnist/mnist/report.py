@@ -33,7 +33,7 @@ from paddle_mnist.training.run_figures import ANY_NET, FigureSet
 LAYERS = ("conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2")  # whose outputs are drawn
 EMBEDDED = 1000  # images whose features the dashboard shows
 # Of y axes: by the name of a metric, and by the tag of what runs are compared by.
-LABELS = {"loss": "loss (nats)", "acc": "accuracy (share of right answers)"}
+LABELS = {"loss": "loss (nats)", "acc": "accuracy (share)"}
 COMPARED_LABELS = {
     "train/loss": "training loss (nats)",
     "valid/acc": "validation accuracy (share)",
@@ -85,7 +85,7 @@ def write_report(
         features = outputs_of(model, paddle.to_tensor(images), ["max_pool2"])["max_pool2"]
         board.embeddings(features.reshape(len(features), -1), labels.ravel(), noun)
     board.hparams(config.binding(), final.scores, final.step)
-    board.graph(MNIST, [None, 1, SIZE, SIZE])
+    board.graph(MNIST, [None, 1, SIZE, SIZE], step=final.step)
 
 
 def draw(
@@ -117,7 +117,10 @@ def _feature_maps(
     outputs = outputs_of(model, paddle.to_tensor(images), LAYERS)
     prediction = predictions[first]
     share = evaluation.probabilities[first, prediction]
-    title = f"{classes.describe(labels[first])}, read as {classes[prediction]} ({share:.1%})"
+    title = (
+        f"Feature maps of {classes.describe(labels[first])}, predicted as {classes[prediction]} "
+        f"with {share:.1%} confidence"
+    )
     maps = {name: values[0] for name, values in outputs.items()}
     return figures.feature_maps(images[0, 0], maps, title)
 
@@ -126,9 +129,9 @@ def _mistakes(dataset: MnistDataset, evaluation: Evaluation, classes: Classes) -
     labels, probabilities = evaluation.labels, evaluation.probabilities
     worst = figures.worst(labels, probabilities)
     wrong = np.count_nonzero(labels != evaluation.predictions)
-    title = f"{wrong} of {evaluation.count} images read wrongly"
+    title = f"{wrong:,} of {evaluation.count:,} images misclassified"
     if len(worst) < wrong:
-        title += f"; the {len(worst)} it was most sure about"
+        title += f"; the {len(worst)} with the highest confidence"
     images = dataset.batch(worst)[0][:, 0]
     return figures.mistakes(images, labels[worst], probabilities[worst], title, classes=classes)
 

@@ -8,7 +8,8 @@ from typing import Any, Optional
 
 from paddle_mnist.checkpoint.contents import load_weights
 from paddle_mnist.checkpoint.safe_load import safe_load
-from paddle_mnist.metrics.console import log_to_console
+from paddle_mnist.metrics.console import console_level
+from paddle_mnist.metrics.visualdl import ABOUT
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.report import (
@@ -35,21 +36,22 @@ from paddle_mnist.training.run_directory import DEFAULT_OUTPUT, RunDirectory
 log = logging.getLogger("paddle_mnist")
 
 
-def train_and_evaluate(config: TrainConfig, fresh: bool = False) -> Result:
+def train_and_evaluate(config: TrainConfig, fresh: bool = False, quiet: bool = False) -> Result:
     """Train as `config` says, evaluate on the eval split, and return the result.
 
-    The run directory decides what is left to do: an unfinished run resumes, and the result of a
-    finished one is returned at once. fresh: move what is there aside, and start over.
+    If the run directory holds an unfinished run, it resumes; if it holds a finished one, its result
+    is returned at once. fresh: move an existing run aside, and start over.
+    quiet: print warnings only; the run's `train.log` still gets every line.
     Raises any PaddleMnistError.
     """
-    log_to_console()
     output = config.output or DEFAULT_OUTPUT
-    with signals.handlers_installed(), signals.deferred():
+    level = logging.WARNING if quiet else logging.INFO
+    with console_level(level), signals.handlers_installed(), signals.deferred():
         nprocs = processes_to_start(config)
         if nprocs > 1:  # each of which calls this function
             spawn(
                 train_and_evaluate,
-                (replace(config, nprocs=1, gpus=None), fresh),
+                (replace(config, nprocs=1, gpus=None), fresh, quiet),
                 nprocs,
                 config.gpus,
                 hang_timeout=config.hang_timeout,
@@ -90,7 +92,8 @@ class MnistReport(Callback):
 
     def run_opened(self, training: Training) -> None:
         """Log what is trained on, and what is unusual about it."""
-        self.images.log_counts()
+        for line in self.images.descriptions:
+            log.info("%s", line)
         if not training.world.is_main_process:
             return
         if unbalanced := training.job.parts.loader.dataset.limit_warning():
@@ -99,7 +102,8 @@ class MnistReport(Callback):
         batches_to_print(self.config, training.job.steps, report=log.info)
 
     def before_training(self, training: Training) -> None:
-        """Show the first images on the dashboard."""
+        """Say on the dashboard what the images are, and show the first."""
+        training.board.text(ABOUT, "\n".join(self.images.descriptions))
         introduce(training.board, training.job.parts.loader.dataset)
 
     def final_metrics(self, training: Training) -> Mapping[str, float]:

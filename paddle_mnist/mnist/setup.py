@@ -17,8 +17,9 @@ from paddle_mnist.mnist.config import TrainConfig, amounts
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.pretrained import find_weights
+from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
-from paddle_mnist.nn.optim import build_optimizer, build_schedule, cross_entropy
+from paddle_mnist.nn.optim import build_optimizer, build_schedule
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.process_count import fast_conv_threads
 from paddle_mnist.parallel.world import ALONE, World
@@ -66,12 +67,15 @@ class TrainingImages:
         """Return a split of the replayed images; None where there are none."""
         return MnistDataset(mode, self.replayed, limit) if self.replayed else None
 
-    def log_counts(self) -> None:
-        """Log where the images come from, and how many there are of each split."""
+    @property
+    def descriptions(self) -> list[str]:
+        """Lines that say where the images come from, and how many there are of each split."""
+        lines = []
         for name, images in (("data", self.new), ("replayed", self.replayed)):
             if images:
                 counts = " / ".join(str(len(images[mode])) for mode in images.splits)
-                log.info("%s: %s, from %s; %s images", name, images.name, images.source, counts)
+                lines.append(f"{name}: {images.name}, from {images.source}; {counts} images")
+        return lines
 
 
 def build(
@@ -122,7 +126,7 @@ def fit_arguments(
         world=world,
     )
     step = SupervisedStep(
-        cross_entropy(config.label_smoothing), {"acc": num_correct}, autocast(config.amp)
+        CrossEntropy(config.label_smoothing), {"acc": num_correct}, autocast(config.amp)
     )
     return {
         "model": parts.model,

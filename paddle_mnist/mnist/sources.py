@@ -109,7 +109,7 @@ def find_source(data: str = "auto") -> Source:
         return _download(os.environ.get("PADDLE_MNIST_URL") or MNIST_URL, paddle_cache())
     except (DataError, OSError) as error:
         log.warning(
-            "MNIST is not here (%s/%s, IDX files in %s/ or %s) and cannot be fetched (%s). "
+            "MNIST was not found (%s/%s, IDX files in %s/ or %s) and cannot be downloaded (%s). "
             "Using %s instead: accuracies are not MNIST's.",
             WORK,
             JSON_FILE,
@@ -190,7 +190,7 @@ def _download(base_url: str, folder: Path) -> Source:
 
 
 def _fetch(url: str, path: Path, md5: str) -> None:
-    log.info("fetching %s", url)
+    log.info("downloading %s", url)
     part = path.with_name(f"{path.name}.part")
     try:
         with _connect(url) as response, open(part, "wb") as file:

@@ -135,7 +135,7 @@ class Profile:
             yield
         except OutputError as error:
             self._failure = error
-            log.warning("no profile, training goes on: %s", error)
+            log.warning("no profile; training continues: %s", error)
 
     def _start_tracing(self) -> None:
         targets = [profiler.ProfilerTarget.CPU]

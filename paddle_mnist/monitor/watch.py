@@ -30,9 +30,9 @@ WHAT = ("outputs", "parameters", "gradients")
 
 
 class Watch(Observer):
-    """Records figures of a model's layers and parameters, by tag, and reports what is wrong.
+    """Records statistics of a model's layers and parameters, by tag, and reports problems.
 
-    `values` holds the figures of the newest pass that was watched:
+    `values` holds the statistics of the newest recorded pass:
 
     watch/LAYER/mean, std, min, max: of the layer's output.
     watch/LAYER/zeros: the share of exact zeros in it.
@@ -48,9 +48,9 @@ class Watch(Observer):
     gradients and updates), and on a model that was loaded. `remove()`, or leaving a `with` block,
     ends it.
 
-    As an observer of a `Trainer` its figures are logged with all others, those of an evaluation as
-    valid/watch/LAYER/.... Where several processes share a batch, outputs are those of this
-    process's first shard; gradients are the whole batch's.
+    If it is an observer of a `Trainer`, its statistics are logged with all other metrics, those of
+    an evaluation as valid/watch/LAYER/.... Where several processes share a batch, outputs are those
+    of this process's first shard; gradients are the whole batch's.
     """
 
     def __init__(

@@ -16,11 +16,10 @@ from typing import Optional
 
 import numpy as np
 
-from paddle_mnist.nn import compiler, sparse_conv, sparse_layout, sparse_net
+from paddle_mnist.nn import compiler, sparse_conv, sparse_layout, sparse_linear, sparse_net
 from paddle_mnist.nn.chunks import CHUNK_SIZE, chunks_of, map_chunks
 from paddle_mnist.nn.sparse_layout import Net, aligned_zeros, round_up
 
-PASSES = ("convolution", "gradients")
 MOST_REUSED = 1 << 26  # bytes: the memory of a batch that needs more is not kept for the next
 
 
@@ -37,7 +36,7 @@ def compile_ahead(net: Net) -> None:
     it compiles by itself and says why it cannot.
     """
     passes = CompiledNet(net)
-    for title in PASSES:
+    for title in passes.functions:
         if passes.is_on_disk(title):
             continue
         program = (
@@ -60,7 +59,7 @@ def compile_ahead(net: Net) -> None:
 def _sources() -> str:
     """Return a hash of the code that is compiled."""
     digest = hashlib.sha256()
-    for module in (sparse_conv, sparse_net, sparse_layout, compiler):
+    for module in (sparse_conv, sparse_linear, sparse_net, sparse_layout, compiler):
         digest.update(inspect.getsource(module).encode())
     return digest.hexdigest()
 
@@ -95,15 +94,20 @@ class CompiledNet:
         self._threads = threading.local()
         self._reusable: deque[Memory] = deque(maxlen=2)
         self._run_forward, self._run_backward = sparse_net.build(net)
+        self.functions = {"convolution": self._run_forward, "gradients": self._run_backward}
+        if net.classes:
+            self._run_cross_entropy = sparse_linear.cross_entropy_loop(net)
+            self.functions["cross-entropy"] = self._run_cross_entropy
         self._compiled: set[str] = set()
         self._lock = threading.Lock()
 
     def compile(self, title: str) -> None:
-        """Compile one of `PASSES`, or load it from the disk, unless it is there already."""
+        """Compile one of `functions`, or load it from the disk, unless it is there already."""
         with self._lock:
             if title not in self._compiled:
-                function = self._run_forward if title == "convolution" else self._run_backward
-                compiler.compile_function(function, self._arguments(title), title, self._key)
+                compiler.compile_function(
+                    self.functions[title], self._arguments(title), title, self._key
+                )
                 self._compiled.add(title)
 
     def is_on_disk(self, title: str) -> bool:
@@ -118,6 +122,8 @@ class CompiledNet:
     def _arguments(self, title: str) -> tuple:
         """Return arguments of the types that a pass is called with."""
         memory, matrix = self._new_memory(1), np.zeros((1, 1), np.float32)
+        if title == "cross-entropy":
+            return (matrix, np.zeros(1, np.int64), 0.0, 1.0, matrix[0], matrix)
         kept = (*memory.rows(slice(0, 1)), memory.weights)
         last = np.float32(0) if title == "convolution" else memory.sums[0]
         return (matrix, matrix, *kept, last, self._work)
@@ -137,9 +143,7 @@ class CompiledNet:
         self.compile("convolution")
         count = len(images)
         memory = self._take_memory(count if for_backward else 1)  # a row, for its weights
-        self._pack(self._split(parameters), memory.weights)
-        # 0 * inf is nan: with such weights, zeros have to be visited too
-        skip = sparse_conv.ZERO if np.isfinite(memory.weights).all() else sparse_net.NAN
+        skip = self._load(parameters, memory)
         flat = images.reshape(count, -1)
         outputs = np.empty((count, *self.net.output_shape), np.float32)
         flat_outputs = outputs.reshape(count, -1)
@@ -174,10 +178,44 @@ class CompiledNet:
             self._run_backward(flat[chunk], images[chunk], *kept, sums, self._work)
 
         chunks = len(map_chunks(run, count, threads))
-        with np.errstate(all="ignore"):  # what is not finite shows in the loss
-            sums = np.add.reduce(memory.sums[:chunks])
-        self._give_back(memory)
-        return np.concatenate([images.ravel(), *map(np.ravel, self._unpack(sums))])
+        gradients = self._sum(memory, chunks)
+        return np.concatenate([images.ravel(), *gradients])
+
+    def cross_entropy(
+        self,
+        images: np.ndarray,
+        labels: np.ndarray,
+        parameters: np.ndarray,
+        smoothing: float,
+        threads: int,
+    ) -> tuple[np.float32, np.ndarray, np.ndarray]:
+        """Return the mean loss of a batch, its logits, and the gradients of the parameters, flat.
+
+        images, parameters: as for `forward`. labels: int64 [B], each less than `net.classes`.
+        """
+        for title in self.functions:
+            self.compile(title)
+        count = len(images)
+        memory = self._take_memory(count)
+        skip = self._load(parameters, memory)
+        flat = images.reshape(count, -1)
+        logits = np.empty((count, self.net.classes), np.float32)
+        gradients = np.empty_like(logits)
+        losses = np.empty(count, np.float32)
+        no_gradients = np.empty((count, 0), np.float32)  # of the images
+
+        def run(number: int, chunk: slice) -> None:
+            kept = (*memory.rows(chunk), memory.weights)
+            self._run_forward(flat[chunk], logits[chunk], *kept, skip, self._work)
+            self._run_cross_entropy(
+                logits[chunk], labels[chunk], smoothing, 1 / count, losses[chunk], gradients[chunk]
+            )
+            sums = memory.sums[number]
+            self._run_backward(gradients[chunk], no_gradients[chunk], *kept, sums, self._work)
+
+        chunks = len(map_chunks(run, count, threads))
+        loss = np.float32(np.add.reduce(losses, dtype=np.float64) / count)
+        return loss, logits, np.concatenate(self._sum(memory, chunks))
 
     # -------------------------------------------------------------- memory
 
@@ -216,6 +254,19 @@ class CompiledNet:
             self._reusable.append(memory)
 
     # -------------------------------------------------------------- parameters
+
+    def _load(self, parameters: np.ndarray, memory: Memory) -> np.float32:
+        """Write the parameters into a batch's memory; return the value that need not be visited."""
+        self._pack(self._split(parameters), memory.weights)
+        # 0 * inf is nan: with such weights, zeros have to be visited too
+        return sparse_conv.ZERO if np.isfinite(memory.weights).all() else sparse_net.NAN
+
+    def _sum(self, memory: Memory, chunks: int) -> list[np.ndarray]:
+        """Return the gradients of the parameters, flat, summed over the chunks; end the batch."""
+        with np.errstate(all="ignore"):  # what is not finite shows in the loss
+            sums = np.add.reduce(memory.sums[:chunks])
+        self._give_back(memory)
+        return [gradient.ravel() for gradient in self._unpack(sums)]
 
     def _split(self, parameters: np.ndarray) -> Iterator[np.ndarray]:
         """Yield the weights and biases, in their shapes."""

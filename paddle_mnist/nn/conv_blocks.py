@@ -36,11 +36,29 @@ log = logging.getLogger("paddle_mnist")
 SWITCH = "set fast_conv to 'off' to compute with Paddle's own layers"
 
 
-class ConvBlocks(nn.Sequential):
-    """A `paddle.nn.Sequential` of convolution blocks that CPUs compute several times faster.
+class FastConvSwitch:
+    """Gives a layer the attribute `fast_conv`. Raises ConfigError for a value that is none."""
 
-    It takes the layers of `paddle.nn.Sequential`, names its parameters as that does, and computes
-    the same to within float32's rounding:
+    @property
+    def fast_conv(self) -> Union[str, int]:
+        """What computes the layer: "auto", "off", or a number of threads."""
+        return self._fast_conv
+
+    @fast_conv.setter
+    def fast_conv(self, value: Union[str, int]) -> None:
+        is_count = isinstance(value, numbers.Integral) and value >= 0
+        if value not in ("auto", "off") and not is_count:
+            raise ConfigError(
+                f"fast_conv is {value!r}; expected 'auto', 'off', or a number of threads"
+            )
+        self._fast_conv = value
+
+
+class ConvBlocks(FastConvSwitch, nn.Sequential):
+    """A `paddle.nn.Sequential` whose convolution blocks run several times faster on CPUs.
+
+    It takes the same layers as `paddle.nn.Sequential`, gives its parameters the same names, and
+    computes the same outputs up to float32 rounding error:
 
         features = ConvBlocks(
             nn.Conv2D(3, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2D(2, 2),
@@ -48,48 +66,41 @@ class ConvBlocks(nn.Sequential):
             nn.Flatten(), nn.Linear(64 * 8 * 8, 10),
         )  # fmt: skip
 
-    Blocks are fast if they consist of `Conv2D` (square odd kernel, stride 1, zero padding of less
-    than the kernel), `ReLU` and `MaxPool2D` (2x2, stride 2), with ReLU and pooling in either order;
-    so are `Flatten` and one `Linear` behind the last block. From the first other layer on Paddle
-    computes, and everything where dtypes and devices are others, in static graphs, and where a hook
-    may change what passes through these layers. Gradients can be computed once: a second backward
-    pass (`retain_graph=True`) and second derivatives raise RuntimeError, which Paddle turns into an
-    OSError, and which names the switch.
+    A block is fast if it consists of `Conv2D` (square odd kernel, stride 1, zero padding of less
+    than the kernel), `ReLU` and `MaxPool2D` (2x2, stride 2), with ReLU and pooling in either order.
+    `Flatten` and one `Linear` after the last block are fast, too. Paddle's layers compute the rest,
+    from the first other layer on. They compute everything for other dtypes and devices, in static
+    graphs, and if a hook may change the values that pass through these layers. Only one backward
+    pass is possible: a second one (`retain_graph=True`) and second derivatives raise a
+    RuntimeError, which Paddle turns into an OSError; the message says how to switch to Paddle's
+    layers.
 
-    nan and inf are passed on, also through the pooling, where Paddle's layer may lose a nan. If
-    several values of a pooling window are the largest, the first gets the gradient, as in Paddle.
+    NaN and infinite values are propagated, even through pooling, where Paddle's layer may lose a
+    NaN. If a pooling window has several largest values, the first one gets the gradient, as in
+    Paddle.
 
-    The loops are compiled for the sizes at hand, also for each size of image, which takes a few
-    seconds the first time; the machine code is kept on the disk.
+    The loops are compiled for the sizes of the layers and of the images. This takes a few seconds
+    the first time; the machine code is cached on disk.
 
-    fast_conv: "auto": one thread for each core that is this process's, at most four; "off", or 0:
-        Paddle's layers; a number: so many threads. The number of threads changes no bit of the
-        results. The attribute can be set at any time.
+    fast_conv: "auto" uses one thread for each core that is available to this process, at most four;
+        "off" or 0 uses Paddle's layers; any other number is the number of threads. The number of
+        threads does not change the results. You can set the attribute at any time.
     """
 
     def __init__(self, *layers: nn.Layer, fast_conv: Union[str, int] = "auto"):
         super().__init__(*layers)
         self.fast_conv = fast_conv
 
-    @property
-    def fast_conv(self) -> Union[str, int]:
-        """What computes the blocks: "auto", "off", or a number of threads."""
-        return self._fast_conv
-
-    @fast_conv.setter
-    def fast_conv(self, value: Union[str, int]) -> None:
-        self._fast_conv = check_fast_conv(value)
+    def layers_in_order(self) -> Optional[list[nn.Layer]]:
+        """Return the layers that compute the outputs, in order; None in a subclass
+        that computes something else.
+        """
+        if type(self).forward is not ConvBlocks.forward:
+            return None
+        return list(self._sub_layers.values())  # `children()` gives one that stands twice only once
 
     def forward(self, inputs: paddle.Tensor) -> paddle.Tensor:
-        # not `children()`, which gives a layer that stands twice only once
         return run_layers(list(self._sub_layers.values()), inputs, self.fast_conv)
-
-
-def check_fast_conv(value: Union[str, int]) -> Union[str, int]:
-    """Return a value of `fast_conv`. Raises ConfigError for one that is none."""
-    if value not in ("auto", "off") and (not isinstance(value, numbers.Integral) or value < 0):
-        raise ConfigError(f"fast_conv is {value!r}; expected 'auto', 'off', or a number of threads")
-    return value
 
 
 def run_layers(
@@ -103,11 +114,21 @@ def run_layers(
     if net is None:
         return _run_one_by_one(layers, inputs)
     fast, others = layers[: net.layers], layers[net.layers :]
-    if any(True for _ in hooks_of(fast)):
+    call_hooks(fast, inputs)
+    compiled_outputs = _run_compiled(net, fast, inputs, threads_of(fast_conv))
+    return _run_one_by_one(others, compiled_outputs)
+
+
+def call_hooks(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> None:
+    """Call the layers' hooks, if there are any, with what Paddle's layers compute."""
+    if any(True for _ in hooks_of(layers)):
         with paddle.no_grad():
-            _run_one_by_one(fast, inputs)
-    threads = fast_threads() if fast_conv == "auto" else fast_conv
-    return _run_one_by_one(others, _run_compiled(net, fast, inputs, threads))
+            _run_one_by_one(layers, inputs)
+
+
+def threads_of(fast_conv: Union[str, int]) -> int:
+    """Return how many threads a value of `fast_conv` stands for."""
+    return fast_threads() if fast_conv == "auto" else fast_conv
 
 
 def _run_one_by_one(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> paddle.Tensor:
@@ -285,12 +306,12 @@ def _run_compiled(
     outputs = _Blocks.apply(inputs.detach(), joined, compiled_net(net), threads, needs_gradient)
     if not needs_gradient:
         return outputs
-    outputs.register_hook(_refuse_second_pass())
+    outputs.register_hook(refuse_second_pass())
     # What a hook of a `PyLayer`'s own output returns is ignored (Paddle 3.3.1).
     return paddle.assign(outputs)
 
 
-def _refuse_second_pass() -> Callable[[paddle.Tensor], None]:
+def refuse_second_pass() -> Callable[[paddle.Tensor], None]:
     """Return a gradient hook that raises RuntimeError at a second backward pass.
 
     Paddle (3.3.1) crashes at a second pass through any `PyLayer`, before its `backward` is called;

@@ -1,11 +1,10 @@
 """Losses, optimizers and learning-rate schedules by name."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Protocol, Union
 
 import paddle
 from paddle import nn
-from paddle.nn import functional as F
 from paddle.optimizer import lr
 from paddle.regularizer import L2Decay
 
@@ -26,26 +25,6 @@ class OptimizerOptions(Protocol):
     momentum: float
     weight_decay: float
     weight_decay_layers: Collection[str]
-
-
-def cross_entropy(label_smoothing: float = 0.0) -> Callable:
-    """Return a loss: the mean cross-entropy of logits [B, C] against labels [B, 1], in nats.
-
-    With smoothing s the label's share is 1 - s + s/C and every other class's s/C
-    (Szegedy et al., "Rethinking the Inception Architecture", 2016, section 7).
-    """
-
-    # reduction="mean" would look, on Paddle 2.6.2, at a value, which waits for the device.
-    def loss(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
-        if not label_smoothing:
-            return F.cross_entropy(logits, labels, reduction="none").mean()
-        # F.cross_entropy(label_smoothing=...) fails on whole-number labels (Paddle 3.3.1, CPU).
-        shares = F.label_smooth(
-            F.one_hot(labels.flatten(), logits.shape[-1]), epsilon=label_smoothing
-        )
-        return F.cross_entropy(logits, shares, soft_label=True, reduction="none").mean()
-
-    return loss
 
 
 def build_schedule(options: OptimizerOptions, total_steps: int) -> lr.LRScheduler:

@@ -9,10 +9,6 @@ from numba import uint64
 
 from paddle_mnist.nn.compiler import compiled, inlined
 from paddle_mnist.nn.sparse_conv import (
-    FOUR,
-    ONE,
-    THREE,
-    TWO,
     ZERO,
     add_windows_loop,
     list_gradients_loop,
@@ -20,7 +16,8 @@ from paddle_mnist.nn.sparse_conv import (
     pool_loop,
     scatter_loop,
 )
-from paddle_mnist.nn.sparse_layout import Fields, Map, Net, aligned_zeros, round_up
+from paddle_mnist.nn.sparse_layout import Map, Net, aligned_zeros
+from paddle_mnist.nn.sparse_linear import bounds, flatten_loops, linear_loops
 
 NAN = np.float32("nan")
 
@@ -109,13 +106,13 @@ def _chain_backward(first: Callable, second: Callable) -> Callable:
     return both
 
 
-# ------------------------------------------------------------------ an image in, the outputs out
+# ------------------------------------------------------------------ the images and their gradients
 
 
 def load_loop(net: Net) -> Callable:
     """Return a function that stores an image [C, H, W] and lists its values."""
     block, windows = net.blocks[0], net.windows[0]
-    start, stop = _bounds(net.kept, "inputs0")
+    start, stop = bounds(net.kept, "inputs0")
     height, width, channels = uint64(block.height), uint64(block.width), uint64(block.channels)
     padding, kernel = uint64(block.padding), uint64(block.kernel)
     step, row = uint64(windows.pixel_step), uint64(windows.row_step)
@@ -156,90 +153,10 @@ def load_loop(net: Net) -> Callable:
     return load
 
 
-def flatten_loops(net: Net) -> tuple[Callable, Callable]:
-    """Return the passes of a flattening layer, whose outputs are channels first."""
-    features = net.maps[-1]
-    start, stop = _bounds(net.kept, f"inputs{len(net.blocks)}")
-    first, last = _bounds(net.gradients, f"inputs{len(net.blocks)}")
-    pixels, channels = uint64(features.height * features.width), uint64(features.channels)
-    stride = uint64(features.stride)
-
-    @inlined
-    def write_outputs(kept, weights, outputs, logits):
-        values = kept[start:stop]
-        for pixel in range(pixels):
-            for c in range(channels):
-                outputs[c * pixels + pixel] = values[pixel * stride + c]
-
-    @inlined
-    def read_gradients(output_gradients, kept, weights, sums, gradients):
-        values = gradients[first:last]
-        for pixel in range(pixels):
-            for c in range(channels):
-                values[pixel * stride + c] = output_gradients[c * pixels + pixel]
-
-    return write_outputs, read_gradients
-
-
-def linear_loops(net: Net) -> tuple[Callable, Callable]:
-    """Return the passes of a linear layer behind the flattened features."""
-    start, stop = _bounds(net.kept, f"inputs{len(net.blocks)}")
-    first, last = _bounds(net.gradients, f"inputs{len(net.blocks)}")
-    columns_start, columns_stop = _bounds(net.weights, "linear_columns")
-    rows_start, rows_stop = _bounds(net.weights, "linear_rows")
-    bias_start, _ = _bounds(net.weights, "linear_bias")
-    sums_start, sums_stop = _bounds(net.sums, "linear_rows")
-    bias_sums = uint64(net.sums.bounds("linear_bias")[0])
-    classes, width = uint64(net.classes), uint64(round_up(net.classes))
-    size = uint64(net.maps[-1].size)
-
-    @compiled
-    def add_columns(features, columns, logits):
-        for j in range(uint64(0), size, FOUR):
-            a, b, c, d = features[j], features[j + ONE], features[j + TWO], features[j + THREE]
-            at = j * width
-            for k in range(width):
-                logits[k] += (a * columns[at + k] + b * columns[at + width + k]) + (
-                    c * columns[at + TWO * width + k] + d * columns[at + THREE * width + k]
-                )
-
-    @inlined
-    def write_outputs(kept, weights, outputs, logits):
-        for k in range(width):
-            logits[k] = weights[bias_start + k]
-        add_columns(kept[start:stop], weights[columns_start:columns_stop], logits)
-        for k in range(classes):
-            outputs[k] = logits[k]
-
-    @compiled
-    def add_row(gradient, row, features, row_sums, feature_gradients):
-        for k in range(size):
-            row_sums[k] += gradient * features[k]
-            feature_gradients[k] += gradient * row[k]
-
-    @inlined
-    def read_gradients(output_gradients, kept, weights, sums, gradients):
-        features, feature_gradients = kept[start:stop], gradients[first:last]
-        rows, row_sums = weights[rows_start:rows_stop], sums[sums_start:sums_stop]
-        feature_gradients[:] = ZERO
-        for o in range(classes):
-            gradient, at = output_gradients[o], o * size
-            sums[bias_sums + o] += gradient
-            add_row(
-                gradient,
-                rows[at : at + size],
-                features,
-                row_sums[at : at + size],
-                feature_gradients,
-            )
-
-    return write_outputs, read_gradients
-
-
 def image_gradient_loop(net: Net) -> Callable:
     """Return a function that writes the gradient of an image, channels first."""
     inputs = net.maps[0]
-    start, stop = _bounds(net.gradients, "inputs0")
+    start, stop = bounds(net.gradients, "inputs0")
     origin, row, stride = uint64(inputs.first), uint64(inputs.row), uint64(inputs.stride)
     height, width, channels = uint64(inputs.height), uint64(inputs.width), uint64(inputs.channels)
     wanted = net.input_gradient
@@ -263,11 +180,11 @@ def image_gradient_loop(net: Net) -> Callable:
 def block_forward(net: Net, number: int) -> Callable:
     """Return the forward pass of a block, from its listed inputs to its pooled outputs."""
     block, outputs = net.blocks[number], net.maps[number + 1]
-    kernels_start, kernels_stop = _bounds(net.weights, f"forward{number}")
-    bias_start, bias_stop = _bounds(net.weights, f"bias{number}")
-    inputs_start, inputs_stop = _bounds(net.kept, f"inputs{number}")
-    outputs_start, outputs_stop = _bounds(net.kept, f"inputs{number + 1}")
-    winners_start, winners_stop = _bounds(net.winners, f"winners{number}")
+    kernels_start, kernels_stop = bounds(net.weights, f"forward{number}")
+    bias_start, bias_stop = bounds(net.weights, f"bias{number}")
+    inputs_start, inputs_stop = bounds(net.kept, f"inputs{number}")
+    outputs_start, outputs_stop = bounds(net.kept, f"inputs{number + 1}")
+    winners_start, winners_stop = bounds(net.winners, f"winners{number}")
     list_inputs = list_inputs_loop(net.maps[number])
     scatter = scatter_loop(
         height=block.height,
@@ -308,13 +225,13 @@ def block_backward(net: Net, number: int) -> Callable:
     block = net.blocks[number]
     has_input_gradient = net.has_input_gradient(number)
     inputs_start = uint64(net.kept.bounds(f"inputs{number}")[0])
-    outputs_start, outputs_stop = _bounds(net.kept, f"inputs{number + 1}")
-    winners_start, winners_stop = _bounds(net.winners, f"winners{number}")
-    gradient_start, gradient_stop = _bounds(net.gradients, f"inputs{number + 1}")
+    outputs_start, outputs_stop = bounds(net.kept, f"inputs{number + 1}")
+    winners_start, winners_stop = bounds(net.winners, f"winners{number}")
+    gradient_start, gradient_stop = bounds(net.gradients, f"inputs{number + 1}")
     input_gradient_start = uint64(net.gradients.bounds(f"inputs{number}")[0])
-    kernel_sums_start, kernel_sums_stop = _bounds(net.sums, f"kernel{number}")
-    bias_sums_start, bias_sums_stop = _bounds(net.sums, f"bias{number}")
-    rows_start, rows_stop = _bounds(
+    kernel_sums_start, kernel_sums_stop = bounds(net.sums, f"kernel{number}")
+    bias_sums_start, bias_sums_stop = bounds(net.sums, f"bias{number}")
+    rows_start, rows_stop = bounds(
         net.weights, f"backward{number}" if has_input_gradient else f"bias{number}"
     )
     list_gradients = list_gradients_loop(net, number)
@@ -354,8 +271,3 @@ def block_backward(net: Net, number: int) -> Callable:
             )
 
     return backward
-
-
-def _bounds(fields: Fields, name: str) -> tuple:
-    start, stop = fields.bounds(name)
-    return uint64(start), uint64(stop)

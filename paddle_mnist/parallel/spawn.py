@@ -259,7 +259,7 @@ def _watch(job: _Job, hang_timeout: float) -> list[int]:
             slowest = ", ".join(map(str, job.slowest(ended)))
             raise ProcessError(
                 f"rank {slowest} gave no sign of life for {hang_timeout:g} s, and whoever waits "
-                "for it waits in vain; all are ended; the same command goes on from the newest "
+                "for it waits in vain; all are ended; the same command resumes from the newest "
                 "checkpoint",
                 1,
             )
@@ -307,6 +307,6 @@ def _first_error(
     code = code if code >= 0 else 128 - code  # as a shell has it
     return ProcessError(
         f"rank {rank} (process {processes[rank].pid}) ended with {signals.describe_exit(code)}; "
-        "the same command goes on from the newest checkpoint",
+        "the same command resumes from the newest checkpoint",
         code,
     )

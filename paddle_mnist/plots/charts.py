@@ -1,49 +1,149 @@
-"""Lines and bars of any numbers."""
+"""Figures of any numbers: curves with bands, the scores of seeds, bars."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any, Union
+from dataclasses import dataclass
+from typing import Optional, Protocol
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from paddle_mnist.plots.figure import COLOURS, new_figure
+from paddle_mnist.plots.figure import COLOURS, name_lines, new_figure
 
-Line = Union[Sequence[float], Mapping[Any, float]]
+SPREAD = 0.12  # of points above one another, in units of the distance between two names
 
 
-def panels(values: Mapping[tuple[str, str], Mapping[str, Line]]) -> Figure:
-    """Draw lines in panels, one panel below the other.
+@dataclass(frozen=True)
+class Line:
+    """A curve, and the band around it.
 
-    values: for each panel, by the labels of its x and y axis, its lines by name. A line is drawn
-        over the numbers from 1, or, if it is a mapping, over its keys; keys that are names get
-        points. A y axis whose label ends in "(share)" is linear, any other logarithmic.
+    xs: numbers, or names, which get markers. low, high: the limits of the band at each x.
     """
-    figure, grid = new_figure(3.2 * len(values) + 0.4, len(values))
-    for (axes,), ((xlabel, ylabel), lines) in zip(grid, values.items()):
-        for (name, line), colour in zip(lines.items(), (*COLOURS, "black")):
-            points = line if isinstance(line, Mapping) else dict(enumerate(line, 1))
-            marker = "o" if isinstance(next(iter(points)), str) else None
-            xs, ys = list(points), list(points.values())
-            axes.plot(xs, ys, color=colour, linewidth=1, marker=marker, label=name)
-        scale = "linear" if ylabel.endswith("(share)") else "log"
-        axes.set(xlabel=xlabel, ylabel=ylabel, yscale=scale)
+
+    xs: Sequence
+    ys: Sequence[float]
+    low: Optional[Sequence[float]] = None
+    high: Optional[Sequence[float]] = None
+
+
+class Panel(Protocol):
+    """What `panels` draws into one pair of axes."""
+
+    def draw(self, axes: Axes, colours: Sequence[str]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Lines by name. scale: of the y axis, "linear" or "log". title: of the panel."""
+
+    title: str
+    xlabel: str
+    ylabel: str
+    lines: Mapping[str, Line]
+    scale: str = "linear"
+
+    def draw(self, axes: Axes, colours: Sequence[str]) -> None:
+        # The first line is what the figure is about: it lies on top of the others.
+        for order, ((name, line), colour) in enumerate(zip(self.lines.items(), colours)):
+            marker = "o" if isinstance(line.xs[0], str) else None
+            axes.plot(
+                line.xs,
+                line.ys,
+                color=colour,
+                linewidth=1.5,
+                marker=marker,
+                markersize=4,
+                label=name,
+                zorder=3 - order / len(self.lines),
+            )
+            if line.low is not None:
+                axes.fill_between(line.xs, line.low, line.high, color=colour, alpha=0.2, lw=0)
+        axes.set(xlabel=self.xlabel, ylabel=self.ylabel, yscale=self.scale)
+        axes.set_title(self.title, loc="left", fontsize=9)
         axes.grid(alpha=0.3)
-    grid[0, 0].legend(fontsize=8)
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """The score of each seed, by name: a point each, and a line at their mean.
+
+    form: of the means below the axis. with_names: whether the names stand there, too; otherwise
+    their colours tell them apart.
+    """
+
+    title: str
+    ylabel: str
+    scores: Mapping[str, Sequence[float]]
+    form: str = "{:.2%}"
+    with_names: bool = True
+
+    def draw(self, axes: Axes, colours: Sequence[str]) -> None:
+        labels = []
+        for place, ((name, values), colour) in enumerate(zip(self.scores.items(), colours)):
+            mean = float(np.mean(values))
+            offsets = np.linspace(-SPREAD, SPREAD, len(values)) if len(values) > 1 else [0]
+            axes.plot(place + np.array(offsets), values, "o", color=colour, markersize=4)
+            axes.plot([place - 0.3, place + 0.3], [mean, mean], color=colour, linewidth=1.5)
+            words = textwrap.wrap(name, 14) if self.with_names else []
+            labels.append("\n".join([self.form.format(mean), *words]))
+        axes.set_xticks(range(len(labels)), labels, fontsize=8)
+        for label, colour in zip(axes.get_xticklabels(), colours):
+            label.set_color(colour)
+        axes.set(xlim=(-0.6, len(labels) - 0.4), ylabel=self.ylabel)
+        axes.set_title(self.title, loc="left", fontsize=9)
+        axes.grid(alpha=0.3, axis="y")
+        if self.form.endswith("%}"):
+            axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
+
+
+def panels(
+    title: str,
+    shown: Sequence[Panel],
+    colours: Sequence[str] = (*COLOURS, "black"),
+    columns: int = 2,
+    height: float = 3.0,
+) -> Figure:
+    """Draw panels with lines of the same names, and one legend below them all.
+
+    title: of the figure, above it. height: of a row, in inches.
+    """
+    rows = -(-len(shown) // columns)
+    figure, grid = new_figure(height * rows + 0.6, rows, columns)
+    figure.suptitle(title, fontsize=10)
+    for axes, panel in zip(grid.ravel(), shown):
+        panel.draw(axes, colours)
+    for axes in grid.ravel()[len(shown) :]:
+        axes.axis("off")
+    handles, names = grid[0, 0].get_legend_handles_labels()
+    if names:
+        figure.legend(
+            handles, names, loc="outside lower center", ncols=4, fontsize=8, frameon=False
+        )
     return figure
 
 
-def bars(values: Mapping[str, Sequence[float]], titles: Sequence[str], label: str) -> Figure:
-    """Draw groups of bars, of shares from 0 to 1.
+def bars(
+    title: str, groups: Sequence[str], values: Mapping[str, Sequence[Sequence[float]]], label: str
+) -> Figure:
+    """Draw groups of bars, of shares from 0 to 1: the mean of each, and a point for each seed.
 
-    values: by name, one for each group. titles: of the groups. label: of the y axis.
+    groups: their names. values: by name, the scores of the seeds in each group. label: of the y
+    axis.
     """
-    figure, ((axes,),) = new_figure(3.0)
+    figure, ((axes,),) = new_figure(3.4)
     width = 0.8 / len(values)
-    for number, ((name, heights), colour) in enumerate(zip(values.items(), COLOURS)):
-        places = np.arange(len(titles)) + (number - (len(values) - 1) / 2) * width
-        group = axes.bar(places, heights, width, color=colour, label=name)
-        axes.bar_label(group, [f"{height:.1%}" for height in heights], fontsize=8)
-    axes.set_xticks(range(len(titles)), titles)
-    axes.set(ylabel=label, ylim=(0, 1.12))
-    axes.legend(fontsize=8, ncols=len(values), loc="upper center")
+    for number, ((name, scores), colour) in enumerate(zip(values.items(), COLOURS)):
+        places = np.arange(len(groups)) + (number - (len(values) - 1) / 2) * width
+        means = [float(np.mean(seeds)) for seeds in scores]
+        drawn = axes.bar(places, means, 0.94 * width, color=colour, label=name)
+        axes.bar_label(drawn, [f"{mean:.1%}" for mean in means], fontsize=9, padding=3)
+        for place, seeds in zip(places, scores):
+            if len(seeds) > 1:
+                offsets = np.linspace(-width / 4, width / 4, len(seeds))
+                axes.plot(place + offsets, seeds, ".", color="black", markersize=3)
+    axes.set_xticks(range(len(groups)), groups)
+    axes.set(ylabel=label, ylim=(0, 1.12), yticks=np.linspace(0, 1, 6))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    name_lines(axes, title)
     return figure

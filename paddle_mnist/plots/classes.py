@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
-from paddle_mnist.plots.figure import BLUE, COLOURS, literal, new_figure
+from paddle_mnist.plots.figure import BLUE, COLOURS, SKY, literal, name_lines, new_figure
 
 
 def confusion(counts: np.ndarray, noun: str = "class", names: Sequence[str] = ()) -> Figure:
@@ -18,7 +18,7 @@ def confusion(counts: np.ndarray, noun: str = "class", names: Sequence[str] = ()
     noun: what a class is called. names: of the classes; their numbers by default.
     """
     wrong = counts * (1 - np.eye(len(counts), dtype=int))
-    figure, ((axes,),) = new_figure(5.6)
+    figure, ((axes,),) = new_figure(5.8)
     matrix = axes.imshow(wrong, cmap="Blues", vmin=0, vmax=max(1, wrong.max()))
     for row, line in enumerate(counts):
         for column, count in enumerate(line):
@@ -33,11 +33,22 @@ def confusion(counts: np.ndarray, noun: str = "class", names: Sequence[str] = ()
                 color="white" if dark else "black",
                 fontweight="bold" if row == column else "normal",
             )
-    axes.set(xlabel="taken for", ylabel=f"the {noun}")
+    axes.set(xlabel=f"predicted {noun}", ylabel=f"true {noun}")
+    axes.set_title(_most_frequent(wrong, counts.sum(), names), loc="left", fontsize=9)
     _name_ticks(axes.xaxis, len(counts), names)
     _name_ticks(axes.yaxis, len(counts), names)
-    figure.colorbar(matrix, label="mistakes (images)", shrink=0.8)
+    figure.colorbar(matrix, label="misclassified samples", shrink=0.8)
     return figure
+
+
+def _most_frequent(wrong: np.ndarray, total: int, names: Sequence[str]) -> str:
+    """Say how many samples were misclassified, and which mistake is the most frequent."""
+    title = f"{wrong.sum():,} of {total:,} samples misclassified"
+    if not wrong.any():
+        return title
+    row, column = np.unravel_index(wrong.argmax(), wrong.shape)
+    true, predicted = (literal(names[one]) if names else str(one) for one in (row, column))
+    return f"{title}; most often {true} as {predicted} ({wrong.max():,})"
 
 
 def per_class(counts: np.ndarray, noun: str = "class", names: Sequence[str] = ()) -> Figure:
@@ -45,7 +56,7 @@ def per_class(counts: np.ndarray, noun: str = "class", names: Sequence[str] = ()
 
     Classes without samples have no bar. Arguments: see `confusion`.
     """
-    figure, ((axes,),) = new_figure(2.8)
+    figure, ((axes,),) = new_figure(3.0)
     classes = np.flatnonzero(counts.sum(axis=1))
     shares = counts.diagonal()[classes] / counts.sum(axis=1)[classes]
     bars = axes.bar(classes, shares, color=BLUE)
@@ -58,6 +69,9 @@ def per_class(counts: np.ndarray, noun: str = "class", names: Sequence[str] = ()
     )
     _name_ticks(axes.xaxis, len(counts), names)
     axes.axhline(1, color="black", linewidth=0.5)
+    least = classes[shares.argmin()]
+    name = literal(names[least]) if names else least
+    axes.set_title(f"lowest accuracy: {name}, {low:.1%}", loc="left", fontsize=9)
     return figure
 
 
@@ -68,20 +82,44 @@ def _name_ticks(axis: Axis, classes: int, names: Sequence[str]) -> None:
     axis.set_ticks(range(classes), labels, **(sideways if names and axis.axis_name == "x" else {}))
 
 
-def reliability(bins: Mapping[str, Sequence[tuple[int, float, float]]]) -> Figure:
-    """Draw the share of right answers over the confidence, a line for each name.
+def reliability(title: str, bins: Mapping[str, Sequence[tuple[int, float, float]]]) -> Figure:
+    """Draw the accuracy over the confidence, with a series for each name, above a histogram.
 
-    bins: for each name its bins by confidence: (count, mean confidence, share of right answers).
-    The first name's points are labelled with their counts: a few images say little.
+    Each point has the 95 % interval of its accuracy (Clopper and Pearson): a few images say little.
+    The names after the first are drawn a little to the right.
+
+    bins: for each name its bins by confidence: (count, mean confidence, accuracy).
     """
-    figure, ((axes,),) = new_figure(3.6)
-    axes.plot([0, 1], [0, 1], color="black", linewidth=0.5)
-    for (name, rows), colour in zip(bins.items(), COLOURS):
-        _, confidence, accuracy = zip(*rows)
-        axes.plot(confidence, accuracy, color=colour, marker="o", markersize=4, label=name)
-    for count, x, y in next(iter(bins.values())):
-        axes.annotate(f"{count:,}", (x, y), (3, -8), textcoords="offset points", fontsize=6)
-    axes.set(xlabel="mean confidence (share)", ylabel="right answers (share)")
+    from scipy import stats
+
+    figure, grid = new_figure(4.8, 2, sharex=True, height_ratios=(3, 1))
+    (axes,), (below,) = grid
+    axes.plot([0, 1], [0, 1], color="black", linewidth=0.7, label="perfectly calibrated")
+    for number, ((name, rows), colour) in enumerate(zip(bins.items(), COLOURS)):
+        counts, confidence, accuracy = map(np.array, zip(*rows))
+        correct = np.rint(counts * accuracy)
+        low = np.nan_to_num(stats.beta.ppf(0.025, correct, counts - correct + 1), nan=0.0)
+        high = np.nan_to_num(stats.beta.ppf(0.975, correct + 1, counts - correct), nan=1.0)
+        shift = 0.006 * number  # as far as to tell the names apart
+        axes.errorbar(
+            confidence + shift,
+            accuracy,
+            np.maximum(0, [accuracy - low, high - accuracy]),
+            fmt="os"[number % 2],
+            color=colour,
+            markersize=4,
+            elinewidth=1,
+            label=name,
+        )
+    counts, confidence, _ = zip(*next(iter(bins.values())))
+    drawn = below.bar(confidence, counts, width=0.03, color=SKY)
+    below.bar_label(drawn, [f"{count:,}" for count in counts], fontsize=8)
+    below.set(
+        xlabel="mean confidence", ylabel="samples", yscale="log", ylim=(0.7, 20 * max(counts))
+    )
+    axes.set(ylabel="accuracy", ylim=(0, 1.03))
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    for one in (axes.yaxis, below.xaxis):
+        one.set_major_formatter(lambda value, _: f"{value:.0%}")
+    name_lines(axes, title)
     return figure

@@ -7,7 +7,7 @@ from typing import Optional
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from paddle_mnist.plots.figure import BLUE, COLOURS, literal, new_figure
+from paddle_mnist.plots.figure import BLUE, COLOURS, literal, name_lines, new_figure
 from paddle_mnist.plots.history import (
     LEARNING_RATE,
     TRAIN,
@@ -21,14 +21,15 @@ from paddle_mnist.plots.history import (
 def curves(history: History, labels: Mapping[str, str] = {}) -> Optional[Figure]:
     """Draw every metric over the steps, a panel for each, with a line for each split.
 
-    The loss comes first. labels: of the y axes by the metrics' names, which they replace.
+    The loss comes first. A panel's title gives the last evaluated values.
+    labels: of the y axes by the metrics' names, which they replace.
     Returns None if nothing was logged.
     """
     metrics = metric_tags(history)
     if not metrics:
         return None
     rows, columns = (len(metrics) + 1) // 2, min(2, len(metrics))
-    figure, grid = new_figure(3.2 * rows, rows, columns)
+    figure, grid = new_figure(3.4 * rows, rows, columns)
     for axes, (name, tags) in zip(grid.ravel(), metrics.items()):
         for number, tag in enumerate(tags):
             split = tag.partition("/")[0]
@@ -41,12 +42,23 @@ def curves(history: History, labels: Mapping[str, str] = {}) -> Optional[Figure]
             )
         axes.set(xlabel="step", ylabel=labels.get(name, literal(name)))
         axes.grid(alpha=0.3)
-        axes.legend()
+        name_lines(axes, _at_the_end(name, tags, history))
         if name == "loss":
             _scale_by_logarithm(axes)
     for axes in grid.ravel()[len(metrics) :]:
         axes.axis("off")
     return figure
+
+
+def _at_the_end(name: str, tags: Sequence[str], history: History) -> str:
+    """Return a title with the last values, of the evaluated splits if there are any.
+
+    The last value of a training may be the mean of a few steps.
+    """
+    evaluated = [tag for tag in tags if not tag.startswith(f"{TRAIN}/")] or tags
+    ends = ((tag.partition("/")[0], series(history, tag)[1][-1:]) for tag in evaluated)
+    values = ", ".join(f"{split} {last:.4g}" for split, values in ends for last in values)
+    return literal(f"{name} at the end: {values}")
 
 
 def _scale_by_logarithm(axes: Axes) -> None:
@@ -128,14 +140,14 @@ def health(history: History, panels: Sequence[HealthPanel]) -> Optional[Figure]:
     if not was_watched(history):
         return None
     rows = (len(panels) + 1) // 2
-    figure, grid = new_figure(2.6 * rows, rows, 2, sharex=True)
+    figure, grid = new_figure(2.8 * rows, rows, 2, sharex=True)
     for axes, panel in zip(grid.ravel(), panels):
         for layer, colour in zip(panel.layers, COLOURS):
             steps, values = series(history, f"watch/{layer}/{panel.tag}")
             axes.plot(steps, values, color=colour, marker=".", markersize=4, label=layer)
         axes.set(ylabel=panel.label, yscale=panel.scale)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+        name_lines(axes)
         if panel.limits:
             low, high = panel.limits
             axes.set_ylim(low, max(high, axes.get_ylim()[1]) if panel.grows else high)
@@ -174,9 +186,8 @@ def compare(
                 label=name,
             )
         axes.set(xlabel="step", ylabel=labels.get(tag, literal(tag)))
-        axes.set_title(_difference(list(lines.values())), fontsize=9)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+        name_lines(axes, _difference(list(lines.values())))
     _scale_by_logarithm(grid[0, 0])
     return figure
 

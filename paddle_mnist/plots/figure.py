@@ -1,6 +1,7 @@
 """New figures, their colours, and how they are saved."""
 
 import io
+import math
 import subprocess
 import sys
 from collections.abc import Collection, Mapping
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
@@ -18,15 +20,39 @@ from paddle_mnist.system.files import make_folder, write_atomically
 # Okabe & Ito, "Color Universal Design", 2008: told apart with any kind of colour blindness.
 BLUE, VERMILION, GREEN, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9"
 COLOURS = (BLUE, VERMILION, GREEN, ORANGE, SKY)
-WIDTH = 7.0  # inches; at 120 dots an inch as wide as a README shows
+WIDTH = 7.0  # inches
+SHOWN_DPI = 120  # at which a figure is as wide as a README shows it
+SAVED_DPI = 2 * SHOWN_DPI  # for print, and for screens of high resolution
 
 
 def new_figure(
     height: float, rows: int = 1, columns: int = 1, **options
 ) -> tuple[Figure, np.ndarray]:
     """Return a figure and its axes, [rows, columns]. height: in inches. options: of `subplots`."""
-    figure = Figure(figsize=(WIDTH, height), dpi=120, layout="constrained")
+    figure = Figure(figsize=(WIDTH, height), dpi=SHOWN_DPI, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def name_lines(axes: Axes, title: str = "") -> None:
+    """Put the title above the axes, and between them a legend, where it hides nothing."""
+    names = axes.get_legend_handles_labels()[1]
+    rows = 0
+    if names:
+        width = axes.get_position().width * WIDTH
+        needed = sum(0.32 + 0.062 * len(name) for name in names)  # of signs and letters, 8 points
+        columns = max(1, int(len(names) * min(1, width / needed)))
+        rows = math.ceil(len(names) / columns)
+        axes.legend(
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            ncols=columns,
+            fontsize=8,
+            frameon=False,
+            borderaxespad=0.1,
+            handlelength=1.4,
+            columnspacing=1.2,
+        )
+    axes.set_title(title, loc="left", fontsize=9, pad=6 + 14 * rows)  # points
 
 
 def literal(text: str) -> str:
@@ -62,7 +88,7 @@ def save_figures(figures: Mapping[str, Figure], folder: Path, only: Collection[s
             metadata = {"Date": None} if kind == "svg" else {"Software": None}
             data = io.BytesIO()
             with rc_context({"svg.hashsalt": name}):
-                figure.savefig(data, format=kind, metadata=metadata)
+                figure.savefig(data, format=kind, dpi=SAVED_DPI, metadata=metadata)
             write_atomically(path, data.getvalue())
             figure.set_layout_engine("none")  # the layout is done; once is slow enough
 
@@ -71,7 +97,8 @@ def _png_of_another_process(figure: Figure) -> bytes:
     """Return a figure as PNG, compressed by a process that does not import Paddle."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    canvas = FigureCanvasAgg(figure)
+    canvas, shown = FigureCanvasAgg(figure), figure.dpi
+    figure.set_dpi(SAVED_DPI)
     canvas.draw()
     size = canvas.get_width_height()
     program = (
@@ -79,5 +106,6 @@ def _png_of_another_process(figure: Figure) -> bytes:
         f"Image.frombytes('RGBA', {size}, sys.stdin.buffer.read()).save(sys.stdout.buffer, 'png')"
     )
     pixels = bytes(canvas.buffer_rgba())
+    figure.set_dpi(shown)
     command = [sys.executable, "-c", program]
     return subprocess.run(command, input=pixels, stdout=subprocess.PIPE, check=True).stdout

@@ -109,7 +109,9 @@ def chosen_gpus(gpus: Optional[str], nprocs: Optional[int] = None) -> list[str]:
             f"gpus is {gpus!r}, and Paddle sees {count} GPUs; expected numbers, as 0,1"
         )
     if nprocs not in (None, len(chosen)):
-        raise ConfigError(f"nprocs is {nprocs}, but gpus names {len(chosen)}; expected as many")
+        raise ConfigError(
+            f"nprocs is {nprocs}, but gpus lists {len(chosen)}; expected the same number"
+        )
     return chosen
 
 

@@ -133,8 +133,8 @@ class Journal:
             if not self._failing:
                 self._failing = True  # first, for the warning may come back here
                 log.warning(
-                    "%s: cannot write (%s); training goes on, and what is to be written there is "
-                    "kept until it can be; free space",
+                    "%s: cannot write (%s); training continues and keeps the data in memory "
+                    "until they can be written; free some space",
                     self.path,
                     error.strerror,
                 )

@@ -161,8 +161,8 @@ class FitArguments:
             raise ConfigError("init_from and incremental_from are two ways to start; expected one")
         if self.init_partial and not self.init_from:
             raise ConfigError(
-                "init_partial is on without init_from; expected the weights too of which it takes "
-                "those that fit"
+                "init_partial is on without init_from; expected init_from, the "
+                "weights of which it loads those that match"
             )
         if self.mode and not self.monitor:
             raise ConfigError(

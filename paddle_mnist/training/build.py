@@ -166,9 +166,9 @@ def _training_loader(arguments: FitArguments, world: World) -> Any:
             )
         if not loader.resumes_inside_epochs:
             log.info(
-                "this data can be resumed only from the ends of epochs, where checkpoints are "
-                "saved; a paddle.io.Dataset, or a ResumableBatchSampler in the DataLoader, is "
-                "resumed at any step"
+                "with this data, a run can resume only from the end of an epoch, where it saves "
+                "checkpoints; with a paddle.io.Dataset or ResumableBatchSampler, it can resume at "
+                "any step"
             )
         return ReadyLoader(loader.batches, arguments.seed, arguments.accumulate)
     if not arguments.grad_shards and shards * arguments.accumulate == 1:

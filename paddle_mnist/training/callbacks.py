@@ -20,11 +20,13 @@ from paddle_mnist.training.session import TrainingJob
 
 @dataclass(frozen=True)
 class FitResult:
-    """The result of a training.
+    """The result of a training run.
 
-    metrics: of the result's weights, by tag: "valid/loss", ... weights: their file.
-    checkpoint: the path of the checkpoint that they are of, without a suffix.
-    epochs, steps: how many were trained. seconds: spent in steps, over all starts of the run.
+    metrics: the metrics of the final weights, by tag, such as "valid/loss".
+    weights: the path of the file with the final weights.
+    checkpoint: the path of the checkpoint with these weights, without a suffix.
+    epochs, steps: the numbers of epochs and steps that were trained.
+    seconds: the time spent in steps, over all starts of the run.
     stopped: "finished", "early" (`early_stop_patience`), or "already finished" by an earlier call.
     """
 
@@ -37,7 +39,7 @@ class FitResult:
     stopped: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what `result.json` holds: plain values, files by their names."""
+        """Return the contents of `result.json`: plain values, and the names of files."""
         names = {"weights": self.weights.name, "checkpoint": self.checkpoint.name}
         return {**vars(self), "metrics": dict(self.metrics), **names}
 
@@ -69,38 +71,39 @@ class Training:
 
 
 class Callback(Observer):
-    """Base class for what a caller adds to `fit`; override what you need.
+    """Base class for callbacks of `fit`; override the methods you need.
 
-    Every process calls each method, in the same order; `training.world.is_main_process` tells the
-    one that writes. As an `Observer` it sees every step and epoch too.
+    Every process calls each method, in the same order; only the process in which
+    `training.world.is_main_process` is true should write. As an `Observer`, a callback is also
+    called after every step and epoch.
     """
 
     def run_opened(self, training: Training) -> None:
-        """Called when the run directory is open, before it is known what is left to do."""
+        """Called when the run directory is open, before `fit` decides where to resume."""
 
     def before_training(self, training: Training) -> None:
-        """Called before the first step of this start."""
+        """Called before the first step of this call of `fit`."""
 
     def final_metrics(self, training: Training) -> Mapping[str, float]:
-        """Return further metrics of the result, by tag; the model has the final weights."""
+        """Return more metrics for the result, by tag; the model has the final weights."""
         return {}
 
     def result_entries(self, training: Training, result: FitResult) -> Mapping[str, Any]:
-        """Return further entries of `result.json`, plain values."""
+        """Return more entries for `result.json`, as plain values."""
         return {}
 
     def has_result(self, entries: Mapping[str, Any]) -> bool:
-        """Return whether a `result.json` has the entries; if not, the run is evaluated again."""
+        """Return whether `result.json` has all entries; if not, the run is evaluated again."""
         return True
 
     def summary(self, training: Training, result: FitResult) -> Optional[str]:
-        """Return the log line about the result in place of `fit`'s own."""
+        """Return a log line about the result that replaces `fit`'s own, or None."""
 
     def after_training(self, training: Training, result: FitResult) -> None:
-        """Called once the result is written."""
+        """Called after the result is written."""
 
     def already_finished(self, training: Training, result: FitResult) -> None:
-        """Called in place of all but `run_opened` if an earlier call has finished the run."""
+        """Called after `run_opened`, instead of the other methods, if the run is finished."""
 
 
 class ReportCallback(Callback):

@@ -22,7 +22,7 @@ from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError
 from paddle_mnist.metrics.console import log_to_console
-from paddle_mnist.metrics.visualdl import VisualDLWriter
+from paddle_mnist.metrics.visualdl import ABOUT, HISTOGRAMS, VisualDLWriter
 from paddle_mnist.parallel.process_count import processes_to_start
 from paddle_mnist.parallel.world import spawn
 from paddle_mnist.system import heartbeat, signals
@@ -32,6 +32,8 @@ from paddle_mnist.training.callbacks import Callback, FitResult, Training
 from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.initialize import environment
 from paddle_mnist.training.results import (
+    describe_result,
+    describe_training,
     log_result,
     make_result,
     read_result,
@@ -115,66 +117,78 @@ def fit(
     config: Optional[RunConfig] = None,
     find_weights: Callable[[str], SavedWeights] = find_weights,
 ) -> FitResult:
-    """Train a net in a run directory, and resume there: to the same bits, from any stop.
+    """Train a net and write everything to a run directory, from which a later call resumes.
 
-    Call it again with the same arguments: an unfinished training goes on, a finished one returns
-    its result at once, and one with other arguments is refused with a list of the differences.
+    Call `fit` again with the same arguments: an unfinished run resumes, with bit-identical
+    results, and a finished run returns its result at once. If the arguments differ, `fit` raises
+    ConfigError with a list of the differences.
 
     The net and its task
         model: a `paddle.nn.Layer`, or a function that builds one.
-        optimizer: of `paddle.optimizer`, or a function of the model's parameters that builds it.
+        optimizer: a `paddle.optimizer`, or a function that takes the model's parameters and builds
+            one.
         loss: (outputs, labels) -> mean loss []. A batch is (inputs, labels), or (input, input,
-            ..., labels) for a model of several inputs.
-        metrics: by name, `paddle.metric`'s or functions (outputs, labels) -> the mean over the
-            batch, or `Mean(total, count)`, or `Sums`; or `Gathered(metric)`.
-        step: (model, batch) -> {"loss": ..., and metrics by name}, in place of loss and metrics,
-            for batches of any structure. It evaluates too.
+            ..., labels) for a model with several inputs.
+        metrics: a dict of metrics by name. Each is a `paddle.metric`; a function (outputs, labels)
+            that returns the mean over the batch, a `Mean` or `Sums`; or `Gathered(metric)`.
+        step: (model, batch) -> {"loss": ..., and metrics by name}, instead of loss and metrics, for
+            batches of any structure. It is also used for evaluation.
     The data
         train, valid: `paddle.io.Dataset`s, whose samples may be nested in dicts and tuples. The
-            order and the random numbers of a sample depend on seed, epoch and index alone. Or a
-            `paddle.io.DataLoader`, an `IterableDataset`, or a function that returns an iterator of
-            batches: these resume from the ends of epochs, and inside only with a
-            `ResumableBatchSampler`. valid may be a dict of several, by the name of the split.
-        batch_size, shuffle, collate_fn, num_workers: of the `Dataset`s. eval_batch_size: by default
-            the same.
-    How it is trained
-        epochs, seed; accumulate: batches in a step. schedule_every: "step" or "epoch", when the
-        optimizer's `LRScheduler` is stepped; a `ReduceOnPlateau` gets `monitor` after each
-        evaluation. ema: decay of a moving average of the weights, which is evaluated and saved in
-        their place. amp: "O1" or "O2", bfloat16 on GPUs. deterministic: choose cuDNN's
-        deterministic algorithms (not tried on a GPU).
-        eval_every_epochs, early_stop_patience: evaluations without a better `monitor`, after which
-        the training ends with the best. monitor: "valid/loss", or the tag of a metric. mode: "min"
-        or "max" is the best.
+            order and the random numbers of a sample depend only on seed, epoch and index. Or a
+            `paddle.io.DataLoader`, an `IterableDataset`, or a function that returns an iterator
+            over batches: with these, a run resumes from the end of an epoch, and inside an epoch
+            only with a `ResumableBatchSampler`. valid may be a dict of several, by split name.
+        batch_size, shuffle, collate_fn, num_workers: how to load a `Dataset`.
+        eval_batch_size: the batch size for evaluation; by default batch_size.
+    Training
+        epochs: the number of epochs. seed: the seed of all random numbers.
+        accumulate: the number of batches per step.
+        schedule_every: "step" or "epoch": when to advance the optimizer's `LRScheduler`.
+            `ReduceOnPlateau` gets `monitor` after each evaluation.
+        ema: the decay of a moving average of the weights, which is evaluated and saved instead of
+            the weights.
+        amp: "O1" or "O2", bfloat16 on GPUs.
+        deterministic: use cuDNN's deterministic algorithms (not tested on a GPU).
+        eval_every_epochs: the number of epochs between evaluations.
+        early_stop_patience: the number of evaluations without a better `monitor` after which
+            training stops; the result is then that of the best checkpoint.
+        monitor: the tag of the metric that determines the best checkpoint; by default "valid/loss".
+        mode: whether "min" or "max" of `monitor` is the best.
     The run directory
-        output: the directory. name: what its files are called, by default the model's
-        `checkpoint_name`, or "model". fresh: move an earlier run aside. resume: "auto", "off", or
-        the path of a checkpoint. override: arguments that may differ from the run's, such as
-        "epochs,optimizer". binding: further values that must not differ. init_from,
-        incremental_from: another training to start from, its weights alone or its optimizer too;
-        init_partial takes the weights that fit. save_..., keep_...: when to save, and what to keep
-        (docs/checkpoints.md). log_every: steps between log lines. watch, profile, check_shape,
-        check_content, visualdl, figures: what else is measured, printed and drawn.
+        output: the path of the directory.
+        name: the prefix of its files; by default the model's `checkpoint_name`, or "model".
+        fresh: move an existing run aside, and start over.
+        resume: "auto", "off", or the path of a checkpoint.
+        override: arguments that may differ from those of the run, such as "epochs,optimizer".
+        binding: a dict of further values that must be the same on resume.
+        init_from, incremental_from: another run to start from, with its weights only, or with its
+            optimizer state, too. init_partial: load only the weights that match.
+        save_..., keep_...: when to save, and what to keep (docs/en/checkpoints.md).
+        log_every: the number of steps between log lines.
+        watch, profile, check_shape, check_content, visualdl, figures: what else to record, print
+            and draw (docs/en/looking-inside.md).
     Processes
-        nprocs, gpus: as many processes, each on a GPU of its own. grad_shards: parts of a batch
-        whose gradients are added in a fixed order: the same bits for any number of processes that
-        divides it. hang_timeout: seconds without a sign of life. max_restarts: refused here, with
-        the line of a supervisor.
+        nprocs, gpus: the number of processes, and the GPU of each.
+        grad_shards: the number of parts of a batch whose gradients are added in a fixed order. Any
+            number of processes that divides it gives the same bits.
+        hang_timeout: seconds without progress after which the processes are ended.
+        max_restarts: must be 0; the error gives the command of a supervisor that restarts a script.
     Further collaborators
-        evaluator, callbacks (`Callback`), config, find_weights: in place of fit's own.
+        evaluator, callbacks (`Callback`), config, find_weights: replace those of `fit`.
 
-    Code is not compared between calls, only arguments, parameters and data (docs/any-net.md).
+    Code is not compared between calls, only arguments, parameters and data (docs/en/any-net.md).
 
     Raises ConfigError, DataError, CheckpointError, DeviceError, DivergedError, OutputError or
-    RunLockedError; StoppedError after SIGTERM or SIGINT, once all is saved: left uncaught, it ends
-    the program with exit code 143 or 130.
+    RunLockedError. After SIGTERM or SIGINT, raises StoppedError once everything is saved; if your
+    code does not catch it, the program ends with exit code 143 or 130.
     """
     arguments = FitArguments(**locals())
     _check_start(arguments)
     if not _running.acquire(blocking=False):
         raise ConfigError(
-            "another fit is running in this process, with which it would share the generators of "
-            "random numbers; expected one at a time, or a process for each"
+            "another fit is running in this process, and both would use the same random-number "
+            "generators; expected one at a time, or a separate process for each"
         )
     try:
         log_to_console()
@@ -277,6 +291,7 @@ def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
         board.text("configuration", job.config)
         board.text("environment", environment(job.device))
         training = replace(training, board=board, state=start.state)
+        board.text(ABOUT, describe_training(training))
         for callback in job.callbacks:
             callback.before_training(training)
         state = train_epochs(job, run, start, board)
@@ -286,6 +301,7 @@ def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
         entries = result_entries(training, result)
         job.world.run_on_main(lambda: run.write_result(entries))
         log_result(training, result)
+        board.text(ABOUT, describe_result(training, result), result.steps)
         with signals.interruptible():  # a result is not lost with its figures
             for callback in job.callbacks:
                 callback.after_training(training, result)
@@ -296,9 +312,12 @@ def _open_board(training: Training) -> VisualDLWriter:
     """Return the writer of the dashboard's pages."""
     options, run = training.job.options, training.run
     pages = options.visualdl
+    every = options.watch or options.log_every
+    if training.job.steps:  # one histogram is no picture of a training
+        every = min(every, max(1, training.job.steps // HISTOGRAMS))
     return VisualDLWriter(
         run.new_visualdl_folder() if pages else run.visualdl,
         pages,
-        options.watch or options.log_every,
+        every,
         ("train", *training.job.evaluator.datasets),
     )

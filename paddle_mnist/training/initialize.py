@@ -56,8 +56,8 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint, new_schedule: bool = F
     if steps is not None and state.step != state.epoch * steps + state.position:
         raise ConfigError(
             f"{checkpoint.path}: step {state.step} is number {state.position} of epoch "
-            f"{state.epoch + 1}, but an epoch now has {steps} steps; expected as many "
-            "as in the run: batch_size, train_limit and the number of images cannot be "
+            f"{state.epoch + 1}, but an epoch now has {steps} steps; expected the same "
+            "number as in the run: batch_size, train_limit and the number of images cannot be "
             "overridden; choose another output"
         )
     moves = new_schedule and not parts.schedule.needs_metric
@@ -115,7 +115,7 @@ def _load_what_fits(model: nn.Layer, weights: SavedWeights) -> None:
     missing, unexpected, mismatched = load_into(model, weights.values, strict=False)
     if len(missing) + len(mismatched) == len(model.state_dict()):
         raise CheckpointError(
-            f"{weights.path}: none of its weights fits the model; expected some of the same name "
+            f"{weights.path}: none of its weights match the model; expected some of the same name "
             "and shape"
         )
     for names, what in (

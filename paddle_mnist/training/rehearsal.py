@@ -99,8 +99,8 @@ def _warn_of_changes(before: Mapping[str, np.ndarray], after: Mapping[str, np.nd
     changed = [name for name, values in before.items() if (values != after.get(name)).any()]
     if changed:
         log.warning(
-            "%s: a step changes them, but buffers with persistable=False are in no checkpoint, so "
-            "a resumed training starts with their first values",
+            "%s: a step changes them, but checkpoints do not contain buffers with "
+            "persistable=False, so a resumed run starts with their initial values",
             ", ".join(changed),
         )
 

@@ -63,7 +63,7 @@ def result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Optio
             log.warning("%s lacks entries; evaluating again", run.result)
             return None
         if not set(job.tags) <= set(values["metrics"]):
-            log.info("the result lacks metrics that are asked for now; evaluating again")
+            log.info("the result lacks some of the requested metrics; evaluating again")
             return None
         return read_result(run, values)
 
@@ -87,17 +87,32 @@ def read_result(run: RunDirectory, values: Mapping[str, Any]) -> FitResult:
     )
 
 
-def log_result(training: Training, result: FitResult) -> None:
-    """Log a result, and where everything was written."""
+def describe_training(training: Training) -> str:
+    """Return in one line what is trained, and from which step on."""
+    job = training.job
+    parts, world = job.parts, job.world
+    parameters = sum(parameter.size for parameter in parts.model.parameters())
+    steps = "" if job.steps is None else f", {job.steps:,} steps"
+    devices = job.device if world.size == 1 else f"{world.size} processes, {job.device}"
+    resumed = f"; resumed after step {training.state.step:,}" if training.state.step else ""
+    return (
+        f"{type(parts.model).__name__}, {parameters:,} parameters; {job.options.epochs} epochs"
+        f"{steps}; {type(parts.optimizer).__name__}, seed {job.options.seed}; {devices}{resumed}"
+    )
+
+
+def describe_result(training: Training, result: FitResult) -> str:
+    """Return in one line the metrics of a result, and how long they took."""
     callbacks = training.job.callbacks
     summaries = [text for one in callbacks if (text := one.summary(training, result))]
     metrics = ", ".join(f"{tag} {value:.4g}" for tag, value in result.metrics.items())
-    log.info(
-        "%s; trained %d epochs in %.1f s",
-        "; ".join(summaries) or metrics or "not evaluated",
-        result.epochs,
-        result.seconds,
-    )
+    words = "; ".join(summaries) or metrics or "not evaluated"
+    return f"{words}; trained {result.epochs} epochs in {result.seconds:.1f} s"
+
+
+def log_result(training: Training, result: FitResult) -> None:
+    """Log a result, and where everything was written."""
+    log.info("%s", describe_result(training, result))
     log.info("weights: %s   everything else: %s", result.weights, training.run.path)
     has_pages = bool(training.job.options.visualdl)
     if dashboard := has_pages and shell_command("dashboard", str(training.run.path)):

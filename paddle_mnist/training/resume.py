@@ -94,7 +94,9 @@ def _check_nothing_is_lost(run: RunDirectory, request: ResumeRequest) -> None:
             f"checkpoints back, or start over with {request.option('fresh')}"
         )
     for path in orphans:
-        log.warning("%s: no manifest names it, so it was never committed; starting anew", path)
+        log.warning(
+            "%s: no manifest lists it, so it was never committed; starting from step 0", path
+        )
 
 
 def check_config_unchanged(
@@ -139,7 +141,7 @@ def warn_of_other_convolution(manifest: Mapping[str, Any], convolution: str) -> 
     if before != convolution:
         log.warning(
             "convolutions were computed by %s up to step %d, and are by %s now, which rounds "
-            "differently: the run goes on, but not to the bits of an unbroken one",
+            "differently: the run continues, but its result differs from that of an unbroken one",
             before,
             manifest["state"]["step"],
             convolution,

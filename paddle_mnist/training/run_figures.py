@@ -80,7 +80,7 @@ def draw_runs(
         save_figures({COMPARED: _compare(histories, list(kinds.values()))}, folder, only)
         written += [folder / name for name in COMPARED_FILES if not only or name in only]
     elif len(histories) > 1:
-        log.info("each run is drawn by itself; to draw them over one another: --only compare.png")
+        log.info("each run is drawn separately; to compare them in one chart: --only compare.png")
     return written
 
 

@@ -62,7 +62,7 @@ def default_run() -> RunDirectory:
     """Return the newest run, for a command that names none. Raises CheckpointError without one."""
     run = newest_run()
     if not run:
-        raise CheckpointError(f"{RUNS}: no run there; train one, or name the directory of another")
+        raise CheckpointError(f"{RUNS}: no run found; train one, or give the directory of another")
     log.info("newest run: %s", run.path)
     return run
 

@@ -332,7 +332,7 @@ def _load_best(job: TrainingJob, run: RunDirectory, state: TrainState) -> Checkp
     best = run.checkpoints.best()
     if not best or (state.best and best.step != state.best[0]):
         raise CheckpointError(
-            f"{run.checkpoints.folder}: the best checkpoint is not there any more; expected it of "
+            f"{run.checkpoints.folder}: the best checkpoint is missing; expected the one of "
             f"[step, {state.monitor}] {state.best}; put it back, or evaluate another"
         )
     load_weights(job.parts.model, best.load(PARAMS), best.path)

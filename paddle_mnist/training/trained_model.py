@@ -65,15 +65,15 @@ def load_trained(
 def load_model(
     weights: Union[str, Path], model: Model, run: Union[str, Path, None] = None
 ) -> nn.Layer:
-    """Return a net with the weights of a run: those it ended with, or of one of its checkpoints.
+    """Return a net with the final weights of a run, or those of one of its checkpoints.
 
-    weights: the path of a run, of a checkpoint or of a `.pdparams`; or "best" or "latest", for
+    weights: the path of a run, a checkpoint or a `.pdparams` file; or "best" or "latest", for
         that checkpoint of `run`.
     model: the function that builds the net, as `fit` takes it, or the net itself, whose weights
         are replaced.
-    run: the run of "best" and "latest"; by default the newest in work/output.
+    run: the run to which "best" and "latest" refer; by default the newest in work/output.
 
-    Of a run that keeps a moving average of its weights, these are the average.
+    If the run keeps a moving average of its weights, the average is loaded.
     Raises CheckpointError if the weights are missing or damaged, or do not fit the net.
     """
     return load_trained(weights, model, run).model
@@ -93,13 +93,13 @@ def evaluate_run(
     num_workers: int = 0,
     amp: str = "off",
 ) -> dict[str, float]:
-    """Evaluate what a run has trained, on any data; return the loss and the metrics by name.
+    """Evaluate the net that a run has trained, on any data; return loss and metrics by name.
 
     weights, model, run: see `load_model`.
     data: a dataset, or anything else that `fit` takes as `valid`.
     loss, metrics, step, collate_fn, num_workers, amp: see `fit`. batch_size: by default the run's.
 
-    With the arguments of the call of `fit` it gives the same numbers as that, to the last bit.
+    With the same arguments as the call of `fit`, it returns the same numbers, to the last bit.
     Computes on Paddle's current device. Raises ConfigError, DataError, CheckpointError, and
     DivergedError if the loss is not finite.
     """

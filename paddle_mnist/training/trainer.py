@@ -18,9 +18,9 @@ from paddle_mnist.metrics.console import console_writer
 from paddle_mnist.metrics.running import REMEDY, RunningMetrics
 from paddle_mnist.metrics.writers import ManyWriters, NewestMetrics
 from paddle_mnist.monitor.profiler import NO_PROFILE, Profiler
+from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.nan_check import require_finite_loss
-from paddle_mnist.nn.optim import cross_entropy
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradients, StepResult
 from paddle_mnist.state import (
@@ -39,23 +39,24 @@ from paddle_mnist.training.steps import Step, SupervisedStep, num_correct, run_s
 
 
 class Trainer:
-    """Trains a model: the loop over epochs and steps, and what happens between them.
+    """Trains a model: runs the loop over epochs and steps, with evaluation, saving and logging.
 
     model_path: where the final weights are written.
     model, optimizer: a `paddle.nn.Layer`, and a Paddle optimizer of its parameters.
     loss_fn: (logits [B, classes], labels [B, 1]) -> mean loss []; by default the cross-entropy.
     step: computes the loss and the metrics of a batch (`paddle_mnist.training.steps`); by default
         `loss_fn`, and the accuracy of the logits.
-    metric_functions: how each metric of the step follows from its sums, by name; needed for
-        metrics that are no means, if a training is resumed.
+    metric_functions: how each metric of the step is computed from its sums, by name; needed to
+        resume training with metrics that are not means.
     schedule: when the optimizer's `LRScheduler` is stepped; by default after every step.
-    average: a moving average of the weights, which is evaluated and saved in their place.
+    average: a moving average of the weights, which is evaluated and saved instead of the weights.
     evaluator, checkpointer, writer: the collaborators (`paddle_mnist.state` has their Protocols).
         By default nothing is evaluated, every epoch is saved to `save_path`, and log lines go to
         the console.
     observers: called after every step and every epoch (`paddle_mnist.state.Observer`).
-    profile: measures where a step's time goes (`paddle_mnist.monitor.profiler.Profile`).
-    state: where the first `train` resumes, inside an epoch too; by default each starts an epoch.
+    profile: measures the time of each phase of a step (`paddle_mnist.monitor.profiler.Profile`).
+    state: where the first `train` resumes, possibly inside an epoch; by default every `train`
+        begins with a new epoch.
     log_every: steps between log lines.
     reseed: called with the number of steps done, and that of the shard, before each forward pass;
         with a function that seeds Paddle's generators, what is drawn in a step (dropout) does not
@@ -95,7 +96,7 @@ class Trainer:
         self.model = model
         self.optimizer = optimizer
         self.schedule = schedule or Schedule(optimizer)
-        self.step = step or SupervisedStep(loss_fn or cross_entropy(), {"acc": num_correct})
+        self.step = step or SupervisedStep(loss_fn or CrossEntropy(), {"acc": num_correct})
         self.metric_functions = metric_functions
         self.average = average
         self.evaluator = evaluator or NoEvaluator()
@@ -161,7 +162,7 @@ class Trainer:
         start: int = 0,
         checkpointer: Checkpointer = NO_CHECKPOINTER,
     ) -> None:
-        """Train on the batches of one epoch, from number `start` on.
+        """Train on the batches of one epoch, beginning with number `start`.
 
         Raises DivergedError when a loss is not finite, with the next log line or checkpoint: a
         step must not wait for its device.
@@ -257,7 +258,7 @@ class Trainer:
             raise ConfigError(
                 f"asked to start at {asked} (counted from 0), but the state stands at epoch "
                 f"{at[0]}, batch {at[1]}; expected the same, or a Trainer without a state, "
-                "which begins anew"
+                "which starts from the beginning"
             )
         steps = batches_per_epoch(loader)
         self.log = ManyWriters([self.writer or console_writer(end_epoch, steps), self.metrics])

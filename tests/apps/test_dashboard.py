@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 from fit_rows import Points, train
+from visualdl import LogReader
 
 from paddle_mnist.apps.dashboard import log_folders
+from paddle_mnist.metrics.visualdl import ABOUT
 
 SMALL = ["--recipe", "default", "--epochs", "2", "--batch_size", "32", "--log_every", "5"]
 SMALL += ["--watch", "5", "--visualdl", "all"]
@@ -46,7 +48,8 @@ def runs_of_fit(tmp_path_factory):
     """A folder with a run of `fit`, which evaluates two splits of its own names."""
     folder = tmp_path_factory.mktemp("fit")
     splits = {"near": Points(), "far": Points(12)}
-    options = {"visualdl": ("scalars", "text", "hparams", "figures"), "figures": True}
+    pages = ("scalars", "histograms", "text", "hparams", "figures")
+    options = {"visualdl": pages, "watch": 1000, "figures": True}
     train("EMA", folder / "work/output/own", valid=splits, **options)
     return folder
 
@@ -120,6 +123,26 @@ def test_serves_runs_of_fit(runs_of_fit):
         assert {"loss", "acc", "lr"} <= metrics["own/vdl/001/train"]
         with urllib.request.urlopen(f"{address}/app/scalar", timeout=30) as page:
             assert status == page.status == 200 and b"<html" in page.read().lower()
+
+
+def test_short_run_has_histograms_and_says_what_it_is(runs_of_fit):
+    """By the files, which plain `visualdl` reads too."""
+    (file,) = runs_of_fit.glob("work/output/own/vdl/001/train/vdlrecords*")
+    reader = LogReader(file_path=str(file))
+    tags = reader.get_tags()
+    steps = [[r.id for r in reader.get_data("histogram", tag)] for tag in tags["histogram"]]
+    assert all(len(each) >= 10 and each[0] == 1 for each in steps)  # it watches every 1000th
+    assert min(tags["text"]) == ABOUT  # the page sorts them, and opens the first
+    introduction, result = reader.get_data("text", ABOUT)
+    assert "parameters; " in introduction.text.encoded_text_string and introduction.id == 0
+    assert "; trained " in result.text.encoded_text_string and result.id == steps[0][-1]
+
+
+def test_says_where_the_graph_is_if_there_is_one(runs, runs_of_fit):
+    with served(runs) as (_, address, lines):
+        assert f"the net's graph: {address}/app/graph/dynamic_graph\n" in lines
+    with served(runs_of_fit) as (_, _, lines):
+        assert "graph" not in "".join(lines)
 
 
 def test_listens_on_loopback_alone_unless_asked(runs):
@@ -202,7 +225,7 @@ def test_nothing_to_show_is_an_error(runs, tool, tmp_path, arguments, code, mess
 PAGES = {
     "scalar": (["acc", "loss", "lr", "watch", "one/vdl/001/train", "two/vdl/001/valid"], "canvas"),
     "sample/image": (["inputs", "figures/confusion_matrix", "figures/kernels", "mistakes"], "img"),
-    "sample/text": (["configuration", "environment"], None),
+    "sample/text": (["about this run", "20,350 parameters", "configuration", "environment"], None),
     "histogram": (["gradients", "weights", "one/vdl/001/train"], "canvas"),
     "graph/dynamic_graph": (["Model Properties"], "iframe"),
     "pr-curve": (["precision and recall", "two/vdl/001/train"], "canvas"),

@@ -12,16 +12,19 @@ import subprocess
 import sys
 import urllib.request
 from concurrent import futures
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import ROOT
-from drawn_digits import STROKES, as_bytes, draw_digit
+from drawn_digits import STROKES, arc, as_bytes, draw_digit
 from PIL import Image
 from rendering.non_digits import UNSEEN
 
 from paddle_mnist.apps import answers
 from paddle_mnist.apps.answers import answer, tiles
+from paddle_mnist.apps.drawing_pad import EXAMPLES
+from paddle_mnist.apps.wording import LANGUAGES, TEXTS, in_language, language_of
 from paddle_mnist.mnist.infer import pretrained_predictor
 
 
@@ -70,6 +73,55 @@ def test_what_is_no_digit_gets_its_reason_and_no_label(predictor, picture, reaso
     assert (seen is not None) == found_something  # and it is shown
 
 
+REFUSED = {
+    "nothing": None,
+    "blank": as_bytes(Image.new("L", (50, 50), 255)),
+    "small": as_bytes(Image.new("L", (3, 3))),
+    "narrow": as_bytes(Image.new("L", (3000, 20))),
+    "empty": b"",
+    "words": b"some words",
+    "SVG": b"<svg></svg>",
+    "two digits": two_digits(),
+    "cut off": as_bytes(draw_digit(3, 1))[:500],
+    "no digit": as_bytes(UNSEEN["shapes"]["hash"](np.random.RandomState(0))),
+    "animation": as_bytes(draw_digit(3, 1), "GIF", save_all=True, append_images=[draw_digit(4, 1)]),
+}
+
+
+@pytest.mark.parametrize("picture", REFUSED.values(), ids=REFUSED)
+def test_every_reason_is_said_in_chinese(predictor, picture):
+    english = answer(predictor, picture).words
+    chinese = in_language(english, "zh")
+    formats = "PNG|JPEG|BMP|GIF|TIFF|WEBP|PPM|SVG|x"
+    assert not re.search("[A-Za-z]", re.sub(formats, "", chinese)), (english, chinese)
+    assert in_language(english, "en") == english
+
+
+@pytest.mark.parametrize(
+    ("words", "chinese"),
+    [
+        ("3, probability 98.2%, score 0.97", "3，置信度 98.2%，数字得分 0.97"),
+        ("3, probability 50.0% unsure: 3 or 8", "3，置信度 50.0%；不太确定：3 或 8"),
+        ("something new", "something new"),
+    ],
+)
+def test_answer_in_chinese(words, chinese):
+    assert in_language(words, "zh") == chinese
+
+
+@pytest.mark.parametrize(
+    ("accepted", "language"),
+    [("zh-CN,zh;q=0.9", "zh"), ("zh-TW", "zh"), ("en-US,zh-CN;q=0.5", "en"), ("de", "en")],
+)
+def test_language_is_the_one_that_the_browser_asks_for_first(accepted, language):
+    assert language_of(SimpleNamespace(headers={"accept-language": accepted})) == language
+    assert language_of(None) == language_of(SimpleNamespace(headers={})) == "en"
+
+
+def test_every_text_is_there_in_both_languages():
+    assert {len(words) for words in TEXTS.values()} == {len(LANGUAGES)}
+
+
 def test_answer_that_takes_too_long_is_given_up(predictor, monkeypatch):
     monkeypatch.setattr(answers, "PATIENCE", 0)
     with futures.ThreadPoolExecutor(1) as workers:
@@ -80,7 +132,7 @@ def test_answer_that_takes_too_long_is_given_up(predictor, monkeypatch):
 def test_tiles_hold_every_map():
     maps = np.random.RandomState(0).rand(20, 14, 14)
     page = tiles(maps)
-    assert page.shape == (4 * 15, 5 * 15)
+    assert page.shape == (4 * 15 - 1, 5 * 15 - 1)
     first = page[:14, :14] / 255
     low, high = maps[0].min(), maps[0].max()
     assert np.abs(first - (maps[0] - low) / (high - low)).max() < 0.003
@@ -141,7 +193,7 @@ def shares_the_page(test):
 
 def end(process):
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 0
+    assert process.wait(120) == 0
 
 
 @pytest.fixture
@@ -304,10 +356,13 @@ class Visitor:
     def press(self, button):
         self.page.get_by_role("button", name=re.compile(f"^{button}")).click()
 
+    @property
+    def answer(self):
+        return self.page.get_by_label(re.compile("^(Answer|识别结果)$"))
+
     def expect(self, answer):
         """Wait for an answer that starts so."""
-        words = self.page.get_by_label("Answer")
-        self.api.expect(words).to_have_value(re.compile(f"^{answer}"), timeout=60_000)
+        self.api.expect(self.answer).to_have_text(re.compile(rf"^\s*{answer}"), timeout=60_000)
 
 
 @pytest.fixture(scope="module")
@@ -318,12 +373,24 @@ def browser():
         yield playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
 
 
+@pytest.fixture
+def visit(address, browser):
+    """`visit(viewport=..., ...)` opens the page in a new browser context, which it closes."""
+    with contextlib.ExitStack() as closing:
+
+        def open_page(**options):
+            context = closing.enter_context(browser.new_context(**options))
+            visitors.append(Visitor(context.new_page(), address))
+            return visitors[-1]
+
+        visitors = []
+        yield open_page
+    assert [visitor.errors for visitor in visitors] == [[]] * len(visitors)
+
+
 @pytest.fixture(params=SIZES)
-def visitor(request, address, browser):
-    with browser.new_context(**SIZES[request.param]) as context:
-        visitor = Visitor(context.new_page(), address)
-        yield visitor
-    assert not visitor.errors
+def visitor(request, visit):
+    return visit(**SIZES[request.param])
 
 
 @shares_the_page
@@ -331,7 +398,7 @@ def test_ten_digits_drawn_one_after_another_are_read(visitor, screenshots):
     device = "phone" if visitor.has_touch else "desktop"
     for digit, strokes in STROKES.items():
         visitor.draw(strokes)
-        visitor.expect(f"{digit}, probability")
+        visitor.expect(f"{digit} probability")
         visitor.page.screenshot(path=screenshots / f"demo-{device}-{digit}.png", full_page=True)
         visitor.press("Clear")
         visitor.expect("Draw a digit")
@@ -340,7 +407,7 @@ def test_ten_digits_drawn_one_after_another_are_read(visitor, screenshots):
     assert visitor.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-NO_FOUR = r"((?!4)\d, probability|Probably not one digit)"
+NO_FOUR = r"((?!4)\d probability|Probably not one digit)"
 
 
 @shares_the_page
@@ -349,21 +416,22 @@ def test_strokes_can_be_added_and_undone_until_a_reload(visitor):
     visitor.draw([angle])
     visitor.expect(NO_FOUR)
     visitor.draw([upright])
-    visitor.expect("4, probability")
+    visitor.expect("4 probability")
     for tab in ("Picture", "Draw"):
         visitor.page.get_by_role("tab", name=tab).click()
     visitor.press("Undo")
     visitor.expect(NO_FOUR)
     visitor.draw([upright])
-    visitor.expect("4, probability")
+    visitor.expect("4 probability")
     visitor.page.reload()
     visitor.wait_for_paper()
-    visitor.expect("$")
+    visitor.expect("The net answers while you draw")
     visitor.draw(STROKES[7])
-    visitor.expect("7, probability")
+    visitor.expect("7 probability")
     visitor.press("Undo")
-    visitor.press("Undo")  # there is nothing more to undo
     visitor.expect("Draw a digit")
+    for button in ("Undo", "Clear"):
+        assert visitor.page.get_by_role("button", name=button).is_disabled()
 
 
 @shares_the_page
@@ -373,3 +441,136 @@ def test_picture_that_is_none_gets_its_reason_on_the_page(visitor, tmp_path):
     picture.write_bytes(b"some words")
     visitor.page.locator("input[type=file]").set_input_files(picture)
     visitor.expect("Not a picture; expected one of PNG")
+
+
+@shares_the_page
+def test_examples_and_keys_do_what_the_hand_does(visitor):
+    page = visitor.page
+    for digit in EXAMPLES:
+        example = page.get_by_role("button", name=f"Example: {digit}")
+        example.focus()
+        page.keyboard.press("Enter")
+        visitor.expect(f"{digit} probability")
+    page.locator("canvas").focus()
+    page.keyboard.press("Delete")
+    visitor.expect("Draw a digit")
+    visitor.draw(STROKES[4])
+    visitor.expect("4 probability")
+    page.keyboard.press("Control+z")
+    visitor.expect(NO_FOUR)
+
+
+WINDOWS = {  # width, height, and the least width of the canvas
+    "small phone": (320, 480, 250),
+    "phone": (375, 553, 320),
+    "tall phone": (390, 664, 370),
+    "phone on its side": (844, 390, 200),
+    "tablet": (768, 1024, 340),
+    "laptop": (1280, 720, 410),
+}
+
+
+@shares_the_page
+@pytest.mark.parametrize("window", WINDOWS)
+def test_answer_is_in_sight_of_the_canvas(visit, window):
+    width, height, canvas_width = WINDOWS[window]
+    visitor = visit(viewport={"width": width, "height": height}, has_touch=width < 1000)
+    visitor.draw(STROKES[3])
+    visitor.expect("3 probability")
+    assert visitor.page.evaluate("[scrollX, scrollY]") == [0, 0]
+    for part in (visitor.page.locator("canvas"), visitor.answer):
+        box = part.bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= width
+        assert box["y"] >= 0 and box["y"] + box["height"] <= height
+    assert visitor.page.locator("canvas").bounding_box()["width"] >= canvas_width
+
+
+@shares_the_page
+def test_nothing_covers_the_feature_maps(visitor):
+    visitor.draw(STROKES[3])
+    visitor.expect("3 probability")
+    pictures = visitor.page.locator("#layers img")
+    visitor.api.expect(pictures).to_have_count(3)
+    for picture in pictures.all():
+        picture.scroll_into_view_if_needed()
+        visitor.page.wait_for_function("image => image.complete", arg=picture.element_handle())
+        covering = picture.evaluate(
+            """image => {
+                const {left, right, top, bottom} = image.getBoundingClientRect();
+                const isOver = element => {
+                    const box = element.getBoundingClientRect();
+                    return box.width > 2 && box.height > 2  // texts for screen readers have one
+                        && box.left < right && box.right > left
+                        && box.top < bottom && box.bottom > top;
+                };
+                return [...image.closest('.maps').querySelectorAll('*')]
+                    .filter(element => !element.contains(image) && isOver(element)
+                        && element.checkVisibility({opacityProperty: true,
+                                                    visibilityProperty: true}))
+                    .map(element => element.outerHTML);
+            }"""
+        )
+        assert covering == []
+    for name in ("pixels", "conv1", "conv2"):
+        heading, _, sentence = TEXTS[name][0].partition("\n")
+        for text in (heading.removeprefix("### "), sentence):
+            assert visitor.page.get_by_text(text, exact=True).is_visible()
+
+
+@shares_the_page
+def test_page_speaks_the_browsers_language(visit):
+    visitor = visit(**SIZES["phone"], locale="zh-CN")
+    page = visitor.page
+    assert page.get_by_role("heading", name="这是哪个数字？").is_visible()
+    assert page.title() == "这是哪个数字？"
+    visitor.draw(STROKES[3])
+    visitor.expect("3 置信度")
+    page.get_by_role("button", name="清除").click()
+    visitor.expect("请写一个数字")
+    page.get_by_role("button", name="示例: 8").click()
+    visitor.expect("8 置信度")
+    text = page.locator(".contain").inner_text()
+    english = set(re.findall("[A-Za-z]{3,}[0-9]?", text))
+    assert english <= {"conv1", "conv2", "MNIST"}, text
+
+
+FIGURES = {
+    "demo-desktop-light": {"color_scheme": "light"},
+    "demo-desktop-dark": {"color_scheme": "dark"},
+    "demo-phone-light": {"color_scheme": "light"},
+    "demo-phone-dark": {"color_scheme": "dark"},
+    "demo-desktop-zh": {"locale": "zh-CN"},
+    "demo-phone-zh": {"locale": "zh-CN"},
+}
+WINDOW = {"viewport": {"width": 1120, "height": 1060}}
+SCREEN = {**SIZES["phone"], "device_scale_factor": 2}
+ROUND = {  # drawn as slowly as by hand
+    3: [
+        [
+            *arc(0.47, 0.28, 0.27, 0.23, 200, 450, 90),
+            *arc(0.47, 0.725, 0.3, 0.215, -90, 160, 90),
+        ],
+    ],
+    5: [
+        [(0.75, 0.07), (0.32, 0.08), (0.27, 0.45), *arc(0.48, 0.66, 0.28, 0.27, 235, 500, 90)],
+    ],
+}
+
+
+@shares_the_page
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_of_the_page(visit, screenshots, name):
+    """PADDLE_MNIST_SCREENSHOTS=docs/figures puts them where the documentation shows them."""
+    if name.endswith("zh") and not shutil.which("fc-list"):
+        pytest.skip("fc-list (fontconfig) cannot be asked for a Chinese font")
+    if name.endswith("zh") and not subprocess.check_output(["fc-list", ":lang=zh"]):
+        pytest.skip("no Chinese font is installed")
+    visitor = visit(**(SCREEN if "phone" in name else WINDOW), **FIGURES[name])
+    visitor.draw(ROUND[5])
+    visitor.expect("5 ")
+    visitor.page.get_by_role("button", name=re.compile("^(Clear|清除)$")).click()
+    visitor.expect("(Draw a digit|请写一个数字)")
+    visitor.draw(ROUND[3])
+    visitor.expect("3 ")
+    visitor.page.wait_for_timeout(2000)  # until the last picture of the maps has come
+    visitor.page.screenshot(path=screenshots / f"{name}.png")

@@ -501,7 +501,7 @@ def test_training_outlives_a_disk_that_is_full_for_a_while(tool, tiny, tmp_path,
     with forked.Popen(command, cwd=tmp_path, stderr=subprocess.STDOUT) as process:
         for line in process.stdout:
             printed.append(line)
-            if "is not saved, training goes on" in line:
+            if "is not saved; training continues" in line:
                 ballast.unlink(missing_ok=True)
     assert process.returncode == 0, "".join(printed)
     assert not ballast.exists()

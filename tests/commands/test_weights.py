@@ -293,7 +293,7 @@ def test_export_takes_the_newest_run_and_says_so(command, place, logged):
 
 def test_export_without_a_run_takes_the_pretrained_weights_and_says_so(command, logged):
     command("export_model", "--output", "out")
-    assert "work/output: no run there" in logged
+    assert "work/output: no run found" in logged
     assert any(line.startswith("pretrained weights: ") for line in logged)
 
 

@@ -13,7 +13,7 @@ from visualdl import LogReader
 
 from paddle_mnist import MNIST
 from paddle_mnist.errors import OutputError
-from paddle_mnist.metrics.visualdl import VisualDLWriter
+from paddle_mnist.metrics.visualdl import ABOUT, VisualDLWriter
 from paddle_mnist.mnist.option_types import PAGES
 from paddle_mnist.state import TrainState, View
 
@@ -77,16 +77,34 @@ def test_roc_curve_is_the_true_one(board):
         assert record.roc_curve.fpr[at] == pytest.approx(predicted[~is_class].mean(), abs=1e-6)
 
 
-def test_numpy_is_left_as_it_was(board):
-    before = set(vars(np))
+def test_precision_recall_curve_is_the_true_one(board):
+    """VisualDL's begins at (0, 0): precision 0 where nothing is predicted."""
     board.curves(LABELS, PROBABILITIES, 20)
-    assert set(vars(np)) == before
+    (record,) = read(board).get_data("pr_curve", "precision and recall/class 3")
+    curve, is_class = record.pr_curve, LABELS == 3
+    for at in (0, 5, 20):
+        predicted = np.floor(PROBABILITIES[:, 3] * 99) >= at
+        assert curve.precision[at] == pytest.approx(is_class[predicted].mean(), abs=1e-6)
+        assert curve.recall[at] == pytest.approx(predicted[is_class].mean(), abs=1e-6)
+        counts = [curve.TP[at], curve.FP[at], curve.TN[at], curve.FN[at]]
+        assert counts[:2] == [predicted[is_class].sum(), predicted[~is_class].sum()]
+        assert sum(counts) == 60
+    assert (curve.recall[99], curve.precision[99]) == (0, 1)
 
 
-def test_graph_of_the_net_is_drawn(board):
+def test_text_is_one_line_with_marks_where_lines_begin(board):
+    """The page would show line breaks as spaces."""
+    board.text("configuration", "epochs: 3\naugment:\n- rotate=10\nseed: 1\n")
+    (record,) = read(board).get_data("text", "configuration")
+    assert record.text.encoded_text_string == "epochs: 3 · augment:\n- rotate=10 · seed: 1"
+
+
+def test_graph_of_the_net_is_drawn_and_its_page_named(board):
     board.graph(MNIST, [None, 1, 28, 28])
     (file,) = (board.folder / "graph").glob("vdlgraph*")
     assert all(name in file.read_text() for name in ("conv1", "max_pool2", "fc"))
+    (record,) = read(board).get_data("text", ABOUT)
+    assert "Graphs > Dynamic" in record.text.encoded_text_string
 
 
 def test_percent_sign_in_a_tag_is_no_crash(board):
@@ -101,7 +119,7 @@ def test_pages_that_are_not_wanted_are_not_written(tmp_path):
     board.curves(LABELS, PROBABILITIES, 20)
     board.graph(MNIST, [None, 1, 28, 28])
     tags = read(board).get_tags()
-    assert set(tags) == {"scalar", "text", "meta_data"} and tags["text"] == ["about"]
+    assert set(tags) == {"scalar", "meta_data"}
     assert [path.name for path in board.folder.iterdir()] == ["train"]
 
 
@@ -144,7 +162,7 @@ except OutputError as error:
 """
     done = forked.run([sys.executable, "-c", program])
     assert "said: " in done.stderr and "can no longer write there (File too large)" in done.stderr
-    assert done.stderr.count("no more VisualDL in this start, training goes on") == 1
+    assert done.stderr.count("VisualDL is off until the next start; training continues") == 1
 
 
 def test_that_can_no_longer_write_says_so_instead_of_waiting_for_ever(board, caplog):
@@ -156,6 +174,6 @@ def test_that_can_no_longer_write_says_so_instead_of_waiting_for_ever(board, cap
         for _ in range(3):
             board.write(STATE, VALUES)
             board.text("configuration", "epochs: 3")
-    assert caplog.text.count("no more VisualDL in this start, training goes on") == 1
+    assert caplog.text.count("VisualDL is off until the next start; training continues") == 1
     with pytest.raises(OutputError, match="VisualDL can no longer write there"):
         board.close()

@@ -354,7 +354,7 @@ def test_static_graphs_are_paddles_layers(real_images, full_graph):
 @pytest.mark.parametrize(
     ("manifest", "before"),
     [
-        ({"convolution": "compiled loops, version 1"}, None),
+        ({"convolution": "compiled loops, version 2"}, None),
         ({"convolution": "compiled loops, version 0"}, "compiled loops, version 0"),
         ({"convolution": "Paddle"}, "Paddle"),
         ({"config": {"fast_conv": "auto"}, "device": "cpu"}, "NumPy's products"),
@@ -365,7 +365,7 @@ def test_static_graphs_are_paddles_layers(real_images, full_graph):
 )
 def test_a_run_that_other_code_began_says_that_its_bits_differ(manifest, before, caplog):
     manifest = {"config": {}, **manifest, "state": {"step": 60}}
-    warn_of_other_convolution(manifest, "compiled loops, version 1")
+    warn_of_other_convolution(manifest, "compiled loops, version 2")
     expected = f"convolutions were computed by {before} up to step 60, and are by compiled loops"
     assert len(caplog.messages) == (before is not None)
     assert all(message.startswith(expected) for message in caplog.messages)

@@ -16,9 +16,9 @@ NAMED = Classes("class", ("$1", "Coat", "$2", *(f"kind {number}" for number in r
 @pytest.mark.parametrize(
     ("classes", "noun", "ticks", "title"),
     [
-        (Classes(), "digit", ["0", "1", "2"], "a 2 (25%), said 1 (75%)"),
-        (Classes("class"), "class", ["0", "1", "2"], "class 2 (25%),\nsaid 1 (75%)"),
-        (NAMED, "class", [r"\$1", "Coat", r"\$2"], "\\$2 (25%),\nsaid Coat (75%)"),
+        (Classes(), "digit", ["0", "1", "2"], "label 2 (25%)\npredicted 1 (75%)"),
+        (Classes("class"), "class", ["0", "1", "2"], "label 2 (25%)\npredicted 1 (75%)"),
+        (NAMED, "class", [r"\$1", "Coat", r"\$2"], "label \\$2 (25%)\npredicted Coat (75%)"),
     ],
 )
 def test_classes_are_called_what_they_are(tmp_path, classes, noun, ticks, title):
@@ -32,7 +32,7 @@ def test_classes_are_called_what_they_are(tmp_path, classes, noun, ticks, title)
     }
     save_figures(drawn, tmp_path)
     (matrix, _), (bars,) = drawn["confusion"].axes, drawn["per_class"].axes
-    assert (matrix.get_ylabel(), bars.get_xlabel()) == (f"the {noun}", noun)
+    assert (matrix.get_ylabel(), bars.get_xlabel()) == (f"true {noun}", noun)
     for axis in (matrix.xaxis, matrix.yaxis, bars.xaxis):
         assert [label.get_text() for label in axis.get_ticklabels()][:3] == ticks
     assert drawn["mistakes"].axes[0].get_title() == title
@@ -68,3 +68,29 @@ def test_worst_mistakes_come_first():
 def test_net_without_mistakes_has_a_figure_of_them():
     figure = figures.mistakes(np.zeros((0, 28, 28)), np.zeros(0, int), np.zeros((0, 10)), "0 of 9")
     assert figure.get_suptitle() == "0 of 9"
+
+
+def test_channels_are_scaled_by_their_own_values():
+    """Around 0 where a layer has both signs; a channel of zeros stays even."""
+    signed = np.zeros((3, 2, 2))
+    signed[0, 0] = -4, 2
+    signed[1, 1] = 1, 0.5
+    figure = figures.feature_maps(np.ones((28, 28)), {"conv": signed, "relu": abs(signed)}, "$")
+    assert figure.get_suptitle() == r"\$"
+    _, conv, relu = (axes.images[0].get_array() for axes in figure.axes)
+    assert conv[0, :2].tolist() == [0, 0.75] and relu[0, :2].tolist() == [1, 0.5]
+    assert conv[1, 3:5].tolist() == [1, 0.75] and relu[1, 3:5].tolist() == [1, 0.5]
+    assert (conv[:2, 6:8] == 0.5).all() and (relu[:2, 6:8] == 0).all()
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles[1] == "conv: 3 channels of 2 x 2, orange below 0, purple above"
+
+
+def test_captions_of_a_gallery_are_of_their_images():
+    images = np.stack([np.full((28, 28), number / 3) for number in range(3)])
+    figure = figures.gallery(images, ["a", "b", "c"], "t", 2, ["black", "red", "black"])
+    shown = [(one.get_title(), one.title.get_color(), one.images) for one in figure.axes]
+    assert [(name, colour) for name, colour, _ in shown[:3]] == list(
+        zip("abc", ["black", "red", "black"])
+    )
+    assert [one[0].get_array()[0, 0] for *_, one in shown[:3]] == [0, 1 / 3, 2 / 3]
+    assert len(shown) == 4 and not shown[3][2]

@@ -16,6 +16,8 @@ from conftest import ROOT
 from drawn_digits import as_bytes, draw_digit
 from PIL import Image
 from rendering import non_digits, paper
+from rendering.letters import TRAINING_FONTS, UNSEEN_FONTS
+from rendering.strokes import TRAINING_SHAPES, UNSEEN_SHAPES
 
 from paddle_mnist import MNIST, Predictor
 from paddle_mnist.errors import CheckpointError, DataError
@@ -219,6 +221,24 @@ def test_what_is_no_digit_gets_a_score_and_no_label(predictor, tmp_path, name):
     assert unchecked.digit is not None and unchecked.score is None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", non_digits.UNSEEN)
+def test_most_of_what_is_no_digit_is_refused(predictor, tmp_path, kind):
+    """The tables' figures, from fewer pictures."""
+    draws = list(non_digits.UNSEEN[kind].values())
+    pictures = [draws[number % len(draws)](np.random.RandomState(number)) for number in range(60)]
+    readings = read(predictor, tmp_path, pictures)
+    assert np.mean([one.digit is None for one in readings]) >= 0.7
+
+
+def test_training_and_unseen_pictures_of_no_digits_have_no_drawing_in_common():
+    assert not {*TRAINING_FONTS} & {*UNSEEN_FONTS}
+    assert not {*TRAINING_SHAPES} & {*UNSEEN_SHAPES}
+    for kind in {*non_digits.TRAINING} - {"letters"}:  # the same letters, of other fonts
+        assert not {*non_digits.TRAINING[kind]} & {*non_digits.UNSEEN.get(kind, ())}
+    assert not {*non_digits.DRAWN} & {*UNSEEN_SHAPES}
+
+
 def test_drawn_digits_score_as_digits(predictor, tmp_path):
     readings = read(predictor, tmp_path, [draw_digit(n % 10, n) for n in range(30)])
     assert sum(one.score is not None and one.score >= THRESHOLD for one in readings) >= 28
@@ -252,7 +272,7 @@ def test_weights_that_were_not_trained_on_digits_have_no_score(tool, tmp_path):
     (reading,) = read_pictures(Predictor(tmp_path / "fashion"), [str(tmp_path / "hash.png")])
     assert reading.digit is not None and reading.score is None
     done = tool("infer", "hash.png", "--model", "fashion", "--json")
-    assert "trained on fashion: what is none of its classes is not refused" in done.stderr
+    assert "trained on fashion: pictures of no class are not rejected" in done.stderr
 
 
 def test_damaged_detector_is_refused(tmp_path):

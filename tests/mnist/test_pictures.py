@@ -5,7 +5,10 @@ import os
 import struct
 import subprocess
 import sys
+import warnings
 import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,6 +66,50 @@ def test_mnists_own_images_pass_through(predictor, real_data, turned_over):
     pixels = np.stack([find_digit(picture).pixels for picture in brightness])
     answers = predictor.run(pixels)["probabilities"].argmax(axis=1)
     assert (answers == labels).mean() > (plain == labels).mean() - 0.015
+
+
+def in_mnist_format():
+    """A ring of many greys that fits 20 x 20 pixels and has its centre of mass in the middle."""
+    pixels = np.zeros((28, 28), np.uint8)
+    quarter = np.random.RandomState(0).randint(150, 256, (10, 5))
+    half = np.concatenate([quarter, quarter[::-1]])
+    pixels[4:24, 9:19] = np.concatenate([half, half[:, ::-1]], axis=1)
+    pixels[8:20, 12:16] = 0
+    return pixels
+
+
+@pytest.mark.parametrize("form", ["PNG", "BMP", "TIFF"])
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+@pytest.mark.parametrize("turned_over", [False, True], ids=["light on dark", "dark on light"])
+def test_image_of_mnists_format_is_taken_as_it_is(form, mode, turned_over):
+    pixels = in_mnist_format()
+    image = Image.fromarray(255 - pixels if turned_over else pixels).convert(mode)
+    digit = read_digit(as_bytes(image, form))
+    assert digit.shapes == 1 and np.array_equal(digit.pixels, pixels)
+    box = digit.box
+    assert (box.left, box.top, box.right, box.bottom) == (9, 4, 19, 24)
+
+
+def test_image_almost_of_mnists_format_is_brought_into_it():
+    pixels = in_mnist_format()
+    off_centre, small = np.roll(pixels, 3, axis=1), pixels.copy()
+    small[[4, 5, 22, 23]] = 0  # 16 pixels high
+    for other in (off_centre, small):
+        digit = read_digit(as_bytes(Image.fromarray(other)))
+        assert not np.array_equal(digit.pixels, other)
+        rows, columns = np.nonzero(digit.pixels)
+        assert np.ptp(rows) + 1 == 20
+        assert abs(np.average(columns, weights=digit.pixels[rows, columns]) - 13.5) < 0.6
+    two = pixels.copy()
+    two[:, 11:17] = 0
+    assert read_digit(as_bytes(Image.fromarray(two))).shapes == 2
+
+
+def test_mnists_own_files_are_taken_as_they_are(real_data):
+    images = np.asarray(open_data(str(real_data))["valid"].images[:500])
+    read = [read_digit(as_bytes(Image.fromarray(image))) for image in images]
+    same = [np.array_equal(digit.pixels, image) for digit, image in zip(read, images)]
+    assert np.mean(same) > 0.98
 
 
 def seven(**options):
@@ -272,6 +319,35 @@ def test_pictures_are_taken_some_at_a_time(predictor, tmp_path):
 
     first = next(iter(read_pictures(predictor, files())))
     assert first.digit == 7 and len(taken) < 100
+
+
+def test_readings_come_in_the_order_of_the_files(predictor, tmp_path):
+    """However many threads read them, and however long each takes."""
+    files = []
+    for number in range(100):
+        side = 90 if number % 3 else 700
+        files.append(str(tmp_path / f"{number}.png"))
+        if number % 10 == 7:
+            Path(files[-1]).write_bytes(b"no picture")
+        else:
+            draw_digit(number % 10, 5, size=(side, side), noise=0, shade=0).save(files[-1])
+    readings = list(read_pictures(predictor, files, check=False))
+    assert [reading.file for reading in readings] == files
+    failed = [number for number, reading in enumerate(readings) if reading.error]
+    assert failed == list(range(7, 100, 10))
+    right = [reading.digit == number % 10 for number, reading in enumerate(readings)]
+    assert np.mean(right) > 0.8
+
+
+def test_warnings_of_pillow_stay_quiet_while_many_threads_open_pictures(tmp_path):
+    """What one thread ignores another must not raise, nor must it be ignored for ever."""
+    exif = b"Exif\0\0MM\0*\0\0\0\x08\0\x05\x01\x12\0\x03"  # ends too early: a warning
+    data = as_bytes(seven(), "JPEG", exif=exif)
+    before = list(warnings.filters)
+    with ThreadPoolExecutor(8) as pool:
+        digits = list(pool.map(read_digit, [data] * 64))
+    assert all(digit.shapes == 1 for digit in digits)
+    assert warnings.filters == before
 
 
 def test_names_that_cannot_be_read_get_a_line_and_the_batch_goes_on(tool, tmp_path):

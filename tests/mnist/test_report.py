@@ -57,7 +57,7 @@ def drawn(folder):
         if path.suffix == ".png":
             with Image.open(path) as image:
                 image.load()
-                assert 600 <= image.width <= 1000  # readable in a README
+                assert 1200 <= image.width <= 2000  # twice what a README shows
         else:
             assert xml.etree.ElementTree.parse(path).getroot().tag.endswith("svg")
     names = {path.stem for path in folder.iterdir()}
@@ -100,7 +100,8 @@ def test_profile_accounts_for_the_whole_step(run):
     parts = "reader forward backward exchange optimizer logging saving".split()
     assert list(times) == [*parts, "between them"]
     assert sum(times.values()) == pytest.approx(whole, abs=0.01)
-    assert times["backward"] > times["optimizer"] > 0
+    # the compiled pass of the loss computes the gradients too
+    assert times["forward"] + times["backward"] > times["optimizer"] > 0
     trace = json.loads((folder / "trace.json").read_text())["traceEvents"]
     named = " ".join(event.get("name", "") for event in trace)
     assert all(part in named for part in ("reader", "forward", "backward", "conv2d"))
@@ -165,7 +166,7 @@ def test_profile_that_cannot_be_written_costs_no_training(tool, tiny, tmp_path):
     small = [*PLAIN, "--data", tiny, "--output", "run", "--figures", "false"]
     done = tool("train", *small, "--epochs", "4", "--profile", "4", expect=7)
     assert "where the time of 4 steps went" in done.stdout
-    assert "no profile, training goes on: run/profile" in done.stdout
+    assert "no profile; training continues: run/profile" in done.stdout
     assert "epoch 4/4 step 40/40 valid" in done.stdout and done.stderr.count("\n") == 1
     done = tool("train", *small, "--epochs", "4")
     assert "epoch 4/4 step 40/40 lr" not in done.stdout and "eval accuracy" in done.stdout
@@ -257,9 +258,11 @@ def test_plot_of_a_resumed_run_over_the_unbroken_one(tool, tiny, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["default", "digits"])
-def test_command_of_the_readme_draws_after_a_plain_training(run, tool, tmp_path, name):
+def test_command_of_the_page_draws_after_a_plain_training(run, tool, tmp_path, name):
     """Into the run's own folder, whichever data the training fell back to."""
-    command = re.search(r"`python tools/plot.py (.+?)`", (ROOT / "README.md").read_text())[1]
+    command = re.search(
+        r"`python tools/plot.py (.+?)`", (ROOT / "docs/en/looking-inside.md").read_text()
+    )[1]
     folder = tmp_path / "work/output" / name
     shutil.copytree(run[0], folder, ignore=shutil.ignore_patterns("figures", "vdl", "profile"))
     done = tool("plot", *shlex.split(command))

@@ -580,13 +580,15 @@ def test_console_that_takes_no_more_stops_and_the_run_goes_on(train, tmp_path, t
     same_end(tmp_path, finished)
 
 
-def test_library_call_logs_like_the_command(tmp_path, tiny):
+@pytest.mark.parametrize("quiet", [False, True])
+def test_library_call_logs_like_the_command_unless_quiet(tmp_path, tiny, quiet):
     program = (
         "from paddle_mnist import TrainConfig, train_and_evaluate\n"
-        f"train_and_evaluate(TrainConfig({str(tiny)!r}, epochs=1, figures=False, output='run'))"
+        f"config = TrainConfig({str(tiny)!r}, epochs=1, figures=False, output='run')\n"
+        f"train_and_evaluate(config, quiet={quiet})"
     )
     done = forked.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
-    assert "epoch 1/1" in done.stdout
+    assert done.stdout == "" if quiet else "epoch 1/1" in done.stdout
     assert "epoch 1/1" in (tmp_path / "run/train.log").read_text()
 
 

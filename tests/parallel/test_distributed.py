@@ -530,7 +530,7 @@ def wait_for(log, *patterns, after=0, seconds=200):
 
 def elastic(etcd, name, arguments):
     """What the page has a machine run, with the test's own addresses, folders and training."""
-    page = (ROOT / "docs/several-processes.md").read_text()
+    page = (ROOT / "docs/en/several-processes.md").read_text()
     (script,) = re.findall(r"^export PROTOCOL_BUFFERS.*?^done$", page, re.MULTILINE | re.DOTALL)
     for its, ours in {
         "etcd://10.0.0.1:2379": etcd,

@@ -1,10 +1,12 @@
 """Figures of any training."""
 
+import matplotlib.image
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from paddle_mnist.plots.classes import confusion, per_class
+from paddle_mnist.plots.charts import Curves, Line, Seeds, bars, panels
+from paddle_mnist.plots.classes import confusion, per_class, reliability
 from paddle_mnist.plots.curves import (
     HealthPanel,
     compare,
@@ -13,7 +15,7 @@ from paddle_mnist.plots.curves import (
     health_panels,
     learning_rate,
 )
-from paddle_mnist.plots.figure import COLOURS
+from paddle_mnist.plots.figure import COLOURS, SAVED_DPI, WIDTH, save_figures
 from paddle_mnist.plots.history import evaluated_tag, metric_tags, read_history, series
 
 HISTORY = [
@@ -69,6 +71,7 @@ def test_every_metric_has_a_panel_and_every_split_a_line():
     loss, mse, pace, empty = curves(history).axes
     assert [axes.get_ylabel() for axes in (loss, mse, pace)] == ["loss", "mse", "pace"]
     assert [line.get_label() for line in mse.lines] == ["train", "valid", "far"]
+    assert mse.get_title(loc="left") == "mse at the end: valid 1, far 8"
     assert list(mse.lines[2].get_ydata()) == [9, 8] and not empty.axison
     assert [line.get_marker() for line in mse.lines] == ["", "o", "o"]
     assert len({line.get_color() for line in mse.lines}) == 3
@@ -91,7 +94,7 @@ def test_more_splits_than_colours_are_drawn():
 
 
 def test_axes_are_labelled_with_units():
-    labels = {"loss": "loss (nats)", "acc": "accuracy (share of right answers)"}
+    labels = {"loss": "loss (nats)", "acc": "accuracy (share)"}
     assert axis_labels(curves(HISTORY, labels)) == [f"step {label}" for label in labels.values()]
     assert axis_labels(curves(HISTORY)) == ["step loss", "step acc"]
     assert axis_labels(learning_rate(HISTORY)) == ["step learning rate"]
@@ -103,6 +106,7 @@ def test_confusion_matrix_shows_every_count():
     counts[4, 9] = 7
     (axes, _) = confusion(counts).axes
     texts = {text.get_position(): text.get_text() for text in axes.texts}
+    assert axes.get_title(loc="left") == "7 of 1,052 samples misclassified; most often 4 as 9 (7)"
     assert texts[(9, 4)] == "7" and texts[(3, 3)] == "103" and texts[(0, 1)] == "·"
 
 
@@ -110,6 +114,7 @@ def test_classes_without_samples_have_no_bar():
     counts = np.array([[3, 1, 0], [0, 0, 0], [0, 1, 1]])
     (axes,) = per_class(counts).axes
     assert [bar.get_height() for bar in axes.patches] == [0.75, 0.5]
+    assert axes.get_title(loc="left") == "lowest accuracy: 2, 50.0%"
     assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1", "2"]
 
 
@@ -164,7 +169,7 @@ def test_comparison_states_the_largest_difference(first, second, title):
         ]
 
     figure = compare({"a": history(first), "b": history(second)})
-    assert [axes.get_title() for axes in figure.axes] == [title] * 2
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [title] * 2
 
 
 def test_runs_are_compared_by_what_they_have_in_common():
@@ -175,7 +180,7 @@ def test_runs_are_compared_by_what_they_have_in_common():
     assert evaluated_tag([first, second], "valid/loss") == "valid/acc"
     figure = compare({"a": first, "b": second}, "far/mse", {"train/loss": "nats"})
     assert axis_labels(figure) == ["step nats", "step far/mse"]
-    titles = [axes.get_title() for axes in figure.axes]
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["largest difference: 1", "largest difference: 3"]
     assert [axes.get_yscale() for axes in figure.axes] == ["log", "linear"]
 
@@ -185,3 +190,56 @@ def test_runs_without_an_evaluation_in_common_are_compared_by_their_loss():
     figure = compare({"a": first, "b": second})
     assert axis_labels(figure) == ["step train/loss"]
     assert figure.axes[0].get_yscale() == "linear"
+
+
+def test_legend_hides_nothing():
+    """It lies between the title and the axes, in as many rows as its names need."""
+    for names in (["a", "b"], ["a layer of a long name", "another one of a long name", "c"]):
+        history = lines_of(**{f"{name}__loss": [1, 2] for name in names}, x__other=[1])
+        figure = curves(history)
+        axes, *_ = figure.axes
+        figure.draw_without_rendering()
+        legend, inside = axes.get_legend().get_window_extent(), axes.get_window_extent()
+        title = axes._left_title.get_window_extent()
+        assert inside.y1 <= legend.y0 + 1 and legend.y1 <= title.y0 + 1
+        assert legend.x1 <= figure.axes[1].get_window_extent().x0
+        assert inside.width > figure.bbox.width / 3  # which a long row of names would squeeze
+
+
+def test_band_is_drawn_around_its_curve():
+    lines = {"a": Line([1, 2], [3, 4], [2, 3], [5, 5]), "b": Line([1, 2], [1, 1])}
+    figure = panels(
+        "finding", [Curves("", "step", "loss", lines, "log"), Seeds("", "", {"a": [0.1, 0.3]})]
+    )
+    curve, seeds = figure.axes
+    (band,) = curve.collections
+    limits = band.get_paths()[0].get_extents()
+    assert (limits.ymin, limits.ymax) == (2, 5)
+    assert (figure.get_suptitle(), curve.get_yscale()) == ("finding", "log")
+    points, mean = seeds.lines
+    assert list(points.get_ydata()) == [0.1, 0.3] and list(mean.get_ydata()) == [0.2, 0.2]
+    assert [label.get_text() for label in seeds.get_xticklabels()] == ["20.00%\na"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
+
+
+def test_bars_are_means_and_show_every_seed():
+    figure = bars("t", ["one", "two"], {"a": [[0.5, 0.7], [0.1]], "b": [[0], [1]]}, "share")
+    (axes,) = figure.axes
+    assert [bar.get_height() for bar in axes.patches] == pytest.approx([0.6, 0.1, 0, 1])
+    assert [list(line.get_ydata()) for line in axes.lines] == [[0.5, 0.7]]
+
+
+def test_accuracy_of_few_images_has_a_wide_interval():
+    figure = reliability("t", {"net": [(2, 0.4, 0.0), (1000, 0.99, 0.99), (9, 1.0, 1.0)]})
+    above, below = figure.axes
+    (segments,) = (one.get_segments() for one in above.collections)
+    spans = [(low, high) for (_, low), (_, high) in segments]
+    assert spans[0] == pytest.approx((0, 0.8419), abs=1e-4)  # Clopper & Pearson's table
+    assert spans[1] == pytest.approx((0.9817, 0.9952), abs=1e-4)
+    assert spans[2] == pytest.approx((0.6637, 1), abs=1e-4)
+    assert [bar.get_height() for bar in below.patches] == [2, 1000, 9]
+
+
+def test_files_have_twice_the_pixels_that_are_shown(tmp_path):
+    save_figures({"rate": learning_rate(HISTORY)}, tmp_path)
+    assert matplotlib.image.imread(tmp_path / "rate.png").shape[1] == WIDTH * SAVED_DPI == 1680

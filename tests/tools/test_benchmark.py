@@ -7,8 +7,10 @@ import baseline_tutorial
 import numpy as np
 import pytest
 from benchmarks import promises
+from benchmarks.headlines import headlines
 from benchmarks.promises.measuring import FOLDER, FRAMEWORKS, STEPS, Trainings, code_lines
 from conftest import ROOT
+from markdown_tables import copy_tables
 from synthetic_data import as_lists, tiny_splits
 
 from paddle_mnist import MNIST, MnistDataset
@@ -171,10 +173,43 @@ def test_fit_is_measured_to_keep_its_promises(tmp_path):
 
 
 def test_page_says_of_fit_what_is_measured():
-    page = (ROOT / "docs/any-net.md").read_text().partition("<!-- benchmark promises -->")[2]
+    page = (ROOT / "docs/en/any-net.md").read_text().partition("<!-- benchmark promises -->")[2]
     rows = [line.strip("| ").split(" | ")[:2] for line in page.partition("\n\n")[0].splitlines()]
     promised = promises.table({"kills": 1, "frameworks": {"`fit`": KEPT}}).splitlines()
     expected = [line.strip("| ").split(" | ")[:2] for line in promised[2:]]
     assert [row for row in rows[3:] if row[0] != "lines of code"] == expected[1:-2]
     lines = code_lines(FOLDER / "with_fit.py")
     assert ["lines of code", str(lines)] in rows
+
+
+def test_tables_of_a_translation_are_written_by_its_glossary(tmp_path):
+    """Whole phrases only, the longest first, any figures; what the glossary lacks stays."""
+    english, chinese = (tmp_path / language for language in ("en", "zh"))
+    note = "Measured on: seconds, 1,000 of 2.5 steps, rows 3, 4."
+    for folder, text in (
+        (english, f"| seconds a step | 3 |\n\n{note}"),
+        (chinese, "x"),
+    ):
+        folder.mkdir()
+        (folder / "speed.md").write_text(f"a\n<!-- benchmark train -->\n{text}\n<!-- end -->\nb\n")
+    (english / "other.md").write_text("<!-- benchmark data -->\ny\n<!-- end -->\n")
+    figures = "', {} of {} steps, ': '，{1} 步中的 {0}，'\nrows {}.: 第 {} 行。\n"
+    words = "seconds: 秒\nseconds a step: 每步秒数\nsec: 短\n"
+    (chinese / "tables.yaml").write_text(words + figures)
+    copy_tables(english, chinese)
+    table = "| 每步秒数 | 3 |\n\nMeasured on: 秒，2.5 步中的 1,000，第 3、4 行。"
+    written = f"a\n<!-- benchmark train -->\n{table}\n<!-- end -->\nb\n"
+    assert (chinese / "speed.md").read_text() == written
+    assert not (chinese / "other.md").exists()
+
+
+def test_headlines_are_cells_of_their_tables():
+    """The last row of a title counts; a rival that is not installed has no figure."""
+    rows = [
+        "| who trains | images a second | times Paddle's | times PyTorch's best |",
+        "|---|---|---|---|",
+        "| this package's convolution, 1 thread | 5 | 8.80 | 1.06 |",
+        "| this package's convolution, 2 threads | 9 | 14.05 |  |",
+    ]
+    assert headlines("train", "\n".join(rows)) == {"times-paddle": "14.05"}
+    assert headlines("data", "\n".join(rows)) == {}

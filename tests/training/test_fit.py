@@ -346,7 +346,7 @@ def test_ready_data_resume_from_the_ends_of_epochs(kind, tmp_path, lines):
     np.random.rand(7)  # whatever else draws numbers
     with pytest.raises(ProgramError):
         train(ROW, tmp_path / "stopped", callbacks=[StopsAt(12, stop)], **options)
-    assert any("can be resumed only from the ends of epochs" in line for line in lines())
+    assert any("can resume only from the end of an epoch" in line for line in lines())
     assert any("stopped inside an epoch, where this data cannot resume" in line for line in lines())
     assert not list(tmp_path.glob("stopped/checkpoints/*step12*"))
     assert bits(train(ROW, tmp_path / "stopped", **options)) == whole

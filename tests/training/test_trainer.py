@@ -21,7 +21,7 @@ from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError, DivergedError, OutputError
 from paddle_mnist.metrics.jsonl import JsonlWriter
 from paddle_mnist.metrics.writers import ManyWriters
-from paddle_mnist.nn.optim import cross_entropy
+from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.state import TrainState
 from paddle_mnist.training.evaluator import EpochEvaluator, NoEvaluator
 from paddle_mnist.training.run_directory import RunDirectory
@@ -154,7 +154,7 @@ def test_each_forward_pass_and_nothing_else_is_in_its_context(tiny, tmp_path):
         yield
         inside.pop()
 
-    step = SupervisedStep(cross_entropy(), autocast=context)
+    step = SupervisedStep(CrossEntropy(), autocast=context)
     trainer, loader = make(tiny, tmp_path, writer=Recorder(), step=step)
     trainer.model.register_forward_pre_hook(lambda *_: seen.append(len(inside)))
     trainer.train(loader, 0, 1, tmp_path / "c")
@@ -280,6 +280,9 @@ def test_gradients_of_a_step_that_was_broken_off_are_not_used(tiny, tmp_path):
     """As in a notebook: interrupted between the gradients and the step, then started again."""
 
     class Interrupts:
+        def __init__(self, once):
+            self.once = once
+
         def __call__(self, logits, labels):
             loss = paddle.nn.functional.cross_entropy(logits, labels)
             if self.once:
@@ -288,13 +291,11 @@ def test_gradients_of_a_step_that_was_broken_off_are_not_used(tiny, tmp_path):
                 raise KeyboardInterrupt
             return loss
 
-        once = True
-
-    broken, loader = make(tiny, tmp_path, loss_fn=Interrupts())
+    broken, loader = make(tiny, tmp_path, loss_fn=Interrupts(once=True))
     with pytest.raises(KeyboardInterrupt):
         broken.train(loader, 0, 1, tmp_path / "c")
     broken.train(loader, 0, 1, tmp_path / "c")
-    whole, loader = make(tiny, tmp_path / "whole")
+    whole, loader = make(tiny, tmp_path / "whole", loss_fn=Interrupts(once=False))
     whole.train(loader, 0, 1, tmp_path / "whole/c")
     assert broken.model_path.read_bytes() == whole.model_path.read_bytes()
 
@@ -318,7 +319,7 @@ def test_a_step_that_was_broken_off_half_way_is_not_saved(tiny, tmp_path, caplog
     with pytest.raises(MemoryError):
         trainer.train(loader, 0, 1, tmp_path / "c")
     log.removeHandler(caplog.handler)
-    assert "step 2 was interrupted half way, so it cannot be saved" in caplog.text
+    assert "step 2 was interrupted halfway, so it cannot be saved" in caplog.text
     assert not list((tmp_path / "c").glob("*"))
 
 

@@ -36,12 +36,12 @@ lap()
 """
 TITLES = {
     "help": "`tools/train.py --help`",
-    "package": "`import paddle_mnist` (in a Python that is there)",
-    "import": "Paddle and all that trains, imported",
+    "package": "`import paddle_mnist` (in a running Python)",
+    "import": "Paddle and everything a training needs, imported",
     "cold": "images ready, first time",
     "cached": "images ready, cached",
-    "compiling": "first step, where the convolution is compiled for it",
-    "first": "first step, compiled before",
+    "compiling": "first step, including the compilation of the convolution",
+    "first": "first step, already compiled",
     "steady": "a steady step",
 }
 

@@ -21,7 +21,7 @@ STEPS = {
     "the recipe `default`: Momentum, one-cycle, weight decay, batches of 64": ("default", *BARE),
     "one epoch instead of five": ("default", "--epochs", "1", *BARE),
     "42,000 images instead of 50,000": ("fast",),
-    "all that is looked at and drawn by default, besides": (
+    "plus the default watching, VisualDL and figures": (
         "fast",
         "--visualdl",
         "true",
@@ -63,7 +63,7 @@ def table(report: dict) -> str:
         rows.append((title, seconds, before and before / seconds, row["eval_acc"]))
         before = seconds
     note = (
-        "Whole commands, seed 1, each once: an accuracy is one draw of many. What several seeds "
-        "of `default` reach is in [REPRODUCTION.md](../REPRODUCTION.md#default)."
+        "Whole commands, seed 1, once each, so an accuracy is one of many that chance allows. "
+        "[REPRODUCTION.md](../../REPRODUCTION.md#default) has several seeds of `default`."
     )
     return markdown_table(columns, rows, note)

@@ -23,7 +23,7 @@ class Kind(NamedTuple):
 
 BASELINE = "the tutorial's loop"
 KINDS = (
-    Kind("as usual: JSON, cached; batches of 64; Momentum"),
+    Kind("the defaults: JSON, cached; batches of 64; Momentum"),
     Kind("JSON, read for the first time", source="cold"),
     Kind("the embedded digits", source="digits"),
     Kind("batches of 16", batch_size=16),

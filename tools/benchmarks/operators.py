@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from markdown_tables import table as markdown_table
 
-from benchmarks.rivals import BATCH, arrays, paddle_loop
+from benchmarks.rivals import BATCH, arrays, package_loop
 from benchmarks.timing import seconds_of
 
 IMAGES = 20  # that the loops are timed on
@@ -16,15 +16,16 @@ PARTS = {
     "image": "the image: stored and listed",
     "scatter0": "first convolution",
     "pool0": "its pooling, bias and ReLU",
-    "list1": "listing what is not zero behind it",
+    "list1": "listing its outputs that are not zero",
     "scatter1": "second convolution",
     "pool1": "its pooling, bias and ReLU",
     "linear": "linear layer",
+    "cross-entropy": "cross-entropy, and the gradients of the logits",
     "linear back": "gradients of the linear layer",
-    "gradients1": "second block: listing the gradients that are there",
+    "gradients1": "second block: listing the gradients that are not zero",
     "windows1": "second block: gradient of the kernels",
     "back1": "second block: gradient of its inputs",
-    "gradients0": "first block: listing the gradients that are there",
+    "gradients0": "first block: listing the gradients that are not zero",
     "windows0": "first block: gradient of the kernels",
 }
 
@@ -33,7 +34,7 @@ def measure(source: str, rounds: int) -> dict:
     """Median microseconds an image, of one thread: of each loop, and of a whole step."""
     loops: dict[str, list[float]] = {name: [] for name in PARTS}
     steps = []
-    step = paddle_loop(source, threads=1)
+    step = package_loop(source, threads=1)
 
     def run_steps() -> None:
         for number in range(STEPS):
@@ -61,7 +62,7 @@ def _calls(images: np.ndarray):
     """Yield each loop of each image's passes, by name, with the trained net's weights."""
     from paddle_mnist import MNIST
     from paddle_mnist.mnist.sizes import net_sizes
-    from paddle_mnist.nn import sparse_conv, sparse_net
+    from paddle_mnist.nn import sparse_conv, sparse_linear, sparse_net
     from paddle_mnist.nn.compiled_net import compiled_net
     from paddle_mnist.nn.sparse_layout import Map, aligned_zeros
 
@@ -96,7 +97,9 @@ def _calls(images: np.ndarray):
         sparse_conv.add_windows_loop(block, net.windows[number])
         for number, block in enumerate(net.blocks)
     ]
-    linear, linear_back = sparse_net.linear_loops(net)
+    linear, linear_back = sparse_linear.linear_loops(net)
+    cross_entropy = sparse_linear.cross_entropy_loop(net)
+    label, loss = np.zeros(1, np.int64), np.zeros(1, np.float32)
 
     def weights(name: str) -> np.ndarray:
         start, stop = net.weights.bounds(name)
@@ -119,6 +122,11 @@ def _calls(images: np.ndarray):
             ("scatter1", scatter[1], (*lists, weights("forward1"), work.target)),
             ("pool1", pools[1], (work.target, weights("bias1"), won[1], inputs[2])),
             ("linear", linear, (kept, memory.weights, logits, work.target)),
+            (
+                "cross-entropy",
+                cross_entropy,
+                (logits[None], label, 0.0, 1.0, loss, np.zeros((1, 10), np.float32)),
+            ),
             ("linear back", linear_back, (gradient, kept, memory.weights, sums, work.gradients)),
             (
                 "gradients1",
@@ -142,7 +150,7 @@ def table(report: dict) -> str:
     loops, step = report["loops"], report["step"]
     rows = [(title, loops[name], loops[name] / step) for name, title in PARTS.items()]
     rest = step - sum(loops.values())
-    rows.append(("all else: Python, Paddle's tensors, loss, optimizer", rest, rest / step))
+    rows.append(("everything else: Python, Paddle's tensors, optimizer", rest, rest / step))
     rows.append(("a step", step, 1.0))
     return markdown_table(
         {"what": "", "microseconds an image": ".1f", "share": ".1%"},

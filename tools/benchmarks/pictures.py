@@ -30,7 +30,7 @@ FOLDER = Path("work/output/pictures")
 BEFORE = Path(__file__).with_name("pictures_before.json")
 COUNT = 200  # pictures of a kind
 PAGES = 16
-EVERY = 5  # of MNIST's eval images one is written into a file and read
+MNIST = "mnist"  # the kind: all of the eval split, in files
 MISTAKES_EACH = 10  # on the sheet
 ROWS = ([5], [6], [8], [1, 1, 1], [4, 4], [3, 3, 3], [8] * 8, [10] * 10)
 SOME_FAILED = 8  # the command's exit code
@@ -55,13 +55,13 @@ def count_all(infer: Path, source: str) -> dict:
     split = data["eval"]
     is_mnist = data.name == "mnist"
     count, pages = (COUNT, PAGES) if is_mnist else (2, 2)
-    drawing = [Path(module.__file__) for module in (paper, non_digits)]
+    drawing = sorted(Path(paper.__file__).parent.glob("*.py"))
     folder = FOLDER.absolute() / f"{data.hash[:16]}-{_version(drawing)}"
     counted = functools.partial(_counted, infer, folder)
     report = {
         "count": count,
         "paper": {kind: counted(kind, _on_paper(kind, split, count)) for kind in paper.KINDS},
-        "mnist": counted(f"mnist, every {EVERY}th", _as_they_are(split)),
+        "mnist": counted(MNIST, _as_they_are(split)),
         "false_alarms": _false_alarms(split),
         "pages": counted("pages", _pages(split, pages), many=True) if infer == INFER else None,
         "non_digits": {
@@ -76,7 +76,7 @@ def count_all(infer: Path, source: str) -> dict:
 def _draw_mistakes(report: dict, folder: Path) -> None:
     """Draw what was not read rightly, some of each kind, for people to look at: mistakes.png."""
     tiles = []
-    named = {**report["paper"], f"mnist, every {EVERY}th": report["mnist"]}
+    named = {**report["paper"], MNIST: report["mnist"]}
     named.update({f"no digit, {kind}": value for kind, value in report["non_digits"].items()})
     for name, counted in named.items():
         for stem, answer in counted.get("mistakes", ())[:MISTAKES_EACH]:
@@ -105,9 +105,8 @@ def _on_paper(kind: str, split, count: int) -> Named:
 
 
 def _as_they_are(split) -> Named:
-    for number in range(0, len(split.labels), EVERY):
-        image = Image.fromarray(np.asarray(split.images[number]))
-        yield f"{number:05}-{split.labels[number]}", image
+    for number, label in enumerate(split.labels):
+        yield f"{number:05}-{label}", Image.fromarray(np.asarray(split.images[number]))
 
 
 def _false_alarms(split) -> float:
@@ -211,7 +210,7 @@ def _run(infer: Path, folder: Path, *options: str) -> tuple[float, float, list[d
 
 def _shares(counted: dict) -> dict[str, float]:
     """Return the shares that are right, refused, refused as no digit, and wrong."""
-    total = sum(number for *_, number in counted["outcomes"])
+    total = _total(counted)
     shares = dict.fromkeys(("right", "refused", "no digit", "wrong"), 0.0)
     for truth, answer, number in counted["outcomes"]:
         kind = "right" if answer == truth else "wrong" if answer.isdigit() else "refused"
@@ -227,6 +226,8 @@ def table(report: dict) -> str:
 
 
 def _paper_table(report: dict, before) -> str:
+    from paddle_mnist.mnist.infer import AT_ONCE
+
     columns = {"digits": "", **dict.fromkeys(("right", "refused", "wrong", "no digit"), ".1%")}
     if before:
         columns.update(dict.fromkeys(("before: right", "refused ", "wrong "), ".1%"))
@@ -248,7 +249,9 @@ def _paper_table(report: dict, before) -> str:
         if len(truth) == len(text)
     )
     mnist = report["mnist"]
-    images = sum(number for *_, number in mnist["outcomes"])
+    images = _total(mnist)
+    drawn, seconds = (sum(map(f, report["paper"].values())) for f in (_total, _seconds))
+    peak = max(counted["peak_mib"] for counted in report["paper"].values())
     note = (
         f"{report['count']} pictures of each kind, and {images:,} files of MNIST's own images. *No "
         "digit* is the part of *refused* that is refused as probably not one digit; of all of "
@@ -256,14 +259,20 @@ def _paper_table(report: dict, before) -> str:
         f"{sum(number for *_, number in pages)} rows, columns and pages have as many shapes as "
         f"digits; of all their {total:,} digits {right / total:.1%} are read rightly in such ones. "
         f"The folder of {images:,} files took {mnist['seconds']:.0f} s "
-        f"({1000 * mnist['seconds'] / images:.0f} ms each, on a machine that others used too) and "
-        f"{mnist['peak_mib']:,.0f} MiB; 64 pictures are held at a time."
+        f"({1000 * mnist['seconds'] / images:.1f} ms each) and {mnist['peak_mib']:,.0f} MiB; the "
+        f"{drawn:,} photographs of paper, of up to 640 x 480 pixels, took {seconds:.0f} s "
+        f"({1000 * seconds / drawn:.0f} ms each) in {len(report['paper'])} runs, starts included, "
+        f"and {peak:,.0f} MiB. {AT_ONCE} pictures are held at a time; others used the machine too."
     )
     return markdown_table(columns, rows, note)
 
 
-def _caught(counted: dict) -> float:
-    return _shares(counted)["refused"]
+def _total(counted: dict) -> int:
+    return sum(number for *_, number in counted["outcomes"])
+
+
+def _seconds(counted: dict) -> float:
+    return counted["seconds"]
 
 
 def _non_digit_table(report: dict, before) -> str:

@@ -1,9 +1,10 @@
-"""Who trains the net: this package, plain Paddle, PyTorch. Each in a process of its own.
+"""Who trains the net: this package, plain Paddle, PyTorch, JAX. Each in a process of its own.
 
 `python -m benchmarks.rivals KIND SOURCE SECONDS` prints the images a second of each tenth step.
 """
 
 import json
+import shutil
 import statistics
 import sys
 from collections.abc import Callable, Mapping
@@ -62,7 +63,30 @@ def paddle_loop(source: str, threads: int = 0) -> Step:
     return step
 
 
-def torch_loop(source: str, threads: int, channels_last: bool) -> Step:
+def package_loop(source: str, threads: int) -> Step:
+    """The step that `Trainer` takes, in a bare loop on arrays."""
+    import paddle
+
+    from paddle_mnist import MNIST
+    from paddle_mnist.nn.cross_entropy import CrossEntropy
+    from paddle_mnist.training.steps import SupervisedStep
+
+    images, labels = arrays(source)
+    model = MNIST(fast_conv=threads)
+    compute = SupervisedStep(CrossEntropy())
+    optimizer = paddle.optimizer.Momentum(RATE, parameters=model.parameters())
+
+    def step(number: int) -> None:
+        chosen = batch(number, len(images))
+        tensors = paddle.to_tensor(images[chosen]), paddle.to_tensor(labels[chosen])
+        compute(model, tensors)["loss"].backward()
+        optimizer.step()
+        optimizer.clear_grad()
+
+    return step
+
+
+def torch_loop(source: str, threads: int, channels_last: bool, is_compiled: bool = False) -> Step:
     import torch
     from torch.nn import functional as F
 
@@ -74,6 +98,10 @@ def torch_loop(source: str, threads: int, channels_last: bool) -> Step:
     if channels_last:
         model = model.to(memory_format=torch.channels_last)
         images = images.to(memory_format=torch.channels_last)
+    if is_compiled:
+        if not shutil.which("g++"):
+            raise ModuleNotFoundError("torch.compile compiles with g++")
+        model = torch.compile(model)
     optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
 
     def step(number: int) -> None:
@@ -81,6 +109,43 @@ def torch_loop(source: str, threads: int, channels_last: bool) -> Step:
         optimizer.zero_grad()
         F.cross_entropy(model(images[chosen]), labels[chosen, 0]).backward()
         optimizer.step()
+
+    return step
+
+
+def jax_loop(source: str) -> Step:
+    """The same net and optimizer in JAX, compiled as one function."""
+    import jax
+    from jax import lax
+    from jax import numpy as jnp
+
+    images, labels = arrays(source)
+    draw = np.random.default_rng(0)
+    shapes = [(20, 1, 5, 5), (20,), (20, 20, 5, 5), (20,), (980, 10), (10,)]
+    weights = [jnp.asarray(0.05 * draw.standard_normal(shape), jnp.float32) for shape in shapes]
+    velocities = [jnp.zeros_like(weight) for weight in weights]
+
+    def block(inputs, weight, bias):
+        outputs = lax.conv(inputs, weight, (1, 1), [(2, 2), (2, 2)]) + bias[:, None, None]
+        pairs = (1, 1, 2, 2)
+        return jax.nn.relu(lax.reduce_window(outputs, -jnp.inf, lax.max, pairs, pairs, "VALID"))
+
+    def loss(weights, inputs, labels):
+        features = block(block(inputs, *weights[:2]), *weights[2:4]).reshape(len(inputs), -1)
+        log_shares = jax.nn.log_softmax(features @ weights[4] + weights[5])
+        return -jnp.take_along_axis(log_shares, labels, 1).mean()
+
+    @jax.jit
+    def update(weights, velocities, inputs, labels):
+        gradients = jax.grad(loss)(weights, inputs, labels)
+        velocities = [0.9 * old + new for old, new in zip(velocities, gradients)]
+        return [w - RATE * velocity for w, velocity in zip(weights, velocities)], velocities
+
+    def step(number: int) -> None:
+        nonlocal weights, velocities
+        chosen = batch(number, len(images))
+        weights, velocities = update(weights, velocities, images[chosen], labels[chosen])
+        jax.block_until_ready(weights)
 
     return step
 
@@ -98,28 +163,40 @@ ALL_CORES = {"OMP_NUM_THREADS": str(CORES), "MKL_NUM_THREADS": str(CORES)}
 AVX2 = {"MKL_DEBUG_CPU_TYPE": "5"}  # has MKL use AVX2 on an AMD processor too
 
 
-def _torch(threads: int, channels_last: bool) -> Callable[[str], Step]:
-    return partial(torch_loop, threads=threads, channels_last=channels_last)
+def _torch(threads: int, channels_last: bool, **options: bool) -> Callable[[str], Step]:
+    return partial(torch_loop, threads=threads, channels_last=channels_last, **options)
 
 
 RIVALS = {
     "plain": Rival("Paddle's layers, the bare loop, 1 thread", paddle_loop),
     "plain all": Rival(f"the same, {CORES} threads", paddle_loop, ALL_CORES),
     "plain, AVX2": Rival("the same, 1 thread, with `MKL_DEBUG_CPU_TYPE=5`", paddle_loop, AVX2),
-    "fast 1": Rival("this package's convolution, 1 thread", partial(paddle_loop, threads=1)),
+    "fast 1": Rival(
+        "this package's convolution in the same loop, 1 thread", partial(paddle_loop, threads=1)
+    ),
     "fast": Rival(
-        f"this package's convolution, {CORES} threads", partial(paddle_loop, threads=CORES)
+        f"this package's convolution in the same loop, {CORES} threads",
+        partial(paddle_loop, threads=CORES),
+    ),
+    "step 1": Rival("this package's training step, 1 thread", partial(package_loop, threads=1)),
+    "step": Rival(
+        f"this package's training step, {CORES} threads", partial(package_loop, threads=CORES)
     ),
     "torch 1": Rival("PyTorch eager, channels last, 1 thread", _torch(1, True)),
     "torch": Rival(f"PyTorch eager, {CORES} threads", _torch(CORES, False)),
     "torch tuned": Rival(f"PyTorch eager, channels last, {CORES} threads", _torch(CORES, True)),
+    "torch compiled": Rival(
+        f"PyTorch `torch.compile`, channels last, {CORES} threads",
+        _torch(CORES, True, is_compiled=True),
+    ),
+    "jax": Rival(f"JAX `jit`, {CORES} threads", jax_loop),
 }
 
 
 def rate(kind: str, source: str, seconds: float) -> float:
     """Return the median images a second of a process of this kind.
 
-    Raises ModuleNotFoundError without PyTorch.
+    Raises ModuleNotFoundError where PyTorch or JAX is missing.
     """
     threads = {"OMP_NUM_THREADS": "1"} if "torch" not in kind else {}
     environment = {**threads, **RIVALS[kind].environment}

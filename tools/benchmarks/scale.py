@@ -29,7 +29,7 @@ SCALED = {
     "1 process": Kind(1, {}),
     "1 process, a thread on each core": Kind(1, {"threads": 0}),
     "2 processes": Kind(2, {}),
-    "2 processes that exchange nothing: what the machine gives": Kind(2, {}, exchanging=False),
+    "2 processes without exchange: the machine's limit": Kind(2, {}, exchanging=False),
     "4 processes": Kind(4, {}),
     "1 process, `--grad_shards 4`": Kind(1, SHARDS),
     "2 processes, `--grad_shards 4`": Kind(2, SHARDS),
@@ -151,9 +151,9 @@ def extrapolate(report: dict) -> dict:
 
 def extrapolation_table(model: dict) -> str:
     fit = (
-        f"Fitted: {1000 * model['own']:.2f} ms a step that do not shrink, "
+        f"Fitted: {1000 * model['own']:.2f} ms per step that more processes do not shorten, "
         f"{1000 * model['image']:.3f} ms an image, {1000 * model['exchange']:.2f} ms for an "
-        "exchange of two."
+        "exchange between two processes."
     )
     cores = markdown_table(
         {"cores, one process each": "", "times one process": ".1f"}, model["cores"].items(), fit
@@ -161,7 +161,7 @@ def extrapolation_table(model: dict) -> str:
     gpus = markdown_table(
         {
             "GPUs, 64 images each": ",",
-            "share of work in the time: this net": ".0%",
+            "share of the time spent on work: this net": ".0%",
             "1,000 times larger": ".0%",
         },
         [(size, *shares.values()) for size, shares in model["gpus"].items()],

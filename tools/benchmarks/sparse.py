@@ -67,7 +67,7 @@ def table(report: dict) -> str:
             "words": "",
             "dense, ms a step": ".3g",
             "`sparse=True`, ms a step": ".3g",
-            "times as quick": ".1f",
+            "times faster": ".1f",
         },
         rows,
         f"{WIDTH} numbers a word, batches of {BATCH} x {LENGTH} words, Adam; medians of "

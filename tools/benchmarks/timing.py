@@ -37,7 +37,7 @@ class Finished(NamedTuple):
 def run_python(*arguments: Any, **environment: str) -> Finished:
     """Run Python with these arguments in `tools/`, in a process of its own.
 
-    Raises ModuleNotFoundError where it needs PyTorch and there is none, CalledProcessError if it
+    Raises ModuleNotFoundError where a module is missing, such as PyTorch, CalledProcessError if it
     fails otherwise.
     """
     command = [sys.executable, *map(str, arguments)]
@@ -52,9 +52,10 @@ def run_python(*arguments: Any, **environment: str) -> Finished:
         output.seek(0)
         errors.seek(0)
         printed, complaints = output.read(), errors.read()
-    if "No module named 'torch'" in complaints:
-        raise ModuleNotFoundError("torch")
     if process.returncode:
+        _, is_missing, what = complaints.rpartition("ModuleNotFoundError: ")
+        if is_missing:
+            raise ModuleNotFoundError(what.strip())
         raise subprocess.CalledProcessError(process.returncode, command, printed, complaints)
     return Finished(seconds, printed, usage.ru_maxrss / 1024)
 

@@ -152,30 +152,30 @@ def table(report: dict) -> str:
         rows.append((rival.title, images, rates[kind] / rates["plain"], ratio))
     note = (
         f"Batches of {report['batch_size']}, Momentum, the same arrays; medians of "
-        f"{report['rounds']} rounds in which all take turns (least to most). Of a training "
-        "with all that is on by default, what is not forward, backward or optimizer (sampler, "
-        "batches, log, files, VisualDL, a watch, a checkpoint an epoch) takes "
-        f"{report['loop_share']:.1%}."
+        f"{report['rounds']} rounds in which all take turns (least to most). In a training "
+        "with the defaults, everything but forward, backward and optimizer (sampler, batches, log, "
+        "files, VisualDL, a watch, a checkpoint per epoch) takes "
+        f"{report['loop_share']:.1%} of the time."
     )
     products, gflops = report["products"], report["gflops"]
     limits = {kind: gflops * 1e9 / 2 / products["trained"][kind] for kind in ("dense", "sparse")}
     counts = ", ".join(
         f"{products[kind]['sparse'] / 1e6:.2f} million in a {kind} net" for kind in products
     )
-    names = {"plain all": "Paddle", "torch tuned": "PyTorch", "fast": "this package"}
+    names = {"plain all": "Paddle", "torch tuned": "PyTorch", "step": "this package"}
     shares = ", ".join(
         f"{name} {rates[kind] / limits['dense']:.0%}"
         for kind, name in names.items()
         if kind in rates
     )
     limit = (
-        "What there is to multiply: an image's step has "
+        "The limits: training on one image takes "
         f"{products['new']['dense'] / 1e6:.2f} million multiplications; {counts} "
-        "have no zero in them. Products of large matrices run at "
-        f"{gflops:.0f} GFLOP/s here, on all cores ({report['blas']}). That is "
+        "involve no zero. Products of large matrices run at "
+        f"{gflops:.0f} GFLOP/s here, on all cores ({report['blas']}). At that speed the limit is "
         f"{limits['dense']:,.0f} images a second if everything is multiplied, and "
-        f"{limits['sparse']:,.0f} if nothing with a zero is. "
-        f"Of the first, {shares}; of the second, this package "
-        f"{rates['fast'] / limits['sparse']:.0%}."
+        f"{limits['sparse']:,.0f} if multiplications by zero are skipped. "
+        f"Shares of the first limit: {shares}; of the second: this package "
+        f"{rates['step'] / limits['sparse']:.0%}."
     )
     return markdown_table(columns, rows, f"{note}\n\n{limit}")

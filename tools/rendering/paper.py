@@ -131,6 +131,20 @@ def photograph(page: Page, lot: Lot, random: np.random.RandomState) -> Image.Ima
     return Image.open(io.BytesIO(file.getvalue()))
 
 
+def on_paper(cover: np.ndarray, lot: Lot, random: np.random.RandomState) -> Image.Image:
+    """Scale a drawing to the height of a digit and take a picture of it on plain paper."""
+    height = lot.height * min(lot.size)
+    rows, columns = (np.flatnonzero((cover > 0.5).any(axis=axis)) for axis in (1, 0))
+    cover = cover[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    scale = height / max(cover.shape)
+    image = Image.fromarray(np.rint(cover * 255).astype(np.uint8)).resize(
+        [max(1, round(side * scale)) for side in cover.shape[::-1]], Image.Resampling.BOX
+    )
+    cover = np.asarray(image) / 255
+    place = [int(at * side - own / 2) for at, side, own in zip(lot.at, lot.size, cover.shape)]
+    return photograph(paste(sheet(lot), cover, place, lot.ink), lot, random)
+
+
 def plain(image: np.ndarray, random: np.random.RandomState) -> Image.Image:
     lot = cast(random)
     return photograph(write(sheet(lot), image, lot), lot, random)

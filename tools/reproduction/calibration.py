@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markdown_tables import table
 
 from paddle_mnist.mnist.arrays import Data
-from reproduction.claims import Report, Scale, Verdict
+from reproduction.claims import Report, Scale, Verdict, conclude
 from reproduction.experiment import Experiment
-from reproduction.texts import REFUTED, UNDECIDED, fill
+from reproduction.texts import REFUTED, UNDECIDED, Text, fill, sentences, table
 
 DRAWS = 1000  # of labels, and of images
 BINS = 15  # of the reliability diagram (Guo et al., "On Calibration of Modern Neural Networks")
@@ -37,7 +36,7 @@ def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
             **_reliability(probabilities, evaluation.labels),
         }
     draw = np.random.default_rng(1)
-    count = scale.choose(DRAWS, 20, 5)
+    count = scale.choose(DRAWS, 40, 5)
     confidence = evaluation.probabilities.max(axis=1)
     bins = _bins_of_equal_width(confidence)
     by_chance = [
@@ -110,42 +109,44 @@ def _error(bins: list[list[float]]) -> float:
     )
 
 
-def tabulate(report: Report) -> str:
+def tabulate(report: Report) -> Text:
     count, mean, share = next(iter(report["ways"].values()))["bins"][-1]
     columns = {
         "": "",
         "temperature": ".3f",
         "loss": ".4f",
-        f"expected calibration error, {BINS} bins of equal width": ".3%",
-        "of equal numbers": ".3%",
+        fill("calibration", "column", bins=BINS): ".3%",
+        "with bins of equal counts": ".3%",
     }
     keys = ("temperature", "loss", "ece", "ece_of_equal_numbers")
-    return table(
-        columns,
-        ((name, *(one[key] for key in keys)) for name, one in report["ways"].items()),
-        f"In the last bin of equal width are {count:,} images, answered with a mean confidence of "
-        f"{mean:.2%}, and {share:.2%} of them correctly; the others hold few, as the figure shows.",
-    )
+    rows = ((name, *(one[key] for key in keys)) for name, one in report["ways"].items())
+    note = fill("calibration", "note", count=count, mean=mean, share=share)
+    return table(columns, rows, note)
 
 
 def judge(report: Report) -> Verdict:
     before, after = report["ways"].values()
     chance, (low, high) = report["ece_by_chance"], report["temperature"]
+    details = "one"
+    if not low <= 1 <= high:
+        details = "overconfident" if after["temperature"] > 1 else "underconfident"
+    outcome = UNDECIDED if _may_be_calibrated(report) else REFUTED
     figures = {"before": before, "after": after, "chance": chance, "low": low, "high": high}
-    summary = fill("calibration", "summary", **figures)
-    if low <= 1 <= high:
-        details = "The temperature does not differ significantly from 1."
-    else:
-        surer = "less" if after["temperature"] > 1 else "more"
-        details = f"By the temperature the net should be {surer} sure."
-    undecided = before["ece"] <= chance[1] and low <= 1 <= high
-    return Verdict(summary, UNDECIDED if undecided else REFUTED, details)
+    return conclude("calibration", outcome, sentences(fill("calibration", details)), **figures)
+
+
+def _may_be_calibrated(report: Report) -> bool:
+    """Return whether neither the error nor the temperature differs from what chance makes."""
+    before, _ = report["ways"].values()
+    low, high = report["temperature"]
+    return before["ece"] <= report["ece_by_chance"][1] and low <= 1 <= high
 
 
 def figure(report: Report, data: Data) -> Any:
     from paddle_mnist.plots import classes
 
-    return classes.reliability({name: one["bins"] for name, one in report["ways"].items()})
+    title = fill("calibration", "finding" if _may_be_calibrated(report) else "finding_off").en
+    return classes.reliability(title, {name: one["bins"] for name, one in report["ways"].items()})
 
 
 CLAIM = Experiment(

@@ -6,13 +6,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from markdown_tables import table
-
 from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.training.run_directory import RunDirectory
-from reproduction.claims import Report, Scale, Verdict
+from reproduction.claims import Report, Scale, Verdict, conclude
 from reproduction.experiment import Experiment
-from reproduction.texts import CONFIRMED, REFUTED, fill
+from reproduction.texts import CONFIRMED, REFUTED, Text, fill, table
 from reproduction.trainings import train
 
 EPOCHS = 12
@@ -29,13 +27,13 @@ def measure_names(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     return {"by_name": by_name, "newest": f"{store.newest().name}.pdparams", "epochs": EPOCHS}
 
 
-def tabulate_names(report: Report) -> str:
+def tabulate_names(report: Report) -> Text:
     rows = [
         ("by name, as in the document", f"`{report['by_name']}`"),
         ("by the step in the manifest", f"`{report['newest']}`"),
     ]
-    newest = f"the newest of the checkpoints of epochs 0 to {report['epochs'] - 1}"
-    return table({newest: "", "is taken to be": ""}, rows)
+    newest = fill("names", "column", last=report["epochs"] - 1)
+    return table({newest: "", "taken as the newest": ""}, rows)
 
 
 def judge_names(report: Report) -> Verdict:
@@ -97,21 +95,17 @@ def _without_looks(report: Report) -> dict[str, Any]:
     return {**report, "looks": None}
 
 
-def tabulate_pattern(report: Report) -> str:
+def tabulate_pattern(report: Report) -> Text:
+    saves, saved, looks = (fill("pattern", name, **report) for name in ("saves", "saved", "looks"))
     rows = [
-        (
-            "save every hour, the steps left at their default of 1",
-            f"{report['steps']} saves in {report['steps']} steps",
-            f"{report['saved']}: one per epoch",
-        ),
+        ("save every hour, steps left at their default of 1", saves, saved),
         (
             "keep 1, deleted before the next is written",
-            "none at times: a crash loses all",
-            f"at least {report['least']}, complete (its manifest is written last), in each of "
-            f"{report['looks']:,} looks at a training that saves each step",
+            "sometimes none: a crash loses all",
+            looks,
         ),
         (
-            "the newest by the files' times, one having been touched",
+            "the newest by the files' times, after one was touched",
             f"`{report['by_mtime']}`",
             f"`{report['newest']}`",
         ),
@@ -126,9 +120,7 @@ def judge_pattern(report: Report) -> Verdict:
         and report["by_mtime"] != report["newest"]
         and report["saved"] < report["steps"]
     )
-    summary = fill("pattern", "summary", **report)
-    outcome = CONFIRMED if avoided else REFUTED
-    return Verdict(summary, outcome, "The pattern itself was not run.")
+    return conclude("pattern", CONFIRMED if avoided else REFUTED, **report)
 
 
 CLAIMS = (

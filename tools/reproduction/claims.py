@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from paddle_mnist.mnist.arrays import Data
-from reproduction.texts import Text, fill, templates
+from reproduction.texts import EMPTY, Text, fill
 from reproduction.trainings import Results, Training
 
 Report = Mapping[str, Any]
@@ -18,14 +18,16 @@ Draw = Callable[[Report, Data], Any]
 class Verdict:
     """What the figures of a claim come to.
 
-    summary: one sentence without its period, the claim's line in both summaries of the page.
+    summary: one sentence or two, without the last full stop.
     outcome: whether it is confirmed or refuted; None where nothing was asserted.
-    details: further sentences, in English.
+    details: further sentences.
+    short: the claim's line in the page's summary, where `summary` is too long for it.
     """
 
     summary: Text
     outcome: Optional[Text] = None
-    details: str = ""
+    details: Text = EMPTY
+    short: Text = EMPTY
 
     @property
     def first_sentence(self) -> Text:
@@ -34,7 +36,15 @@ class Verdict:
         return fill("common", "judged", outcome=self.outcome, summary=self.summary)
 
     def __str__(self) -> str:
-        return f"{self.first_sentence.en}. {self.details}".rstrip()
+        return f"{self.first_sentence.en}. {self.details.en}".rstrip()
+
+
+def conclude(
+    claim: str, outcome: Optional[Text] = None, details: Text = EMPTY, **values: Any
+) -> Verdict:
+    """Return a verdict from the claim's templates `summary` and `short`, filled with the values."""
+    summary, short = (fill(claim, name, **values) for name in ("summary", "short"))
+    return Verdict(summary, outcome, details, short)
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,7 @@ class Workspace:
 class Claim:
     """A claim of the documents or of this project; its texts are in `texts.en.yaml` and `.zh.yaml`.
 
-    id: its heading on the page, and its name on the command line. verdict: judges a full report.
+    id: its anchor on the page, and its name on the command line. verdict: judges a full report.
     """
 
     id: str
@@ -95,17 +105,27 @@ class Claim:
     settings = None
 
     @property
-    def source(self) -> str:
-        return templates("en")[self.id]["source"]
+    def source(self) -> Text:
+        return fill(self.id, "source")
+
+    @property
+    def is_of_documents(self) -> bool:
+        """Whether a document makes the claim; otherwise it is a question of this project's."""
+        return self.source != fill("common", "own")
+
+    @property
+    def heading(self) -> Text:
+        """The question that the claim answers."""
+        return fill(self.id, "heading")
 
     @property
     def title(self) -> Text:
         return fill(self.id, "claim")
 
     @property
-    def method(self) -> str:
-        """How it is tested, in English."""
-        return templates("en")[self.id]["method"].format(**self.settings or {})
+    def method(self) -> Text:
+        """How it is tested."""
+        return fill(self.id, "method", **self.settings or {})
 
     def trainings(self, scale: Scale) -> list[Training]:
         """Return the trainings that the claim rests on."""
@@ -118,12 +138,16 @@ class Claim:
         """Return what was measured, with this code; seconds: per image, by `Row.step_name`."""
         raise NotImplementedError
 
-    def table(self, report: Report) -> str:
+    def table(self, report: Report) -> Text:
         raise NotImplementedError
 
     def figures(self, report: Report) -> Report:
-        """Return what the page's JSON block holds."""
+        """Return what `page.json` holds."""
         return report
+
+    def main_figures(self, report: Report) -> Report:
+        """Return what the page itself holds as JSON."""
+        return {}
 
     def is_complete(self, report: Report) -> bool:
         """Return whether the report holds all that the verdict needs."""
@@ -133,8 +157,8 @@ class Claim:
         """Return the verdict, or what is missing for it."""
         if self.is_complete(report):
             return self.verdict(report)
-        return Verdict(Text(self.progress(report), fill("common", "incomplete").zh))
+        return Verdict(self.progress(report))
 
-    def progress(self, report: Report) -> str:
-        """Say in English what is missing."""
-        return fill("common", "incomplete").en
+    def progress(self, report: Report) -> Text:
+        """Say what is missing."""
+        return fill("common", "incomplete")

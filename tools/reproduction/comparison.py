@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from markdown_tables import table
-
 from paddle_mnist.errors import PaddleMnistError
 from reproduction.claims import Claim, Draw, Report, Scale, Workspace
 from reproduction.fingerprint import LENGTHS
-from reproduction.trainings import Training
+from reproduction.texts import Text, fill, table
+from reproduction.trainings import QUIET, Training
 
 QUICK = {"epochs": 1, "train_limit": 640, "eval_limit": 300}
 MOST_SEEDS = 100
@@ -96,14 +95,27 @@ class Comparison(Claim):
             if row.step_name in seconds:
                 report[name]["minutes"] = images * seconds[row.step_name] / 60
             if self.draw:
-                report[name].update(_mean_curve([result["curve"] for result in results]))
+                report[name]["curves"] = [result["curve"] for result in results]
         return report
 
     def figures(self, report: Report) -> dict[str, Any]:
-        """Return the rows, or the figures of a single row alone."""
-        return dict(report if len(self.rows) > 1 else report.get(*self.rows, {}))
+        """Return the rows without their curves, or the figures of a single row alone.
 
-    def table(self, report: Report) -> str:
+        The curves are in `trainings.json`.
+        """
+        rows = {
+            name: {key: value for key, value in row.items() if key != "curves"}
+            for name, row in report.items()
+        }
+        return rows if len(self.rows) > 1 else rows.get(*self.rows, {})
+
+    def main_figures(self, report: Report) -> dict[str, Any]:
+        """Return the seeds and accuracies of the rows, or of a single row alone."""
+        keys = ("seeds", f"{self.split}_acc")
+        rows = {name: {key: row[key] for key in keys} for name, row in report.items()}
+        return rows if len(self.rows) > 1 else rows.get(*self.rows, {})
+
+    def table(self, report: Report) -> Text:
         columns = {
             "": "",
             f"{self.split} accuracy: mean": ".3%",
@@ -141,15 +153,19 @@ class Comparison(Claim):
         seeds = set(range(1, self.seeds + 1))
         return all(seeds <= set(report.get(name, {}).get("seeds", ())) for name in self.rows)
 
-    def progress(self, report: Report) -> str:
+    def progress(self, report: Report) -> Text:
         done = sum(min(self.seeds, len(row["seeds"])) for row in report.values())
-        return f"No verdict yet: {done} of {self.seeds * len(self.rows)} trainings are done"
+        return fill("common", "progress", done=done, total=self.seeds * len(self.rows))
 
 
-def _mean_curve(curves: list[list[list[float]]]) -> dict[str, list[float]]:
-    """Return the steps of the curves, and the mean of their losses at each."""
-    steps = [[step for step, _ in curve] for curve in curves]
-    if steps != steps[:1] * len(steps):
+def curves_of_seeds(row: Report) -> tuple[list[int], list[list[float]]]:
+    """Return the steps of a row's curves, and the losses of each seed at these.
+
+    Left out are the losses at the ends of epochs, which are means of fewer steps than the others; a
+    rehearsal has only these.
+    """
+    curves = [dict(curve) for curve in row["curves"]]
+    if any(curve.keys() != curves[0].keys() for curve in curves):
         raise PaddleMnistError("trainings of one row have losses of different steps")
-    losses = zip(*([loss for _, loss in curve] for curve in curves))
-    return {"steps": steps[0], "train_losses": list(map(statistics.fmean, losses))}
+    steps = [step for step in curves[0] if step % QUIET["log_every"] == 0] or list(curves[0])
+    return steps, [[curve[step] for step in steps] for curve in curves]

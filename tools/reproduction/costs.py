@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.machine import machine
-from markdown_tables import table
 
 from reproduction import accuracy, fingerprint, ladder
 from reproduction.claims import Report, Scale, Verdict
 from reproduction.comparison import Row
 from reproduction.experiment import Experiment
 from reproduction.fingerprint import LENGTHS
-from reproduction.texts import fill
+from reproduction.texts import Text, fill, named, table
 from reproduction.trainings import TRAIN_IMAGES, Training
 
 if TYPE_CHECKING:
@@ -29,6 +28,10 @@ ROWS = {
     for row in claim.rows.values()
     if row.kind is Training
 }
+TITLES: dict[str, str] = {}  # of the rows that the page shows, by `Row.step_name`
+for claim in (accuracy.OPTIMIZERS, ladder.LADDER):
+    for row in claim.rows.values():
+        TITLES.setdefault(row.step_name, row.title)
 
 
 def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
@@ -74,7 +77,7 @@ def _steps(row: Row, data: str) -> Iterator[int]:
     from paddle_mnist.data.loader import epoch_batches, shards_of
     from paddle_mnist.mnist.cache import open_data
     from paddle_mnist.mnist.setup import build
-    from paddle_mnist.nn.optim import cross_entropy
+    from paddle_mnist.nn.cross_entropy import CrossEntropy
 
     config = _config(row)
     parts = build(config, open_data(data), None)
@@ -82,7 +85,7 @@ def _steps(row: Row, data: str) -> Iterator[int]:
         "not written",
         parts.model,
         parts.optimizer,
-        loss_fn=cross_entropy(config.label_smoothing),
+        loss_fn=CrossEntropy(config.label_smoothing),
         average=parts.average,
         log_every=TRAIN_IMAGES,
     )
@@ -105,27 +108,32 @@ def medians(report: Report) -> dict[str, float]:
     return {name: median for name, (_, median, _) in report.get("seconds", {}).items()}
 
 
-def tabulate(report: Report) -> str:
+def tabulate(report: Report) -> Text:
+    """Return a table of the optimizers and of the changes of `ladder`, a row for each kind of step.
+
+    The other trainings differ from these in their length or in their name only.
+    """
     columns = {
-        "what is trained": "",
+        "change": "",
         f"seconds for {TRAIN_IMAGES:,} images": ".1f",
         "quartiles": "",
-        "times the fastest": ".2f",
+        "relative to the fastest": ".2f",
     }
     fastest = min(medians(report).values())
     rows = []
     for name, quartiles in report["seconds"].items():
-        low, median, high = (TRAIN_IMAGES * seconds for seconds in quartiles)
-        rows.append((f"`{name}`", median, f"{low:.1f} to {high:.1f}", quartiles[1] / fastest))
-    note = f"On: {report['cpu']}. Differences of a few percent are noise, as the quartiles show."
-    return table(columns, rows, note)
+        if name in TITLES:
+            low, median, high = (TRAIN_IMAGES * seconds for seconds in quartiles)
+            span = fill("common", "range", least=f"{low:.1f}", most=f"{high:.1f}")
+            rows.append((TITLES[name], median, span, quartiles[1] / fastest))
+    return table(columns, rows, fill("costs", "note", cpu=report["cpu"]))
 
 
 def judge(report: Report) -> Verdict:
-    seconds = medians(report)
+    seconds = {name: median for name, median in medians(report).items() if name in TITLES}
     fastest, slowest = (chosen(seconds, key=seconds.get) for chosen in (min, max))
     least, most = (1e6 * seconds[name] for name in (fastest, slowest))
-    names = {"fastest": fastest, "slowest": slowest}
+    names = {"fastest": named(TITLES[fastest]), "slowest": named(TITLES[slowest])}
     return Verdict(fill("costs", "summary", least=least, most=most, **names))
 
 

@@ -14,6 +14,7 @@ from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.system.files import write_atomically
 from reproduction.claims import Claim, Draw, Report, Scale, Workspace
 from reproduction.fingerprint import quiet_folder, same
+from reproduction.texts import EMPTY, Text
 
 Measure = Callable[[str, Path, Scale], dict[str, Any]]
 
@@ -27,15 +28,17 @@ class Experiment(Claim):
     repeatable: reduces a report to what the same code gives each time, whatever the machine.
     probe: gives the fingerprint, where measuring at the scale of a probe does not.
     uses_pretrained: whether the weights that come with the package are measured.
+    summarize: reduces a report to what `page.json` holds.
     """
 
     measure: Measure
-    tabulate: Callable[[Report], str]
+    tabulate: Callable[[Report], Text]
     draw: Optional[Draw] = None
     settings: Optional[Mapping[str, Any]] = None
     repeatable: Callable[[Report], Any] = dict
     probe: Optional[Callable[[], Any]] = None
     uses_pretrained: bool = False
+    summarize: Callable[[Report], Report] = dict
 
     def fingerprint(self) -> Any:
         """Return what the code comes to in a short probe (`reproduction.fingerprint`)."""
@@ -64,8 +67,11 @@ class Experiment(Claim):
         text = json.dumps(result, indent=1) + "\n"
         write_atomically(workspace.folder / f"{self.id}.json", text.encode())
 
-    def table(self, report: Report) -> str:
-        return self.tabulate(report) if self.is_complete(report) else "Not measured yet."
+    def figures(self, report: Report) -> Report:
+        return self.summarize(report)
+
+    def table(self, report: Report) -> Text:
+        return self.tabulate(report) if self.is_complete(report) else EMPTY
 
     def _settings(self, data: Data) -> str:
         weights = pretrained.about()["sha256"] if self.uses_pretrained else None

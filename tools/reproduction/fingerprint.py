@@ -90,7 +90,7 @@ def _losses(config: TrainConfig) -> list[float]:
     from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER
     from paddle_mnist.mnist.cache import open_data
     from paddle_mnist.mnist.setup import build
-    from paddle_mnist.nn.optim import cross_entropy
+    from paddle_mnist.nn.cross_entropy import CrossEntropy
     from paddle_mnist.nn.seeding import reseed
     from paddle_mnist.training.evaluator import EpochEvaluator
 
@@ -103,7 +103,7 @@ def _losses(config: TrainConfig) -> list[float]:
             folder / "mnist.pdparams",
             parts.model,
             parts.optimizer,
-            loss_fn=cross_entropy(config.label_smoothing),
+            loss_fn=CrossEntropy(config.label_smoothing),
             average=parts.average,
             evaluator=EpochEvaluator({"valid": valid}, 1, config.epochs),
             checkpointer=NO_CHECKPOINTER,

@@ -1,11 +1,14 @@
 """New digits drive out the old ones, unless some of the old are replayed."""
 
+import statistics
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from markdown_tables import table
 
 OLD, NEW = "#0-4", "#5-9"
+SEEDS = 3
 TITLES = {
     "old": "0-4",
     "new": "then 5-9",
@@ -13,8 +16,20 @@ TITLES = {
 }
 
 
-def measured(data: str, output: Path, epochs: int, seed: int) -> dict:
-    """Return accuracies on the eval split's old and new digits after each of three trainings."""
+def measured(data: str, output: Path, epochs: int, seeds: int) -> dict[str, Any]:
+    """Return accuracies on the eval split's old and new digits after each of three trainings.
+
+    They are lists, with an element for each of the seeds 1 to `seeds`.
+    """
+    accuracies: dict[str, dict[str, list[float]]] = {}
+    for seed in range(1, seeds + 1):
+        for name, halves in _of_seed(data, output / str(seed), epochs, seed).items():
+            for half, accuracy in halves.items():
+                accuracies.setdefault(name, {}).setdefault(half, []).append(accuracy)
+    return {"epochs": epochs, "seeds": list(range(1, seeds + 1)), "accuracy": accuracies}
+
+
+def _of_seed(data: str, output: Path, epochs: int, seed: int) -> dict[str, dict[str, float]]:
     from paddle_mnist import TrainConfig, train_and_evaluate
     from paddle_mnist.mnist.config import read_recipe
     from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
@@ -34,23 +49,30 @@ def measured(data: str, output: Path, epochs: int, seed: int) -> dict:
             half: evaluate_checkpoint("latest", str(output / name), data + digits)["accuracy"]
             for half, digits in (("old", OLD), ("new", NEW))
         }
-    return {"epochs": epochs, "seed": seed, "accuracy": accuracies}
+    return accuracies
 
 
-def tabulate(report: dict) -> str:
-    accuracies = report["accuracy"]
-    rows = ((t, accuracies[name]["old"], accuracies[name]["new"]) for name, t in TITLES.items())
-    return table({"trained on": "", "accuracy on 0-4": ".2%", "on 5-9": ".2%"}, rows)
+def tabulate(report: dict[str, Any]) -> str:
+    rows = (
+        (title, *(statistics.mean(report["accuracy"][name][half]) for half in ("old", "new")))
+        for name, title in TITLES.items()
+    )
+    columns = {"trained on": "", "accuracy on 0-4": ".2%", "on 5-9": ".2%"}
+    return table(columns, rows, f"Means of {len(report['seeds'])} seeds.")
 
 
-def figure(report: dict):
+def figure(report: dict[str, Any]) -> Any:
     from paddle_mnist.plots import charts
 
+    accuracy = report["accuracy"]
+    lost, kept = (statistics.mean(accuracy[name]["old"]) for name in ("new", "new_replayed"))
+    forgotten = f"Training on new digits forgets the old ones ({lost:.1%})"
     return charts.bars(
+        f"{forgotten}; replaying a fifth keeps {kept:.1%}",
+        ["trained on 0-4", "then on 5-9", "then on 5-9,\nreplaying 0-4"],
         {
-            half: [report["accuracy"][name][end] for name in TITLES]
+            half: [accuracy[name][end] for name in TITLES]
             for half, end in (("digits 0-4", "old"), ("digits 5-9", "new"))
         },
-        [f"trained on\n{title}" for title in TITLES.values()],
-        "accuracy on the eval split (share)",
+        "accuracy on the eval split",
     )

@@ -5,11 +5,19 @@ import statistics
 
 from paddle_mnist.mnist import pretrained
 from reproduction.accuracy import FIRST_CLAIM
-from reproduction.claims import Report, Verdict
+from reproduction.claims import Report, Verdict, conclude
 from reproduction.comparison import Comparison, Row, scores
 from reproduction.recipes import by_seed
-from reproduction.significance import describe, difference, judge_gain, not_significant
-from reproduction.texts import EMPTY, fill, join, named
+from reproduction.significance import (
+    compare,
+    describe,
+    difference,
+    holm,
+    is_significant,
+    judge_gain,
+    not_significant,
+)
+from reproduction.texts import EMPTY, fill, join, named, sentences
 
 TARGET = 0.995
 AFFINE = "rotate=10,shift=2,scale=0.1,shear=5"
@@ -29,47 +37,51 @@ def judge_best(report: Report) -> Verdict:
     met = figures["mean"] >= TARGET
     details = []
     if met and figures["low"] < TARGET:
-        details.append(f"The mean of all possible seeds may be as low as {figures['low']:.3%}.")
+        details.append(fill("best", "may_be_lower", low=figures["low"]))
     shipped = pretrained.about()["eval_acc"]
     if shipped not in accuracies:
         mean = statistics.mean([*accuracies, shipped])
-        details.append(
-            f"The weights that come with the package are one training more, {shipped:.2%}; with it "
-            f"the mean is {mean:.3%}."
-        )
+        details.append(fill("best", "shipped", shipped=shipped, mean=mean))
     is_met = fill("best", "met" if met else "not_met")
     summary = fill("best", "summary", **figures, target=TARGET, met=is_met)
-    return Verdict(summary, details=" ".join([*details, by_seed(row)]))
+    return Verdict(summary, details=sentences(*details, by_seed(row)))
 
 
-def compare_with_affine(report: Report) -> tuple[float, float, dict[str, float]]:
+def compare_with_affine(report: Report) -> tuple[float, float, dict[str, dict[str, float]]]:
     """Compare the rows by seed 1, which all of them have.
 
-    Returns the affine's accuracy; the difference that seeds make; and what each other row
-    differs by, best first. Seeds alone make twice the standard deviation of a difference of two
-    seeds, pooled over the rows with several; infinity if there is none.
+    Returns the affine's accuracy; the standard deviation of the seeds, pooled over the rows with
+    several; and by row, best first, the difference from the affine (gap) and its p-value (p): of a
+    t-test with that standard deviation, adjusted for all rows. Without a row of several seeds the
+    deviation is infinite, and no difference significant.
     """
+    from scipy import stats
+
     first = {name: row["valid_acc"][row["seeds"].index(1)] for name, row in report.items()}
     several = [values for values in scores(report, "valid").values() if len(values) > 1]
     squares = sum((len(values) - 1) * statistics.variance(values) for values in several)
     freedom = sum(len(values) - 1 for values in several)
     base = first.pop("affine")
-    order = sorted(first, key=first.get, reverse=True)
-    chance = 2 * math.sqrt(2 * squares / freedom) if freedom else math.inf
-    return base, chance, {name: first[name] - base for name in order}
+    sd = math.sqrt(squares / freedom) if freedom else math.inf
+    gaps = {name: first[name] - base for name in sorted(first, key=first.get, reverse=True)}
+    errors = (abs(gap) / (sd * math.sqrt(2)) if sd else math.inf for gap in gaps.values())
+    p_values = [2 * float(stats.t.sf(error, max(1, freedom))) for error in errors]
+    adjusted = holm(p_values)
+    return base, sd, {name: {"gap": gap, "p": p} for (name, gap), p in zip(gaps.items(), adjusted)}
 
 
 def judge_ladder(report: Report) -> Verdict:
-    base, chance, gaps = compare_with_affine(report)
+    base, sd, gaps = compare_with_affine(report)
     beyond, within, means = [], [], _means(report)
     for name, gap in gaps.items():
         several = EMPTY
         if len(report[name]["seeds"]) > 1:
             several = fill("ladder", "several", gap=means[name] - means["affine"])
-        step = fill("ladder", "step", name=named(name), gap=gap, several=several)
-        (beyond if abs(gap) > chance else within).append(step)
-    summary = fill("ladder", "summary", base=base, chance=chance, beyond=join(beyond))
-    return Verdict(summary, details=f"The others, best first: {join(within).en}.")
+        step = fill("ladder", "step", name=named(name), gap=gap["gap"], several=several)
+        (beyond if is_significant(gap) else within).append(step)
+    details = sentences(fill("ladder", "details", within=join(within)))
+    figures = {"base": base, "count": len(gaps), "sd": sd}
+    return conclude("ladder", details=details, **figures, beyond=join(beyond))
 
 
 def choose(report: Report) -> tuple[str, dict[str, list[float]]]:
@@ -89,15 +101,12 @@ def judge_finalists(report: Report) -> Verdict:
     mean, later = statistics.mean(chosen_by[winner]), _means(report)[winner]
     details = []
     if alike := not_significant(chosen_by, winner, [n for n in chosen_by if n != winner]):
-        details.append(f"With these seeds it is not significantly better than: {'; '.join(alike)}.")
+        details.append(fill("finalists", "ties", others=join(map(named, alike), "or")))
     if later < mean:
         count = len(report[winner]["seeds"])
-        details.append(
-            f"The seeds that a winner is chosen by flatter it: its {count} have a mean of "
-            f"{later:.3%}."
-        )
+        details.append(fill("finalists", "later", count=count, later=later))
     summary = fill("finalists", "summary", chosen_by=CHOSEN_BY, winner=named(winner), mean=mean)
-    return Verdict(summary, details=" ".join(details))
+    return Verdict(summary, details=sentences(*details))
 
 
 def judge_leaders(report: Report) -> Verdict:
@@ -105,16 +114,16 @@ def judge_leaders(report: Report) -> Verdict:
         name: [score for seed, score in zip(row["seeds"], row["valid_acc"]) if seed != 1]
         for name, row in report.items()
     }
-    base = later.pop("affine")
-    gaps = {name: difference(base, accuracies) for name, accuracies in later.items()}
+    gaps = compare(later, [("affine", name) for name in later if name != "affine"])
     texts = (
         fill("leaders", "gap", name=named(name), mean=statistics.mean(later[name]), **gap)
-        for name, gap in gaps.items()
+        for (_, name), gap in gaps.items()
     )
     outcomes = set(map(judge_gain, gaps.values()))
     outcome = outcomes.pop() if len(outcomes) == 1 else fill("leaders", "mixed")
-    gaps = join(texts, "semicolon")
-    return Verdict(fill("leaders", "summary", base=statistics.mean(base), gaps=gaps), outcome)
+    base = statistics.mean(later["affine"])
+    least = min(gap["p"] for gap in gaps.values())
+    return conclude("leaders", outcome, base=base, gaps=join(texts, "semicolon"), least=least)
 
 
 def judge_half(report: Report) -> Verdict:
@@ -138,53 +147,54 @@ def _step(title: str, **options) -> Row:
     return Row(title, "default", {"epochs": 20, "augment": AFFINE, **options})
 
 
-AFFINE_ROW = _step("the affine, otherwise as `default`")
+AFFINE_ROW = _step("affine augmentation, otherwise as `default`")
 DROPOUT_ROW = _step("dropout 0.1 before the last layer", dropout=0.1)
 ADAM_ROW = _step("Adam 0.003", optimizer="adam", learning_rate=0.003)
 BEST_ROW = Row("recipe `best`", "best")
 BEST = Comparison("best", judge_best, rows={"best": BEST_ROW}, seeds=10)
 COUNTS = (24_000, 30_000, 36_000, 42_000, 48_000)
+LADDER = Comparison(
+    "ladder",
+    judge_ladder,
+    rows={
+        "plain": Row("without augmentation", "default", {"epochs": 20}),
+        "affine": AFFINE_ROW,
+        "smaller affine": _step("smaller affine", augment=SMALLER),
+        "larger affine": _step("larger affine", augment=LARGER),
+        "less decay": _step("weight decay 1e-4", weight_decay=1e-4),
+        "more decay": _step("weight decay 1e-3", weight_decay=1e-3),
+        "higher rate": _step("learning rate 0.2", learning_rate=0.2),
+        "batch 32": _step("batches of 32, rate 0.05", batch_size=32, learning_rate=0.05),
+        "label smoothing": _step("label smoothing 0.05", label_smoothing=0.05),
+        "dropout": DROPOUT_ROW,
+        "ema": _step("moving average of the weights, 0.999", ema=0.999),
+        "cosine": _step("cosine instead of one-cycle", lr_schedule="cosine"),
+        "adam": ADAM_ROW,
+        "shifts": _step("only shifts of 2 pixels", augment="shift=2"),
+        "40 epochs": _step("40 epochs", epochs=40),
+        "together": _step(
+            "together: smaller affine, batches of 32, average 0.999, 40 epochs",
+            augment=SMALLER,
+            batch_size=32,
+            learning_rate=0.05,
+            ema=0.999,
+            epochs=40,
+        ),
+    },
+    seeds=1,
+    split="valid",
+)
 
 CLAIMS = (
-    Comparison(
-        "ladder",
-        judge_ladder,
-        rows={
-            "plain": Row("without the affine", "default", {"epochs": 20}),
-            "affine": AFFINE_ROW,
-            "smaller affine": _step("a smaller affine", augment=SMALLER),
-            "larger affine": _step("a larger affine", augment=LARGER),
-            "less decay": _step("weight decay 1e-4", weight_decay=1e-4),
-            "more decay": _step("weight decay 1e-3", weight_decay=1e-3),
-            "higher rate": _step("rate 0.2", learning_rate=0.2),
-            "batch 32": _step("batches of 32, rate 0.05", batch_size=32, learning_rate=0.05),
-            "label smoothing": _step("label smoothing 0.05", label_smoothing=0.05),
-            "dropout": DROPOUT_ROW,
-            "ema": _step("average of the weights, 0.999", ema=0.999),
-            "cosine": _step("cosine instead of one-cycle", lr_schedule="cosine"),
-            "adam": ADAM_ROW,
-            "shifts": _step("shifts of 2 pixels alone", augment="shift=2"),
-            "40 epochs": _step("40 epochs", epochs=40),
-            "together": _step(
-                "together: a smaller affine, batches of 32, average 0.999, 40 epochs",
-                augment=SMALLER,
-                batch_size=32,
-                learning_rate=0.05,
-                ema=0.999,
-                epochs=40,
-            ),
-        },
-        seeds=1,
-        split="valid",
-    ),
+    LADDER,
     Comparison(
         "finalists",
         judge_finalists,
         rows={
-            "affine": _step("the affine, 20 epochs"),
-            "affine, 40 epochs": _step("the affine, 40 epochs", epochs=40),
+            "affine": _step("affine augmentation, 20 epochs"),
+            "affine, 40 epochs": _step("affine augmentation, 40 epochs", epochs=40),
             "smaller affine, 40 epochs": _step(
-                "a smaller affine, 40 epochs", augment=SMALLER, epochs=40
+                "smaller affine augmentation, 40 epochs", augment=SMALLER, epochs=40
             ),
         },
         seeds=CHOSEN_BY,

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from markdown_tables import table
 
 from paddle_mnist.mnist.arrays import Data
 from reproduction.claims import Claim, Report, Verdict, Workspace
 from reproduction.ladder import BEST
-from reproduction.texts import fill
+from reproduction.texts import EMPTY, Text, fill, sentences, table
 
 # Judged by eye, which is no measurement: of MNIST's eval split, the images for which the net's
 # answer is as good a reading as the label, and those for which it is not.
@@ -31,21 +30,21 @@ class Mistakes(Claim):
     def draw(self, report: Report, data: Data) -> Any:
         from paddle_mnist import MnistDataset
         from paddle_mnist.mnist import figures
+        from paddle_mnist.plots.figure import VERMILION
 
         numbers = np.array([one["image"] for one in report["images"]], dtype=int)
-        images, labels = MnistDataset("eval", data).batch(numbers)
-        shares = np.zeros((len(numbers), 10))
-        for row, one in zip(shares, report["images"]):
-            for digit, count in one["answers"].items():
-                row[int(digit)] = count / report["seeds"]
-        title = (
-            f"label, and the most frequent answer of {report['seeds']} trainings, with their shares"
-        )
-        names = [
-            f"{one['image']} (arguable)" if one["by_eye"] == "arguable" else f"{one['image']}"
-            for one in report["images"]
-        ]
-        return figures.mistakes(images[:, 0], labels[:, 0], shares, title, names)
+        images, _ = MnistDataset("eval", data).batch(numbers)
+        captions, colours = [], []
+        for one in report["images"]:
+            wrong = {int(d): n for d, n in one["answers"].items() if int(d) != one["label"]}
+            answer = max(wrong, key=wrong.get)
+            captions.append(
+                f"{one['image']}: {one['label']} → {answer}\n{wrong[answer]} of {report['seeds']}"
+            )
+            colours.append(VERMILION if one["by_eye"] == "arguable" else "black")
+        title = fill("mistakes", "finding", **_counts(report)).en
+        legend = "image: label → most frequent answer, and how many trainings gave it"
+        return figures.gallery(images[:, 0], captions, f"{title}\n{legend}", 8, colours)
 
     def report(self, workspace: Workspace, seconds: Mapping[str, float]) -> dict[str, Any]:
         results = BEST.results(workspace)["best"]
@@ -54,26 +53,17 @@ class Mistakes(Claim):
     def is_complete(self, report: Report) -> bool:
         return report.get("seeds", 0) >= BEST.seeds
 
-    def table(self, report: Report) -> str:
+    def table(self, report: Report) -> Text:
         if not self.is_complete(report):
-            return "Not measured yet."
+            return EMPTY
         columns = {
-            "image of the eval split": "d",
-            "label": "d",
-            "answers (trainings)": "",
-            "all agree": "",
-            "label, by eye": "",
+            "label, judged by eye": "",
+            "images": "d",
+            "of them, all trainings agree on another digit": "d",
         }
-        rows = (
-            (
-                image["image"],
-                image["label"],
-                ", ".join(f"{digit} ({count})" for digit, count in image["answers"].items()),
-                "yes" if image["agreed"] else None,
-                image["by_eye"],
-            )
-            for image in report["images"]
-        )
+        judged = Counter(one["by_eye"] for one in report["images"])
+        agreed = Counter(one["by_eye"] for one in report["images"] if one["agreed"])
+        rows = ((label, judged[label], agreed[label]) for label in sorted(judged))
         return table(columns, rows)
 
 
@@ -116,15 +106,23 @@ def _by_eye(number: int) -> str:
 
 
 def judge(report: Report) -> Verdict:
-    images, seeds = report["images"], report["seeds"]
-    agreed = sum(one["agreed"] for one in images)
-    by_eye = Counter(one["by_eye"] for one in images)
-    unseen = f", {by_eye[UNSEEN]} were {UNSEEN}" if by_eye[UNSEEN] else ""
-    counts = {"images": len(images), "agreed": agreed, "arguable": by_eye["arguable"]}
-    summary = fill("mistakes", "summary", seeds=seeds, **counts)
-    return Verdict(
-        summary, details=f"{by_eye['right']} are correct{unseen}; the pictures are below."
-    )
+    by_eye = Counter(one["by_eye"] for one in report["images"])
+    unseen = EMPTY
+    if by_eye[UNSEEN]:
+        unseen = fill("mistakes", "unseen", count=by_eye[UNSEEN])
+    details = fill("mistakes", "details", right=by_eye["right"], unseen=unseen)
+    summary = fill("mistakes", "summary", **_counts(report))
+    return Verdict(summary, details=sentences(details))
+
+
+def _counts(report: Report) -> dict[str, int]:
+    images = report["images"]
+    return {
+        "images": len(images),
+        "seeds": report["seeds"],
+        "agreed": sum(one["agreed"] for one in images),
+        "arguable": sum(one["by_eye"] == "arguable" for one in images),
+    }
 
 
 CLAIM = Mistakes("mistakes", judge)

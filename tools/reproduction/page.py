@@ -1,64 +1,108 @@
-"""`REPRODUCTION.md`: every claim with what was measured, in words, tables and one JSON block."""
+"""The page, in two languages: every claim with what was measured, in words, tables and figures.
+
+`REPRODUCTION.md` is in English, `docs/zh/reproduction.md` in Chinese; `docs/reproduction/page.json`
+has every figure of both.
+"""
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from markdown_tables import table
+import markdown_tables
 
 from reproduction.claims import Claim, Report
+from reproduction.texts import fill, sentences
 
-HEAD = """# Reproduction
-
-What the tutorial and the documents around it claim, measured with this package on CPUs: {versions}.
-`python tools/reproduce.py --only ID --data MNIST` makes one of the tables, where MNIST is the place
-of its files; without `--only` it makes all of them and this page. A result that is stored in
-`docs/reproduction` is used again as long as a short probe of the code computes the same as when it
-was measured; `--anew` measures everything again and writes it elsewhere.
-
-Standard deviations (sd) are those of samples (n - 1), with one score per seed. An accuracy of 99 %
-on 10,000 images has a standard error of 0.1 % of its own, which seeds do not show. Other kinds of
-CPU round differently, so that the same seed gives another training of the same kind there. Minutes
-are those of one core: the number of images seen times the cost of one ([costs](#costs)), without
-validation. `tools/train.py` evaluates on the eval split at the end of every training; nothing was
-chosen by these scores.
-"""
-DIGITS = 6  # of a number in the JSON block
+DIGITS = 6  # of a number in JSON
 
 
 def page(
+    language: str,
     claims: Sequence[Claim],
     reports: Mapping[str, Report],
     versions: str,
     pictures: Mapping[str, str],
 ) -> str:
-    """Return the page. versions: of the libraries. pictures: the figures' paths, by claim."""
-    verdicts = {claim.id: claim.judge(reports[claim.id]) for claim in claims}
-    sentences = [(f"#{c.id}", c.title, verdicts[c.id].first_sentence) for c in claims]
-    english = ((f"[{title.en}]({link})", sentence.en) for link, title, sentence in sentences)
-    chinese = ((f"[{title.zh}]({link})", sentence.zh) for link, title, sentence in sentences)
-    parts = [
-        HEAD.format(versions=versions),
-        "## In short\n",
-        table({"claim": "", "verdict": ""}, english) + "\n",
-        "## 摘要\n",
-        table({"项目": "", "结论": ""}, chinese) + "\n",
+    """Return the page in a language of `Text`.
+
+    versions: of the libraries. pictures: the figures' paths, by claim.
+    """
+
+    def say(name: str, **values: Any) -> str:
+        return getattr(fill("page", name, **values), language)
+
+    groups = {
+        "claims": [claim for claim in claims if claim.is_of_documents],
+        "measurements": [claim for claim in claims if not claim.is_of_documents],
+    }
+    parts = [f"# {say('title')}", say("head", versions=versions), f"## {say('summary')}"]
+    for name, group in groups.items():
+        parts += [f"**{say(name)}**", _summary(language, group, reports)]
+    for name, group in groups.items():
+        parts.append(f"## {say(name)}")
+        for claim in group:
+            parts += _section(language, claim, reports[claim.id], pictures.get(claim.id))
+    parts += [
+        f"## {say('about')}",
+        say("notes"),
+        f"## {say('main_figures')}",
+        say("main_figures_text"),
+        f"```json\n{_lines_of_json(main_figures(claims, reports))}\n```",
     ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _summary(language: str, claims: Iterable[Claim], reports: Mapping[str, Report]) -> str:
+    """Return a table of the claims' questions, verdicts and results."""
+    columns = (getattr(fill("page", name), language) for name in ("question", "verdict", "result"))
+    rows = []
     for claim in claims:
-        parts.append(
-            f"## {claim.id}\n\n"
-            f"Claim ({claim.source}): {claim.title.en}.\n\n"
-            f"Tested: {claim.method}.\n\n{claim.table(reports[claim.id])}\n\n"
-            f"**{verdicts[claim.id]}**\n"
+        verdict = claim.judge(reports[claim.id])
+        rows.append(
+            (
+                f"[{getattr(claim.heading, language)}](#{claim.id})",
+                verdict.outcome and getattr(verdict.outcome, language),
+                getattr(verdict.short if any(verdict.short) else verdict.summary, language),
+            )
         )
-        if claim.id in pictures:
-            parts.append(f"![{claim.title.en}]({pictures[claim.id]})\n")
-    lines = ",\n".join(
-        f'"{claim.id}": {json.dumps(rounded(claim.figures(reports[claim.id])))}' for claim in claims
-    )
-    parts.append(f"## Every figure\n\n```json\n{{\n{lines}\n}}\n```\n")
-    return "\n".join(parts)
+    return markdown_tables.table(dict.fromkeys(columns, ""), rows)
+
+
+def _section(language: str, claim: Claim, report: Report, picture: str) -> list[str]:
+    """Return the paragraphs of a claim's section."""
+    verdict = claim.judge(report)
+    claimed = fill("page", "claim", source=claim.source, claim=claim.title)
+    method = fill("page", "method", method=claim.method)
+    outcome = f"**{getattr(sentences(verdict.outcome), language)}** " if verdict.outcome else ""
+    findings = [getattr(sentences(verdict.summary), language), getattr(verdict.details, language)]
+    parts = [
+        f'<a id="{claim.id}"></a>',
+        f"### {getattr(claim.heading, language)}",
+        getattr(claimed, language) if claim.is_of_documents else "",
+        outcome + (" " if language == "en" else "").join(filter(None, findings)),
+        getattr(claim.table(report), language),
+        f"![{getattr(claim.heading, language)}]({picture})" if picture else "",
+        getattr(method, language),
+    ]
+    return [part for part in parts if part]
+
+
+def main_figures(claims: Iterable[Claim], reports: Mapping[str, Report]) -> dict[str, Any]:
+    """Return the main figures of the claims that have some."""
+    figures = {claim.id: claim.main_figures(reports[claim.id]) for claim in claims}
+    return {claim: rounded(one) for claim, one in figures.items() if one}
+
+
+def all_figures(claims: Iterable[Claim], reports: Mapping[str, Report]) -> str:
+    """Return the figures of all claims as JSON, with a line for each claim."""
+    figures = {claim.id: claim.figures(reports[claim.id]) for claim in claims}
+    return _lines_of_json(rounded(figures)) + "\n"
+
+
+def _lines_of_json(figures: Mapping[str, Any]) -> str:
+    lines = (f'"{claim}": {json.dumps(one)}' for claim, one in figures.items())
+    return "{\n" + ",\n".join(lines) + "\n}"
 
 
 def figures_of(text: str) -> dict[str, Any]:
@@ -76,7 +120,7 @@ def rounded(value: Any) -> Any:
 
 
 def measured_figures(figures: Mapping[str, Any]) -> set[tuple[str, ...]]:
-    """Return what a JSON block has figures of: claims, their rows, and the rows' seeds."""
+    """Return what JSON has figures of: claims, their rows, and the rows' seeds."""
     names = {(claim,) for claim, one in figures.items() if one}
     for claim, one in figures.items():
         rows = {"": one} if "seeds" in one else one

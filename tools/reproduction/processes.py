@@ -8,13 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from markdown_tables import table
-
-from reproduction.claims import Report, Scale, Verdict
+from reproduction.claims import Report, Scale, Verdict, conclude
 from reproduction.comparison import QUICK
 from reproduction.experiment import Experiment
 from reproduction.fingerprint import quiet_folder
-from reproduction.texts import CONFIRMED, REFUTED, UNDECIDED, fill
+from reproduction.texts import CONFIRMED, REFUTED, UNDECIDED, Text, fill, sentences, table
 
 SAVES = 300
 ROUNDS, LIMIT = 3, 16_000  # images of an epoch that is timed
@@ -89,18 +87,25 @@ def _without_seconds(report: Report) -> dict[str, Any]:
     return {way: {**epoch, "seconds": None} for way, epoch in report.items()}
 
 
-def tabulate_everyone(report: Report) -> str:
+WAYS_TO_SHARE = (
+    "one process",
+    "two processes, each with all the data",
+    "two processes, each with its share",
+)
+
+
+def tabulate_everyone(report: Report) -> Text:
     whole = {"one epoch": "", "steps": ",d", "samples": ",d"}
     seconds = {"seconds: median": ".1f", "min": ".1f", "max": ".1f"}
     rows = (
         (
-            way,
+            title,
             one["steps"],
             one["samples"],
             *(figure(one["seconds"]) for figure in (statistics.median, min, max)),
             one["eval_acc"],
         )
-        for way, one in report.items()
+        for title, one in zip(WAYS_TO_SHARE, report.values())
     )
     return table({**whole, **seconds, "eval accuracy": ".2%"}, rows)
 
@@ -115,11 +120,8 @@ def judge_everyone(report: Report) -> Verdict:
     alone, all_, shared = (statistics.median(way["seconds"]) for way in report.values())
     samples = every["samples"] / share["samples"]
     times = {"all": all_ / alone, "shared": shared / alone}
-    details = (
-        "What a second process brings is a batch twice as large. (How much two processes gain "
-        "depends on the machine: docs/several-processes.md.)"
-    )
-    return Verdict(fill("everyone", "summary", samples=samples, **times), outcome, details)
+    details = sentences(fill("everyone", "details"))
+    return conclude("everyone", outcome, details, samples=samples, **times)
 
 
 def measure_race(data: str, output: Path, scale: Scale) -> dict[str, Any]:
@@ -200,32 +202,31 @@ def probe_race() -> dict[str, Any]:
 
 
 WAYS = {
-    "everybody": "each of two processes, `paddle.save`",
+    "everybody": "two processes, `paddle.save`",
     "one": "one process, `paddle.save`",
-    "here": "one process, `Trainer.save` of this package",
+    "here": "one process, this package's `Trainer.save`",
 }
 
 
-def tabulate_race(report: Report) -> str:
+def tabulate_race(report: Report) -> Text:
     counts = {"saves": ",d", "reads": ",d", "failed": ",d"}
     rows = (
         (
             WAYS[way],
             *(one[key] for key in ("saves", "looks", "broken")),
-            "yes" if one["readable_after"] else "no",
+            fill("common", "the_yes" if one["readable_after"] else "the_no"),
         )
         for way, one in report.items()
     )
-    return table({"one path, saved to by": "", **counts, "readable in the end": ""}, rows)
+    return table({"saving to one path": "", **counts, "readable in the end": ""}, rows)
 
 
 def judge_race(report: Report) -> Verdict:
     two, one, ours = (way["broken"] / way["looks"] for way in report.values())
-    details = "In the end the file does not always load."
-    if all(way["readable_after"] for way in report.values()):
-        details = "In the end the file loads in each case."
-    summary = fill("race", "summary", one=one, two=two, ours=ours)
-    return Verdict(summary, REFUTED if two or one else UNDECIDED, details)
+    readable = all(way["readable_after"] for way in report.values())
+    details = sentences(fill("race", "readable" if readable else "not_readable"))
+    outcome = REFUTED if two or one else UNDECIDED
+    return conclude("race", outcome, details, one=one, two=two, ours=ours)
 
 
 CLAIMS = (

@@ -16,13 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
-from markdown_tables import table
-
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.system.files import write_atomically
 from reproduction.claims import Claim, Report, Scale, Workspace
 from reproduction.comparison import QUICK, Row
 from reproduction.significance import holm, paired_difference
+from reproduction.texts import Text, fill, table
 from reproduction.trainings import Results, Training, digest, train_missing
 
 BASE = "affine"  # the row that the others are compared with; it runs in every round
@@ -197,49 +196,47 @@ class Race(Claim):
         rounds = report.get("rounds", [])
         return len(rounds) == len(self.rounds) and is_complete(rounds[-1])
 
-    def progress(self, report: Report) -> str:
+    def progress(self, report: Report) -> Text:
         if not report:
             return super().progress(report)
         last = report["rounds"][-1]
-        done = sum(map(bool, last["rows"].values()))
-        return (
-            f"No verdict yet: of the round of {last['epochs']} epochs, {done} of "
-            f"{len(last['rows'])} rows are done"
-        )
+        rows = last["rows"]
+        done = sum(map(bool, rows.values()))
+        return fill("search", "progress", epochs=last["epochs"], done=done, total=len(rows))
 
-    def table(self, report: Report) -> str:
+    def table(self, report: Report) -> Text:
         if not report:
-            return "Not measured yet."
-        return "\n\n".join(self._table(one) for one in report["rounds"])
+            return super().progress(report)
+        tables = [self._table(one) for one in report["rounds"]]
+        return Text(*map("\n\n".join, zip(*tables)))
 
-    def _table(self, one: Mapping[str, Any]) -> str:
-        seeds = len(one["seeds"])
+    def _table(self, one: Mapping[str, Any]) -> Text:
         columns = {
-            f"{one['epochs']} epochs, {seeds} seeds": "",
+            fill("search", "round", epochs=one["epochs"], seeds=len(one["seeds"])): "",
             "errors on valid: mean": ".1f",
-            "fewer than the affine alone": "",
+            "fewer than affine alone": "",
             "p (Holm)": ".2g",
             "valid loss": ".4f",
-            "less than the affine alone": "",
-            "p (Holm) ": ".2g",
+            "less than affine alone": "",
+            "p (Holm), loss": ".2g",
             "seconds of CPU": ".0f",
         }
-        judged = compare(one) if is_complete(one) else {}
+        judged = compare_rows(one) if is_complete(one) else {}
         lines = []
         for name in ranking(one, "errors", "losses"):
             row, title = one["rows"][name], self.rows[name].title
             if not row:
-                lines.append((title, *["not measured yet"], *[None] * (len(columns) - 2)))
+                lines.append((title, "not measured yet", *[None] * (len(columns) - 2)))
                 continue
             errors, losses = judged.get(name, ({}, {}))
             lines.append(
                 (
                     title,
                     statistics.mean(row["errors"]),
-                    "{gap:+.1f} ({low:+.1f} to {high:+.1f})".format(**errors) if errors else None,
+                    fill("search", "gap", **errors) if errors else None,
                     errors.get("p"),
                     statistics.mean(row["losses"]),
-                    "{gap:+.4f} ({low:+.4f} to {high:+.4f})".format(**losses) if losses else None,
+                    fill("search", "loss_gap", **losses) if losses else None,
                     losses.get("p"),
                     _median([seconds for seconds in row["seconds"] if seconds]),
                 )
@@ -278,7 +275,7 @@ def survivors(one: Mapping[str, Any], kept: int) -> list[str]:
     return [BASE, *itertools.islice(others, kept)]
 
 
-def compare(one: Mapping[str, Any]) -> dict[str, tuple[dict[str, float], dict[str, float]]]:
+def compare_rows(one: Mapping[str, Any]) -> dict[str, tuple[dict[str, float], dict[str, float]]]:
     """Compare the rows of a round with BASE: by errors, and by loss.
 
     Differences are those of `paired_difference`, with p corrected for the number of rows.

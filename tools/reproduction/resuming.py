@@ -11,16 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from markdown_tables import table
-
 from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.training.run_directory import RunDirectory
-from reproduction.claims import Report, Scale, Verdict
+from reproduction.claims import Report, Scale, Verdict, conclude
 from reproduction.comparison import QUICK
 from reproduction.experiment import Experiment
 from reproduction.fingerprint import quiet_folder
 from reproduction.subprocesses import command
-from reproduction.texts import CONFIRMED, REFUTED, Text, fill
+from reproduction.texts import CONFIRMED, REFUTED, Text, fill, table
 from reproduction.trainings import QUIET, train, train_losses
 
 RECIPE = "tutorial-resume"
@@ -180,19 +178,19 @@ def probe() -> dict[str, Any]:
     return {**report, "sha256": None, "same": same_bits(report), "losses": losses}
 
 
-def tabulate(report: Report) -> str:
+def tabulate(report: Report) -> Text:
     columns = {
         "interrupted": "",
         "resumed from step": "",
-        "weights, SHA-256: unbroken": "",
+        "SHA-256 of the weights: uninterrupted": "",
         "resumed": "",
         "later losses compared": "d",
-        "differ by at most": ".2g",
+        "largest difference": ".2g",
     }
     rows = (
         (
             way,
-            f"{one['broken_at']:,} of {one['steps']:,}",
+            fill("resumed", "position", at=one["broken_at"], steps=one["steps"]),
             *(f"`{digest[:16]}...`" for digest in one["sha256"]),
             one["losses_compared"],
             one["losses_differ_by"],
@@ -215,9 +213,8 @@ def _describe(*ways: Mapping[str, Any]) -> Text:
 
 def judge(report: Report) -> Verdict:
     plain, *ours = report.values()
-    summary = fill("resumed", "summary", plain=_describe(plain), ours=_describe(*ours))
-    about_the_same = plain["losses_differ_by"] < ABOUT_THE_SAME
-    return Verdict(summary, CONFIRMED if about_the_same else REFUTED)
+    outcome = CONFIRMED if plain["losses_differ_by"] < ABOUT_THE_SAME else REFUTED
+    return conclude("resumed", outcome, plain=_describe(plain), ours=_describe(*ours))
 
 
 CLAIM = Experiment(

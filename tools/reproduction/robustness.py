@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markdown_tables import table
 
-from reproduction.claims import Report, Scale, Verdict
+from reproduction.claims import Report, Scale, Verdict, conclude
 from reproduction.experiment import Experiment
-from reproduction.texts import fill, join, named
+from reproduction.texts import EMPTY, Text, fill, join, named, sentences, table
 
 CHANGES = {
     "as they are": {},
@@ -72,7 +71,7 @@ def _changed(
     return (1 - images if invert else images).astype(np.float32)
 
 
-def tabulate(report: Report) -> str:
+def tabulate(report: Report) -> Text:
     return table({"eval images": "", "accuracy": ".2%"}, report.items())
 
 
@@ -80,11 +79,12 @@ def judge(report: Report) -> Verdict:
     own, *others = report
     near = join(named(name) for name in others if report[own] - report[name] < 0.005)
     weak = join(named(name) for name in others if report[name] < 0.9)
-    details = ""
+    details = EMPTY
     if report.get("inverted", 1) < 0.9:
-        details = "`tools/infer.py` recognises dark digits on a light ground, and inverts them."
-    summary = fill("robustness", "summary", own=report[own], near=near, weak=weak)
-    return Verdict(summary, details=details)
+        details = sentences(fill("robustness", "inverted"))
+    worst = min(others, key=report.get)
+    values = {"own": report[own], "worst": named(worst), "least": report[worst]}
+    return conclude("robustness", details=details, near=near, weak=weak, **values)
 
 
 CLAIM = Experiment("robustness", judge, measure, tabulate, settings=CHANGES, uses_pretrained=True)

@@ -1,4 +1,4 @@
-"""What makes the net better still: the rows of the race for the recipe `best`."""
+"""What improves the net further: the rows of the race for the recipe `best`."""
 
 import statistics
 from dataclasses import replace
@@ -13,10 +13,10 @@ from reproduction.racing import (
     Race,
     RaceTraining,
     Round,
-    compare,
+    compare_rows,
     ranking,
 )
-from reproduction.texts import fill, named
+from reproduction.texts import Text, fill, named, sentences
 
 
 def choose(report: Report) -> tuple[str, Row]:
@@ -38,10 +38,11 @@ def judge(report: Report) -> Verdict:
         "base": statistics.mean(rows[BASE]["errors"]),
     }
     words = ", ".join(f"`{name}={value}`" for name, value in row.options.items())
-    details = f"Its options, over those of the recipe `{row.recipe}`: {words}."
+    options = Text(words, words.replace(", ", "、"))
+    details = sentences(fill("search", "options", recipe=row.recipe, options=options))
     if winner == BASE:
         return Verdict(fill("search", "nothing", **figures), details=details)
-    errors, losses = compare(last)[winner]
+    errors, losses = compare_rows(last)[winner]
     summary = fill("search", "summary", **figures, error_p=errors["p"], loss_p=losses["p"])
     return Verdict(summary, details=details)
 
@@ -56,30 +57,28 @@ CLAIM = Race(
     "search",
     judge,
     rows={
-        BASE: _row("the affine alone, as in `best` before", augment=AFFINE),
-        "elastic": _row("elastic 0.7 and a smaller affine"),
-        "weaker elastic": _row(
-            "elastic 0.4 and a smaller affine", augment=f"{SMALLER},elastic=0.4"
-        ),
-        "stronger elastic": _row("elastic 1 and a smaller affine", augment=f"{SMALLER},elastic=1"),
+        BASE: _row("affine augmentation alone, as in `best`", augment=AFFINE),
+        "elastic": _row("elastic 0.7, smaller affine"),
+        "weaker elastic": _row("elastic 0.4, smaller affine", augment=f"{SMALLER},elastic=0.4"),
+        "stronger elastic": _row("elastic 1, smaller affine", augment=f"{SMALLER},elastic=1"),
         "elastic, whole affine": _row(
-            "elastic 0.7 and the whole affine", augment=f"{AFFINE},elastic=0.7"
+            "elastic 0.7, affine as above", augment=f"{AFFINE},elastic=0.7"
         ),
         "elastic, less decay": _row("elastic 0.7, weight decay 2e-4", weight_decay=2e-4),
         "elastic, batch 32": _row(
             "elastic 0.7, batches of 32, rate 0.05", batch_size=32, learning_rate=0.05
         ),
         "elastic, biases free": _row(
-            "elastic 0.7, weight decay not on biases",
+            "elastic 0.7, no weight decay on biases",
             weight_decay_layers="conv1.weight,conv2.weight,fc.weight",
         ),
         "elastic, smoothing": _row("elastic 0.7, label smoothing 0.02", label_smoothing=0.02),
-        "elastic, ema": _row("elastic 0.7, average of the weights, 0.998", ema=0.998),
-        "elastic, nesterov": _row("elastic 0.7, Nesterov's momentum", candidate="nesterov"),
+        "elastic, ema": _row("elastic 0.7, moving average of the weights, 0.998", ema=0.998),
+        "elastic, nesterov": _row("elastic 0.7, Nesterov momentum", candidate="nesterov"),
         "elastic, mixup": _row("elastic 0.7, mixup 0.2", candidate="mixup"),
-        "elastic, erasing": _row("elastic 0.7, a square erased in half", candidate="erase"),
+        "elastic, erasing": _row("elastic 0.7, random erasing", candidate="erase"),
         "elastic, distilled": _row(
-            "elastic 0.7, taught by five nets of that row (their training not counted)",
+            "elastic 0.7, distilled from an ensemble of five (its training not counted)",
             candidate="distilled",
         ),
     },

@@ -1,9 +1,11 @@
 """Intervals and differences of the scores that several seeds reach."""
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from reproduction.texts import CONFIRMED, REFUTED, UNDECIDED, Text
+
+LEVEL = 0.05
 
 
 def interval(scores: list[float]) -> tuple[float, float]:
@@ -22,23 +24,52 @@ def describe(scores: list[float]) -> dict[str, float]:
 
 
 def difference(one: list[float], other: list[float]) -> dict[str, float]:
-    """Return how much higher the other's mean is, and the 95 % interval of it (Welch's t)."""
+    """Return how much higher the other's mean is, its 95 % interval and the p-value (Welch's t)."""
     from scipy import stats
 
     gap = statistics.mean(other) - statistics.mean(one)
     if max(statistics.pstdev(scores) for scores in (one, other)) == 0:  # the test divides by it
-        return {"gap": gap, "low": gap, "high": gap}
-    low, high = stats.ttest_ind(other, one, equal_var=False).confidence_interval()
-    return {"gap": gap, "low": low, "high": high}
+        return {"gap": gap, "low": gap, "high": gap, "p": 0.0 if gap else 1.0}
+    test = stats.ttest_ind(other, one, equal_var=False)
+    low, high = test.confidence_interval()
+    return {"gap": gap, "low": low, "high": high, "p": float(test.pvalue)}
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return the p-values of several comparisons, adjusted by Holm's method, in the same order.
+
+    S. Holm, "A simple sequentially rejective multiple test procedure", 1979.
+    """
+    count, largest = len(p_values), 0.0
+    adjusted = [0.0] * count
+    for rank, place in enumerate(sorted(range(count), key=lambda place: p_values[place])):
+        largest = max(largest, min(1.0, (count - rank) * p_values[place]))
+        adjusted[place] = largest
+    return adjusted
+
+
+def compare(
+    scores: Mapping[str, list[float]], pairs: Iterable[tuple[str, str]]
+) -> dict[tuple[str, str], dict[str, float]]:
+    """Return the differences of some pairs, with p-values adjusted for all of them.
+
+    The intervals of the differences are not adjusted.
+    """
+    gaps = {(one, other): difference(scores[one], scores[other]) for one, other in pairs}
+    adjusted = holm([gap["p"] for gap in gaps.values()])
+    return {pair: {**gap, "p": p} for (pair, gap), p in zip(gaps.items(), adjusted)}
 
 
 def is_significant(gap: Mapping[str, float]) -> bool:
-    """Return whether the interval of a difference excludes 0."""
-    return gap["low"] > 0 or gap["high"] < 0
+    """Return whether the p-value of a difference is below 5 %.
+
+    Of a single difference: whether its interval excludes 0.
+    """
+    return gap["p"] < LEVEL
 
 
 def judge_gain(gap: Mapping[str, float]) -> Text:
-    """Judge the claim that something is higher, by the 95 % interval of the difference."""
+    """Judge the claim that something is higher."""
     if not is_significant(gap):
         return UNDECIDED
     return CONFIRMED if gap["gap"] > 0 else REFUTED
@@ -48,7 +79,8 @@ def not_significant(
     scores: Mapping[str, list[float]], one: str, others: Iterable[str]
 ) -> list[str]:
     """Return the others whose scores do not differ significantly from one's."""
-    return [name for name in others if not is_significant(difference(scores[name], scores[one]))]
+    gaps = compare(scores, [(one, other) for other in others])
+    return [other for (_, other), gap in gaps.items() if not is_significant(gap)]
 
 
 def paired_difference(one: list[float], other: list[float]) -> dict[str, float]:
@@ -62,16 +94,3 @@ def paired_difference(one: list[float], other: list[float]) -> dict[str, float]:
     low, high = interval(gaps)
     p = stats.ttest_1samp(gaps, 0).pvalue if low < high else float(gaps[0] == 0)
     return {"gap": statistics.mean(gaps), "low": low, "high": high, "p": float(p)}
-
-
-def holm(p_values: list[float]) -> list[float]:
-    """Correct the p values of several tests for their number, in the same order.
-
-    Holm, "A Simple Sequentially Rejective Multiple Test Procedure", 1979.
-    """
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    corrected, largest = [0.0] * len(p_values), 0.0
-    for rank, number in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[number]))
-        corrected[number] = largest
-    return corrected

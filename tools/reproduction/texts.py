@@ -1,10 +1,11 @@
 """The page's texts: templates in English and Chinese, filled with the same values."""
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import markdown_tables
 import yaml
 
 
@@ -13,6 +14,9 @@ class Text(NamedTuple):
 
     en: str
     zh: str
+
+
+EMPTY = Text("", "")
 
 
 @functools.cache
@@ -40,12 +44,50 @@ def join(texts: Iterable[Text], separator: str = "comma") -> Text:
     return Text(*(mark.join(p) for mark, p in zip(fill("separators", separator), zip(*parts))))
 
 
-def named(name: str) -> Text:
-    """Return the name of a row in both languages."""
-    return Text(name, templates("zh")["row_names"].get(name, name))
+def named(word: str) -> Text:
+    """Return a word of a table, or the key of a row, in both languages; as it is where it has none.
+
+    Numbers, code and proper names are the same in both.
+    """
+    return Text(*(templates(language)["words"].get(word, word) for language in Text._fields))
+
+
+def table(columns: Mapping[str, str], rows: Iterable[Sequence[Any]], note: Text = EMPTY) -> Text:
+    """Return a Markdown table in both languages.
+
+    columns: the format specification of each column's numbers, by the column's header. rows: their
+    cells. Strings among headers and cells are translated as `named` does; a `Text` has both
+    languages already. note: a paragraph below the table.
+    """
+    rows = list(rows)
+    return Text(
+        *(
+            markdown_tables.table(
+                {_in(language, header): form for header, form in columns.items()},
+                ([_in(language, cell) for cell in cells] for cells in rows),
+                getattr(note, language),
+            )
+            for language in Text._fields
+        )
+    )
+
+
+def _in(language: str, cell: Any) -> Any:
+    if isinstance(cell, str):
+        cell = named(cell)
+    return getattr(cell, language) if isinstance(cell, Text) else cell
+
+
+def sentences(*texts: Text) -> Text:
+    """Return the texts as sentences, each with its full stop, without those that are empty."""
+    return Text(
+        *(
+            "".join(text + stop for text in language if text).strip()
+            for language, stop in zip(zip(EMPTY, *texts), fill("common", "full_stop"))
+        )
+    )
 
 
 CONFIRMED, REFUTED, UNDECIDED = (
     fill("common", name) for name in ("confirmed", "refuted", "undecided")
 )
-EMPTY = Text("", "")

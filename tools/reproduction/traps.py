@@ -4,11 +4,9 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from markdown_tables import table
-
 from reproduction.claims import Report, Scale, Verdict
 from reproduction.experiment import Experiment
-from reproduction.texts import CONFIRMED, REFUTED, fill
+from reproduction.texts import CONFIRMED, REFUTED, Text, fill, table
 
 SIZES = (100, 64, 96, 3000)
 FIRST, LAST, STEPS = 0.01, 0.001, 100  # rates of the tutorial's part three; steps of a trial
@@ -28,14 +26,14 @@ def measure_averages(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     return {"counted": evaluation.accuracy, "images": len(correct), "mean_of_means": means}
 
 
-def tabulate_averages(report: Report) -> str:
+def tabulate_averages(report: Report) -> Text:
     counted = report["counted"]
     rows = (
         (size, mean, counted, round(mean - counted, 7) + 0.0)  # no minus before a zero
         for size, mean in report["mean_of_means"].items()
     )
     means = "mean of the batches' accuracies"
-    return table({"batches of": "", means: ".4%", "counted": ".4%", "error": "+.4%"}, rows)
+    return table({"batch size": "", means: ".4%", "counted": ".4%", "error": "+.4%"}, rows)
 
 
 def judge_averages(report: Report) -> Verdict:
@@ -70,9 +68,9 @@ def measure_unstepped(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     return rates
 
 
-def tabulate_unstepped(report: Report) -> str:
-    columns = {"`scheduler.step()`": "", f"rate after {STEPS} steps of {STEPS}": "g"}
-    return table(columns, report.items())
+def tabulate_unstepped(report: Report) -> Text:
+    columns = {"`scheduler.step()`": "", fill("unstepped", "column", steps=STEPS): "g"}
+    return table(columns, zip(("never, as in the tutorial", EACH), report.values()))
 
 
 def judge_unstepped(report: Report) -> Verdict:

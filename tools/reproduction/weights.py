@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from markdown_tables import table
-
-from reproduction.claims import Report, Scale, Verdict
+from reproduction.claims import Report, Scale, Verdict, conclude
 from reproduction.experiment import Experiment
-from reproduction.texts import CONFIRMED, REFUTED, fill, join, named
+from reproduction.texts import CONFIRMED, REFUTED, Text, fill, join, named, table
 
 IMAGES, SEEDS = 12_800, (1, 2, 3)  # of a short training
 PROBE = (64, (1,), 60)  # images to train on, seeds, images to evaluate on
-NOTE = f"Means of {len(SEEDS)} seeds."
 
 
 def _new_net() -> Any:
@@ -104,15 +101,24 @@ def _load(path: str) -> Any:
     return model
 
 
-def tabulate_globals(report: Report) -> str:
+def tabulate_globals(report: Report) -> Text:
     rows = ((way, _spread(one["trained"]), _spread(one["kept"])) for way, one in report.items())
-    headers = ("what is left behind", "accuracy of the net that was trained", "of what is left")
-    return table(dict.fromkeys(headers, ""), rows, NOTE)
+    headers = (
+        "weights left behind",
+        "accuracy of the trained net",
+        "accuracy of the weights left behind",
+    )
+    return table(dict.fromkeys(headers, ""), rows, _note())
 
 
-def _spread(accuracies: Sequence[float]) -> str:
+def _note() -> Text:
+    return fill("common", "means_of_seeds", count=len(SEEDS))
+
+
+def _spread(accuracies: Sequence[float]) -> Text:
     mean, sd = statistics.mean(accuracies), statistics.stdev(accuracies)
-    return f"{mean:.1%} (sd {sd:.1%}, {min(accuracies):.1%} to {max(accuracies):.1%})"
+    limits = {"least": min(accuracies), "most": max(accuracies)}
+    return fill("common", "spread", mean=mean, sd=sd, **limits)
 
 
 def judge_globals(report: Report) -> Verdict:
@@ -150,29 +156,33 @@ def measure_partly(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     return report
 
 
-def tabulate_partly(report: Report) -> str:
-    warned = "; ".join(report["warnings"]) or "nothing"
+def tabulate_partly(report: Report) -> Text:
+    warnings = "; ".join(f"`{warning}`" for warning in report["warnings"]) or "-"
+    refused = f"`{report['refused']}`" if "refused" in report else "no error"
     rows = [
-        ("the same weights in the net they are from", None, _spread(report["trained"])),
-        ("by `set_state_dict`", f"no error; warning: {warned}", _spread(report["loaded"])),
-        ("by this package", report.get("refused", "no error"), None),
+        ("into the original net", None, _spread(report["trained"])),
+        (
+            "with `set_state_dict`",
+            fill("partly", "warned", warnings=warnings),
+            _spread(report["loaded"]),
+        ),
+        ("with this package", refused, None),
     ]
-    headers = ("loaded into a net with 3x3 kernels in conv2", "what happens", "accuracy")
-    return table(dict.fromkeys(headers, ""), rows, NOTE)
+    headers = ("loaded into a net with 3x3 kernels in conv2", "outcome", "accuracy")
+    return table(dict.fromkeys(headers, ""), rows, _note())
 
 
 def judge_partly(report: Report) -> Verdict:
     if not report["untouched"]:
         return Verdict(fill("partly", "loaded"), CONFIRMED)
-    summary = fill(
+    return conclude(
         "partly",
-        "summary",
+        REFUTED,
         count=len(report["warnings"]),
         trained=statistics.mean(report["trained"]),
         loaded=statistics.mean(report["loaded"]),
         here=fill("partly", "refused" if "refused" in report else "no_error"),
     )
-    return Verdict(summary, REFUTED)
 
 
 SETTINGS = {"images": IMAGES, "seeds": SEEDS}

@@ -1,0 +1,227 @@
+"""The cross-entropy, and the one compiled pass for it and its gradients."""
+
+import copy
+
+import numpy as np
+import paddle
+import pytest
+from paddle import nn
+from paddle.nn import functional as F
+
+from paddle_mnist import ConvBlocks
+from paddle_mnist.nn.cross_entropy import CrossEntropy, compiled_cross_entropy
+from paddle_mnist.training.steps import SupervisedStep, num_correct
+
+CLASSES = 3
+
+
+def blocks(fast_conv=1):
+    paddle.seed(0)
+    layers = [nn.Conv2D(2, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2D(2, 2)]
+    return ConvBlocks(*layers, nn.Flatten(), nn.Linear(80, CLASSES), fast_conv=fast_conv)
+
+
+def batch(count=60, labels_shape=(-1, 1)):
+    draw = np.random.default_rng(1)
+    images = draw.standard_normal((count, 2, 8, 8)).astype("float32")
+    labels = draw.integers(0, CLASSES, count)
+    return paddle.to_tensor(images), paddle.to_tensor(labels).reshape(labels_shape)
+
+
+def step(model, inputs, labels, loss, weight=1.0):
+    """What the training's step computes: loss, hits, gradients."""
+    model.clear_gradients()
+    values = SupervisedStep(loss, {"acc": num_correct})(model, (inputs, labels))
+    (values["loss"] * weight).backward()
+    gradients = [p.grad if p.grad is None else p.grad.numpy() for p in model.parameters()]
+    return values["loss"].numpy(), values["acc"].to_array(), gradients
+
+
+def assert_same_as_paddle(model, inputs, labels, loss, **kwargs):
+    own = copy.deepcopy(model)
+    own.fast_conv = "off"
+    expected_loss, expected_hits, expected = step(own, inputs, labels, loss, **kwargs)
+    value, hits, gradients = step(model, inputs, labels, loss, **kwargs)
+    assert value.shape == expected_loss.shape and value == pytest.approx(expected_loss, rel=1e-6)
+    assert np.array_equal(hits, expected_hits)
+    for gradient, other in zip(gradients, expected):
+        assert (gradient is None) == (other is None)
+        assert other is None or np.linalg.norm(gradient - other) <= 2e-6 * np.linalg.norm(other)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+def test_cross_entropy_against_its_formula(smoothing):
+    paddle.seed(3)
+    logits = paddle.randn([6, 10])
+    labels = paddle.to_tensor([[0], [1], [2], [9], [9], [4]])
+    shares = np.full((6, 10), smoothing / 10)
+    shares[np.arange(6), labels.numpy().ravel()] += 1 - smoothing
+    values = logits.numpy().astype(np.float64)
+    log_p = values - np.log(np.exp(values).sum(1, keepdims=True))
+    expected = -(shares * log_p).sum(1).mean()
+    assert CrossEntropy(smoothing)(logits, labels).item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("labels_shape", [(-1, 1), (-1,)])
+@pytest.mark.parametrize("count", [1, 7, 60])
+@pytest.mark.parametrize(
+    "loss", [CrossEntropy(), CrossEntropy(0.2), F.cross_entropy], ids=["own", "smooth", "Paddle"]
+)
+def test_loss_and_gradients_are_paddles(loss, count, labels_shape):
+    model, (inputs, labels) = blocks(), batch(count, labels_shape)
+    assert compiled_cross_entropy(model, inputs, labels, loss)
+    assert_same_as_paddle(model, inputs, labels, loss)
+    assert_same_as_paddle(model, inputs, labels, loss, weight=0.25)
+
+
+def test_any_number_of_threads_gives_the_same_bits():
+    inputs, labels = batch(101)
+    first, *others = (step(blocks(n), inputs, labels, CrossEntropy(0.1)) for n in (1, 2, 3))
+    for loss, _, gradients in others:
+        assert loss == first[0] and all(map(np.array_equal, gradients, first[2]))
+
+
+@pytest.mark.parametrize("frozen", [["0.weight"], ["0.weight", "0.bias"], ["4.bias"]])
+def test_frozen_parameters_get_no_gradient(frozen):
+    model = blocks()
+    for name, parameter in model.named_parameters():
+        parameter.stop_gradient = name in frozen
+    assert compiled_cross_entropy(model, *batch(), CrossEntropy())
+    assert_same_as_paddle(model, *batch(), CrossEntropy())
+
+
+def test_hooks_of_parameters_act_and_gradients_add_up():
+    inputs, labels = batch()
+    model, plain = blocks(), blocks()
+    model[0].weight.register_hook(lambda gradient: gradient * 3)
+    for net in (model, plain):
+        for _ in range(2):
+            SupervisedStep(CrossEntropy())(net, (inputs, labels))["loss"].backward()
+    assert np.allclose(model[0].weight.grad.numpy(), 3 * plain[0].weight.grad.numpy(), rtol=1e-5)
+    once = step(blocks(), inputs, labels, CrossEntropy())[2]
+    assert np.allclose(plain[4].weight.grad.numpy(), 2 * once[2], rtol=1e-5)
+
+
+def test_hooks_that_read_are_called_and_change_no_bit():
+    inputs, labels = batch()
+    model, seen = blocks(), []
+
+    def read(layer, inputs, outputs):
+        seen.append(type(layer).__name__)
+
+    read.is_read_only = True
+    for layer in (model, model[0], model[4]):
+        layer.register_forward_post_hook(read)
+    loss, _, gradients = step(model, inputs, labels, CrossEntropy())
+    assert seen == ["Conv2D", "Linear", "ConvBlocks"]
+    expected, _, others = step(blocks(), inputs, labels, CrossEntropy())
+    assert loss == expected and all(map(np.array_equal, gradients, others))
+
+
+def doubled(layer, inputs, outputs):
+    return outputs * 2
+
+
+class Scaled(ConvBlocks):
+    def forward(self, inputs):
+        return super().forward(inputs) * 2
+
+
+def with_hook(model):
+    model.register_forward_post_hook(doubled)
+    return model
+
+
+def with_hook_inside(model):
+    model[4].register_forward_post_hook(doubled)
+    return model
+
+
+def scaled(model):
+    return Scaled(*model._sub_layers.values(), fast_conv=1)
+
+
+def with_forward_of_its_own(model):
+    forward = model.forward
+    model.forward = lambda inputs: forward(inputs) * 2
+    return model
+
+
+@pytest.mark.parametrize(
+    "change",
+    [with_hook, with_hook_inside, scaled, with_forward_of_its_own],
+    ids=lambda f: f.__name__,
+)
+def test_a_model_that_is_more_than_its_layers_computes_itself(change):
+    inputs, labels = batch()
+    model = change(blocks())
+    assert compiled_cross_entropy(model, inputs, labels, CrossEntropy()) is None
+    expected = CrossEntropy()(blocks("off")(inputs) * 2, labels).item()
+    assert step(model, inputs, labels, CrossEntropy())[0] == pytest.approx(expected, rel=1e-6)
+
+
+def ignored(labels):
+    return paddle.where(labels == 1, paddle.full_like(labels, -100), labels)
+
+
+@pytest.mark.parametrize(
+    ("labels", "loss"),
+    [
+        (ignored, F.cross_entropy),
+        (lambda labels: labels.astype("int32"), F.cross_entropy),
+        (lambda labels: F.one_hot(labels.flatten(), CLASSES), lambda x, y: (x - y).square().mean()),
+        (lambda labels: labels, nn.CrossEntropyLoss(weight=paddle.ones([CLASSES]) * 2)),
+    ],
+    ids=["labels to ignore", "int32", "another loss", "weights of classes"],
+)
+def test_other_losses_and_labels_are_paddles(labels, loss):
+    model, (inputs, numbers) = blocks(), batch()
+    labels = labels(numbers)
+    assert compiled_cross_entropy(model, inputs, labels, loss) is None
+    own = copy.deepcopy(model)
+    own.fast_conv = "off"
+    value = SupervisedStep(loss)(model, (inputs, labels))["loss"].item()
+    expected = SupervisedStep(loss)(own, (inputs, labels))["loss"].item()
+    assert value == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["4.weight", "4.bias", "0.weight", "inputs"])
+def test_what_is_not_finite_reaches_the_loss(name, value):
+    model, (inputs, labels) = blocks(), batch()
+    tensor = dict(model.named_parameters()).get(name, inputs)
+    values = tensor.numpy().copy()
+    values.flat[0] = value
+    tensor.set_value(values)
+    logits = model(inputs).numpy().astype("float64")
+    with np.errstate(invalid="ignore"):
+        losses = np.logaddexp.reduce(logits, axis=1) - logits[range(60), labels.numpy().ravel()]
+    loss = step(model, inputs, labels, CrossEntropy())[0]
+    assert np.isfinite(loss) == np.isfinite(losses.mean())
+
+
+def test_losses_of_logits_far_apart_are_exact():
+    """Paddle's are 64 at most."""
+    model, (inputs, labels) = blocks(), batch()
+    model[4].weight.set_value(model[4].weight * 1e4)
+    with paddle.no_grad():
+        logits = model(inputs).numpy().astype("float64")
+    losses = np.logaddexp.reduce(logits, axis=1) - logits[range(60), labels.numpy().ravel()]
+    loss, _, gradients = step(model, inputs, labels, CrossEntropy())
+    assert loss == pytest.approx(losses.mean(), rel=1e-6) and losses.max() > 64
+    model.fast_conv = "off"
+    expected = step(model, inputs, labels, CrossEntropy())[2]
+    for gradient, other in zip(gradients, expected):
+        assert np.linalg.norm(gradient - other) <= 1e-5 * np.linalg.norm(other)
+
+
+def test_a_second_backward_pass_is_refused():
+    loss = SupervisedStep(CrossEntropy())(blocks(), batch())["loss"]
+    loss.backward()
+    with pytest.raises(OSError, match="second backward pass"):
+        loss.backward()
+
+
+def test_without_gradients_the_model_computes():
+    with paddle.no_grad():
+        assert compiled_cross_entropy(blocks(), *batch(), CrossEntropy()) is None

@@ -1,0 +1,115 @@
+"""What the pages list is what the code has: recipes, commands, names, exit codes, formats."""
+
+import ast
+import importlib
+import re
+
+import pytest
+from conftest import ROOT
+from pages import ENGLISH, blocks
+
+import paddle_mnist
+from paddle_mnist import _moved, errors
+from paddle_mnist.checkpoint.manifest import FORMAT
+from paddle_mnist.mnist.config import recipes
+from paddle_mnist.system.program import COMMANDS
+
+
+def page(stem):
+    return (ROOT / f"docs/en/{stem}.md").read_text()
+
+
+def section(text, title):
+    """Return what stands below a heading, up to the next."""
+    return text.partition(f"\n## {title}")[2].partition("\n## ")[0]
+
+
+def test_every_recipe_is_listed_with_what_its_header_promises():
+    rows = re.findall(r"^\| `([\w-]+)` \| .*? \| at least ([\d.]+) %", page("train"), re.M)
+    assert {name for name, _ in rows} == set(recipes())
+    for recipe, percent in rows:
+        promised = re.search(r"accuracy >= ([\d.]+)", recipes()[recipe].read_text())[1]
+        assert float(promised) * 100 == pytest.approx(float(percent))
+
+
+def test_every_fault_names_a_test_that_is_there():
+    faults = section(page("resume"), "What happens if")
+    named = re.findall(r"^\|.*`([\w/]*test_\w+\.py)::(test_\w+)` \|$", faults, re.M)
+    assert len(named) == faults.count("\n|") - 2
+    for file, test in named:
+        assert f"def {test}(" in (ROOT / "tests" / file).read_text(), f"{file}::{test}"
+
+
+def test_every_dependency_is_explained():
+    config = (ROOT / "setup.cfg").read_text()
+    names = re.findall(r"^    ([A-Za-z][\w-]+)(?:[<>=;].*)?$", config, re.M)
+    listed = section(page("install"), "Dependencies")
+    for dependency in {n for n in names if n not in ("error",)}:
+        assert dependency in listed, dependency
+
+
+def test_every_command_has_its_help_in_the_reference():
+    shown = re.findall(r"^## (\S+)\n\n```\{command-help\} (\S+)\n```", page("commands"), re.M)
+    assert shown == [(command, command) for command in COMMANDS]
+
+
+def test_every_public_name_is_in_the_reference_and_declared_stable():
+    documented = re.findall(r"^\.\. auto\w+:: paddle_mnist\.(\w+)", page("api"), re.M)
+    assert sorted(documented) == paddle_mnist.__all__
+    names, _, modules = section(page("stability"), "Public names").partition("\n| module")
+    declared = re.findall(r"`(\w+)`", names.partition(":")[2].partition(".\n")[0])
+    assert declared == paddle_mnist.__all__
+    rows = re.findall(r"^\| `([\w.]+)` \| (.*) \|$", modules, re.M)
+    declared = {(module, name) for module, cell in rows for name in re.findall(r"`(\w+)`", cell)}
+    for module, attribute in declared:
+        if not hasattr(importlib.import_module(module), attribute):
+            importlib.import_module(f"{module}.{attribute}")
+    assert imported_by_examples() <= declared
+
+
+def imported_by_examples():
+    """Return the (module, name) that the pages' examples import from inside the package."""
+    trees = [ast.parse(block) for path in ENGLISH for block in blocks(path, "python")]
+    return {
+        (node.module, alias.name)
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("paddle_mnist.")
+        for alias in node.names
+    }
+
+
+def test_every_exit_code_is_declared_stable():
+    rows = re.findall(r"^\| ([\d, ]+) \| ", section(page("stability"), "Exit codes"), re.M)
+    declared = [int(code) for row in rows for code in row.split(", ")]
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    codes = {kind.exit_code for kind in kinds if hasattr(kind, "exit_code")}
+    assert declared == sorted({0, *codes, 130, 143})
+
+
+def test_every_checkpoint_format_is_listed_and_has_golden_files():
+    rows = re.findall(r"^\| (\d+) \| ", section(page("stability"), "Checkpoint formats"), re.M)
+    golden = sorted(path.name for path in (ROOT / "tests/golden").glob("format-*"))
+    formats = range(1, FORMAT + 1)
+    assert rows == [str(number) for number in formats]
+    assert golden == [f"format-{number}" for number in formats]
+
+
+def version(text):
+    return tuple(map(int, text.split(".")))
+
+
+def test_changelog_begins_with_this_version():
+    listed = re.findall(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert listed[0] == paddle_mnist.__version__
+    assert sorted(listed, key=version, reverse=True) == listed
+
+
+def test_what_is_deprecated_lives_one_version():
+    """In the version that `REMOVED_IN` names, the old paths and names are to be deleted."""
+    now, removed = version(paddle_mnist.__version__), version(_moved.REMOVED_IN)
+    assert now < removed <= (now[0], now[1] + 1, 0)
+    assert (
+        f"go with version {_moved.REMOVED_IN.removesuffix('.0')}"
+        in (ROOT / "CHANGELOG.md").read_text()
+    )
