@@ -276,8 +276,7 @@ class TrainConfig:
             raise ConfigError(f"{' and '.join(starts)} are given; expected at most one of them")
         if self.init_partial and not self.init_from:
             raise ConfigError(
-                "init_partial is on without init_from; expected init_from, the "
-                "weights of which it loads those that match"
+                "init_partial is on without init_from; expected init_from too, or init_partial off"
             )
         if self.early_stop_patience and not self.keep_best:
             raise ConfigError(

@@ -161,8 +161,7 @@ class FitArguments:
             raise ConfigError("init_from and incremental_from are two ways to start; expected one")
         if self.init_partial and not self.init_from:
             raise ConfigError(
-                "init_partial is on without init_from; expected init_from, the "
-                "weights of which it loads those that match"
+                "init_partial is on without init_from; expected init_from too, or init_partial off"
             )
         if self.mode and not self.monitor:
             raise ConfigError(

@@ -229,7 +229,7 @@ REFUSED = {
     "part of nothing": (
         {"init_partial": True},
         ConfigError,
-        "init_partial is on without init_from; expected the weights too",
+        "init_partial is on without init_from; expected init_from too",
     ),
     "arrays": ({"train": ARRAYS}, ConfigError, "tuple; expected a paddle.io.Dataset, which for"),
     "arrays to evaluate": ({"valid": ARRAYS}, ConfigError, "which for arrays is paddle.io.Tensor"),
