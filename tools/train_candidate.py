@@ -135,18 +135,18 @@ def answers_of(teachers: Sequence[Path], distortion, config: TrainConfig, datase
     digest = hashlib.sha256(repr((config.augment, VIEWS, dataset.data.hash, len(dataset))).encode())
     for path in teachers:
         digest.update(path.read_bytes())
-    path = Path(config.output).parent / f"answers-{digest.hexdigest()[:16]}.npy"
+    path = Path(config.output).parent / f"answers-{digest.hexdigest()[:16]}.float16"
+    shape = (VIEWS, len(dataset), 10)
     with FileLock(f"{path}.lock"):
         if path.exists():
-            return np.load(path, mmap_mode="r")
+            return np.memmap(path, np.float16, "r", shape=shape)
         nets = []
         for file in teachers:
             nets.append(MNIST(fast_conv=config.threads or "auto"))
             load_weights(nets[-1], safe_load(file), file)
             nets[-1].eval()
-        shape = (VIEWS, len(dataset), 10)
         unfinished = path.with_suffix(".unfinished")
-        answers = np.lib.format.open_memmap(unfinished, "w+", np.float16, shape)
+        answers = np.memmap(unfinished, np.float16, "w+", shape=shape)
         with paddle.no_grad():
             for view in range(VIEWS):
                 for start in range(0, len(dataset), BLOCK):
@@ -157,7 +157,7 @@ def answers_of(teachers: Sequence[Path], distortion, config: TrainConfig, datase
                     answers[view, indices] = logits.numpy()
         answers.flush()
         os.replace(unfinished, path)
-    return np.load(path, mmap_mode="r")
+    return np.memmap(path, np.float16, "r", shape=shape)
 
 
 CANDIDATES: Mapping[str, Callable] = {

@@ -28,7 +28,7 @@ from paddle_mnist import MNIST, BatchLoader, MnistDataset, TrainConfig, load_dat
 from paddle_mnist.data.loader import shards_of
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, DeviceError, ProcessError
-from paddle_mnist.nn.optim import cross_entropy
+from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradients
 from paddle_mnist.parallel.process_count import hint, most_processes, processes_to_start
 from paddle_mnist.parallel.world import ALONE, join, spawn, tree_sum
@@ -138,7 +138,7 @@ def test_a_tree_of_sums_has_blocks_of_ranks_for_branches(values, size):
 def test_shards_add_up_to_the_gradient_of_the_whole_batch(tiny, shards, samples):
     """Also where some have no sample, and where a short batch makes their sizes differ."""
     paddle.seed(1)
-    model, step = MNIST(), SupervisedStep(cross_entropy(), {"acc": num_correct})
+    model, step = MNIST(), SupervisedStep(CrossEntropy(), {"acc": num_correct})
     first = MnistDataset("train", str(tiny))[0][1].item()
     model.fc.bias.set_value(paddle.to_tensor([9.0 * (digit == first) for digit in range(10)]))
 
