@@ -142,8 +142,9 @@ def test_teachers_are_trained_and_learned_from(tmp_path):
         "121.pdparams",
         "122.pdparams",
     ]
-    (answers,) = out.glob("answers-*.npy")
-    assert np.load(answers).shape == (20, 640, 10)
+    (answers,) = out.glob("answers-*.float16")
+    logits = np.memmap(answers, np.float16, "r", shape=(20, 640, 10))
+    assert logits.any(axis=(1, 2)).all()  # of each view
 
 
 SMALL = "--recipe digits --train_limit 320 --epochs 2 --augment shift=1,elastic=0.5".split()
