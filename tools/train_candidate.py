@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Train as `tools/train.py` does, with a change that the package has no option for.
 
-These are candidates of the race that `tools/reproduce.py --only search` runs: one that wins is
+These are candidates of the race that `tools/reproduce.py --only candidates` runs: one that wins is
 made an option, one that loses stays here. All are resumed to the same bits, as any training is.
 
 nesterov   Nesterov's momentum (Sutskever et al., "On the importance of initialization and momentum

@@ -102,12 +102,12 @@ def test_a_race_goes_on_where_it_stopped_and_leaves_eval_unscored(tmp_path):
     tables = race.table(report)
     assert tables.en.count("| 1 epochs, 2 seeds |") == tables.zh.count("| 1 轮，2 个种子 |") == 2
 
-    results = tmp_path / "search.json"
+    results = tmp_path / "candidates.json"
     stored = json.loads(results.read_text())
     assert len(stored) == 10 and not any("eval" in key for one in stored.values() for key in one)
-    runs = list((tmp_path / "out/search").glob("*/result.json"))
+    runs = list((tmp_path / "out/candidates").glob("*/result.json"))
     assert len(runs) == 10 and not any("eval" in path.read_text() for path in runs)
-    assert not (tmp_path / "out/search/teachers").exists()  # nobody learns from any
+    assert not (tmp_path / "out/candidates/teachers").exists()  # nobody learns from any
 
     before = {path: path.stat().st_mtime_ns for path in runs}
     lost = race.rounds[1].trainings(rows[BASE], workspace.scale)[0]
@@ -116,7 +116,7 @@ def test_a_race_goes_on_where_it_stopped_and_leaves_eval_unscored(tmp_path):
     assert not race.is_complete(unfinished)
     words = "The search is not complete: 3 of 4 trainings of round 2 of 2 are done"
     assert str(race.judge(unfinished)).startswith(words)
-    assert "--only search" in race.judge(unfinished).details.zh
+    assert "--only candidates" in race.judge(unfinished).details.zh
     assert race.table(unfinished).zh.count("尚未测量") == 1
     race.measure_missing(workspace)
     assert before == {path: path.stat().st_mtime_ns for path in runs}  # nothing is trained again
@@ -137,7 +137,7 @@ def test_teachers_are_trained_and_learned_from(tmp_path):
     workspace = Workspace(open_data("digits"), tmp_path, tmp_path / "out", Scale(quick=True))
     race.measure_missing(workspace)
     assert race.is_complete(race.report(workspace, {}))
-    out = tmp_path / "out/search"
+    out = tmp_path / "out/candidates"
     assert sorted(path.name for path in (out / "teachers").iterdir()) == [
         "121.pdparams",
         "122.pdparams",

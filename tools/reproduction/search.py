@@ -31,12 +31,12 @@ def judge(report: Report) -> Verdict:
         "base": statistics.mean(rows[BASE]["errors"]),
     }
     options = join(named(f"`{name}={value}`") for name, value in row.options.items())
-    details = sentences(fill("search", "options", recipe=row.recipe, options=options))
+    details = sentences(fill("candidates", "options", recipe=row.recipe, options=options))
     if winner == BASE:
-        return Verdict(fill("search", "nothing", **figures), details=details)
+        return Verdict(fill("candidates", "nothing", **figures), details=details)
     errors, losses = compare(last)[winner]
     p_values = {"error_p": errors["p"], "loss_p": losses["p"]}
-    return conclude("search", details=details, **figures, **p_values)
+    return conclude("candidates", details=details, **figures, **p_values)
 
 
 def _row(title: str, **options: Any) -> Row:
@@ -46,7 +46,7 @@ def _row(title: str, **options: Any) -> Row:
 
 BENT = f"{SMALLER},elastic=0.7"
 CLAIM = Race(
-    "search",
+    "candidates",
     judge,
     rows={
         BASE: _row("affine augmentation alone", augment=AFFINE),
