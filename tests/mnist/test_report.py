@@ -254,7 +254,7 @@ def test_plot_of_a_resumed_run_over_the_unbroken_one(tool, tiny, tmp_path):
     assert "compare.svg is of several runs; expected more than unbroken" in done.stderr
     done = tool("plot", "unbroken", "resumed", "--output", "each", "--only", "curves.svg")
     assert done.stdout == "each/unbroken\neach/resumed\n"
-    assert "to draw them over one another: --only compare.png" in done.stderr
+    assert "to compare them in one chart: --only compare.png" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["default", "digits"])
