@@ -72,7 +72,7 @@ class MNIST(FastConvSwitch, nn.Layer):
         Returns None with dropout, and in a subclass that computes something else.
         """
         is_changed = any(
-            getattr(type(self), name) is not getattr(MNIST, name)
+            name in vars(self) or getattr(type(self), name) is not getattr(MNIST, name)
             for name in ("__call__", "forward", "logits", "features")
         )
         if self.dropout_rate or is_changed:

@@ -82,7 +82,7 @@ def compiled_cross_entropy(
 
 
 def _chain(model: nn.Layer) -> Optional[Sequence[nn.Layer]]:
-    """Return the layers that a model computes one behind the other, if that is all it does."""
+    """Return the layers whose chain is the model; None if it does anything else."""
     if getattr(model, "fast_conv", "off") in ("off", 0) or not hasattr(model, "layers_in_order"):
         return None
     if "forward" in vars(model) or not all(is_read_only(hook) for hook in hooks_of([model])):
@@ -92,7 +92,7 @@ def _chain(model: nn.Layer) -> Optional[Sequence[nn.Layer]]:
 
 def _label_smoothing(loss: Callable) -> Optional[float]:
     """Return how much a loss smoothes the labels; None if it is no mean cross-entropy."""
-    if isinstance(loss, CrossEntropy):
+    if type(loss) is CrossEntropy:  # a subclass may compute something else
         return float(loss.label_smoothing)
     return 0.0 if loss is F.cross_entropy else None
 
@@ -118,10 +118,10 @@ def _with_gradients(
 ) -> paddle.Tensor:
     """Return a loss whose backward pass gives the parameters these gradients, which are flat.
 
-    parameters: with their shapes, for which a tensor takes its time.
+    parameters: with their shapes, which take long to read from a tensor.
 
-    The loss is a leaf of Paddle's graph, so nothing else is in it; its hook begins a backward pass
-    at the parameters, where hooks of theirs and what they have accumulated are in place.
+    The loss is a leaf of Paddle's graph. Its hook starts a backward pass at the parameters, which
+    calls their hooks and adds to the gradients that they have.
     """
     loss = paddle.to_tensor(value)
     loss.stop_gradient = False

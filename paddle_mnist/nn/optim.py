@@ -1,4 +1,4 @@
-"""Losses, optimizers and learning-rate schedules by name."""
+"""Optimizers and learning-rate schedules by name."""
 
 from collections.abc import Collection
 from typing import Protocol, Union

@@ -9,7 +9,7 @@ from typing import Optional
 
 import numpy as np
 
-# Raised when the loops add in another order: results then differ by rounding.
+# Raised when the compiled code rounds differently, as after adding in another order.
 VERSION = 2
 LANES = 8  # floats of a vector: rows are padded to multiples of it
 CACHE_LINE = 16  # floats

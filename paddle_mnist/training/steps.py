@@ -52,7 +52,9 @@ class SupervisedStep:
             )
         *inputs, labels = batch
         with self.autocast():
-            compiled = compiled_cross_entropy(model, batch[0], labels, self.loss)
+            compiled = None
+            if len(inputs) == 1:
+                compiled = compiled_cross_entropy(model, inputs[0], labels, self.loss)
             outputs = compiled[1] if compiled else model(*inputs)
         outputs = _in_float32(outputs)
         values = {"loss": compiled[0] if compiled else self.loss(outputs, labels)}

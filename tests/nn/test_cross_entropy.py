@@ -8,7 +8,7 @@ import pytest
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddle_mnist import ConvBlocks
+from paddle_mnist import MNIST, ConvBlocks
 from paddle_mnist.nn.cross_entropy import CrossEntropy, compiled_cross_entropy
 from paddle_mnist.training.steps import SupervisedStep, num_correct
 
@@ -198,6 +198,31 @@ def test_what_is_not_finite_reaches_the_loss(name, value):
         losses = np.logaddexp.reduce(logits, axis=1) - logits[range(60), labels.numpy().ravel()]
     loss = step(model, inputs, labels, CrossEntropy())[0]
     assert np.isfinite(loss) == np.isfinite(losses.mean())
+
+
+def test_a_model_of_one_input_refuses_two():
+    inputs, labels = batch()
+    with pytest.raises(TypeError):
+        SupervisedStep(CrossEntropy())(blocks(), (inputs, inputs, labels))
+
+
+class Doubled(CrossEntropy):
+    def __call__(self, logits, labels):
+        return 2 * super().__call__(logits, labels)
+
+
+def test_a_subclass_of_the_loss_is_called():
+    model, (inputs, labels) = blocks(), batch()
+    expected = 2 * step(model, inputs, labels, CrossEntropy())[0]
+    assert step(model, inputs, labels, Doubled())[0] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["logits", "features", "forward"])
+def test_a_method_of_an_instances_own_is_used(name):
+    model, (inputs, labels) = MNIST(), (paddle.rand([4, 1, 28, 28]), paddle.zeros([4, 1], "int64"))
+    own = getattr(model, name)
+    setattr(model, name, lambda images: own(images) * 0)
+    assert compiled_cross_entropy(model, inputs, labels, CrossEntropy()) is None
 
 
 def test_losses_of_logits_far_apart_are_exact():
