@@ -14,8 +14,6 @@ from paddle_mnist.mnist.pretrained import WEIGHTS, weights
 from paddle_mnist.monitor.print_layers import print_layers
 from paddle_mnist.nn.conv_blocks import FastConvSwitch, run_layers
 
-FLATTEN = nn.Flatten()  # not one of the model's layers, which are the tutorial's
-
 
 class MNIST(FastConvSwitch, nn.Layer):
     """The tutorial's convolutional net for images of digits; 20,350 parameters.
@@ -63,6 +61,9 @@ class MNIST(FastConvSwitch, nn.Layer):
             self.relu2 = nn.ReLU()
             self.max_pool2 = nn.MaxPool2D(kernel_size=2, stride=2)
             self.fc = nn.Linear(in_features=980, out_features=10)
+            # In a tuple it is not one of the model's layers, which are the tutorial's. All models
+            # cannot share one: `paddle.jit.to_static` changes the layers of the model it converts.
+            self._flatten = (nn.Flatten(),)
         if pretrained:
             load_weights(self, weights(), WEIGHTS)
 
@@ -77,21 +78,21 @@ class MNIST(FastConvSwitch, nn.Layer):
         )
         if self.dropout_rate or is_changed:
             return None
-        return [*self._blocks, FLATTEN, self.fc]
+        return [*self._feature_layers, self.fc]
 
     def logits(self, inputs: paddle.Tensor) -> paddle.Tensor:
         """Compute the logits: float32 [B, 1, 28, 28] -> [B, 10]."""
         if not self.dropout_rate:
-            return run_layers([*self._blocks, FLATTEN, self.fc], inputs, self.fast_conv)
+            return run_layers([*self._feature_layers, self.fc], inputs, self.fast_conv)
         features = self.features(inputs)
         return self.fc(F.dropout(features, self.dropout_rate, training=self.training))
 
     def features(self, inputs: paddle.Tensor) -> paddle.Tensor:
         """Compute both blocks: float32 [B, 1, 28, 28] -> [B, 980]."""
-        return run_layers([*self._blocks, FLATTEN], inputs, self.fast_conv)
+        return run_layers(self._feature_layers, inputs, self.fast_conv)
 
     @property
-    def _blocks(self) -> tuple[nn.Layer, ...]:
+    def _feature_layers(self) -> tuple[nn.Layer, ...]:
         return (
             self.conv1,
             self.relu1,
@@ -99,6 +100,7 @@ class MNIST(FastConvSwitch, nn.Layer):
             self.conv2,
             self.relu2,
             self.max_pool2,
+            *self._flatten,
         )
 
     def __call__(self, *args, **kwargs):

@@ -327,25 +327,15 @@ def test_a_second_backward_pass_is_an_error_and_not_the_end_of_the_process(passe
     assert done.stdout == ("refused: True\n" if refused else "") + "alive 2.0\n"
 
 
-@pytest.mark.parametrize(
-    "full_graph",
-    [
-        True,
-        pytest.param(
-            False,
-            marks=pytest.mark.skipif(
-                paddle.__version__.startswith("2."),
-                reason="what Paddle 2 has traced so stays in force for later models of the process",
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("full_graph", [True, False])
 def test_static_graphs_are_paddles_layers(real_images, full_graph):
     images = paddle.to_tensor(real_images[:20])
     model = net("auto")
     expected = net("off", model.state_dict())(images).numpy()
     static = paddle.jit.to_static(model, full_graph=full_graph)
     assert np.allclose(static(images).numpy(), expected, atol=1e-5)
+    another = net("auto", model.state_dict())  # which nobody has converted
+    assert fast_net(another.layers_in_order(), images) is not None
 
 
 # ------------------------------------------------------------------ which code made the steps
@@ -384,6 +374,6 @@ def test_the_compiler_is_started_for_the_net_that_is_trained():
     """Before Paddle is there to ask for its sizes."""
     images = paddle.zeros([1, 1, 28, 28])
     model = MNIST()
-    layers = [*model._blocks, paddle.nn.Flatten()]
+    layers = list(model._feature_layers)
     assert net_sizes() == fast_net([*layers, model.fc], images)
     assert net_sizes(has_dropout=True) == fast_net(layers, images)

@@ -194,7 +194,8 @@ def test_dropout_leaves_features_out_while_training_only(images):
     model.eval()
     without = model(images).numpy()
     model.dropout_rate = 0.5
-    assert (model(images).numpy() == without).all()
+    # Paddle computes the linear layer behind the dropout, and rounds differently.
+    np.testing.assert_allclose(model(images).numpy(), without, rtol=1e-4, atol=1e-5)
     model.train()
     paddle.seed(1)
     first = model(images).numpy()
