@@ -3,13 +3,11 @@
 import functools
 import hashlib
 import inspect
-import math
 import os
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -18,7 +16,8 @@ import numpy as np
 
 from paddle_mnist.nn import compiler, sparse_conv, sparse_layout, sparse_linear, sparse_net
 from paddle_mnist.nn.chunks import CHUNK_SIZE, chunks_of, map_chunks
-from paddle_mnist.nn.sparse_layout import Net, aligned_zeros, round_up
+from paddle_mnist.nn.packing import packing, unpacking
+from paddle_mnist.nn.sparse_layout import Net, aligned_zeros
 
 MOST_REUSED = 1 << 26  # bytes: the memory of a batch that needs more is not kept for the next
 
@@ -93,6 +92,7 @@ class CompiledNet:
         self.net = net
         self._threads = threading.local()
         self._reusable: deque[Memory] = deque(maxlen=2)
+        self._packing, self._unpacking = packing(net), unpacking(net)
         self._run_forward, self._run_backward = sparse_net.build(net)
         self.functions = {"convolution": self._run_forward, "gradients": self._run_backward}
         if net.classes:
@@ -178,8 +178,7 @@ class CompiledNet:
             self._run_backward(flat[chunk], images[chunk], *kept, sums, self._work)
 
         chunks = len(map_chunks(run, count, threads))
-        gradients = self._sum(memory, chunks)
-        return np.concatenate([images.ravel(), *gradients])
+        return np.concatenate([images.ravel(), self._sum(memory, chunks)])
 
     def cross_entropy(
         self,
@@ -215,7 +214,7 @@ class CompiledNet:
 
         chunks = len(map_chunks(run, count, threads))
         loss = np.float32(np.add.reduce(losses, dtype=np.float64) / count)
-        return loss, logits, np.concatenate(self._sum(memory, chunks))
+        return loss, logits, self._sum(memory, chunks)
 
     # -------------------------------------------------------------- memory
 
@@ -257,77 +256,14 @@ class CompiledNet:
 
     def _load(self, parameters: np.ndarray, memory: Memory) -> np.float32:
         """Write the parameters into a batch's memory; return the value that need not be visited."""
-        self._pack(self._split(parameters), memory.weights)
+        padded = np.append(parameters, sparse_conv.ZERO)
+        np.take(padded, self._packing, out=memory.weights, mode="clip")
         # 0 * inf is nan: with such weights, zeros have to be visited too
-        return sparse_conv.ZERO if np.isfinite(memory.weights).all() else sparse_net.NAN
+        return sparse_conv.ZERO if np.isfinite(parameters).all() else sparse_net.NAN
 
-    def _sum(self, memory: Memory, chunks: int) -> list[np.ndarray]:
+    def _sum(self, memory: Memory, chunks: int) -> np.ndarray:
         """Return the gradients of the parameters, flat, summed over the chunks; end the batch."""
         with np.errstate(all="ignore"):  # what is not finite shows in the loss
             sums = np.add.reduce(memory.sums[:chunks])
         self._give_back(memory)
-        return [gradient.ravel() for gradient in self._unpack(sums)]
-
-    def _split(self, parameters: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the weights and biases, in their shapes."""
-        start = 0
-        for shape in self.net.parameter_shapes:
-            stop = start + math.prod(shape)
-            yield parameters[start:stop].reshape(shape)
-            start = stop
-
-    def _pack(self, values: Iterator[np.ndarray], weights: np.ndarray) -> None:
-        """Write the parameters as the loops read them; what pads them stays zero."""
-        view = functools.partial(self.net.weights.view, weights)
-        for number, block in enumerate(self.net.blocks):
-            size, outputs = block.kernel, round_up(block.outputs)
-            kernels = next(values)
-            target = view(f"forward{number}", size, block.channels, size, outputs)
-            target[..., : block.outputs] = kernels[:, :, ::-1, ::-1].transpose(2, 1, 3, 0)
-            if self.net.has_input_gradient(number):
-                channels = round_up(block.channels)
-                target = view(f"backward{number}", size, block.outputs, size, channels)
-                target[..., : block.channels] = kernels.transpose(2, 0, 3, 1)
-            self._pack_bias(number, values, view(f"bias{number}", outputs))
-        if self.net.classes:
-            classes, features = self.net.classes, self.net.maps[-1]
-            shape = (features.height * features.width, features.stride)
-            # a linear layer's features are channels first, as Paddle flattens them
-            by_pixel = next(values).reshape(features.channels, shape[0], classes)
-            target = view("linear_columns", *shape, round_up(classes))
-            target[:, : features.channels, :classes] = by_pixel.transpose(1, 0, 2)
-            target = view("linear_rows", classes, *shape)
-            target[..., : features.channels] = by_pixel.transpose(2, 1, 0)
-            self._pack_bias(-1, values, view("linear_bias", round_up(classes)))
-
-    def _pack_bias(self, layer: int, values: Iterator[np.ndarray], target: np.ndarray) -> None:
-        if self.net.biases[layer]:
-            bias = next(values)
-            target[: len(bias)] = bias
-        else:
-            target[:] = 0
-
-    def _unpack(self, sums: np.ndarray) -> list[np.ndarray]:
-        """Return the gradients in the parameters' order and shapes."""
-        view = functools.partial(self.net.sums.view, sums)
-        gradients = []
-        for number, block in enumerate(self.net.blocks):
-            windows, size = self.net.windows[number], block.kernel
-            rows = view(f"kernel{number}", block.outputs, windows.rows, windows.row_size)
-            rows = rows[..., : size * windows.pixel_step]
-            if windows.as_columns:
-                pixels = rows.reshape(block.outputs, size, size, block.channels)
-                gradients.append(pixels.transpose(0, 3, 2, 1))
-            else:
-                pixels = rows.reshape(block.outputs, size, size, windows.pixel_step)
-                gradients.append(pixels[..., : block.channels].transpose(0, 3, 1, 2))
-            if self.net.biases[number]:
-                gradients.append(view(f"bias{number}", block.outputs))
-        if self.net.classes:
-            classes, features = self.net.classes, self.net.maps[-1]
-            rows = view("linear_rows", classes, features.height * features.width, features.stride)
-            by_pixel = rows[..., : features.channels].transpose(2, 1, 0)
-            gradients.append(by_pixel.reshape(-1, classes))
-            if self.net.biases[-1]:
-                gradients.append(view("linear_bias", classes))
-        return gradients
+        return sums[self._unpacking]

@@ -204,7 +204,7 @@ class Net:
         """How many of Paddle's layers it stands for."""
         return 3 * len(self.blocks) + self.is_flat + bool(self.classes)
 
-    @property
+    @cached_property
     def parameter_shapes(self) -> list[tuple[int, ...]]:
         """The shapes of the parameters, of each layer the weight and the bias, if it has one."""
         weights = [(b.outputs, b.channels, b.kernel, b.kernel) for b in self.blocks]
