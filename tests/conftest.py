@@ -17,14 +17,16 @@ ROOT = Path(__file__).parent.parent
 
 # The modules that take longest, first, so that the workers end together.
 LONGEST = """
-    parallel/test_distributed test_install tools/test_reproduce mnist/test_recipes test_docs
-    test_readme
-    checkpoint/test_faults mnist/test_run training/test_fit_resume training/test_fit_script
-    mnist/test_report system/test_supervisor mnist/test_fast_conv tools/test_benchmark
-    data/test_sample_loader apps/test_dashboard mnist/test_pictures commands/test_main
-    commands/test_fit_runs mnist/test_export test_package training/test_trainer system/test_signals
-    checkpoint/test_safe_load mnist/test_data system/test_machine training/test_fit
-    training/test_resume checkpoint/test_corruption commands/test_weights mnist/test_setup
+    test_install test_readme mnist/test_recipes
+    parallel/test_distributed training/test_fit_resume test_docs system/test_supervisor
+    mnist/test_fast_conv checkpoint/test_faults nn/test_conv_blocks mnist/test_paper
+    tools/test_search data/test_sample_loader training/test_fit_script mnist/test_run
+    mnist/test_report apps/test_dashboard nn/test_compiler tools/test_reproduce
+    commands/test_main mnist/test_pictures commands/test_fit_runs training/test_fit
+    checkpoint/test_safe_load system/test_signals test_package tools/test_benchmark
+    mnist/test_export system/test_machine mnist/test_data training/test_trainer
+    monitor/test_watch commands/test_weights training/test_evaluate_run
+    checkpoint/test_corruption inference/test_predict_and_export_run
 """.split()
 
 

@@ -4,13 +4,16 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from paddle_mnist.mnist.arrays import DIGITS, Classes
 from paddle_mnist.plots.curves import HealthPanel
 from paddle_mnist.plots.figure import WIDTH, literal, missing_characters, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 log = logging.getLogger("paddle_mnist")
 
@@ -45,7 +48,7 @@ def drawable(classes: Classes) -> Classes:
     return replace(classes, names=())
 
 
-def kernels(weight: np.ndarray) -> Figure:
+def kernels(weight: np.ndarray) -> "Figure":
     """Draw the first layer's kernels, numbered from 0, row by row. weight: [C, 1, k, k]."""
     tiles = _tiles(weight[:, 0])
     figure, ((axes,),) = new_figure(1.1 + 0.6 * len(tiles) / weight.shape[2])
@@ -62,7 +65,7 @@ def kernels(weight: np.ndarray) -> Figure:
     return figure
 
 
-def feature_maps(image: np.ndarray, maps: Mapping[str, np.ndarray], title: str) -> Figure:
+def feature_maps(image: np.ndarray, maps: Mapping[str, np.ndarray], title: str) -> "Figure":
     """Draw an image and the outputs of the layers it passes through.
 
     Each channel has a scale of its own. Where a layer's outputs have both signs, 0 is white, and
@@ -131,7 +134,7 @@ def mistakes(
     probabilities: np.ndarray,
     title: str,
     classes: Classes = DIGITS,
-) -> Figure:
+) -> "Figure":
     """Draw images that were misclassified, with label and prediction and their probabilities.
 
     images: [N, 28, 28]. labels: int [N]. probabilities: [N, 10].
@@ -150,7 +153,7 @@ def gallery(
     title: str,
     columns: int = 5,
     colours: Sequence[str] = (),
-) -> Figure:
+) -> "Figure":
     """Draw images with captions, row by row.
 
     images: [N, 28, 28]. columns: images a row. colours: of the captions; black by default.

@@ -3,11 +3,10 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 import paddle
-from matplotlib.figure import Figure
 from paddle import nn
 
 from paddle_mnist.errors import ConfigError, unknown_name
@@ -29,6 +28,9 @@ from paddle_mnist.training import run_figures
 from paddle_mnist.training.evaluator import Evaluation
 from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.run_figures import ANY_NET, FigureSet
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LAYERS = ("conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2")  # whose outputs are drawn
 EMBEDDED = 1000  # images whose features the dashboard shows
@@ -90,7 +92,7 @@ def write_report(
 
 def draw(
     model: nn.Layer, dataset: MnistDataset, evaluation: Evaluation, history: History
-) -> dict[str, Figure]:
+) -> dict[str, "Figure"]:
     """Return the figures of a run by name. evaluation: of the model on `dataset`."""
     classes = figures.drawable(dataset.data.classes)
     counts = evaluation.confusion_matrix
@@ -109,7 +111,7 @@ def draw(
 
 def _feature_maps(
     model: nn.Layer, dataset: MnistDataset, evaluation: Evaluation, classes: Classes
-) -> Figure:
+) -> "Figure":
     """Draw the way of the first image that was read rightly."""
     labels, predictions = evaluation.labels, evaluation.predictions
     first = int(np.argmax(labels == predictions))
@@ -125,7 +127,7 @@ def _feature_maps(
     return figures.feature_maps(images[0, 0], maps, title)
 
 
-def _mistakes(dataset: MnistDataset, evaluation: Evaluation, classes: Classes) -> Figure:
+def _mistakes(dataset: MnistDataset, evaluation: Evaluation, classes: Classes) -> "Figure":
     labels, probabilities = evaluation.labels, evaluation.probabilities
     worst = figures.worst(labels, probabilities)
     wrong = np.count_nonzero(labels != evaluation.predictions)
@@ -164,7 +166,7 @@ def draw_runs(
     )
 
 
-def _draw_run(run: RunDirectory, history: History, device: str) -> dict[str, Figure]:
+def _draw_run(run: RunDirectory, history: History, device: str) -> dict[str, "Figure"]:
     config = read_config(run.config)
     evaluated = load_and_evaluate(
         str(run.path), device=device, split=config.final_split, limit=config.eval_limit

@@ -3,13 +3,15 @@
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Optional, Protocol
+from typing import TYPE_CHECKING, Optional, Protocol
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from paddle_mnist.plots.figure import COLOURS, name_lines, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SPREAD = 0.12  # of points above one another, in units of the distance between two names
 
@@ -30,7 +32,7 @@ class Line:
 class Panel(Protocol):
     """What `panels` draws into one pair of axes."""
 
-    def draw(self, axes: Axes, colours: Sequence[str]) -> None: ...
+    def draw(self, axes: "Axes", colours: Sequence[str]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Curves:
     lines: Mapping[str, Line]
     scale: str = "linear"
 
-    def draw(self, axes: Axes, colours: Sequence[str]) -> None:
+    def draw(self, axes: "Axes", colours: Sequence[str]) -> None:
         # The first line is what the figure is about: it lies on top of the others.
         for order, ((name, line), colour) in enumerate(zip(self.lines.items(), colours)):
             marker = "o" if isinstance(line.xs[0], str) else None
@@ -78,7 +80,7 @@ class Seeds:
     form: str = "{:.2%}"
     with_names: bool = True
 
-    def draw(self, axes: Axes, colours: Sequence[str]) -> None:
+    def draw(self, axes: "Axes", colours: Sequence[str]) -> None:
         labels = []
         for place, ((name, values), colour) in enumerate(zip(self.scores.items(), colours)):
             mean = float(np.mean(values))
@@ -103,7 +105,7 @@ def panels(
     colours: Sequence[str] = (*COLOURS, "black"),
     columns: int = 2,
     height: float = 3.0,
-) -> Figure:
+) -> "Figure":
     """Draw panels with lines of the same names, and one legend below them all.
 
     title: of the figure, above it. height: of a row, in inches.
@@ -125,7 +127,7 @@ def panels(
 
 def bars(
     title: str, groups: Sequence[str], values: Mapping[str, Sequence[Sequence[float]]], label: str
-) -> Figure:
+) -> "Figure":
     """Draw groups of bars, of shares from 0 to 1: the mean of each, and a point for each seed.
 
     groups: their names. values: by name, the scores of the seeds in each group. label: of the y

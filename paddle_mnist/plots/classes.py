@@ -1,15 +1,18 @@
 """Figures of how a net classifies: the confusion matrix, each class, the confidence."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axis import Axis
-from matplotlib.figure import Figure
 
 from paddle_mnist.plots.figure import BLUE, COLOURS, SKY, literal, name_lines, new_figure
 
+if TYPE_CHECKING:
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
-def confusion(counts: np.ndarray, noun: str = "class", names: Sequence[str] = ()) -> Figure:
+
+def confusion(counts: np.ndarray, noun: str = "class", names: Sequence[str] = ()) -> "Figure":
     """Draw a confusion matrix.
 
     The colours tell the mistakes apart; the right answers, many more, are left white.
@@ -51,7 +54,7 @@ def _most_frequent(wrong: np.ndarray, total: int, names: Sequence[str]) -> str:
     return f"{title}; most often {true} as {predicted} ({wrong.max():,})"
 
 
-def per_class(counts: np.ndarray, noun: str = "class", names: Sequence[str] = ()) -> Figure:
+def per_class(counts: np.ndarray, noun: str = "class", names: Sequence[str] = ()) -> "Figure":
     """Draw the share of each class that was classified rightly.
 
     Classes without samples have no bar. Arguments: see `confusion`.
@@ -75,14 +78,14 @@ def per_class(counts: np.ndarray, noun: str = "class", names: Sequence[str] = ()
     return figure
 
 
-def _name_ticks(axis: Axis, classes: int, names: Sequence[str]) -> None:
+def _name_ticks(axis: "Axis", classes: int, names: Sequence[str]) -> None:
     """Set a tick for each class, with its name or number."""
     sideways = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     labels = [literal(name) for name in names] or [str(number) for number in range(classes)]
     axis.set_ticks(range(classes), labels, **(sideways if names and axis.axis_name == "x" else {}))
 
 
-def reliability(title: str, bins: Mapping[str, Sequence[tuple[int, float, float]]]) -> Figure:
+def reliability(title: str, bins: Mapping[str, Sequence[tuple[int, float, float]]]) -> "Figure":
     """Draw the accuracy over the confidence, with a series for each name, above a histogram.
 
     Each point has the 95 % interval of its accuracy (Clopper and Pearson): a few images say little.

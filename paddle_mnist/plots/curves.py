@@ -2,10 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Optional
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Optional
 
 from paddle_mnist.plots.figure import BLUE, COLOURS, literal, name_lines, new_figure
 from paddle_mnist.plots.history import (
@@ -17,8 +14,12 @@ from paddle_mnist.plots.history import (
     series,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-def curves(history: History, labels: Mapping[str, str] = {}) -> Optional[Figure]:
+
+def curves(history: History, labels: Mapping[str, str] = {}) -> Optional["Figure"]:
     """Draw every metric over the steps, a panel for each, with a line for each split.
 
     The loss comes first. A panel's title gives the last evaluated values.
@@ -61,14 +62,14 @@ def _at_the_end(name: str, tags: Sequence[str], history: History) -> str:
     return literal(f"{name} at the end: {values}")
 
 
-def _scale_by_logarithm(axes: Axes) -> None:
+def _scale_by_logarithm(axes: "Axes") -> None:
     """Make the y axis logarithmic, if all values are positive."""
     values = [value for line in axes.lines for value in line.get_ydata()]
     if values and min(values) > 0:
         axes.set_yscale("log")
 
 
-def learning_rate(history: History) -> Figure:
+def learning_rate(history: History) -> "Figure":
     """Draw the learning rate over the steps."""
     figure, ((axes,),) = new_figure(2.6)
     steps, rates = series(history, LEARNING_RATE)
@@ -132,7 +133,7 @@ def _some(names: Sequence[str]) -> list[str]:
     return [names[round(number * last / steps)] for number in range(steps + 1)]
 
 
-def health(history: History, panels: Sequence[HealthPanel]) -> Optional[Figure]:
+def health(history: History, panels: Sequence[HealthPanel]) -> Optional["Figure"]:
     """Draw how a net's layers fare over the steps, two panels a row.
 
     Returns None if the run was not watched.
@@ -162,7 +163,7 @@ def compare(
     histories: Mapping[str, History],
     monitor: Optional[str] = None,
     labels: Mapping[str, str] = {},
-) -> Figure:
+) -> "Figure":
     """Draw several runs over each other: a resumed one over the uninterrupted one, say.
 
     Two panels: the training's loss, and the metric `monitor`, or the first evaluated metric that

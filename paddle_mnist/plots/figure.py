@@ -1,4 +1,8 @@
-"""New figures, their colours, and how they are saved."""
+"""New figures, their colours, and how they are saved.
+
+Matplotlib is imported when it draws: that takes long, and most processes, such as the ranks of a
+distributed training, draw nothing.
+"""
 
 import io
 import math
@@ -6,16 +10,17 @@ import subprocess
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, get_font
 
 from paddle_mnist.plots.figure_files import KINDS
 from paddle_mnist.system.devices import zlib_is_broken
 from paddle_mnist.system.files import make_folder, write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Okabe & Ito, "Color Universal Design", 2008: told apart with any kind of colour blindness.
 BLUE, VERMILION, GREEN, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9"
@@ -27,13 +32,15 @@ SAVED_DPI = 2 * SHOWN_DPI  # for print, and for screens of high resolution
 
 def new_figure(
     height: float, rows: int = 1, columns: int = 1, **options
-) -> tuple[Figure, np.ndarray]:
+) -> tuple["Figure", np.ndarray]:
     """Return a figure and its axes, [rows, columns]. height: in inches. options: of `subplots`."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(WIDTH, height), dpi=SHOWN_DPI, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def name_lines(axes: Axes, title: str = "") -> None:
+def name_lines(axes: "Axes", title: str = "") -> None:
     """Put the title above the axes, and between them a legend, where it hides nothing."""
     names = axes.get_legend_handles_labels()[1]
     rows = 0
@@ -62,18 +69,22 @@ def literal(text: str) -> str:
 
 def missing_characters(texts: Collection[str]) -> tuple[str, str]:
     """Return the characters that the font of figures lacks, in order, and the font's name."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
     font = get_font(findfont(FontProperties()))
     characters = {character for text in texts for character in text}
     missing = [char for char in sorted(characters) if not font.get_char_index(ord(char))]
     return "".join(missing), font.family_name
 
 
-def save_figures(figures: Mapping[str, Figure], folder: Path, only: Collection[str] = ()) -> None:
+def save_figures(figures: Mapping[str, "Figure"], folder: Path, only: Collection[str] = ()) -> None:
     """Write each figure as `<name>.png` and `<name>.svg`. Raises OutputError.
 
     Each file appears when it is complete, so that the names of the files tell which are missing.
     only: write only the files of these names.
     """
+    from matplotlib import rc_context
+
     make_folder(folder)
     for name, figure in figures.items():
         for kind in KINDS:
@@ -93,7 +104,7 @@ def save_figures(figures: Mapping[str, Figure], folder: Path, only: Collection[s
             figure.set_layout_engine("none")  # the layout is done; once is slow enough
 
 
-def _png_of_another_process(figure: Figure) -> bytes:
+def _png_of_another_process(figure: "Figure") -> bytes:
     """Return a figure as PNG, compressed by a process that does not import Paddle."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 

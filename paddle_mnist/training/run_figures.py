@@ -5,9 +5,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Optional
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Optional
 
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.plots import curves
@@ -16,10 +14,13 @@ from paddle_mnist.plots.figure_files import COMPARED, COMPARED_FILES, FIGURES, f
 from paddle_mnist.plots.history import History, read_history
 from paddle_mnist.training.run_directory import RunDirectory
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 log = logging.getLogger("paddle_mnist")
 
 
-def draw_history(history: History) -> dict[str, Figure]:
+def draw_history(history: History) -> dict[str, "Figure"]:
     """Return the figures of any run by name: curves, learning_rate, and health if watched."""
     drawn = {
         "curves": curves.curves(history),
@@ -38,7 +39,7 @@ class FigureSet:
     """
 
     names: Sequence[str]
-    draw: Callable[[RunDirectory, History], Mapping[str, Figure]]
+    draw: Callable[[RunDirectory, History], Mapping[str, "Figure"]]
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -104,7 +105,7 @@ def _check_names(only: Collection[str], run: str, kind: FigureSet, is_alone: boo
             )
 
 
-def _compare(histories: Mapping[str, History], kinds: Sequence[FigureSet]) -> Figure:
+def _compare(histories: Mapping[str, History], kinds: Sequence[FigureSet]) -> "Figure":
     """Draw several runs over one another, with the metric that all of them monitor."""
     monitors = {_monitor(RunDirectory(run)) for run in histories}
     is_one_kind = all(kind is kinds[0] for kind in kinds)
