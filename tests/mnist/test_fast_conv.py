@@ -22,6 +22,8 @@ from paddle_mnist.nn.sparse_layout import VERSION
 from paddle_mnist.parallel.process_count import fast_conv_threads
 from paddle_mnist.training.resume import warn_of_other_convolution
 
+QUIET = ["--figures", "false", "--visualdl", "false"]
+
 
 def net(threads: Union[str, int], weights=None) -> MNIST:
     paddle.seed(3)
@@ -184,8 +186,9 @@ def test_switch(value, threads):
 
 
 def test_switch_binds_the_run(tool, tiny):
-    tool("train", "--data", tiny, "--epochs", 2, "--fast_conv", "off", "--output", "run")
-    err = tool("train", "--data", tiny, "--epochs", 2, "--output", "run", expect=2).stderr
+    short = [*QUIET, "--data", tiny, "--epochs", 2, "--output", "run"]
+    tool("train", *short, "--fast_conv", "off")
+    err = tool("train", *short, expect=2).stderr
     assert "fast_conv: 'off' in the run, 'auto' now" in err
     with pytest.raises(ConfigError, match="fast_conv is 'of'"):
         TrainConfig(fast_conv="of")
@@ -365,7 +368,7 @@ def test_a_run_that_other_code_began_says_that_its_bits_differ(manifest, before,
     ("switch", "name"), [("auto", f"compiled loops, version {VERSION}"), ("off", "Paddle")]
 )
 def test_manifests_bind_what_computes_the_convolutions(tool, tiny, tmp_path, switch, name):
-    tool("train", "--data", tiny, "--epochs", 1, "--fast_conv", switch, "--output", "run")
+    tool("train", *QUIET, "--data", tiny, "--epochs", 1, "--fast_conv", switch, "--output", "run")
     manifest = json.loads((tmp_path / "run/checkpoints/mnist_epoch0.json").read_text())
     assert manifest["convolution"] == name
 
