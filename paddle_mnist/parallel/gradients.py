@@ -1,9 +1,11 @@
 """The exchange of gradients: those of a batch's shards become one, whichever process has them."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional, Union
 
+import numpy as np
 import paddle
 from paddle import nn
 
@@ -105,7 +107,7 @@ class GradientExchange:
     def add(self, shard: Shard, outputs: StepOutputs) -> None:
         """Take a shard's gradient out of the parameters, after `backward`, to be summed."""
         gradients = [dense_gradient(parameter) for parameter in self._parameters]
-        used = [float(gradient is not None) for gradient in gradients]
+        used = [gradient is not None for gradient in gradients]
         self._has_all_gradients &= all(used)
         parts = [
             paddle.zeros([p.size]) if gradient is None else _flat(gradient)
@@ -122,8 +124,9 @@ class GradientExchange:
         metrics = [sums.to_tensor() for sums in outputs.metrics.values()]
         # a shard without samples has another's in their place
         parts += [values * float(shard.samples > 0) for values in metrics]
-        received = [float(signals.received() == signum) for signum in signals.STOP_SIGNALS]
-        self._shard_vectors.append(paddle.concat([*parts, paddle.to_tensor([*used, *received])]))
+        received = [signals.received() == signum for signum in signals.STOP_SIGNALS]
+        parts.append(paddle.to_tensor(np.array([*used, *received], np.float32)))
+        self._shard_vectors.append(paddle.concat(parts))
         self._metrics, self._metric_sizes = outputs.metrics, [values.size for values in metrics]
         self._batch_samples = shard.batch_size
 
@@ -134,21 +137,24 @@ class GradientExchange:
         """
         self._agree_on_signals()
         # + 0.0: of a zero, whose sign depends on who added it, +0
-        rest = _Reader(self._sum_shards() + 0.0)
-        gradients = [_restored(rest.take(p.size), p) for p in self._parameters]
-        for buffer, before in zip(self._buffers, self._buffers_before):
-            buffer.set_value(before + _restored(rest.take(buffer.size), buffer))
-        figures = _Reader(rest.take_all().clone())  # a slice alone would keep the whole gradient
-        loss = figures.take(1)[0]
+        gradients, buffers, (loss,), metrics, (used, received) = _split(
+            self._sum_shards() + 0.0,
+            [p.size for p in self._parameters],
+            [buffer.size for buffer in self._buffers],
+            [1],
+            self._metric_sizes,
+            [len(self._parameters), len(signals.STOP_SIGNALS)],
+        )
+        for buffer, before, change in zip(self._buffers, self._buffers_before, buffers):
+            buffer.set_value(before + _restored(change, buffer))
         metrics = {
-            name: sums.with_values(figures.take(size))
-            for (name, sums), size in zip(self._metrics.items(), self._metric_sizes)
+            name: sums.with_values(values)
+            for (name, sums), values in zip(self._metrics.items(), metrics)
         }
-        used = figures.take(len(self._parameters))
-        self._signal_counts = figures.take_all()
+        self._signal_counts = received
         self._set_gradients(gradients, used)
         self._shard_vectors, self._has_all_gradients = [], True
-        return StepResult(loss, metrics, self._batch_samples)
+        return StepResult(loss[0], metrics, self._batch_samples)
 
     def _set_gradients(self, gradients: Sequence[paddle.Tensor], used: paddle.Tensor) -> None:
         """Give the parameters their gradients, but none to one that no shard has used.
@@ -159,7 +165,7 @@ class GradientExchange:
         is_used = [True] * len(gradients) if self._has_all_gradients else used.numpy() > 0
         for parameter, gradient, has_gradient in zip(self._parameters, gradients, is_used):
             if has_gradient:
-                parameter.grad = gradient
+                parameter.grad = _restored(gradient, parameter)
 
     def _sum_shards(self) -> paddle.Tensor:
         if not self._ordered:
@@ -176,18 +182,10 @@ class GradientExchange:
             signals.agree_on(s for s, count in zip(signals.STOP_SIGNALS, counts) if count)
 
 
-class _Reader:
-    """Reads a vector from its beginning to its end."""
-
-    def __init__(self, vector: paddle.Tensor):
-        self._vector, self._offset = vector, 0
-
-    def take(self, length: int) -> paddle.Tensor:
-        start, self._offset = self._offset, self._offset + length
-        return self._vector[start : self._offset]
-
-    def take_all(self) -> paddle.Tensor:
-        return self._vector[self._offset :]
+def _split(vector: paddle.Tensor, *groups: Sequence[int]) -> list[list[paddle.Tensor]]:
+    """Return consecutive parts of a vector, in groups. groups: the lengths of the parts."""
+    parts = iter(paddle.split(vector, [*itertools.chain(*groups)]))
+    return [[*itertools.islice(parts, len(group))] for group in groups]
 
 
 def _flat(tensor: paddle.Tensor) -> paddle.Tensor:
