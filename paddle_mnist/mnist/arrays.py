@@ -41,7 +41,9 @@ class Split:
         images = self.images[index]
         if self.divisor is None:
             return np.asarray(images, np.float32)
-        return images.astype(np.float32) / np.float32(self.divisor)
+        values = images.astype(np.float32)
+        values /= np.float32(self.divisor)
+        return values
 
 
 @dataclass(frozen=True)

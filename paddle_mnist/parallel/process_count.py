@@ -7,7 +7,7 @@ import paddle
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.parallel.world import started_by_launcher
-from paddle_mnist.system.devices import chosen_gpus, fast_threads, gpu_count
+from paddle_mnist.system.devices import MAX_FAST_THREADS, chosen_gpus, fast_threads, gpu_count
 from paddle_mnist.system.machine import has_posix_processes, usable_cpus
 
 MIN_SAMPLES = 8  # of a batch, for a process to be worth it
@@ -87,13 +87,19 @@ def most_processes(options: ProcessOptions, places: int) -> int:
 def hint(options: ProcessOptions, samples: int, threads: int) -> Optional[str]:
     """Return a line for a user who trains on one of several cores; None if it would not help.
 
-    samples: how many the training takes in all. threads: of each process.
+    samples: how many the training takes in all. threads: of the fast convolution; 0 without it.
     """
-    most = most_processes(options, usable_cpus() // max(1, threads))
+    cores = usable_cpus()
     on_cpu = options.device == "cpu" or (options.device == "auto" and not gpu_count())
-    if most == 1 or not on_cpu or started_by_launcher() or samples < MIN_TOTAL_SAMPLES:
+    if not on_cpu or started_by_launcher() or samples < MIN_TOTAL_SAMPLES:
         return None
-    return f"{usable_cpus()} cores are here: --nprocs {most} trains faster, with {most} processes"
+    most_threads = min(cores, MAX_FAST_THREADS)
+    if 0 < threads < most_threads:  # which need not exchange gradients
+        return f"{cores} cores are here: --threads {most_threads} trains faster"
+    most = most_processes(options, cores // max(1, threads))
+    if most == 1:
+        return None
+    return f"{cores} cores are here: --nprocs {most} trains faster, with {most} processes"
 
 
 def fast_conv_threads(options: ThreadOptions) -> int:
