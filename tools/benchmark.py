@@ -10,7 +10,7 @@ time-to-accuracy  seconds from the command to a net of 98.6 %, everything includ
             loop, PyTorch, the recipe `fast`
 ladder      from the tutorial's loop to ours, one change a row: seconds and accuracy
 memory      peak memory by source, batch size and optimizer, and the tutorial's
-evaluate    seconds to evaluate the eval split, the tutorial's way and ours
+evaluate    seconds to evaluate the eval split: the tutorial's way, ours, PyTorch, ONNX Runtime
 operators   where the time of a step goes: each compiled loop, and what is around them
 conv-blocks  images a second of nets of other sizes: `ConvBlocks`, Paddle's layers, PyTorch
 checkpoint  the share of a training's time that goes into saving, after each epoch and every 50

@@ -95,7 +95,8 @@ def test_rehearsal_of_each_table(tool, tmp_path, what, first):
     if what == "operators":
         assert 0 < sum(report["loops"].values()) < report["step"]
     if what == "evaluate":
-        assert report["accuracy"]["theirs"] == pytest.approx(report["accuracy"]["ours"], abs=1e-6)
+        accuracies = report["accuracy"].values()
+        assert max(accuracies) - min(accuracies) < 1e-6
 
 
 def test_tutorials_loop_is_the_recipe(tool, tiny, tmp_path):

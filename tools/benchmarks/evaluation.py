@@ -1,23 +1,53 @@
-"""Evaluation of the eval split: the tutorial's way and ours, in turns."""
+"""Evaluation of the eval split: the tutorial's way, ours, and other engines', in turns."""
 
 import gzip
 import json
+import tempfile
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from markdown_tables import table as markdown_table
 
 from benchmarks.data import json_file
 from benchmarks.timing import medians
+from paddle_mnist.errors import DeviceError
+from paddle_mnist.system.machine import usable_cpus
 
+BATCH = 256
 TITLES = {
     "theirs": "the tutorial's: image by image from lists, batches of 100",
     "plain": "ours, with Paddle's layers",
     "ours": "ours",
+    "torch": f"PyTorch, batches of {BATCH}",
+    "onnx": f"ONNX Runtime, batches of {BATCH}",
 }
+Evaluate = Callable[[], float]  # returns the accuracy
 
 
 def measure(source: str, rounds: int) -> dict:
     """Median seconds of an evaluation, once the images are there; the same weights."""
+    with tempfile.TemporaryDirectory() as folder:
+        evaluations, images = _evaluations(source, Path(folder))
+        seconds = {kind: [] for kind in evaluations}
+        accuracy = {}
+        for round_number in range(rounds + 1):
+            for kind, evaluate in evaluations.items():
+                began = time.perf_counter()
+                accuracy[kind] = evaluate()
+                if round_number > 0:  # the first warms up
+                    seconds[kind].append(time.perf_counter() - began)
+    return {
+        "rounds": rounds,
+        "images": images,
+        "seconds": medians(seconds),
+        "accuracy": accuracy,
+    }
+
+
+def _evaluations(source: str, folder: Path) -> tuple[dict[str, Evaluate], int]:
+    """Return the evaluations that can run here, and the number of images. folder: for a model."""
     import baseline_tutorial
 
     from paddle_mnist import MNIST, MnistDataset, evaluate
@@ -30,35 +60,75 @@ def measure(source: str, rounds: int) -> dict:
     dataset = MnistDataset("eval", str(path))
     model, net = MNIST(pretrained=True), baseline_tutorial.Net()
     net.set_state_dict(model.state_dict())
-    seconds = {kind: [] for kind in TITLES}
-    accuracy = {}
     threads = fast_conv_threads(TrainConfig())
-    for round_number in range(rounds + 1):
-        for kind in TITLES:
-            model.fast_conv = threads if kind == "ours" else 0
-            began = time.perf_counter()
-            if kind == "theirs":
-                accuracy[kind] = baseline_tutorial.evaluate(net, batches)
-            else:
-                accuracy[kind] = evaluate(model, dataset).accuracy
-            if round_number > 0:  # the first warms up
-                seconds[kind].append(time.perf_counter() - began)
-    return {
-        "rounds": rounds,
-        "images": len(dataset),
-        "seconds": medians(seconds),
-        "accuracy": {kind: accuracy[kind] for kind in ("theirs", "ours")},
+
+    def ours(fast_conv: int) -> float:
+        model.fast_conv = fast_conv
+        return evaluate(model, dataset).accuracy
+
+    evaluations = {
+        "theirs": lambda: baseline_tutorial.evaluate(net, batches),
+        "plain": lambda: ours(0),
+        "ours": lambda: ours(threads),
     }
+    for kind, build in (("torch", _torch_logits), ("onnx", _onnx_logits)):
+        try:
+            logits = build(model, folder)
+        except (ImportError, DeviceError):
+            continue
+        evaluations[kind] = lambda logits=logits: _accuracy(logits, dataset)
+    return evaluations, len(dataset)
+
+
+def _accuracy(logits: Callable, dataset: Any) -> float:
+    """Return the accuracy of a function of images, float32 [B, 1, 28, 28], that gives logits."""
+    import numpy as np
+
+    correct = 0
+    for start in range(0, len(dataset), BATCH):
+        images, labels = dataset.batch(np.arange(start, min(start + BATCH, len(dataset))))
+        correct += int((logits(images).argmax(axis=1) == labels[:, 0]).sum())
+    return correct / len(dataset)
+
+
+def _torch_logits(model: Any, folder: Path) -> Callable:
+    """The same net and weights. Raises ImportError."""
+    import torch
+
+    from benchmarks.torch_net import copy_weights, torch_net
+
+    torch.set_num_threads(usable_cpus())
+    net = torch_net(relu_first=False)  # equal, and the faster order
+    copy_weights(net, model.state_dict())
+
+    @torch.no_grad()
+    def logits(images):
+        return net(torch.from_numpy(images)).numpy()
+
+    return logits
+
+
+def _onnx_logits(model: Any, folder: Path) -> Callable:
+    """The same net, exported. Raises DeviceError."""
+    from paddle_mnist.mnist.export import export_model
+    from paddle_mnist.mnist.predictor import Predictor
+
+    export_model(model, folder / "onnx", ["logits"], "onnx")
+    predictor = Predictor(folder / "onnx", device="cpu", threads=usable_cpus(), batch_size=BATCH)
+    return lambda images: predictor.run(images)["logits"]
 
 
 def table(report: dict) -> str:
     seconds, accuracy = report["seconds"], report["accuracy"]
-    same = abs(accuracy["theirs"] - accuracy["ours"]) < 1e-6  # of float32
+    same = max(accuracy.values()) - min(accuracy.values()) < 1e-6  # of float32
+    lines = [
+        (title, seconds[kind], seconds["theirs"] / seconds[kind])
+        if kind in seconds
+        else (title, "not installed", None)
+        for kind, title in TITLES.items()
+    ]
     return markdown_table(
         {"evaluation": "", "seconds": ".2f", "times faster": ".1f"},
-        [
-            (title, seconds[kind], seconds["theirs"] / seconds[kind])
-            for kind, title in TITLES.items()
-        ],
+        lines,
         f"{report['images']:,} images; accuracies {'equal' if same else 'differ'}.",
     )
