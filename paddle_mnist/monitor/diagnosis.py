@@ -12,6 +12,8 @@ import numpy as np
 # inputs in 0..1 the largest is 7; drawn from U(-1, 1), the tutorial's weights give about 150 at
 # once.
 TOO_LARGE = 50.0
+GO_BACK = "Resume from the last checkpoint before this step with a lower learning rate."
+START_ANEW = "Start again with smaller initial weights or a lower learning rate."
 # Watched passes in a row in which a channel has only zeros, or a gradient is zero, before that is
 # reported; with batches of 32, 160 samples then agree.
 PATIENCE = 5
@@ -68,8 +70,8 @@ class Diagnosis:
                 step,
                 place=name,
                 kind="not finite",
-                message=f"{nonfinite} of its outputs are NaN or infinite. What comes after it is "
-                "lost too. Go back to the checkpoint before, and lower the learning rate.",
+                message=f"{nonfinite} of its outputs are NaN or infinite, and so is what the later "
+                f"layers compute from them. {GO_BACK}",
             )
         elif root_mean_square > TOO_LARGE:
             message = _exploding(layer, root_mean_square, layer_input)
@@ -93,10 +95,7 @@ class Diagnosis:
                 step,
                 place=name,
                 kind="dead channels",
-                message=f"channel{'s' * (len(gone) > 1)} {', '.join(map(str, gone))} of "
-                f"{len(dead)} gave nothing but zeros in {self._patience} batches that were looked "
-                "at: no gradient reaches their weights, so they will hardly come back. A few are "
-                "common; many mean that the learning rate, or the initial weights, are too large.",
+                message=_dead_channels(gone, len(dead), self._patience),
                 magnitude=len(gone).bit_length(),
             )
 
@@ -110,10 +109,9 @@ class Diagnosis:
                 step,
                 place="the net",
                 kind="same answer",
-                message=f"the {len(answers)} images of this batch differ, but all got the same "
-                "answer: nothing of them gets through to the last layer. Look for the first layer "
-                "that gives only zeros; start anew, with smaller initial weights or a lower "
-                "learning rate.",
+                message=f"the {len(answers)} images of this batch differ, but the net's outputs "
+                "for them do not: no information reaches the last layer. Find the first layer "
+                f"whose outputs are all zero. {START_ANEW}",
             )
 
     def check_gradient(self, step: int, name: str, norm: float) -> None:
@@ -123,8 +121,8 @@ class Diagnosis:
                 step,
                 place=name,
                 kind="not finite",
-                message="its gradient is NaN or infinite, and the step puts that into the weights. "
-                "Go back to the checkpoint before, and lower the learning rate.",
+                message="its gradient is NaN or infinite, and the step writes that into the "
+                f"weights. {GO_BACK}",
             )
         self._zero_gradients[name] = self._zero_gradients[name] + 1 if norm == 0 else 0
         if self._zero_gradients[name] == self._patience:
@@ -132,8 +130,8 @@ class Diagnosis:
                 step,
                 place=name,
                 kind="no gradient",
-                message=f"its gradient was exactly zero in {self._patience} batches that were "
-                "looked at: it learns nothing any more. A layer after it gives only zeros.",
+                message=f"its gradient was exactly zero in the last {self._patience} recorded "
+                "batches, so it no longer learns. The outputs of a later layer are all zero.",
             )
 
     def _report(self, step: int, place: str, kind: str, message: str, magnitude: int = 0) -> None:
@@ -149,12 +147,12 @@ class Diagnosis:
 
 def _exploding(layer: Any, root_mean_square: float, layer_input: Optional[Any]) -> str:
     symptom = (
-        f"its outputs are of size {root_mean_square:.0f} (root mean square); where a net trains "
-        f"well they stay below {TOO_LARGE:.0f}."
+        f"the root mean square of its outputs is {root_mean_square:.0f}; in a net that trains well "
+        f"it stays below {TOO_LARGE:.0f}."
     )
     weight = getattr(layer, "weight", None)
     if weight is None:
-        return f"{symptom} The layers before it make them so large."
+        return f"{symptom} The layers before it produce values that large."
     # He et al., "Delving Deep into Rectifiers", 2015: std sqrt(2 / inputs) keeps the size of
     # signals from layer to layer. Paddle's linear weights are [inputs, outputs].
     inputs = weight.shape[0] if weight.ndim == 2 else weight.size // weight.shape[0]
@@ -163,15 +161,15 @@ def _exploding(layer: Any, root_mean_square: float, layer_input: Optional[Any]) 
     if weight_size < 3 * proper_size:
         input_size = "unknown" if layer_input is None else f"{_root_mean_square(layer_input):.2g}"
         return (
-            f"{symptom} What it is given is of size {input_size}. The layers before it, or a "
-            "learning rate that is too high, make it so; or, before the first layer, images that "
-            "are not scaled to 0..1."
+            f"{symptom} The root mean square of its inputs is {input_size}. Check the layers "
+            "before it, whether the learning rate is too high, and, for the first layer, whether "
+            "the images are scaled to 0..1."
         )
     return (
-        f"{symptom} Its weights are too large: {weight_size:.2g} (root mean square), where with "
-        f"{inputs} inputs {proper_size:.2g} keeps signals at their size. If it was so from the "
-        "first step, they were drawn too large: use Paddle's default initialisation; else lower "
-        "the learning rate."
+        f"{symptom} Its weights are too large: their root mean square is {weight_size:.2g}; with "
+        f"{inputs} inputs, {proper_size:.2g} keeps the size of the signal constant. If they were "
+        "too large from the first step, use Paddle's default initialization; otherwise lower the "
+        "learning rate."
     )
 
 
@@ -179,11 +177,21 @@ def _root_mean_square(tensor: Any) -> float:
     return tensor.detach().astype("float32").pow(2).mean().sqrt().item()
 
 
+def _dead_channels(dead: np.ndarray, channels: int, patience: int) -> str:
+    is_one = len(dead) == 1
+    return (
+        f"channel{'' if is_one else 's'} {', '.join(map(str, dead))} of {channels} "
+        f"{'was' if is_one else 'were'} zero in the last {patience} recorded batches. No gradient "
+        f"reaches {'its' if is_one else 'their'} weights, so {'it is' if is_one else 'they are'} "
+        "unlikely to recover. A few dead channels are common; many indicate that the learning rate "
+        "or the initial weights are too large."
+    )
+
+
 def _dead_layer(channels: int, patience: int) -> str:
     return (
-        f"all of its {channels} channels gave nothing but zeros in {patience} batches that were "
-        "looked at. Every image now looks the same to the layers after it, so the net can only "
-        "guess (with ten classes: accuracy 10 %, loss ln 10 = 2.30), and no gradient gets back "
-        "through it, so training on will not mend it. Start anew, with smaller initial weights or "
-        "a lower learning rate."
+        f"all {channels} channels were zero in the last {patience} recorded batches. The later "
+        "layers receive the same values for every image, so the net can only guess (with ten "
+        "classes: accuracy 10 %, loss ln 10 = 2.30). No gradient passes back through this layer, "
+        f"so further training does not help. {START_ANEW}"
     )

@@ -323,8 +323,8 @@ def test_net_that_gives_one_answer_to_all_images(model, images):
 def test_images_that_are_not_scaled_are_told(model, images):
     places, reported = findings(model, 255 * images, 1)
     assert places[0] == (1, "conv1", "exploding")
-    assert "What it is given is of size 1" in reported[0].message
-    assert "images that are not scaled to 0..1" in reported[0].message
+    assert "The root mean square of its inputs is 1" in reported[0].message
+    assert "whether the images are scaled to 0..1" in reported[0].message
 
 
 def test_exploding_layer_is_told_its_weights_are_too_large(model, images):
@@ -349,7 +349,7 @@ def test_without_another_wish_findings_are_logged(model, images, caplog):
     model.fc.weight.set_value(1000 * model.fc.weight)
     with caplog.at_level(logging.WARNING, "paddle_mnist"), watch(model):
         model(images)
-    assert "step 1, fc: its outputs are of size" in caplog.text
+    assert "step 1, fc: the root mean square of its outputs is" in caplog.text
 
 
 @pytest.mark.parametrize("source", ["digits", "mnist"])
@@ -365,7 +365,7 @@ def test_collapse_of_the_tutorials_part_three_is_diagnosed_in_twenty_steps(sourc
         kind for _, place, kind in findings_by_place if place == "relu1" and kind.startswith("dead")
     ]
     message = findings_by_place[1, "fc", "exploding"]
-    assert "drawn too large: use Paddle's default initialisation" in message
+    assert "too large from the first step, use Paddle's default initialization" in message
 
 
 def test_what_is_no_channel_is_not_called_dead(caplog):
