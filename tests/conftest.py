@@ -65,16 +65,16 @@ def real_data() -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory):
+def own_cache(tmp_path_factory, pytestconfig):
     """No test reads or writes the user's caches, or asks the network for MNIST."""
     os.environ.pop("PADDLE_MNIST_DATA", None)
     home = tmp_path_factory.mktemp("home")
     os.environ["HOME"] = str(home)
     cache = home / "cache"
     cache.mkdir()
-    # Compiling takes seconds: what one worker has compiled serves all.
-    compiled = tmp_path_factory.getbasetemp().parent / "compiled"
-    compiled.mkdir(exist_ok=True, mode=0o755)
+    # Compiling takes seconds: what one worker has compiled serves all, and later runs of the tests.
+    compiled = pytestconfig.cache.mkdir("compiled")
+    compiled.chmod(0o755)  # of a folder that others may write to, nothing is loaded
     (cache / "compiled").symlink_to(compiled)
     os.environ["PADDLE_MNIST_CACHE"] = str(cache)
     os.environ["PADDLE_MNIST_URL"] = "http://127.0.0.1:1/"  # nothing answers there

@@ -6,7 +6,7 @@ data        time until the images of an AI Studio JSON file are there, and peak 
 clocks      seconds to --help, to import, to the images, to the first step and of a steady one
 train       images a second of steady training: Paddle's layers, this package, PyTorch where it is
             installed; what our own loop adds to a step
-time-to-accuracy  seconds from the command to a net of 98.6 %, everything included: the tutorial's
+time-to-accuracy  seconds from the command to a net of 98.6%, everything included: the tutorial's
             loop, PyTorch, the recipe `fast`
 ladder      from the tutorial's loop to ours, one change a row: seconds and accuracy
 memory      peak memory by source, batch size and optimizer, and the tutorial's

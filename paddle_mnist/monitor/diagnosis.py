@@ -192,6 +192,6 @@ def _dead_layer(channels: int, patience: int) -> str:
     return (
         f"all {channels} channels were zero in the last {patience} recorded batches. The later "
         "layers receive the same values for every image, so the net can only guess (with ten "
-        "classes: accuracy 10 %, loss ln 10 = 2.30). No gradient passes back through this layer, "
+        "classes: accuracy 10%, loss ln 10 = 2.30). No gradient passes back through this layer, "
         f"so further training does not help. {START_ANEW}"
     )

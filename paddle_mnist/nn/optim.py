@@ -33,7 +33,7 @@ def build_schedule(options: OptimizerOptions, total_steps: int) -> lr.LRSchedule
     constant: learning_rate throughout.
     polynomial: straight down from learning_rate to end_lr.
     cosine: half a cosine from learning_rate to end_lr (Loshchilov & Hutter, "SGDR", 2017).
-    onecycle: up from learning_rate/25 to learning_rate in the first 30 % of the steps, then
+    onecycle: up from learning_rate/25 to learning_rate in the first 30% of the steps, then
         down to end_lr, along cosines (Smith & Topin, "Super-Convergence", 2018).
     """
     rate, end = options.learning_rate, options.end_lr

@@ -88,7 +88,7 @@ def _name_ticks(axis: "Axis", classes: int, names: Sequence[str]) -> None:
 def reliability(title: str, bins: Mapping[str, Sequence[tuple[int, float, float]]]) -> "Figure":
     """Draw the accuracy over the confidence, with a series for each name, above a histogram.
 
-    Each point has the 95 % interval of its accuracy (Clopper and Pearson): a few images say little.
+    Each point has the 95% interval of its accuracy (Clopper and Pearson): a few images say little.
     The names after the first are drawn a little to the right.
 
     bins: for each name its bins by confidence: (count, mean confidence, accuracy).

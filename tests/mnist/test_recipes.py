@@ -53,7 +53,7 @@ def test_header_of_the_best_tells_what_was_measured(real_data, tmp_path):
     workspace = Workspace(open_data(str(real_data)), RESULTS, tmp_path)
     scores = [100 * result["eval_acc"] for result in BEST.results(workspace)["best"]]
     mean, sd = statistics.mean(scores), statistics.stdev(scores)
-    line = f"# eval accuracy {mean:.3f} %, mean of {len(scores)} seeds, sd {sd:.3f} %.\n"
+    line = f"# eval accuracy {mean:.3f}%, mean of {len(scores)} seeds, sd {sd:.3f}%.\n"
     assert line in recipes()["best"].read_text()
 
 

@@ -83,7 +83,7 @@ def test_figures_are_written_into_the_pages(tmp_path, monkeypatch):
     monkeypatch.setattr(reproduce, "ROOT", tmp_path)
     reports = {claim: {} for claim, _ in recipes.MEASURED.values()}
     reproduce.write_recipes({**reports, "best": seeds(best=[0.995, 0.9942])})
-    english, chinese = ": mean 99.46 %, worst 99.42 %", "：平均 99.46 %，最差 99.42 %"
+    english, chinese = ": mean 99.46%, worst 99.42%", "：平均 99.46%，最差 99.42%"
     for page, text in (
         ("README.md", f"[2 seeds](REPRODUCTION.md#best){english}"),
         ("README.zh-CN.md", f"[2 个种子](docs/zh/reproduction.md#best){chinese}"),
@@ -392,9 +392,9 @@ def test_what_is_shown_is_of_what_its_function_computes(tmp_path):
     ("one", "other", "words"),
     [
         ([0.981, 0.982, 0.983], [0.981, 0.983, 0.982], "which is not significant"),
-        ([0.981, 0.982, 0.983], [0.991, 0.993, 0.992], "by +1.00% (95 % interval +0.77% to +1.23%"),
+        ([0.981, 0.982, 0.983], [0.991, 0.993, 0.992], "by +1.00% (95% interval +0.77% to +1.23%"),
         ([0.981, 0.982, 0.983], [0.991, 0.993, 0.992], "which is significant"),
-        ([0.981, 0.981], [0.981, 0.981], "by +0.00% (95 % interval +0.00% to +0.00%)"),
+        ([0.981, 0.981], [0.981, 0.981], "by +0.00% (95% interval +0.00% to +0.00%)"),
     ],
 )
 def test_difference_is_judged_by_its_spread(one, other, words):
@@ -410,7 +410,7 @@ def test_difference_is_judged_by_its_spread(one, other, words):
         ([0.971, 0.989, 0.986], "Undecided: 4 of 6"),
         ([0.981, 0.980, 0.981, 0.980, 0.9858], "Refuted as a mean, true of a lucky seed: 2 of 10"),
         ([0.971, 0.972, 0.973], "Refuted as a mean: 0 of 6"),
-        ([0.99, 0.99], "(95 % interval 99.00% to 99.00%)"),
+        ([0.99, 0.99], "(95% interval 99.00% to 99.00%)"),
     ],
 )
 def test_claim_is_judged_by_the_mean_of_the_seeds(scores, words):

@@ -1,4 +1,4 @@
-"""From the command to a net of 98.6 %: everything included, whole commands timed."""
+"""From the command to a net of 98.6%: everything included, whole commands timed."""
 
 import contextlib
 import re

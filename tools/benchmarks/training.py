@@ -87,7 +87,7 @@ def _loop_share(source: str) -> float:
 
     Of STEPS steps and more, whole epochs, of the recipe `default`: sampler, batches, log, files,
     VisualDL, a watch (whose looks in the forward pass have a table of their own), a checkpoint an
-    epoch. Two loops side by side would not tell: one loop takes up to 4 % longer than its own twin
+    epoch. Two loops side by side would not tell: one loop takes up to 4% longer than its own twin
     here.
     """
     from paddle_mnist import Trainer

@@ -18,7 +18,7 @@ def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     """Measure the pretrained net on the eval split, before and after temperature scaling.
 
     The temperature divides the logits; it is the one of least loss on the valid split. Both come
-    with what chance makes of them, 95 % intervals of DRAWS: the error that a net with these
+    with what chance makes of them, 95% intervals of DRAWS: the error that a net with these
     confidences shows if it is perfectly calibrated, its labels drawn by its own probabilities; and
     the temperatures of images of the valid split drawn with replacement (bootstrap).
     """
@@ -53,7 +53,7 @@ def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
 
 
 def _interval(values: list[float]) -> list[float]:
-    """Return the limits between which 95 % of the values lie."""
+    """Return the limits between which 95% of the values lie."""
     return np.quantile(values, [0.025, 0.975]).tolist()
 
 

@@ -81,7 +81,7 @@ def _what_is_left(one: Mapping[str, Any], steps: int) -> Text:
 
 
 def _dies_at(one: Mapping[str, Any]) -> Optional[int]:
-    """Return the first step with more than 99 % of zeros after the second ReLU."""
+    """Return the first step with more than 99% of zeros after the second ReLU."""
     zeros = enumerate(one["zeros"]["relu2"], 1)
     return next((step for step, share in zeros if share > 0.99), None)
 

@@ -14,8 +14,8 @@ MEASURED = {
     "tutorial-resume": ("rate", "stepped"),
     "best": ("best", "best"),
 }
-ENGLISH = "[{count} seeds]({page}#{claim}): mean {mean:.2f} %, worst {worst:.2f} %"
-CHINESE = "[{count} 个种子]({page}#{claim})：平均 {mean:.2f} %，最差 {worst:.2f} %"
+ENGLISH = "[{count} seeds]({page}#{claim}): mean {mean:.2f}%, worst {worst:.2f}%"
+CHINESE = "[{count} 个种子]({page}#{claim})：平均 {mean:.2f}%，最差 {worst:.2f}%"
 # The pages that have these figures between marks; not all of them have each recipe's. Beside each,
 # its link to the page on reproduction.
 FIGURES = {

@@ -9,7 +9,7 @@ LEVEL = 0.05
 
 
 def interval(scores: list[float]) -> tuple[float, float]:
-    """Return the 95 % confidence interval of the mean (Student's t)."""
+    """Return the 95% confidence interval of the mean (Student's t)."""
     from scipy import stats
 
     mean, error = statistics.mean(scores), statistics.stdev(scores) / len(scores) ** 0.5
@@ -24,7 +24,7 @@ def describe(scores: list[float]) -> dict[str, float]:
 
 
 def difference(one: list[float], other: list[float]) -> dict[str, float]:
-    """Return how much higher the other's mean is, its 95 % interval and the p-value (Welch's t)."""
+    """Return how much higher the other's mean is, its 95% interval and the p-value (Welch's t)."""
     from scipy import stats
 
     gap = statistics.mean(other) - statistics.mean(one)
@@ -38,7 +38,7 @@ def difference(one: list[float], other: list[float]) -> dict[str, float]:
 def paired_difference(one: Sequence[float], other: Sequence[float]) -> dict[str, float]:
     """Return how much higher the other's scores are, seed by seed (Student's t of pairs).
 
-    gap: the mean; low, high: its 95 % interval; p: the p-value.
+    gap: the mean; low, high: its 95% interval; p: the p-value.
     """
     from scipy import stats
 
@@ -74,7 +74,7 @@ def compare(
 
 
 def is_significant(gap: Mapping[str, float]) -> bool:
-    """Return whether the p-value of a difference is below 5 %.
+    """Return whether the p-value of a difference is below 5%.
 
     Of a single difference: whether its interval excludes 0.
     """
