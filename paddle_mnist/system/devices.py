@@ -129,7 +129,6 @@ def select_device(name: str = "auto") -> str:
     name: "auto" (the first GPU if there is one, else the CPU), "cpu", "gpu[:N]" or "xpu[:N]".
     Raises DeviceError if there is no such device; never falls back to another.
     """
-    require_paddle()
     import paddle
 
     gpus = gpu_count()
