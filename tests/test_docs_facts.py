@@ -25,7 +25,7 @@ def section(text, title):
 
 
 def test_every_recipe_is_listed_with_what_its_header_promises():
-    rows = re.findall(r"^\| `([\w-]+)` \| .*? \| at least ([\d.]+) %", page("train"), re.M)
+    rows = re.findall(r"^\| `([\w-]+)` \| .*? \| at least ([\d.]+)%", page("train"), re.M)
     assert {name for name, _ in rows} == set(recipes())
     for recipe, percent in rows:
         promised = re.search(r"accuracy >= ([\d.]+)", recipes()[recipe].read_text())[1]
