@@ -22,7 +22,7 @@ from paddle_mnist.apps.dashboard import log_folders
 from paddle_mnist.metrics.visualdl import ABOUT
 
 SMALL = ["--recipe", "default", "--epochs", "2", "--batch_size", "32", "--log_every", "5"]
-SMALL += ["--watch", "5", "--visualdl", "all", "--figures", "false"]
+SMALL += ["--watch", "5", "--visualdl", "all"]
 
 
 @pytest.fixture(scope="module")
