@@ -121,7 +121,7 @@ class CompiledNet:
 
     def _arguments(self, title: str) -> tuple:
         """Return arguments of the types that a pass is called with."""
-        memory, matrix = self._new_memory(1), np.zeros((1, 1), np.float32)
+        memory, matrix = self._new_memory(1, chunks=1), np.zeros((1, 1), np.float32)
         if title == "cross-entropy":
             return (matrix, np.zeros(1, np.int64), 0.0, 1.0, matrix[0], matrix)
         kept = (*memory.rows(slice(0, 1)), memory.weights)
@@ -142,7 +142,8 @@ class CompiledNet:
         """
         self.compile("convolution")
         count = len(images)
-        memory = self._take_memory(count if for_backward else 1)  # a row, for its weights
+        chunks = len(chunks_of(count)) if for_backward else 0
+        memory = self._take_memory(count if for_backward else 0, chunks)
         skip = self._load(parameters, memory)
         flat = images.reshape(count, -1)
         outputs = np.empty((count, *self.net.output_shape), np.float32)
@@ -195,7 +196,7 @@ class CompiledNet:
         for title in self.functions:
             self.compile(title)
         count = len(images)
-        memory = self._take_memory(count)
+        memory = self._take_memory(0, len(chunks_of(count)))
         skip = self._load(parameters, memory)
         flat = images.reshape(count, -1)
         logits = np.empty((count, self.net.classes), np.float32)
@@ -204,7 +205,8 @@ class CompiledNet:
         no_gradients = np.empty((count, 0), np.float32)  # of the images
 
         def run(number: int, chunk: slice) -> None:
-            kept = (*memory.rows(chunk), memory.weights)
+            # A thread's rows, chunk after chunk: the caches hold more of them than of a batch's.
+            kept = (*self._scratch_rows(chunk), memory.weights)
             self._run_forward(flat[chunk], logits[chunk], *kept, skip, self._work)
             self._run_cross_entropy(
                 logits[chunk], labels[chunk], smoothing, 1 / count, losses[chunk], gradients[chunk]
@@ -226,27 +228,31 @@ class CompiledNet:
         return self._threads.work
 
     def _scratch_rows(self, images: slice) -> tuple[np.ndarray, ...]:
-        """Return this thread's rows for a chunk that no backward pass will need."""
+        """Return this thread's rows for a chunk that no later call will need."""
         if not hasattr(self._threads, "memory"):
-            self._threads.memory = self._new_memory(CHUNK_SIZE)
+            self._threads.memory = self._new_memory(CHUNK_SIZE, chunks=0)
         return self._threads.memory.rows(slice(0, images.stop - images.start))
 
-    def _new_memory(self, count: int) -> Memory:
+    def _new_memory(self, count: int, chunks: int) -> Memory:
         return Memory(
             inputs=aligned_zeros((count, self.net.kept.size), np.float32),
             winners=aligned_zeros((count, self.net.winners.size), np.uint8),
             skipped=aligned_zeros((count,), np.float32),
             weights=aligned_zeros((self.net.weights.size,), np.float32),
-            sums=aligned_zeros((len(chunks_of(count)), self.net.sums.size), np.float32),
+            sums=aligned_zeros((chunks, self.net.sums.size), np.float32),
         )
 
-    def _take_memory(self, count: int) -> Memory:
-        """Return memory for at least so many images, to be given back with `_give_back`."""
+    def _take_memory(self, count: int, chunks: int) -> Memory:
+        """Return memory for at least so many images and chunks, to be given back to `_give_back`.
+
+        count: 0 where the rows of a thread do.
+        """
         try:
             memory = self._reusable.pop()
         except IndexError:  # none yet, or other passes have it
-            return self._new_memory(count)
-        return memory if len(memory.inputs) >= count else self._new_memory(count)
+            return self._new_memory(count, chunks)
+        is_large_enough = len(memory.inputs) >= count and len(memory.sums) >= chunks
+        return memory if is_large_enough else self._new_memory(count, chunks)
 
     def _give_back(self, memory: Memory) -> None:
         if memory.inputs.nbytes <= MOST_REUSED:
