@@ -205,7 +205,7 @@ class CompiledNet:
         no_gradients = np.empty((count, 0), np.float32)  # of the images
 
         def run(number: int, chunk: slice) -> None:
-            # A thread's rows, chunk after chunk: the caches hold more of them than of a batch's.
+            # Every chunk uses the rows of its thread, which stay in the cache; a batch's would not.
             kept = (*self._scratch_rows(chunk), memory.weights)
             self._run_forward(flat[chunk], logits[chunk], *kept, skip, self._work)
             self._run_cross_entropy(
@@ -243,9 +243,9 @@ class CompiledNet:
         )
 
     def _take_memory(self, count: int, chunks: int) -> Memory:
-        """Return memory for at least so many images and chunks, to be given back to `_give_back`.
+        """Return memory for at least so many images and chunks, to be returned by `_give_back`.
 
-        count: 0 where the rows of a thread do.
+        count: 0 if only the weights and the sums are needed.
         """
         try:
             memory = self._reusable.pop()
@@ -255,7 +255,7 @@ class CompiledNet:
         return memory if is_large_enough else self._new_memory(count, chunks)
 
     def _give_back(self, memory: Memory) -> None:
-        if memory.inputs.nbytes <= MOST_REUSED:
+        if memory.inputs.nbytes + memory.sums.nbytes <= MOST_REUSED:
             self._reusable.append(memory)
 
     # -------------------------------------------------------------- parameters

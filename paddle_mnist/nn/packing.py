@@ -9,15 +9,15 @@ from paddle_mnist.nn.sparse_layout import Net, round_up
 
 
 def packing(net: Net) -> np.ndarray:
-    """Return where the loops find each of their weights among the flat parameters, int64.
+    """Return the index among the flat parameters of each weight that the loops read, int64.
 
-    What pads the weights, and the bias that a layer does not have, is one place behind the last.
+    Padding, and the bias of a layer without one, have the index behind the last parameter.
     """
     sizes = [math.prod(shape) for shape in net.parameter_shapes]
-    places = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-    values = (part.reshape(shape) for part, shape in zip(places, net.parameter_shapes))
-    packing = np.full(net.weights.size, sum(sizes))
-    view = functools.partial(net.weights.view, packing)
+    parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    values = (part.reshape(shape) for part, shape in zip(parts, net.parameter_shapes))
+    indices = np.full(net.weights.size, sum(sizes))
+    view = functools.partial(net.weights.view, indices)
     for number, block in enumerate(net.blocks):
         size, outputs = block.kernel, round_up(block.outputs)
         kernels = next(values)
@@ -40,11 +40,11 @@ def packing(net: Net) -> np.ndarray:
         target[..., : features.channels] = by_pixel.transpose(2, 1, 0)
         if net.biases[-1]:
             view("linear_bias", round_up(classes))[:classes] = next(values)
-    return packing
+    return indices
 
 
 def unpacking(net: Net) -> np.ndarray:
-    """Return where the sums have the gradients of the parameters, int64, in their order."""
+    """Return the index of each parameter's gradient among the sums of the loops, int64."""
     view = functools.partial(net.sums.view, np.arange(net.sums.size))
     places = []
     for number, block in enumerate(net.blocks):

@@ -184,8 +184,8 @@ class GradientExchange:
 
 def _split(vector: paddle.Tensor, *groups: Sequence[int]) -> list[list[paddle.Tensor]]:
     """Return consecutive parts of a vector, in groups. groups: the lengths of the parts."""
-    parts = iter(paddle.split(vector, [*itertools.chain(*groups)]))
-    return [[*itertools.islice(parts, len(group))] for group in groups]
+    parts = iter(paddle.split(vector, list(itertools.chain(*groups))))
+    return [list(itertools.islice(parts, len(group))) for group in groups]
 
 
 def _flat(tensor: paddle.Tensor) -> paddle.Tensor:

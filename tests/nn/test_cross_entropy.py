@@ -1,6 +1,7 @@
 """The cross-entropy, and the one compiled pass for it and its gradients."""
 
 import copy
+import tracemalloc
 
 import numpy as np
 import paddle
@@ -250,3 +251,15 @@ def test_a_second_backward_pass_is_refused():
 def test_without_gradients_the_model_computes():
     with paddle.no_grad():
         assert compiled_cross_entropy(blocks(), *batch(), CrossEntropy()) is None
+
+
+def test_memory_of_a_very_large_batch_is_not_kept():
+    inputs, labels = paddle.zeros([20_000, 1, 28, 28]), paddle.zeros([20_000], "int64")
+    model = MNIST(fast_conv=1)
+    tracemalloc.start()
+    try:
+        step(model, inputs, labels, CrossEntropy())
+        kept, largest = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 2**25 < largest
