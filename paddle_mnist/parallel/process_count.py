@@ -95,11 +95,11 @@ def hint(options: ProcessOptions, samples: int, threads: int) -> Optional[str]:
         return None
     most_threads = min(cores, MAX_FAST_THREADS)
     if 0 < threads < most_threads:  # which need not exchange gradients
-        return f"{cores} cores are here: --threads {most_threads} trains faster"
+        return f"{cores} cores are available: --threads {most_threads} trains faster"
     most = most_processes(options, cores // max(1, threads))
     if most == 1:
         return None
-    return f"{cores} cores are here: --nprocs {most} trains faster, with {most} processes"
+    return f"{cores} cores are available: --nprocs {most} trains faster, with {most} processes"
 
 
 def fast_conv_threads(options: ThreadOptions) -> int:
