@@ -20,7 +20,7 @@ train: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
-	$(RUN)/python -m pytest -n 2 -m "not slow" $(ARGS)
+	$(RUN)/python -m pytest -n 3 -m "not slow" $(ARGS)
 
 test-slow: $(VENV)/.installed-test
 	$(RUN)/pip install --quiet -e '.[cpu,test,browser,docs,elastic,notebook,onnx,web]' $(foreach pin,$(PINS),'$(pin)')

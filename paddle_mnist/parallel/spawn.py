@@ -25,7 +25,7 @@ from paddle_mnist.errors import (
     ProcessError,
     StoppedError,
 )
-from paddle_mnist.nn.conv_blocks import why_not_compiled
+from paddle_mnist.nn.fast_layers import why_not_compiled
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.devices import chosen_gpus, gpu_count
 from paddle_mnist.system.machine import require_posix_processes, usable_cpus
@@ -183,7 +183,7 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _numba_first() -> Iterator[None]:
-    """Have new processes import numba before Paddle 2, if this one did: see `nn.conv_blocks`.
+    """Have new processes import numba before Paddle 2, if this one did: see `nn.fast_layers`.
 
     A spawned process imports Paddle before any code of this package, to unpickle what it runs.
     """

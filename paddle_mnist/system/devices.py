@@ -38,7 +38,7 @@ def require_paddle() -> None:
     os.environ.setdefault("GLOG_minloglevel", "1")  # 0 logs every socket
     if "paddle" not in sys.modules and any(version.startswith("2.") for version in builds.values()):
         # Paddle 2 exports a zlib of its own, with which numba's import crashes if it comes later.
-        with contextlib.suppress(ImportError):  # where it is missing, `nn.conv_blocks` says so
+        with contextlib.suppress(ImportError):  # where it is missing, `nn.fast_layers` says so
             importlib.import_module("numba")
     try:
         with signals.deferred():  # raised inside, StoppedError would look like a broken import

@@ -16,8 +16,8 @@ from paddle_mnist.nn.schedule import EVERY
 from paddle_mnist.state import MODES
 from paddle_mnist.training.callbacks import Callback
 from paddle_mnist.training.evaluator import EpochEvaluator
+from paddle_mnist.training.job import TrainingOptions
 from paddle_mnist.training.saved_weights import SavedWeights
-from paddle_mnist.training.session import TrainingOptions
 from paddle_mnist.training.steps import check_task
 
 # Metrics whose best value is known by their name; of others `mode` must say.

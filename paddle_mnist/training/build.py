@@ -32,10 +32,10 @@ from paddle_mnist.training.binding import (
 from paddle_mnist.training.callbacks import ReportCallback
 from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.initialize import TrainingParts
+from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.rehearsal import rehearse, rehearse_evaluation
 from paddle_mnist.training.resume import ResumeRequest
 from paddle_mnist.training.run_directory import FIT, TRAINED_WITH
-from paddle_mnist.training.session import TrainingJob
 from paddle_mnist.training.step_evaluator import StepEvaluator
 from paddle_mnist.training.steps import Step, build_step
 from paddle_mnist.training.trained_model import build_model

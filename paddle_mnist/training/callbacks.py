@@ -13,9 +13,9 @@ from paddle_mnist.plots.figure import save_figures
 from paddle_mnist.plots.figure_files import files_of
 from paddle_mnist.plots.history import read_history
 from paddle_mnist.state import Observer, TrainState
+from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.run_figures import draw_history
-from paddle_mnist.training.session import TrainingJob
 
 
 @dataclass(frozen=True)

@@ -4,19 +4,14 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
-from paddle_mnist.checkpoint.checkpointer import (
-    NO_CHECKPOINTER,
-    StoreCheckpointer,
-    checkpoint_name,
-)
+from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_weights, saved_bytes
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
-from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.data.loader import batches_per_epoch
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.metrics.console import BarWriter, LogWriter
@@ -30,111 +25,16 @@ from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.parallel.gradients import build_gradient_exchange
 from paddle_mnist.parallel.world import World
-from paddle_mnist.state import Evaluator, Observer, TrainState
+from paddle_mnist.state import Observer, TrainState
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import write_atomically
-from paddle_mnist.training.initialize import (
-    TrainingParts,
-    fingerprint,
-    initialize,
-    lineage,
-    restore,
-    versions,
-)
-from paddle_mnist.training.resume import (
-    ResumeRequest,
-    find_resume_point,
-    warn_of_other_convolution,
-)
+from paddle_mnist.training.initialize import fingerprint, initialize, lineage, restore, versions
+from paddle_mnist.training.job import TrainingJob
+from paddle_mnist.training.resume import find_resume_point, warn_of_other_convolution
 from paddle_mnist.training.run_directory import RunDirectory
-from paddle_mnist.training.saved_weights import SavedWeights, find_weights
-from paddle_mnist.training.steps import Step
 from paddle_mnist.training.trainer import Trainer
 
 log = logging.getLogger("paddle_mnist")
-
-
-@dataclass(frozen=True)
-class TrainingOptions:
-    """How a training runs, apart from its parts.
-
-    epochs: how many in all. seed: of what is drawn in a step. grad_shards: parts into which each
-        batch is divided, if the order in which their gradients are added is to be fixed.
-    monitor, mode: see `TrainState`.
-    init_from, incremental_from: another training to start from, its weights alone or its optimizer
-        as well. init_partial: take the weights that fit, and leave the others.
-    new_schedule: whether a resumed training takes the schedule's learning rate instead of the
-        saved one.
-    ends_with_best: whether the result is the best checkpoint rather than the last weights.
-    save_initial: save step 0 too, whose weights may depend on more than the seed.
-    log_every, watch: steps between log lines, and between looks at layers and gradients (0: none).
-    print_shapes, print_contents: the batches in which shapes and contents are printed, from 0.
-    profile: steps to profile. visualdl: pages to write.
-    """
-
-    epochs: int
-    seed: int
-    grad_shards: Optional[int] = None
-    monitor: str = "valid/acc"
-    mode: str = "max"
-    init_from: Optional[str] = None
-    init_partial: bool = False
-    incremental_from: Optional[str] = None
-    new_schedule: bool = False
-    ends_with_best: bool = False
-    save_policy: SavePolicy = field(default_factory=SavePolicy)
-    retention: RetentionPolicy = field(default_factory=RetentionPolicy)
-    save_initial: bool = False
-    log_every: int = 100
-    watch: int = 0
-    print_shapes: tuple[int, ...] = ()
-    print_contents: tuple[int, ...] = ()
-    profile: int = 0
-    visualdl: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class TrainingJob:
-    """Everything one process knows of a training before it starts.
-
-    request: what must not have changed in a run that resumes. config: what `config.yaml` is to
-    hold. manifest: what every manifest binds of the training: its data, say.
-    step, metric_functions: see `Trainer`.
-    name: that of the checkpoints, by default the model's. tags: of the metrics that an evaluation
-    gives, as far as they are known before. callbacks: see `Callback`.
-    find_weights: looks up `init_from` and `incremental_from`.
-    """
-
-    parts: TrainingParts
-    options: TrainingOptions
-    evaluator: Evaluator
-    step: Step
-    world: World
-    device: str
-    request: ResumeRequest
-    config: str
-    manifest: Mapping[str, Any]
-    metric_functions: Mapping[str, Callable] = field(default_factory=dict)
-    name: str = ""
-    tags: Sequence[str] = ()
-    callbacks: Sequence[Observer] = ()
-    find_weights: Callable[[str], SavedWeights] = find_weights
-
-    @property
-    def model_name(self) -> str:
-        """What its checkpoints and its weights are called."""
-        return self.name or checkpoint_name(self.parts.model)
-
-    @property
-    def steps(self) -> Optional[int]:
-        """The number of steps in all epochs; None if it is unknown."""
-        steps = batches_per_epoch(self.parts.loader)
-        return steps and steps * self.options.epochs
-
-    def is_complete(self, checkpoint: Checkpoint) -> bool:
-        """Return whether nothing is left to train after a checkpoint."""
-        state = checkpoint.state
-        return state.epoch == self.options.epochs or self.evaluator.should_stop(state)
 
 
 @dataclass(frozen=True)

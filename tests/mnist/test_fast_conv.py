@@ -17,7 +17,7 @@ from paddle.nn import functional as F
 from paddle_mnist import MNIST, TrainConfig, watch
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.sizes import net_sizes
-from paddle_mnist.nn.conv_blocks import fast_net
+from paddle_mnist.nn.fast_layers import fast_net
 from paddle_mnist.nn.sparse_layout import VERSION
 from paddle_mnist.parallel.process_count import fast_conv_threads
 from paddle_mnist.training.resume import warn_of_other_convolution

@@ -15,7 +15,7 @@ from paddle import nn
 
 from paddle_mnist import ConvBlocks
 from paddle_mnist.nn.compiled_net import CompiledNet, compile_ahead
-from paddle_mnist.nn.conv_blocks import fast_net
+from paddle_mnist.nn.fast_layers import fast_net
 
 CHANNELS = (5, 6)  # of two nets whose functions have the same names
 

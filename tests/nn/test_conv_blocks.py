@@ -12,7 +12,7 @@ from paddle.nn import functional as F
 
 from paddle_mnist import ConvBlocks
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.nn.conv_blocks import fast_net
+from paddle_mnist.nn.fast_layers import fast_net
 
 
 def block(channels, outputs, kernel, padding=0, bias=None, relu_first=True):

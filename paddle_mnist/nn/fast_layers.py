@@ -1,0 +1,159 @@
+"""Which layers the compiled loops can compute, and whether they can run here at all."""
+
+import functools
+import importlib
+import logging
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Optional
+
+import paddle
+from paddle import nn
+
+from paddle_mnist.nn.sparse_layout import BlockSizes, Net
+
+try:
+    from paddle.jit.sot.psdb import in_sot
+except ImportError:  # Paddle 2.6
+
+    def in_sot() -> bool:
+        """Return whether `paddle.jit.to_static` is tracing the running code."""
+        return False
+
+
+log = logging.getLogger("paddle_mnist")
+
+
+def fast_net(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[Net]:
+    """Return the sizes of the first of these layers that the compiled loops compute, if any."""
+    if (
+        in_sot()
+        or not paddle.in_dynamic_mode()
+        or not isinstance(inputs, paddle.Tensor)
+        or not inputs.place.is_cpu_place()
+        or len(inputs.shape) != 4
+        or inputs.shape[0] == 0
+    ):
+        return None
+    net = _sizes(layers, inputs)
+    if net is None or why_not_compiled() is not None:
+        return None
+    fast = layers[: net.layers]
+    computes_the_same = (
+        all(tensor.dtype == paddle.float32 for tensor in (inputs, *parameters_of(fast)))
+        and not any("forward" in vars(layer) for layer in fast)
+        and all(is_read_only(hook) for hook in hooks_of(fast))
+    )
+    return net if computes_the_same else None
+
+
+def _sizes(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[Net]:
+    """Return the sizes of the blocks that come first, and of what may follow them."""
+    kinds = [type(layer) for layer in layers]
+    _, *shape = inputs.shape
+    blocks, at = [], 0
+    while kinds[at : at + 3] in (
+        [nn.Conv2D, nn.ReLU, nn.MaxPool2D],
+        [nn.Conv2D, nn.MaxPool2D, nn.ReLU],
+    ):
+        block = _block_sizes(layers[at], shape)
+        pool = next(layer for layer in layers[at : at + 3] if type(layer) is nn.MaxPool2D)
+        if block is None or not _halves(pool):
+            break
+        blocks.append(block)
+        shape = [block.outputs, block.pooled_height, block.pooled_width]
+        at += 3
+    if not blocks:
+        return None
+    is_flat, classes = False, None
+    if kinds[at : at + 1] == [nn.Flatten]:
+        is_flat = (layers[at].start_axis, layers[at].stop_axis) == (1, -1)
+        at += is_flat
+    if is_flat and kinds[at : at + 1] == [nn.Linear]:
+        features, outputs = layers[at].weight.shape
+        if features == math.prod(shape):  # Paddle says what is wrong
+            classes = outputs
+            at += 1
+    biases = tuple(layer.bias is not None for layer in layers[:at] if hasattr(layer, "bias"))
+    input_gradient = paddle.is_grad_enabled() and not inputs.stop_gradient
+    return Net(tuple(blocks), biases, classes, is_flat, input_gradient)
+
+
+def _block_sizes(conv: nn.Conv2D, shape: Sequence[int]) -> Optional[BlockSizes]:
+    outputs, channels, kernel, kernel_width = conv.weight.shape
+    padding = conv._updated_padding
+    block = BlockSizes(*shape, outputs, kernel, padding[0] if padding else 0)
+    computes_the_same = (
+        kernel == kernel_width
+        and kernel % 2 == 1
+        and channels == shape[0]
+        and conv._groups == 1
+        and list(conv._stride) == list(conv._dilation) == [1, 1]
+        and conv._padding_mode == "zeros"
+        and conv._padding_algorithm == "EXPLICIT"
+        and conv._data_format == "NCHW"
+        and list(padding) == [block.padding] * 2
+        and 0 <= block.padding < kernel
+        and min(block.pooled_height, block.pooled_width) > 0
+    )
+    return block if computes_the_same else None
+
+
+def _halves(pool: nn.MaxPool2D) -> bool:
+    """Return whether a pooling layer takes the largest of each 2x2 values."""
+    pairs = (2, [2, 2], (2, 2))
+    return (
+        pool.ksize in pairs
+        and pool.stride in (None, *pairs)
+        and pool.padding in (0, [0, 0], (0, 0))
+        and not (pool.return_mask or pool.ceil_mode)
+        and pool.data_format == "NCHW"
+    )
+
+
+def parameters_of(layers: Sequence[nn.Layer]) -> list[paddle.Tensor]:
+    """Return the layers' parameters, in order."""
+    return [
+        parameter
+        for layer in layers
+        for parameter in layer._parameters.values()  # `parameters()` takes ten times as long
+        if parameter is not None
+    ]
+
+
+def hooks_of(layers: Sequence[nn.Layer]) -> Iterator[Callable]:
+    """Yield the layers' hooks."""
+    for layer in layers:
+        yield from layer._forward_pre_hooks.values()
+        yield from layer._forward_post_hooks.values()
+
+
+def is_read_only(hook: Callable) -> bool:
+    """Return whether a hook says of itself that it changes neither inputs nor outputs."""
+    return getattr(hook, "is_read_only", False)
+
+
+@functools.cache
+def why_not_compiled() -> Optional[str]:
+    """Return why the compiled loops cannot run here, once logged; None if they can."""
+    try:
+        if paddle.__version__.startswith("2.") and not _numba_came_first():
+            raise ImportError(
+                "with Paddle 2 it must be imported before paddle, which breaks the zlib it uses"
+            )
+        importlib.import_module("paddle_mnist.nn.compiled_net")
+    except (ImportError, OSError) as error:
+        log.warning(
+            "convolutions are computed by Paddle's own layers, several times slower: numba cannot "
+            "be used here (%s)",
+            error,
+        )
+        return str(error)
+    return None
+
+
+def _numba_came_first() -> bool:
+    modules = list(sys.modules)  # in the order of their imports
+    paddle_core = "paddle.base.libpaddle"
+    return "numba" in modules and modules.index("numba") < modules.index(paddle_core)
