@@ -17,8 +17,8 @@ from filelock import FileLock
 import paddle_mnist
 from paddle_mnist.checkpoint.contents import load_weights
 from paddle_mnist.errors import CheckpointError, DataError
-from paddle_mnist.mnist.arrays import noun_of
-from paddle_mnist.mnist.detector import FEATURES, packaged_detector
+from paddle_mnist.mnist.arrays import SIZE, noun_of
+from paddle_mnist.mnist.detector import FEATURES, moved, packaged_detector
 from paddle_mnist.mnist.export import export_model
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.own_nets import refuse_own_net
@@ -84,8 +84,9 @@ def digit_scores(images: np.ndarray) -> np.ndarray:
     images: uint8 [N, 28, 28], as `read_digit` makes them. Whichever weights read the digits, the
     scores are those of the weights that come with the package.
     """
-    features = _feature_predictor().run(images)[FEATURES]
-    return packaged_detector().scores(features.reshape(len(images), -1))
+    images = moved(images)
+    features = _feature_predictor().run(images.reshape(-1, SIZE, SIZE))[FEATURES]
+    return packaged_detector().scores(features.reshape(*images.shape[:2], -1))
 
 
 @functools.lru_cache(1)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,8 @@ FALSE_ALARMS = {  # at most, of what is read of the valid split
     PAPER: 0.015,
 }
 
-Score = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of features [N, 980] and logits [N, 10]
+Outputs = tuple[np.ndarray, np.ndarray]  # features [N, 980] and logits [N, 10]
+Score = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of these
 
 
 def measured(data: Data, output: Path, seed: int) -> dict:
@@ -32,17 +33,25 @@ def measured(data: Data, output: Path, seed: int) -> dict:
     from rendering import non_digits  # which imports Matplotlib: not for --help
 
     from paddle_mnist.mnist import detector, pretrained
+    from paddle_mnist.mnist.detector import moved
     from paddle_mnist.system.files import write_atomically
 
     pictures = examples(data, output, np.random.RandomState(seed))
-    features = {name: _features(pixels) for name, pixels in pictures.items()}
+    features = {
+        name: _features(pixels) for name, pixels in pictures.items() if name.startswith("train ")
+    }
     trained = _train(features, seed)
     scores = {"the net on features": lambda values, logits: trained.logits(values)}
     scores.update(_rivals(*features["train mnist"], data["train"].labels[:RAW], seed))
-    thresholds = {name: _threshold(features, score) for name, score in scores.items()}
+    compared = {
+        name: [_features(images) for images in moved(pixels)]
+        for name, pixels in pictures.items()
+        if not name.startswith("train ")
+    }
+    thresholds = {name: _threshold(compared, score) for name, score in scores.items()}
     caught = {
         name: {
-            kind: float((score(*features[f"unseen {kind}"]) < thresholds[name]).mean())
+            kind: float((_mean(score, compared[f"unseen {kind}"]) < thresholds[name]).mean())
             for kind in non_digits.UNSEEN
         }
         for name, score in scores.items()
@@ -70,15 +79,14 @@ def tabulate(about: dict) -> str:
     )
 
 
-def _train(features: Mapping[str, tuple[np.ndarray, np.ndarray]], seed: int):
+def _train(features: Mapping[str, Outputs], seed: int):
     """Return a `Detector` without a threshold: several nets side by side, averaged."""
     from sklearn.neural_network import MLPClassifier
 
     from paddle_mnist.mnist.detector import Detector
 
-    train = {name: values for name, (values, _) in features.items() if name.startswith("train ")}
-    others = [values for name, values in train.items() if name.startswith(NO_DIGIT)]
-    digits = [values for name, values in train.items() if not name.startswith(NO_DIGIT)]
+    others = [values for name, (values, _) in features.items() if name.startswith(NO_DIGIT)]
+    digits = [values for name, (values, _) in features.items() if not name.startswith(NO_DIGIT)]
     values = np.sqrt(np.maximum(np.concatenate(digits + others), 0))
     is_digit = np.repeat([1, 0], [sum(map(len, digits)), sum(map(len, others))])
     mean = values[is_digit == 1].mean(axis=0)
@@ -104,12 +112,17 @@ def _train(features: Mapping[str, tuple[np.ndarray, np.ndarray]], seed: int):
     )
 
 
-def _threshold(features: Mapping[str, tuple[np.ndarray, np.ndarray]], score: Score) -> float:
+def _mean(score: Score, outputs: Sequence[Outputs]) -> np.ndarray:
+    """Return the mean score of each image over what the net gives for it and for it moved."""
+    return np.mean([score(*each) for each in outputs], axis=0)
+
+
+def _threshold(outputs: Mapping[str, Sequence[Outputs]], score: Score) -> float:
     """Return the score below which FALSE_ALARMS of the valid split's digits are."""
     return float(
         min(
-            np.quantile(np.concatenate([score(*features[name]) for name in names]), share)
-            for names, share in _false_alarms(features)
+            np.quantile(np.concatenate([_mean(score, outputs[name]) for name in names]), share)
+            for names, share in _false_alarms(outputs)
         )
     )
 
@@ -162,7 +175,7 @@ def _rivals(
     }
 
 
-def _features(images: Pixels) -> tuple[np.ndarray, np.ndarray]:
+def _features(images: Pixels) -> Outputs:
     """Return the packaged net's features, float32 [N, 980], and logits, float32 [N, 10]."""
     from paddle_mnist.mnist.detector import FEATURES
     from paddle_mnist.mnist.infer import pretrained_predictor
