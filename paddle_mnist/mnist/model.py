@@ -82,7 +82,8 @@ class MNIST(FastConvSwitch, nn.Layer):
 
     def logits(self, inputs: paddle.Tensor) -> paddle.Tensor:
         """Compute the logits: float32 [B, 1, 28, 28] -> [B, 10]."""
-        if not self.dropout_rate:
+        has_usual_features = type(self).features is MNIST.features
+        if has_usual_features and "features" not in self.__dict__ and not self.dropout_rate:
             return run_layers([*self._feature_layers, self.fc], inputs, self.fast_conv)
         features = self.features(inputs)
         return self.fc(F.dropout(features, self.dropout_rate, training=self.training))

@@ -21,6 +21,7 @@ from paddle_mnist.mnist.report import (
 )
 from paddle_mnist.mnist.result import DATASET_NAMES, Result, has_result, read_result
 from paddle_mnist.mnist.setup import TrainingImages, batches_to_print, fit_arguments
+from paddle_mnist.nn.fast_layers import why_not_compiled
 from paddle_mnist.parallel.process_count import fast_conv_threads, hint, processes_to_start
 from paddle_mnist.parallel.world import World, join, spawn
 from paddle_mnist.plots.figure import save_figures
@@ -37,7 +38,7 @@ log = logging.getLogger("paddle_mnist")
 
 
 def train_and_evaluate(config: TrainConfig, fresh: bool = False, quiet: bool = False) -> Result:
-    """Train as `config` says, evaluate on the eval split, and return the result.
+    """Train as `config` says, evaluate on its `final_split`, and return the result.
 
     If the run directory holds an unfinished run, it resumes; if it holds a finished one, its result
     is returned at once. fresh: move an existing run aside, and start over.
@@ -75,7 +76,10 @@ def train_and_evaluate(config: TrainConfig, fresh: bool = False, quiet: bool = F
 
 def _suggest_processes(config: TrainConfig, steps_per_epoch: int, world: World) -> None:
     samples = steps_per_epoch * config.epochs * config.batch_size
-    suggestion = hint(config, samples, fast_conv_threads(config))
+    threads = fast_conv_threads(config)
+    if threads and why_not_compiled() is not None:
+        threads = 0  # Paddle's layers compute
+    suggestion = hint(config, samples, threads)
     if world.size == 1 and suggestion:
         log.info(suggestion)
 
@@ -162,7 +166,7 @@ class MnistReport(Callback):
         split = self.config.final_split
         accuracy, loss = values[f"{split}_acc"], values[f"{split}_loss"]
         line = f"{split} accuracy {accuracy:.4f}, loss {loss:.4f} ({dataset})"
-        if split == "valid":
+        if "eval_acc" not in values:
             line += "; the eval split is not scored (final_split is valid)"
         if "replay_eval_acc" in values:
             line += f"; on the replayed data's: accuracy {values['replay_eval_acc']:.4f}"

@@ -109,7 +109,7 @@ class Diagnosis:
                 step,
                 place="the net",
                 kind="same answer",
-                message=f"the {len(answers)} images of this batch differ, but the net's outputs "
+                message=f"the {len(answers)} samples of this batch differ, but the net's outputs "
                 "for them do not: no information reaches the last layer. Find the first layer "
                 f"whose outputs are all zero. {START_ANEW}",
             )
@@ -131,7 +131,8 @@ class Diagnosis:
                 place=name,
                 kind="no gradient",
                 message=f"its gradient was exactly zero in the last {self._patience} recorded "
-                "batches, so it no longer learns. The outputs of a later layer are all zero.",
+                "batches, so it no longer learns. Its inputs are all zero, or the outputs of a "
+                "later layer are.",
             )
 
     def _report(self, step: int, place: str, kind: str, message: str, magnitude: int = 0) -> None:

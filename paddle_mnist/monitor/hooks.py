@@ -29,7 +29,7 @@ def forward_hooks(layers: Mapping[str, nn.Layer], callback: LayerCallback) -> It
             if tensor is not None and tensor.size:
                 callback(name, layer, inputs, tensor)
 
-        hook.is_read_only = True  # for `nn.fast_layers`, which calls it beside its own passes
+        hook.is_read_only = True  # for `nn.conv_blocks`, which calls it beside its own passes
         return hook
 
     handles = [layer.register_forward_post_hook(make_hook(name)) for name, layer in layers.items()]

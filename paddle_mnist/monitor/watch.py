@@ -22,6 +22,7 @@ from paddle_mnist.monitor.hooks import (
     leaf_layers,
     select_layers,
 )
+from paddle_mnist.nn.sparse_gradients import dense_gradient, densify
 from paddle_mnist.state import Observer, View
 
 log = logging.getLogger("paddle_mnist")
@@ -134,7 +135,7 @@ class Watch(Observer):
         if self._unfinished_step is None:
             return {}
         for name in self._gradient_norms:  # by now the whole batch's
-            self._gradient_norms[name] = _norm(self._parameters[name].grad)
+            self._gradient_norms[name] = _norm(dense_gradient(self._parameters[name]))
         self._finish_step()
         return self._values
 
@@ -177,7 +178,7 @@ class Watch(Observer):
             yield None
 
     def _record_gradient(self, name: str, gradient: paddle.Tensor) -> None:
-        self._gradient_norms[name] = _norm(gradient)
+        self._gradient_norms[name] = _norm(densify(gradient, self._parameters[name].shape))
 
     def _record_output(self, number: int, name: str, layer, inputs, output: paddle.Tensor) -> None:
         """Record the figures of one output, with NumPy: on CPUs much faster than Paddle."""

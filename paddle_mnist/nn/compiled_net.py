@@ -19,10 +19,11 @@ from paddle_mnist.nn.chunks import CHUNK_SIZE, chunks_of, map_chunks
 from paddle_mnist.nn.packing import packing, unpacking
 from paddle_mnist.nn.sparse_layout import Net, aligned_zeros
 
-MOST_REUSED = 1 << 26  # bytes: the memory of a batch that needs more is not kept for the next
+MOST_REUSED = 1 << 26  # bytes of inputs and sums: what a larger batch needs is not kept
+MOST_NETS = 32  # kept ready; a net of images of any size has one for each
 
 
-@functools.cache
+@functools.lru_cache(MOST_NETS)
 def compiled_net(net: Net) -> "CompiledNet":
     """Return the passes of a net of these sizes, compiled once for all layers that have them."""
     return CompiledNet(net)
@@ -145,7 +146,7 @@ class CompiledNet:
         chunks = len(chunks_of(count)) if for_backward else 0
         memory = self._take_memory(count if for_backward else 0, chunks)
         skip = self._load(parameters, memory)
-        flat = images.reshape(count, -1)
+        flat = np.ascontiguousarray(images.reshape(count, -1))  # a slice's tensor need not be
         outputs = np.empty((count, *self.net.output_shape), np.float32)
         flat_outputs = outputs.reshape(count, -1)
 
@@ -198,7 +199,7 @@ class CompiledNet:
         count = len(images)
         memory = self._take_memory(0, len(chunks_of(count)))
         skip = self._load(parameters, memory)
-        flat = images.reshape(count, -1)
+        flat = np.ascontiguousarray(images.reshape(count, -1))
         logits = np.empty((count, self.net.classes), np.float32)
         gradients = np.empty_like(logits)
         losses = np.empty(count, np.float32)
@@ -263,7 +264,7 @@ class CompiledNet:
     def _load(self, parameters: np.ndarray, memory: Memory) -> np.float32:
         """Write the parameters into a batch's memory; return the value that need not be visited."""
         padded = np.append(parameters, sparse_conv.ZERO)
-        np.take(padded, self._packing, out=memory.weights, mode="clip")
+        np.take(padded, self._packing, out=memory.weights, mode="clip")  # "raise" would copy
         # 0 * inf is nan: with such weights, zeros have to be visited too
         return sparse_conv.ZERO if np.isfinite(parameters).all() else sparse_net.NAN
 

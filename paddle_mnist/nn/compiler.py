@@ -6,7 +6,7 @@ after everything the code depends on, and checks its SHA-256 before it is loaded
 damaged is compiled anew; a folder that cannot be written, or that others may write (the code in it
 would run as this user), is not used.
 
-Importing this module imports numba: see `paddle_mnist.nn.numba_import`.
+Importing this module imports numba: see `paddle_mnist.nn.fast_layers.why_not_compiled`.
 """
 
 import contextlib

@@ -22,7 +22,7 @@ SWITCH = "set fast_conv to 'off' to compute with Paddle's own layers"
 
 
 class FastConvSwitch:
-    """Gives a layer the attribute `fast_conv`. Raises ConfigError for a value that is none."""
+    """Gives a layer the attribute `fast_conv`. Raises ConfigError for an invalid value."""
 
     @property
     def fast_conv(self) -> Union[str, int]:
@@ -77,12 +77,14 @@ class ConvBlocks(FastConvSwitch, nn.Sequential):
         self.fast_conv = fast_conv
 
     def layers_in_order(self) -> Optional[list[nn.Layer]]:
-        """Return the layers that compute the outputs, in order; None in a subclass
-        that computes something else.
+        """Return the layers that compute the outputs, in order.
+
+        Returns None in a subclass that computes something else.
         """
-        if type(self).forward is not ConvBlocks.forward:
+        kind = type(self)
+        if kind.forward is not ConvBlocks.forward or kind.__call__ is not nn.Layer.__call__:
             return None
-        return list(self._sub_layers.values())  # `children()` gives one that stands twice only once
+        return list(self._sub_layers.values())  # `children()` lists a repeated layer only once
 
     def forward(self, inputs: paddle.Tensor) -> paddle.Tensor:
         return run_layers(list(self._sub_layers.values()), inputs, self.fast_conv)
@@ -91,7 +93,7 @@ class ConvBlocks(FastConvSwitch, nn.Sequential):
 def run_layers(
     layers: Sequence[nn.Layer], inputs: paddle.Tensor, fast_conv: Union[str, int]
 ) -> paddle.Tensor:
-    """Compute layers one behind the other, fast where they are blocks as `ConvBlocks` has them.
+    """Compute layers one after another, in compiled loops where they are as in `ConvBlocks`.
 
     Hooks that only read see what Paddle's layers compute, and change no bit of the result.
     """

@@ -45,7 +45,7 @@ def compiled_cross_entropy(
     The model says by a method `layers_in_order` which layers it is a chain of, and by `fast_conv`
     whether they may be compiled (`paddle_mnist.nn.conv_blocks.ConvBlocks`); all of them have to be.
     loss: a `CrossEntropy`, or `paddle.nn.functional.cross_entropy`. Computed in float64 inside, it
-    is exact where Paddle's ends at 64 nats a sample.
+    is exact where Paddle's loss is capped at 64 nats a sample.
     """
     layers = _chain(model)
     smoothing = _label_smoothing(loss)
@@ -58,6 +58,8 @@ def compiled_cross_entropy(
     values = _class_numbers(labels, len(inputs), net.classes)
     if values is None or all(parameter.stop_gradient for parameter in parameters):
         return None
+    if len({id(parameter) for parameter in parameters}) < len(parameters):
+        return None  # a layer that stands twice: Paddle's graph adds up its gradients
     from paddle_mnist.nn.compiled_net import compiled_net  # which imports numba
 
     for hook in model._forward_pre_hooks.values():  # all hooks only read
@@ -84,7 +86,7 @@ def _chain(model: nn.Layer) -> Optional[Sequence[nn.Layer]]:
 
 
 def _label_smoothing(loss: Callable) -> Optional[float]:
-    """Return how much a loss smoothes the labels; None if it is no mean cross-entropy."""
+    """Return how much a loss smooths the labels; None if it is not a mean cross-entropy."""
     if type(loss) is CrossEntropy:  # a subclass may compute something else
         return float(loss.label_smoothing)
     return 0.0 if loss is F.cross_entropy else None

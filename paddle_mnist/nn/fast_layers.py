@@ -24,6 +24,9 @@ except ImportError:  # Paddle 2.6
 
 log = logging.getLogger("paddle_mnist")
 
+MAX_LINEAR = 2**20  # weights of a linear layer; each takes 40 bytes in the loops' tables and sums
+PARAMETERS = ("weight", "bias")  # of a layer, in the order in which the loops take them
+
 
 def fast_net(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[Net]:
     """Return the sizes of the first of these layers that the compiled loops compute, if any."""
@@ -42,6 +45,7 @@ def fast_net(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[Net]
     fast = layers[: net.layers]
     computes_the_same = (
         all(tensor.dtype == paddle.float32 for tensor in (inputs, *parameters_of(fast)))
+        and all(layer._parameters.keys() <= set(PARAMETERS) for layer in fast)
         and not any("forward" in vars(layer) for layer in fast)
         and all(is_read_only(hook) for hook in hooks_of(fast))
     )
@@ -72,7 +76,8 @@ def _sizes(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[Net]:
         at += is_flat
     if is_flat and kinds[at : at + 1] == [nn.Linear]:
         features, outputs = layers[at].weight.shape
-        if features == math.prod(shape):  # Paddle says what is wrong
+        # Where the sizes do not fit, Paddle says what is wrong.
+        if features == math.prod(shape) and features * outputs <= MAX_LINEAR:
             classes = outputs
             at += 1
     biases = tuple(layer.bias is not None for layer in layers[:at] if hasattr(layer, "bias"))
@@ -113,12 +118,12 @@ def _halves(pool: nn.MaxPool2D) -> bool:
 
 
 def parameters_of(layers: Sequence[nn.Layer]) -> list[paddle.Tensor]:
-    """Return the layers' parameters, in order."""
+    """Return the layers' parameters, of each the weight and the bias if it has one."""
     return [
-        parameter
+        layer._parameters[name]  # `parameters()` takes ten times as long
         for layer in layers
-        for parameter in layer._parameters.values()  # `parameters()` takes ten times as long
-        if parameter is not None
+        for name in PARAMETERS
+        if layer._parameters.get(name) is not None
     ]
 
 

@@ -1,4 +1,4 @@
-"""Where the compiled loops read the parameters, and where they leave the gradients of them."""
+"""Where the compiled loops read the parameters, and where they leave their gradients."""
 
 import functools
 import math
@@ -11,7 +11,8 @@ from paddle_mnist.nn.sparse_layout import Net, round_up
 def packing(net: Net) -> np.ndarray:
     """Return the index among the flat parameters of each weight that the loops read, int64.
 
-    Padding, and the bias of a layer without one, have the index behind the last parameter.
+    Padding, and the bias of a layer without one, have the index one past the last parameter, where
+    the caller appends a zero.
     """
     sizes = [math.prod(shape) for shape in net.parameter_shapes]
     parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])

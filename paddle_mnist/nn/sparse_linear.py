@@ -93,8 +93,9 @@ def linear_loops(net: Net) -> tuple[Callable, Callable]:
 def cross_entropy_loop(net: Net) -> Callable:
     """Return a function of the losses of several images, in nats, and of their logits' gradients.
 
-    Inside it computes in float64. shares of the labels: as `CrossEntropy` has them, with
-    `smoothing`. scale: the factor of the gradients.
+    logits: float32 [B, C]; labels: int64 [B]; smoothing: that of `CrossEntropy`; scale: the factor
+    of the gradients. It fills losses, float32 [B], and gradients, float32 [B, C], and computes in
+    float64 in between.
     """
     classes = uint64(net.classes)
 

@@ -87,7 +87,7 @@ class GradientExchange:
         self._parameters = [p for p in model.parameters() if not p.stop_gradient]
         self._places = layer_buffers(model)
         self._buffers = running_statistics(model)
-        self._buffers_before: list[paddle.Tensor] = []  # the step
+        self._buffers_before: list[paddle.Tensor] = []  # as they were before the step
         self._shard_vectors: list[paddle.Tensor] = []
         self._metrics: Mapping[str, MetricSums] = {}
         self._metric_sizes: Sequence[int] = ()

@@ -184,7 +184,8 @@ def compare(
                 color=COLOURS[number % len(COLOURS)],
                 linestyle="-" if number == 0 else (number, (4, 4)),
                 linewidth=3.5 if number == 0 else 2,
-                label=name,
+                # Matplotlib leaves names with an underscore in front out of the legend.
+                label=literal(f"./{name}" if name.startswith("_") else name),
             )
         axes.set(xlabel="step", ylabel=labels.get(tag, literal(tag)))
         axes.grid(alpha=0.3)

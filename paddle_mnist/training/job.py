@@ -1,4 +1,4 @@
-"""`TrainingJob`: what one process knows of a training before it starts."""
+"""`TrainingJob`: what a process knows about a training before it starts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,13 +57,13 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """Everything one process knows of a training before it starts.
+    """Everything a process knows about a training before it starts.
 
-    request: what must not have changed in a run that resumes. config: what `config.yaml` is to
-    hold. manifest: what every manifest binds of the training: its data, say.
+    request: what must not have changed in a run that resumes. config: the contents of
+    `config.yaml`. manifest: entries of every manifest that describe the training, such as its data.
     step, metric_functions: see `Trainer`.
-    name: that of the checkpoints, by default the model's. tags: of the metrics that an evaluation
-    gives, as far as they are known before. callbacks: see `Callback`.
+    name: the prefix of the checkpoints' names, by default the model's. tags: of the metrics that an
+    evaluation gives, if they are known in advance. callbacks: see `Callback`.
     find_weights: looks up `init_from` and `incremental_from`.
     """
 

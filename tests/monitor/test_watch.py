@@ -231,6 +231,17 @@ def test_parameters_of_layers_that_hold_others_are_watched_too(images):
     assert {"watch/scale/gradient_norm", "watch/fc.bias/gradient_norm"} <= set(seen.values)
 
 
+def test_norm_of_a_sparse_gradient_is_the_dense_ones():
+    words, norms = paddle.to_tensor([[1, 1, 2], [0, 1, 2]]), []
+    for sparse in (True, False):
+        paddle.seed(0)
+        net = nn.Sequential(nn.Embedding(7, 4, sparse=sparse), nn.Flatten(), nn.Linear(12, 2))
+        with watch(net) as seen:
+            (net(words) ** 2).sum().backward()
+        norms.append(seen.values["watch/0.weight/gradient_norm"])
+    assert norms[0] > 0 and norms[0] == pytest.approx(norms[1], rel=1e-6)
+
+
 def test_layer_that_is_called_twice_has_two_outputs(images):
     class Shared(nn.Layer):
         def __init__(self):
@@ -315,7 +326,7 @@ def test_net_that_gives_one_answer_to_all_images(model, images):
     model.conv2.bias.set_value(paddle.full([20], -30.0))
     places, reported = findings(model, images, 1)
     assert places == [(1, "the net", "same answer")]
-    assert "the 6 images of this batch differ" in reported[0].message
+    assert "the 6 samples of this batch differ" in reported[0].message
     alike = images[:1].expand([6, 1, 28, 28])
     assert findings(model, alike, 1)[0] == []  # that they get the same answer is right
 

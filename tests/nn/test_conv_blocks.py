@@ -12,7 +12,7 @@ from paddle.nn import functional as F
 
 from paddle_mnist import ConvBlocks
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.nn.fast_layers import fast_net
+from paddle_mnist.nn.fast_layers import MAX_LINEAR, fast_net
 
 
 def block(channels, outputs, kernel, padding=0, bias=None, relu_first=True):
@@ -200,6 +200,30 @@ def test_layers_behind_the_blocks_are_paddles(layers, fast):
     outputs = ConvBlocks(*built, fast_conv=1)(images)
     expected = nn.Sequential(*built)(images)
     assert np.allclose(outputs.numpy(), expected.numpy(), atol=1e-5)
+
+
+def test_a_very_large_linear_layer_is_paddles():
+    """The loops' tables of its weights would take much more memory than they do."""
+    images, kinds = paddle.zeros([1, 6, 16, 14]), [*block(6, 16, 3), nn.Flatten()]
+    features = fast_net(kinds, images).output_shape[0]
+    for outputs, layers in ((MAX_LINEAR // features, 5), (MAX_LINEAR // features + 1, 4)):
+        assert fast_net([*kinds, nn.Linear(features, outputs)], images).layers == layers
+
+
+def test_parameters_are_known_by_name():
+    """A layer that had `weight_norm` has them in another order."""
+    fast, own = pair("several channels")
+    layer = fast[0]
+    nn.utils.remove_weight_norm(nn.utils.weight_norm(layer))
+    assert list(layer._parameters) == ["bias", "weight"]
+    images = values(np.random.default_rng(0), (2, 6, 16, 14), False)
+    assert fast_net(list(fast.children()), paddle.to_tensor(images))
+    upstream = values(np.random.default_rng(1), (2, 3), False)
+    outputs, *gradients = passes(fast, images, upstream)
+    expected, *expected_gradients = passes(own, images, upstream)
+    assert np.allclose(outputs, expected, rtol=1e-4, atol=1e-4)
+    sizes = [sorted(map(np.linalg.norm, each)) for each in (gradients, expected_gradients)]
+    assert np.allclose(*sizes, rtol=1e-4)
 
 
 @pytest.mark.parametrize("fast_conv", [1, "off"])
