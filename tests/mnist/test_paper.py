@@ -255,6 +255,14 @@ def test_at_most_one_percent_of_mnists_images_are_taken_for_none(real_data, as_f
     assert (digit_scores(images) < THRESHOLD).mean() <= 0.01
 
 
+def test_an_image_is_scored_in_five_places():
+    image = np.zeros((1, 28, 28), np.uint8)
+    image[0, 0, 5] = image[0, 9, 27] = 9  # also at the border, where it leaves the image
+    places = [{(int(y), int(x)) for y, x in np.argwhere(each[0])} for each in detector.moved(image)]
+    assert places[0] == {(0, 5), (9, 27)}
+    assert places[1:] == [{(1, 5), (10, 27)}, {(8, 27)}, {(0, 6)}, {(0, 4), (9, 26)}]
+
+
 def test_command_refuses_what_is_no_digit_unless_told_otherwise(tool, tmp_path):
     non_digits.UNSEEN["shapes"]["hash"](np.random.RandomState(0)).save(tmp_path / "hash.png")
     done = tool("infer", "hash.png", expect=8)
