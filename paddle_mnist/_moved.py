@@ -74,6 +74,10 @@ MOVED_NAMES = {
         "find_source": "paddle_mnist.mnist.sources",
         "open_data": "paddle_mnist.mnist.cache",
     },
+    "paddle_mnist.checkpoint.contents": {
+        "load": "paddle_mnist.checkpoint.weights",
+        "load_into": "paddle_mnist.checkpoint.weights",
+    },
     "paddle_mnist.checkpoint.policy": {
         "Keep": "paddle_mnist.checkpoint.policy:RetentionPolicy",
         "SaveWhen": "paddle_mnist.checkpoint.policy:SavePolicy",

@@ -10,8 +10,9 @@ from paddle.nn import functional as F
 from paddle.optimizer import lr
 
 from paddle_mnist import Callback, Mean, fit
-from paddle_mnist.checkpoint.contents import load, optimizer_state
+from paddle_mnist.checkpoint.contents import optimizer_state
 from paddle_mnist.checkpoint.manifest import read_manifest
+from paddle_mnist.checkpoint.weights import load
 
 WIDTH, CLASSES, VOCABULARY = 6, 3, 20
 SAMPLES = 33  # with batches of 8, the last has one sample

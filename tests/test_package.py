@@ -88,6 +88,7 @@ def test_no_import_cycles():
 
 # What the documents of version 0.1 import.
 OLD_IMPORTS = """
+from paddle_mnist.checkpoint.contents import load_into
 from paddle_mnist.checkpoint.policy import Keep, SaveWhen
 from paddle_mnist.config import read_recipe
 from paddle_mnist.data import open_data

@@ -129,8 +129,8 @@ def answers_of(teachers: Sequence[Path], distortion, config: TrainConfig, datase
     from filelock import FileLock
 
     from paddle_mnist import MNIST
-    from paddle_mnist.checkpoint.contents import load_weights
     from paddle_mnist.checkpoint.safe_load import safe_load
+    from paddle_mnist.checkpoint.weights import load_weights
 
     digest = hashlib.sha256(repr((config.augment, VIEWS, dataset.data.hash, len(dataset))).encode())
     for path in teachers:

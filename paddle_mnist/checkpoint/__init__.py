@@ -5,6 +5,4 @@
 
 from paddle_mnist._exports import lazy_exports
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__, {"load": "contents", "load_into": "contents"}
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, {"load": "weights", "load_into": "weights"})

@@ -8,10 +8,11 @@ from typing import Any, Optional
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.contents import manifest_entries, saved_bytes
+from paddle_mnist.checkpoint.contents import manifest_entries
 from paddle_mnist.checkpoint.manifest import BREAKPOINT, OPTIMIZER, PARAMS, TRAINING
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.checkpoint.weights import saved_bytes
 from paddle_mnist.errors import DivergedError, OutputError
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.nan_check import require_finite_weights

@@ -37,7 +37,7 @@ def _export(argv: Sequence[str]) -> int:
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
     require_paddle()
     from paddle_mnist import MNIST
-    from paddle_mnist.checkpoint.contents import load_weights
+    from paddle_mnist.checkpoint.weights import load_weights
     from paddle_mnist.mnist.export import export_model, variables
     from paddle_mnist.mnist.own_nets import refuse_own_net
     from paddle_mnist.mnist.pretrained import find_weights

@@ -16,16 +16,11 @@ from typing import Any, Union
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.contents import (
-    load_checkpoint,
-    load_weights,
-    manifest_entries,
-    parameter_names,
-    saved_bytes,
-)
+from paddle_mnist.checkpoint.contents import load_checkpoint, manifest_entries, parameter_names
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, read_manifest
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load
 from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.checkpoint.weights import load_weights, saved_bytes
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.export import export_model
 from paddle_mnist.mnist.model import MNIST

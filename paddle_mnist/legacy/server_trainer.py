@@ -11,7 +11,7 @@ import paddle
 from paddle import static
 from paddle.nn import functional as F
 
-from paddle_mnist.checkpoint.contents import saved_bytes
+from paddle_mnist.checkpoint.weights import saved_bytes
 from paddle_mnist.data.sampler import BatchSampler, ShardSpec
 from paddle_mnist.legacy.server_connection import ServerConnection
 from paddle_mnist.mnist.dataset import MnistDataset

@@ -15,7 +15,7 @@ import paddle
 from filelock import FileLock
 
 import paddle_mnist
-from paddle_mnist.checkpoint.contents import load_weights
+from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import CheckpointError, DataError
 from paddle_mnist.mnist.arrays import SIZE, noun_of
 from paddle_mnist.mnist.detector import FEATURES, moved, packaged_detector

@@ -8,7 +8,7 @@ from paddle import nn
 from paddle.nn import functional as F
 from paddle.utils import unique_name
 
-from paddle_mnist.checkpoint.contents import load_weights
+from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.collate import ItemSpec
 from paddle_mnist.mnist.pretrained import WEIGHTS, weights
 from paddle_mnist.monitor.print_layers import print_layers

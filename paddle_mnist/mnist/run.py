@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Optional
 
-from paddle_mnist.checkpoint.contents import load_weights
 from paddle_mnist.checkpoint.safe_load import safe_load
+from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.metrics.console import console_level
 from paddle_mnist.metrics.visualdl import ABOUT
 from paddle_mnist.mnist.config import TrainConfig

@@ -16,9 +16,9 @@ from typing import Any, Optional, Union
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.contents import load_weights
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.safe_load import safe_load
+from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError
 from paddle_mnist.metrics.console import log_to_console

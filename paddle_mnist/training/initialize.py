@@ -15,8 +15,9 @@ import paddle
 from paddle import nn
 
 import paddle_mnist
-from paddle_mnist.checkpoint.contents import load_checkpoint, load_into, load_weights
+from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import Checkpoint
+from paddle_mnist.checkpoint.weights import load_into, load_weights
 from paddle_mnist.data.loader import batches_per_epoch
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.nn.ema import WeightAverage

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Optional, Union
 
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
-from paddle_mnist.checkpoint.contents import load_weights, saved_bytes
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
+from paddle_mnist.checkpoint.weights import load_weights, saved_bytes
 from paddle_mnist.data.loader import batches_per_epoch
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.metrics.console import BarWriter, LogWriter

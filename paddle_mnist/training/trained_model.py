@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Optional, Union
 
 from paddle import nn
 
-from paddle_mnist.checkpoint.contents import load_weights
+from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.sample_loader import open_loader
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError

@@ -10,8 +10,8 @@ from paddle import nn
 from paddle.utils import unique_name
 
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
-from paddle_mnist.checkpoint.contents import saved_bytes
 from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.checkpoint.weights import saved_bytes
 from paddle_mnist.data.loader import batches_per_epoch, epoch_batches, shards_of
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.metrics.console import console_writer

@@ -14,10 +14,11 @@ from paddle import nn
 
 from paddle_mnist import MNIST
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer, checkpoint_name
-from paddle_mnist.checkpoint.contents import load_checkpoint, load_weights
+from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint, read_manifest
 from paddle_mnist.checkpoint.policy import CheckpointInfo, RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import CheckpointError, DivergedError, OutputError, StoppedError
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.state import TrainState

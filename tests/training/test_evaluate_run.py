@@ -5,7 +5,7 @@ import pytest
 from fit_rows import CLASSIFICATION, ROWS, Points, arguments, perceptron, train
 
 from paddle_mnist import Gathered, evaluate_run, load_model
-from paddle_mnist.checkpoint.contents import load
+from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError
 
 TASK = {"loss": CLASSIFICATION["loss"], "metrics": CLASSIFICATION["metrics"]}

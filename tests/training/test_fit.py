@@ -25,7 +25,7 @@ from paddle import nn
 from paddle.nn import functional as F
 
 from paddle_mnist import Callback, Gathered, ResumableBatchSampler
-from paddle_mnist.checkpoint.contents import load
+from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 from paddle_mnist.plots.history import read_history, series
 

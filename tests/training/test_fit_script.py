@@ -7,7 +7,7 @@ import forked
 import pytest
 from conftest import ROOT
 
-from paddle_mnist.checkpoint.contents import load
+from paddle_mnist.checkpoint.weights import load
 
 SCRIPT = ROOT / "tests" / "fit_script.py"
 

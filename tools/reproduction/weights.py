@@ -132,7 +132,7 @@ def measure_partly(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     import paddle
     from paddle import nn
 
-    from paddle_mnist.checkpoint.contents import load_weights
+    from paddle_mnist.checkpoint.weights import load_weights
     from paddle_mnist.errors import CheckpointError
 
     images, seeds, limit = PROBE if scale.probe else (IMAGES, SEEDS, None)
