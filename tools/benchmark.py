@@ -37,6 +37,7 @@ nothing.
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -95,7 +96,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     return run_command(_benchmark, argv, log_to=sys.stderr)
 
 
-def _benchmark(argv: Sequence[str]) -> None:
+def _benchmark(argv: Sequence[str]) -> int:
     parser = Parser(prog="tools/benchmark.py", description=__doc__)
     parser.add_argument("what", choices=[*BENCHMARKS, "all"])
     parser.add_argument("--data", default="auto", metavar="PATH", help="as for training [auto]")
@@ -108,6 +109,8 @@ def _benchmark(argv: Sequence[str]) -> None:
     args = parser.parse_args(argv)
     if args.rounds < 1:
         raise ConfigError(f"rounds is {args.rounds}; expected at least 1")
+    if args.what == "all":
+        return _run_each(argv)
     # What libraries print, those in C++ too, is no part of a table.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -116,8 +119,21 @@ def _benchmark(argv: Sequence[str]) -> None:
             args.rounds, args.data = 1, data.digits_as_json(Path(folder))
         elif Path(args.data).exists():
             args.data = Path(args.data).absolute()  # for commands that run elsewhere
-        for name in BENCHMARKS if args.what == "all" else [args.what]:
-            _measure(name, args, out)
+        _measure(args.what, args, out)
+    return 0
+
+
+def _run_each(argv: Sequence[str]) -> int:
+    """Run each benchmark in a process of its own, which no other has left anything in.
+
+    Returns the exit code of the first that fails.
+    """
+    for name in BENCHMARKS:
+        words = [name if word == "all" else word for word in argv]
+        code = subprocess.run([sys.executable, __file__, *words]).returncode
+        if code:
+            return code
+    return 0
 
 
 def _measure(name: str, args, out) -> None:

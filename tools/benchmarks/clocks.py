@@ -57,7 +57,7 @@ def measure(source: str, rounds: int) -> dict:
         with tempfile.TemporaryDirectory() as cache:
             for kind in ("cold", "cached"):
                 done = run_python("-c", CHILD, path, time.time(), PADDLE_MNIST_CACHE=cache)
-                laps = [float(line) for line in done.output.split()[-4:]]
+                laps = [float(line) for line in done.printed.split()[-4:]]
                 seconds["import"].append(laps[0])
                 seconds[kind].append(laps[1] - laps[0])
                 seconds["compiling" if kind == "cold" else "first"].append(laps[2] - laps[1])

@@ -45,7 +45,7 @@ def measure(source: str, rounds: int) -> dict:
         with tempfile.TemporaryDirectory() as cache:
             for kind, (_, program) in KINDS.items():
                 done = run_python("-c", program, path, PADDLE_MNIST_CACHE=cache)
-                seconds[kind].append(float(done.output))
+                seconds[kind].append(float(done.printed))
                 peaks[kind].append(done.peak_mib)
     seconds, peaks = medians(seconds), medians(peaks)
     return {

@@ -15,16 +15,15 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from children import TOOLS, Finished, run_from_small_process
 from markdown_tables import table as markdown_table
 from PIL import Image, ImageDraw
 
-TOOLS = Path(__file__).parents[1]
 INFER = TOOLS / "infer.py"
 FOLDER = Path("work/output/pictures")
 BEFORE = Path(__file__).with_name("pictures_before.json")
@@ -153,9 +152,9 @@ def _counted(infer: Path, folder: Path, name: str, pictures: Named, many: bool =
                 picture.save(Path(unfinished, f"{stem}.png"))
             os.rename(unfinished, place)
             os.mkdir(unfinished)
-    seconds, peak_mib, rows = _run(infer, place, *["--many"] * many)
+    done = _run(infer, place, *["--many"] * many)
     outcomes, mistakes = Counter(), []
-    for row in rows:
+    for row in json.loads(done.printed):
         stem = Path(row["file"]).stem
         truth = stem.split("-", 1)[1]
         text = row.get("text") if many else row["digit"]
@@ -165,8 +164,8 @@ def _counted(infer: Path, folder: Path, name: str, pictures: Named, many: bool =
             mistakes.append([stem, answer])
     report = {
         "mistakes": mistakes,
-        "seconds": seconds,
-        "peak_mib": peak_mib,
+        "seconds": done.seconds,
+        "peak_mib": done.peak_mib,
         "outcomes": [[*key, number] for key, number in sorted(outcomes.items())],
     }
     result.write_text(json.dumps(report))
@@ -186,23 +185,14 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _run(infer: Path, folder: Path, *options: str) -> tuple[float, float, list[dict]]:
-    """Run the command on a folder; return seconds, MiB at the most, and what it printed."""
-    with tempfile.TemporaryFile("w+") as output:
-        began = time.perf_counter()
-        process = subprocess.Popen(
-            [sys.executable, str(infer), str(folder), "--json", *options],
-            stdout=output,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": str(infer.parents[1])},  # its own package
-        )
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        seconds = time.perf_counter() - began
-        if process.returncode not in (0, SOME_FAILED):
-            raise subprocess.CalledProcessError(process.returncode, process.args)
-        output.seek(0)
-        return seconds, usage.ru_maxrss / 1024, json.load(output)
+def _run(infer: Path, folder: Path, *options: str) -> Finished:
+    """Run the command on a folder, with its own package."""
+    command = [sys.executable, infer, folder, "--json", *options]
+    own = {**os.environ, "PYTHONPATH": str(infer.parents[1])}
+    done = run_from_small_process(command, env=own)
+    if done.code not in (0, SOME_FAILED):
+        raise subprocess.CalledProcessError(done.code, command, done.printed, done.errors)
+    return done
 
 
 # ------------------------------------------------------------------ tables

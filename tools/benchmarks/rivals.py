@@ -201,7 +201,7 @@ def rate(kind: str, source: str, seconds: float) -> float:
     threads = {"OMP_NUM_THREADS": "1"} if "torch" not in kind else {}
     environment = {**threads, **RIVALS[kind].environment}
     done = run_python("-m", "benchmarks.rivals", kind, source, seconds, **environment)
-    return statistics.median(json.loads(done.output.splitlines()[-1]))
+    return statistics.median(json.loads(done.printed.splitlines()[-1]))
 
 
 def main(kind: str, source: str, seconds: str) -> None:

@@ -51,7 +51,7 @@ def measure(source: str, rounds: int) -> dict:
 def timed(*command: Any, **environment: str) -> tuple[float, float]:
     """Return the seconds of a command, and the accuracy that it prints."""
     done = run_python(*command, **environment)
-    return done.seconds, float(re.findall(r"eval accuracy ([\d.]+)", done.output)[-1])
+    return done.seconds, float(re.findall(r"eval accuracy ([\d.]+)", done.printed)[-1])
 
 
 def table(report: dict) -> str:
