@@ -4,8 +4,8 @@ import tempfile
 import time
 
 from markdown_tables import table as markdown_table
+from sources import json_file
 
-from benchmarks.data import json_file
 from benchmarks.timing import TRAIN, medians, run_python
 
 STEADY = 100  # steps

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from markdown_tables import table as markdown_table
+from sources import json_file
 
-from benchmarks.data import json_file
 from benchmarks.timing import medians
 from paddle_mnist.errors import DeviceError
 from paddle_mnist.system.machine import usable_cpus

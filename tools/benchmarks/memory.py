@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from children import command
 from markdown_tables import table as markdown_table
+from sources import json_file
 
-from benchmarks.data import json_file
 from benchmarks.timing import TUTORIAL, medians, run_python
 
 STEPS = 20
