@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from markdown_tables import table as markdown_table
 
-from benchmarks.rivals import BATCH, arrays, package_loop
+from benchmarks.rivals import BATCH, arrays, paddle_loop
 from benchmarks.timing import seconds_of
 
 IMAGES = 20  # that the loops are timed on
@@ -34,7 +34,7 @@ def measure(source: str, rounds: int) -> dict:
     """Median microseconds an image, of one thread: of each loop, and of a whole step."""
     loops: dict[str, list[float]] = {name: [] for name in PARTS}
     steps = []
-    step = package_loop(source, threads=1)
+    step = paddle_loop(source, threads=1, own_step=True)
 
     def run_steps() -> None:
         for number in range(STEPS):

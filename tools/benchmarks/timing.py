@@ -25,6 +25,22 @@ def medians(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {kind: statistics.median(values) for kind, values in samples.items() if values}
 
 
+def in_turns(
+    calls: Mapping[str, Callable], rounds: int, warm_up: int = 0, repeats: int = 1
+) -> dict[str, list[float]]:
+    """Return the seconds of each call; all take turns, in rounds of so many repeats.
+
+    warm_up: rounds before these, which do not count.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(-warm_up, rounds):
+        for name, call in calls.items():
+            passed = [seconds_of(call) for _ in range(repeats)]
+            if number >= 0:
+                seconds[name] += passed
+    return seconds
+
+
 def run_python(*arguments: Any, **environment: str) -> Finished:
     """Run Python with these arguments in `tools/`, in a process of its own.
 
