@@ -207,10 +207,7 @@ def test_tables_of_a_translation_are_written_by_its_glossary(tmp_path):
     """Whole phrases only, the longest first, any figures; what the glossary lacks stays."""
     english, chinese = (tmp_path / language for language in ("en", "zh"))
     note = "Measured on: seconds, 1,000 of 2.5 steps, rows 3, 4."
-    for folder, text in (
-        (english, f"| seconds a step | 3 |\n\n{note}"),
-        (chinese, "x"),
-    ):
+    for folder, text in ((english, f"| seconds a step | 3 |\n\n{note}"), (chinese, "x")):
         folder.mkdir()
         (folder / "speed.md").write_text(f"a\n<!-- benchmark train -->\n{text}\n<!-- end -->\nb\n")
     (english / "other.md").write_text("<!-- benchmark data -->\ny\n<!-- end -->\n")
