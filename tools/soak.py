@@ -62,7 +62,6 @@ class Report:
     way: str
     kills: int = 0
     trainings: int = 0
-    starts: int = 0
     resumes: int = 0
     quarantines: int = 0
     lost_steps: int = 0
@@ -99,15 +98,8 @@ def table(report: Report) -> str:
     rows = []
     for killed, seconds in sorted(report.ended.items()):
         early = report.moments[killed]
-        median, largest = statistics.median(seconds), max(seconds)
-        rows.append(
-            (
-                killed,
-                len(seconds),
-                f"{early}, {len(seconds) - early}",
-                f"median {median:.1f}, largest {largest:.1f}",
-            )
-        )
+        moments = f"{early}, {len(seconds) - early}"
+        rows.append((killed, len(seconds), moments, _spread(seconds)))
     note = (
         f"{report.kills} kills, {report.trainings} trainings, {report.resumes} resumes, "
         f"{report.lost_steps} steps done again ({report.most_lost_steps} at most at once), "
@@ -115,9 +107,13 @@ def table(report: Report) -> str:
         "unbroken one."
     )
     if report.again:  # or all were killed in start-up
-        median, largest = statistics.median(report.again), max(report.again)
-        note += f" From a start to its first step: median {median:.1f} s, largest {largest:.1f} s."
+        note += f" From a start to its first step: {_spread(report.again, ' s')}."
     return markdown_table(dict.fromkeys(columns, ""), rows, note)
+
+
+def _spread(seconds: Sequence[float], unit: str = "") -> str:
+    median, largest = statistics.median(seconds), max(seconds)
+    return f"median {median:.1f}{unit}, largest {largest:.1f}{unit}"
 
 
 class Soak:
@@ -157,7 +153,6 @@ class Soak:
         """Start a training, and kill it if a kill is left; return whether it was killed."""
         began = time.monotonic()
         process = self._start(run.path, WAYS[self.way])
-        self.report.starts += 1
         early = self.draw.random() < 0.2
         if self.report.kills == self.kills:
             process.wait()

@@ -4,6 +4,7 @@ import json
 import re
 
 import baseline_tutorial
+import benchmark
 import numpy as np
 import pytest
 from benchmarks import promises
@@ -23,6 +24,25 @@ def test_data_benchmark_gives_the_three_ratios(tool, tiny):
     assert report["cached_ratio"] == report["seconds"]["stdlib"] / report["seconds"]["cached"]
     assert report["memory_ratio"] == report["peak_mib"]["stdlib"] / report["peak_mib"]["cold"]
     assert all(value > 0 for kind in ("seconds", "peak_mib") for value in report[kind].values())
+
+
+def test_peak_memory_is_that_of_the_child(tool, tiny):
+    """However much this process, which starts it, has had."""
+    assert len(b"x" * (300 * 2**20)) > 0
+    report = json.loads(tool("benchmark", "data", "--data", tiny, "--rounds", 1, "--json").stdout)
+    assert report["peak_mib"]["stdlib"] < 100
+
+
+def test_all_runs_each_in_a_process_of_its_own(monkeypatch, capfd):
+    monkeypatch.setattr(benchmark, "BENCHMARKS", {"data": None})  # nothing that could run here
+    assert benchmark.main(["--quick", "all", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["cold_ratio"] > 0
+
+
+def test_all_ends_with_the_code_of_the_first_that_fails(monkeypatch, capfd):
+    monkeypatch.setattr(benchmark, "BENCHMARKS", {"data": None, "infer": None})
+    assert benchmark.main(["all", "--data", "digits"]) == 2
+    assert "expected an AI Studio JSON file" in capfd.readouterr().err
 
 
 def test_data_benchmark_needs_a_json_file(tool):
@@ -187,10 +207,7 @@ def test_tables_of_a_translation_are_written_by_its_glossary(tmp_path):
     """Whole phrases only, the longest first, any figures; what the glossary lacks stays."""
     english, chinese = (tmp_path / language for language in ("en", "zh"))
     note = "Measured on: seconds, 1,000 of 2.5 steps, rows 3, 4."
-    for folder, text in (
-        (english, f"| seconds a step | 3 |\n\n{note}"),
-        (chinese, "x"),
-    ):
+    for folder, text in ((english, f"| seconds a step | 3 |\n\n{note}"), (chinese, "x")):
         folder.mkdir()
         (folder / "speed.md").write_text(f"a\n<!-- benchmark train -->\n{text}\n<!-- end -->\nb\n")
     (english / "other.md").write_text("<!-- benchmark data -->\ny\n<!-- end -->\n")

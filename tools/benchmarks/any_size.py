@@ -1,14 +1,13 @@
 """Steps of nets of other sizes: `ConvBlocks`, the same in Paddle's layers, and in PyTorch."""
 
 import contextlib
-import statistics
 from collections.abc import Callable
 
 import numpy as np
 from markdown_tables import table as markdown_table
 
 from benchmarks.rivals import arrays
-from benchmarks.timing import seconds_of
+from benchmarks.timing import in_turns, medians
 
 BATCH = 64
 STEPS = 3  # timed together
@@ -30,22 +29,15 @@ def measure(source: str, rounds: int) -> dict:
         if channels == 1:  # digits, most of whose pixels are 0
             images = np.ascontiguousarray(arrays(source)[0][:BATCH])
         labels = draw.integers(0, 10, BATCH)
-        steps = {kind: _paddle_step(blocks, images, labels, kind) for kind in ("own", "fast")}
+        calls = {kind: _paddle_steps(blocks, images, labels, kind) for kind in ("own", "fast")}
         with contextlib.suppress(ModuleNotFoundError):  # the table says so
-            steps["torch"] = _torch_step(blocks, images, labels)
-        seconds: dict[str, list[float]] = {kind: [] for kind in steps}
-        for number in range(rounds + 1):
-            for kind, step in steps.items():
-                passed = seconds_of(lambda step=step: [step() for _ in range(STEPS)])
-                if number:  # the first compiles
-                    seconds[kind].append(passed)
-        rates[name] = {
-            kind: STEPS * BATCH / statistics.median(values) for kind, values in seconds.items()
-        }
+            calls["torch"] = _torch_steps(blocks, images, labels)
+        seconds = medians(in_turns(calls, rounds, warm_up=1))  # the first compiles
+        rates[name] = {kind: STEPS * BATCH / median for kind, median in seconds.items()}
     return {"rounds": rounds, "images_per_second": rates}
 
 
-def _paddle_step(blocks, images: np.ndarray, labels: np.ndarray, kind: str) -> Callable[[], None]:
+def _paddle_steps(blocks, images: np.ndarray, labels: np.ndarray, kind: str) -> Callable[[], None]:
     import paddle
     from paddle import nn
 
@@ -63,15 +55,16 @@ def _paddle_step(blocks, images: np.ndarray, labels: np.ndarray, kind: str) -> C
     optimizer = paddle.optimizer.Momentum(0.01, parameters=model.parameters())
     inputs, targets = paddle.to_tensor(images), paddle.to_tensor(labels)
 
-    def step() -> None:
-        nn.functional.cross_entropy(model(inputs), targets).backward()
-        optimizer.step()
-        optimizer.clear_grad()
+    def steps() -> None:
+        for _ in range(STEPS):
+            nn.functional.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+            optimizer.clear_grad()
 
-    return step
+    return steps
 
 
-def _torch_step(blocks, images: np.ndarray, labels: np.ndarray) -> Callable[[], None]:
+def _torch_steps(blocks, images: np.ndarray, labels: np.ndarray) -> Callable[[], None]:
     import torch
     from torch import nn
 
@@ -89,12 +82,13 @@ def _torch_step(blocks, images: np.ndarray, labels: np.ndarray) -> Callable[[], 
     targets = torch.from_numpy(labels)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
 
-    def step() -> None:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(inputs), targets).backward()
-        optimizer.step()
+    def steps() -> None:
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
 
-    return step
+    return steps
 
 
 def table(report: dict) -> str:

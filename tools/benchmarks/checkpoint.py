@@ -7,19 +7,20 @@ from pathlib import Path
 
 from markdown_tables import table as markdown_table
 
+from benchmarks.recipes import config_of
+
 SAVE_EVERY = 50  # steps
 
 
 def measure(source: str, rounds: int) -> dict:
     """What saving costs the default recipe, medians over `rounds` trainings of 200 steps."""
     from paddle_mnist.mnist.cache import open_data
-    from paddle_mnist.mnist.config import TrainConfig, read_recipe
     from paddle_mnist.mnist.setup import build
 
     data = open_data(source)
     images = len(data["train"])
-    shortened = {"train_limit": min(200 * 64, images), "epochs": -(-200 * 64 // images)}
-    config = TrainConfig.from_mapping({**read_recipe("default"), **shortened})
+    limit, epochs = min(200 * 64, images), -(-200 * 64 // images)
+    config = config_of("default", train_limit=limit, epochs=epochs)
     with tempfile.TemporaryDirectory() as folder:
         runs = [
             _time_saving(build(config, data, None), config.epochs, Path(folder, str(number)))

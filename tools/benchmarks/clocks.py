@@ -4,8 +4,8 @@ import tempfile
 import time
 
 from markdown_tables import table as markdown_table
+from sources import json_file
 
-from benchmarks.data import json_file
 from benchmarks.timing import TRAIN, medians, run_python
 
 STEADY = 100  # steps
@@ -57,7 +57,7 @@ def measure(source: str, rounds: int) -> dict:
         with tempfile.TemporaryDirectory() as cache:
             for kind in ("cold", "cached"):
                 done = run_python("-c", CHILD, path, time.time(), PADDLE_MNIST_CACHE=cache)
-                laps = [float(line) for line in done.output.split()[-4:]]
+                laps = [float(line) for line in done.printed.split()[-4:]]
                 seconds["import"].append(laps[0])
                 seconds[kind].append(laps[1] - laps[0])
                 seconds["compiling" if kind == "cold" else "first"].append(laps[2] - laps[1])

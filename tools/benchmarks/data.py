@@ -1,20 +1,11 @@
 """Time until the images of an AI Studio JSON file are there, and peak memory."""
 
-import gzip
-import itertools
-import json
 import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
-from filelock import FileLock
 from markdown_tables import table as markdown_table
+from sources import as_json, json_file  # noqa: F401, the first for tools/reproduction
 
 from benchmarks.timing import medians, run_python
-from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.arrays import Data
-from paddle_mnist.mnist.sources import find_source
-from paddle_mnist.system.files import write_atomically
 
 # Each runs in a process of its own, so that the peak of its memory is its own too. Imports come
 # before the clock starts.
@@ -45,7 +36,7 @@ def measure(source: str, rounds: int) -> dict:
         with tempfile.TemporaryDirectory() as cache:
             for kind, (_, program) in KINDS.items():
                 done = run_python("-c", program, path, PADDLE_MNIST_CACHE=cache)
-                seconds[kind].append(float(done.output))
+                seconds[kind].append(float(done.printed))
                 peaks[kind].append(done.peak_mib)
     seconds, peaks = medians(seconds), medians(peaks)
     return {
@@ -67,43 +58,3 @@ def table(report: dict) -> str:
             for kind, (title, _) in KINDS.items()
         ],
     )
-
-
-def endless_batches(loader) -> Iterator:
-    """Yield the batches of one epoch after the other."""
-    from paddle_mnist.data.loader import epoch_batches
-
-    for epoch in itertools.count():
-        yield from epoch_batches(loader, epoch)
-
-
-def digits_as_json(folder: Path) -> Path:
-    """Write the embedded digits into a file of AI Studio's form."""
-    from paddle_mnist.mnist.cache import open_data
-
-    return as_json(open_data("digits"), folder)
-
-
-def as_json(data: Data, folder: Path) -> Path:
-    """Return a file of AI Studio's form, three pairs of lists: the data's own, or one made here."""
-    source = find_source(data.location)
-    if len(source.paths) == 1:
-        return source.paths[0].resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{data.name}-{data.hash[:16]}.json.gz"
-    with FileLock(f"{path}.lock"):
-        if not path.exists():
-            lists = [
-                (split.pixels(slice(None)).reshape(len(split), -1).tolist(), split.labels.tolist())
-                for split in data.splits.values()
-            ]
-            write_atomically(path, gzip.compress(json.dumps(lists).encode(), 1))
-    return path
-
-
-def json_file(name: str) -> Path:
-    """Return the AI Studio file that the data comes from. Raises ConfigError for other sources."""
-    source = find_source(name)
-    if len(source.paths) != 1:
-        raise ConfigError(f"data is {source}; expected an AI Studio JSON file; name it with --data")
-    return source.paths[0].resolve()

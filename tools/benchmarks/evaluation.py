@@ -1,17 +1,18 @@
 """Evaluation of the eval split: the tutorial's way, ours, and other engines', in turns."""
 
+import contextlib
 import gzip
 import json
 import tempfile
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from markdown_tables import table as markdown_table
+from sources import json_file
 
-from benchmarks.data import json_file
-from benchmarks.timing import medians
+from benchmarks.timing import in_turns, medians
 from paddle_mnist.errors import DeviceError
 from paddle_mnist.system.machine import usable_cpus
 
@@ -30,20 +31,9 @@ def measure(source: str, rounds: int) -> dict:
     """Median seconds of an evaluation, once the images are there; the same weights."""
     with tempfile.TemporaryDirectory() as folder:
         evaluations, images = _evaluations(source, Path(folder))
-        seconds = {kind: [] for kind in evaluations}
-        accuracy = {}
-        for round_number in range(rounds + 1):
-            for kind, evaluate in evaluations.items():
-                began = time.perf_counter()
-                accuracy[kind] = evaluate()
-                if round_number > 0:  # the first warms up
-                    seconds[kind].append(time.perf_counter() - began)
-    return {
-        "rounds": rounds,
-        "images": images,
-        "seconds": medians(seconds),
-        "accuracy": accuracy,
-    }
+        accuracy = {kind: evaluate() for kind, evaluate in evaluations.items()}  # warms up
+        seconds = medians(in_turns(evaluations, rounds))
+    return {"rounds": rounds, "images": images, "seconds": seconds, "accuracy": accuracy}
 
 
 def _evaluations(source: str, folder: Path) -> tuple[dict[str, Evaluate], int]:
@@ -67,16 +57,14 @@ def _evaluations(source: str, folder: Path) -> tuple[dict[str, Evaluate], int]:
         return evaluate(model, dataset).accuracy
 
     evaluations = {
-        "theirs": lambda: baseline_tutorial.evaluate(net, batches),
-        "plain": lambda: ours(0),
-        "ours": lambda: ours(threads),
+        "theirs": partial(baseline_tutorial.evaluate, net, batches),
+        "plain": partial(ours, 0),
+        "ours": partial(ours, threads),
     }
-    for kind, build in (("torch", _torch_logits), ("onnx", _onnx_logits)):
-        try:
-            logits = build(model, folder)
-        except (ImportError, DeviceError):
-            continue
-        evaluations[kind] = lambda logits=logits: _accuracy(logits, dataset)
+    with contextlib.suppress(ImportError):  # the table says so
+        evaluations["torch"] = partial(_accuracy, _torch_logits(model), dataset)
+    with contextlib.suppress(DeviceError):
+        evaluations["onnx"] = partial(_accuracy, _onnx_logits(model, folder), dataset)
     return evaluations, len(dataset)
 
 
@@ -91,21 +79,14 @@ def _accuracy(logits: Callable, dataset: Any) -> float:
     return correct / len(dataset)
 
 
-def _torch_logits(model: Any, folder: Path) -> Callable:
+def _torch_logits(model: Any) -> Callable:
     """The same net and weights. Raises ImportError."""
     import torch
 
-    from benchmarks.torch_net import copy_weights, torch_net
+    from benchmarks.torch_net import trained
 
-    torch.set_num_threads(usable_cpus())
-    net = torch_net(relu_first=False)  # equal, and the faster order
-    copy_weights(net, model.state_dict())
-
-    @torch.no_grad()
-    def logits(images):
-        return net(torch.from_numpy(images)).numpy()
-
-    return logits
+    logits = trained(model.state_dict(), usable_cpus(), relu_first=False)  # equal, and faster
+    return lambda images: logits(torch.from_numpy(images))
 
 
 def _onnx_logits(model: Any, folder: Path) -> Callable:

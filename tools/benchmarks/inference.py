@@ -2,12 +2,13 @@
 
 import statistics
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from markdown_tables import table as markdown_table
 
 from benchmarks.rivals import arrays
-from benchmarks.timing import seconds_of
+from benchmarks.timing import in_turns
 from paddle_mnist.errors import DeviceError
 
 BATCH = 256
@@ -31,11 +32,12 @@ def measure(source: str, rounds: int) -> dict:
         differences = {
             name: float(abs(run(images) - expected).max()) for name, run in engines.items()
         }
-        single, batches = {name: [] for name in engines}, {name: [] for name in engines}
-        for _ in range(rounds):
-            for name, run in engines.items():
-                single[name] += [seconds_of(run, images[:1]) for _ in range(100)]
-                batches[name] += [seconds_of(run, images) for _ in range(5)]
+
+        def timed(part: np.ndarray, repeats: int) -> dict[str, list[float]]:
+            calls = {name: partial(run, part) for name, run in engines.items()}
+            return in_turns(calls, rounds, repeats=repeats)
+
+        single, batches = timed(images[:1], repeats=100), timed(images, repeats=5)
     return {
         "rounds": rounds,
         "missing": missing,
@@ -92,17 +94,10 @@ def _in_pytorch(model):
     """The same net and weights."""
     import torch
 
-    from benchmarks.torch_net import copy_weights, torch_net
+    from benchmarks.torch_net import trained
 
-    torch.set_num_threads(1)
-    net = torch_net()
-    copy_weights(net, model.state_dict())
-
-    @torch.no_grad()
-    def run(images):
-        return net(torch.from_numpy(images)[:, None].float() / 256).numpy()
-
-    return run
+    logits = trained(model.state_dict(), threads=1)
+    return lambda images: logits(torch.from_numpy(images)[:, None].float() / 256)
 
 
 def table(report: dict) -> str:

@@ -4,12 +4,13 @@ import tempfile
 from pathlib import Path
 
 from markdown_tables import table as markdown_table
+from sources import json_file
 
-from benchmarks.data import json_file
 from benchmarks.time_to_accuracy import timed
 from benchmarks.timing import TRAIN, TUTORIAL, run_python
 
 BARE = ("--visualdl", "false", "--figures", "false", "--watch", "0")
+DEFAULT = ("--visualdl", "true", "--figures", "true", "--watch", "100")
 OWN = ("--fast_conv", "off")
 ONE = ("--threads", "1")
 # Recipe and options: each differs from the one before in what its title says.
@@ -21,15 +22,7 @@ STEPS = {
     "the recipe `default`: Momentum, one-cycle, weight decay, batches of 64": ("default", *BARE),
     "one epoch instead of five": ("default", "--epochs", "1", *BARE),
     "42,000 images instead of 50,000": ("fast",),
-    "plus the default watching, VisualDL and figures": (
-        "fast",
-        "--visualdl",
-        "true",
-        "--figures",
-        "true",
-        "--watch",
-        "100",
-    ),
+    "plus the default watching, VisualDL and figures": ("fast", *DEFAULT),
 }
 
 

@@ -4,10 +4,11 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from children import command
 from markdown_tables import table as markdown_table
+from sources import json_file
 
-from benchmarks.data import json_file
-from benchmarks.timing import TRAIN, TUTORIAL, medians, run_python
+from benchmarks.timing import TUTORIAL, medians, run_python
 
 STEPS = 20
 
@@ -57,8 +58,8 @@ def measure(source: str, rounds: int) -> dict:
                     "data": "digits" if kind.source == "digits" else path,
                     "output": Path(folder, kind.title),
                 }
-                words = [word for name, value in options.items() for word in (f"--{name}", value)]
-                done = run_python(TRAIN, *words, PADDLE_MNIST_CACHE=folder)
+                words = command("train.py", options)[1:]  # without Python's
+                done = run_python(*words, PADDLE_MNIST_CACHE=folder)
                 peaks[kind.title].append(done.peak_mib)
     return {"rounds": rounds, "mib": medians(peaks)}
 

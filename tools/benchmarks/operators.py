@@ -1,17 +1,19 @@
 """Where the time of a step goes: each compiled loop by itself, and what is around them."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 from markdown_tables import table as markdown_table
 
-from benchmarks.rivals import BATCH, arrays, package_loop
+from benchmarks.rivals import BATCH, arrays, paddle_loop
 from benchmarks.timing import seconds_of
 
 IMAGES = 20  # that the loops are timed on
 REPEATS = 30
 STEPS = 10
+ZERO = np.float32(0)  # what is not visited
 PARTS = {
     "image": "the image: stored and listed",
     "scatter0": "first convolution",
@@ -29,12 +31,14 @@ PARTS = {
     "windows0": "first block: gradient of the kernels",
 }
 
+Calls = Iterator[tuple[str, Callable[[], None]]]  # by name
+
 
 def measure(source: str, rounds: int) -> dict:
     """Median microseconds an image, of one thread: of each loop, and of a whole step."""
     loops: dict[str, list[float]] = {name: [] for name in PARTS}
     steps = []
-    step = package_loop(source, threads=1)
+    step = paddle_loop(source, threads=1, own_step=True)
 
     def run_steps() -> None:
         for number in range(STEPS):
@@ -58,92 +62,110 @@ def measure(source: str, rounds: int) -> dict:
     }
 
 
-def _calls(images: np.ndarray):
-    """Yield each loop of each image's passes, by name, with the trained net's weights."""
+def _calls(images: np.ndarray) -> Calls:
+    """Yield each loop of each image's passes, by name, with the trained net's weights.
+
+    Loops and arguments are those of `paddle_mnist.nn.sparse_net`. A loop reads what those before it
+    have left in `work`: the calls are to be made in this order.
+    """
     from paddle_mnist import MNIST
     from paddle_mnist.mnist.sizes import net_sizes
-    from paddle_mnist.nn import sparse_conv, sparse_linear, sparse_net
     from paddle_mnist.nn.compiled_net import compiled_net
-    from paddle_mnist.nn.sparse_layout import Map, aligned_zeros
+    from paddle_mnist.nn.sparse_net import new_work
 
-    net = net_sizes()
-    second = net.blocks[1]
+    net, logits = net_sizes(), np.zeros(10, np.float32)
     parameters = [parameter.numpy().ravel() for parameter in MNIST(pretrained=True).parameters()]
     _, memory = compiled_net(net).forward(images, np.concatenate(parameters), 1)
-    sums, logits = aligned_zeros((net.sums.size,), np.float32), np.zeros(10, np.float32)
-    gradient, zero = np.linspace(-0.1, 0.1, 10, dtype=np.float32), np.float32(0)
-    load = sparse_net.load_loop(net)
-    scatter = [
-        sparse_conv.scatter_loop(
-            height=block.height,
-            width=block.width,
-            channels=block.channels,
-            kernel=block.kernel,
-            target=Map(block.target_height, block.target_width, block.outputs),
-        )
-        for block in net.blocks
-    ]
-    scatter_back = sparse_conv.scatter_loop(
-        height=second.height,
-        width=second.width,
-        channels=second.outputs,
-        kernel=second.kernel,
-        target=Map(second.padded_height, second.padded_width, second.channels),
-    )
-    pools = [sparse_conv.pool_loop(block, net.maps[n + 1]) for n, block in enumerate(net.blocks)]
-    list_inputs = sparse_conv.list_inputs_loop(net.maps[1])
-    list_gradients = [sparse_conv.list_gradients_loop(net, number) for number in (0, 1)]
-    windows = [
-        sparse_conv.add_windows_loop(block, net.windows[number])
-        for number, block in enumerate(net.blocks)
-    ]
-    linear, linear_back = sparse_linear.linear_loops(net)
-    cross_entropy = sparse_linear.cross_entropy_loop(net)
-    label, loss = np.zeros(1, np.int64), np.zeros(1, np.float32)
+    forward, loss = _forward(net, memory.weights, logits), _loss(net, logits)
+    backward = _backward(net, memory.weights)
+    flat = images.reshape(len(images), -1)
+    for image, kept, winners in zip(flat, memory.inputs, memory.winners):
+        work = new_work(net)
+        yield from forward(image, kept, winners, work)
+        yield "cross-entropy", loss
+        yield from backward(kept, winners, work)
 
-    def weights(name: str) -> np.ndarray:
-        start, stop = net.weights.bounds(name)
-        return memory.weights[start:stop]
 
-    for number, image in enumerate(images.reshape(len(images), -1)):
-        kept, winners = memory.inputs[number], memory.winners[number]
-        work = sparse_net.new_work(net)
-        inputs = [kept[net.kept.bounds(f"inputs{n}")[0] :] for n in range(3)]
-        won = [winners[net.winners.bounds(f"winners{n}")[0] :] for n in range(2)]
-        back = [work.gradients[net.gradients.bounds(f"inputs{n}")[0] :] for n in range(3)]
+def _part(values: np.ndarray, layout, name: str) -> np.ndarray:
+    """Return a flat array from a named part on."""
+    return values[layout.bounds(name)[0] :]
+
+
+def _forward(net, weights: np.ndarray, logits: np.ndarray) -> Callable[..., Calls]:
+    """Return what yields the loops from an image to its logits."""
+    from paddle_mnist.nn.sparse_conv import list_inputs_loop, pool_loop, scatter_loop
+    from paddle_mnist.nn.sparse_layout import Map
+    from paddle_mnist.nn.sparse_linear import linear_loops
+    from paddle_mnist.nn.sparse_net import load_loop
+
+    load, list_inputs, linear = load_loop(net), list_inputs_loop(net.maps[1]), linear_loops(net)[0]
+    scatter, pool = [], []
+    for block, outputs in zip(net.blocks, net.maps[1:]):
+        target = Map(block.target_height, block.target_width, block.outputs)
+        sizes = (block.height, block.width, block.channels, block.kernel)
+        scatter.append(scatter_loop(*sizes, target))
+        pool.append(pool_loop(block, outputs))
+    kernels = [_part(weights, net.weights, f"forward{n}") for n in (0, 1)]
+    bias = [_part(weights, net.weights, f"bias{n}") for n in (0, 1)]
+
+    def calls(image: np.ndarray, kept: np.ndarray, winners: np.ndarray, work) -> Calls:
+        pooled = [_part(kept, net.kept, f"inputs{n}") for n in (1, 2)]
+        won = [_part(winners, net.winners, f"winners{n}") for n in (0, 1)]
+        lists = (work.counts, work.channels, work.values)
+        yield "image", partial(load, image, kept, ZERO, work)
+        yield "scatter0", partial(scatter[0], *lists, kernels[0], work.target)
+        yield "pool0", partial(pool[0], work.target, bias[0], won[0], pooled[0])
+        yield "list1", partial(list_inputs, pooled[0], ZERO, *lists)
+        yield "scatter1", partial(scatter[1], *lists, kernels[1], work.target)
+        yield "pool1", partial(pool[1], work.target, bias[1], won[1], pooled[1])
+        yield "linear", partial(linear, kept, weights, logits, work.target)
+
+    return calls
+
+
+def _loss(net, logits: np.ndarray) -> Callable[[], None]:
+    """Return the loop from an image's logits to their gradients."""
+    from paddle_mnist.nn.sparse_linear import cross_entropy_loop
+
+    label, smoothing, scale = np.zeros(1, np.int64), 0.0, 1.0
+    losses, gradients = np.zeros(1, np.float32), np.zeros((1, 10), np.float32)
+    loop = cross_entropy_loop(net)
+    return partial(loop, logits[np.newaxis], label, smoothing, scale, losses, gradients)
+
+
+def _backward(net, weights: np.ndarray) -> Callable[..., Calls]:
+    """Return what yields the loops from the gradients of an image's logits to all others."""
+    from paddle_mnist.nn.sparse_conv import add_windows_loop, list_gradients_loop, scatter_loop
+    from paddle_mnist.nn.sparse_layout import Map, aligned_zeros
+    from paddle_mnist.nn.sparse_linear import linear_loops
+
+    linear = linear_loops(net)[1]
+    list_gradients = [list_gradients_loop(net, n) for n in (0, 1)]
+    add_windows = [add_windows_loop(net.blocks[n], net.windows[n]) for n in (0, 1)]
+    block = net.blocks[1]
+    target = Map(block.padded_height, block.padded_width, block.channels)
+    scatter = scatter_loop(block.height, block.width, block.outputs, block.kernel, target)
+    kernels = _part(weights, net.weights, "backward1")
+    logit_gradients = np.linspace(-0.1, 0.1, 10, dtype=np.float32)
+    sums = aligned_zeros((net.sums.size,), np.float32)
+    kernel_sums = [_part(sums, net.sums, f"kernel{n}") for n in (0, 1)]
+    bias_sums = [_part(sums, net.sums, f"bias{n}") for n in (0, 1)]
+
+    def calls(kept: np.ndarray, winners: np.ndarray, work) -> Calls:
+        inputs = [_part(kept, net.kept, f"inputs{n}") for n in (0, 1, 2)]
+        won = [_part(winners, net.winners, f"winners{n}") for n in (0, 1)]
+        gradients = [_part(work.gradients, net.gradients, f"inputs{n}") for n in (1, 2)]
         lists = (work.counts, work.channels, work.values)
         by_output = (work.ends, work.places, work.amounts)
-        own_sums = [sums[net.sums.bounds(f"kernel{n}")[0] :] for n in range(2)]
-        calls: list[tuple[str, Callable, tuple]] = [
-            ("image", load, (image, kept, zero, work)),
-            ("scatter0", scatter[0], (*lists, weights("forward0"), work.target)),
-            ("pool0", pools[0], (work.target, weights("bias0"), won[0], inputs[1])),
-            ("list1", list_inputs, (inputs[1], zero, *lists)),
-            ("scatter1", scatter[1], (*lists, weights("forward1"), work.target)),
-            ("pool1", pools[1], (work.target, weights("bias1"), won[1], inputs[2])),
-            ("linear", linear, (kept, memory.weights, logits, work.target)),
-            (
-                "cross-entropy",
-                cross_entropy,
-                (logits[None], label, 0.0, 1.0, loss, np.zeros((1, 10), np.float32)),
-            ),
-            ("linear back", linear_back, (gradient, kept, memory.weights, sums, work.gradients)),
-            (
-                "gradients1",
-                list_gradients[1],
-                (back[2], inputs[2], won[1], zero, np.zeros(20, np.float32), work),
-            ),
-            ("windows1", windows[1], (inputs[1], *by_output, own_sums[1])),
-            ("back1", scatter_back, (*lists, weights("backward1"), back[1])),
-            (
-                "gradients0",
-                list_gradients[0],
-                (back[1], inputs[1], won[0], zero, np.zeros(20, np.float32), work),
-            ),
-            ("windows0", windows[0], (inputs[0], *by_output, own_sums[0])),
-        ]
-        for name, function, arguments in calls:
-            yield name, lambda function=function, arguments=arguments: function(*arguments)
+        to_list = [(gradients[n], inputs[n + 1], won[n], ZERO, bias_sums[n], work) for n in (0, 1)]
+        yield "linear back", partial(linear, logit_gradients, kept, weights, sums, work.gradients)
+        yield "gradients1", partial(list_gradients[1], *to_list[1])
+        yield "windows1", partial(add_windows[1], inputs[1], *by_output, kernel_sums[1])
+        yield "back1", partial(scatter, *lists, kernels, gradients[0])
+        yield "gradients0", partial(list_gradients[0], *to_list[0])
+        yield "windows0", partial(add_windows[0], inputs[0], *by_output, kernel_sums[0])
+
+    return calls
 
 
 def table(report: dict) -> str:

@@ -15,16 +15,16 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from children import TOOLS, Finished, run_from_small_process
 from markdown_tables import table as markdown_table
 from PIL import Image, ImageDraw
 
-TOOLS = Path(__file__).parents[1]
 INFER = TOOLS / "infer.py"
 FOLDER = Path("work/output/pictures")
 BEFORE = Path(__file__).with_name("pictures_before.json")
@@ -50,11 +50,12 @@ def count_all(infer: Path, source: str) -> dict:
     from rendering import non_digits, paper  # which imports Matplotlib: not for --help
 
     from paddle_mnist.mnist.cache import open_data
+    from paddle_mnist.mnist.detector import THRESHOLD
+    from paddle_mnist.mnist.infer import digit_scores
 
     data = open_data(source)
     split = data["eval"]
-    is_mnist = data.name == "mnist"
-    count, pages = (COUNT, PAGES) if is_mnist else (2, 2)
+    count, pages = (COUNT, PAGES) if data.name == "mnist" else (2, 2)
     drawing = sorted(Path(paper.__file__).parent.glob("*.py"))
     folder = FOLDER.absolute() / f"{data.hash[:16]}-{_version(drawing)}"
     counted = functools.partial(_counted, infer, folder)
@@ -62,7 +63,7 @@ def count_all(infer: Path, source: str) -> dict:
         "count": count,
         "paper": {kind: counted(kind, _on_paper(kind, split, count)) for kind in paper.KINDS},
         "mnist": counted(MNIST, _as_they_are(split)),
-        "false_alarms": _false_alarms(split),
+        "false_alarms": float((digit_scores(np.asarray(split.images)) < THRESHOLD).mean()),
         "pages": counted("pages", _pages(split, pages), many=True) if infer == INFER else None,
         "non_digits": {
             kind: counted(f"no digit, {kind}", _non_digits(kind, count))
@@ -109,14 +110,6 @@ def _as_they_are(split) -> Named:
         yield f"{number:05}-{label}", Image.fromarray(np.asarray(split.images[number]))
 
 
-def _false_alarms(split) -> float:
-    """Return which share of all images has the score of no digit."""
-    from paddle_mnist.mnist.detector import THRESHOLD
-    from paddle_mnist.mnist.infer import digit_scores
-
-    return float((digit_scores(np.asarray(split.images)) < THRESHOLD).mean())
-
-
 def _pages(split, count: int) -> Named:
     from rendering import paper
 
@@ -141,36 +134,16 @@ def _non_digits(kind: str, count: int) -> Named:
 
 def _counted(infer: Path, folder: Path, name: str, pictures: Named, many: bool = False) -> dict:
     """Return how often each truth was read as what, and the seconds and MiB that it took."""
-    place = folder / name
     package = infer.parents[1] / "paddle_mnist/mnist"
     reader = _version(sorted([*package.rglob("*.py"), *package.rglob("*.npz")]))
     result = folder / f"{name} {reader}.json"
-    if result.exists():
-        return json.loads(result.read_text())
-    if not place.exists():
-        with tempfile.TemporaryDirectory(dir=_made(folder)) as unfinished:
-            for stem, picture in pictures:
-                picture.save(Path(unfinished, f"{stem}.png"))
-            os.rename(unfinished, place)
-            os.mkdir(unfinished)
-    seconds, peak_mib, rows = _run(infer, place, *["--many"] * many)
-    outcomes, mistakes = Counter(), []
-    for row in rows:
-        stem = Path(row["file"]).stem
-        truth = stem.split("-", 1)[1]
-        text = row.get("text") if many else row["digit"]
-        answer = row["error"] or "" if text is None else str(text)
-        outcomes[truth, answer] += 1
-        if answer != truth and (truth.isdigit() or answer.isdigit()):
-            mistakes.append([stem, answer])
-    report = {
-        "mistakes": mistakes,
-        "seconds": seconds,
-        "peak_mib": peak_mib,
-        "outcomes": [[*key, number] for key, number in sorted(outcomes.items())],
-    }
-    result.write_text(json.dumps(report))
-    return report
+    if not result.exists():
+        _save(pictures, folder / name)
+        done = _read(infer, folder / name, many)
+        counts = _count(json.loads(done.printed), many)
+        counts.update(seconds=done.seconds, peak_mib=done.peak_mib)
+        result.write_text(json.dumps(counts))
+    return json.loads(result.read_text())
 
 
 def _version(files: Sequence[Path]) -> str:
@@ -181,119 +154,139 @@ def _version(files: Sequence[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def _save(pictures: Named, folder: Path) -> None:
+    """Save pictures in a folder that is there only when all of them are."""
+    if folder.exists():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        unfinished = Path(temporary, "pictures")
+        unfinished.mkdir()
+        for stem, picture in pictures:
+            picture.save(unfinished / f"{stem}.png")
+        unfinished.rename(folder)
 
 
-def _run(infer: Path, folder: Path, *options: str) -> tuple[float, float, list[dict]]:
-    """Run the command on a folder; return seconds, MiB at the most, and what it printed."""
-    with tempfile.TemporaryFile("w+") as output:
-        began = time.perf_counter()
-        process = subprocess.Popen(
-            [sys.executable, str(infer), str(folder), "--json", *options],
-            stdout=output,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": str(infer.parents[1])},  # its own package
-        )
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        seconds = time.perf_counter() - began
-        if process.returncode not in (0, SOME_FAILED):
-            raise subprocess.CalledProcessError(process.returncode, process.args)
-        output.seek(0)
-        return seconds, usage.ru_maxrss / 1024, json.load(output)
+def _read(infer: Path, folder: Path, many: bool) -> Finished:
+    """Run the command on a folder, with its own package."""
+    command = [sys.executable, infer, folder, "--json", *["--many"] * many]
+    environment = {**os.environ, "PYTHONPATH": str(infer.parents[1])}
+    done = run_from_small_process(command, env=environment)
+    if done.code not in (0, SOME_FAILED):
+        raise subprocess.CalledProcessError(done.code, command, done.printed, done.errors)
+    return done
+
+
+def _count(rows: Sequence[dict], many: bool) -> dict:
+    """Return how often each truth was read as what, and where that was a mistake."""
+    outcomes, mistakes = Counter(), []
+    for row in rows:
+        stem = Path(row["file"]).stem
+        truth = stem.split("-", 1)[1]
+        text = row.get("text") if many else row["digit"]
+        answer = row["error"] or "" if text is None else str(text)
+        outcomes[truth, answer] += 1
+        if answer != truth and (truth.isdigit() or answer.isdigit()):
+            mistakes.append([stem, answer])
+    return {
+        "mistakes": mistakes,
+        "outcomes": [[*key, number] for key, number in sorted(outcomes.items())],
+    }
 
 
 # ------------------------------------------------------------------ tables
 
 
-def _shares(counted: dict) -> dict[str, float]:
-    """Return the shares that are right, refused, refused as no digit, and wrong."""
-    total = _total(counted)
-    shares = dict.fromkeys(("right", "refused", "no digit", "wrong"), 0.0)
+class Shares(NamedTuple):
+    """Shares of the pictures. no_digit: refused as no digit, a part of the refused."""
+
+    right: float
+    refused: float
+    wrong: float
+    no_digit: float
+
+
+def _shares(counted: dict) -> Shares:
+    counts = dict.fromkeys(Shares._fields, 0)
     for truth, answer, number in counted["outcomes"]:
         kind = "right" if answer == truth else "wrong" if answer.isdigit() else "refused"
-        shares[kind] += number / total
-        shares["no digit"] += number / total * answer.startswith(NO_DIGIT)
-    return shares
-
-
-def table(report: dict) -> str:
-    before = json.loads(BEFORE.read_text()) if BEFORE.exists() else None
-    parts = [_paper_table(report, before), _non_digit_table(report, before), _by_name(report)]
-    return "\n\n".join(part for part in parts if part)
-
-
-def _paper_table(report: dict, before) -> str:
-    from paddle_mnist.mnist.infer import AT_ONCE
-
-    columns = {"digits": "", **dict.fromkeys(("right", "refused", "wrong", "no digit"), ".1%")}
-    if before:
-        columns.update(dict.fromkeys(("before: right", "refused ", "wrong "), ".1%"))
-    kinds = {**report["paper"], AS_THEY_ARE: report["mnist"]}
-    earlier = {**before["paper"], AS_THEY_ARE: before["mnist"]} if before else {}
-    rows = []
-    for kind, counted in kinds.items():
-        shares = _shares(counted)
-        row = [kind, *(shares[name] for name in ("right", "refused", "wrong", "no digit"))]
-        if before:
-            row += [_shares(earlier[kind])[name] for name in ("right", "refused", "wrong")]
-        rows.append(row)
-    pages = report["pages"]["outcomes"]
-    total = sum(len(truth) * number for truth, _, number in pages)
-    found = sum(number for truth, text, number in pages if len(truth) == len(text))
-    right = sum(
-        number * sum(a == b for a, b in zip(truth, text))
-        for truth, text, number in pages
-        if len(truth) == len(text)
-    )
-    mnist = report["mnist"]
-    images = _total(mnist)
-    drawn, seconds = (sum(map(f, report["paper"].values())) for f in (_total, _seconds))
-    peak = max(counted["peak_mib"] for counted in report["paper"].values())
-    note = (
-        f"{report['count']} pictures of each kind, and {images:,} files of MNIST's own images. *No "
-        "digit* is the part of *refused* that is refused as probably not one digit; of all of "
-        f"MNIST's eval images these are {report['false_alarms']:.2%}. With `--many`, {found} of "
-        f"{sum(number for *_, number in pages)} rows, columns and pages have as many shapes as "
-        f"digits; of all their {total:,} digits {right / total:.1%} are read rightly in such ones. "
-        f"The folder of {images:,} files took {mnist['seconds']:.0f} s "
-        f"({1000 * mnist['seconds'] / images:.1f} ms each) and {mnist['peak_mib']:,.0f} MiB; the "
-        f"{drawn:,} photographs of paper, of up to 640 x 480 pixels, took {seconds:.0f} s "
-        f"({1000 * seconds / drawn:.0f} ms each) in {len(report['paper'])} runs, starts included, "
-        f"and {peak:,.0f} MiB. {AT_ONCE} pictures are held at a time; others used the machine too."
-    )
-    return markdown_table(columns, rows, note)
+        counts[kind] += number
+        counts["no_digit"] += number * answer.startswith(NO_DIGIT)
+    total = _total(counted)
+    return Shares(*(count / total for count in counts.values()))
 
 
 def _total(counted: dict) -> int:
     return sum(number for *_, number in counted["outcomes"])
 
 
-def _seconds(counted: dict) -> float:
-    return counted["seconds"]
+def table(report: dict) -> str:
+    before = json.loads(BEFORE.read_text())
+    parts = [_paper_table(report, before), _non_digit_table(report, before), *_by_name(report)]
+    return "\n\n".join(parts)
 
 
-def _non_digit_table(report: dict, before) -> str:
-    columns = {"no digit": "", "caught": ".1%", "as no digit": ".1%"}
-    columns.update({"otherwise": ".1%", "read as a digit": ".1%"})
-    if before:
-        columns["before: read as a digit"] = ".1%"
+def _paper_table(report: dict, before: dict) -> str:
+    headers = "right", "refused", "wrong", "no digit", "before: right", "refused ", "wrong "
+    kinds = {**report["paper"], AS_THEY_ARE: report["mnist"]}
+    earlier = {**before["paper"], AS_THEY_ARE: before["mnist"]}
+    rows = [
+        (kind, *_shares(counted), *_shares(earlier[kind])[:3]) for kind, counted in kinds.items()
+    ]
+    images = _total(report["mnist"])
+    note = (
+        f"{report['count']} pictures of each kind, and {images:,} files of MNIST's own images. *No "
+        "digit* is the part of *refused* that is refused as probably not one digit; of all of "
+        f"MNIST's eval images these are {report['false_alarms']:.2%}. "
+    )
+    note += f"{_pages_note(report['pages'])} {_costs_note(report)}"
+    return markdown_table({"digits": "", **dict.fromkeys(headers, ".1%")}, rows, note)
+
+
+def _pages_note(pages: dict) -> str:
+    """Say of how many pages each digit was found, and how many of all digits were read rightly."""
+    digits = sum(len(truth) * number for truth, _, number in pages["outcomes"])
+    found = right = 0
+    for truth, text, number in pages["outcomes"]:
+        if len(truth) == len(text):
+            found += number
+            right += number * sum(a == b for a, b in zip(truth, text))
+    return (
+        f"With `--many`, {found} of {_total(pages)} rows, columns and pages have as many shapes as "
+        f"digits; of all their {digits:,} digits {right / digits:.1%} are read rightly in such "
+        "ones."
+    )
+
+
+def _costs_note(report: dict) -> str:
+    """Say how long the pictures took, and how much memory."""
+    from paddle_mnist.mnist.infer import AT_ONCE
+
+    mnist, papers = report["mnist"], report["paper"].values()
+    images, drawn = _total(mnist), sum(map(_total, papers))
+    seconds = sum(counted["seconds"] for counted in papers)
+    peak = max(counted["peak_mib"] for counted in papers)
+    return (
+        f"The folder of {images:,} files took {mnist['seconds']:.0f} s "
+        f"({1000 * mnist['seconds'] / images:.1f} ms each) and {mnist['peak_mib']:,.0f} MiB; the "
+        f"{drawn:,} photographs of paper, of up to 640 x 480 pixels, took {seconds:.0f} s "
+        f"({1000 * seconds / drawn:.0f} ms each) in {len(papers)} runs, starts included, "
+        f"and {peak:,.0f} MiB. {AT_ONCE} pictures are held at a time; others used the machine too."
+    )
+
+
+def _non_digit_table(report: dict, before: dict) -> str:
+    headers = "caught", "as no digit", "otherwise", "read as a digit", "before: read as a digit"
     rows = []
     for kind, counted in report["non_digits"].items():
-        shares = _shares(counted)
-        row = [kind, shares["refused"], shares["no digit"], shares["refused"] - shares["no digit"]]
-        row.append(shares["wrong"])
-        if before:
-            row.append(_shares(before["non_digits"][kind])["wrong"])
-        rows.append(row)
-    return markdown_table(columns, rows)
+        now, earlier = _shares(counted), _shares(before["non_digits"][kind])
+        otherwise = now.refused - now.no_digit
+        rows.append((kind, now.refused, now.no_digit, otherwise, now.wrong, earlier.wrong))
+    return markdown_table({"no digit": "", **dict.fromkeys(headers, ".1%")}, rows)
 
 
-def _by_name(report: dict) -> str:
-    """Return which letters, shapes, ... are caught, by how many of them are."""
-    paragraphs = []
+def _by_name(report: dict) -> Iterator[str]:
+    """Yield which letters, shapes, ... are caught, by how many of them are."""
     for kind, counted in report["non_digits"].items():
         caught, total = Counter(), Counter()
         for name, answer, number in counted["outcomes"]:
@@ -304,8 +297,7 @@ def _by_name(report: dict) -> str:
             f"{name.replace('_', '.')} {share:.0%}" for share, name in sorted(passing) if share < 1
         ]
         if listed:
-            paragraphs.append(f"Caught of these {kind}: {', '.join(listed)}; of the others, all.")
-    return "\n\n".join(paragraphs)
+            yield f"Caught of these {kind}: {', '.join(listed)}; of the others, all."
 
 
 if __name__ == "__main__":

@@ -41,31 +41,14 @@ def batch(number: int, count: int) -> slice:
     return slice(start, start + BATCH)
 
 
-def paddle_loop(source: str, threads: int = 0) -> Step:
-    """The bare loop on arrays; threads: of the fast convolution, 0 for Paddle's own layers."""
+def paddle_loop(source: str, threads: int = 0, own_step: bool = False) -> Step:
+    """Train in a bare loop on arrays.
+
+    threads: of the fast convolution, 0 for Paddle's own layers. own_step: take the step of
+    `Trainer`, not the tutorial's.
+    """
     import paddle
     from paddle.nn import functional as F
-
-    from paddle_mnist import MNIST
-
-    images, labels = arrays(source)
-    model = MNIST()
-    model.fast_conv = threads
-    optimizer = paddle.optimizer.Momentum(RATE, parameters=model.parameters())
-
-    def step(number: int) -> None:
-        chosen = batch(number, len(images))
-        logits = model(paddle.to_tensor(images[chosen]))
-        F.cross_entropy(logits, paddle.to_tensor(labels[chosen])).backward()
-        optimizer.step()
-        optimizer.clear_grad()
-
-    return step
-
-
-def package_loop(source: str, threads: int) -> Step:
-    """The step that `Trainer` takes, in a bare loop on arrays."""
-    import paddle
 
     from paddle_mnist import MNIST
     from paddle_mnist.nn.cross_entropy import CrossEntropy
@@ -78,8 +61,12 @@ def package_loop(source: str, threads: int) -> Step:
 
     def step(number: int) -> None:
         chosen = batch(number, len(images))
-        tensors = paddle.to_tensor(images[chosen]), paddle.to_tensor(labels[chosen])
-        compute(model, tensors)["loss"].backward()
+        inputs, targets = paddle.to_tensor(images[chosen]), paddle.to_tensor(labels[chosen])
+        if own_step:
+            loss = compute(model, (inputs, targets))["loss"]
+        else:
+            loss = F.cross_entropy(model(inputs), targets)
+        loss.backward()
         optimizer.step()
         optimizer.clear_grad()
 
@@ -163,6 +150,10 @@ ALL_CORES = {"OMP_NUM_THREADS": str(CORES), "MKL_NUM_THREADS": str(CORES)}
 AVX2 = {"MKL_DEBUG_CPU_TYPE": "5"}  # has MKL use AVX2 on an AMD processor too
 
 
+def _paddle(threads: int, **options: bool) -> Callable[[str], Step]:
+    return partial(paddle_loop, threads=threads, **options)
+
+
 def _torch(threads: int, channels_last: bool, **options: bool) -> Callable[[str], Step]:
     return partial(torch_loop, threads=threads, channels_last=channels_last, **options)
 
@@ -171,17 +162,10 @@ RIVALS = {
     "plain": Rival("Paddle's layers, the bare loop, 1 thread", paddle_loop),
     "plain all": Rival(f"the same, {CORES} threads", paddle_loop, ALL_CORES),
     "plain, AVX2": Rival("the same, 1 thread, with `MKL_DEBUG_CPU_TYPE=5`", paddle_loop, AVX2),
-    "fast 1": Rival(
-        "this package's convolution in the same loop, 1 thread", partial(paddle_loop, threads=1)
-    ),
-    "fast": Rival(
-        f"this package's convolution in the same loop, {CORES} threads",
-        partial(paddle_loop, threads=CORES),
-    ),
-    "step 1": Rival("this package's training step, 1 thread", partial(package_loop, threads=1)),
-    "step": Rival(
-        f"this package's training step, {CORES} threads", partial(package_loop, threads=CORES)
-    ),
+    "fast 1": Rival("this package's convolution in the same loop, 1 thread", _paddle(1)),
+    "fast": Rival(f"this package's convolution in the same loop, {CORES} threads", _paddle(CORES)),
+    "step 1": Rival("this package's training step, 1 thread", _paddle(1, own_step=True)),
+    "step": Rival(f"this package's training step, {CORES} threads", _paddle(CORES, own_step=True)),
     "torch 1": Rival("PyTorch eager, channels last, 1 thread", _torch(1, True)),
     "torch": Rival(f"PyTorch eager, {CORES} threads", _torch(CORES, False)),
     "torch tuned": Rival(f"PyTorch eager, channels last, {CORES} threads", _torch(CORES, True)),
@@ -201,7 +185,7 @@ def rate(kind: str, source: str, seconds: float) -> float:
     threads = {"OMP_NUM_THREADS": "1"} if "torch" not in kind else {}
     environment = {**threads, **RIVALS[kind].environment}
     done = run_python("-m", "benchmarks.rivals", kind, source, seconds, **environment)
-    return statistics.median(json.loads(done.output.splitlines()[-1]))
+    return statistics.median(json.loads(done.printed.splitlines()[-1]))
 
 
 def main(kind: str, source: str, seconds: str) -> None:

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from markdown_tables import table as markdown_table
 
-from benchmarks.data import endless_batches
+from benchmarks.recipes import config_of, endless_batches
 from benchmarks.timing import part_timer
+from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.system.machine import usable_cpus
 
 
@@ -45,16 +46,16 @@ FIGURES = ("images_per_second", "step_seconds", "exchange_share")
 
 def measure(source: str, rounds: int) -> dict:
     """Medians over `rounds` of the images a second, and of the exchange's share of a step."""
-    from paddle_mnist.mnist.config import read_recipe
     from paddle_mnist.parallel.world import spawn
 
-    recipe = {**read_recipe("default"), "data": source, "epochs": 1000, "threads": 1}
     runs = {name: [] for name in SCALED}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
             for name, kind in SCALED.items():
                 path = Path(folder, "figures.json")
-                spawn(_time_steps, ({**recipe, **kind.options}, kind.exchanging, path), kind.nprocs)
+                options = {"data": source, "epochs": 1000, "threads": 1, **kind.options}
+                config = config_of("default", **options)
+                spawn(_time_steps, (config, kind.exchanging, path), kind.nprocs)
                 runs[name].append(json.loads(path.read_text()))
     kinds = {
         name: {figure: statistics.median(run[figure] for run in runs[name]) for figure in FIGURES}
@@ -63,20 +64,20 @@ def measure(source: str, rounds: int) -> dict:
     for name, kind in kinds.items():
         base = kinds[SCALED[name].base]
         kind["ratio"] = kind["images_per_second"] / base["images_per_second"]
-    report = {"rounds": rounds, "batch_size": recipe["batch_size"], "kinds": kinds}
+    batch_size = config_of("default").batch_size
+    report = {"rounds": rounds, "batch_size": batch_size, "kinds": kinds}
     return {**report, "foretold": extrapolate(report)}
 
 
-def _time_steps(recipe: dict, exchanging: bool, path: Path) -> None:
+def _time_steps(config: TrainConfig, exchanging: bool, path: Path) -> None:
     """In each of several processes: train some steps; rank 0 writes down what they took."""
     from paddle_mnist import Trainer
     from paddle_mnist.mnist.cache import open_data
-    from paddle_mnist.mnist.config import TrainConfig
     from paddle_mnist.mnist.setup import build
     from paddle_mnist.parallel.gradients import SingleProcessGradients, build_gradient_exchange
     from paddle_mnist.parallel.world import join
 
-    world, config, profile = join(), TrainConfig.from_mapping(recipe), part_timer("exchange")
+    world, profile = join(), part_timer("exchange")
     parts = build(config, open_data(config.data), None, world)
     exchange = SingleProcessGradients()
     if exchanging:
@@ -102,18 +103,20 @@ def _time_steps(recipe: dict, exchanging: bool, path: Path) -> None:
         path.write_text(json.dumps(dict(zip(FIGURES, figures))))
 
 
-def table(report: dict) -> str:
+def table(report: dict) -> dict[str, str]:
+    """Return two tables by their marks: what was measured, and what it says of larger machines."""
     note = (
         f"Images a second of the whole machine, {usable_cpus()} cores, batches of "
         f"{report['batch_size']} unless said otherwise, one thread a process; each is compared "
         "with one process of the same batches and the same convolution. Medians of "
         f"{report['rounds']} rounds, all kinds in turns."
     )
-    return markdown_table(
+    measured = markdown_table(
         {"processes": "", "times one process": ".2f", "exchange and waiting": ".1%"},
         [(name, kind["ratio"], kind["exchange_share"]) for name, kind in report["kinds"].items()],
         note,
     )
+    return {"scale": measured, "foretold": _foretold(report["foretold"])}
 
 
 # A GPU and its network, assumed, not measured: effective rate, time to start a step's kernels,
@@ -149,7 +152,7 @@ def extrapolate(report: dict) -> dict:
     return {"own": own, "image": image, "exchange": exchange, "cores": cores, "gpus": gpus}
 
 
-def extrapolation_table(model: dict) -> str:
+def _foretold(model: dict) -> str:
     fit = (
         f"Fitted: {1000 * model['own']:.2f} ms per step that more processes do not shorten, "
         f"{1000 * model['image']:.3f} ms an image, {1000 * model['exchange']:.2f} ms for an "

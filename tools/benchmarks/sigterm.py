@@ -15,6 +15,8 @@ from pathlib import Path
 
 from markdown_tables import table as markdown_table
 
+from benchmarks.recipes import config_of
+
 SIGNALS = 20  # a round
 
 
@@ -40,14 +42,13 @@ def _stop_trainings(source: str, count: int) -> list[float]:
     from paddle_mnist.errors import StoppedError
     from paddle_mnist.metrics.console import log_to_console
     from paddle_mnist.mnist.cache import open_data
-    from paddle_mnist.mnist.config import TrainConfig, read_recipe
     from paddle_mnist.mnist.setup import build
     from paddle_mnist.system import signals
     from paddle_mnist.training.evaluator import EpochEvaluator
 
     log_to_console(sys.stderr)
     data, draw, seconds = open_data(source), random.Random(1), []
-    config = TrainConfig.from_mapping({**read_recipe("digits"), "data": source})
+    config = config_of("digits", data=source)
     with tempfile.TemporaryDirectory() as folder:
         store = CheckpointStore(folder)
         while len(seconds) < count:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from markdown_tables import table as markdown_table
+from sources import json_file
 
-from benchmarks.data import json_file
 from benchmarks.timing import TRAIN, TUTORIAL, run_python
 
 GOAL = 0.986
@@ -51,7 +51,7 @@ def measure(source: str, rounds: int) -> dict:
 def timed(*command: Any, **environment: str) -> tuple[float, float]:
     """Return the seconds of a command, and the accuracy that it prints."""
     done = run_python(*command, **environment)
-    return done.seconds, float(re.findall(r"eval accuracy ([\d.]+)", done.output)[-1])
+    return done.seconds, float(re.findall(r"eval accuracy ([\d.]+)", done.printed)[-1])
 
 
 def table(report: dict) -> str:

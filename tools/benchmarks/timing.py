@@ -5,13 +5,12 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-TOOLS = Path(__file__).parents[1]
+from children import TOOLS, Finished, run_from_small_process
+
 TRAIN, TUTORIAL = TOOLS / "train.py", TOOLS / "baseline_tutorial.py"
 
 
@@ -26,12 +25,20 @@ def medians(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {kind: statistics.median(values) for kind, values in samples.items() if values}
 
 
-class Finished(NamedTuple):
-    """A child process. seconds: from its start to its end. peak_mib: of its memory."""
+def in_turns(
+    calls: Mapping[str, Callable], rounds: int, warm_up: int = 0, repeats: int = 1
+) -> dict[str, list[float]]:
+    """Return the seconds of each call; all take turns, in rounds of so many repeats.
 
-    seconds: float
-    output: str
-    peak_mib: float
+    warm_up: rounds before these, which do not count.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(-warm_up, rounds):
+        for name, call in calls.items():
+            passed = [seconds_of(call) for _ in range(repeats)]
+            if number >= 0:
+                seconds[name] += passed
+    return seconds
 
 
 def run_python(*arguments: Any, **environment: str) -> Finished:
@@ -40,24 +47,14 @@ def run_python(*arguments: Any, **environment: str) -> Finished:
     Raises ModuleNotFoundError where a module is missing, such as PyTorch, CalledProcessError if it
     fails otherwise.
     """
-    command = [sys.executable, *map(str, arguments)]
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        began = time.perf_counter()
-        process = subprocess.Popen(
-            command, cwd=TOOLS, env={**os.environ, **environment}, stdout=output, stderr=errors
-        )
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - began
-        process.returncode = os.waitstatus_to_exitcode(status)
-        output.seek(0)
-        errors.seek(0)
-        printed, complaints = output.read(), errors.read()
-    if process.returncode:
-        _, is_missing, what = complaints.rpartition("ModuleNotFoundError: ")
+    command = [sys.executable, *arguments]
+    done = run_from_small_process(command, cwd=TOOLS, env={**os.environ, **environment})
+    if done.code:
+        _, is_missing, what = done.errors.rpartition("ModuleNotFoundError: ")
         if is_missing:
             raise ModuleNotFoundError(what.strip())
-        raise subprocess.CalledProcessError(process.returncode, command, printed, complaints)
-    return Finished(seconds, printed, usage.ru_maxrss / 1024)
+        raise subprocess.CalledProcessError(done.code, command, done.printed, done.errors)
+    return done
 
 
 def part_timer(*names: str):

@@ -1,5 +1,7 @@
 """The net in PyTorch: who this package is compared with. Raises ImportError where it is missing."""
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -17,7 +19,23 @@ def torch_net(relu_first: bool = True) -> nn.Sequential:
     )
 
 
-def copy_weights(net: nn.Sequential, weights) -> None:
+def trained(weights, threads: int, relu_first: bool = True) -> Callable:
+    """Return the net with Paddle's weights: a function of a tensor of images that returns an array.
+
+    threads: of all that PyTorch does from now on.
+    """
+    torch.set_num_threads(threads)
+    net = torch_net(relu_first)
+    _copy_weights(net, weights)
+
+    @torch.no_grad()
+    def logits(images: torch.Tensor):
+        return net(images).numpy()
+
+    return logits
+
+
+def _copy_weights(net: nn.Sequential, weights) -> None:
     """Give a net the weights of Paddle's, which keeps a linear layer's the other way round."""
     layers = [layer for layer in net if isinstance(layer, (nn.Conv2d, nn.Linear))]
     for name, layer in zip(("conv1", "conv2", "fc"), layers):

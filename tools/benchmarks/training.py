@@ -13,6 +13,7 @@ from markdown_tables import table as markdown_table
 from threadpoolctl import threadpool_limits
 
 from benchmarks.machine import blas_kernels
+from benchmarks.recipes import config_of
 from benchmarks.rivals import BATCH, CORES, RIVALS, arrays, rate
 from benchmarks.timing import medians, part_timer, seconds_of
 
@@ -98,14 +99,12 @@ def _loop_share(source: str) -> float:
     from paddle_mnist.metrics.visualdl import VisualDLWriter
     from paddle_mnist.metrics.writers import ManyWriters
     from paddle_mnist.mnist.cache import open_data
-    from paddle_mnist.mnist.config import TrainConfig, read_recipe
     from paddle_mnist.mnist.setup import build
     from paddle_mnist.monitor.watch import watch
 
     data = open_data(source)
     epochs = -(-STEPS * BATCH // len(data["train"]))
-    options = {"batch_size": BATCH, "epochs": 1 + epochs, "threads": CORES}
-    config = TrainConfig.from_mapping({**read_recipe("default"), **options})
+    config = config_of("default", batch_size=BATCH, epochs=1 + epochs, threads=CORES)
     profile = part_timer("forward", "backward", "optimizer")
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         parts = build(config, data, None)

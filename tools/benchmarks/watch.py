@@ -7,7 +7,7 @@ from pathlib import Path
 
 from markdown_tables import table as markdown_table
 
-from benchmarks.data import endless_batches
+from benchmarks.recipes import config_of, endless_batches
 from benchmarks.timing import medians
 
 WATCHED = {"off": None, "removed again": 1, "every 100 steps": 100, "every step": 1}
@@ -21,11 +21,10 @@ def measure(source: str, rounds: int) -> dict:
     all of them. What is seen goes into `metrics.jsonl` and to VisualDL, as in a run.
     """
     from paddle_mnist.mnist.cache import open_data
-    from paddle_mnist.mnist.config import TrainConfig, read_recipe
     from paddle_mnist.mnist.setup import build
 
     data = open_data(source)
-    config = TrainConfig.from_mapping({**read_recipe("default"), "epochs": 1000})
+    config = config_of("default", epochs=1000)
     batches = endless_batches(build(config, data, None).loader)
     seconds = {name: [] for name in WATCHED}
     with contextlib.ExitStack() as stack:

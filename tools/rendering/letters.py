@@ -2,7 +2,6 @@
 
 import functools
 import string
-from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib
@@ -11,10 +10,7 @@ from fontTools.ttLib import TTFont
 from PIL import Image, ImageDraw, ImageFont
 from scipy import ndimage
 
-from rendering.paper import cast, on_paper
-
-Random = np.random.RandomState
-Draw = Callable[[Random], Image.Image]
+from rendering.paper import Draw, Random, cast, on_paper, rotation
 
 FONTS = Path(matplotlib.get_data_path(), "fonts/ttf")
 LETTERS = string.ascii_letters
@@ -61,7 +57,7 @@ def letter_cover(text: str, font: str, pen: float, random: Random, side: int = 4
         (centre, centre), text, 255, font_of(font, side * 11 // 21), anchor="mm"
     )
     turn, shear = np.radians(random.uniform(-8, 8)), random.uniform(-0.15, 0.15)
-    matrix = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn) + shear, np.cos(turn)]])
+    matrix = rotation(turn) + [[0, 0], [shear, 0]]
     mask = np.asarray(image) > 127
     wanted = pen * side * 8 / 21
     depth = ndimage.distance_transform_edt(mask)

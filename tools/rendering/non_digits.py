@@ -7,48 +7,14 @@ scikit-learn and scikit-image.
 
 import functools
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from rendering.letters import LETTERS, TRAINING_FONTS, UNSEEN_FONTS, letter_cover, letters, signs
-from rendering.screenshots import chart, desktop, dialog, document, editor, listing, spreadsheet
-from rendering.strokes import (
-    TRAINING_SHAPES,
-    UNSEEN_SHAPES,
-    Points,
-    any_star,
-    arc,
-    arrow,
-    comb,
-    crossing,
-    doodle,
-    emblem,
-    polygon,
-    shape,
-    shape_cover,
-    shapes,
-    wave,
-)
-from rendering.textures import (
-    blobs,
-    bricks,
-    cells,
-    checkers,
-    clouds,
-    halftone,
-    leaves,
-    noise,
-    plaid,
-    stripes,
-    things,
-    wood,
-)
-
-Random = np.random.RandomState
-Draw = Callable[[Random], Image.Image]
+from rendering import letters, screenshots, strokes, textures
+from rendering.paper import Draw, Random
 
 SIDE = 160  # pixels of a drawing that nobody photographs
 PENS = (0.025, 0.2)  # widths, shares of the height, as those of `paper.KINDS`
@@ -86,56 +52,57 @@ def photograph_part(name: str, random: Random) -> Image.Image:
     return image.crop((left, top, left + width, top + height))
 
 
-def _by_name(*draws: Draw) -> dict[str, Draw]:
+def _by_name(draws: Sequence[Draw]) -> dict[str, Draw]:
     return {draw.__name__: draw for draw in draws}
 
 
 def drawn_letter(random: Random) -> np.ndarray:
-    text = LETTERS[random.randint(len(LETTERS))]
-    font = TRAINING_FONTS[random.randint(len(TRAINING_FONTS))]
-    return letter_cover(text, font, random.uniform(*PENS), random, SIDE)
+    text = letters.LETTERS[random.randint(len(letters.LETTERS))]
+    font = letters.TRAINING_FONTS[random.randint(len(letters.TRAINING_FONTS))]
+    return letters.letter_cover(text, font, random.uniform(*PENS), random, SIDE)
 
 
 def drawn_sign(random: Random) -> np.ndarray:
-    text = signs()[random.randint(len(signs()))]
-    return letter_cover(text, "DejaVuSans", random.uniform(*PENS), random, SIDE)
+    text = letters.signs()[random.randint(len(letters.signs()))]
+    return letters.letter_cover(text, "DejaVuSans", random.uniform(*PENS), random, SIDE)
 
 
 def drawn_shape(random: Random) -> np.ndarray:
-    known = list(TRAINING_SHAPES.values())
+    known = list(strokes.TRAINING_SHAPES.values())
     return _cover(known[random.randint(len(known))], random)
 
 
-def _drawn_family(family: Callable[[Random], list[Points]], random: Random) -> np.ndarray:
+def _drawn_family(family: Callable[[Random], list[strokes.Points]], random: Random) -> np.ndarray:
     return _cover(family(random), random)
 
 
-def _cover(strokes: list[Points], random: Random) -> np.ndarray:
+def _cover(lines: list[strokes.Points], random: Random) -> np.ndarray:
     pen, filled = random.uniform(*PENS), random.rand() < 0.15
-    return shape_cover(strokes, pen, random, filled, SIDE // 4)
+    return strokes.shape_cover(lines, pen, random, filled, SIDE // 4)
+
+
+def _doodle(random: Random) -> Image.Image:
+    return strokes.shape(strokes.doodle(random), random, random.rand() < 0.15)
 
 
 TRAINING: dict[str, dict[str, Draw]] = {
-    "letters": letters(TRAINING_FONTS),
-    "shapes": shapes(TRAINING_SHAPES),
-    "doodles": {"doodle": lambda random: shape(doodle(random), random, random.rand() < 0.15)},
-    "textures": _by_name(noise, stripes, plaid, blobs, leaves, things),
-    "screenshots": _by_name(document, dialog, listing),
+    "letters": letters.letters(letters.TRAINING_FONTS),
+    "shapes": strokes.shapes(strokes.TRAINING_SHAPES),
+    "doodles": {"doodle": _doodle},
+    "textures": _by_name(textures.TRAINING),
+    "screenshots": _by_name(screenshots.TRAINING),
 }
 DRAWN: dict[str, Callable[[Random], np.ndarray]] = {  # without paper or a camera, which is quicker
     "letters": drawn_letter,
     "signs": drawn_sign,
     "shapes": drawn_shape,
-    **{
-        family.__name__: functools.partial(_drawn_family, family)
-        for family in (polygon, any_star, arc, arrow, crossing, comb, wave, emblem, doodle)
-    },
+    **{family.__name__: functools.partial(_drawn_family, family) for family in strokes.FAMILIES},
 }
 UNSEEN: dict[str, dict[str, Draw]] = {
-    "letters": letters(UNSEEN_FONTS),
-    "shapes": shapes(UNSEEN_SHAPES),
-    "textures": _by_name(checkers, bricks, wood, clouds, cells, halftone),
-    "screenshots": _by_name(editor, spreadsheet, chart, desktop),
+    "letters": letters.letters(letters.UNSEEN_FONTS),
+    "shapes": strokes.shapes(strokes.UNSEEN_SHAPES),
+    "textures": _by_name(textures.UNSEEN),
+    "screenshots": _by_name(screenshots.UNSEEN),
     "photographs of things": {
         name: functools.partial(photograph_part, name) for name in photographs()
     },

@@ -12,6 +12,8 @@ import numpy as np
 from PIL import Image
 from scipy import ndimage
 
+Random = np.random.RandomState
+Draw = Callable[[Random], Image.Image]
 Colour = np.ndarray  # float [3], 0 to 1
 Page = np.ndarray  # float [H, W, 3], 0 to 1
 
@@ -36,7 +38,7 @@ class Lot:
     quality: int
 
 
-def cast(random: np.random.RandomState) -> Lot:
+def cast(random: Random) -> Lot:
     sizes = [(120, 120), (160, 200), (240, 320), (400, 300), (480, 640), (640, 480)]
     return Lot(
         size=sizes[random.randint(len(sizes))],
@@ -56,8 +58,7 @@ def stroke(image: np.ndarray, height: float, pen: float) -> np.ndarray:
 
     image: uint8 [28, 28], of MNIST. height: pixels. pen: share of the height.
     """
-    rows, columns = (np.flatnonzero((image > 64).any(axis=axis)) for axis in (1, 0))
-    digit = image[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].astype(np.float32)
+    digit = _trimmed(image, 64).astype(np.float32)
     scale = height / max(digit.shape)
     large = Image.fromarray(np.pad(digit, 2)).resize(
         [round((side + 4) * scale) for side in digit.shape[::-1]], Image.Resampling.BICUBIC
@@ -69,6 +70,12 @@ def stroke(image: np.ndarray, height: float, pen: float) -> np.ndarray:
     middle = thinned(inside)
     distance = ndimage.distance_transform_edt(~middle)
     return np.clip(width / 2 - distance + 0.5, 0, 1)
+
+
+def _trimmed(values: np.ndarray, level: float = 0.5) -> np.ndarray:
+    """Cut off the rows and columns around what is above `level`."""
+    rows, columns = (np.flatnonzero((values > level).any(axis=axis)) for axis in (1, 0))
+    return values[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
 
 def thinned(mask: np.ndarray) -> np.ndarray:
@@ -100,9 +107,7 @@ def sheet(lot: Lot) -> Page:
 def write(page: Page, image: np.ndarray, lot: Lot) -> Page:
     """Write a digit on a page."""
     height = lot.height * min(page.shape[:2])
-    cover = stroke(image, height, lot.pen)
-    rows, columns = (np.flatnonzero(cover.any(axis=axis)) for axis in (1, 0))
-    cover = cover[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    cover = _trimmed(stroke(image, height, lot.pen), 0)
     place = [
         round(centre * side - own / 2) for centre, side, own in zip(lot.at, page.shape, cover.shape)
     ]
@@ -121,7 +126,7 @@ def paste(page: Page, cover: np.ndarray, place: Sequence[int], ink: Colour) -> P
     return page + whole[..., np.newaxis] * (ink - page)
 
 
-def photograph(page: Page, lot: Lot, random: np.random.RandomState) -> Image.Image:
+def photograph(page: Page, lot: Lot, random: Random) -> Image.Image:
     """Take a page with a camera: blur, noise, JPEG."""
     page = ndimage.gaussian_filter(page, (lot.blur, lot.blur, 0))
     page = page + random.normal(0, lot.noise, page.shape)
@@ -131,11 +136,10 @@ def photograph(page: Page, lot: Lot, random: np.random.RandomState) -> Image.Ima
     return Image.open(io.BytesIO(file.getvalue()))
 
 
-def on_paper(cover: np.ndarray, lot: Lot, random: np.random.RandomState) -> Image.Image:
+def on_paper(cover: np.ndarray, lot: Lot, random: Random) -> Image.Image:
     """Scale a drawing to the height of a digit and take a picture of it on plain paper."""
     height = lot.height * min(lot.size)
-    rows, columns = (np.flatnonzero((cover > 0.5).any(axis=axis)) for axis in (1, 0))
-    cover = cover[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    cover = _trimmed(cover)
     scale = height / max(cover.shape)
     image = Image.fromarray(np.rint(cover * 255).astype(np.uint8)).resize(
         [max(1, round(side * scale)) for side in cover.shape[::-1]], Image.Resampling.BOX
@@ -145,12 +149,21 @@ def on_paper(cover: np.ndarray, lot: Lot, random: np.random.RandomState) -> Imag
     return photograph(paste(sheet(lot), cover, place, lot.ink), lot, random)
 
 
-def plain(image: np.ndarray, random: np.random.RandomState) -> Image.Image:
-    lot = cast(random)
+def rotation(turn: float) -> np.ndarray:
+    """Return the matrix of a turn, in radians."""
+    return np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+
+
+def _written(image: np.ndarray, lot: Lot, random: Random) -> Image.Image:
+    """Write a digit on a sheet and take a picture of it."""
     return photograph(write(sheet(lot), image, lot), lot, random)
 
 
-def ruled(image: np.ndarray, random: np.random.RandomState, both: bool = False) -> Image.Image:
+def plain(image: np.ndarray, random: Random) -> Image.Image:
+    return _written(image, cast(random), random)
+
+
+def ruled(image: np.ndarray, random: Random, both: bool = False) -> Image.Image:
     """Lines, beneath the ink or across it, faint or as dark as ink; with both: squares."""
     lot = cast(random)
     page = sheet(lot)
@@ -176,11 +189,11 @@ def ruled(image: np.ndarray, random: np.random.RandomState, both: bool = False) 
     return photograph(page, lot, random)
 
 
-def squared(image: np.ndarray, random: np.random.RandomState) -> Image.Image:
+def squared(image: np.ndarray, random: Random) -> Image.Image:
     return ruled(image, random, both=True)
 
 
-def shadowed(image: np.ndarray, random: np.random.RandomState) -> Image.Image:
+def shadowed(image: np.ndarray, random: Random) -> Image.Image:
     """A shadow with an edge, soft or hard, that crosses the page near the digit; uneven light."""
     lot = cast(random)
     page = write(sheet(lot), image, lot)
@@ -194,7 +207,7 @@ def shadowed(image: np.ndarray, random: np.random.RandomState) -> Image.Image:
     return photograph(page * (shadow * falloff)[..., np.newaxis], lot, random)
 
 
-def yellowed(image: np.ndarray, random: np.random.RandomState) -> Image.Image:
+def yellowed(image: np.ndarray, random: Random) -> Image.Image:
     """Old paper: yellow, stained, darker at its edges; the ink has faded."""
     lot = cast(random)
     lot.paper = np.array([0.9, 0.8, 0.58]) * random.uniform(0.75, 1)
@@ -216,7 +229,7 @@ def yellowed(image: np.ndarray, random: np.random.RandomState) -> Image.Image:
     return photograph(write(page, image, lot), lot, random)
 
 
-def desk(size: tuple[int, int], random: np.random.RandomState) -> Page:
+def desk(size: tuple[int, int], random: Random) -> Page:
     """What a sheet lies on: wood, cloth, a dark or bright table."""
     colour = random.uniform(0.05, 0.6) * np.array([1, *random.uniform(0.5, 1, 2)])
     grain = ndimage.gaussian_filter(random.normal(0, 1, size), (1, random.uniform(1, 12)))
@@ -224,7 +237,7 @@ def desk(size: tuple[int, int], random: np.random.RandomState) -> Page:
     return np.clip(colour + grain[..., np.newaxis], 0, 1)
 
 
-def at_an_angle(image: np.ndarray, random: np.random.RandomState) -> Image.Image:
+def at_an_angle(image: np.ndarray, random: Random) -> Image.Image:
     """A sheet photographed at an angle; at some corners what lies beneath is seen."""
     lot = cast(random)
     page = write(sheet(lot), image, lot)
@@ -249,7 +262,7 @@ def at_an_angle(image: np.ndarray, random: np.random.RandomState) -> Image.Image
     return photograph(below + taken[..., 3:] * (taken[..., :3] - below), lot, random)
 
 
-def bordered(image: np.ndarray, random: np.random.RandomState) -> Image.Image:
+def bordered(image: np.ndarray, random: Random) -> Image.Image:
     """A border of another colour on one to four sides."""
     lot = cast(random)
     lot.height *= 0.85
@@ -272,26 +285,24 @@ def bordered(image: np.ndarray, random: np.random.RandomState) -> Image.Image:
 
 
 def pen_of(low: float, high: float) -> Callable:
-    def pen(image: np.ndarray, random: np.random.RandomState) -> Image.Image:
+    def pen(image: np.ndarray, random: Random) -> Image.Image:
         lot = cast(random)
         lot.pen = random.uniform(low, high)
-        return photograph(write(sheet(lot), image, lot), lot, random)
+        return _written(image, lot, random)
 
     return pen
 
 
-def jpeg_10(image: np.ndarray, random: np.random.RandomState) -> Image.Image:
+def jpeg_10(image: np.ndarray, random: Random) -> Image.Image:
     lot = cast(random)
     lot.quality = 10
-    return photograph(write(sheet(lot), image, lot), lot, random)
+    return _written(image, lot, random)
 
 
-def touching(image: np.ndarray, random: np.random.RandomState) -> Image.Image:
+def touching(image: np.ndarray, random: Random) -> Image.Image:
     """The digit touches the border, on one side to four."""
     lot = cast(random)
-    cover = stroke(image, lot.height * min(lot.size), lot.pen)
-    rows, columns = (np.flatnonzero((cover > 0.5).any(axis=axis)) for axis in (1, 0))
-    cover = cover[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    cover = _trimmed(stroke(image, lot.height * min(lot.size), lot.pen))
     margins = random.uniform(0.1, 0.6, 4) * max(cover.shape)
     touched = random.rand(4) < 0.4
     touched[random.randint(4)] = True
@@ -299,20 +310,17 @@ def touching(image: np.ndarray, random: np.random.RandomState) -> Image.Image:
     top, bottom, left, right = (int(margin) for margin in margins)
     # A picture this narrow is refused by its form.
     short = max(0, max(cover.shape) // 3 - cover.shape[1])
-    page = (
-        np.ones((top + cover.shape[0] + bottom, left + short + cover.shape[1] + right, 3))
-        * lot.paper
-    )
-    return photograph(paste(page, cover, (top, left), lot.ink), lot, random)
+    lot.size = (top + cover.shape[0] + bottom, left + short + cover.shape[1] + right)
+    return photograph(paste(sheet(lot), cover, (top, left), lot.ink), lot, random)
 
 
-def light_on_dark(image: np.ndarray, random: np.random.RandomState) -> Image.Image:
+def light_on_dark(image: np.ndarray, random: Random) -> Image.Image:
     lot = cast(random)
     lot.ink, lot.paper = lot.paper, lot.ink
-    return photograph(write(sheet(lot), image, lot), lot, random)
+    return _written(image, lot, random)
 
 
-KINDS: dict[str, Callable[[np.ndarray, np.random.RandomState], Image.Image]] = {
+KINDS: dict[str, Callable[[np.ndarray, Random], Image.Image]] = {
     "plain": plain,
     "ruled": ruled,
     "squared": squared,
@@ -328,7 +336,7 @@ KINDS: dict[str, Callable[[np.ndarray, np.random.RandomState], Image.Image]] = {
 }
 
 
-def page(images: np.ndarray, rows: Sequence[int], random: np.random.RandomState) -> Image.Image:
+def page(images: np.ndarray, rows: Sequence[int], random: Random) -> Image.Image:
     """Write digits in rows on one sheet: a postcode, a column, a page.
 
     images: uint8 [N, 28, 28]. rows: how many digits each row has; N in all.
@@ -352,8 +360,3 @@ def page(images: np.ndarray, rows: Sequence[int], random: np.random.RandomState)
             top = margin + spacing * number + rise * left + random.uniform(-0.1, 0.1) * height
             paper = paste(paper, _trimmed(cover), (round(top), round(left)), lot.ink)
     return photograph(paper, lot, random)
-
-
-def _trimmed(cover: np.ndarray) -> np.ndarray:
-    rows, columns = (np.flatnonzero((cover > 0.5).any(axis=axis)) for axis in (1, 0))
-    return cover[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]

@@ -1,11 +1,9 @@
 """Screenshots: windows, code, tables, charts."""
 
-import numpy as np
 from PIL import Image, ImageDraw
 
 from rendering.letters import LETTERS, font_of
-
-Random = np.random.RandomState
+from rendering.paper import Random
 
 
 def _words(random: Random, count: int) -> str:
@@ -121,3 +119,7 @@ def desktop(random: Random) -> Image.Image:
                 pen.rounded_rectangle((left, top, left + 64, top + 64), 12, fill=colour)
                 pen.text((left, top + 72), _words(random, 1), (200, 200, 200), font)
     return image
+
+
+TRAINING = (document, dialog, listing)
+UNSEEN = (editor, spreadsheet, chart, desktop)

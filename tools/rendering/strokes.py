@@ -7,10 +7,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 from scipy import ndimage
 
-from rendering.paper import cast, on_paper
+from rendering.paper import Draw, Random, cast, on_paper, rotation
 
-Random = np.random.RandomState
-Draw = Callable[[Random], Image.Image]
 Points = list[tuple[float, float]]  # in -1..1, y downwards
 
 
@@ -212,9 +210,11 @@ def emblem(random: Random) -> list[Points]:
     return outline + marks
 
 
+FAMILIES = (polygon, any_star, arc, arrow, crossing, comb, wave, emblem, doodle)
+
+
 def _turned(lines: list[np.ndarray], turn: float) -> list[Points]:
-    matrix = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
-    return [[(x, y) for x, y in line @ matrix] for line in lines]
+    return [[(x, y) for x, y in line @ rotation(turn)] for line in lines]
 
 
 def shape(strokes: list[Points], random: Random, filled: bool = False) -> Image.Image:
@@ -235,10 +235,9 @@ def shape_cover(
     width = max(2, round(pen * 2 * over))
     for points in strokes:
         shaken = np.array(points) * [wide, 1] + random.normal(0, 0.012, (len(points), 2))
-        matrix = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
         if np.allclose(points[0], points[-1]):
             shaken[-1] = shaken[0]
-        placed = [tuple(point) for point in shaken @ matrix * over + 2 * over]
+        placed = [tuple(point) for point in shaken @ rotation(turn) * over + 2 * over]
         if filled:
             brush.polygon(placed, 255)
         brush.line(placed, 255, width, joint="curve")

@@ -4,9 +4,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageOps
 from scipy import ndimage
 
-from rendering.paper import Page, cast, photograph
-
-Random = np.random.RandomState
+from rendering.paper import Page, Random, cast, photograph
 
 
 def _grid(random: Random) -> tuple[np.ndarray, np.ndarray]:
@@ -153,3 +151,7 @@ def _lit(image: Image.Image, random: Random) -> Image.Image:
     page: Page = np.asarray(image) / 255
     light = 0.6 + 0.4 * _shade(page.shape[:2], random)[..., np.newaxis] / 255
     return photograph(page * light, cast(random), random)
+
+
+TRAINING = (noise, stripes, plaid, blobs, leaves, things)
+UNSEEN = (checkers, bricks, wood, clouds, cells, halftone)

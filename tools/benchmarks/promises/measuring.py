@@ -14,6 +14,7 @@ import tempfile
 import tokenize
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -107,6 +108,9 @@ class _Call(NamedTuple):
         return lines[-1][:300] if lines else ""
 
 
+Resumed = Callable[[_Call], dict[str, Any]]  # says what became of a call that goes on
+
+
 class Trainings:
     """The trainings with one framework, each in a folder of its own."""
 
@@ -145,12 +149,12 @@ class Trainings:
         """
         whole = self._succeed("whole")
         finished = self.call("whole")
-        resumed = _Resumed(whole, finished.read)
+        resumed = partial(_resumed, whole=whole, overhead=finished.read)
         self._stop("killed", "SIGKILL")
         outcomes = {
             "lines": lambda: code_lines(self.framework.path),
             "repeats": lambda: self._succeed("repeated").report == whole.report,
-            "finished": lambda: resumed.describe(finished),
+            "finished": lambda: resumed(finished),
             "killed": lambda: self._killed(kills, resumed),
             "killed without dropout": lambda: self._killed_without_dropout(kills, resumed),
             "terminated": lambda: self._stopped_again("terminated", "SIGTERM", resumed),
@@ -178,29 +182,29 @@ class Trainings:
             raise RuntimeError(f"{self.framework.script}: {event} did not stop it")
         return done
 
-    def _stopped_again(self, name: str, event: str, resumed: "_Resumed") -> dict[str, Any]:
+    def _stopped_again(self, name: str, event: str, resumed: Resumed) -> dict[str, Any]:
         stopped = self._stop(name, event)
-        return {"exit code": stopped.code, **resumed.describe(self.call(name))}
+        return {"exit code": stopped.code, **resumed(self.call(name))}
 
-    def _killed(self, count: int, resumed: "_Resumed", **environment: str) -> list[dict[str, Any]]:
+    def _killed(self, count: int, resumed: Resumed, **environment: str) -> list[dict[str, Any]]:
         """Kill inside an epoch, and go on."""
         outcomes = []
         for number in range(count):
             name = "-".join(["killed", str(number), *environment])
             samples = STOPPED_AT + number * (TRAIN_SAMPLES // 5)
             self._stop(name, "SIGKILL", samples, **environment)
-            outcomes.append(resumed.describe(self.call(name, **environment)))
+            outcomes.append(resumed(self.call(name, **environment)))
         return outcomes
 
-    def _killed_without_dropout(self, count: int, resumed: "_Resumed") -> list[dict[str, Any]]:
+    def _killed_without_dropout(self, count: int, resumed: Resumed) -> list[dict[str, Any]]:
         plain = {"PROMISES_DROPOUT": "0"}
         whole = self._succeed("plain", **plain)
-        return self._killed(count, _Resumed(whole, resumed.overhead), **plain)
+        return self._killed(count, partial(resumed, whole=whole), **plain)
 
-    def _changed(self, resumed: "_Resumed") -> dict[str, Any]:
+    def _changed(self, resumed: Resumed) -> dict[str, Any]:
         """Go on with another batch size."""
         name = self._copy("killed", "changed")
-        return resumed.describe(self.call(name, "--batch_size", str(ANOTHER_BATCH_SIZE)))
+        return resumed(self.call(name, "--batch_size", str(ANOTHER_BATCH_SIZE)))
 
     def _copy(self, name: str, copy: str) -> str:
         shutil.copytree(self.folder / name, self.folder / copy)
@@ -212,7 +216,7 @@ class Trainings:
         large = [path for path in files if path.stat().st_size > DISK_LIMIT]
         return max(large, key=lambda path: path.stat().st_mtime_ns)
 
-    def _damaged(self, resumed: "_Resumed") -> dict[str, Any]:
+    def _damaged(self, resumed: Resumed) -> dict[str, Any]:
         """Change a byte of the newest checkpoint."""
         path = self._newest_file(self._copy("killed", "one byte"))
         data = bytearray(path.read_bytes())
@@ -220,7 +224,7 @@ class Trainings:
         path.write_bytes(data)
         again = self.call("one byte")
         is_said = re.search("damaged|corrupt|checksum|SHA-256|CRC", again.output) is not None
-        return {**resumed.describe(again), "is said": is_said}
+        return {**resumed(again), "is said": is_said}
 
     def _with_code(self) -> dict[str, Any]:
         """Put code into the newest checkpoint's file."""
@@ -244,24 +248,18 @@ class Trainings:
         }
 
 
-class _Resumed:
-    """Judges calls that resume.
+def _resumed(call: _Call, whole: _Call, overhead: int) -> dict[str, Any]:
+    """Return a call's exit code and, if it succeeded, from which step it went on.
 
     whole: the unbroken training. overhead: samples that a call reads without training on them.
     """
-
-    def __init__(self, whole: _Call, overhead: int):
-        self.whole, self.overhead = whole, overhead
-
-    def describe(self, call: _Call) -> dict[str, Any]:
-        """Return a call's exit code and, if it succeeded, from which step it went on."""
-        if call.code or not call.report:
-            return {"code": call.code, "reason": call.reason}
-        return {
-            "code": 0,
-            "step": STEPS - (call.read - self.overhead) // BATCH,
-            "same bits": call.report["sha256"] == self.whole.report["sha256"],
-        }
+    if call.code or not call.report:
+        return {"code": call.code, "reason": call.reason}
+    return {
+        "code": 0,
+        "step": STEPS - (call.read - overhead) // BATCH,
+        "same bits": call.report["sha256"] == whole.report["sha256"],
+    }
 
 
 def _metric_errors(call: _Call) -> dict[str, float]:

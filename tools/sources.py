@@ -1,0 +1,37 @@
+"""Files of AI Studio's form, three pairs of lists in JSON: the data's own, or made here."""
+
+import gzip
+import json
+from pathlib import Path
+
+from filelock import FileLock
+
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.mnist.sources import find_source
+from paddle_mnist.system.files import write_atomically
+
+
+def json_file(name: str) -> Path:
+    """Return the AI Studio file that the data comes from. Raises ConfigError for other sources."""
+    source = find_source(name)
+    if len(source.paths) != 1:
+        raise ConfigError(f"data is {source}; expected an AI Studio JSON file; name it with --data")
+    return source.paths[0].resolve()
+
+
+def as_json(data: Data, folder: Path) -> Path:
+    """Return the AI Studio file that the data comes from, or one that is made in the folder."""
+    source = find_source(data.location)
+    if len(source.paths) == 1:
+        return source.paths[0].resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{data.name}-{data.hash[:16]}.json.gz"
+    with FileLock(f"{path}.lock"):
+        if not path.exists():
+            lists = [
+                (split.pixels(slice(None)).reshape(len(split), -1).tolist(), split.labels.tolist())
+                for split in data.splits.values()
+            ]
+            write_atomically(path, gzip.compress(json.dumps(lists).encode(), 1))
+    return path
