@@ -128,7 +128,7 @@ class Comparison(Claim):
             "images seen": ",d",
             "minutes": ".1f",
         }
-        missing = ["not measured yet", *[None] * (len(columns) - 2)]
+        missing = ["not measured yet"]
         rows = (
             (row.title, *(self._cells(report[name]) if name in report else missing))
             for name, row in self.rows.items()

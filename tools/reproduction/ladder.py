@@ -138,8 +138,9 @@ def judge_fewest(report: Report) -> Verdict:
     names, ties = list(report), EMPTY
     fewer = names[: names.index(enough[0])]
     if alike := not_significant(scores(report, "valid"), enough[0], fewer):
-        ties = fill("fewest", "ties", others=join(map(named, alike), "or"))
-    fewest = named(enough[0])
+        others = join((named(f"{count} images") for count in alike), "or")
+        ties = fill("fewest", "ties", others=others)
+    fewest = named(f"{enough[0]} images")
     return Verdict(fill("fewest", "summary", target=FIRST_CLAIM, fewest=fewest, ties=ties))
 
 

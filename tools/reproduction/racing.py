@@ -249,7 +249,7 @@ class Race(Claim):
         for name in ranking(one, "errors", "losses"):
             row, title = one["rows"][name], self.rows[name].title
             if not row:
-                lines.append((title, "not measured yet", *[None] * (len(columns) - 2)))
+                lines.append((title, "not measured yet"))
                 continue
             errors, losses = judged.get(name, ({}, {}))
             lines.append(

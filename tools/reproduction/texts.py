@@ -44,12 +44,16 @@ def join(texts: Iterable[Text], separator: str = "comma") -> Text:
     return Text(*(mark.join(p) for mark, p in zip(fill("separators", separator), zip(*parts))))
 
 
+@functools.cache
 def named(word: str) -> Text:
-    """Return a word of a table, or the key of a row, in both languages; as it is where it has none.
+    """Return a word of a table, or the key of a row, in both languages.
 
-    Numbers, code and proper names are the same in both.
+    The English words name the keys, the Chinese ones translate these names and all else. What they
+    do not have, such as numbers, code and proper names, is the same in both.
     """
-    return Text(*(templates(language)["words"].get(word, word) for language in Text._fields))
+    english, chinese = (templates(language)["words"] for language in Text._fields)
+    name = english.get(word, word)
+    return Text(name, markdown_tables.translated_phrase(name, chinese))
 
 
 def table(columns: Mapping[str, str], rows: Iterable[Sequence[Any]], note: Text = EMPTY) -> Text:

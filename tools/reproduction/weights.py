@@ -166,7 +166,7 @@ def tabulate_partly(report: Report) -> Text:
             fill("partly", "warned", warnings=warnings),
             _spread(report["loaded"]),
         ),
-        ("with this package", refused, None),
+        ("with this package", refused),
     ]
     headers = ("loaded into a net with 3x3 kernels in conv2", "outcome", "accuracy")
     return table(dict.fromkeys(headers, ""), rows, _note())
