@@ -24,9 +24,8 @@ def table(columns: Mapping[str, str], rows: Iterable[Sequence[Any]], note: str =
     """
     lines = [_line(columns), "|---" * len(columns) + "|"]
     for cells in rows:
-        lines.append(
-            _line(itertools.starmap(_cell, itertools.zip_longest(cells, columns.values())))
-        )
+        pairs = itertools.zip_longest(cells, columns.values())
+        lines.append(_line(_cell(*pair) for pair in pairs))
     return "\n".join([*lines, "", note] if note else lines)
 
 

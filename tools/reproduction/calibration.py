@@ -8,7 +8,7 @@ import numpy as np
 from paddle_mnist.mnist.arrays import Data
 from reproduction.claims import Report, Scale, Verdict, conclude
 from reproduction.experiment import Experiment
-from reproduction.texts import REFUTED, UNDECIDED, Text, fill, sentences, table
+from reproduction.texts import REFUTED, UNDECIDED, Text, fill, table
 
 DRAWS = 1000  # of labels, and of images
 BINS = 15  # of the reliability diagram (Guo et al., "On Calibration of Modern Neural Networks")
@@ -132,7 +132,7 @@ def judge(report: Report) -> Verdict:
         details = "overconfident" if after["temperature"] > 1 else "underconfident"
     outcome = UNDECIDED if _may_be_calibrated(report) else REFUTED
     figures = {"before": before, "after": after, "chance": chance, "low": low, "high": high}
-    return conclude("calibration", outcome, sentences(fill("calibration", details)), **figures)
+    return conclude("calibration", outcome, [fill("calibration", details)], **figures)
 
 
 def _may_be_calibrated(report: Report) -> bool:

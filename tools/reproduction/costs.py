@@ -15,7 +15,7 @@ from reproduction.claims import Report, Scale, Verdict
 from reproduction.comparison import Row
 from reproduction.experiment import Experiment
 from reproduction.fingerprint import LENGTHS
-from reproduction.texts import Text, fill, named, table
+from reproduction.texts import Text, fill, table
 from reproduction.trainings import TRAIN_IMAGES, Training
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def judge(report: Report) -> Verdict:
     seconds = {name: median for name, median in medians(report).items() if name in TITLES}
     fastest, slowest = (chosen(seconds, key=seconds.get) for chosen in (min, max))
     least, most = (1e6 * seconds[name] for name in (fastest, slowest))
-    names = {"fastest": named(TITLES[fastest]), "slowest": named(TITLES[slowest])}
+    names = {"fastest": TITLES[fastest], "slowest": TITLES[slowest]}
     return Verdict(fill("costs", "summary", least=least, most=most, **names))
 
 

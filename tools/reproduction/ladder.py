@@ -17,7 +17,7 @@ from reproduction.significance import (
     judge_gain,
     not_significant,
 )
-from reproduction.texts import EMPTY, fill, join, named, sentences
+from reproduction.texts import EMPTY, fill, join
 
 TARGET = 0.995
 AFFINE = "rotate=10,shift=2,scale=0.1,shear=5"
@@ -44,7 +44,7 @@ def judge_best(report: Report) -> Verdict:
         details.append(fill("best", "shipped", shipped=shipped, mean=mean))
     is_met = fill("best", "met" if met else "not_met")
     summary = fill("best", "summary", **figures, target=TARGET, met=is_met)
-    return Verdict(summary, details=sentences(*details, by_seed(row)))
+    return Verdict(summary, details=[*details, by_seed(row)])
 
 
 def compare_with_affine(report: Report) -> tuple[float, float, dict[str, dict[str, float]]]:
@@ -77,9 +77,9 @@ def judge_ladder(report: Report) -> Verdict:
         several = EMPTY
         if len(report[name]["seeds"]) > 1:
             several = fill("ladder", "several", gap=means[name] - means["affine"])
-        step = fill("ladder", "step", name=named(name), gap=gap["gap"], several=several)
+        step = fill("ladder", "step", name=name, gap=gap["gap"], several=several)
         (beyond if is_significant(gap) else within).append(step)
-    details = sentences(fill("ladder", "details", within=join(within)))
+    details = [fill("ladder", "details", within=join(within))]
     figures = {"base": base, "count": len(gaps), "sd": sd}
     return conclude("ladder", details=details, **figures, beyond=join(beyond))
 
@@ -101,12 +101,12 @@ def judge_finalists(report: Report) -> Verdict:
     mean, later = statistics.mean(chosen_by[winner]), _means(report)[winner]
     details = []
     if alike := not_significant(chosen_by, winner, [n for n in chosen_by if n != winner]):
-        details.append(fill("finalists", "ties", others=join(map(named, alike), "or")))
+        details.append(fill("finalists", "ties", others=join(alike, "or")))
     if later < mean:
         count = len(report[winner]["seeds"])
         details.append(fill("finalists", "later", count=count, later=later))
-    summary = fill("finalists", "summary", chosen_by=CHOSEN_BY, winner=named(winner), mean=mean)
-    return Verdict(summary, details=sentences(*details))
+    summary = fill("finalists", "summary", chosen_by=CHOSEN_BY, winner=winner, mean=mean)
+    return Verdict(summary, details=details)
 
 
 def judge_leaders(report: Report) -> Verdict:
@@ -116,7 +116,7 @@ def judge_leaders(report: Report) -> Verdict:
     }
     gaps = compare(later, [("affine", name) for name in later if name != "affine"])
     texts = (
-        fill("leaders", "gap", name=named(name), mean=statistics.mean(later[name]), **gap)
+        fill("leaders", "gap", name=name, mean=statistics.mean(later[name]), **gap)
         for (_, name), gap in gaps.items()
     )
     outcomes = set(map(judge_gain, gaps.values()))
@@ -138,9 +138,9 @@ def judge_fewest(report: Report) -> Verdict:
     names, ties = list(report), EMPTY
     fewer = names[: names.index(enough[0])]
     if alike := not_significant(scores(report, "valid"), enough[0], fewer):
-        others = join((named(f"{count} images") for count in alike), "or")
+        others = join((f"{count} images" for count in alike), "or")
         ties = fill("fewest", "ties", others=others)
-    fewest = named(f"{enough[0]} images")
+    fewest = f"{enough[0]} images"
     return Verdict(fill("fewest", "summary", target=FIRST_CLAIM, fewest=fewest, ties=ties))
 
 

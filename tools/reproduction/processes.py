@@ -12,7 +12,7 @@ from reproduction.claims import Report, Scale, Verdict, conclude
 from reproduction.comparison import QUICK
 from reproduction.experiment import Experiment
 from reproduction.fingerprint import quiet_folder
-from reproduction.texts import CONFIRMED, REFUTED, UNDECIDED, Text, fill, sentences, table
+from reproduction.texts import CONFIRMED, REFUTED, UNDECIDED, Text, fill, table
 
 SAVES = 300
 ROUNDS, LIMIT = 3, 16_000  # images of an epoch that is timed
@@ -120,7 +120,7 @@ def judge_everyone(report: Report) -> Verdict:
     alone, all_, shared = (statistics.median(way["seconds"]) for way in report.values())
     samples = every["samples"] / share["samples"]
     times = {"all": all_ / alone, "shared": shared / alone}
-    details = sentences(fill("everyone", "details"))
+    details = [fill("everyone", "details")]
     return conclude("everyone", outcome, details, samples=samples, **times)
 
 
@@ -224,7 +224,7 @@ def tabulate_race(report: Report) -> Text:
 def judge_race(report: Report) -> Verdict:
     two, one, ours = (way["broken"] / way["looks"] for way in report.values())
     readable = all(way["readable_after"] for way in report.values())
-    details = sentences(fill("race", "readable" if readable else "not_readable"))
+    details = [fill("race", "readable" if readable else "not_readable")]
     outcome = REFUTED if two or one else UNDECIDED
     return conclude("race", outcome, details, one=one, two=two, ours=ours)
 

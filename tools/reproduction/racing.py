@@ -20,7 +20,7 @@ from paddle_mnist.system.files import write_atomically
 from reproduction.claims import Claim, Report, Scale, Verdict, Workspace
 from reproduction.comparison import QUICK, Row
 from reproduction.halving import compare, is_complete, ranking, survivors
-from reproduction.texts import Text, fill, sentences, table
+from reproduction.texts import Text, fill, paragraphs, table
 from reproduction.trainings import Results, Training, digest, train_missing
 
 QUIET = {"final_split": "valid", "eval_every_epochs": 1000}  # the last epoch alone is validated
@@ -209,7 +209,7 @@ class Race(Claim):
     def judge(self, report: Report) -> Verdict:
         if self.is_complete(report):
             return super().judge(report)
-        return Verdict(self.progress(report), details=sentences(fill(self.id, "pending")))
+        return Verdict(self.progress(report), details=[fill(self.id, "pending")])
 
     def progress(self, report: Report) -> Text:
         rounds = self._begun_rounds(report)
@@ -230,8 +230,7 @@ class Race(Claim):
         return report.get("rounds") or [{**empty, "rows": {name: {} for name in self.rows}}]
 
     def table(self, report: Report) -> Text:
-        tables = [self._table(one) for one in self._begun_rounds(report)]
-        return Text(*map("\n\n".join, zip(*tables)))
+        return paragraphs(*map(self._table, self._begun_rounds(report)))
 
     def _table(self, one: Mapping[str, Any]) -> Text:
         columns = {

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from reproduction.claims import Report, Scale, Verdict, conclude
 from reproduction.experiment import Experiment
-from reproduction.texts import CONFIRMED, REFUTED, Text, fill, join, named, table
+from reproduction.texts import CONFIRMED, REFUTED, Text, fill, join, table
 
 IMAGES, SEEDS = 12_800, (1, 2, 3)  # of a short training
 PROBE = (64, (1,), 60)  # images to train on, seeds, images to evaluate on
@@ -124,7 +124,7 @@ def _spread(accuracies: Sequence[float]) -> Text:
 def judge_globals(report: Report) -> Verdict:
     lost = [way for way, one in report.items() if max(one["kept"]) < min(one["trained"]) - 0.1]
     outcome = fill("globals", "refuted") if lost else CONFIRMED
-    return Verdict(fill("globals", "summary", lost=join(map(named, lost), "semicolon")), outcome)
+    return Verdict(fill("globals", "summary", lost=join(lost, "semicolon")), outcome)
 
 
 def measure_partly(data: str, output: Path, scale: Scale) -> dict[str, Any]:
