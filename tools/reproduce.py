@@ -42,12 +42,13 @@ from reproduction import (
     traps,
     weights,
 )
-from reproduction.claims import Claim, Report, Scale, Workspace
+from reproduction.claims import Claim, Report
 from reproduction.comparison import MOST_SEEDS
 from reproduction.into_docs import INTO_DOCS, measure_for_docs
 from reproduction.page import all_figures, measured_figures, page, rounded
 from reproduction.texts import Text, fill
 from reproduction.trainings import train_missing
+from reproduction.workspace import Scale, Workspace
 
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError, DataError, PaddleMnistError, unknown_name
@@ -103,11 +104,12 @@ def measure_and_write(args: argparse.Namespace, data: Data, chosen: Sequence[Cla
     """Measure what the chosen claims lack, unless `--page-only`, and write the page."""
     output = Path(args.output).absolute()
     beside = output / ("quick" if args.quick else "anew") if args.quick or args.anew else None
-    workspace = Workspace(data, beside or RESULTS, output, Scale(args.seeds, args.quick), args.jobs)
+    scale = Scale(args.seeds, args.quick)
+    workspace = Workspace(data, beside or RESULTS, beside or output, scale, args.jobs)
     place = beside_place(beside) if beside else PLACE
     try:
         if not args.page_only:
-            measure(workspace, chosen, beside or output)
+            measure(workspace, chosen)
     finally:  # what is measured is shown, even if the rest fails
         reports = all_reports(workspace)
         for claim in chosen:
@@ -118,17 +120,10 @@ def measure_and_write(args: argparse.Namespace, data: Data, chosen: Sequence[Cla
         draw(reports, data, place.pictures)
 
 
-def measure(workspace: Workspace, chosen: Sequence[Claim], output: Path) -> None:
+def measure(workspace: Workspace, chosen: Sequence[Claim]) -> None:
     """Train and measure what the claims lack."""
     trainings = [training for claim in chosen for training in claim.trainings(workspace.scale)]
-    train_missing(
-        trainings,
-        workspace.results,
-        workspace.data,
-        output,
-        workspace.jobs,
-        workspace.is_in_process,
-    )
+    train_missing(trainings, workspace)
     for claim in chosen:
         claim.measure_missing(workspace)
 

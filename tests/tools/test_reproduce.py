@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from reproduction import accuracy, fingerprint, recipes, search, trainings
-from reproduction.claims import Scale, Workspace
 from reproduction.comparison import Comparison
 from reproduction.experiment import Experiment
 from reproduction.fingerprint import same
@@ -23,7 +22,8 @@ from reproduction.page import all_figures, findings
 from reproduction.resuming import PLAIN
 from reproduction.significance import compare, holm
 from reproduction.texts import named, templates
-from reproduction.trainings import Results, Training
+from reproduction.trainings import Training
+from reproduction.workspace import Results, Scale, Workspace
 from synthetic_data import tiny_splits, write_idx
 
 from paddle_mnist.errors import PaddleMnistError
@@ -699,11 +699,12 @@ def test_results_of_several_processes_are_all_kept(tmp_path):
 def test_what_was_begun_as_something_else_is_not_gone_on_with(tiny, tmp_path):
     data = open_data(str(tiny))
     training = Training("default", 1, (("epochs", 1), ("train_limit", 64)))
-    training.run(data, tmp_path, 2)
+    workspace = Workspace(data, tmp_path, tmp_path, jobs=2)
+    training.run(workspace)
     mark, begun = tmp_path / training.folder / "mark", tmp_path / f"{training.folder}.json"
     mark.touch()
-    training.run(data, tmp_path, 2)
+    training.run(workspace)
     assert mark.exists()
     begun.write_text(json.dumps({**json.loads(begun.read_text()), "settings": "of another length"}))
-    training.run(data, tmp_path, 2)
+    training.run(workspace)
     assert not mark.exists()

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import paddle
 import pytest
-from reproduction.claims import Scale, Workspace
 from reproduction.halving import BASE, compare, survivors
 from reproduction.page import findings
 from reproduction.racing import Round
 from reproduction.search import CLAIM, judge
 from reproduction.significance import paired_difference
 from reproduction.trainings import Training
+from reproduction.workspace import Scale, Workspace
 from train_candidate import CANDIDATES
 
 from paddle_mnist.mnist.cache import open_data

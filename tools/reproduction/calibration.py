@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from paddle_mnist.mnist.arrays import Data
-from reproduction.claims import Report, Scale, Verdict, conclude
+from reproduction.claims import Report, Verdict, conclude
 from reproduction.experiment import Experiment
 from reproduction.texts import REFUTED, UNDECIDED, Text, fill, table
+from reproduction.workspace import Scale
 
 DRAWS = 1000  # of labels, and of images
 BINS = 15  # of the reliability diagram (Guo et al., "On Calibration of Modern Neural Networks")

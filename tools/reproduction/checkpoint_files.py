@@ -8,10 +8,11 @@ from typing import Any
 
 from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.training.run_directory import RunDirectory
-from reproduction.claims import Report, Scale, Verdict, conclude
+from reproduction.claims import Report, Verdict, conclude
 from reproduction.experiment import Experiment
 from reproduction.texts import CONFIRMED, REFUTED, Text, fill, table
 from reproduction.trainings import train
+from reproduction.workspace import Scale
 
 EPOCHS = 12
 

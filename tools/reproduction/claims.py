@@ -1,14 +1,13 @@
 """What a claim is: how it is tested, and the verdict on what was measured."""
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Optional
 
 from paddle_mnist.mnist.arrays import Data
 from reproduction.texts import Text, fill, templates
-from reproduction.trainings import Results, Training
+from reproduction.trainings import Training
+from reproduction.workspace import Scale, Workspace
 
 Report = Mapping[str, Any]
 Draw = Callable[[Report, Data], Any]
@@ -36,50 +35,6 @@ def conclude(
     """Return a verdict from the claim's templates `summary` and `short`, filled with the values."""
     summary, short = (fill(claim, name, **values) for name in ("summary", "short"))
     return Verdict(summary, outcome, details, short)
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How much is measured.
-
-    seeds: train with seeds 1 to `seeds`; 0: each claim's own number.
-    quick: a rehearsal. probe: the least that tells one behaviour from another
-    (`reproduction.fingerprint`).
-    """
-
-    seeds: int = 0
-    quick: bool = False
-    probe: bool = False
-
-    def choose(self, full: Any, quick: Any, probe: Any) -> Any:
-        """Return the size for this scale."""
-        if self.probe:
-            return probe
-        return quick if self.quick else full
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """What the claims are tested on, and where their results are.
-
-    folder: of the stored results. output: of the trainings and other working files.
-    jobs: how many trainings run at once.
-    """
-
-    data: Data
-    folder: Path
-    output: Path
-    scale: Scale = Scale()
-    jobs: int = 1
-
-    @property
-    def is_in_process(self) -> bool:
-        """Whether trainings run in this process, which saves a rehearsal their starts."""
-        return self.scale.quick and self.jobs == 1
-
-    @functools.cached_property
-    def results(self) -> Results:
-        return Results(self.folder / "trainings.json")
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from paddle_mnist.errors import PaddleMnistError
-from reproduction.claims import Claim, Draw, Report, Scale, Workspace
+from reproduction.claims import Claim, Draw, Report
 from reproduction.fingerprint import LENGTHS
 from reproduction.texts import Text, fill, table
 from reproduction.trainings import QUIET, Training
+from reproduction.workspace import Scale, Workspace
 
 QUICK = {"epochs": 1, "train_limit": 640, "eval_limit": 300}
 MOST_SEEDS = 100

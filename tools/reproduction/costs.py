@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.machine import machine
 
 from reproduction import accuracy, fingerprint, ladder
-from reproduction.claims import Report, Scale, Verdict
+from reproduction.claims import Report, Verdict
 from reproduction.comparison import Row
 from reproduction.experiment import Experiment
 from reproduction.fingerprint import LENGTHS
 from reproduction.texts import Text, fill, table
 from reproduction.trainings import TRAIN_IMAGES, Training
+from reproduction.workspace import Scale
 
 if TYPE_CHECKING:
     from paddle_mnist import TrainConfig

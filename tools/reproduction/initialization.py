@@ -7,7 +7,6 @@ from typing import Any, Optional
 
 import numpy as np
 
-from reproduction.claims import Scale
 from reproduction.experiment import Experiment
 from reproduction.initialization_findings import (
     CHANNELS,
@@ -17,6 +16,7 @@ from reproduction.initialization_findings import (
     tabulate,
     without_steps,
 )
+from reproduction.workspace import Scale
 
 STEPS, DRAWS = 300, 5
 EPOCHS = 3  # of the tutorial's part three: what its weights are given to recover

@@ -8,11 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from reproduction.claims import Report, Scale, Verdict, conclude
+from reproduction.claims import Report, Verdict, conclude
 from reproduction.comparison import QUICK
 from reproduction.experiment import Experiment
 from reproduction.fingerprint import quiet_folder
 from reproduction.texts import CONFIRMED, REFUTED, UNDECIDED, Text, fill, table
+from reproduction.workspace import Scale
 
 SAVES = 300
 ROUNDS, LIMIT = 3, 16_000  # images of an epoch that is timed

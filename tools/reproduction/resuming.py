@@ -13,13 +13,14 @@ from typing import Any, Optional
 
 from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.training.run_directory import RunDirectory
-from reproduction.claims import Report, Scale, Verdict, conclude
+from reproduction.claims import Report, Verdict, conclude
 from reproduction.comparison import QUICK
 from reproduction.experiment import Experiment
 from reproduction.fingerprint import quiet_folder
 from reproduction.subprocesses import command
 from reproduction.texts import CONFIRMED, REFUTED, Text, fill, table
 from reproduction.trainings import QUIET, train, train_losses
+from reproduction.workspace import Scale
 
 RECIPE = "tutorial-resume"
 PLAIN = "plain Paddle, after its first epoch"

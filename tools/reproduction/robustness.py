@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from reproduction.claims import Report, Scale, Verdict, conclude
+from reproduction.claims import Report, Verdict, conclude
 from reproduction.experiment import Experiment
 from reproduction.texts import Text, fill, join, table
+from reproduction.workspace import Scale
 
 CHANGES = {
     "as they are": {},

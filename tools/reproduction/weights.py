@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from reproduction.claims import Report, Scale, Verdict, conclude
+from reproduction.claims import Report, Verdict, conclude
 from reproduction.experiment import Experiment
 from reproduction.texts import CONFIRMED, REFUTED, Text, fill, join, table
+from reproduction.workspace import Scale
 
 IMAGES, SEEDS = 12_800, (1, 2, 3)  # of a short training
 PROBE = (64, (1,), 60)  # images to train on, seeds, images to evaluate on
