@@ -4,7 +4,7 @@ import dataclasses
 
 from markdown_tables import table
 
-from reproduction.initialization import build_net, train_steps
+from reproduction.initialization import build_net, first_steps
 
 STEPS = 20
 
@@ -16,10 +16,9 @@ def measured(data: str, seed: int) -> dict:
     from paddle_mnist import MnistDataset, watch
 
     model = build_net(nn.initializer.Uniform(), seed)
-    losses = []
     with watch(model, on_finding=lambda finding: None) as watched:
         train = MnistDataset("train", data)
-        train_steps(model, train, STEPS, lambda loss: losses.append(loss.item()))
+        losses = [loss.item() for loss in first_steps(model, train, STEPS)]
     findings = [dataclasses.asdict(finding) for finding in watched.findings]
     return {"seed": seed, "losses": losses, "findings": findings}
 

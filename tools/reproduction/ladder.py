@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections.abc import Iterable
 
 from paddle_mnist.mnist import pretrained
 from reproduction.accuracy import FIRST_CLAIM
@@ -9,10 +10,10 @@ from reproduction.claims import Report, Verdict, conclude
 from reproduction.comparison import Comparison, Row, scores
 from reproduction.recipes import by_seed
 from reproduction.significance import (
+    adjusted,
     compare,
     describe,
     difference,
-    holm,
     is_significant,
     judge_gain,
     not_significant,
@@ -58,16 +59,22 @@ def compare_with_affine(report: Report) -> tuple[float, float, dict[str, dict[st
     from scipy import stats
 
     first = {name: row["valid_acc"][row["seeds"].index(1)] for name, row in report.items()}
-    several = [values for values in scores(report, "valid").values() if len(values) > 1]
+    base = first["affine"]
+    sd, freedom = _pooled(scores(report, "valid").values())
+    changes, gaps = (name for name in first if name != "affine"), {}
+    for name in sorted(changes, key=first.get, reverse=True):
+        gap = first[name] - base
+        errors = abs(gap) / (sd * math.sqrt(2)) if sd else math.inf
+        gaps[name] = {"gap": gap, "p": 2 * float(stats.t.sf(errors, max(1, freedom)))}
+    return base, sd, adjusted(gaps)
+
+
+def _pooled(groups: Iterable[list[float]]) -> tuple[float, int]:
+    """Return the standard deviation within groups, infinite if unknown, and its freedom."""
+    several = [values for values in groups if len(values) > 1]
     squares = sum((len(values) - 1) * statistics.variance(values) for values in several)
     freedom = sum(len(values) - 1 for values in several)
-    base = first.pop("affine")
-    sd = math.sqrt(squares / freedom) if freedom else math.inf
-    gaps = {name: first[name] - base for name in sorted(first, key=first.get, reverse=True)}
-    errors = (abs(gap) / (sd * math.sqrt(2)) if sd else math.inf for gap in gaps.values())
-    p_values = [2 * float(stats.t.sf(error, max(1, freedom))) for error in errors]
-    adjusted = holm(p_values)
-    return base, sd, {name: {"gap": gap, "p": p} for (name, gap), p in zip(gaps.items(), adjusted)}
+    return (math.sqrt(squares / freedom) if freedom else math.inf), freedom
 
 
 def judge_ladder(report: Report) -> Verdict:
