@@ -69,9 +69,10 @@ def _temperature(probabilities: np.ndarray, labels: np.ndarray) -> float:
 
 def _scaled(probabilities: np.ndarray, temperature: float) -> np.ndarray:
     """Return the probabilities of the logits divided by the temperature."""
-    logits = np.log(np.maximum(probabilities.astype(np.float64), 1e-30)) / temperature
-    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return shares / shares.sum(axis=1, keepdims=True)
+    from scipy.special import softmax
+
+    logits = np.log(np.maximum(probabilities.astype(np.float64), 1e-30))
+    return softmax(logits / temperature, axis=1)
 
 
 def _loss(probabilities: np.ndarray, labels: np.ndarray) -> float:

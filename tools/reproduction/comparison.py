@@ -1,7 +1,7 @@
 """Claims about accuracies: trainings with several seeds, compared."""
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -104,16 +104,17 @@ class Comparison(Claim):
 
         The curves are in `trainings.json`.
         """
-        rows = {
-            name: {key: value for key, value in row.items() if key != "curves"}
-            for name, row in report.items()
-        }
-        return rows if len(self.rows) > 1 else rows.get(*self.rows, {})
+        return self._rows(report, lambda key: key != "curves")
 
     def main_figures(self, report: Report) -> dict[str, Any]:
         """Return the seeds and accuracies of the rows, or of a single row alone."""
-        keys = ("seeds", f"{self.split}_acc")
-        rows = {name: {key: row[key] for key in keys} for name, row in report.items()}
+        return self._rows(report, {"seeds", f"{self.split}_acc"}.__contains__)
+
+    def _rows(self, report: Report, is_kept: Callable[[str], bool]) -> dict[str, Any]:
+        rows = {
+            name: {key: value for key, value in row.items() if is_kept(key)}
+            for name, row in report.items()
+        }
         return rows if len(self.rows) > 1 else rows.get(*self.rows, {})
 
     def table(self, report: Report) -> Text:
@@ -129,9 +130,10 @@ class Comparison(Claim):
             "images seen": ",d",
             "minutes": ".1f",
         }
-        missing = ["not measured yet"]
         rows = (
-            (row.title, *(self._cells(report[name]) if name in report else missing))
+            (row.title, *self._cells(report[name]))
+            if name in report
+            else (row.title, "not measured yet")
             for name, row in self.rows.items()
         )
         return table(columns, rows)

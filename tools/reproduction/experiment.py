@@ -58,6 +58,7 @@ class Experiment(Claim):
             return
         output = workspace.output / self.id
         shutil.rmtree(output, ignore_errors=True)  # an interrupted measurement's
+        output.mkdir(parents=True)
         data = workspace.data
         result = {
             "settings": self._settings(data),

@@ -26,7 +26,6 @@ def measure_everyone(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     """
     from paddle_mnist.parallel.world import spawn
 
-    output.mkdir(parents=True, exist_ok=True)
     rounds, limit = scale.choose((ROUNDS, LIMIT), (ROUNDS, QUICK["train_limit"]), (1, 128))
     report = {}
     for _ in range(rounds):
@@ -130,7 +129,6 @@ def measure_race(data: str, output: Path, scale: Scale) -> dict[str, Any]:
 
     Counts how often it cannot be read, and tells whether it can when all have ended.
     """
-    output.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     count = SAVES // 10 if scale.quick else SAVES
     report = {}

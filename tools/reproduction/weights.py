@@ -41,7 +41,6 @@ def _accuracy(model: Any, data: str, limit: Optional[int]) -> float:
 
 def measure_globals(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     """Return, for each way, the accuracies of the trained nets and of what is left, by seed."""
-    output.mkdir(parents=True, exist_ok=True)
     images, seeds, limit = PROBE if scale.probe else (IMAGES, SEEDS, None)
     report: dict[str, Any] = {}
     for seed in seeds:
