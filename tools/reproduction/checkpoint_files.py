@@ -96,11 +96,7 @@ def tabulate_pattern(report: Report) -> Text:
     saves, saved, looks = (fill("pattern", name, **report) for name in ("saves", "saved", "looks"))
     rows = [
         ("save every hour, steps left at their default of 1", saves, saved),
-        (
-            "keep 1, deleted before the next is written",
-            "sometimes none: a crash loses all",
-            looks,
-        ),
+        ("keep 1, deleted before the next is written", "sometimes none: a crash loses all", looks),
         (
             "the newest by the files' times, after one was touched",
             f"`{report['by_mtime']}`",

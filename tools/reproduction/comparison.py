@@ -108,7 +108,8 @@ class Comparison(Claim):
 
     def main_figures(self, report: Report) -> dict[str, Any]:
         """Return the seeds and accuracies of the rows, or of a single row alone."""
-        return self._rows(report, {"seeds", f"{self.split}_acc"}.__contains__)
+        keys = ("seeds", f"{self.split}_acc")
+        return self._rows(report, lambda key: key in keys)
 
     def _rows(self, report: Report, is_kept: Callable[[str], bool]) -> dict[str, Any]:
         rows = {
@@ -130,15 +131,12 @@ class Comparison(Claim):
             "images seen": ",d",
             "minutes": ".1f",
         }
-        rows = (
-            (row.title, *self._cells(report[name]))
-            if name in report
-            else (row.title, "not measured yet")
-            for name, row in self.rows.items()
-        )
+        rows = ((row.title, *self._cells(report.get(name))) for name, row in self.rows.items())
         return table(columns, rows)
 
-    def _cells(self, row: Report) -> list[Any]:
+    def _cells(self, row: Optional[Report]) -> list[Any]:
+        if not row:
+            return ["not measured yet"]
         accuracies = row[f"{self.split}_acc"]
         losses = (row.get(key) for key in (f"{self.split}_loss", *self.also))
         return [

@@ -15,11 +15,7 @@ from paddle_mnist.system.files import write_atomically
 
 OLD, NEW = "#0-4", "#5-9"
 SEEDS = 3
-TITLES = {
-    "old": "0-4",
-    "new": "then 5-9",
-    "new_replayed": "then 5-9, a fifth of each epoch 0-4",
-}
+TITLES = {"old": "0-4", "new": "then 5-9", "new_replayed": "then 5-9, a fifth of each epoch 0-4"}
 
 
 def measure(data: Data, args: argparse.Namespace) -> dict[str, Any]:
