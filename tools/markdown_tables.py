@@ -4,11 +4,13 @@
 into the page of the same name in the second, translated by the glossary there.
 """
 
+import functools
+import itertools
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import yaml
 
@@ -17,12 +19,13 @@ def table(columns: Mapping[str, str], rows: Iterable[Sequence[Any]], note: str =
     """Return a Markdown table.
 
     columns: the format specification of each column's numbers, by the column's header.
-    rows: their cells; None stays empty, and strings are taken as they are.
+    rows: their cells; None and what a short row lacks stay empty, strings are taken as they are.
     note: a paragraph below the table.
     """
     lines = [_line(columns), "|---" * len(columns) + "|"]
     for cells in rows:
-        lines.append(_line(map(_cell, cells, columns.values())))
+        pairs = itertools.zip_longest(cells, columns.values())
+        lines.append(_line(_cell(*pair) for pair in pairs))
     return "\n".join([*lines, "", note] if note else lines)
 
 
@@ -30,7 +33,9 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _cell(value: Any, specification: str) -> str:
+def _cell(value: Any, specification: Optional[str]) -> str:
+    if specification is None:
+        raise ValueError(f"{value!r} is beyond the last column of the table")
     if value is None:
         return ""
     return value if isinstance(value, str) else format(value, specification)
@@ -58,17 +63,25 @@ def translated(table: str, glossary: Mapping[str, str]) -> str:
     `{}` in a phrase stands for a figure, or for several with commas between them; in its
     translation it is their place, and `{1}` that of the second, where the order changes.
     """
-    patterns = {_phrase(phrase): glossary[phrase] for phrase in sorted(glossary, key=len)[::-1]}
-
-    def translation(match: re.Match) -> str:
-        candidates = ((re.fullmatch(p, match[0]), text) for p, text in patterns.items())
-        phrase, text = next(candidate for candidate in candidates if candidate[0])
-        return text.format(*(figures.replace(", ", "、") for figures in phrase.groups()))
-
-    return re.sub("|".join(patterns), translation, table)
+    phrases = "|".join(map(_pattern, _longest_first(glossary)))
+    return re.sub(phrases, lambda match: translated_phrase(match[0], glossary), table)
 
 
-def _phrase(phrase: str) -> str:
+def translated_phrase(text: str, glossary: Mapping[str, str]) -> str:
+    """Return the translation of a text that is one phrase of the glossary; others as they are."""
+    for phrase in _longest_first(glossary):
+        if match := re.fullmatch(_pattern(phrase), text):
+            figures = (figure.replace(", ", "、") for figure in match.groups())
+            return glossary[phrase].format(*figures)
+    return text
+
+
+def _longest_first(glossary: Iterable[str]) -> list[str]:
+    return sorted(glossary, key=len)[::-1]
+
+
+@functools.cache
+def _pattern(phrase: str) -> str:
     """Return a regular expression for a phrase: no part of a longer word, any figures."""
     figure = r"-?\d+(?:[.,]\d+)*(?:e-?\d+)?"
     text = re.escape(phrase).replace(r"\{\}", rf"({figure}(?:, {figure})*)")

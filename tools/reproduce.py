@@ -42,11 +42,13 @@ from reproduction import (
     traps,
     weights,
 )
-from reproduction.claims import Claim, Report, Scale, Workspace
+from reproduction.claims import Claim, Report
 from reproduction.comparison import MOST_SEEDS
 from reproduction.into_docs import INTO_DOCS, measure_for_docs
 from reproduction.page import all_figures, measured_figures, page, rounded
+from reproduction.texts import Text, fill
 from reproduction.trainings import train_missing
+from reproduction.workspace import Scale, Workspace
 
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError, DataError, PaddleMnistError, unknown_name
@@ -78,15 +80,15 @@ RESULTS = ROOT / "docs/reproduction"
 
 @dataclass(frozen=True)
 class Place:
-    """Where the pages are, by language; all their figures as JSON; and their pictures."""
+    """Where the pages are, in the order of `Text`; all their figures as JSON; their pictures."""
 
-    pages: Mapping[str, Path]
+    pages: tuple[Path, Path]
     figures: Path
     pictures: Path
 
 
 PLACE = Place(
-    {"en": ROOT / "REPRODUCTION.md", "zh": ROOT / "docs/zh/reproduction.md"},
+    (ROOT / "REPRODUCTION.md", ROOT / "docs/zh/reproduction.md"),
     RESULTS / "page.json",
     ROOT / "docs/figures",
 )
@@ -94,7 +96,7 @@ PLACE = Place(
 
 def beside_place(folder: Path) -> Place:
     """Return a place beside the repository's own page."""
-    pages = {"en": folder / "REPRODUCTION.md", "zh": folder / "REPRODUCTION.zh-CN.md"}
+    pages = folder / "REPRODUCTION.md", folder / "REPRODUCTION.zh-CN.md"
     return Place(pages, folder / "page.json", folder)
 
 
@@ -102,11 +104,12 @@ def measure_and_write(args: argparse.Namespace, data: Data, chosen: Sequence[Cla
     """Measure what the chosen claims lack, unless `--page-only`, and write the page."""
     output = Path(args.output).absolute()
     beside = output / ("quick" if args.quick else "anew") if args.quick or args.anew else None
-    workspace = Workspace(data, beside or RESULTS, output, Scale(args.seeds, args.quick), args.jobs)
+    scale = Scale(args.seeds, args.quick)
+    workspace = Workspace(data, beside or RESULTS, beside or output, scale, args.jobs)
     place = beside_place(beside) if beside else PLACE
     try:
         if not args.page_only:
-            measure(workspace, chosen, beside or output)
+            measure(workspace, chosen)
     finally:  # what is measured is shown, even if the rest fails
         reports = all_reports(workspace)
         for claim in chosen:
@@ -117,17 +120,10 @@ def measure_and_write(args: argparse.Namespace, data: Data, chosen: Sequence[Cla
         draw(reports, data, place.pictures)
 
 
-def measure(workspace: Workspace, chosen: Sequence[Claim], output: Path) -> None:
+def measure(workspace: Workspace, chosen: Sequence[Claim]) -> None:
     """Train and measure what the claims lack."""
     trainings = [training for claim in chosen for training in claim.trainings(workspace.scale)]
-    train_missing(
-        trainings,
-        workspace.results,
-        workspace.data,
-        output,
-        workspace.jobs,
-        workspace.is_in_process,
-    )
+    train_missing(trainings, workspace)
     for claim in chosen:
         claim.measure_missing(workspace)
 
@@ -146,14 +142,13 @@ def show(claim: Claim, report: Report, as_json: bool) -> None:
 def draw(reports: Mapping[str, Report], data: Data, folder: Path) -> None:
     from reproduction.drawing import save_figures
 
-    save_figures(
-        {
-            _picture(claim): claim.draw(reports[claim.id], data)
-            for claim in CLAIMS
-            if claim.draw and claim.is_complete(reports[claim.id])
-        },
-        folder,
-    )
+    figures = {_picture(claim): claim.draw(reports[claim.id], data) for claim in _drawn(reports)}
+    save_figures(figures, folder)
+
+
+def _drawn(reports: Mapping[str, Report]) -> list[Claim]:
+    """Return the claims that have a figure."""
+    return [claim for claim in CLAIMS if claim.draw and claim.is_complete(reports[claim.id])]
 
 
 def _picture(claim: Claim) -> str:
@@ -163,24 +158,20 @@ def _picture(claim: Claim) -> str:
 def write_pages(workspace: Workspace, reports: Mapping[str, Report], place: Place) -> None:
     """Write the page in both languages, and all its figures as JSON."""
     replace(place.figures, all_figures(CLAIMS, reports))
-    for language, path in place.pages.items():
+    for path, text in zip(place.pages, page_text(workspace, reports, place)):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, page_text(language, workspace, reports, place).encode())
+        write_atomically(path, text.encode())
 
 
-def page_text(
-    language: str, workspace: Workspace, reports: Mapping[str, Report], place: Place = PLACE
-) -> str:
-    """Return the page in a language of `Text`."""
-    folder = place.pages[language].parent
-    pictures = Path(os.path.relpath(place.pictures, folder))
-    paths = {
-        claim.id: (pictures / f"{_picture(claim)}.png").as_posix()
-        for claim in CLAIMS
-        if claim.draw and claim.is_complete(reports[claim.id])
+def page_text(workspace: Workspace, reports: Mapping[str, Report], place: Place = PLACE) -> Text:
+    """Return the page in both languages."""
+    folders = [os.path.relpath(place.pictures, path.parent) for path in place.pages]
+    pictures = {
+        claim.id: Text(*(str(Path(folder, f"{_picture(claim)}.png")) for folder in folders))
+        for claim in _drawn(reports)
     }
     versions = ", ".join(workspace.results.versions()) or "nothing is trained yet"
-    return page(language, CLAIMS, reports, versions, paths)
+    return page(CLAIMS, reports, versions, pictures)
 
 
 def replace(path: Path, text: str) -> None:
@@ -208,7 +199,9 @@ def write_recipes(reports: Mapping[str, Report]) -> None:
 
 def description() -> str:
     """Return the help's text, with all claims."""
-    return __doc__.format(claims="\n".join(f"{c.id:14}  {c.title.en}" for c in CLAIMS))
+    return __doc__.format(
+        claims="\n".join(f"{c.id:14}  {fill(c.id, 'heading').en}" for c in CLAIMS)
+    )
 
 
 def main(argv) -> None:

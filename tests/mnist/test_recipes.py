@@ -11,9 +11,9 @@ import statistics
 
 import pytest
 from reproduce import CLAIMS, RESULTS
-from reproduction.claims import Workspace
 from reproduction.ladder import BEST
 from reproduction.recipes import MEASURED
+from reproduction.workspace import Workspace
 
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import recipes

@@ -5,6 +5,7 @@ import re
 import shlex
 from string import Formatter
 
+import markdown_tables
 import pytest
 import reproduce
 from conftest import ROOT
@@ -12,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from reproduction import accuracy, fingerprint, recipes, search, trainings
-from reproduction.claims import Scale, Workspace
 from reproduction.comparison import Comparison
 from reproduction.experiment import Experiment
 from reproduction.fingerprint import same
 from reproduction.ladder import choose, compare_with_affine
 from reproduction.mistakes import mistakes
-from reproduction.page import all_figures, figures_of
+from reproduction.page import all_figures, findings
 from reproduction.resuming import PLAIN
 from reproduction.significance import compare, holm
-from reproduction.texts import templates
-from reproduction.trainings import Results, Training
+from reproduction.texts import named, templates
+from reproduction.trainings import Training
+from reproduction.workspace import Results, Scale, Workspace
 from synthetic_data import tiny_splits, write_idx
 
 from paddle_mnist.errors import PaddleMnistError
@@ -116,6 +117,14 @@ def test_every_line_that_made_a_table_is_one_that_the_tools_take(tool):
         assert any(f"<!-- {name} {made} -->" in page.read_text() for page in pages), line
 
 
+def test_rows_of_a_table_may_be_short_but_not_long():
+    columns = {"a": "", "b": "d", "c": ".1f"}
+    short = markdown_tables.table(columns, [("x", 1), ("y", None, 2)])
+    assert short.splitlines()[2:] == ["| x | 1 |  |", "| y |  | 2.0 |"]
+    with pytest.raises(ValueError, match="'z' is beyond the last column"):
+        markdown_tables.table(columns, [("x", 1, 2, "z")])
+
+
 def test_rehearsal_of_a_table(tool, tiny, tmp_path):
     """One seed, one epoch; then all is there, and a change of the seeds trains what is missing."""
     arguments = ("--quick", "--only", "l2", "--data", tiny, "--output", "out", "--json")
@@ -158,13 +167,13 @@ def test_page_is_what_its_results_say(real_data, tmp_path):
     reports, place = reproduce.all_reports(workspace), reproduce.PLACE
     figures = place.figures.read_text()
     assert figures == all_figures(reproduce.CLAIMS, reports)
-    for language, path in place.pages.items():
+    for path, expected in zip(place.pages, reproduce.page_text(workspace, reports)):
         text = path.read_text()
-        assert text == reproduce.page_text(language, workspace, reports)
+        assert text == expected
         assert "{" not in text[: text.index("```json")]  # nothing was left unformatted
         for picture in re.findall(r"\]\(([^)]+\.png)\)", text):
             assert (path.parent / picture).exists()
-        main = figures_of(text)
+        main = json.loads(re.search(r"```json\n(.*?)```", text, re.DOTALL)[1])
         assert main["best"]["eval_acc"] == json.loads(figures)["best"]["eval_acc"]
     cell = re.compile(rf"<!-- reproduce ({'|'.join(recipes.MEASURED)}) -->(.*?)<!-- end -->")
     written = {
@@ -187,16 +196,15 @@ conv cycle digits mixup numpy one paddle rotate scale shear shift"""
 
 def test_chinese_page_is_in_chinese():
     """But for code, links and proper names, that is: what has no translation is found here."""
-    text = reproduce.PLACE.pages["zh"].read_text().partition("```json")[0]
+    text = reproduce.PLACE.pages[1].read_text().partition("```json")[0]
+    text += " ".join(named(word).zh for word in templates("en")["words"])
     text = re.sub(r"`[^`]*`|\]\([^)]*\)|<a id=[^>]*>", "", text)
     assert set(re.findall(r"[A-Za-z]{3,}", text)) <= set(TERMS.split())
 
 
 def test_both_languages_have_the_same_tables():
     """And the same code: the numbers are those of one measurement."""
-    english, chinese = (
-        path.read_text().partition("```json")[0] for path in reproduce.PLACE.pages.values()
-    )
+    english, chinese = (path.read_text().partition("```json")[0] for path in reproduce.PLACE.pages)
     code = [set(re.findall(r"`[^`\n]+`", text)) for text in (english, chinese)]
     assert code[0] == code[1]
     numbers = [
@@ -231,7 +239,7 @@ def test_rehearsal_of_the_whole_page(tool, tiny, tmp_path):
         if isinstance(one, Experiment):
             report = json.loads((quick / f"{one.id}.json").read_text())["report"]
             assert one.is_complete(report), one.id
-            assert str(one.judge(report)).startswith(SHOWN.get(one.id, "")), one.id
+            assert told(one.judge(report)).startswith(SHOWN.get(one.id, "")), one.id
         else:
             assert report, one.id
     made = [quick / f"{name}.json" for name in SHOWN]
@@ -276,7 +284,6 @@ def test_both_languages_have_the_same_templates_and_placeholders():
         for name, text in texts.items():
             assert placeholders(text) == placeholders(chinese[claim][name]), (claim, name)
     assert english.keys() >= {one.id for one in reproduce.CLAIMS}
-    assert templates("en")["words"].keys() <= templates("zh")["words"].keys()
 
 
 def placeholders(template):
@@ -400,23 +407,23 @@ def test_what_is_shown_is_of_what_its_function_computes(tmp_path):
 )
 def test_difference_is_judged_by_its_spread(one, other, words):
     report = {"a": {"eval_acc": one}, "b": {"eval_acc": other}}
-    assert words in str(accuracy.judge_rate(report))
+    assert words in told(accuracy.judge_rate(report))
 
 
 @pytest.mark.parametrize(
     ("scores", "words"),
     [
-        ([0.991, 0.992, 0.993], "Confirmed: 6 of 6 seeds reach 98.6%; the mean is 99.20%"),
+        ([0.991, 0.992, 0.993], "Confirmed. 6 of 6 seeds reach 98.6%; the mean is 99.20%"),
         ([0.991, 0.992, 0.993], "The recipe: 3 of 3 seeds"),
-        ([0.971, 0.989, 0.986], "Undecided: 4 of 6"),
-        ([0.981, 0.980, 0.981, 0.980, 0.9858], "Refuted as a mean, true of a lucky seed: 2 of 10"),
-        ([0.971, 0.972, 0.973], "Refuted as a mean: 0 of 6"),
+        ([0.971, 0.989, 0.986], "Undecided. 4 of 6"),
+        ([0.981, 0.980, 0.981, 0.980, 0.9858], "Refuted as a mean, true of a lucky seed. 2 of 10"),
+        ([0.971, 0.972, 0.973], "Refuted as a mean. 0 of 6"),
         ([0.99, 0.99], "(95% interval 99.00% to 99.00%)"),
     ],
 )
 def test_claim_is_judged_by_the_mean_of_the_seeds(scores, words):
     report = {name: {"eval_acc": scores} for name in ("verbatim", "adam")}
-    assert words in str(accuracy.judge_claimed(report))
+    assert words in told(accuracy.judge_claimed(report))
 
 
 def seconds(**ways):
@@ -473,50 +480,50 @@ KEPT = {"steps": 9, "saved": 2, "looks": 5, "least": 1, "by_mtime": "a", "newest
 @pytest.mark.parametrize(
     ("claim", "report", "words"),
     [
-        ("everyone", seconds(one=[2, 3], every=[4, 5], share=[1, 1]), "Refuted:"),
-        ("everyone", seconds(one=[2, 3], every=[1, 1], share=[1, 1]), "Confirmed:"),
-        ("everyone", seconds(one=[2, 3], every=[1, 4], share=[1, 1]), "Undecided:"),
-        ("names", {"by_name": "a", "newest": "a"}, "Confirmed:"),
-        ("race", looked(0, 0, 0), "Undecided:"),
-        ("race", looked(3, 6, 0), "Refuted: While one process saves in place, 66.7% of the reads"),
-        ("unstepped", {"never": 0.001, "each": 0.001}, "Confirmed:"),
+        ("everyone", seconds(one=[2, 3], every=[4, 5], share=[1, 1]), "Refuted."),
+        ("everyone", seconds(one=[2, 3], every=[1, 1], share=[1, 1]), "Confirmed."),
+        ("everyone", seconds(one=[2, 3], every=[1, 4], share=[1, 1]), "Undecided."),
+        ("names", {"by_name": "a", "newest": "a"}, "Confirmed."),
+        ("race", looked(0, 0, 0), "Undecided."),
+        ("race", looked(3, 6, 0), "Refuted. While one process saves in place, 66.7% of the reads"),
+        ("unstepped", {"never": 0.001, "each": 0.001}, "Confirmed."),
         ("averages", {"counted": 0.5, "images": 9, "mean_of_means": {"3": 0.5}}, "Confirmed"),
-        ("calibration", calibrated(0.0015, 0.9, 1.1), "Undecided: The expected calibration error"),
-        ("calibration", calibrated(0.003, 0.9, 1.1), "Refuted: The expected calibration error"),
-        ("calibration", calibrated(0.0015, 0.8, 0.9), "Refuted: The expected calibration error"),
+        ("calibration", calibrated(0.0015, 0.9, 1.1), "Undecided. The expected calibration error"),
+        ("calibration", calibrated(0.003, 0.9, 1.1), "Refuted. The expected calibration error"),
+        ("calibration", calibrated(0.0015, 0.8, 0.9), "Refuted. The expected calibration error"),
         ("averages", {"counted": 0.5, "images": 9, "mean_of_means": {"4": 0.4}}, "Refuted"),
-        ("resumed", resumed({**SAME, "losses_differ_by": 1.5}, SAME, SAME), "Refuted: In plain"),
+        ("resumed", resumed({**SAME, "losses_differ_by": 1.5}, SAME, SAME), "Refuted. In plain"),
         (
             "resumed",
             resumed({**OTHER, "losses_differ_by": 0.01}, SAME, SAME),
-            "Confirmed: In plain",
+            "Confirmed. In plain",
         ),
-        ("pattern", KEPT, "Confirmed:"),
-        ("pattern", {**KEPT, "least": 0}, "Refuted:"),
-        ("pattern", {**KEPT, "saved": 9}, "Refuted:"),
-        ("partly", {**LOADED, "refused": "r"}, "Refuted: The weights are loaded in part, with a"),
+        ("pattern", KEPT, "Confirmed."),
+        ("pattern", {**KEPT, "least": 0}, "Refuted."),
+        ("pattern", {**KEPT, "saved": 9}, "Refuted."),
+        ("partly", {**LOADED, "refused": "r"}, "Refuted. The weights are loaded in part, with a"),
         (
             "partly",
             LOADED,
-            "Refuted: The weights are loaded in part, with a warning for each tensor left out (1)",
+            "Refuted. The weights are loaded in part, with a warning for each tensor left out (1)",
         ),
-        ("partly", {**LOADED, "untouched": False}, "Confirmed:"),
-        ("l2", losses((0.05, 0.04), (0.05, 0.045)), "Confirmed:"),
-        ("l2", losses((0.05, 0.045), (0.05, 0.04)), "Refuted:"),
-        ("l2", losses((0.05, 0.04), (0.05, 0.04)), "Undecided:"),
+        ("partly", {**LOADED, "untouched": False}, "Confirmed."),
+        ("l2", losses((0.05, 0.04), (0.05, 0.045)), "Confirmed."),
+        ("l2", losses((0.05, 0.045), (0.05, 0.04)), "Refuted."),
+        ("l2", losses((0.05, 0.04), (0.05, 0.04)), "Undecided."),
         ("finalists", valid(a=[0.98, 0.981, 0.982], b=[0.99, 0.991, 0.992]), "By seeds 1 to 3"),
-        ("half", seeds(short=[0.98, 0.981, 0.982], long=[0.99, 0.991, 0.992]), "Confirmed:"),
-        ("half", seeds(short=[0.99, 0.991, 0.992], long=[0.98, 0.981, 0.982]), "Refuted:"),
-        ("half", seeds(short=[0.98, 0.981, 0.982], long=[0.98, 0.982, 0.981]), "Undecided:"),
+        ("half", seeds(short=[0.98, 0.981, 0.982], long=[0.99, 0.991, 0.992]), "Confirmed."),
+        ("half", seeds(short=[0.99, 0.991, 0.992], long=[0.98, 0.981, 0.982]), "Refuted."),
+        ("half", seeds(short=[0.98, 0.981, 0.982], long=[0.98, 0.982, 0.981]), "Undecided."),
         (
             "leaders",
             valid(affine=[1, 0.98, 0.981], dropout=[1, 0.99, 0.991], adam=[0, 0.99, 0.991]),
-            "Confirmed: Without seed 1, affine augmentation alone reaches 98.050%; dropout",
+            "Confirmed. Without seed 1, affine augmentation alone reaches 98.050%; dropout",
         ),
         (
             "leaders",
             valid(affine=[0, 0.98, 0.981], dropout=[1, 0.98, 0.981], adam=[1, 0.97, 0.971]),
-            "Mixed: Without",
+            "Mixed. Without",
         ),
         ("fewest", valid(a=[0.97, 0.98, 0.98]), "No number of images has"),
         ("default", seeds(default=[0.991, 0.993]), "A mean of 99.200% over 2 seeds"),
@@ -527,7 +534,12 @@ def test_verdicts_follow_the_figures(claim, report, words):
 
 
 def verdict(claim, report):
-    return str(next(one for one in reproduce.CLAIMS if one.id == claim).verdict(report))
+    return told(next(one for one in reproduce.CLAIMS if one.id == claim).verdict(report))
+
+
+def told(verdict):
+    """What the page says, without the asterisks of its bold type."""
+    return findings(verdict).en.replace("*", "")
 
 
 def test_a_step_of_the_ladder_is_compared_with_chance():
@@ -622,15 +634,16 @@ def test_what_is_not_significant_is_said():
     words = "ith these seeds it is not significantly better than"
     finalists = verdict("finalists", valid(a=close, b=[0.981, 0.982, 0.983], c=far))
     assert finalists.endswith(f" the recipe `best`. W{words} a (Holm's correction).")
-    fewest = valid(a=far, b=[0.985, 0.986, 0.986], c=[0.986, 0.986, 0.987])
-    assert verdict("fewest", fewest).endswith(f"98.6% is c; w{words} b (Holm's correction).")
+    fewest = valid(**{"1": far, "2": [0.985, 0.986, 0.986], "3": [0.986, 0.986, 0.987]})
+    fewest = verdict("fewest", fewest)
+    assert fewest.endswith(f"98.6% is 3 images; w{words} 2 images (Holm's correction).")
 
 
 def test_a_choice_is_not_undone_by_seeds_that_came_after_it():
     finalists = next(one for one in reproduce.CLAIMS if one.id == "finalists")
     judged = finalists.verdict(valid(a=[0.98, 0.981, 0.982], b=[0.99, 0.991, 0.992, 0.5, 0.5]))
-    assert "By seeds 1 to 3, b has the highest mean on the valid split, 99.100%" in str(judged)
-    assert "biased upwards: all 5 seeds have a mean of" in str(judged)
+    assert "By seeds 1 to 3, b has the highest mean on the valid split, 99.100%" in told(judged)
+    assert "biased upwards: all 5 seeds have a mean of" in told(judged)
     assert "验证集上均值最高的是b（99.100%）" in judged.summary.zh
 
 
@@ -657,8 +670,8 @@ def test_summary_says_what_the_verdicts_say(score, met):
 def test_no_verdict_before_all_seeds_are_there():
     claim = next(claim for claim in reproduce.CLAIMS if claim.id == "l2")
     rows = {name: {"seeds": [1, 2], "eval_acc": [0.9, 0.9]} for name in claim.rows}
-    assert str(claim.judge(rows)) == "No verdict yet: 4 of 10 trainings are done."
-    assert str(claim.judge({})) == "No verdict yet: 0 of 10 trainings are done."
+    assert told(claim.judge(rows)) == "No verdict yet: 4 of 10 trainings are done."
+    assert told(claim.judge({})) == "No verdict yet: 0 of 10 trainings are done."
 
 
 def test_digits_are_not_taken_for_mnist(tool):
@@ -686,11 +699,12 @@ def test_results_of_several_processes_are_all_kept(tmp_path):
 def test_what_was_begun_as_something_else_is_not_gone_on_with(tiny, tmp_path):
     data = open_data(str(tiny))
     training = Training("default", 1, (("epochs", 1), ("train_limit", 64)))
-    training.run(data, tmp_path, 2)
+    workspace = Workspace(data, tmp_path, tmp_path, jobs=2)
+    training.run(workspace)
     mark, begun = tmp_path / training.folder / "mark", tmp_path / f"{training.folder}.json"
     mark.touch()
-    training.run(data, tmp_path, 2)
+    training.run(workspace)
     assert mark.exists()
     begun.write_text(json.dumps({**json.loads(begun.read_text()), "settings": "of another length"}))
-    training.run(data, tmp_path, 2)
+    training.run(workspace)
     assert not mark.exists()

@@ -6,12 +6,13 @@ from dataclasses import replace
 import numpy as np
 import paddle
 import pytest
-from reproduction.claims import Scale, Workspace
 from reproduction.halving import BASE, compare, survivors
+from reproduction.page import findings
 from reproduction.racing import Round
 from reproduction.search import CLAIM, judge
 from reproduction.significance import paired_difference
 from reproduction.trainings import Training
+from reproduction.workspace import Scale, Workspace
 from train_candidate import CANDIDATES
 
 from paddle_mnist.mnist.cache import open_data
@@ -58,7 +59,7 @@ def test_a_difference_that_is_the_same_for_every_seed_is_certain():
 def test_the_verdict_names_the_row_of_the_fewest_errors():
     rows = {BASE: row((60, 61, 62), (0.03, 0.03, 0.03)), "elastic": row((50, 51, 50), (0.02,) * 3)}
     verdict = judge({"rounds": [one_round(**rows)]})
-    for details in verdict.details:
+    for details in findings(verdict):
         assert "`augment=rotate=8,shift=1.5,scale=0.08,shear=4,elastic=0.7`" in details
         assert "`epochs=20`" in details
     assert verdict.summary.en.startswith(
@@ -98,7 +99,7 @@ def test_a_race_goes_on_where_it_stopped_and_leaves_eval_unscored(tmp_path):
     assert set(first["rows"]) == set(rows)
     assert list(second["rows"]) == survivors(first, 1) and len(second["rows"]) == 2
     assert all(seconds > 0 for one in second["rows"].values() for seconds in one["seconds"])
-    assert str(race.judge(report)).startswith("After 1 epochs")
+    assert findings(race.judge(report)).en.startswith("After 1 epochs")
     tables = race.table(report)
     assert tables.en.count("| 1 epochs, 2 seeds |") == tables.zh.count("| 1 轮，2 个种子 |") == 2
 
@@ -115,8 +116,8 @@ def test_a_race_goes_on_where_it_stopped_and_leaves_eval_unscored(tmp_path):
     unfinished = race.report(workspace, {})
     assert not race.is_complete(unfinished)
     words = "The search is not complete: 3 of 4 trainings of round 2 of 2 are done"
-    assert str(race.judge(unfinished)).startswith(words)
-    assert "--only candidates" in race.judge(unfinished).details.zh
+    assert findings(race.judge(unfinished)).en.startswith(words)
+    assert "--only candidates" in findings(race.judge(unfinished)).zh
     assert race.table(unfinished).zh.count("尚未测量") == 1
     race.measure_missing(workspace)
     assert before == {path: path.stat().st_mtime_ns for path in runs}  # nothing is trained again

@@ -9,7 +9,7 @@ from paddle_mnist.mnist.arrays import Data
 from reproduction.claims import Report, Verdict, conclude
 from reproduction.comparison import Comparison, Row, curves_of_seeds, scores
 from reproduction.significance import compare, describe, difference, is_significant, judge_gain
-from reproduction.texts import CONFIRMED, REFUTED, UNDECIDED, Text, fill, join, named, sentences
+from reproduction.texts import CONFIRMED, REFUTED, UNDECIDED, Text, fill, join, named
 from reproduction.trainings import TRAIN_SCORED, TUTORIAL, BaselineTutorial
 
 FIRST_CLAIM = 0.986
@@ -37,13 +37,13 @@ def judge_claimed(report: Report) -> Verdict:
     if figures["high"] < FIRST_CLAIM:
         outcome = fill("claimed", "lucky" if _count_reached(both) else "refuted")
     details = fill("claimed", "details", loop=_reached(loop), recipe=_reached(recipe))
-    return Verdict(_reached(both), outcome, sentences(details))
+    return Verdict(_reached(both), outcome, [details])
 
 
 def judge_optimizers(report: Report) -> Verdict:
     accuracies = scores(report)
     means = (
-        fill("optimizers", "mean", name=named(name), **describe(accuracies[name]))
+        fill("optimizers", "mean", name=name, **describe(accuracies[name]))
         for name in _best_first(accuracies)
     )
     best, *_, worst = _best_first(accuracies)
@@ -51,9 +51,9 @@ def judge_optimizers(report: Report) -> Verdict:
         "optimizers",
         means=join(means),
         pairs=_different_pairs(accuracies),
-        best=named(best),
+        best=best,
         highest=statistics.mean(accuracies[best]),
-        worst=named(worst),
+        worst=worst,
         lowest=statistics.mean(accuracies[worst]),
     )
 
@@ -66,7 +66,7 @@ def _different_pairs(accuracies: Mapping[str, list[float]]) -> Text:
     """Say which of all pairs differ significantly."""
     gaps = compare(accuracies, itertools.combinations(_best_first(accuracies), 2))
     pairs = [
-        fill("optimizers", "pair", one=named(one), other=named(other))
+        fill("optimizers", "pair", one=one, other=other)
         for (one, other), gap in gaps.items()
         if is_significant(gap)
     ]

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from paddle_mnist.mnist.arrays import Data
-from reproduction.claims import Report, Scale, Verdict, conclude
+from reproduction.claims import Report, Verdict, conclude
 from reproduction.experiment import Experiment
-from reproduction.texts import REFUTED, UNDECIDED, Text, fill, sentences, table
+from reproduction.texts import REFUTED, UNDECIDED, Text, fill, table
+from reproduction.workspace import Scale
 
 DRAWS = 1000  # of labels, and of images
 BINS = 15  # of the reliability diagram (Guo et al., "On Calibration of Modern Neural Networks")
@@ -68,9 +69,10 @@ def _temperature(probabilities: np.ndarray, labels: np.ndarray) -> float:
 
 def _scaled(probabilities: np.ndarray, temperature: float) -> np.ndarray:
     """Return the probabilities of the logits divided by the temperature."""
-    logits = np.log(np.maximum(probabilities.astype(np.float64), 1e-30)) / temperature
-    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return shares / shares.sum(axis=1, keepdims=True)
+    from scipy.special import softmax
+
+    logits = np.log(np.maximum(probabilities.astype(np.float64), 1e-30))
+    return softmax(logits / temperature, axis=1)
 
 
 def _loss(probabilities: np.ndarray, labels: np.ndarray) -> float:
@@ -132,7 +134,7 @@ def judge(report: Report) -> Verdict:
         details = "overconfident" if after["temperature"] > 1 else "underconfident"
     outcome = UNDECIDED if _may_be_calibrated(report) else REFUTED
     figures = {"before": before, "after": after, "chance": chance, "low": low, "high": high}
-    return conclude("calibration", outcome, sentences(fill("calibration", details)), **figures)
+    return conclude("calibration", outcome, [fill("calibration", details)], **figures)
 
 
 def _may_be_calibrated(report: Report) -> bool:

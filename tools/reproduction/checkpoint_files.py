@@ -2,16 +2,18 @@
 
 import os
 import threading
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.training.run_directory import RunDirectory
-from reproduction.claims import Report, Scale, Verdict, conclude
+from reproduction.claims import Report, Verdict, conclude
 from reproduction.experiment import Experiment
 from reproduction.texts import CONFIRMED, REFUTED, Text, fill, table
 from reproduction.trainings import train
+from reproduction.workspace import Scale
 
 EPOCHS = 12
 
@@ -49,9 +51,9 @@ def measure_pattern(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     train("digits", {**options, "save_every_seconds": 3600}, by_clock, scale.probe)
     saved = RunDirectory(by_clock).checkpoints.all()
     keep_one = {"keep_epochs": "false", "keep_best": "false", "keep_last": 1, "save_every_steps": 1}
-    with CheckpointCounter(single / "checkpoints") as counter:
+    with checkpoints_counted(single / "checkpoints") as counts:
         train("digits", {**options, **keep_one}, single, scale.probe)
-    if not counter.counts:
+    if not counts:
         raise PaddleMnistError(f"{single}: a training that saves each step left no checkpoint")
     oldest, *_, newest = sorted(saved, key=lambda checkpoint: checkpoint.step)
     os.utime(oldest.path)  # as a copy would: now it is the youngest file
@@ -59,36 +61,31 @@ def measure_pattern(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     return {
         "steps": newest.step,
         "saved": len(saved),
-        "looks": len(counter.counts),
-        "least": min(counter.counts),
+        "looks": len(counts),
+        "least": min(counts),
         "by_mtime": by_mtime.stem,
         "newest": RunDirectory(by_clock).checkpoints.newest().name,
     }
 
 
-class CheckpointCounter(threading.Thread):
-    """Counts the checkpoints of a folder every millisecond, from the first one on."""
+@contextmanager
+def checkpoints_counted(folder: Path) -> Iterator[list[int]]:
+    """Count the checkpoints of a folder every millisecond, from the first one on."""
+    counts, ended = [], threading.Event()
 
-    def __init__(self, folder: Path):
-        super().__init__()
-        self.counts: list[int] = []
-        self._folder = folder
-        self._stopped = threading.Event()
+    def look() -> None:
+        while not ended.wait(0.001):
+            count = len(list(folder.glob("*.json")))
+            if count or counts:
+                counts.append(count)
 
-    def run(self) -> None:
-        while not self._stopped.is_set():
-            count = len(list(self._folder.glob("*.json")))
-            if count or self.counts:
-                self.counts.append(count)
-            time.sleep(0.001)
-
-    def __enter__(self) -> "CheckpointCounter":
-        self.start()
-        return self
-
-    def __exit__(self, *_) -> None:
-        self._stopped.set()
-        self.join()
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield counts
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _without_looks(report: Report) -> dict[str, Any]:
@@ -99,11 +96,7 @@ def tabulate_pattern(report: Report) -> Text:
     saves, saved, looks = (fill("pattern", name, **report) for name in ("saves", "saved", "looks"))
     rows = [
         ("save every hour, steps left at their default of 1", saves, saved),
-        (
-            "keep 1, deleted before the next is written",
-            "sometimes none: a crash loses all",
-            looks,
-        ),
+        ("keep 1, deleted before the next is written", "sometimes none: a crash loses all", looks),
         (
             "the newest by the files' times, after one was touched",
             f"`{report['by_mtime']}`",

@@ -1,14 +1,13 @@
 """What a claim is: how it is tested, and the verdict on what was measured."""
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Optional
 
 from paddle_mnist.mnist.arrays import Data
-from reproduction.texts import EMPTY, Text, fill
-from reproduction.trainings import Results, Training
+from reproduction.texts import Text, fill, templates
+from reproduction.trainings import Training
+from reproduction.workspace import Scale, Workspace
 
 Report = Mapping[str, Any]
 Draw = Callable[[Report, Data], Any]
@@ -20,75 +19,22 @@ class Verdict:
 
     summary: one sentence or two, without the last full stop.
     outcome: whether it is confirmed or refuted; None where nothing was asserted.
-    details: further sentences.
+    details: further sentences, in the same way; empty ones do not count.
     short: the claim's line in the page's summary, where `summary` is too long for it.
     """
 
     summary: Text
     outcome: Optional[Text] = None
-    details: Text = EMPTY
-    short: Text = EMPTY
-
-    @property
-    def first_sentence(self) -> Text:
-        if not self.outcome:
-            return self.summary
-        return fill("common", "judged", outcome=self.outcome, summary=self.summary)
-
-    def __str__(self) -> str:
-        return f"{self.first_sentence.en}. {self.details.en}".rstrip()
+    details: Sequence[Text] = ()
+    short: Optional[Text] = None
 
 
 def conclude(
-    claim: str, outcome: Optional[Text] = None, details: Text = EMPTY, **values: Any
+    claim: str, outcome: Optional[Text] = None, details: Sequence[Text] = (), **values: Any
 ) -> Verdict:
     """Return a verdict from the claim's templates `summary` and `short`, filled with the values."""
     summary, short = (fill(claim, name, **values) for name in ("summary", "short"))
     return Verdict(summary, outcome, details, short)
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How much is measured.
-
-    seeds: train with seeds 1 to `seeds`; 0: each claim's own number.
-    quick: a rehearsal. probe: the least that tells one behaviour from another
-    (`reproduction.fingerprint`).
-    """
-
-    seeds: int = 0
-    quick: bool = False
-    probe: bool = False
-
-    def choose(self, full: Any, quick: Any, probe: Any) -> Any:
-        """Return the size for this scale."""
-        if self.probe:
-            return probe
-        return quick if self.quick else full
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """What the claims are tested on, and where their results are.
-
-    folder: of the stored results. output: of the trainings and other working files.
-    jobs: how many trainings run at once.
-    """
-
-    data: Data
-    folder: Path
-    output: Path
-    scale: Scale = Scale()
-    jobs: int = 1
-
-    @property
-    def is_in_process(self) -> bool:
-        """Whether trainings run in this process, which saves a rehearsal their starts."""
-        return self.scale.quick and self.jobs == 1
-
-    @functools.cached_property
-    def results(self) -> Results:
-        return Results(self.folder / "trainings.json")
 
 
 @dataclass(frozen=True)
@@ -105,22 +51,9 @@ class Claim:
     settings = None
 
     @property
-    def source(self) -> Text:
-        return fill(self.id, "source")
-
-    @property
     def is_of_documents(self) -> bool:
         """Whether a document makes the claim; otherwise it is a question of this project's."""
-        return self.source != fill("common", "own")
-
-    @property
-    def heading(self) -> Text:
-        """The question that the claim answers."""
-        return fill(self.id, "heading")
-
-    @property
-    def title(self) -> Text:
-        return fill(self.id, "claim")
+        return "source" in templates("en")[self.id]
 
     @property
     def method(self) -> Text:

@@ -1,12 +1,18 @@
 """Weights drawn from U(-1, 1), as in the tutorial's part three: the net dies at once."""
 
+import argparse
 import dataclasses
 
 from markdown_tables import table
 
-from reproduction.initialization import build_net, train_steps
+from paddle_mnist.mnist.arrays import Data
+from reproduction.initialization import build_net, first_steps
 
 STEPS = 20
+
+
+def measure(data: Data, args: argparse.Namespace) -> dict:
+    return measured(data.location, args.seed)
 
 
 def measured(data: str, seed: int) -> dict:
@@ -16,10 +22,9 @@ def measured(data: str, seed: int) -> dict:
     from paddle_mnist import MnistDataset, watch
 
     model = build_net(nn.initializer.Uniform(), seed)
-    losses = []
     with watch(model, on_finding=lambda finding: None) as watched:
         train = MnistDataset("train", data)
-        train_steps(model, train, STEPS, lambda loss: losses.append(loss.item()))
+        losses = [loss.item() for loss in first_steps(model, train, STEPS)]
     findings = [dataclasses.asdict(finding) for finding in watched.findings]
     return {"seed": seed, "losses": losses, "findings": findings}
 

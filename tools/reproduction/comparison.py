@@ -1,15 +1,16 @@
 """Claims about accuracies: trainings with several seeds, compared."""
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from paddle_mnist.errors import PaddleMnistError
-from reproduction.claims import Claim, Draw, Report, Scale, Workspace
+from reproduction.claims import Claim, Draw, Report
 from reproduction.fingerprint import LENGTHS
 from reproduction.texts import Text, fill, table
 from reproduction.trainings import QUIET, Training
+from reproduction.workspace import Scale, Workspace
 
 QUICK = {"epochs": 1, "train_limit": 640, "eval_limit": 300}
 MOST_SEEDS = 100
@@ -103,16 +104,18 @@ class Comparison(Claim):
 
         The curves are in `trainings.json`.
         """
-        rows = {
-            name: {key: value for key, value in row.items() if key != "curves"}
-            for name, row in report.items()
-        }
-        return rows if len(self.rows) > 1 else rows.get(*self.rows, {})
+        return self._rows(report, lambda key: key != "curves")
 
     def main_figures(self, report: Report) -> dict[str, Any]:
         """Return the seeds and accuracies of the rows, or of a single row alone."""
         keys = ("seeds", f"{self.split}_acc")
-        rows = {name: {key: row[key] for key in keys} for name, row in report.items()}
+        return self._rows(report, lambda key: key in keys)
+
+    def _rows(self, report: Report, is_kept: Callable[[str], bool]) -> dict[str, Any]:
+        rows = {
+            name: {key: value for key, value in row.items() if is_kept(key)}
+            for name, row in report.items()
+        }
         return rows if len(self.rows) > 1 else rows.get(*self.rows, {})
 
     def table(self, report: Report) -> Text:
@@ -128,14 +131,12 @@ class Comparison(Claim):
             "images seen": ",d",
             "minutes": ".1f",
         }
-        missing = ["not measured yet", *[None] * (len(columns) - 2)]
-        rows = (
-            (row.title, *(self._cells(report[name]) if name in report else missing))
-            for name, row in self.rows.items()
-        )
+        rows = ((row.title, *self._cells(report.get(name))) for name, row in self.rows.items())
         return table(columns, rows)
 
-    def _cells(self, row: Report) -> list[Any]:
+    def _cells(self, row: Optional[Report]) -> list[Any]:
+        if not row:
+            return ["not measured yet"]
         accuracies = row[f"{self.split}_acc"]
         losses = (row.get(key) for key in (f"{self.split}_loss", *self.also))
         return [

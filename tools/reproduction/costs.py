@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.machine import machine
 
 from reproduction import accuracy, fingerprint, ladder
-from reproduction.claims import Report, Scale, Verdict
+from reproduction.claims import Report, Verdict
 from reproduction.comparison import Row
 from reproduction.experiment import Experiment
 from reproduction.fingerprint import LENGTHS
-from reproduction.texts import Text, fill, named, table
+from reproduction.texts import Text, fill, table
 from reproduction.trainings import TRAIN_IMAGES, Training
+from reproduction.workspace import Scale
 
 if TYPE_CHECKING:
     from paddle_mnist import TrainConfig
@@ -133,7 +134,7 @@ def judge(report: Report) -> Verdict:
     seconds = {name: median for name, median in medians(report).items() if name in TITLES}
     fastest, slowest = (chosen(seconds, key=seconds.get) for chosen in (min, max))
     least, most = (1e6 * seconds[name] for name in (fastest, slowest))
-    names = {"fastest": named(TITLES[fastest]), "slowest": named(TITLES[slowest])}
+    names = {"fastest": TITLES[fastest], "slowest": TITLES[slowest]}
     return Verdict(fill("costs", "summary", least=least, most=most, **names))
 
 

@@ -1,8 +1,10 @@
 """The detector of what is probably not one digit: its training, and what it was compared with."""
 
+import argparse
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +27,10 @@ Outputs = tuple[np.ndarray, np.ndarray]  # features [N, 980] and logits [N, 10]
 Score = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of these
 
 
-def measured(data: Data, output: Path, seed: int) -> dict:
+def measure(data: Data, args: argparse.Namespace) -> dict:
     """Draw the pictures, train and compare detectors, and write the package's; return its about.
 
-    output: where what was read of the drawn pictures is kept, for the next time.
+    What was read of the drawn pictures is kept in `--output` for the next time.
     """
     from rendering import non_digits  # which imports Matplotlib: not for --help
 
@@ -36,7 +38,8 @@ def measured(data: Data, output: Path, seed: int) -> dict:
     from paddle_mnist.mnist.detector import moved
     from paddle_mnist.system.files import write_atomically
 
-    pictures = examples(data, output, np.random.RandomState(seed))
+    seed = args.seed
+    pictures = examples(data, Path(args.output), np.random.RandomState(seed))
     features = {
         name: _features(pixels) for name, pixels in pictures.items() if name.startswith("train ")
     }
@@ -87,7 +90,7 @@ def _train(features: Mapping[str, Outputs], seed: int):
 
     others = [values for name, (values, _) in features.items() if name.startswith(NO_DIGIT)]
     digits = [values for name, (values, _) in features.items() if not name.startswith(NO_DIGIT)]
-    values = np.sqrt(np.maximum(np.concatenate(digits + others), 0))
+    values = _roots(np.concatenate(digits + others))
     is_digit = np.repeat([1, 0], [sum(map(len, digits)), sum(map(len, others))])
     mean = values[is_digit == 1].mean(axis=0)
     scale = values[is_digit == 1].std(axis=0) + 0.05
@@ -119,19 +122,17 @@ def _mean(score: Score, outputs: Sequence[Outputs]) -> np.ndarray:
 
 def _threshold(outputs: Mapping[str, Sequence[Outputs]], score: Score) -> float:
     """Return the score below which FALSE_ALARMS of the valid split's digits are."""
+    parts = defaultdict(list)
+    for name, each in outputs.items():
+        if name.startswith("valid "):
+            parts[name if name in FALSE_ALARMS else PAPER].append(_mean(score, each))
     return float(
-        min(
-            np.quantile(np.concatenate([_mean(score, outputs[name]) for name in names]), share)
-            for names, share in _false_alarms(outputs)
-        )
+        min(np.quantile(np.concatenate(parts[part]), most) for part, most in FALSE_ALARMS.items())
     )
 
 
-def _false_alarms(names: Iterable[str]) -> Iterator[tuple[list[str], float]]:
-    """Yield what is read of the valid split in three parts, and how much of each may be refused."""
-    valid = [name for name in names if name.startswith("valid ")]
-    for part, share in FALSE_ALARMS.items():
-        yield [name for name in valid if (name if name in FALSE_ALARMS else PAPER) == part], share
+def _roots(values: np.ndarray) -> np.ndarray:
+    return np.sqrt(np.maximum(values, 0))
 
 
 def _rivals(
@@ -148,9 +149,9 @@ def _rivals(
     from sklearn.neighbors import NearestNeighbors
 
     def scaled(values: np.ndarray) -> np.ndarray:
-        return (np.sqrt(np.maximum(values, 0)) - mean) / scale
+        return (_roots(values) - mean) / scale
 
-    roots = np.sqrt(np.maximum(values, 0))
+    roots = _roots(values)
     mean, scale = roots.mean(axis=0), roots.std(axis=0) + 0.05
     components = PCA(COMPONENTS, random_state=seed).fit(scaled(values))
     reduced = components.transform(scaled(values))

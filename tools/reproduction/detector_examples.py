@@ -1,10 +1,10 @@
 """What the detector of no digits learns from: digits of MNIST, and pictures that show none."""
 
-import functools
 import hashlib
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import ndimage
@@ -36,27 +36,26 @@ def examples(data: Data, output: Path, random: np.random.RandomState) -> dict[st
     found = _of_mnist(train, random)
     found["valid mnist"] = np.asarray(valid.images)
     for kind in paper.KINDS:
-        draw = functools.partial(_on_paper, kind, train, ON_PAPER)
-        found[f"train {kind}"] = _with_shaken(_kept(folder / f"train {kind}.npy", draw), random)
-        draw = functools.partial(_on_paper, kind, valid, ON_PAPER)
-        found[f"valid {kind}"] = _kept(folder / f"valid {kind}.npy", draw)
-    draw = functools.partial(_on_paper, "plain", valid, PLAIN)
-    found["valid plain, more"] = _kept(folder / "valid plain, more.npy", draw)
+        on_paper = _kept(folder, f"train {kind}", _on_paper, kind, train, ON_PAPER)
+        found[f"train {kind}"] = _with_shaken(on_paper, random)
+        found[f"valid {kind}"] = _kept(folder, f"valid {kind}", _on_paper, kind, valid, ON_PAPER)
+    more = "valid plain, more"
+    found[more] = _kept(folder, more, _on_paper, "plain", valid, PLAIN)
     for mode, split in (("train", train), ("valid", valid)):
-        draw = functools.partial(_digits_drawn, split, DIGITS_DRAWN[mode])
-        found[f"{mode} drawn"] = _kept(folder / f"{mode} drawn.npy", draw)
+        name = f"{mode} drawn"
+        found[name] = _kept(folder, name, _digits_drawn, split, DIGITS_DRAWN[mode])
     found["train drawn"] = _with_shaken(found["train drawn"], random, 1)
     for kind, count in NO_DIGITS.items():
         draws = list(non_digits.TRAINING[kind].values())
-        draw = functools.partial(_no_digits, draws, count, 10_000)
-        found[f"train no {kind}"] = _with_shaken(_kept(folder / f"{kind}.npy", draw), random)
+        pixels = _kept(folder, kind, _no_digits, draws, count, 10_000)
+        found[f"train no {kind}"] = _with_shaken(pixels, random)
     for kind, cover in non_digits.DRAWN.items():
-        draw = functools.partial(_drawn, cover, DRAWN.get(kind, DRAWN_OF_A_FAMILY))
-        drawn = _kept(folder / f"{kind}, drawn.npy", draw)
-        found[f"train no {kind}, drawn"] = _with_shaken(drawn, random, 1)
+        name, count = f"{kind}, drawn", DRAWN.get(kind, DRAWN_OF_A_FAMILY)
+        pixels = _kept(folder, name, _drawn, cover, count)
+        found[f"train no {name}"] = _with_shaken(pixels, random, 1)
     for kind, draws in non_digits.UNSEEN.items():
-        draw = functools.partial(_no_digits, list(draws.values()), UNSEEN, 20_000)
-        found[f"unseen {kind}"] = _kept(folder / f"unseen {kind}.npy", draw)
+        name = f"unseen {kind}"
+        found[name] = _kept(folder, name, _no_digits, list(draws.values()), UNSEEN, 20_000)
     return found
 
 
@@ -105,10 +104,11 @@ def _with_shaken(images: Pixels, random: np.random.RandomState, times: int = SHA
     return np.concatenate([images, *(_shaken(images, random) for _ in range(times))])
 
 
-def _kept(path: Path, draw: Callable[[], Pixels]) -> Pixels:
-    """Return the array in a file, which is made if it is not there."""
+def _kept(folder: Path, name: str, draw: Callable[..., Pixels], *arguments: Any) -> Pixels:
+    """Return the array in a file, which is drawn if it is not there."""
+    path = folder / f"{name}.npy"
     if not path.exists():
-        pixels = draw()
+        pixels = draw(*arguments)
         with path.with_suffix(".part").open("wb") as file:
             np.save(file, pixels)
         path.with_suffix(".part").rename(path)

@@ -8,9 +8,7 @@ from typing import Any
 from paddle_mnist.plots import figure
 from paddle_mnist.system.devices import zlib_is_broken
 from paddle_mnist.system.files import write_atomically
-from reproduction.trainings import train
 
-README_FIGURES = ("curves.png", "feature_maps.png", "mistakes.png")
 COLOURS = 256  # of a palette, which no figure here has more of to the eye
 
 
@@ -20,19 +18,6 @@ def save_figures(figures: Mapping[str, Any], folder: Path) -> None:
     figure.save_figures(figures, folder, names)
     for name in names:
         shrink(folder / name)
-
-
-def draw_readme_figures(data: str, output: Path, seed: int, folder: Path) -> list[str]:
-    """Train the recipe `default`, unless that is done, and draw it; return the figures' paths."""
-    from paddle_mnist.mnist.report import draw_runs
-
-    run = output / "default"
-    train("default", {"data": data, "seed": seed, "log_every": 100}, run)
-    draw_runs([run], str(folder), "cpu", README_FIGURES)
-    paths = [folder / name for name in README_FIGURES]
-    for path in paths:
-        shrink(path)
-    return [str(path) for path in paths]
 
 
 def shrink(path: Path) -> None:

@@ -12,9 +12,10 @@ from typing import Any, Optional
 from paddle_mnist.mnist import pretrained
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.system.files import write_atomically
-from reproduction.claims import Claim, Draw, Report, Scale, Workspace
+from reproduction.claims import Claim, Draw, Report
 from reproduction.fingerprint import quiet_folder, same
 from reproduction.texts import EMPTY, Text
+from reproduction.workspace import Scale, Workspace
 
 Measure = Callable[[str, Path, Scale], dict[str, Any]]
 
@@ -57,6 +58,7 @@ class Experiment(Claim):
             return
         output = workspace.output / self.id
         shutil.rmtree(output, ignore_errors=True)  # an interrupted measurement's
+        output.mkdir(parents=True)
         data = workspace.data
         result = {
             "settings": self._settings(data),

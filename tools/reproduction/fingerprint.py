@@ -46,16 +46,12 @@ def same(one: Any, other: Any, tolerance: float = TOLERANCE) -> bool:
         return math.isclose(one, other, rel_tol=tolerance)
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if _is_sequence(one) and _is_sequence(other):
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(
             same(a, b, min(TOLERANCE * GROWTH**step, LARGEST_TOLERANCE))
             for step, (a, b) in enumerate(zip(one, other))
         )
     return type(one) is type(other) and one == other
-
-
-def _is_sequence(value: Any) -> bool:
-    return isinstance(value, (list, tuple))
 
 
 @contextmanager

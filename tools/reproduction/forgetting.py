@@ -1,5 +1,7 @@
 """New digits drive out the old ones, unless some of the old are replayed."""
 
+import argparse
+import json
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -7,16 +9,39 @@ from typing import Any
 
 from markdown_tables import table
 
+from paddle_mnist.errors import DataError
+from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.system.files import write_atomically
+
 OLD, NEW = "#0-4", "#5-9"
 SEEDS = 3
-TITLES = {
-    "old": "0-4",
-    "new": "then 5-9",
-    "new_replayed": "then 5-9, a fifth of each epoch 0-4",
-}
+TITLES = {"old": "0-4", "new": "then 5-9", "new_replayed": "then 5-9, a fifth of each epoch 0-4"}
 
 
-def measured(data: str, output: Path, epochs: int, seeds: int) -> dict[str, Any]:
+def measure(data: Data, args: argparse.Namespace) -> dict[str, Any]:
+    """Train, or with `--page-only` read what is stored below `--docs`; store what was trained.
+
+    With `--docs` it is drawn there, too.
+    """
+    docs = Path(args.docs or args.output)
+    stored = docs / "reproduction/forgetting.json"
+    if not args.page_only:
+        output, seeds = Path(args.output, "forgetting"), args.seeds or SEEDS
+        report = _train(data.location, output, args.epochs, seeds)
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(stored, f"{json.dumps(report)}\n".encode())
+    elif stored.exists():
+        report = json.loads(stored.read_text("utf-8"))
+    else:
+        raise DataError(f"{stored} does not exist; leave out --page-only to measure it")
+    if args.docs:
+        from reproduction.drawing import save_figures
+
+        save_figures({"forgetting": figure(report)}, docs / "figures")
+    return report
+
+
+def _train(data: str, output: Path, epochs: int, seeds: int) -> dict[str, Any]:
     """Return accuracies on the eval split's old and new digits after each of three trainings.
 
     They are lists, with an element for each of the seeds 1 to `seeds`.

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from reproduction.significance import holm, paired_difference
+from reproduction.significance import adjusted, paired_difference
 
 BASE = "affine"  # the row that the others are compared with; it runs in every round
 
@@ -43,13 +43,10 @@ def compare(one: Mapping[str, Any]) -> dict[str, tuple[dict[str, float], dict[st
 
     Differences are those of `paired_difference`, with p corrected for the number of rows.
     """
-    base = one["rows"][BASE]
-    names = [name for name in one["rows"] if name != BASE]
-    gaps = {
-        key: [paired_difference(one["rows"][name][key], base[key]) for name in names]
+    rows = dict(one["rows"])
+    base = rows.pop(BASE)
+    errors, losses = (
+        adjusted({name: paired_difference(row[key], base[key]) for name, row in rows.items()})
         for key in ("errors", "losses")
-    }
-    for values in gaps.values():
-        for gap, p in zip(values, holm([gap["p"] for gap in values])):
-            gap["p"] = p
-    return dict(zip(names, zip(gaps["errors"], gaps["losses"])))
+    )
+    return {name: (errors[name], losses[name]) for name in rows}

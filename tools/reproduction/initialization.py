@@ -1,13 +1,12 @@
 """Weights drawn from U(-1, 1): why the net dies, and what works instead."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
-from reproduction.claims import Scale
 from reproduction.experiment import Experiment
 from reproduction.initialization_findings import (
     CHANNELS,
@@ -17,6 +16,7 @@ from reproduction.initialization_findings import (
     tabulate,
     without_steps,
 )
+from reproduction.workspace import Scale
 
 STEPS, DRAWS = 300, 5
 EPOCHS = 3  # of the tutorial's part three: what its weights are given to recover
@@ -52,25 +52,29 @@ def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     train = MnistDataset("train", data)
     valid = MnistDataset("valid", data, 40 if scale.probe else None)
 
-    def figures_of_draws(initializer: Any, steps: int, record: Optional[dict]) -> dict[str, Any]:
-        figures: dict[str, list[Any]] = {}
-        for seed in range(1, draws + 1):
-            model = build_net(initializer, seed)
-            _train(model, train, steps, record if seed == 1 else None)
-            for name, value in _look_into(model, valid).items():
-                figures.setdefault(name, []).append(value)
-        return figures
+    def left_of(initializer: Any, seed: int, steps: int) -> dict[str, Any]:
+        model = build_net(initializer, seed)
+        model.fast_conv = 1
+        for _ in first_steps(model, train, steps):
+            pass
+        return _look_into(model, valid)
 
     report: dict[str, Any] = {}
     for name, initializer in initializers().items():
-        record: dict[str, Any] = {"losses": [], "signals": {}, "gradients": {}, "zeros": {}}
-        figures = figures_of_draws(initializer, steps, record)
-        report[name] = {**record, **figures}
+        first = build_net(initializer, 1)
+        record = _train_watched(first, train, steps)
+        left = [_look_into(first, valid)]
+        left += [left_of(initializer, seed, steps) for seed in range(2, draws + 1)]
+        report[name] = {**record, **_by_name(left)}
     name, initializer = next(iter(initializers().items()))
     whole = epochs * -(-len(train) // BATCH)
-    figures = figures_of_draws(initializer, whole, None)
-    report[name]["whole"] = {"steps": whole, **figures}
+    left = [left_of(initializer, seed, whole) for seed in range(1, draws + 1)]
+    report[name]["whole"] = {"steps": whole, **_by_name(left)}
     return report
+
+
+def _by_name(figures: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    return {name: [one[name] for one in figures] for name in figures[0]}
 
 
 def build_net(initializer: Any, seed: int) -> Any:
@@ -88,12 +92,21 @@ def build_net(initializer: Any, seed: int) -> Any:
         nn.initializer.set_global_initializer(None)
 
 
-def train_steps(
-    model: Any, train: Any, steps: int, after_backward: Callable[[Any], None] = lambda loss: None
-) -> None:
-    """Train as the tutorial's part three, calling `after_backward` with the loss of each step."""
+def plain_steps(model: Any, optimizer: Any, batches: Iterable[Any]) -> Iterator[Any]:
+    """Train as the document's loop does; give the loss of each step before the weights change."""
+    from paddle.nn.functional import cross_entropy
+
+    for images, labels in batches:
+        loss = cross_entropy(model(images), labels)
+        loss.backward()
+        yield loss
+        optimizer.step()
+        optimizer.clear_grad()
+
+
+def first_steps(model: Any, train: Any, steps: int) -> Iterator[Any]:
+    """Train as the tutorial's part three does; give what `plain_steps` gives."""
     import paddle
-    from paddle import nn
 
     from paddle_mnist import BatchLoader
     from paddle_mnist.data.loader import epoch_batches
@@ -101,28 +114,32 @@ def train_steps(
     optimizer = paddle.optimizer.Momentum(RATE, parameters=model.parameters())
     loader = BatchLoader(train, BATCH, shuffle=False)
     batches = itertools.chain.from_iterable(epoch_batches(loader, n) for n in itertools.count())
-    for images, labels in itertools.islice(batches, steps):
-        loss = nn.functional.cross_entropy(model(images), labels)
-        loss.backward()
-        after_backward(loss)
-        optimizer.step()
-        optimizer.clear_grad()
+    return plain_steps(model, optimizer, itertools.islice(batches, steps))
 
 
-def _train(model: Any, train: Any, steps: int, record: Optional[dict[str, Any]]) -> None:
-    """Train, and put the figures of each step into the record if there is one.
-
-    They are those of Paddle's own layers, which a watch sees one by one.
-    """
+def _train_watched(model: Any, train: Any, steps: int) -> dict[str, Any]:
+    """Train with Paddle's own layers, which a watch sees one by one; return what it sees."""
     from paddle_mnist import watch
 
-    if record is None:
-        model.fast_conv = 1
-        train_steps(model, train, steps)
-    else:
-        model.fast_conv = 0
-        with watch(model, on_finding=lambda finding: None) as watched:
-            train_steps(model, train, steps, lambda loss: _note(record, loss, watched, model))
+    model.fast_conv = 0
+    losses, values, gradients = [], [], []
+    with watch(model, on_finding=lambda finding: None) as watched:
+        for loss in first_steps(model, train, steps):
+            losses.append(round(loss.item(), 4))
+            values.append(watched.values)
+            gradients.append(_gradients(model))
+    signals = {}
+    for layer in LAYERS:
+        mean, deviation = (values[0][f"watch/{layer}/{what}"] for what in ("mean", "std"))
+        signals[f"{layer} output"] = (mean**2 + deviation**2) ** 0.5
+    return {
+        "losses": losses,
+        "signals": {**signals, **gradients[0]},
+        "gradients": _by_name(gradients),
+        "zeros": {
+            layer: [one[f"watch/{layer}/zeros"] for one in values] for layer in ("relu1", "relu2")
+        },
+    }
 
 
 def _look_into(model: Any, valid: Any) -> dict[str, Any]:
@@ -150,20 +167,6 @@ def _look_into(model: Any, valid: Any) -> dict[str, Any]:
         "answers": len(set(logits.numpy().argmax(axis=1).tolist())),
         "reached": [gradients[f"{layer} gradient"] for layer in LAYERS[:2]],
     }
-
-
-def _note(record: dict[str, Any], loss: Any, watched: Any, model: Any) -> None:
-    values, gradients = watched.values, _gradients(model)
-    if not record["losses"]:
-        for layer in LAYERS:
-            mean, deviation = (values[f"watch/{layer}/{what}"] for what in ("mean", "std"))
-            record["signals"][f"{layer} output"] = (mean**2 + deviation**2) ** 0.5
-        record["signals"] |= gradients
-    record["losses"].append(round(loss.item(), 4))
-    for name, gradient in gradients.items():
-        record["gradients"].setdefault(name, []).append(gradient)
-    for layer in ("relu1", "relu2"):
-        record["zeros"].setdefault(layer, []).append(values[f"watch/{layer}/zeros"])
 
 
 def _gradients(model: Any) -> dict[str, float]:

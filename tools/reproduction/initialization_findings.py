@@ -2,22 +2,12 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 from paddle_mnist.mnist.arrays import Data
 from reproduction.claims import Report, Verdict, conclude
-from reproduction.texts import (
-    CONFIRMED,
-    EMPTY,
-    REFUTED,
-    Text,
-    fill,
-    join,
-    named,
-    sentences,
-    table,
-)
+from reproduction.texts import CONFIRMED, EMPTY, REFUTED, Text, fill, join, named, table
 
 LAYERS, CHANNELS = ("conv1", "conv2", "fc"), 20  # of conv2
 SMOOTHED = 10  # steps, of the losses in the figure
@@ -61,7 +51,7 @@ def tabulate(report: Report) -> Text:
 def _range(values: Sequence[float], specification: str) -> Text:
     least, most = (f"{chosen(values):{specification}}" for chosen in (min, max))
     if least == most:
-        return Text(least, least)
+        return named(least)
     return fill("common", "range", least=least, most=most)
 
 
@@ -99,15 +89,15 @@ def judge(report: Report) -> Verdict:
         "least": min(whole["valid_acc"]),
         "most": max(whole["valid_acc"]),
         "short": steps,
-        "dead": join(map(named, dead), "semicolon"),
+        "dead": join(dead, "semicolon"),
     }
     fine = [way for way in ways if min(report[way]["valid_acc"]) > 0.8]
-    details = sentences(
+    details = [
         _signals(first, last),
         _first_steps(first),
         _what_is_left(whole, whole["steps"]),
-        fill("initialization", "fine", fine=join(map(named, fine), "semicolon")),
-    )
+        fill("initialization", "fine", fine=join(fine, "semicolon")),
+    ]
     outcome = REFUTED if ways[0] in dead else CONFIRMED
     return conclude("initialization", outcome, details, **values)
 
@@ -118,7 +108,7 @@ def _signals(one: Mapping[str, Any], default: Mapping[str, Any]) -> Text:
     outputs = (f"{signals[f'{layer} output']:.3g}" for layer in LAYERS)
     gradients = [f"{layer} gradient" for layer in LAYERS]
     times = (f"{signals[name] / others[name]:.0f}" for name in gradients)
-    return fill("initialization", "signal", outputs=_listed(outputs), times=_listed(times))
+    return fill("initialization", "signal", outputs=join(outputs), times=join(times))
 
 
 def _first_steps(one: Mapping[str, Any]) -> Text:
@@ -126,10 +116,6 @@ def _first_steps(one: Mapping[str, Any]) -> Text:
     losses = {"loss": one["losses"][-1], "chance": math.log(10)}
     at, zeros = _dies_at(one), one["zeros"]["relu2"][-1]
     return fill("initialization", "dead" if at else "alive", at=at, zeros=zeros, **losses)
-
-
-def _listed(numbers: Iterable[str]) -> Text:
-    return join(Text(number, number) for number in numbers)
 
 
 def figure(report: Report, data: Data) -> Any:

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections.abc import Iterable
 
 from paddle_mnist.mnist import pretrained
 from reproduction.accuracy import FIRST_CLAIM
@@ -9,15 +10,15 @@ from reproduction.claims import Report, Verdict, conclude
 from reproduction.comparison import Comparison, Row, scores
 from reproduction.recipes import by_seed
 from reproduction.significance import (
+    adjusted,
     compare,
     describe,
     difference,
-    holm,
     is_significant,
     judge_gain,
     not_significant,
 )
-from reproduction.texts import EMPTY, fill, join, named, sentences
+from reproduction.texts import EMPTY, fill, join
 
 TARGET = 0.995
 AFFINE = "rotate=10,shift=2,scale=0.1,shear=5"
@@ -44,7 +45,7 @@ def judge_best(report: Report) -> Verdict:
         details.append(fill("best", "shipped", shipped=shipped, mean=mean))
     is_met = fill("best", "met" if met else "not_met")
     summary = fill("best", "summary", **figures, target=TARGET, met=is_met)
-    return Verdict(summary, details=sentences(*details, by_seed(row)))
+    return Verdict(summary, details=[*details, by_seed(row)])
 
 
 def compare_with_affine(report: Report) -> tuple[float, float, dict[str, dict[str, float]]]:
@@ -58,16 +59,22 @@ def compare_with_affine(report: Report) -> tuple[float, float, dict[str, dict[st
     from scipy import stats
 
     first = {name: row["valid_acc"][row["seeds"].index(1)] for name, row in report.items()}
-    several = [values for values in scores(report, "valid").values() if len(values) > 1]
+    base = first["affine"]
+    sd, freedom = _pooled(scores(report, "valid").values())
+    changes, gaps = (name for name in first if name != "affine"), {}
+    for name in sorted(changes, key=first.get, reverse=True):
+        gap = first[name] - base
+        errors = abs(gap) / (sd * math.sqrt(2)) if sd else math.inf
+        gaps[name] = {"gap": gap, "p": 2 * float(stats.t.sf(errors, max(1, freedom)))}
+    return base, sd, adjusted(gaps)
+
+
+def _pooled(groups: Iterable[list[float]]) -> tuple[float, int]:
+    """Return the standard deviation within groups, infinite if unknown, and its freedom."""
+    several = [values for values in groups if len(values) > 1]
     squares = sum((len(values) - 1) * statistics.variance(values) for values in several)
     freedom = sum(len(values) - 1 for values in several)
-    base = first.pop("affine")
-    sd = math.sqrt(squares / freedom) if freedom else math.inf
-    gaps = {name: first[name] - base for name in sorted(first, key=first.get, reverse=True)}
-    errors = (abs(gap) / (sd * math.sqrt(2)) if sd else math.inf for gap in gaps.values())
-    p_values = [2 * float(stats.t.sf(error, max(1, freedom))) for error in errors]
-    adjusted = holm(p_values)
-    return base, sd, {name: {"gap": gap, "p": p} for (name, gap), p in zip(gaps.items(), adjusted)}
+    return (math.sqrt(squares / freedom) if freedom else math.inf), freedom
 
 
 def judge_ladder(report: Report) -> Verdict:
@@ -77,9 +84,9 @@ def judge_ladder(report: Report) -> Verdict:
         several = EMPTY
         if len(report[name]["seeds"]) > 1:
             several = fill("ladder", "several", gap=means[name] - means["affine"])
-        step = fill("ladder", "step", name=named(name), gap=gap["gap"], several=several)
+        step = fill("ladder", "step", name=name, gap=gap["gap"], several=several)
         (beyond if is_significant(gap) else within).append(step)
-    details = sentences(fill("ladder", "details", within=join(within)))
+    details = [fill("ladder", "details", within=join(within))]
     figures = {"base": base, "count": len(gaps), "sd": sd}
     return conclude("ladder", details=details, **figures, beyond=join(beyond))
 
@@ -101,12 +108,12 @@ def judge_finalists(report: Report) -> Verdict:
     mean, later = statistics.mean(chosen_by[winner]), _means(report)[winner]
     details = []
     if alike := not_significant(chosen_by, winner, [n for n in chosen_by if n != winner]):
-        details.append(fill("finalists", "ties", others=join(map(named, alike), "or")))
+        details.append(fill("finalists", "ties", others=join(alike, "or")))
     if later < mean:
         count = len(report[winner]["seeds"])
         details.append(fill("finalists", "later", count=count, later=later))
-    summary = fill("finalists", "summary", chosen_by=CHOSEN_BY, winner=named(winner), mean=mean)
-    return Verdict(summary, details=sentences(*details))
+    summary = fill("finalists", "summary", chosen_by=CHOSEN_BY, winner=winner, mean=mean)
+    return Verdict(summary, details=details)
 
 
 def judge_leaders(report: Report) -> Verdict:
@@ -116,7 +123,7 @@ def judge_leaders(report: Report) -> Verdict:
     }
     gaps = compare(later, [("affine", name) for name in later if name != "affine"])
     texts = (
-        fill("leaders", "gap", name=named(name), mean=statistics.mean(later[name]), **gap)
+        fill("leaders", "gap", name=name, mean=statistics.mean(later[name]), **gap)
         for (_, name), gap in gaps.items()
     )
     outcomes = set(map(judge_gain, gaps.values()))
@@ -138,8 +145,9 @@ def judge_fewest(report: Report) -> Verdict:
     names, ties = list(report), EMPTY
     fewer = names[: names.index(enough[0])]
     if alike := not_significant(scores(report, "valid"), enough[0], fewer):
-        ties = fill("fewest", "ties", others=join(map(named, alike), "or"))
-    fewest = named(enough[0])
+        others = join((f"{count} images" for count in alike), "or")
+        ties = fill("fewest", "ties", others=others)
+    fewest = f"{enough[0]} images"
     return Verdict(fill("fewest", "summary", target=FIRST_CLAIM, fewest=fewest, ties=ties))
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from paddle_mnist.mnist.arrays import Data
-from reproduction.claims import Claim, Report, Verdict, Workspace
+from reproduction.claims import Claim, Report, Verdict
 from reproduction.ladder import BEST
-from reproduction.texts import EMPTY, Text, fill, sentences, table
+from reproduction.texts import EMPTY, Text, fill, table
+from reproduction.workspace import Workspace
 
 # Judged by eye, which is no measurement: of MNIST's eval split, the images for which the net's
 # answer is as good a reading as the label, and those for which it is not.
@@ -112,7 +113,7 @@ def judge(report: Report) -> Verdict:
         unseen = fill("mistakes", "unseen", count=by_eye[UNSEEN])
     details = fill("mistakes", "details", right=by_eye["right"], unseen=unseen)
     summary = fill("mistakes", "summary", **_counts(report))
-    return Verdict(summary, details=sentences(details))
+    return Verdict(summary, details=[details])
 
 
 def _counts(report: Report) -> dict[str, int]:

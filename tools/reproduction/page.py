@@ -4,88 +4,84 @@
 has every figure of both.
 """
 
+import functools
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Optional
 
-import markdown_tables
-
-from reproduction.claims import Claim, Report
-from reproduction.texts import fill, sentences
+from reproduction.claims import Claim, Report, Verdict
+from reproduction.texts import EMPTY, Text, fill, frame, paragraphs, sentences, table
 
 DIGITS = 6  # of a number in JSON
 
 
 def page(
-    language: str,
     claims: Sequence[Claim],
     reports: Mapping[str, Report],
     versions: str,
-    pictures: Mapping[str, str],
-) -> str:
-    """Return the page in a language of `Text`.
+    pictures: Mapping[str, Text],
+) -> Text:
+    """Return the page.
 
     versions: of the libraries. pictures: the figures' paths, by claim.
     """
-
-    def say(name: str, **values: Any) -> str:
-        return getattr(fill("page", name, **values), language)
-
+    say = functools.partial(fill, "page")
     groups = {
         "claims": [claim for claim in claims if claim.is_of_documents],
         "measurements": [claim for claim in claims if not claim.is_of_documents],
     }
-    parts = [f"# {say('title')}", say("head", versions=versions), f"## {say('summary')}"]
-    for name, group in groups.items():
-        parts += [f"**{say(name)}**", _summary(language, group, reports)]
-    for name, group in groups.items():
-        parts.append(f"## {say(name)}")
-        for claim in group:
-            parts += _section(language, claim, reports[claim.id], pictures.get(claim.id))
-    parts += [
-        f"## {say('about')}",
-        say("notes"),
-        f"## {say('main_figures')}",
-        say("main_figures_text"),
-        f"```json\n{_lines_of_json(main_figures(claims, reports))}\n```",
+    parts = [
+        frame("# {}", say("title")),
+        say("head", versions=versions),
+        frame("## {}", say("summary")),
     ]
-    return "\n\n".join(parts) + "\n"
+    for name, group in groups.items():
+        parts += [frame("**{}**", say(name)), _summary(group, reports)]
+    for name, group in groups.items():
+        parts.append(frame("## {}", say(name)))
+        parts += [_section(claim, reports[claim.id], pictures.get(claim.id)) for claim in group]
+    figures = f"```json\n{_lines_of_json(main_figures(claims, reports))}\n```\n"
+    parts += [
+        frame("## {}", say("about")),
+        say("notes"),
+        frame("## {}", say("main_figures")),
+        say("main_figures_text"),
+        Text(figures, figures),
+    ]
+    return paragraphs(*parts)
 
 
-def _summary(language: str, claims: Iterable[Claim], reports: Mapping[str, Report]) -> str:
+def _summary(claims: Iterable[Claim], reports: Mapping[str, Report]) -> Text:
     """Return a table of the claims' questions, verdicts and results."""
-    columns = (getattr(fill("page", name), language) for name in ("question", "verdict", "result"))
+    columns = [fill("page", name) for name in ("question", "verdict", "result")]
     rows = []
     for claim in claims:
         verdict = claim.judge(reports[claim.id])
-        rows.append(
-            (
-                f"[{getattr(claim.heading, language)}](#{claim.id})",
-                verdict.outcome and getattr(verdict.outcome, language),
-                getattr(verdict.short if any(verdict.short) else verdict.summary, language),
-            )
-        )
-    return markdown_tables.table(dict.fromkeys(columns, ""), rows)
+        question = frame(f"[{{}}](#{claim.id})", fill(claim.id, "heading"))
+        rows.append((question, verdict.outcome, verdict.short or verdict.summary))
+    return table(dict.fromkeys(columns, ""), rows)
 
 
-def _section(language: str, claim: Claim, report: Report, picture: str) -> list[str]:
-    """Return the paragraphs of a claim's section."""
-    verdict = claim.judge(report)
-    claimed = fill("page", "claim", source=claim.source, claim=claim.title)
-    method = fill("page", "method", method=claim.method)
-    outcome = f"**{getattr(sentences(verdict.outcome), language)}** " if verdict.outcome else ""
-    findings = [getattr(sentences(verdict.summary), language), getattr(verdict.details, language)]
-    parts = [
-        f'<a id="{claim.id}"></a>',
-        f"### {getattr(claim.heading, language)}",
-        getattr(claimed, language) if claim.is_of_documents else "",
-        outcome + (" " if language == "en" else "").join(filter(None, findings)),
-        getattr(claim.table(report), language),
-        f"![{getattr(claim.heading, language)}]({picture})" if picture else "",
-        getattr(method, language),
-    ]
-    return [part for part in parts if part]
+def _section(claim: Claim, report: Report, picture: Optional[Text]) -> Text:
+    """Return a claim's section."""
+    heading, claimed = fill(claim.id, "heading"), EMPTY
+    if claim.is_of_documents:
+        source, text = (fill(claim.id, name) for name in ("source", "claim"))
+        claimed = fill("page", "claim", source=source, claim=text)
+    return paragraphs(
+        frame(f'<a id="{claim.id}"></a>\n\n### {{}}', heading),
+        claimed,
+        findings(claim.judge(report)),
+        claim.table(report),
+        frame("![{}]({})", heading, picture) if picture else EMPTY,
+        fill("page", "method", method=claim.method),
+    )
+
+
+def findings(verdict: Verdict) -> Text:
+    """Return a verdict in words."""
+    outcome = frame("**{}** ", sentences(verdict.outcome)) if verdict.outcome else EMPTY
+    return frame("{}{}", outcome, sentences(verdict.summary, *verdict.details))
 
 
 def main_figures(claims: Iterable[Claim], reports: Mapping[str, Report]) -> dict[str, Any]:
@@ -103,11 +99,6 @@ def all_figures(claims: Iterable[Claim], reports: Mapping[str, Report]) -> str:
 def _lines_of_json(figures: Mapping[str, Any]) -> str:
     lines = (f'"{claim}": {json.dumps(one)}' for claim, one in figures.items())
     return "{\n" + ",\n".join(lines) + "\n}"
-
-
-def figures_of(text: str) -> dict[str, Any]:
-    """Return the JSON block of a page."""
-    return json.loads(re.search(r"```json\n(.*?)```", text, re.DOTALL)[1])
 
 
 def rounded(value: Any) -> Any:

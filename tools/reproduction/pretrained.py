@@ -1,27 +1,29 @@
 """The weights that come with the package."""
 
+import argparse
 import dataclasses
 import hashlib
 import json
 from pathlib import Path
 
+from paddle_mnist.mnist.arrays import Data
 from reproduction.trainings import Training
 
 RECIPE = "best"
 
 
-def measured(data: str, output: Path, seed: int) -> dict:
+def measure(data: Data, args: argparse.Namespace) -> dict:
     """Train RECIPE, or resume it; write and return the package's about.json.
 
-    output: where trainings are. One that the table of RECIPE made with this seed is used again.
+    A training that the table of RECIPE made with this seed is used again.
     """
     from paddle_mnist import TrainConfig, train_and_evaluate
     from paddle_mnist.mnist import pretrained
     from paddle_mnist.mnist.config import read_recipe
     from paddle_mnist.system.files import write_atomically
 
-    folder = output / Training(RECIPE, seed).folder
-    options = {"seed": seed, "data": data, "output": str(folder)}
+    folder = Path(args.output) / Training(RECIPE, args.seed).folder
+    options = {"seed": args.seed, "data": data.location, "output": str(folder)}
     quiet = {"visualdl": False, "figures": False}
     config = TrainConfig.from_mapping({**read_recipe(RECIPE), **options, **quiet})
     result = dataclasses.asdict(train_and_evaluate(config))
@@ -31,7 +33,7 @@ def measured(data: str, output: Path, seed: int) -> dict:
         "sha256": hashlib.sha256(weights).hexdigest(),
         "command": "python tools/reproduce.py --only pretrained --data MNIST",
         "recipe": RECIPE,
-        "seed": seed,
+        "seed": args.seed,
         **{name: result[name] for name in (*scores, "paddle", "numpy", "package")},
     }
     write_atomically(pretrained.WEIGHTS, weights)

@@ -8,11 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from reproduction.claims import Report, Scale, Verdict, conclude
+from reproduction.claims import Report, Verdict, conclude
 from reproduction.comparison import QUICK
 from reproduction.experiment import Experiment
 from reproduction.fingerprint import quiet_folder
-from reproduction.texts import CONFIRMED, REFUTED, UNDECIDED, Text, fill, sentences, table
+from reproduction.texts import CONFIRMED, REFUTED, UNDECIDED, Text, fill, table
+from reproduction.workspace import Scale
 
 SAVES = 300
 ROUNDS, LIMIT = 3, 16_000  # images of an epoch that is timed
@@ -25,7 +26,6 @@ def measure_everyone(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     """
     from paddle_mnist.parallel.world import spawn
 
-    output.mkdir(parents=True, exist_ok=True)
     rounds, limit = scale.choose((ROUNDS, LIMIT), (ROUNDS, QUICK["train_limit"]), (1, 128))
     report = {}
     for _ in range(rounds):
@@ -120,7 +120,7 @@ def judge_everyone(report: Report) -> Verdict:
     alone, all_, shared = (statistics.median(way["seconds"]) for way in report.values())
     samples = every["samples"] / share["samples"]
     times = {"all": all_ / alone, "shared": shared / alone}
-    details = sentences(fill("everyone", "details"))
+    details = [fill("everyone", "details")]
     return conclude("everyone", outcome, details, samples=samples, **times)
 
 
@@ -129,7 +129,6 @@ def measure_race(data: str, output: Path, scale: Scale) -> dict[str, Any]:
 
     Counts how often it cannot be read, and tells whether it can when all have ended.
     """
-    output.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     count = SAVES // 10 if scale.quick else SAVES
     report = {}
@@ -224,7 +223,7 @@ def tabulate_race(report: Report) -> Text:
 def judge_race(report: Report) -> Verdict:
     two, one, ours = (way["broken"] / way["looks"] for way in report.values())
     readable = all(way["readable_after"] for way in report.values())
-    details = sentences(fill("race", "readable" if readable else "not_readable"))
+    details = [fill("race", "readable" if readable else "not_readable")]
     outcome = REFUTED if two or one else UNDECIDED
     return conclude("race", outcome, details, one=one, two=two, ours=ours)
 

@@ -9,19 +9,19 @@ has the seeds of another, so that the luck that brought a row there does not cou
 import itertools
 import json
 import statistics
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.system.files import write_atomically
-from reproduction.claims import Claim, Report, Scale, Verdict, Workspace
+from reproduction.claims import Claim, Report, Verdict
 from reproduction.comparison import QUICK, Row
 from reproduction.halving import compare, is_complete, ranking, survivors
-from reproduction.texts import Text, fill, sentences, table
-from reproduction.trainings import Results, Training, digest, train_missing
+from reproduction.texts import Text, fill, paragraphs, table
+from reproduction.trainings import Training, digest, for_each, train_missing
+from reproduction.workspace import Scale, Workspace
 
 QUIET = {"final_split": "valid", "eval_every_epochs": 1000}  # the last epoch alone is validated
 
@@ -29,11 +29,9 @@ QUIET = {"final_split": "valid", "eval_every_epochs": 1000}  # the last epoch al
 class RaceTraining(Training):
     """A training that leaves the eval split unscored."""
 
-    def run(
-        self, data: Data, output: Path, jobs: int = 1, in_process: bool = False
-    ) -> dict[str, Any]:
+    def run(self, workspace: Workspace) -> dict[str, Any]:
         """Train, or resume an interrupted training, and return the result."""
-        folder, cpu_seconds = self.train(data, output, jobs, in_process, **QUIET)
+        folder, cpu_seconds = self.train(workspace, **QUIET)
         result = json.loads((folder / "result.json").read_text("utf-8"))
         kept = ("valid_acc", "valid_loss", "steps", "paddle", "numpy")
         return {**{key: result[key] for key in kept}, "cpu_seconds": cpu_seconds}
@@ -62,12 +60,11 @@ class CandidateTraining(RaceTraining):
     def settings(self, data: Data) -> str:
         return digest(dict(self.options)["candidate"], self._plain.settings(data))
 
-    def train(
-        self, data: Data, output: Path, jobs: int, in_process: bool, **further: Any
-    ) -> tuple[Path, Optional[float]]:
+    def train(self, workspace: Workspace, **further: Any) -> tuple[Path, Optional[float]]:
         if dict(self.options)["candidate"] == "distilled":
-            further["teachers"] = ",".join(map(str, sorted(_teachers(output).glob("*.pdparams"))))
-        return super().train(data, output, jobs, in_process, **further)
+            teachers = sorted(_teachers(workspace.output).glob("*.pdparams"))
+            further["teachers"] = ",".join(map(str, teachers))
+        return super().train(workspace, **further)
 
 
 def _teachers(output: Path) -> Path:
@@ -113,83 +110,74 @@ class Race(Claim):
             "last_seeds": len(last.seeds),
         }
 
+    def _own(self, workspace: Workspace) -> Workspace:
+        """Return a workspace whose trainings and results are those of the race alone."""
+        output = workspace.output / self.id
+        return replace(workspace, output=output, results_file=f"{self.id}.json")
+
     def measure_missing(self, workspace: Workspace) -> None:
         """Run the race, or what is left of it, round by round."""
-        self._train_teachers(workspace)
-        for number, one in enumerate(self.rounds):
-            names = self._starters(workspace, number)
+        own = self._own(workspace)
+        self._train_teachers(own)
+        for one, names in self._rounds(own):
             trainings = [
-                training
-                for name in names
-                for training in one.trainings(self.rows[name], workspace.scale)
+                training for name in names for training in one.trainings(self.rows[name], own.scale)
             ]
-            train_missing(
-                sorted(trainings, key=lambda training: training.seed),
-                self._results(workspace),
-                workspace.data,
-                workspace.output / self.id,
-                workspace.jobs,
-                workspace.is_in_process,
-            )
+            train_missing(sorted(trainings, key=lambda training: training.seed), own)
 
-    def _train_teachers(self, workspace: Workspace) -> None:
+    def _train_teachers(self, own: Workspace) -> None:
         """Put the teachers' weights where the trainings look for them."""
         if not any(dict(row.options).get("candidate") == "distilled" for row in self.rows.values()):
             return
-        output = workspace.output / self.id
+        teachers = _teachers(own.output)
+        teachers.mkdir(parents=True, exist_ok=True)
 
         def train(training: RaceTraining) -> None:
-            weights = _teachers(output) / f"{training.seed}.pdparams"
+            weights = teachers / f"{training.seed}.pdparams"
             if not weights.exists():
-                folder, _ = training.train(
-                    workspace.data, output, 2, workspace.is_in_process, **QUIET
-                )
+                folder, _ = training.train(own, threads=1, **QUIET)
                 write_atomically(weights, (folder / "mnist.pdparams").read_bytes())
 
-        _teachers(output).mkdir(parents=True, exist_ok=True)
-        trainings = self.teachers.trainings(self.rows[self.teacher], workspace.scale)
-        for training in trainings:
-            training.fingerprint  # noqa: B018 - before the threads: Paddle has one seed for all
-        with ThreadPoolExecutor(workspace.jobs) as pool:
-            # Signals are handled in the main thread only.
-            list((map if workspace.is_in_process else pool.map)(train, trainings))
+        trainings = self.teachers.trainings(self.rows[self.teacher], own.scale)
+        for _ in for_each(train, trainings, own):
+            pass
 
-    def _results(self, workspace: Workspace) -> Results:
-        return Results(workspace.folder / f"{self.id}.json")
+    def _rounds(self, own: Workspace) -> Iterator[tuple[Round, list[str]]]:
+        """Give each round with the names of its rows, up to the first that is not complete.
 
-    def _starters(self, workspace: Workspace, number: int) -> list[str]:
-        """Return the rows of a round. The rounds before it must be complete."""
-        if number == 0:
-            return list(self.rows)
-        before = self.report(workspace, {})["rounds"][number - 1]
-        return survivors(before, self.rounds[number - 1].kept)
+        Whether one is, is asked when it has been given: it may be trained meanwhile.
+        """
+        names = list(self.rows)
+        for one in self.rounds:
+            yield one, names
+            found = self._report(one, names, own)
+            if not is_complete(found):
+                break
+            names = survivors(found, one.kept)
 
     def report(self, workspace: Workspace, seconds: Mapping[str, float]) -> dict[str, Any]:
         """Return each round's epochs, seeds and rows, up to the first that is not complete.
 
         done: how many trainings of the round. A row is empty until all of its trainings are.
         """
-        results, rounds, names = self._results(workspace), [], list(self.rows)
-        for one in self.rounds:
-            found = {
-                name: [
-                    results.get(training, workspace.data)
-                    for training in one.trainings(self.rows[name], workspace.scale)
-                ]
-                for name in names
-            }
-            rounds.append(
-                {
-                    "epochs": one.epochs,
-                    "seeds": list(one.seeds),
-                    "done": sum(map(bool, itertools.chain(*found.values()))),
-                    "rows": {name: self._row(row, workspace) for name, row in found.items()},
-                }
-            )
-            if not is_complete(rounds[-1]):
-                break
-            names = survivors(rounds[-1], one.kept)
+        own = self._own(workspace)
+        rounds = [self._report(one, names, own) for one, names in self._rounds(own)]
         return {"rounds": rounds} if rounds[0]["done"] else {}
+
+    def _report(self, one: Round, names: Sequence[str], own: Workspace) -> dict[str, Any]:
+        found = {
+            name: [
+                own.results.get(training, own.data)
+                for training in one.trainings(self.rows[name], own.scale)
+            ]
+            for name in names
+        }
+        return {
+            "epochs": one.epochs,
+            "seeds": list(one.seeds),
+            "done": sum(map(bool, itertools.chain(*found.values()))),
+            "rows": {name: self._row(row, own) for name, row in found.items()},
+        }
 
     def _row(self, found: Sequence[Report], workspace: Workspace) -> dict[str, Any]:
         if not all(found):
@@ -209,7 +197,7 @@ class Race(Claim):
     def judge(self, report: Report) -> Verdict:
         if self.is_complete(report):
             return super().judge(report)
-        return Verdict(self.progress(report), details=sentences(fill(self.id, "pending")))
+        return Verdict(self.progress(report), details=[fill(self.id, "pending")])
 
     def progress(self, report: Report) -> Text:
         rounds = self._begun_rounds(report)
@@ -230,8 +218,7 @@ class Race(Claim):
         return report.get("rounds") or [{**empty, "rows": {name: {} for name in self.rows}}]
 
     def table(self, report: Report) -> Text:
-        tables = [self._table(one) for one in self._begun_rounds(report)]
-        return Text(*map("\n\n".join, zip(*tables)))
+        return paragraphs(*map(self._table, self._begun_rounds(report)))
 
     def _table(self, one: Mapping[str, Any]) -> Text:
         columns = {
@@ -249,9 +236,10 @@ class Race(Claim):
         for name in ranking(one, "errors", "losses"):
             row, title = one["rows"][name], self.rows[name].title
             if not row:
-                lines.append((title, "not measured yet", *[None] * (len(columns) - 2)))
+                lines.append((title, "not measured yet"))
                 continue
             errors, losses = judged.get(name, ({}, {}))
+            seconds = [one for one in row["seconds"] if one]
             lines.append(
                 (
                     title,
@@ -261,11 +249,7 @@ class Race(Claim):
                     statistics.mean(row["losses"]),
                     fill(self.id, "loss_gap", **losses) if losses else None,
                     losses.get("p"),
-                    _median([seconds for seconds in row["seconds"] if seconds]),
+                    statistics.median(seconds) if seconds else None,
                 )
             )
         return table(columns, lines)
-
-
-def _median(values: Sequence[float]) -> Optional[float]:
-    return statistics.median(values) if values else None

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from reproduction.claims import Report, Verdict
 from reproduction.comparison import Comparison, Row
 from reproduction.significance import describe
-from reproduction.texts import Text, fill, join, sentences
+from reproduction.texts import Text, fill, join
 
 # Where the page measures a recipe with several seeds: the claim, and its row.
 MEASURED = {
@@ -37,13 +37,13 @@ def figures(page: str, recipe: str, reports: Mapping[str, Report]) -> str:
 def judge(report: Report) -> Verdict:
     (row,) = report.values()
     summary = fill("default", "summary", **describe(row["eval_acc"]))
-    return Verdict(summary, details=sentences(by_seed(row)))
+    return Verdict(summary, details=[by_seed(row)])
 
 
 def by_seed(row: Report) -> Text:
     """Return a sentence with the eval accuracy of each seed."""
     accuracies = (f"{n}: {accuracy:.2%}" for n, accuracy in zip(row["seeds"], row["eval_acc"]))
-    return fill("common", "by_seed", accuracies=join(Text(one, one) for one in accuracies))
+    return fill("common", "by_seed", accuracies=join(accuracies))
 
 
 CLAIM = Comparison("default", judge, {"default": Row("recipe `default`", "default")}, seeds=5)

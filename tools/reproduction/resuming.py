@@ -1,6 +1,7 @@
 """Trainings that are interrupted and resumed, against unbroken ones."""
 
 import hashlib
+import itertools
 import json
 import multiprocessing
 import shutil
@@ -13,13 +14,15 @@ from typing import Any, Optional
 
 from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.training.run_directory import RunDirectory
-from reproduction.claims import Report, Scale, Verdict, conclude
+from reproduction.claims import Report, Verdict, conclude
 from reproduction.comparison import QUICK
 from reproduction.experiment import Experiment
 from reproduction.fingerprint import quiet_folder
+from reproduction.initialization import plain_steps
 from reproduction.subprocesses import command
 from reproduction.texts import CONFIRMED, REFUTED, Text, fill, table
 from reproduction.trainings import QUIET, train, train_losses
+from reproduction.workspace import Scale
 
 RECIPE = "tutorial-resume"
 PLAIN = "plain Paddle, after its first epoch"
@@ -101,7 +104,6 @@ def _train_plain(
 ) -> None:
     """Train the epochs as the document writes them, from the files in `start`; save in `folder`."""
     import paddle
-    from paddle.nn.functional import cross_entropy
 
     from paddle_mnist import MNIST, BatchLoader, MnistDataset
     from paddle_mnist.data.loader import epoch_batches
@@ -115,16 +117,13 @@ def _train_plain(
         model.set_state_dict(paddle.load(f"{start}/mnist.pdparams"))
         optimizer.set_state_dict(paddle.load(f"{start}/mnist.pdopt"))
     loader = BatchLoader(MnistDataset("train", data, limit), BATCH, shuffle=False)
-    step, lines = epochs.start * len(loader), []
-    for epoch in epochs:
-        for images, labels in epoch_batches(loader, epoch):
-            loss = cross_entropy(model(images), labels)
-            loss.backward()
-            optimizer.step()
-            optimizer.clear_grad()
-            step += 1
-            if step % PLAIN_LOSSES == 0:
-                lines.append({"step": step, "tag": "train/loss", "value": loss.item()})
+    batches = itertools.chain.from_iterable(epoch_batches(loader, epoch) for epoch in epochs)
+    losses = plain_steps(model, optimizer, batches)
+    lines = [
+        {"step": step, "tag": "train/loss", "value": loss.item()}
+        for step, loss in enumerate(losses, epochs.start * len(loader) + 1)
+        if step % PLAIN_LOSSES == 0
+    ]
     folder.mkdir(parents=True)
     paddle.save(model.state_dict(), f"{folder}/mnist.pdparams")
     paddle.save(optimizer.state_dict(), f"{folder}/mnist.pdopt")

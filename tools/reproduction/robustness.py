@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from reproduction.claims import Report, Scale, Verdict, conclude
+from reproduction.claims import Report, Verdict, conclude
 from reproduction.experiment import Experiment
-from reproduction.texts import EMPTY, Text, fill, join, named, sentences, table
+from reproduction.texts import Text, fill, join, table
+from reproduction.workspace import Scale
 
 CHANGES = {
     "as they are": {},
@@ -77,13 +78,11 @@ def tabulate(report: Report) -> Text:
 
 def judge(report: Report) -> Verdict:
     own, *others = report
-    near = join(named(name) for name in others if report[own] - report[name] < 0.005)
-    weak = join(named(name) for name in others if report[name] < 0.9)
-    details = EMPTY
-    if report.get("inverted", 1) < 0.9:
-        details = sentences(fill("robustness", "inverted"))
+    near = join(name for name in others if report[own] - report[name] < 0.005)
+    weak = join(name for name in others if report[name] < 0.9)
+    details = [fill("robustness", "inverted")] if report.get("inverted", 1) < 0.9 else []
     worst = min(others, key=report.get)
-    values = {"own": report[own], "worst": named(worst), "least": report[worst]}
+    values = {"own": report[own], "worst": worst, "least": report[worst]}
     return conclude("robustness", details=details, near=near, weak=weak, **values)
 
 

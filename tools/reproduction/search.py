@@ -9,7 +9,7 @@ from reproduction.comparison import Row
 from reproduction.halving import BASE, compare, ranking
 from reproduction.ladder import AFFINE, SMALLER
 from reproduction.racing import CandidateTraining, Race, RaceTraining, Round
-from reproduction.texts import fill, join, named, sentences
+from reproduction.texts import fill, join
 
 
 def choose(report: Report) -> tuple[str, Row]:
@@ -25,13 +25,13 @@ def judge(report: Report) -> Verdict:
     last = report["rounds"][-1]
     rows = last["rows"]
     figures = {
-        "winner": named(row.title),
+        "winner": row.title,
         "epochs": last["epochs"],
         "errors": statistics.mean(rows[winner]["errors"]),
         "base": statistics.mean(rows[BASE]["errors"]),
     }
-    options = join(named(f"`{name}={value}`") for name, value in row.options.items())
-    details = sentences(fill("candidates", "options", recipe=row.recipe, options=options))
+    options = join(f"`{name}={value}`" for name, value in row.options.items())
+    details = [fill("candidates", "options", recipe=row.recipe, options=options)]
     if winner == BASE:
         return Verdict(fill("candidates", "nothing", **figures), details=details)
     errors, losses = compare(last)[winner]

@@ -1,11 +1,13 @@
 """Intervals and differences of the scores that several seeds reach."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from reproduction.texts import CONFIRMED, REFUTED, UNDECIDED, Text
 
 LEVEL = 0.05
+Name = TypeVar("Name", bound=Hashable)
 
 
 def interval(scores: list[float]) -> tuple[float, float]:
@@ -61,16 +63,17 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def adjusted(gaps: Mapping[Name, Mapping[str, float]]) -> dict[Name, dict[str, float]]:
+    """Return differences with p-values adjusted for all of them; the intervals are not."""
+    p_values = holm([gap["p"] for gap in gaps.values()])
+    return {name: {**gap, "p": p} for (name, gap), p in zip(gaps.items(), p_values)}
+
+
 def compare(
     scores: Mapping[str, list[float]], pairs: Iterable[tuple[str, str]]
 ) -> dict[tuple[str, str], dict[str, float]]:
-    """Return the differences of some pairs, with p-values adjusted for all of them.
-
-    The intervals of the differences are not adjusted.
-    """
-    gaps = {(one, other): difference(scores[one], scores[other]) for one, other in pairs}
-    adjusted = holm([gap["p"] for gap in gaps.values()])
-    return {pair: {**gap, "p": p} for (pair, gap), p in zip(gaps.items(), adjusted)}
+    """Return the adjusted differences of some pairs."""
+    return adjusted({pair: difference(*(scores[name] for name in pair)) for pair in pairs})
 
 
 def is_significant(gap: Mapping[str, float]) -> bool:

@@ -11,20 +11,20 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from benchmarks.data import as_json
-from filelock import FileLock
 
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.config import TrainConfig, read_recipe
 from paddle_mnist.system.files import write_atomically
 from reproduction import fingerprint
 from reproduction.subprocesses import command, run_tool
+from reproduction.workspace import Workspace
 
 if TYPE_CHECKING:
     from paddle_mnist.training.evaluator import Evaluation
@@ -81,11 +81,10 @@ class Training:
             identity["fingerprint"], self.fingerprint
         )
 
-    def run(
-        self, data: Data, output: Path, jobs: int = 1, in_process: bool = False
-    ) -> dict[str, Any]:
+    def run(self, workspace: Workspace) -> dict[str, Any]:
         """Train, or resume an interrupted training, and return the result."""
-        folder, _ = self.train(data, output, jobs, in_process)
+        folder, _ = self.train(workspace)
+        data = workspace.data
         result = json.loads((folder / "result.json").read_text("utf-8"))
         on_training_images = self._evaluate(folder, data, "train", TRAIN_SCORED)
         on_eval = self._evaluate(folder, data, "eval", dict(self.options).get("eval_limit"))
@@ -97,13 +96,12 @@ class Training:
             "wrong": [[int(number), int(on_eval.predictions[number])] for number in wrong],
         }
 
-    def train(
-        self, data: Data, output: Path, jobs: int, in_process: bool, **further: Any
-    ) -> tuple[Path, Optional[float]]:
+    def train(self, workspace: Workspace, **further: Any) -> tuple[Path, Optional[float]]:
         """Train, or resume an interrupted training; return its folder and the seconds of CPU.
 
         further: options. The seconds are None where the training was interrupted.
         """
+        data, output = workspace.data, workspace.output
         folder, started = output / self.folder, output / f"{self.folder}.json"
         if started.exists() and not self.is_same(json.loads(started.read_text("utf-8")), data):
             shutil.rmtree(folder, ignore_errors=True)  # started with other options or code
@@ -111,10 +109,10 @@ class Training:
         write_atomically(started, json.dumps(self.identity(data)).encode())
         options = {**FRUGAL, **dict(self.options), "seed": self.seed, "data": data.location}
         options.update(further)
-        if jobs > 1:
+        if workspace.jobs > 1:
             options["threads"] = 1
         is_new = not folder.exists()
-        seconds = train(self.recipe, options, folder, in_process, self.tool)
+        seconds = train(self.recipe, options, folder, workspace.is_in_process, self.tool)
         return folder, round(seconds, 1) if is_new else None
 
     def _evaluate(self, folder: Path, data: Data, split: str, limit: Optional[int]) -> "Evaluation":
@@ -148,10 +146,9 @@ class BaselineTutorial(Training):
     def settings(self, data: Data) -> str:
         return digest(self.options, self.seed, data.hash)
 
-    def run(
-        self, data: Data, output: Path, jobs: int = 1, in_process: bool = False
-    ) -> dict[str, Any]:
-        options = {"data": as_json(data, output), "seed": self.seed, **dict(self.options)}
+    def run(self, workspace: Workspace) -> dict[str, Any]:
+        data = as_json(workspace.data, workspace.output)
+        options = {"data": data, "seed": self.seed, **dict(self.options)}
         printed = run_tool("baseline_tutorial.py", options, self.name).printed
         (accuracy,) = re.findall(r"^eval accuracy ([\d.]+)$", printed, re.MULTILINE)
         return {"eval_acc": float(accuracy)}
@@ -216,72 +213,33 @@ def train(
     return time.process_time() - began
 
 
-class Results:
-    """The results of trainings by name, in a JSON file that several processes may write to."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        self._results = self._read()
-
-    def _read(self) -> dict[str, Any]:
-        return json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
-
-    def get(self, training: Training, data: Data) -> Optional[dict[str, Any]]:
-        """Return the result of a training with these settings, images and fingerprint.
-
-        Names do not count: it is the same training whatever its recipe is called.
-        """
-        settings = training.settings(data)
-        alike = (one for one in self._results.values() if one["settings"] == settings)
-        return next((one for one in alike if training.is_same(one, data)), None)
-
-    def versions(self) -> list[str]:
-        """Return the versions of the libraries that the trainings ran with."""
-        return [
-            f"{name} {', '.join(sorted(versions))}"
-            for name in ("paddle", "numpy")
-            if (versions := {one[name] for one in self._results.values() if name in one})
-        ]
-
-    def put(self, training: Training, data: Data, result: Mapping[str, Any]) -> None:
-        """Store the result of a training."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{self.path}.lock"):
-            self._results = {**self._read(), training.name: {**training.identity(data), **result}}
-            lines = (
-                f"{json.dumps(name)}: {json.dumps(one)}"
-                for name, one in sorted(self._results.items())
-            )
-            write_atomically(self.path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
-
-
-def train_missing(
-    trainings: Collection[Training],
-    results: Results,
-    data: Data,
-    output: Path,
-    jobs: int,
-    in_process: bool,
-) -> None:
-    """Train what has no result yet, `jobs` at a time; interrupted trainings are resumed."""
+def train_missing(trainings: Collection[Training], workspace: Workspace) -> None:
+    """Train what has no result yet, several at a time; interrupted trainings are resumed."""
+    results, data = workspace.results, workspace.data
     missing = {
         training.settings(data): training
         for training in reversed(trainings)  # of equal ones the first
         if not results.get(training, data)
     }
     missing = list(reversed(missing.values()))
-    for training in missing:
-        training.fingerprint  # noqa: B018 - before the threads: Paddle has one seed for all
 
     def run(training: Training) -> str:
-        result = training.run(data, output, jobs, in_process)
+        result = training.run(workspace)
         results.put(training, data, result)
         # The eval split must not influence any choice, so it is not shown where valid is known.
         split = "valid" if "valid_acc" in result else "eval"
         return f"{training.name}: {split} {result[f'{split}_acc']:.4f}"
 
-    with ThreadPoolExecutor(jobs) as pool:
+    for number, line in enumerate(for_each(run, missing, workspace), 1):
+        print(f"{number} of {len(missing)}: {line}", file=sys.stderr, flush=True)
+
+
+def for_each(
+    run: Callable[[Training], Any], trainings: Collection[Training], workspace: Workspace
+) -> Iterator[Any]:
+    """Call a function with each of the trainings, several at a time, and give what it returns."""
+    for training in trainings:
+        training.fingerprint  # noqa: B018 - before the threads: Paddle has one seed for all
+    with ThreadPoolExecutor(workspace.jobs) as pool:
         # Signals are handled in the main thread only.
-        lines = map(run, missing) if in_process else pool.map(run, missing)
-        for number, line in enumerate(lines, 1):
-            print(f"{number} of {len(missing)}: {line}", file=sys.stderr, flush=True)
+        yield from (map if workspace.is_in_process else pool.map)(run, trainings)

@@ -4,9 +4,10 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from reproduction.claims import Report, Scale, Verdict
+from reproduction.claims import Report, Verdict
 from reproduction.experiment import Experiment
 from reproduction.texts import CONFIRMED, REFUTED, Text, fill, table
+from reproduction.workspace import Scale
 
 SIZES = (100, 64, 96, 3000)
 FIRST, LAST, STEPS = 0.01, 0.001, 100  # rates of the tutorial's part three; steps of a trial

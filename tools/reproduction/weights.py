@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from reproduction.claims import Report, Scale, Verdict, conclude
+from reproduction.claims import Report, Verdict, conclude
 from reproduction.experiment import Experiment
-from reproduction.texts import CONFIRMED, REFUTED, Text, fill, join, named, table
+from reproduction.texts import CONFIRMED, REFUTED, Text, fill, join, table
+from reproduction.workspace import Scale
 
 IMAGES, SEEDS = 12_800, (1, 2, 3)  # of a short training
 PROBE = (64, (1,), 60)  # images to train on, seeds, images to evaluate on
@@ -40,7 +41,6 @@ def _accuracy(model: Any, data: str, limit: Optional[int]) -> float:
 
 def measure_globals(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     """Return, for each way, the accuracies of the trained nets and of what is left, by seed."""
-    output.mkdir(parents=True, exist_ok=True)
     images, seeds, limit = PROBE if scale.probe else (IMAGES, SEEDS, None)
     report: dict[str, Any] = {}
     for seed in seeds:
@@ -124,7 +124,7 @@ def _spread(accuracies: Sequence[float]) -> Text:
 def judge_globals(report: Report) -> Verdict:
     lost = [way for way, one in report.items() if max(one["kept"]) < min(one["trained"]) - 0.1]
     outcome = fill("globals", "refuted") if lost else CONFIRMED
-    return Verdict(fill("globals", "summary", lost=join(map(named, lost), "semicolon")), outcome)
+    return Verdict(fill("globals", "summary", lost=join(lost, "semicolon")), outcome)
 
 
 def measure_partly(data: str, output: Path, scale: Scale) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def tabulate_partly(report: Report) -> Text:
             fill("partly", "warned", warnings=warnings),
             _spread(report["loaded"]),
         ),
-        ("with this package", refused, None),
+        ("with this package", refused),
     ]
     headers = ("loaded into a net with 3x3 kernels in conv2", "outcome", "accuracy")
     return table(dict.fromkeys(headers, ""), rows, _note())

@@ -1,0 +1,100 @@
+"""Where and how much is measured, and the stored results of trainings."""
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from filelock import FileLock
+
+from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.system.files import write_atomically
+
+if TYPE_CHECKING:
+    from reproduction.trainings import Training
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured.
+
+    seeds: train with seeds 1 to `seeds`; 0: each claim's own number.
+    quick: a rehearsal. probe: the least that tells one behaviour from another
+    (`reproduction.fingerprint`).
+    """
+
+    seeds: int = 0
+    quick: bool = False
+    probe: bool = False
+
+    def choose(self, full: Any, quick: Any, probe: Any) -> Any:
+        """Return the size for this scale."""
+        if self.probe:
+            return probe
+        return quick if self.quick else full
+
+
+class Results:
+    """The results of trainings by name, in a JSON file that several processes may write to."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._results = self._read()
+
+    def _read(self) -> dict[str, Any]:
+        return json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
+
+    def get(self, training: "Training", data: Data) -> Optional[dict[str, Any]]:
+        """Return the result of a training with these settings, images and fingerprint.
+
+        Names do not count: it is the same training whatever its recipe is called.
+        """
+        settings = training.settings(data)
+        alike = (one for one in self._results.values() if one["settings"] == settings)
+        return next((one for one in alike if training.is_same(one, data)), None)
+
+    def versions(self) -> list[str]:
+        """Return the versions of the libraries that the trainings ran with."""
+        return [
+            f"{name} {', '.join(sorted(versions))}"
+            for name in ("paddle", "numpy")
+            if (versions := {one[name] for one in self._results.values() if name in one})
+        ]
+
+    def put(self, training: "Training", data: Data, result: Mapping[str, Any]) -> None:
+        """Store the result of a training."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{self.path}.lock"):
+            self._results = {**self._read(), training.name: {**training.identity(data), **result}}
+            lines = (
+                f"{json.dumps(name)}: {json.dumps(one)}"
+                for name, one in sorted(self._results.items())
+            )
+            write_atomically(self.path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """What the claims are tested on, and where their results are.
+
+    folder: of the stored results. output: of the trainings and other working files.
+    jobs: how many trainings run at once. results_file: has their results.
+    """
+
+    data: Data
+    folder: Path
+    output: Path
+    scale: Scale = Scale()
+    jobs: int = 1
+    results_file: str = "trainings.json"
+
+    @property
+    def is_in_process(self) -> bool:
+        """Whether trainings run in this process, which saves a rehearsal their starts."""
+        return self.scale.quick and self.jobs == 1
+
+    @functools.cached_property
+    def results(self) -> Results:
+        return Results(self.folder / self.results_file)
