@@ -118,7 +118,7 @@ class CompiledNet:
 
     @property
     def _key(self) -> str:
-        return f"{self.net} {_sources()}"
+        return f"{self.net} {sparse_layout.lanes()} {_sources()}"
 
     def _arguments(self, title: str) -> tuple:
         """Return arguments of the types that a pass is called with."""

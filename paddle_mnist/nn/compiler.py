@@ -110,8 +110,18 @@ def machine_code_path(arguments: Sequence[Any], title: str, key: str) -> Optiona
         return None
     names = [title, key, *(str(numba.typeof(argument)) for argument in arguments), sys.version]
     names += [f"numba {numba.__version__}, llvmlite {llvmlite.__version__}, {np.__version__}"]
-    names += map(str, cpu_target.target_context.codegen().magic_tuple())  # the processor
+    names += map(str, _target())
     return folder / f"{hashlib.sha256(json.dumps(names).encode()).hexdigest()[:40]}.bin"
+
+
+def processor() -> str:
+    """Return the name that LLVM has for the processor, such as "znver5"."""
+    return _target()[1]
+
+
+def _target() -> tuple[str, str, str]:
+    """Return LLVM's names of the platform, the processor and its features."""
+    return cpu_target.target_context.codegen().magic_tuple()
 
 
 @functools.cache

@@ -15,7 +15,7 @@ added at a time, so that each sum is loaded and stored once for four products.
 
 numba compiles the loops for the sizes at hand, which are constants in them. What makes LLVM
 vectorize them: indexes are unsigned (a signed one might be negative, which is looked at each time),
-inner loops have a constant number of steps, a multiple of `LANES`, and arrays do not overlap
+inner loops have a constant number of steps, a multiple of `lanes`, and arrays do not overlap
 (`paddle_mnist.nn.compiler`).
 
 From a value on that is not finite, an image's zeros are visited too, and gradients of 0 that pass
