@@ -32,7 +32,7 @@ from benchmarks import (
 from benchmarks.headlines import headlines
 from benchmarks.machine import machine
 from markdown_tables import write_table
-from sources import as_json
+from measuring.sources import as_json
 
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError

@@ -242,7 +242,7 @@ def test_options_that_model_arts_appends(argv):
     assert not re.search("num_gpus|train_url|data_url", config.as_yaml())
 
 
-NO_COMMANDS = {"baseline_tutorial", "children", "markdown_tables", "sources"}
+NO_COMMANDS = {"baseline_tutorial", "markdown_tables"}
 COMMANDS = sorted({path.stem for path in (ROOT / "tools").glob("*.py")} - NO_COMMANDS)
 
 

@@ -4,7 +4,7 @@ import tempfile
 import time
 
 from markdown_tables import table as markdown_table
-from sources import json_file
+from measuring.sources import json_file
 
 from benchmarks.timing import TRAIN, medians, run_python
 

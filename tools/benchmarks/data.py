@@ -3,7 +3,7 @@
 import tempfile
 
 from markdown_tables import table as markdown_table
-from sources import json_file
+from measuring.sources import json_file
 
 from benchmarks.timing import medians, run_python
 

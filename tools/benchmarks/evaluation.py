@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from markdown_tables import table as markdown_table
-from sources import json_file
+from measuring.sources import json_file
 
 from benchmarks.timing import in_turns, medians
 from paddle_mnist.errors import DeviceError

@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 from markdown_tables import table as markdown_table
-from sources import json_file
+from measuring.sources import json_file
 
 from benchmarks.time_to_accuracy import timed
 from benchmarks.timing import TRAIN, TUTORIAL, run_python

@@ -4,9 +4,9 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from children import command
 from markdown_tables import table as markdown_table
-from sources import json_file
+from measuring.children import command
+from measuring.sources import json_file
 
 from benchmarks.timing import TUTORIAL, medians, run_python
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from children import TOOLS, Finished, run_from_small_process
 from markdown_tables import table as markdown_table
+from measuring.children import TOOLS, Finished, run_from_small_process
 from PIL import Image, ImageDraw
 
 INFER = TOOLS / "infer.py"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from markdown_tables import table as markdown_table
-from sources import json_file
+from measuring.sources import json_file
 
 from benchmarks.timing import TRAIN, TUTORIAL, run_python
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from children import TOOLS, Finished, run_from_small_process
+from measuring.children import TOOLS, Finished, run_from_small_process
 
 TRAIN, TUTORIAL = TOOLS / "train.py", TOOLS / "baseline_tutorial.py"
 

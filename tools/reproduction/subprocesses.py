@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from children import Finished, command, run
+from measuring.children import Finished, command, run
 
 from paddle_mnist.errors import PaddleMnistError
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-TOOLS = Path(__file__).parent
+TOOLS = Path(__file__).parents[1]
 
 
 class Finished(NamedTuple):

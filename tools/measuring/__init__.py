@@ -1,0 +1,1 @@
+"""What benchmarks and reproduction share: commands that they run, and the data files they read."""
