@@ -77,7 +77,7 @@ def _time_steps(config: TrainConfig, exchanging: bool, path: Path) -> None:
     from paddle_mnist.parallel.gradients import SingleProcessGradients, build_gradient_exchange
     from paddle_mnist.parallel.world import join
 
-    world, profile = join(), part_timer("exchange")
+    world, profile = join(), part_timer()
     parts = build(config, open_data(config.data), None, world)
     exchange = SingleProcessGradients()
     if exchanging:
@@ -94,12 +94,14 @@ def _time_steps(config: TrainConfig, exchanging: bool, path: Path) -> None:
     for number in range(-20, steps):
         if number == 0:  # the first ones warm up
             world.all_gather_objects(None)
-            began, profile.seconds = time.perf_counter(), 0.0
+            began = time.perf_counter()
+            profile.seconds.clear()
         trainer.train_step(next(batches))
     world.all_gather_objects(None)
     seconds = time.perf_counter() - began
     if world.is_main_process:
-        figures = (steps * config.batch_size / seconds, seconds / steps, profile.seconds / seconds)
+        exchange = profile.seconds["exchange"]
+        figures = (steps * config.batch_size / seconds, seconds / steps, exchange / seconds)
         path.write_text(json.dumps(dict(zip(FIGURES, figures))))
 
 

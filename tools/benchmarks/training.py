@@ -35,7 +35,7 @@ def measure(source: str, rounds: int) -> dict:
         "batch_size": BATCH,
         "images_per_second": medians(rates),
         "spread": {kind: (min(values), max(values)) for kind, values in rates.items() if values},
-        "loop_share": _loop_share(source),
+        "loop_shares": _loop_shares(source),
         "gflops": _gflops(),
         "blas": blas_kernels(),
         "products": {kind: _products(source, kind == "trained") for kind in ("new", "trained")},
@@ -83,8 +83,8 @@ def _gflops() -> float:
     return 4 * CORES * 2 * SIZE**3 / seconds / 1e9
 
 
-def _loop_share(source: str) -> float:
-    """The share of a training's time that is not forward, backward or the optimizer's step.
+def _loop_shares(source: str) -> dict[str, float]:
+    """The shares of a training's time that are not forward, backward or the optimizer's step.
 
     Of STEPS steps and more, whole epochs, of the recipe `default`: sampler, batches, log, files,
     VisualDL, a watch (whose looks in the forward pass have a table of their own), a checkpoint an
@@ -105,7 +105,7 @@ def _loop_share(source: str) -> float:
     data = open_data(source)
     epochs = -(-STEPS * BATCH // len(data["train"]))
     config = config_of("default", batch_size=BATCH, epochs=1 + epochs, threads=CORES)
-    profile = part_timer("forward", "backward", "optimizer")
+    profile = part_timer()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         parts = build(config, data, None)
         board = VisualDLWriter(Path(folder, "vdl"), config.visualdl, config.watch)
@@ -125,10 +125,13 @@ def _loop_share(source: str) -> float:
         )
         stack.enter_context(console_logs(stack.enter_context(open(os.devnull, "w"))))
         trainer.train(parts.loader, 0, 1)  # warms up
-        began, profile.seconds = time.perf_counter(), 0.0
+        profile.seconds.clear()
+        began = time.perf_counter()
         trainer.train(parts.loader, 1, config.epochs)
         seconds = time.perf_counter() - began
-    return 1 - profile.seconds / seconds
+    of_steps = sum(profile.seconds[name] for name in ("forward", "backward", "optimizer"))
+    logging = profile.seconds["logging"]
+    return {"logging": logging / seconds, "rest": 1 - (of_steps + logging) / seconds}
 
 
 def table(report: dict) -> str:
@@ -149,12 +152,13 @@ def table(report: dict) -> str:
         images = f"{rates[kind]:,.0f} ({least:,.0f} to {most:,.0f})"
         ratio = rates[kind] / best if best else None
         rows.append((rival.title, images, rates[kind] / rates["plain"], ratio))
+    shares = report["loop_shares"]
     note = (
         f"Batches of {report['batch_size']}, Momentum, the same arrays; medians of "
         f"{report['rounds']} rounds in which all take turns (least to most). In a training "
-        "with the defaults, everything but forward, backward and optimizer (sampler, batches, log, "
-        "files, VisualDL, a watch, a checkpoint per epoch) takes "
-        f"{report['loop_share']:.1%} of the time."
+        "with the defaults, everything but forward, backward and optimizer takes "
+        f"{sum(shares.values()):.1%} of the time: {shares['logging']:.1%} for log, files, VisualDL "
+        f"and a watch, {shares['rest']:.1%} for batches, a checkpoint per epoch and the loop."
     )
     products, gflops = report["products"], report["gflops"]
     limits = {kind: gflops * 1e9 / 2 / products["trained"][kind] for kind in ("dense", "sparse")}
