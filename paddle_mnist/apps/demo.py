@@ -53,8 +53,8 @@ def page(predictor: Predictor) -> Any:
     workers = futures.ThreadPoolExecutor(AT_ONCE, "answer")
 
     def read(picture: Picture, request: gradio.Request) -> Answer:
-        found = answer_in_time(workers, predictor, picture)
-        return found._replace(words=in_language(found.words, language_of(request)))
+        answer = answer_in_time(workers, predictor, picture)
+        return answer._replace(words=in_language(answer.words, language_of(request)))
 
     def draw(drawing: Optional[str], request: gradio.Request) -> Answer:
         return read(picture_bytes(drawing) if drawing else None, request)

@@ -156,7 +156,9 @@ def _table_line(reading: "Reading") -> str:
     note = f" ({reading.note})" if reading.note else ""
     # Of many digits the least probable is the one that makes the number wrong.
     readings = reading.digits or (reading,)
-    probability = min(one.probability for one in readings if one.probability is not None)
+    probability = min(
+        reading.probability for reading in readings if reading.probability is not None
+    )
     return f"{reading.text:>5}  {probability:11.4f}  {score}  {reading.file}{note}"
 
 
@@ -172,8 +174,8 @@ def _csv_lines(many: bool, reading: "Reading") -> str:
     """Return the line of a picture, or one for each of its digits."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    for one in reading.digits or (reading,):
-        values = one.as_dict()
+    for digit in reading.digits or (reading,):
+        values = digit.as_dict()
         cells = [values[name] for name in COLUMNS]
         if many:
             cells += values["box"] or [None] * len(BOX_COLUMNS)

@@ -91,7 +91,8 @@ def _commit(folder: Path, files: Mapping[str, bytes], about: Mapping[str, Any]) 
 
 def _write_paddle(layer: nn.Layer, signature: Signature, folder: Path) -> dict[str, bytes]:
     specs = [
-        paddle.static.InputSpec([None, *one.shape], one.dtype, one.name) for one in signature.inputs
+        paddle.static.InputSpec([None, *spec.shape], spec.dtype, spec.name)
+        for spec in signature.inputs
     ]
     paddle.jit.save(layer, str(folder / "inference"), input_spec=[_one_or_all(specs)])
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}

@@ -55,7 +55,7 @@ class Signature:
 
     def describe(self) -> dict[str, Any]:
         """Return the entries of `about.json`: "input" of a model that has one, else "inputs"."""
-        specs = [one.describe() for one in self.inputs]
+        specs = [spec.describe() for spec in self.inputs]
         inputs = {"input": specs[0]} if len(specs) == 1 else {"inputs": specs}
         return {**inputs, "outputs": list(self.outputs)}
 
@@ -64,7 +64,7 @@ class Signature:
         """Read the entries of `about.json`. Raises KeyError, TypeError or ValueError."""
         specs = about["inputs"] if "inputs" in about else [about["input"]]
         inputs, outputs = tuple(map(Input.from_about, specs)), about["outputs"]
-        if len({one.name for one in inputs}) < len(specs) or not inputs:
+        if len({spec.name for spec in inputs}) < len(specs) or not inputs:
             raise ValueError(f"inputs are {specs!r}")
         if not isinstance(outputs, list) or not all(isinstance(name, str) for name in outputs):
             raise ValueError(f"outputs are {outputs!r}")

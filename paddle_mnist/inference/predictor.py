@@ -60,7 +60,7 @@ class Predictor:
         self.batch_size = batch_size
         start = _start_onnx if ONNX in self.about["files"] else _start_paddle
         names, runs = start(folder, self.about["files"], device, threads, parallel)
-        expected = [one.name for one in self.signature.inputs]
+        expected = [spec.name for spec in self.signature.inputs]
         if sorted(names) != sorted(expected):
             raise CheckpointError(
                 f"{folder}: takes {', '.join(names)}, but {ABOUT} names {', '.join(expected)}; "
@@ -82,14 +82,14 @@ class Predictor:
             return (_as_input(inputs, expected[0], "inputs are"),)
         named = inputs
         if isinstance(inputs, (tuple, list)) and len(inputs) == len(expected):
-            named = {one.name: values for one, values in zip(expected, inputs)}
-        names = [one.name for one in expected]
+            named = {spec.name: values for spec, values in zip(expected, inputs)}
+        names = [spec.name for spec in expected]
         if not isinstance(named, Mapping) or set(named) != set(names):
             raise DataError(
                 f"inputs are a {type(inputs).__name__}; expected {', '.join(names)}, in this order "
                 "or in a dict"
             )
-        arrays = [_as_input(named[one.name], one, f"{one.name} is") for one in expected]
+        arrays = [_as_input(named[spec.name], spec, f"{spec.name} is") for spec in expected]
         lengths = [len(array) for array in arrays]
         if len(set(lengths)) > 1:
             raise DataError(
@@ -126,7 +126,7 @@ class Predictor:
         return {name: np.concatenate(values) for name, values in zip(names, zip(*batches))}
 
     def _named(self, arrays: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
-        return {one.name: array for one, array in zip(self.signature.inputs, arrays)}
+        return {spec.name: array for spec, array in zip(self.signature.inputs, arrays)}
 
     def _computed_shapes(self, folder: Path, run: Run) -> dict[str, Shape]:
         """Run one sample, which is slow the first time; return the shapes of its outputs.
@@ -134,7 +134,7 @@ class Predictor:
         Raises CheckpointError unless they are those in `about.json`.
         """
         inputs = self.signature.inputs
-        values = run(self._named(np.zeros([1, *one.shape], one.dtype) for one in inputs))
+        values = run(self._named(np.zeros([1, *spec.shape], spec.dtype) for spec in inputs))
         shapes = [value.shape[1:] for value in values]
         computed = dict(zip(self.outputs, shapes))
         recorded = self.about.get("output_shapes")  # version 0.1 recorded none

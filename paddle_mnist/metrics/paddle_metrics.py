@@ -44,7 +44,7 @@ class Gathered:
     def __call__(self, outputs: Any, labels: Any) -> "GatheredOutputs":
         """Keep the outputs and labels of a batch. Raises ConfigError unless they are tensors."""
         values = [*_as_list(outputs), labels]
-        other = next((one for one in values if not isinstance(one, paddle.Tensor)), None)
+        other = next((value for value in values if not isinstance(value, paddle.Tensor)), None)
         if other is not None:
             raise ConfigError(
                 f"a gathered metric is given a {type(other).__name__}; expected a tensor, or "
@@ -101,7 +101,9 @@ def _adapted(name: str, metric: Metric) -> dict[str, MetricFunction]:
     """Return the functions of one of Paddle's metrics, or of a subclass that counts as it does."""
     kind = next((kind for kind in COUNTERS if isinstance(metric, kind)), None)
     counting = ("update", "accumulate", "reset")
-    if not kind or any(getattr(type(metric), one) is not getattr(kind, one) for one in counting):
+    if not kind or any(
+        getattr(type(metric), method) is not getattr(kind, method) for method in counting
+    ):
         raise ConfigError(
             f"the metric {name!r} is a {type(metric).__name__}, whose values of batches do not add "
             "up to that of all; expected Accuracy, Precision, Recall, Auc, a function that returns "

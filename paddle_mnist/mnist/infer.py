@@ -128,14 +128,16 @@ def read_pictures(
     files = iter(files)
     with ThreadPoolExecutor(usable_cpus()) as pool:  # NumPy and Pillow work side by side
         while chunk := list(itertools.islice(files, AT_ONCE)):
-            found = list(pool.map(functools.partial(_digits, many=many), chunk))
-            digits = [digit for each in found if isinstance(each, list) for digit in each]
+            per_file = list(pool.map(functools.partial(_digits, many=many), chunk))
+            digits = [
+                digit for content in per_file if isinstance(content, list) for digit in content
+            ]
             answers = iter(_answers(predictor, digits, check))
-            for file, each in zip(chunk, found):
-                if isinstance(each, DataError):
-                    yield Reading(file, error=str(each))
+            for file, content in zip(chunk, per_file):
+                if isinstance(content, DataError):
+                    yield Reading(file, error=str(content))
                     continue
-                readings = [reading(file, digit, *next(answers)) for digit in each]
+                readings = [reading(file, digit, *next(answers)) for digit in content]
                 yield together(file, readings) if many else readings[0]
 
 

@@ -41,7 +41,7 @@ class Reading:
     def text(self) -> str:
         """The digits that were read, in reading order; "?" for each shape that is none."""
         readings = (self,) if self.digits is None else self.digits
-        return "".join("?" if one.digit is None else str(one.digit) for one in readings)
+        return "".join("?" if reading.digit is None else str(reading.digit) for reading in readings)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what the command `infer --json` prints."""

@@ -50,7 +50,7 @@ class Result:
 
 def has_result(entries: Mapping[str, Any], split: str = "eval") -> bool:
     """Return whether the entries of a `result.json` hold a `Result` with the scores of a split."""
-    required = {one.name for one in fields(Result) if one.default is MISSING}
+    required = {entry.name for entry in fields(Result) if entry.default is MISSING}
     if split != "eval":
         required -= {"eval_acc", "eval_loss"}
     return required <= {*entries}
@@ -59,4 +59,4 @@ def has_result(entries: Mapping[str, Any], split: str = "eval") -> bool:
 def read_result(run: RunDirectory) -> Result:
     """Return the result of a run that is finished."""
     entries = json.loads(run.result.read_text(encoding="utf-8"))
-    return Result(**{one.name: entries.get(one.name) for one in fields(Result)})
+    return Result(**{entry.name: entries.get(entry.name) for entry in fields(Result)})

@@ -30,15 +30,15 @@ def sheet(readings: Iterable[Reading], columns: int = 10, times: int = 4) -> Ima
     rows = -(-len(shown) // columns)
     image = Image.new("RGB", (columns * side, max(1, rows) * (side + CAPTION)))
     pen = ImageDraw.Draw(image)
-    for number, one in enumerate(shown):
+    for number, reading in enumerate(shown):
         left, top = number % columns * side, number // columns * (side + CAPTION)
-        if one.pixels is None:
+        if reading.pixels is None:
             pen.rectangle((left, top, left + side - 1, top + side - 1), GREY)
         else:
-            tile = Image.fromarray(one.pixels).resize((side, side), Image.Resampling.NEAREST)
+            tile = Image.fromarray(reading.pixels).resize((side, side), Image.Resampling.NEAREST)
             image.paste(tile, (left, top))
-        colour = GOOD if one.digit is not None else REFUSED
-        pen.text((left + 3, top + side), _caption(one), colour, _font(CAPTION - 3))
+        colour = GOOD if reading.digit is not None else REFUSED
+        pen.text((left + 3, top + side), _caption(reading), colour, _font(CAPTION - 3))
     return image
 
 
@@ -48,7 +48,7 @@ def pages(readings: Iterable[Reading]) -> Image.Image:
     A shape that is probably no digit has a red one. A picture from stdin, which cannot be read
     again, is shown as what the net saw of each digit.
     """
-    drawn = [_page(one) for one in itertools.islice(readings, PAGES_ON_A_SHEET)]
+    drawn = [_page(reading) for reading in itertools.islice(readings, PAGES_ON_A_SHEET)]
     width = max(page.width for page in drawn)
     image = Image.new("RGB", (width, sum(page.height + GAP for page in drawn)))
     top = 0
@@ -58,11 +58,11 @@ def pages(readings: Iterable[Reading]) -> Image.Image:
     return image
 
 
-def _page(one: Reading) -> Image.Image:
-    digits: Sequence[Reading] = one.digits or ()
-    if one.file == STDIN or not digits:
-        return sheet(digits or [one])
-    picture = open_picture(Path(one.file), PAGE_SIDE)
+def _page(reading: Reading) -> Image.Image:
+    digits: Sequence[Reading] = reading.digits or ()
+    if reading.file == STDIN or not digits:
+        return sheet(digits or [reading])
+    picture = open_picture(Path(reading.file), PAGE_SIDE)
     image = Image.fromarray(np.rint(picture.brightness * 255).astype(np.uint8)).convert("RGB")
     across, down = image.width / picture.width, image.height / picture.height
     pen = ImageDraw.Draw(image)
@@ -74,10 +74,10 @@ def _page(one: Reading) -> Image.Image:
     return image
 
 
-def _caption(one: Reading) -> str:
-    if one.score is None:
-        return one.text
-    return f"{one.text} {one.score:.2f}"
+def _caption(reading: Reading) -> str:
+    if reading.score is None:
+        return reading.text
+    return f"{reading.text} {reading.score:.2f}"
 
 
 def _font(size: int) -> ImageFont.FreeTypeFont:

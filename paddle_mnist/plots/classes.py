@@ -50,7 +50,7 @@ def _most_frequent(wrong: np.ndarray, total: int, names: Sequence[str]) -> str:
     if not wrong.any():
         return title
     row, column = np.unravel_index(wrong.argmax(), wrong.shape)
-    true, predicted = (literal(names[one]) if names else str(one) for one in (row, column))
+    true, predicted = (literal(names[label]) if names else str(label) for label in (row, column))
     return f"{title}; most often {true} as {predicted} ({wrong.max():,})"
 
 
@@ -122,7 +122,7 @@ def reliability(title: str, bins: Mapping[str, Sequence[tuple[int, float, float]
     )
     axes.set(ylabel="accuracy", ylim=(0, 1.03))
     axes.grid(alpha=0.3)
-    for one in (axes.yaxis, below.xaxis):
-        one.set_major_formatter(lambda value, _: f"{value:.0%}")
+    for axis in (axes.yaxis, below.xaxis):
+        axis.set_major_formatter(lambda value, _: f"{value:.0%}")
     name_lines(axes, title)
     return figure

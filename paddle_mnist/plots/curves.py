@@ -122,7 +122,7 @@ def health_panels(history: History) -> list[HealthPanel]:
         HealthPanel("dead", "dead channels", layers.get("dead", []), limits=(0, 1), grows=True),
         HealthPanel("update_ratio", "change a step / weights", matrices, "log"),
     )
-    return [replace(one, layers=_some(one.layers)) for one in panels if one.layers]
+    return [replace(panel, layers=_some(panel.layers)) for panel in panels if panel.layers]
 
 
 def _some(names: Sequence[str]) -> list[str]:

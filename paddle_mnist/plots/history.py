@@ -54,7 +54,7 @@ def evaluated_tag(histories: Sequence[History], monitor: Optional[str] = None) -
     It is `monitor` if they have that, else the first one of the first history.
     """
     own, *others = (
-        [tag for tags in metric_tags(one).values() for tag in tags] for one in histories
+        [tag for tags in metric_tags(history).values() for tag in tags] for history in histories
     )
     common = [tag for tag in own if all(tag in tags for tags in others)]
     evaluated = [tag for tag in common if not tag.startswith(f"{TRAIN}/")]

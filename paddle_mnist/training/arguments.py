@@ -119,12 +119,12 @@ class FitArguments:
 
     def _check_kinds(self) -> None:
         """Refuse what would pass for a switch or a list: the text "no", say, which is true."""
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if one.type is bool and not isinstance(value, (bool, np.bool_)):
-                raise ConfigError(f"{one.name} is {value!r:.60}; expected True or False")
-            if get_origin(one.type) is Sequence and not isinstance(value, (list, tuple)):
-                raise ConfigError(f"{one.name} is {value!r:.60}; expected a list")
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.type is bool and not isinstance(value, (bool, np.bool_)):
+                raise ConfigError(f"{option.name} is {value!r:.60}; expected True or False")
+            if get_origin(option.type) is Sequence and not isinstance(value, (list, tuple)):
+                raise ConfigError(f"{option.name} is {value!r:.60}; expected a list")
 
     def _check_numbers(self) -> None:
         at_least_one = (
@@ -280,12 +280,12 @@ class FitArguments:
                     f"cannot share; {remedy}"
                 )
         arguments = replace(self, nprocs=1, gpus=None)
-        for one in fields(arguments):
+        for option in fields(arguments):
             try:
-                ForkingPickler.dumps(getattr(arguments, one.name))
+                ForkingPickler.dumps(getattr(arguments, option.name))
             except Exception as error:  # pickle raises what the objects raise
                 raise ConfigError(
-                    f"nprocs is {self.nprocs}, but {one.name} cannot be sent to other processes "
+                    f"nprocs is {self.nprocs}, but {option.name} cannot be sent to other processes "
                     f"({error}); {remedy}"
                 ) from error
         return arguments

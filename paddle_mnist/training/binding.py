@@ -64,7 +64,9 @@ def describe_optimizer(optimizer: paddle.optimizer.Optimizer, model: nn.Layer) -
         if isinstance(group, Mapping):
             description[f"group{number}"] = {
                 **_plain_values(group),
-                "parameters": [names.get(one.name, one.name) for one in group["params"]],
+                "parameters": [
+                    names.get(parameter.name, parameter.name) for parameter in group["params"]
+                ],
             }
     return description
 

@@ -260,9 +260,9 @@ def _run_config(arguments: FitArguments, parts: TrainingParts) -> RunConfig:
     if arguments.early_stop_patience or parts.schedule.needs_metric:  # which count evaluations
         bound["eval_every_epochs"] = arguments.eval_every_epochs
     plain = {
-        one.name: getattr(arguments, one.name)
-        for one in fields(arguments)
-        if _is_plain(getattr(arguments, one.name)) and one.name not in ("fresh", "resume")
+        option.name: getattr(arguments, option.name)
+        for option in fields(arguments)
+        if _is_plain(getattr(arguments, option.name)) and option.name not in ("fresh", "resume")
     }
     binding = _as_json({**flattened(description), **bound})
     known = {name.partition(".")[0] for name in binding} | {*flattened(description)}

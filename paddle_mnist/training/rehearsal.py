@@ -56,7 +56,9 @@ def rehearse(
         outputs.loss.backward()
         _warn_of_changes(unsaved, _unsaved_buffers(model))
         gradients = [parameter.grad for parameter in model.parameters()]
-        is_sparse = any(one is not None and one.is_selected_rows() for one in gradients)
+        is_sparse = any(
+            gradient is not None and gradient.is_selected_rows() for gradient in gradients
+        )
     _check_for_nan(outputs.loss, shard.batch)
     if all(gradient is None for gradient in gradients):
         raise ConfigError(

@@ -59,7 +59,9 @@ def result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Optio
             "weights": run.weights.name,
         }
         values = {**older, **values, "stopped": "already finished"}
-        if "checkpoint" not in values or not all(one.has_result(values) for one in job.callbacks):
+        if "checkpoint" not in values or not all(
+            callback.has_result(values) for callback in job.callbacks
+        ):
             log.warning("%s lacks entries; evaluating again", run.result)
             return None
         if not set(job.tags) <= set(values["metrics"]):
@@ -104,7 +106,7 @@ def describe_training(training: Training) -> str:
 def describe_result(training: Training, result: FitResult) -> str:
     """Return in one line the metrics of a result, and how long they took."""
     callbacks = training.job.callbacks
-    summaries = [text for one in callbacks if (text := one.summary(training, result))]
+    summaries = [text for callback in callbacks if (text := callback.summary(training, result))]
     metrics = ", ".join(f"{tag} {value:.4g}" for tag, value in result.metrics.items())
     words = "; ".join(summaries) or metrics or "not evaluated"
     return f"{words}; trained {result.epochs} epochs in {result.seconds:.1f} s"

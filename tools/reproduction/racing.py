@@ -119,9 +119,11 @@ class Race(Claim):
         """Run the race, or what is left of it, round by round."""
         own = self._own(workspace)
         self._train_teachers(own)
-        for one, names in self._rounds(own):
+        for round_, names in self._rounds(own):
             trainings = [
-                training for name in names for training in one.trainings(self.rows[name], own.scale)
+                training
+                for name in names
+                for training in round_.trainings(self.rows[name], own.scale)
             ]
             train_missing(sorted(trainings, key=lambda training: training.seed), own)
 
@@ -148,12 +150,12 @@ class Race(Claim):
         Whether one is, is asked when it has been given: it may be trained meanwhile.
         """
         names = list(self.rows)
-        for one in self.rounds:
-            yield one, names
-            found = self._report(one, names, own)
-            if not is_complete(found):
+        for round_ in self.rounds:
+            yield round_, names
+            report = self._report(round_, names, own)
+            if not is_complete(report):
                 break
-            names = survivors(found, one.kept)
+            names = survivors(report, round_.kept)
 
     def report(self, workspace: Workspace, seconds: Mapping[str, float]) -> dict[str, Any]:
         """Return each round's epochs, seeds and rows, up to the first that is not complete.
@@ -161,33 +163,33 @@ class Race(Claim):
         done: how many trainings of the round. A row is empty until all of its trainings are.
         """
         own = self._own(workspace)
-        rounds = [self._report(one, names, own) for one, names in self._rounds(own)]
+        rounds = [self._report(round_, names, own) for round_, names in self._rounds(own)]
         return {"rounds": rounds} if rounds[0]["done"] else {}
 
-    def _report(self, one: Round, names: Sequence[str], own: Workspace) -> dict[str, Any]:
-        found = {
+    def _report(self, round_: Round, names: Sequence[str], own: Workspace) -> dict[str, Any]:
+        results = {
             name: [
                 own.results.get(training, own.data)
-                for training in one.trainings(self.rows[name], own.scale)
+                for training in round_.trainings(self.rows[name], own.scale)
             ]
             for name in names
         }
         return {
-            "epochs": one.epochs,
-            "seeds": list(one.seeds),
-            "done": sum(map(bool, itertools.chain(*found.values()))),
-            "rows": {name: self._row(row, own) for name, row in found.items()},
+            "epochs": round_.epochs,
+            "seeds": list(round_.seeds),
+            "done": sum(map(bool, itertools.chain(*results.values()))),
+            "rows": {name: self._row(row, own) for name, row in results.items()},
         }
 
-    def _row(self, found: Sequence[Report], workspace: Workspace) -> dict[str, Any]:
-        if not all(found):
+    def _row(self, results: Sequence[Report], workspace: Workspace) -> dict[str, Any]:
+        if not all(results):
             return {}
         limit = QUICK["eval_limit"] if workspace.scale.quick else None
         images = limit or len(workspace.data["valid"])
         return {
-            "errors": [round((1 - result["valid_acc"]) * images) for result in found],
-            "losses": [result["valid_loss"] for result in found],
-            "seconds": [result["cpu_seconds"] for result in found],
+            "errors": [round((1 - result["valid_acc"]) * images) for result in results],
+            "losses": [result["valid_loss"] for result in results],
+            "seconds": [result["cpu_seconds"] for result in results],
         }
 
     def is_complete(self, report: Report) -> bool:
