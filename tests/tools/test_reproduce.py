@@ -191,7 +191,7 @@ def test_page_is_what_its_results_say(real_data, tmp_path):
 # Terms that a Chinese page has in English, too.
 TERMS = """AMD Adagrad Adam CPU Dropout EPYC English Fluid Holm Intel Kaiming MNIST MindSpore
 ModelArts Momentum Nesterov NumPy PolynomialDecay Processor ReLU SAM SGD SHA SIGKILL Smith
-Welch Xavier Xeon conv cycle digits mixup numpy one paddle rotate scale shear shift"""
+Welch Xavier Xeon conv cycle digits epoch mixup numpy one paddle rotate scale shear shift"""
 
 
 def test_chinese_page_is_in_chinese():
