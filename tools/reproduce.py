@@ -180,10 +180,11 @@ def replace(path: Path, text: str) -> None:
         present = measured_figures(json.loads(path.read_text("utf-8")))
         lost = present - measured_figures(json.loads(text))
         if lost:
+            missing = sorted(" ".join(filter(None, names)) for names in lost)
             raise PaddleMnistError(
-                f"{path}: not replaced, because this code has no result of "
-                f"{', '.join(sorted(' '.join(filter(None, one)) for one in lost))}; measure these "
-                "too, or all elsewhere with --anew; if they are no longer needed, delete the file"
+                f"{path}: not replaced, because this code has no result of {', '.join(missing)}; "
+                "measure these too, or all elsewhere with --anew; if they are no longer needed, "
+                "delete the file"
             )
     write_atomically(path, text.encode())
 

@@ -61,8 +61,8 @@ def mixup(arguments: dict[str, Any], config: TrainConfig, teachers: Sequence[Pat
         order = paddle.to_tensor(np.random.permutation(len(labels)))
         share = float(np.random.beta(MIXUP_ALPHA, MIXUP_ALPHA))
         logits = model(share * images + (1 - share) * paddle.gather(images, order))
-        one, other = (plain.loss(logits, one) for one in (labels, paddle.gather(labels, order)))
-        return {"loss": share * one + (1 - share) * other}
+        loss, other = (plain.loss(logits, y) for y in (labels, paddle.gather(labels, order)))
+        return {"loss": share * loss + (1 - share) * other}
 
     arguments["step"] = step
 
@@ -161,7 +161,7 @@ def answers_of(teachers: Sequence[Path], distortion, config: TrainConfig, datase
 
 
 CANDIDATES: Mapping[str, Callable] = {
-    one.__name__: one for one in (nesterov, mixup, erase, distilled)
+    change.__name__: change for change in (nesterov, mixup, erase, distilled)
 }
 
 

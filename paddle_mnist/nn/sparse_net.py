@@ -159,11 +159,11 @@ def image_gradient_loop(net: Net) -> Callable:
     start, stop = bounds(net.gradients, "inputs0")
     origin, row, stride = uint64(inputs.first), uint64(inputs.row), uint64(inputs.stride)
     height, width, channels = uint64(inputs.height), uint64(inputs.width), uint64(inputs.channels)
-    wanted = net.input_gradient
+    has_gradient = net.input_gradient
 
     @inlined
     def write(gradients, image_gradient):
-        if wanted:
+        if has_gradient:
             values = gradients[start:stop]
             for c in range(channels):
                 for y in range(height):

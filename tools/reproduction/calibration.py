@@ -45,7 +45,9 @@ def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
         for _ in range(count)
     ]
     chosen = (draw.integers(len(valid.labels), size=len(valid.labels)) for _ in range(count))
-    temperatures = [_temperature(valid.probabilities[one], valid.labels[one]) for one in chosen]
+    temperatures = [
+        _temperature(valid.probabilities[draws], valid.labels[draws]) for draws in chosen
+    ]
     return {
         "ways": ways,
         "ece_by_chance": _interval(by_chance),
@@ -100,8 +102,8 @@ def _bins_of_equal_width(confidence: np.ndarray) -> np.ndarray:
 def _binned(bins: np.ndarray, confidence: np.ndarray, correct: np.ndarray) -> list[list[float]]:
     members = (bins == number for number in np.unique(bins))
     return [
-        [int(one.sum()), float(confidence[one].mean()), float(correct[one].mean())]
-        for one in members
+        [int(member.sum()), float(confidence[member].mean()), float(correct[member].mean())]
+        for member in members
     ]
 
 

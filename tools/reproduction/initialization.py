@@ -74,7 +74,7 @@ def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
 
 
 def _by_name(figures: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    return {name: [one[name] for one in figures] for name in figures[0]}
+    return {name: [figure[name] for figure in figures] for name in figures[0]}
 
 
 def build_net(initializer: Any, seed: int) -> Any:
@@ -137,7 +137,8 @@ def _train_watched(model: Any, train: Any, steps: int) -> dict[str, Any]:
         "signals": {**signals, **gradients[0]},
         "gradients": _by_name(gradients),
         "zeros": {
-            layer: [one[f"watch/{layer}/zeros"] for one in values] for layer in ("relu1", "relu2")
+            layer: [value[f"watch/{layer}/zeros"] for value in values]
+            for layer in ("relu1", "relu2")
         },
     }
 

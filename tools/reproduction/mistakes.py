@@ -33,16 +33,17 @@ class Mistakes(Claim):
         from paddle_mnist.mnist import figures
         from paddle_mnist.plots.figure import VERMILION
 
-        numbers = np.array([one["image"] for one in report["images"]], dtype=int)
+        numbers = np.array([image["image"] for image in report["images"]], dtype=int)
         images, _ = MnistDataset("eval", data).batch(numbers)
         captions, colours = [], []
-        for one in report["images"]:
-            wrong = {int(d): n for d, n in one["answers"].items() if int(d) != one["label"]}
+        for image in report["images"]:
+            wrong = {int(d): n for d, n in image["answers"].items() if int(d) != image["label"]}
             answer = max(wrong, key=wrong.get)
             captions.append(
-                f"{one['image']}: {one['label']} → {answer}\n{wrong[answer]} of {report['seeds']}"
+                f"{image['image']}: {image['label']} → {answer}\n"
+                f"{wrong[answer]} of {report['seeds']}"
             )
-            colours.append(VERMILION if one["by_eye"] == "arguable" else "black")
+            colours.append(VERMILION if image["by_eye"] == "arguable" else "black")
         title = fill("mistakes", "finding", **_counts(report)).en
         legend = "image: label → most frequent answer, and how many trainings gave it"
         return figures.gallery(images[:, 0], captions, f"{title}\n{legend}", 8, colours)
@@ -62,8 +63,8 @@ class Mistakes(Claim):
             "images": "d",
             "of them, all trainings agree on another digit": "d",
         }
-        judged = Counter(one["by_eye"] for one in report["images"])
-        agreed = Counter(one["by_eye"] for one in report["images"] if one["agreed"])
+        judged = Counter(image["by_eye"] for image in report["images"])
+        agreed = Counter(image["by_eye"] for image in report["images"] if image["agreed"])
         rows = ((label, judged[label], agreed[label]) for label in sorted(judged))
         return table(columns, rows)
 
@@ -107,7 +108,7 @@ def _by_eye(number: int) -> str:
 
 
 def judge(report: Report) -> Verdict:
-    by_eye = Counter(one["by_eye"] for one in report["images"])
+    by_eye = Counter(image["by_eye"] for image in report["images"])
     unseen = EMPTY
     if by_eye[UNSEEN]:
         unseen = fill("mistakes", "unseen", count=by_eye[UNSEEN])
@@ -121,8 +122,8 @@ def _counts(report: Report) -> dict[str, int]:
     return {
         "images": len(images),
         "seeds": report["seeds"],
-        "agreed": sum(one["agreed"] for one in images),
-        "arguable": sum(one["by_eye"] == "arguable" for one in images),
+        "agreed": sum(image["agreed"] for image in images),
+        "arguable": sum(image["by_eye"] == "arguable" for image in images),
     }
 
 

@@ -104,9 +104,9 @@ def _lines_of_json(figures: Mapping[str, Any]) -> str:
 def rounded(value: Any) -> Any:
     """Return figures rounded to DIGITS digits, at any depth."""
     if isinstance(value, Mapping):
-        return {key: rounded(one) for key, one in value.items()}
+        return {key: rounded(figure) for key, figure in value.items()}
     if isinstance(value, (list, tuple)):
-        return [rounded(one) for one in value]
+        return [rounded(figure) for figure in value]
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 

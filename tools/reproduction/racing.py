@@ -45,7 +45,7 @@ class CandidateTraining(RaceTraining):
     @property
     def _plain(self) -> RaceTraining:
         """The same training without the candidate's change."""
-        options = tuple(one for one in self.options if one[0] != "candidate")
+        options = tuple((name, value) for name, value in self.options if name != "candidate")
         return RaceTraining(self.recipe, self.seed, options)
 
     @property
@@ -241,7 +241,7 @@ class Race(Claim):
                 lines.append((title, "not measured yet"))
                 continue
             errors, losses = judged.get(name, ({}, {}))
-            seconds = [one for one in row["seconds"] if one]
+            seconds = [measured for measured in row["seconds"] if measured]
             lines.append(
                 (
                     title,

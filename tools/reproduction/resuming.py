@@ -67,7 +67,7 @@ def _compare(unbroken: Path, resumed: Path, broken_at: int, steps: int) -> dict[
         )
     weights = ((folder / "mnist.pdparams").read_bytes() for folder in (unbroken, resumed))
     return {
-        "sha256": [hashlib.sha256(one).hexdigest() for one in weights],
+        "sha256": [hashlib.sha256(data).hexdigest() for data in weights],
         "broken_at": broken_at,
         "steps": steps,
         "losses_compared": len(after),
@@ -207,7 +207,7 @@ def same_bits(one: Mapping[str, Any]) -> bool:
 def _describe(*ways: Mapping[str, Any]) -> Text:
     if all(map(same_bits, ways)):
         return fill("resumed", "same_bits")
-    return fill("resumed", "differ", off=max(one["losses_differ_by"] for one in ways))
+    return fill("resumed", "differ", off=max(way["losses_differ_by"] for way in ways))
 
 
 def judge(report: Report) -> Verdict:

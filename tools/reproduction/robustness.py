@@ -57,14 +57,14 @@ def _changed(
     if shift:
         moves = draw.choice([-shift, shift], (len(images), 2))
         images = np.stack(
-            [ndimage.shift(one, (0, *move), order=0) for one, move in zip(images, moves)]
+            [ndimage.shift(image, (0, *move), order=0) for image, move in zip(images, moves)]
         )
     if rotate:
         signs = draw.choice([-1, 1], len(images))
         images = np.stack(
             [
-                ndimage.rotate(one, sign * rotate, axes=(1, 2), reshape=False, order=1)
-                for one, sign in zip(images, signs)
+                ndimage.rotate(image, sign * rotate, axes=(1, 2), reshape=False, order=1)
+                for image, sign in zip(images, signs)
             ]
         )
     if noise:

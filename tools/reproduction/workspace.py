@@ -52,15 +52,15 @@ class Results:
         Names do not count: it is the same training whatever its recipe is called.
         """
         settings = training.settings(data)
-        alike = (one for one in self._results.values() if one["settings"] == settings)
-        return next((one for one in alike if training.is_same(one, data)), None)
+        alike = (stored for stored in self._results.values() if stored["settings"] == settings)
+        return next((result for result in alike if training.is_same(result, data)), None)
 
     def versions(self) -> list[str]:
         """Return the versions of the libraries that the trainings ran with."""
         return [
             f"{name} {', '.join(sorted(versions))}"
             for name in ("paddle", "numpy")
-            if (versions := {one[name] for one in self._results.values() if name in one})
+            if (versions := {result[name] for result in self._results.values() if name in result})
         ]
 
     def put(self, training: "Training", data: Data, result: Mapping[str, Any]) -> None:

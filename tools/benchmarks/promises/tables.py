@@ -15,7 +15,13 @@ Outcome = Mapping[str, Any]
 def table(report: Mapping[str, Any]) -> str:
     frameworks = report["frameworks"]
     rows = [
-        (promise, *("not installed" if one is None else cell(one) for one in frameworks.values()))
+        (
+            promise,
+            *(
+                "not installed" if outcome is None else cell(outcome)
+                for outcome in frameworks.values()
+            ),
+        )
         for promise, cell in CELLS.items()
     ]
     return markdown_table(
@@ -66,21 +72,23 @@ def _metrics(errors: Mapping[str, float]) -> str:
 
 
 CELLS = {
-    "lines of code": lambda one: str(one["lines"]),
-    "trained twice": lambda one: "same bits" if one["repeats"] else "other bits",
-    "SIGKILL inside an epoch, called again": lambda one: _kills(one["killed"]),
-    "the same without dropout": lambda one: _kills(one["killed without dropout"]),
-    "SIGTERM, called again": lambda one: _stopped(one["terminated"]),
-    "disk full in a save, called again": lambda one: _stopped(one["disk full"]),
-    "a byte of the newest checkpoint changed": lambda one: _damaged(one["damaged"]),
-    "called again with another `batch_size`": lambda one: _changed(one["another batch size"]),
-    "called again when finished": lambda one: _finished(one["finished"]),
-    "metrics, over a short last batch": lambda one: _metrics(one["metric errors"]),
-    "metrics of two processes": lambda one: _metrics(one["two processes"]["metric errors"]),
-    "weights of two processes": lambda one: (
-        "same bits" if one["two processes"]["same bits"] else "other bits"
+    "lines of code": lambda outcome: str(outcome["lines"]),
+    "trained twice": lambda outcome: "same bits" if outcome["repeats"] else "other bits",
+    "SIGKILL inside an epoch, called again": lambda outcome: _kills(outcome["killed"]),
+    "the same without dropout": lambda outcome: _kills(outcome["killed without dropout"]),
+    "SIGTERM, called again": lambda outcome: _stopped(outcome["terminated"]),
+    "disk full in a save, called again": lambda outcome: _stopped(outcome["disk full"]),
+    "a byte of the newest checkpoint changed": lambda outcome: _damaged(outcome["damaged"]),
+    "called again with another `batch_size`": lambda outcome: _changed(
+        outcome["another batch size"]
     ),
-    "code in a checkpoint's file": lambda one: (
-        "is run" if one["with code"]["is run"] else "is not run"
+    "called again when finished": lambda outcome: _finished(outcome["finished"]),
+    "metrics, over a short last batch": lambda outcome: _metrics(outcome["metric errors"]),
+    "metrics of two processes": lambda outcome: _metrics(outcome["two processes"]["metric errors"]),
+    "weights of two processes": lambda outcome: (
+        "same bits" if outcome["two processes"]["same bits"] else "other bits"
+    ),
+    "code in a checkpoint's file": lambda outcome: (
+        "is run" if outcome["with code"]["is run"] else "is not run"
     ),
 }
