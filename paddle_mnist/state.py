@@ -87,7 +87,7 @@ class TrainState:
     def stepping(self, samples: int, batches: int = 1) -> Iterator[None]:
         """Count one optimizer step when the block ends; an error in it leaves `step_interrupted`.
 
-        samples: in the step. batches: how far it gets in the epoch; 0 for a step by hand.
+        samples: in the step. batches: how far it gets in the epoch; 0 for a step outside any epoch.
         """
         self.step_interrupted = True
         yield
@@ -225,7 +225,7 @@ class View:
         return [name for name, _ in self._model.named_parameters()]
 
     def parameter(self, name: str) -> np.ndarray:
-        """A copy of a parameter's values. Raises ConfigError for a name that is none."""
+        """A copy of a parameter's values. Raises ConfigError for an unknown name."""
         return self._parameter(name).numpy()
 
     def gradient(self, name: str) -> Optional[np.ndarray]:

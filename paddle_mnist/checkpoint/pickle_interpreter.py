@@ -3,7 +3,7 @@
 A pickle is a program. This interpreter knows a few opcodes, which build plain containers, and calls
 no function but those of the table `_CALLS`, which stand for the ones that a file may name. Anything
 else raises RefusedError before it is built. Memory and time are bounded by the size of the file:
-each opcode makes at most one object of a fixed size, except for texts, bytes and arrays, which
+each opcode makes at most one object of a fixed size, except for strings, bytes and arrays, which
 together have no more bytes than the file.
 """
 

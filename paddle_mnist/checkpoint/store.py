@@ -244,7 +244,7 @@ class CheckpointStore:
     def orphaned_files(self) -> list[Path]:
         """Return the files that belong to no checkpoint: temporary ones, and unlisted data.
 
-        An interrupted save or deletion leaves them, or the loss of a manifest.
+        They are left by an interrupted save or deletion, or by a lost manifest.
         """
         checkpoints, unreadable = self._read_manifests()
         listed = {name for checkpoint in checkpoints for name in checkpoint.manifest["files"]}

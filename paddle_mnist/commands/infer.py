@@ -155,10 +155,8 @@ def _table_line(reading: "Reading") -> str:
         return f"    -            -  {score}  {reading.file}: {reading.error}"
     note = f" ({reading.note})" if reading.note else ""
     # Of many digits the least probable is the one that makes the number wrong.
-    readings = reading.digits or (reading,)
-    probability = min(
-        reading.probability for reading in readings if reading.probability is not None
-    )
+    digits = reading.digits or (reading,)
+    probability = min(digit.probability for digit in digits if digit.probability is not None)
     return f"{reading.text:>5}  {probability:11.4f}  {score}  {reading.file}{note}"
 
 

@@ -91,7 +91,7 @@ def stack_samples(samples: Sequence[Any], source: str = "the dataset", place: st
 
     samples: arrays, tensors or numbers, or dicts, tuples and lists of such, nested as one likes.
         Arrays keep their dtype, but for uint16 and uint32, which become int32 and int64; Python's
-        numbers become float32, int64 or bool, texts a list.
+        numbers become float32, int64 or bool; strings become a list.
     source: where they come from, place: in the structure, for errors.
     Raises DataError for samples of different structures, shapes or dtypes.
     """
@@ -136,7 +136,7 @@ def _as_array(value: Any, source: str, place: str) -> np.ndarray:
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
         raise DataError(
             f"{source}: a sample{place} is a {type(value).__name__}; expected numbers, arrays, "
-            "tensors or texts; for others give a collate_fn"
+            "tensors or strings; for others give a collate_fn"
         )
     return array.astype(np.float32) if isinstance(value, float) else array
 

@@ -126,14 +126,14 @@ class ResumableBatchSampler(paddle.io.BatchSampler):
         return len(self._sampler)
 
 
-class ReadyLoader:
+class ExternalLoader:
     """Loads the batches of whatever yields them: a `paddle.io.DataLoader`, or a function.
 
     Before each epoch Python's, NumPy's and Paddle's generators are seeded from (seed, epoch), so
     that a shuffling `DataLoader`, which draws from NumPy's, has the same order again.
 
     batches: an iterable, or a function that returns one, for each epoch.
-    group: how many batches make a step; the gradients of such are accumulated.
+    group: how many batches make a step; their gradients are accumulated.
     """
 
     def __init__(self, batches: Any, seed: int = 0, group: int = 1):
@@ -210,13 +210,13 @@ def open_loader(
     """Return a loader of data of any kind; a loader is returned as it is.
 
     data: a `paddle.io.Dataset` or `IterableDataset`, which is divided into batches; or what a
-        `ReadyLoader` takes. For the others see `SampleLoader`.
+        `ExternalLoader` takes. For the others see `SampleLoader`.
     Raises ConfigError.
     """
     if hasattr(data, "epoch"):
         return data
     if isinstance(data, paddle.io.IterableDataset):
-        return ReadyLoader(_Chunks(data, batch_size, collate_fn), seed)
+        return ExternalLoader(_IterableBatches(data, batch_size, collate_fn), seed)
     if isinstance(data, paddle.io.Dataset):
         return SampleLoader(data, batch_size, seed, shuffle, collate_fn, num_workers)
     if isinstance(data, (tuple, Mapping, np.ndarray, paddle.Tensor)):
@@ -230,10 +230,10 @@ def open_loader(
             f"the data are a {type(data).__name__}, used up after one epoch; expected a "
             "paddle.io.Dataset, a paddle.io.DataLoader, or the function that makes it"
         )
-    return ReadyLoader(data, seed)
+    return ExternalLoader(data, seed)
 
 
-class _Chunks:
+class _IterableBatches:
     """Batches of a dataset that cannot be indexed, anew each time it is called."""
 
     def __init__(self, dataset: paddle.io.IterableDataset, batch_size: int, collate_fn: Any):
@@ -241,11 +241,11 @@ class _Chunks:
         self.collate = collate_fn or stack_samples
 
     def __call__(self) -> Iterator[Any]:
-        chunk: list[Any] = []
+        samples: list[Any] = []
         for sample in self.dataset:
-            chunk.append(sample)
-            if len(chunk) == self.batch_size:
-                yield self.collate(chunk)
-                chunk = []
-        if chunk:
-            yield self.collate(chunk)
+            samples.append(sample)
+            if len(samples) == self.batch_size:
+                yield self.collate(samples)
+                samples = []
+        if samples:
+            yield self.collate(samples)

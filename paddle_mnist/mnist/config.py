@@ -214,7 +214,7 @@ class TrainConfig:
     final_split: Literal["eval", "valid"] = _option(
         "eval",
         "run",
-        "what the trained net is scored on at the end; valid leaves eval unscored",
+        "what the trained net is scored on at the end: eval (the test set), or valid instead of it",
         binds=False,
     )
     log_every: Count = _option(100, "run", "steps between log lines", binds=False)
@@ -374,5 +374,5 @@ def read_recipe(name: str) -> dict[str, Any]:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"recipe {name!r} is unknown; {hint}there are: {', '.join(known)}")
+        raise ConfigError(f"unknown recipe {name!r}; {hint}available recipes: {', '.join(known)}")
     return read_yaml(known[name])

@@ -30,7 +30,7 @@ def _split_names(value: Any) -> Any:
 
 
 def _parse_amounts(value: Any) -> Any:
-    """Read `rotate=10,shift=2`, a list of such, or a mapping; return texts in a fixed order."""
+    """Read `rotate=10,shift=2`, a list of such, or a mapping; return strings in a fixed order."""
     if isinstance(value, Mapping):
         value = [f"{name}={amount}" for name, amount in value.items()]
     amounts = dict(str(item).partition("=")[::2] for item in _split_names(value))

@@ -12,8 +12,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from scipy import ndimage
 
 from paddle_mnist.errors import DataError
+from paddle_mnist.mnist.digit_normalization import cut_out, in_mnist_format
 from paddle_mnist.mnist.ink import MIN_SIDE, find_ink
-from paddle_mnist.mnist.mnist_format import cut_out, in_mnist_format
 from paddle_mnist.mnist.shapes import Box, Shape, find_shapes
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")

@@ -99,17 +99,17 @@ class Diagnosis:
                 magnitude=len(gone).bit_length(),
             )
 
-    def check_answers(self, step: int, inputs: np.ndarray, answers: np.ndarray) -> None:
-        """Check that a net tells its inputs apart. inputs: [B, ...]; answers: [B, C]."""
-        if len(inputs) != len(answers) or len(inputs) < 2 or not np.isfinite(answers).all():
+    def check_outputs(self, step: int, inputs: np.ndarray, outputs: np.ndarray) -> None:
+        """Check that a net's outputs [B, C] differ where its inputs [B, ...] do."""
+        if len(inputs) != len(outputs) or len(inputs) < 2 or not np.isfinite(outputs).all():
             return
-        same_answers = np.ptp(answers, axis=0).max() <= 1e-6 * abs(answers).max()
-        if same_answers and np.ptp(inputs, axis=0).any():
+        are_constant = np.ptp(outputs, axis=0).max() <= 1e-6 * abs(outputs).max()
+        if are_constant and np.ptp(inputs, axis=0).any():
             self._report(
                 step,
                 place="the net",
                 kind="same answer",
-                message=f"the {len(answers)} samples of this batch differ, but the net's outputs "
+                message=f"the {len(outputs)} samples of this batch differ, but the net's outputs "
                 "for them do not: no information reaches the last layer. Find the first layer "
                 f"whose outputs are all zero. {START_ANEW}",
             )

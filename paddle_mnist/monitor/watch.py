@@ -1,4 +1,4 @@
-"""Figures of a model's layers, parameters and gradients while it runs."""
+"""Statistics of a model's layers, parameters and gradients while it runs."""
 
 import contextlib
 import functools
@@ -111,8 +111,8 @@ class Watch(Observer):
 
     @property
     def values(self) -> Mapping[str, float]:
-        """The figures of the newest watched pass, by tag, as far as they are known."""
-        values = {**self._values, **dict(self._parameter_figures())}
+        """The statistics of the newest watched pass, by tag, as far as they are known."""
+        values = {**self._values, **dict(self._parameter_statistics())}
         return {tag: value for tag, value in values.items() if math.isfinite(value)}
 
     @property
@@ -173,7 +173,7 @@ class Watch(Observer):
             ]
         if "outputs" in self.what:
             with forward_hooks(self._layers, functools.partial(self._record_output, number)):
-                yield functools.partial(self._check_answers, number)
+                yield functools.partial(self._check_outputs, number)
         else:
             yield None
 
@@ -212,10 +212,10 @@ class Watch(Observer):
             killed_here = dead & ~_zero_channels(_as_float32(layer_input))
             self._diagnosis.check_channels(number, name, killed_here, self._model.training)
 
-    def _check_answers(self, number: int, inputs: Any, output: Any) -> None:
-        model_input, answers = first_tensor(inputs), first_tensor(output)
-        if model_input is not None and answers is not None and answers.ndim == 2:
-            self._diagnosis.check_answers(number, _as_float32(model_input), _as_float32(answers))
+    def _check_outputs(self, number: int, inputs: Any, output: Any) -> None:
+        model_input, outputs = first_tensor(inputs), first_tensor(output)
+        if model_input is not None and outputs is not None and outputs.ndim == 2:
+            self._diagnosis.check_outputs(number, _as_float32(model_input), _as_float32(outputs))
 
     def _finish_step(self) -> None:
         """Record what the watched step did to the parameters, and remove the gradient hooks."""
@@ -229,8 +229,8 @@ class Watch(Observer):
             self._diagnosis.check_gradient(number, name, norm.item())
         self._previous_weights, self._gradient_norms, self._gradient_hooks = {}, {}, []
 
-    def _parameter_figures(self) -> Iterator[tuple[str, float]]:
-        """Yield the figures of the watched step's parameters that are known by now."""
+    def _parameter_statistics(self) -> Iterator[tuple[str, float]]:
+        """Yield the statistics of the watched step's parameters that are known by now."""
         for name, previous in self._previous_weights.items():
             norm = _norm(previous).item()
             change = _norm(self._parameters[name] - previous).item()

@@ -19,11 +19,11 @@ from paddle_mnist.nn.chunks import CHUNK_SIZE, chunks_of, map_chunks
 from paddle_mnist.nn.packing import packing, unpacking
 from paddle_mnist.nn.sparse_layout import Net, aligned_zeros
 
-MOST_REUSED = 1 << 26  # bytes of inputs and sums: what a larger batch needs is not kept
-MOST_NETS = 32  # kept ready; a net of images of any size has one for each
+MAX_REUSED_BYTES = 1 << 26  # bytes of inputs and sums: what a larger batch needs is not kept
+MAX_CACHED_NETS = 32  # kept ready; a net of images of any size has one for each
 
 
-@functools.lru_cache(MOST_NETS)
+@functools.lru_cache(MAX_CACHED_NETS)
 def compiled_net(net: Net) -> "CompiledNet":
     """Return the passes of a net of these sizes, compiled once for all layers that have them."""
     return CompiledNet(net)
@@ -68,11 +68,11 @@ def _sources() -> str:
 class Memory:
     """What the forward pass of a batch leaves to its backward pass, and the sums of that.
 
-    Arrays with a row an image, but for the last two.
+    Arrays with one row per image, except for the last two.
 
     inputs: float32, of each block, and the features (`Net.kept`). winners: uint8 (`Net.winners`).
     skipped: float32, the value that each image's passes do not visit. weights: float32, flat
-    (`Net.weights`). sums: float32, a row a chunk (`Net.sums`).
+    (`Net.weights`). sums: float32, one row per chunk (`Net.sums`).
     """
 
     inputs: np.ndarray
@@ -222,10 +222,10 @@ class CompiledNet:
     # -------------------------------------------------------------- memory
 
     @property
-    def _work(self) -> sparse_net.Work:
+    def _work(self) -> sparse_net.Workspace:
         """This thread's arrays for intermediate results."""
         if not hasattr(self._threads, "work"):
-            self._threads.work = sparse_net.new_work(self.net)
+            self._threads.work = sparse_net.new_workspace(self.net)
         return self._threads.work
 
     def _scratch_rows(self, images: slice) -> tuple[np.ndarray, ...]:
@@ -244,7 +244,7 @@ class CompiledNet:
         )
 
     def _take_memory(self, count: int, chunks: int) -> Memory:
-        """Return memory for at least so many images and chunks, to be returned by `_give_back`.
+        """Return memory for at least this many images and chunks, to be returned by `_give_back`.
 
         count: 0 if only the weights and the sums are needed.
         """
@@ -256,7 +256,7 @@ class CompiledNet:
         return memory if is_large_enough else self._new_memory(count, chunks)
 
     def _give_back(self, memory: Memory) -> None:
-        if memory.inputs.nbytes + memory.sums.nbytes <= MOST_REUSED:
+        if memory.inputs.nbytes + memory.sums.nbytes <= MAX_REUSED_BYTES:
             self._reusable.append(memory)
 
     # -------------------------------------------------------------- parameters

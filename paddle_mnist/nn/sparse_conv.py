@@ -28,13 +28,13 @@ import numpy as np
 from numba import uint64
 
 from paddle_mnist.nn.compiler import compiled
-from paddle_mnist.nn.sparse_layout import BlockSizes, Map, Net, Windows
+from paddle_mnist.nn.sparse_layout import BlockSizes, FeatureMap, Net, Windows
 
 ZERO = np.float32(0)
 ONE, TWO, THREE, FOUR = uint64(1), uint64(2), uint64(3), uint64(4)
 
 
-def list_inputs_loop(inputs: Map) -> Callable:
+def list_inputs_loop(inputs: FeatureMap) -> Callable:
     """Return a function that lists each pixel's values that are not zero."""
     origin, row, stride = uint64(inputs.first), uint64(inputs.row), uint64(inputs.stride)
     height, width, number = uint64(inputs.height), uint64(inputs.width), uint64(inputs.channels)
@@ -56,7 +56,9 @@ def list_inputs_loop(inputs: Map) -> Callable:
     return list_inputs
 
 
-def scatter_loop(height: int, width: int, channels: int, kernel: int, target: Map) -> Callable:
+def scatter_loop(
+    height: int, width: int, channels: int, kernel: int, target: FeatureMap
+) -> Callable:
     """Return a function that adds each listed value's part to the K x K pixels that it reaches.
 
     height, width, channels: of the listed values. target: of the sums.
@@ -102,14 +104,14 @@ def scatter_loop(height: int, width: int, channels: int, kernel: int, target: Ma
     return scatter
 
 
-def pool_loop(block: BlockSizes, outputs: Map) -> Callable:
+def pool_loop(block: BlockSizes, outputs: FeatureMap) -> Callable:
     """Return a function that computes pooling, bias and ReLU of the convolution's sums.
 
     The bias and ReLU come last: they do not change which of four values is the largest. The first
     of equal values wins, and a nan wins over all numbers.
     """
     margin = block.kernel - 1 - block.padding  # sums beyond the convolution's outputs
-    sums = Map(block.target_height, block.target_width, block.outputs)
+    sums = FeatureMap(block.target_height, block.target_width, block.outputs)
     origin = uint64(margin * (sums.row + sums.stride))
     row, stride = uint64(sums.row), uint64(sums.stride)
     out_origin, out_row = uint64(outputs.first), uint64(outputs.row)

@@ -10,7 +10,7 @@ from typing import Optional
 
 import numpy as np
 
-# Raised when the compiled code rounds differently, as after adding in another order.
+# To be increased whenever the compiled code rounds differently, as when it adds in another order.
 VERSION = 2
 CACHE_LINE = 16  # floats
 FEW_CHANNELS = 4  # as images have: each window of so few is stored as one row
@@ -20,13 +20,15 @@ FEW_CHANNELS = 4  # as images have: each window of so few is stored as one row
 def lanes() -> int:
     """Return how many floats the loops add at a time here: rows are padded to multiples of it.
 
-    It does not change any bits. AMD's Zen 5 takes a tenth less time with 16 than with 8. Others
-    were not measured: on Intel's processors LLVM avoids such wide vectors, and Zen 4 computes their
-    halves one after the other, so that longer padding would be more work.
+    It does not change any bits. AMD's Zen 5, where LLVM knows it by name, takes a tenth less time
+    with 16 than with 8. Others were not measured: on Intel's processors LLVM avoids such wide
+    vectors, and Zen 4 computes their halves one after the other, so that longer padding would be
+    more work.
     """
     from paddle_mnist.nn.compiler import processor  # which imports numba
 
-    return 16 if processor() == "znver5" else 8
+    name, features = processor()
+    return 16 if name == "znver5" and "+avx512f" in features else 8
 
 
 def round_up(number: int) -> int:
@@ -88,12 +90,12 @@ class BlockSizes:
 
     @property
     def output_row(self) -> int:
-        """Floats of a kernel's row by outputs, which the forward pass adds: K pixels."""
+        """Floats in one row of a kernel: K pixels times the padded number of outputs."""
         return self.kernel * round_up(self.outputs)
 
 
 @dataclass(frozen=True)
-class Map:
+class FeatureMap:
     """How an image of several channels is stored: channels last, each pixel on whole vectors."""
 
     height: int
@@ -125,9 +127,9 @@ class Map:
 class Windows:
     """How a block's inputs are stored for the gradient of its kernels: as K x K windows.
 
-    Usually a `Map`, in which a window is K rows of K pixels. Rows of images of few channels would
-    be shorter than a vector; there each pixel holds the column of K pixels below it, and a window
-    is one row.
+    Usually a `FeatureMap`, in which a window is K rows of K pixels. Rows of images of few channels
+    would be shorter than a vector; there each pixel holds the column of K pixels below it, and a
+    window is one row.
     """
 
     block: BlockSizes
@@ -187,7 +189,7 @@ class Fields:
 
 @dataclass(frozen=True)
 class Net:
-    """Blocks, one behind the other, and the linear layer behind them, if any.
+    """Consecutive blocks, followed by a linear layer if there is one.
 
     biases: which of these layers have one.
     classes: the linear layer's outputs; None without one: the features are the outputs.
@@ -202,11 +204,11 @@ class Net:
     input_gradient: bool = False
 
     @cached_property
-    def maps(self) -> tuple[Map, ...]:
+    def maps(self) -> tuple[FeatureMap, ...]:
         """How each block's inputs are stored, and last the features."""
-        inputs = [Map(b.height, b.width, b.channels, b.padding) for b in self.blocks]
+        inputs = [FeatureMap(b.height, b.width, b.channels, b.padding) for b in self.blocks]
         last = self.blocks[-1]
-        return (*inputs, Map(last.pooled_height, last.pooled_width, last.outputs))
+        return (*inputs, FeatureMap(last.pooled_height, last.pooled_width, last.outputs))
 
     @cached_property
     def windows(self) -> tuple[Windows, ...]:
@@ -293,7 +295,7 @@ class Net:
         return number > 0 or self.input_gradient
 
     def longest_lists(self) -> dict[str, int]:
-        """Return how many pixels, values of pixels, and values by channel are listed at most."""
+        """Return the maximum lengths of the lists of pixels, of their values, and by channel."""
         pixels = [(b.height * b.width, 4 * b.pooled_size) for b in self.blocks]
         values = [
             (inputs * b.channels, outputs * b.outputs)

@@ -16,13 +16,13 @@ from paddle_mnist.nn.sparse_conv import (
     pool_loop,
     scatter_loop,
 )
-from paddle_mnist.nn.sparse_layout import Map, Net, aligned_zeros
+from paddle_mnist.nn.sparse_layout import FeatureMap, Net, aligned_zeros
 from paddle_mnist.nn.sparse_linear import bounds, flatten_loops, linear_loops
 
 NAN = np.float32("nan")
 
 
-class Work(NamedTuple):
+class Workspace(NamedTuple):
     """One thread's arrays for intermediate results of one image.
 
     counts, channels, values: of each pixel, how many of its values are visited, and of these the
@@ -40,10 +40,10 @@ class Work(NamedTuple):
     amounts: np.ndarray  # float32
 
 
-def new_work(net: Net) -> Work:
+def new_workspace(net: Net) -> Workspace:
     """Return a thread's arrays."""
     longest = net.longest_lists()
-    return Work(
+    return Workspace(
         target=aligned_zeros((longest["targets"],), np.float32),
         gradients=aligned_zeros((net.gradients.size,), np.float32),
         counts=aligned_zeros((longest["pixels"],), np.uint16),
@@ -58,7 +58,7 @@ def new_work(net: Net) -> Work:
 def build(net: Net) -> tuple[Callable, Callable]:
     """Return the forward and the backward pass over several images.
 
-    Of their arguments, `images` to `skipped` have a row an image, flat; `weights` and `sums` are
+    Of their arguments, `images` to `skipped` have one flat row per image; `weights` and `sums` are
     flat, as `net.weights` and `net.sums` name their parts. skip: the value that is not visited in
     any image: 0, or nan, which is equal to no value. skipped: the same of each image, which the
     forward pass writes: nan if one of its values is not finite.
@@ -191,7 +191,7 @@ def block_forward(net: Net, number: int) -> Callable:
         width=block.width,
         channels=block.channels,
         kernel=block.kernel,
-        target=Map(block.target_height, block.target_width, block.outputs),
+        target=FeatureMap(block.target_height, block.target_width, block.outputs),
     )
     pool = pool_loop(block, outputs)
     is_listed = number == 0
@@ -241,7 +241,7 @@ def block_backward(net: Net, number: int) -> Callable:
         width=2 * block.pooled_width,
         channels=block.outputs,
         kernel=block.kernel,
-        target=Map(block.padded_height, block.padded_width, block.channels),
+        target=FeatureMap(block.padded_height, block.padded_width, block.channels),
     )
 
     @inlined

@@ -162,7 +162,7 @@ def _start(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence Paddle on free ports, on CPUs, and in each new process on a missing compiler."""
+    """Silence Paddle on free ports, on CPUs, and in each new process on a missing ccache."""
     os.environ.setdefault("GLOG_minloglevel", "1")  # 0 logs every socket
     before = os.environ.get("PYTHONWARNINGS")
     root = logging.getLogger()  # which Paddle logs to
@@ -258,8 +258,8 @@ def _watch(job: _Job, hang_timeout: float) -> list[int]:
                 break
             slowest = ", ".join(map(str, job.slowest(ended)))
             raise ProcessError(
-                f"rank {slowest} gave no sign of life for {hang_timeout:g} s, and whoever waits "
-                "for it waits in vain; all are ended; the same command resumes from the newest "
+                f"rank {slowest} sent no heartbeat for {hang_timeout:g} s, so the others wait in "
+                "vain; all processes were terminated; the same command resumes from the newest "
                 "checkpoint",
                 1,
             )
@@ -303,7 +303,9 @@ def _first_error(
         report.args = (f"rank {rank}: {report}",) if len(processes) > 1 and rank else report.args
         return report
     if report:
-        return ProcessError(f"rank {rank} ended with an error of its own:\n{report.rstrip()}", 1)
+        return ProcessError(
+            f"rank {rank} failed with an unhandled exception:\n{report.rstrip()}", 1
+        )
     code = code if code >= 0 else 128 - code  # as a shell has it
     return ProcessError(
         f"rank {rank} (process {processes[rank].pid}) ended with {signals.describe_exit(code)}; "

@@ -123,7 +123,7 @@ def start_watchdog(seconds: float) -> None:
         while _watchdog_left[0] > 0:
             time.sleep(1)
             _watchdog_left[0] -= 1
-        log.error("no sign of life for %g s; ending: another process stalls, or this one", seconds)
+        log.error("no heartbeat for %g s; ending: another process stalls, or this one", seconds)
         os._exit(1)
 
     add_listener(reset)

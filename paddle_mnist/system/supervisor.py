@@ -115,7 +115,7 @@ def _watch(child: subprocess.Popen, reading: int, hang_timeout: float) -> int:
         elif ready:  # end of file: the child has closed the pipe, and is about to exit
             time.sleep(0.01)
         if time.monotonic() > deadline:
-            log.warning("no sign of life for %g s; killing it", hang_timeout)
+            log.warning("no heartbeat for %g s; killing it", hang_timeout)
             _kill(child)
     return child.returncode
 

@@ -140,7 +140,7 @@ class FitArguments:
                 if not is_left_out and not (is_number and value >= least):
                     raise ConfigError(f"{name} is {value!r}; expected a whole number >= {least}")
         if self.seed >= 2**32:
-            raise ConfigError(f"seed is {self.seed}; expected less than 2**32, as NumPy does")
+            raise ConfigError(f"seed is {self.seed}; expected less than 2**32, as NumPy requires")
         if not (_is_number(self.ema) and 0 <= self.ema < 1):
             raise ConfigError(f"ema is {self.ema!r}; expected at least 0 and less than 1")
         for name in ("save_every_seconds", "keep_every_minutes", "hang_timeout"):
@@ -165,8 +165,8 @@ class FitArguments:
             )
         if self.mode and not self.monitor:
             raise ConfigError(
-                f"mode is {self.mode!r} without monitor; expected the metric too whose "
-                f"{self.mode}imum is the best, as monitor='valid/...'"
+                f"mode is {self.mode!r} without monitor; expected monitor too, the metric to "
+                f"{self.mode}imize, such as monitor='valid/loss'"
             )
         if self.valid is None and not self.evaluator:
             for name in ("monitor", "early_stop_patience"):
@@ -184,7 +184,9 @@ class FitArguments:
         for name in ("metrics", "binding"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Mapping):
-                raise ConfigError(f"{name} is a {type(value).__name__}; expected a dict, by name")
+                raise ConfigError(
+                    f"{name} is a {type(value).__name__}; expected a dict keyed by name"
+                )
         for callback in self.callbacks:
             if not isinstance(callback, Callback):
                 raise ConfigError(

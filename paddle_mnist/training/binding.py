@@ -83,8 +83,8 @@ def describe_data(data: Any, seed: int) -> dict[str, Any]:
     """Return the length of some data, and a hash of what tells them from others.
 
     data: of a map-style dataset the first, the middle and the last sample are hashed, each read
-        with generators seeded alike, of objects that are no numbers or texts only their class; or
-        its `fingerprint`, a value or a method, where it has one.
+        with generators seeded alike, of objects that are neither numbers nor strings only their
+        class; or its `fingerprint`, a value or a method, where it has one.
         Of anything else the class counts, and its length where it has one.
     """
     fingerprint = getattr(data, "fingerprint", None)
@@ -136,7 +136,7 @@ def _further_values(optimizer: paddle.optimizer.Optimizer) -> dict[str, Any]:
 
 
 def _plain_values(values: Mapping[str, Any]) -> dict[str, Plain]:
-    """Return the numbers and texts among some values."""
+    """Return the numbers and strings among some values."""
     return {
         name: value
         for name, value in sorted(values.items())

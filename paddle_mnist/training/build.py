@@ -13,7 +13,7 @@ import yaml
 from paddle import nn
 
 from paddle_mnist.checkpoint.checkpointer import checkpoint_name
-from paddle_mnist.data.sample_loader import ReadyLoader, open_loader
+from paddle_mnist.data.sample_loader import ExternalLoader, open_loader
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
@@ -170,7 +170,7 @@ def _training_loader(arguments: FitArguments, world: World) -> Any:
                 "checkpoints; with a paddle.io.Dataset or ResumableBatchSampler, it can resume at "
                 "any step"
             )
-        return ReadyLoader(loader.batches, arguments.seed, arguments.accumulate)
+        return ExternalLoader(loader.batches, arguments.seed, arguments.accumulate)
     if not arguments.grad_shards and shards * arguments.accumulate == 1:
         return loader
     spec = ShardSpec(shards * arguments.accumulate, world.rank, world.size)
@@ -297,7 +297,7 @@ def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"{name} is {value!r:.60} ({error}), which cannot be compared; expected numbers, "
-                "texts, and lists of them"
+                "strings, and lists of them"
             ) from error
     return plain
 

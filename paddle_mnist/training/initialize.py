@@ -33,9 +33,9 @@ log = logging.getLogger("paddle_mnist")
 class TrainingParts:
     """What a training changes, and the data it is trained on.
 
-    loader: batches of the training data, with their order: a `BatchLoader`, a `SampleLoader` or a
-    `ReadyLoader`. schedule: when the
-    optimizer's learning rate changes. average: a moving average of the weights, or `NO_AVERAGE`.
+    loader: batches of the training data, with their order: a `BatchLoader`, a `SampleLoader` or an
+    `ExternalLoader`. schedule: when the optimizer's learning rate changes. average: a moving
+    average of the weights, or `NO_AVERAGE`.
     """
 
     model: nn.Layer

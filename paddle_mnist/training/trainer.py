@@ -188,7 +188,7 @@ class Trainer:
         self.running.write_line()
 
     def train_step(self, data: Iterable) -> paddle.Tensor:
-        """Train one step by hand, outside any epoch, and return its mean loss [].
+        """Train a single step, outside any epoch, and return its mean loss [].
 
         data: a batch (images [B, ...], labels [B, 1]), or its shards, as a `BatchLoader` divides
             it for several processes.
@@ -222,8 +222,8 @@ class Trainer:
         """Step the optimizer, its schedule and the average; see `TrainState.stepping`."""
         with self.profile.part("optimizer"), self.state.stepping(result.samples, batches):
             self.running.add(result, self.optimizer.get_lr())
-            # The first step names the optimizer's state; guarded, it has the names that the first
-            # optimizer of a process gives, whichever this is, so that saved states fit.
+            # The first step names the optimizer's accumulators by counters of the process. The
+            # guard restarts these, so that the names are those in a checkpoint.
             with unique_name.guard():
                 self.optimizer.step()
             self.schedule.after_step()

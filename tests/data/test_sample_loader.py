@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddle_mnist.data.collate import mapped
-from paddle_mnist.data.sample_loader import ReadyLoader, ResumableBatchSampler, SampleLoader
+from paddle_mnist.data.sample_loader import ExternalLoader, ResumableBatchSampler, SampleLoader
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.data.seeding import generators_restored, seed_generators, seed_of
 from paddle_mnist.errors import ConfigError, DataError
@@ -276,13 +276,13 @@ READY = {
 
 @pytest.mark.parametrize("kind", READY)
 def test_epochs_of_ready_data_are_repeated(kind):
-    loader = ReadyLoader(READY[kind](), seed=5)
+    loader = ExternalLoader(READY[kind](), seed=5)
     first, second = of_ready(loader, 0), of_ready(loader, 1)
     np.random.rand(3)
     assert (of_ready(loader, 0), of_ready(loader, 1)) == (first, second)
     assert (first == second) == (kind == "a list")
     if kind not in ("a list", "a resumable sampler"):
-        assert of_ready(ReadyLoader(READY[kind](), seed=6), 0) != first
+        assert of_ready(ExternalLoader(READY[kind](), seed=6), 0) != first
     if "worker" not in kind:
         assert of_ready(loader, 1, start=2, step=3) == second[2::3]
     assert loader.resumes_inside_epochs == (kind == "a resumable sampler")
@@ -306,7 +306,7 @@ def test_resuming_reads_no_sample_again_only_with_a_resumable_sampler():
         dataset = Counts(12)
         kind = ResumableBatchSampler if is_resumable else paddle.io.BatchSampler
         sampler = kind(dataset, batch_size=2, shuffle=False)
-        loader = ReadyLoader(paddle.io.DataLoader(dataset, batch_sampler=sampler), group=2)
+        loader = ExternalLoader(paddle.io.DataLoader(dataset, batch_sampler=sampler), group=2)
         shards = list(loader.epoch(0, start=2))
         assert [[indices(shard.batch) for shard in group] for group in shards] == [
             [[8, 9], [10, 11]]
@@ -320,7 +320,7 @@ def test_resuming_reads_no_sample_again_only_with_a_resumable_sampler():
 def test_groups_of_batches_make_the_steps(length, batch_size, group):
     # not a DataLoader: Paddle 3.3.1 hangs now and then where hundreds are read
     data = [*SampleLoader(Numbered(length), batch_size)]
-    loader = ReadyLoader(data, seed=1, group=group)
+    loader = ExternalLoader(data, seed=1, group=group)
     steps = list(loader.epoch(0))
     assert (len(steps), loader.passes_per_step) == (len(loader), group)
     assert {len(step) for step in steps[:-1]} <= {group}
@@ -338,19 +338,19 @@ def test_groups_of_batches_make_the_steps(length, batch_size, group):
 
 
 def test_ready_arrays_become_tensors():
-    (batch,) = ReadyLoader([(np.ones(2, "float32"), "text")]).epoch(0)
+    (batch,) = ExternalLoader([(np.ones(2, "float32"), "text")]).epoch(0)
     assert isinstance(batch[0], paddle.Tensor) and batch[1] == "text"
 
 
 def test_length_of_a_function_is_unknown():
     with pytest.raises(TypeError):
-        len(ReadyLoader(lambda: iter([])))
+        len(ExternalLoader(lambda: iter([])))
 
 
 @pytest.mark.parametrize("data", [3, None])
 def test_what_yields_no_batches_is_refused(data):
     with pytest.raises(ConfigError, match=f"the data are a {type(data).__name__}; expected"):
-        ReadyLoader(data)
+        ExternalLoader(data)
 
 
 def draws():

@@ -17,6 +17,8 @@ from paddle.nn import functional as F
 from paddle_mnist import MNIST, TrainConfig, watch
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.sizes import net_sizes
+from paddle_mnist.nn import sparse_layout
+from paddle_mnist.nn.compiled_net import CompiledNet
 from paddle_mnist.nn.fast_layers import fast_net
 from paddle_mnist.nn.sparse_layout import VERSION
 from paddle_mnist.parallel.process_count import fast_conv_threads
@@ -95,6 +97,21 @@ def test_any_number_of_threads_gives_the_same_bits(real_images):
     for threads in (2, 3):
         for gradient, expected in zip(first, gradients(net(threads), real_images, upstream)):
             assert np.array_equal(gradient, expected)
+
+
+def test_the_width_of_vectors_does_not_change_the_bits(real_images, monkeypatch):
+    """Another processor pads every row differently."""
+    images, labels = real_images[:26], np.arange(26) % 10
+    parameters = np.concatenate([p.numpy().ravel() for p in net(1).parameters()])
+    outcomes, nets = [], []
+    for width in (8, 16):
+        monkeypatch.setattr(sparse_layout, "lanes", lambda width=width: width)
+        nets.append(net_sizes())
+        passes = CompiledNet(nets[-1])
+        outcomes.append(passes.cross_entropy(images, labels, parameters, 0.1, 1))
+    assert all(map(np.array_equal, *outcomes))
+    narrow, wide = nets
+    assert narrow.kept.size < wide.kept.size and narrow.weights.size < wide.weights.size
 
 
 @pytest.mark.parametrize("frozen", [["conv1"], ["conv2"], ["conv1", "conv2"]])

@@ -12,8 +12,6 @@ from paddle.nn import functional as F
 
 from paddle_mnist import ConvBlocks
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.nn import sparse_layout
-from paddle_mnist.nn.compiled_net import CompiledNet
 from paddle_mnist.nn.fast_layers import MAX_LINEAR, fast_net
 
 
@@ -95,20 +93,6 @@ def test_any_number_of_threads_gives_the_same_bits():
     for threads in (2, 3, "auto"):
         fast.fast_conv = threads
         assert all(map(np.array_equal, first, passes(fast, images, upstream)))
-
-
-def test_the_width_of_vectors_does_not_change_the_bits(monkeypatch):
-    """Another processor pads rows differently."""
-    fast, _ = pair("several channels")
-    layers, images = list(fast.children()), values(np.random.default_rng(0), (26, 6, 16, 14), False)
-    parameters = np.concatenate([p.numpy().ravel() for p in fast.parameters()])
-    found, sizes = [], set()
-    for width in (8, 16):
-        monkeypatch.setattr(sparse_layout, "lanes", lambda width=width: width)
-        net = CompiledNet(fast_net(layers, paddle.to_tensor(images)))
-        found.append(net.cross_entropy(images, np.zeros(26, np.int64), parameters, 0.1, 1))
-        sizes.add(net.net.weights.size)
-    assert all(map(np.array_equal, *found)) and len(sizes) == 2
 
 
 def test_parameters_go_to_and_fro_and_it_is_saved_as_a_sequential():

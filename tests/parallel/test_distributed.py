@@ -464,7 +464,7 @@ def test_rank_that_stalls_is_found(tmp_path, tiny):
         tmp_path, 4, process, signal.SIGSTOP, whom=lambda: ranks_of(process)[1]
     )
     # stopped within an exchange, it cannot be told from the one that waits for it there
-    assert code == 1 and re.search(r"rank (0, )?1 gave no sign of life for 4 s", output), output
+    assert code == 1 and re.search(r"rank (0, )?1 sent no heartbeat for 4 s", output), output
     assert not ranks_of(process)
 
 
@@ -664,7 +664,7 @@ def hangs_after_the_others_are_done(tmp):
 
 @pytest.mark.slow
 def test_process_that_hangs_when_others_are_done_is_no_success(tmp_path):
-    with pytest.raises(ProcessError, match="rank 1 gave no sign of life for 9 s"):
+    with pytest.raises(ProcessError, match="rank 1 sent no heartbeat for 9 s"):
         spawn(hangs_after_the_others_are_done, (tmp_path,), nprocs=2, hang_timeout=9)
 
 
@@ -733,7 +733,7 @@ def test_error_of_any_rank_reaches_the_user_with_its_own_traceback(tmp_path):
     with pytest.raises(ProcessError) as caught:
         spawn(raises_in_rank_one, (tmp_path,), nprocs=2)
     output = str(caught.value)
-    assert output.startswith("rank 1 ended with an error of its own:\nTraceback")
+    assert output.startswith("rank 1 failed with an unhandled exception:\nTraceback")
     assert "in raises_in_rank_one" in output and output.endswith("a fault of rank 1's own")
     assert "gloo" not in output
 

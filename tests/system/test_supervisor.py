@@ -93,7 +93,7 @@ def test_training_that_dies_or_hangs_is_restarted_to_the_same_bits(
     restarts = 3 if trouble == "dies" else 1
     assert output.count("the training ended with") == restarts
     assert f"restart {restarts} of 3" in output
-    assert ("no sign of life for 3 s; killing it" in output) == (trouble in ("stops", "sleeps"))
+    assert ("no heartbeat for 3 s; killing it" in output) == (trouble in ("stops", "sleeps"))
     assert (tmp_path / RUN / "mnist.pdparams").read_bytes() == unbroken
 
 

@@ -182,7 +182,7 @@ REFUSED = {
     "metrics without names": (
         {"metrics": [paddle.metric.Accuracy()]},
         ConfigError,
-        "metrics is a list; expected a dict, by name",
+        "metrics is a list; expected a dict keyed by name",
     ),
     "another library's callback": (
         {"callbacks": [paddle.callbacks.EarlyStopping()]},
@@ -224,7 +224,7 @@ REFUSED = {
     "mode of nothing": (
         {"mode": "max"},
         ConfigError,
-        "mode is 'max' without monitor; expected the metric too whose maximum is the best",
+        "mode is 'max' without monitor; expected monitor too, the metric to maximize",
     ),
     "part of nothing": (
         {"init_partial": True},

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddle_mnist.data.sample_loader import ReadyLoader, SampleLoader
+from paddle_mnist.data.sample_loader import ExternalLoader, SampleLoader
 from paddle_mnist.errors import ConfigError, DataError, DivergedError
 from paddle_mnist.metrics.paddle_metrics import Gathered, metric_functions
 from paddle_mnist.metrics.sums import Mean, Sums
@@ -95,7 +95,7 @@ def test_mean_of_batch_means_is_another_number(expected):
 
 DATA = {
     "a DataLoader": lambda: paddle.io.DataLoader(Points(), batch_size=8),
-    "a ReadyLoader": lambda: ReadyLoader(paddle.io.DataLoader(Points(), batch_size=8)),
+    "a ExternalLoader": lambda: ExternalLoader(paddle.io.DataLoader(Points(), batch_size=8)),
     "a function": lambda: lambda: iter(SampleLoader(Points(), 8)),
     "a list of arrays": lambda: [all_samples()],
     "workers": lambda: SampleLoader(Points(), 8, num_workers=2),

@@ -65,8 +65,8 @@ def measure(source: str, rounds: int) -> dict:
     return {
         "step": statistics.median(steps),
         **{
-            kind: {name: statistics.median(times[name] for times in rounds) for name in PARTS}
-            for kind, rounds in timed.items()
+            kind: {name: statistics.median(times[name] for times in repeated) for name in PARTS}
+            for kind, repeated in timed.items()
         },
     }
 
@@ -89,7 +89,7 @@ def _calls(images: np.ndarray, parameters: np.ndarray) -> Calls:
     """
     from paddle_mnist.mnist.sizes import net_sizes
     from paddle_mnist.nn.compiled_net import compiled_net
-    from paddle_mnist.nn.sparse_net import new_work
+    from paddle_mnist.nn.sparse_net import new_workspace
 
     net, logits = net_sizes(), np.zeros(10, np.float32)
     _, memory = compiled_net(net).forward(images, parameters, 1)
@@ -97,7 +97,7 @@ def _calls(images: np.ndarray, parameters: np.ndarray) -> Calls:
     backward = _backward(net, memory.weights)
     flat = images.reshape(len(images), -1)
     for image, kept, winners in zip(flat, memory.inputs, memory.winners):
-        work = new_work(net)
+        work = new_workspace(net)
         yield from forward(image, kept, winners, work)
         yield "cross-entropy", loss
         yield from backward(kept, winners, work)
@@ -111,14 +111,14 @@ def _part(values: np.ndarray, layout, name: str) -> np.ndarray:
 def _forward(net, weights: np.ndarray, logits: np.ndarray) -> Callable[..., Calls]:
     """Return what yields the loops from an image to its logits."""
     from paddle_mnist.nn.sparse_conv import list_inputs_loop, pool_loop, scatter_loop
-    from paddle_mnist.nn.sparse_layout import Map
+    from paddle_mnist.nn.sparse_layout import FeatureMap
     from paddle_mnist.nn.sparse_linear import linear_loops
     from paddle_mnist.nn.sparse_net import load_loop
 
     load, list_inputs, linear = load_loop(net), list_inputs_loop(net.maps[1]), linear_loops(net)[0]
     scatter, pool = [], []
     for block, outputs in zip(net.blocks, net.maps[1:]):
-        target = Map(block.target_height, block.target_width, block.outputs)
+        target = FeatureMap(block.target_height, block.target_width, block.outputs)
         sizes = (block.height, block.width, block.channels, block.kernel)
         scatter.append(scatter_loop(*sizes, target))
         pool.append(pool_loop(block, outputs))
@@ -153,14 +153,14 @@ def _loss(net, logits: np.ndarray) -> Callable[[], None]:
 def _backward(net, weights: np.ndarray) -> Callable[..., Calls]:
     """Return what yields the loops from the gradients of an image's logits to all others."""
     from paddle_mnist.nn.sparse_conv import add_windows_loop, list_gradients_loop, scatter_loop
-    from paddle_mnist.nn.sparse_layout import Map, aligned_zeros
+    from paddle_mnist.nn.sparse_layout import FeatureMap, aligned_zeros
     from paddle_mnist.nn.sparse_linear import linear_loops
 
     linear = linear_loops(net)[1]
     list_gradients = [list_gradients_loop(net, n) for n in (0, 1)]
     add_windows = [add_windows_loop(net.blocks[n], net.windows[n]) for n in (0, 1)]
     block = net.blocks[1]
-    target = Map(block.padded_height, block.padded_width, block.channels)
+    target = FeatureMap(block.padded_height, block.padded_width, block.channels)
     scatter = scatter_loop(block.height, block.width, block.outputs, block.kernel, target)
     kernels = _part(weights, net.weights, "backward1")
     logit_gradients = np.linspace(-0.1, 0.1, 10, dtype=np.float32)

@@ -119,9 +119,9 @@ def _version() -> str:
     """Return a name for what draws and reads the pictures; those of another code are of no use."""
     import rendering
 
-    from paddle_mnist.mnist import ink, mnist_format, pictures, shapes
+    from paddle_mnist.mnist import digit_normalization, ink, pictures, shapes
 
-    files = [Path(module.__file__) for module in (ink, mnist_format, pictures, shapes)]
+    files = [Path(module.__file__) for module in (digit_normalization, ink, pictures, shapes)]
     digest = hashlib.sha256()
     for file in (*files, *sorted(Path(rendering.__file__).parent.glob("*.py"))):
         digest.update(file.read_bytes())
@@ -158,7 +158,7 @@ def _digits_drawn(split: Split, count: int) -> Pixels:
 
 def _drawn(cover: Callable[[np.random.RandomState], np.ndarray], count: int) -> Pixels:
     """Return drawings as they would be read from a picture of paper without a flaw."""
-    from paddle_mnist.mnist.mnist_format import to_mnist_format
+    from paddle_mnist.mnist.digit_normalization import to_mnist_format
 
     found = []
     for number in range(count):
