@@ -114,9 +114,10 @@ def machine_code_path(arguments: Sequence[Any], title: str, key: str) -> Optiona
     return folder / f"{hashlib.sha256(json.dumps(names).encode()).hexdigest()[:40]}.bin"
 
 
-def processor() -> str:
-    """Return the name that LLVM has for the processor, such as "znver5"."""
-    return _target()[1]
+def processor() -> tuple[str, set[str]]:
+    """Return LLVM's name for the processor, such as "znver5", and what it has, as "+avx512f"."""
+    _, name, features = _target()
+    return name, set(features.split(","))
 
 
 def _target() -> tuple[str, str, str]:

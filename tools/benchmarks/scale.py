@@ -100,8 +100,12 @@ def _time_steps(config: TrainConfig, exchanging: bool, path: Path) -> None:
     world.all_gather_objects(None)
     seconds = time.perf_counter() - began
     if world.is_main_process:
-        exchange = profile.seconds["exchange"]
-        figures = (steps * config.batch_size / seconds, seconds / steps, exchange / seconds)
+        exchanging_seconds = profile.seconds["exchange"]
+        figures = (
+            steps * config.batch_size / seconds,
+            seconds / steps,
+            exchanging_seconds / seconds,
+        )
         path.write_text(json.dumps(dict(zip(FIGURES, figures))))
 
 

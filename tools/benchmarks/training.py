@@ -59,7 +59,9 @@ def _products(source: str, trained: bool) -> dict[str, float]:
     for number in range(1, len(net.blocks) + 1):
         start, stop = net.kept.bounds(f"inputs{number}")
         active.append(np.count_nonzero(memory.inputs[:IMAGES, start:stop]) / IMAGES)
-    dense = sparse = 3 * net.maps[-1].size * net.classes  # the linear layer's, forward and back
+    last = net.blocks[-1]
+    features = last.outputs * last.pooled_size
+    dense = sparse = 3 * features * net.classes  # of the linear layer, forward and back
     for number, block in enumerate(net.blocks):
         outputs = (block.padded_height - block.kernel + 1) * (block.padded_width - block.kernel + 1)
         to_outputs = block.kernel**2 * block.outputs
@@ -166,7 +168,7 @@ def table(report: dict) -> str:
         f"{products[kind]['sparse'] / 1e6:.2f} million in a {kind} net" for kind in products
     )
     names = {"plain all": "Paddle", "torch tuned": "PyTorch", "step": "this package"}
-    shares = ", ".join(
+    shares_of_limit = ", ".join(
         f"{name} {rates[kind] / limits['dense']:.0%}"
         for kind, name in names.items()
         if kind in rates
@@ -178,7 +180,7 @@ def table(report: dict) -> str:
         f"{gflops:.0f} GFLOP/s here, on all cores ({report['blas']}). At that speed the limit is "
         f"{limits['dense']:,.0f} images a second if everything is multiplied, and "
         f"{limits['sparse']:,.0f} if multiplications by zero are skipped. "
-        f"Shares of the first limit: {shares}; of the second: this package "
+        f"Shares of the first limit: {shares_of_limit}; of the second: this package "
         f"{rates['step'] / limits['sparse']:.0%}."
     )
     return markdown_table(columns, rows, f"{note}\n\n{limit}")
