@@ -111,8 +111,8 @@ class OrderedLoader:
         other.sampler = replace(self.sampler, batch_size=self.sampler.batch_size * batches)
         return other
 
-    def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[Any]:
-        """Yield the batches of an epoch from number `start` on, every `step`-th.
+    def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
+        """Yield the batches of an epoch from number `start` on, every `stride`-th.
 
         With a `shard_spec` each is a list of this process's `Shard`s.
         """
@@ -164,8 +164,8 @@ class BatchLoader(OrderedLoader):
         all_indices = np.arange(len(dataset) + replay_pool_size)
         self._on_device = self._to_tensors(all_indices) if on_device else None
 
-    def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[Any]:
-        """Yield the batches of an epoch from number `start` on, every `step`-th.
+    def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
+        """Yield the batches of an epoch from number `start` on, every `stride`-th.
 
         Each is (images [B, ...], labels [B, 1]), or with a `shard_spec` a list of this process's
         `Shard`s.
@@ -182,7 +182,7 @@ class BatchLoader(OrderedLoader):
                 images, labels = (paddle.gather(values, indices) for values in self._on_device)
             return self.augment(images, epoch, order[batch]), labels
 
-        for batch in self.sampler.batch_slices(start, step):
+        for batch in self.sampler.batch_slices(start, stride):
             if self.shard_spec is None:
                 yield load(batch)
             else:
@@ -213,15 +213,15 @@ class BatchLoader(OrderedLoader):
         return images, labels
 
 
-def epoch_batches(loader: Any, epoch: int, start: int = 0, step: int = 1) -> Iterator:
-    """Yield the batches of one epoch of any loader, from number `start` on, every `step`-th.
+def epoch_batches(loader: Any, epoch: int, start: int = 0, stride: int = 1) -> Iterator:
+    """Yield the batches of one epoch of any loader, from number `start` on, every `stride`-th.
 
     loader: a `BatchLoader`; or, as in the tutorial, a `paddle.io.DataLoader`, or a function that
         returns an iterator each time it is called. Of these all batches are read, and those before
         `start` dropped.
     """
     if hasattr(loader, "epoch"):
-        yield from _interruptible(loader.epoch(epoch, start, step))
+        yield from _interruptible(loader.epoch(epoch, start, stride))
         return
     batches = loader() if callable(loader) else loader
     if not hasattr(batches, "__iter__"):
@@ -230,7 +230,7 @@ def epoch_batches(loader: Any, epoch: int, start: int = 0, step: int = 1) -> Ite
             "paddle.io.DataLoader or a function that yields batches"
         )
     for number, batch in enumerate(_interruptible(batches)):
-        if number >= start and (number - start) % step == 0:
+        if number >= start and (number - start) % stride == 0:
             yield tensors(batch)
         else:
             heartbeat.beat()  # to read what is dropped may take long: it is no hang

@@ -43,13 +43,13 @@ class SampleLoader(OrderedLoader):
         self.num_workers = num_workers
         self._read = _BatchReader(dataset, seed, collate_fn)
 
-    def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[Any]:
-        """Yield the batches of an epoch from number `start` on, every `step`-th, as tensors.
+    def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
+        """Yield the batches of an epoch from number `start` on, every `stride`-th, as tensors.
 
         With shards each is a list of this process's `Shard`s.
         """
         # Workers are told what to read; what is to become of it they need not know.
-        parts, plan = itertools.tee(self._parts(epoch, start, step))
+        parts, plan = itertools.tee(self._parts(epoch, start, stride))
         loaded = self._load(part.keys for part in parts)
         for _, batch in itertools.groupby(plan, key=lambda part: part.batch):
             shards = [
@@ -58,10 +58,10 @@ class SampleLoader(OrderedLoader):
             ]
             yield shards if self.shard_spec else shards[0].batch
 
-    def _parts(self, epoch: int, start: int, step: int) -> Iterator["_Part"]:
+    def _parts(self, epoch: int, start: int, stride: int) -> Iterator["_Part"]:
         order = self.sampler.order(epoch)
         spec = self.shard_spec or ShardSpec()
-        for number, batch in enumerate(self.sampler.batch_slices(start, step)):
+        for number, batch in enumerate(self.sampler.batch_slices(start, stride)):
             for index, part, samples in spec.slices(batch):
                 keys = [(epoch, int(sample)) for sample in order[part]]
                 yield _Part(number, keys, index, samples, batch.stop - batch.start)
@@ -160,14 +160,14 @@ class ExternalLoader:
         """Steps per epoch. Raises TypeError if the number of batches is unknown."""
         return -(-len(self.batches) // self.group)
 
-    def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[Any]:
-        """Yield what the steps of an epoch take from number `start` on, every `step`-th."""
+    def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
+        """Yield what the steps of an epoch take from number `start` on, every `stride`-th."""
         seed_generators(self.seed, epoch)
         skipped = start
         if self._sampler:
             self._sampler.set_epoch(epoch, start * self.group)
             skipped = 0
-        for group in itertools.islice(self._groups(), skipped, None, step):
+        for group in itertools.islice(self._groups(), skipped, None, stride):
             yield self._shards(group) if self.group > 1 else tensors(group[0])
 
     def _groups(self) -> Iterator[list[Any]]:

@@ -50,18 +50,18 @@ class BatchSampler:
             samples = np.concatenate([samples, self.length + drawn])
         return random.permutation(samples) if self.shuffle else samples
 
-    def batches(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[np.ndarray]:
-        """Return the batches of an epoch from number `start` on, every `step`-th.
+    def batches(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[np.ndarray]:
+        """Return the batches of an epoch from number `start` on, every `stride`-th.
 
         Each is an array of indices, int64 [at most batch_size].
         """
         order = self.order(epoch)
-        return (order[batch] for batch in self.batch_slices(start, step))
+        return (order[batch] for batch in self.batch_slices(start, stride))
 
-    def batch_slices(self, start: int = 0, step: int = 1) -> Iterator[slice]:
+    def batch_slices(self, start: int = 0, stride: int = 1) -> Iterator[slice]:
         """Yield the positions of these batches in the order of an epoch."""
         length = self._epoch_length
-        for first in range(start * self.batch_size, length, step * self.batch_size):
+        for first in range(start * self.batch_size, length, stride * self.batch_size):
             yield slice(first, min(first + self.batch_size, length))
 
 

@@ -104,7 +104,7 @@ def evaluate(
     with evaluation_mode(model), paddle.no_grad(), signals.interruptible():
         batches = [
             _evaluate_batch(model, images, labels)
-            for images, labels in epoch_batches(loader, 0, start=rank, step=size)
+            for images, labels in epoch_batches(loader, 0, start=rank, stride=size)
         ]
         heartbeat.beat()
         if size > 1:

@@ -72,7 +72,7 @@ def evaluate_step(
     functions: dict[str, Any] = {}
     with evaluation_mode(model), paddle.no_grad(), signals.interruptible():
         batches = []
-        for number, batch in enumerate(epoch_batches(loader, 0, start=rank, step=size)):
+        for number, batch in enumerate(epoch_batches(loader, 0, start=rank, stride=size)):
             heartbeat.beat()
             reseed(0, rank + number * size)  # a net that draws numbers draws the same every time
             batches.append(_evaluate_batch(step, model, batch, functions))

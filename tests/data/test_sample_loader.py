@@ -84,9 +84,9 @@ def test_every_sample_comes_once_an_epoch(loader, epoch):
 
 
 @given(loaders, st.integers(0, 3), st.integers(0, 42), st.integers(1, 4))
-def test_batches_from_any_start_are_those_of_the_whole_epoch(loader, epoch, start, step):
+def test_batches_from_any_start_are_those_of_the_whole_epoch(loader, epoch, start, stride):
     whole = [indices(batch) for batch in loader.epoch(epoch)]
-    assert [indices(batch) for batch in loader.epoch(epoch, start, step)] == whole[start::step]
+    assert [indices(batch) for batch in loader.epoch(epoch, start, stride)] == whole[start::stride]
 
 
 specs = st.builds(
@@ -261,11 +261,11 @@ def resumable(**options):
     return paddle_loader(batch_sampler=sampler)
 
 
-def of_ready(loader, epoch, **options):
+def of_external(loader, epoch, **options):
     return [plain(batch) for batch in loader.epoch(epoch, **options)]
 
 
-READY = {
+EXTERNAL = {
     "DataLoader": paddle_loader,
     "DataLoader with workers": lambda: paddle_loader(num_workers=2),
     "a function": lambda: lambda: iter(paddle_loader()),
@@ -274,17 +274,17 @@ READY = {
 }
 
 
-@pytest.mark.parametrize("kind", READY)
-def test_epochs_of_ready_data_are_repeated(kind):
-    loader = ExternalLoader(READY[kind](), seed=5)
-    first, second = of_ready(loader, 0), of_ready(loader, 1)
+@pytest.mark.parametrize("kind", EXTERNAL)
+def test_epochs_of_external_data_are_repeated(kind):
+    loader = ExternalLoader(EXTERNAL[kind](), seed=5)
+    first, second = of_external(loader, 0), of_external(loader, 1)
     np.random.rand(3)
-    assert (of_ready(loader, 0), of_ready(loader, 1)) == (first, second)
+    assert (of_external(loader, 0), of_external(loader, 1)) == (first, second)
     assert (first == second) == (kind == "a list")
     if kind not in ("a list", "a resumable sampler"):
-        assert of_ready(ExternalLoader(READY[kind](), seed=6), 0) != first
+        assert of_external(ExternalLoader(EXTERNAL[kind](), seed=6), 0) != first
     if "worker" not in kind:
-        assert of_ready(loader, 1, start=2, step=3) == second[2::3]
+        assert of_external(loader, 1, start=2, stride=3) == second[2::3]
     assert loader.resumes_inside_epochs == (kind == "a resumable sampler")
 
 
