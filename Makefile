@@ -24,7 +24,7 @@ test: $(VENV)/.installed-test
 
 test-slow: $(VENV)/.installed-test
 	$(RUN)/pip install --quiet -e '.[cpu,test,browser,docs,elastic,notebook,onnx,web]' $(foreach pin,$(PINS),'$(pin)')
-	$(RUN)/python -m pytest -n 2 -m slow --durations 20 $(ARGS)
+	$(RUN)/python -m pytest -n 3 -m slow --durations 20 $(ARGS)
 
 docs: $(VENV)/.installed
 	$(RUN)/pip install --quiet -e '.[cpu,docs]' $(foreach pin,$(PINS),'$(pin)')

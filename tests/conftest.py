@@ -17,16 +17,16 @@ ROOT = Path(__file__).parent.parent
 
 # The modules that take longest, first, so that the workers end together.
 LONGEST = """
-    test_install test_readme mnist/test_recipes
-    parallel/test_distributed training/test_fit_resume test_docs system/test_supervisor
-    mnist/test_fast_conv checkpoint/test_faults nn/test_conv_blocks mnist/test_paper
-    tools/test_search data/test_sample_loader training/test_fit_script mnist/test_run
-    mnist/test_report apps/test_dashboard nn/test_compiler tools/test_reproduce
-    commands/test_main mnist/test_pictures commands/test_fit_runs training/test_fit
-    checkpoint/test_safe_load system/test_signals test_package tools/test_benchmark
-    mnist/test_export system/test_machine mnist/test_data training/test_trainer
-    monitor/test_watch commands/test_weights training/test_evaluate_run
-    checkpoint/test_corruption inference/test_predict_and_export_run
+    test_install parallel/test_distributed tools/test_benchmark tools/test_reproduce tools/test_soak
+    test_docs test_examples apps/test_demo test_notebook training/test_fit_resume
+    system/test_supervisor mnist/test_report mnist/test_fast_conv mnist/test_paper
+    apps/test_dashboard test_readme mnist/test_recipes nn/test_conv_blocks nn/test_compiler
+    checkpoint/test_faults mnist/test_pictures training/test_fit_script mnist/test_run
+    data/test_sample_loader commands/test_main nn/test_cross_entropy training/test_fit test_package
+    system/test_signals tools/test_search commands/test_fit_runs mnist/test_export
+    checkpoint/test_safe_load mnist/test_data system/test_machine training/test_evaluate_run
+    training/test_trainer inference/test_predict_and_export_run commands/test_weights
+    monitor/test_watch
 """.split()
 
 

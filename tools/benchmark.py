@@ -57,6 +57,8 @@ BENCHMARKS = {
     "pictures": pictures,
     "signal": sigterm,
 }
+# What a rehearsal shortens, besides the rounds and the data.
+QUICK = {"train": {"seconds": 0.5}, "time-to-accuracy": {"seeds": 1}}
 TITLES = {name: module.__doc__.splitlines()[0] for name, module in BENCHMARKS.items()}
 
 
@@ -109,7 +111,8 @@ def _run_each(argv: Sequence[str]) -> int:
 
 def _measure(name: str, args, out) -> None:
     benchmark = BENCHMARKS[name]
-    report = benchmark.measure(str(args.data), args.rounds)
+    options = QUICK.get(name, {}) if args.quick else {}
+    report = benchmark.measure(str(args.data), args.rounds, **options)
     tables = benchmark.table(report)
     if isinstance(tables, str):
         tables = {name: tables}

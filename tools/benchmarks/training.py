@@ -17,19 +17,21 @@ from benchmarks.recipes import config_of
 from benchmarks.rivals import BATCH, CORES, RIVALS, arrays, rate
 from benchmarks.timing import medians, part_timer, seconds_of
 
-SECONDS = 5  # of a kind in each round
 STEPS = 500  # of our own loop, at least
 IMAGES = 1000  # whose zeros are counted
 SIZE = 1024  # of the matrices
 
 
-def measure(source: str, rounds: int) -> dict:
-    """Medians over `rounds` in which all kinds take turns; shares of the loop's own time."""
+def measure(source: str, rounds: int, seconds: float = 5) -> dict:
+    """Medians over `rounds` in which all kinds take turns; shares of the loop's own time.
+
+    seconds: of a kind in each round.
+    """
     rates: dict[str, list[float]] = {kind: [] for kind in RIVALS}
     for _ in range(rounds):
         for kind in RIVALS:
             with contextlib.suppress(ModuleNotFoundError):  # the table says so
-                rates[kind].append(rate(kind, source, SECONDS))
+                rates[kind].append(rate(kind, source, seconds))
     return {
         "rounds": rounds,
         "batch_size": BATCH,
