@@ -78,6 +78,9 @@ def own_cache(tmp_path_factory, pytestconfig):
     (cache / "compiled").symlink_to(compiled)
     os.environ["PADDLE_MNIST_CACHE"] = str(cache)
     os.environ["PADDLE_MNIST_URL"] = "http://127.0.0.1:1/"  # nothing answers there
+    # Paddle's launch chooses ports among those that the system gives to outgoing connections, which
+    # may take one before a server does.
+    os.environ["PORT_RANGE"] = "20000:32000"
 
 
 @pytest.fixture(scope="session")

@@ -73,8 +73,11 @@ def run(folder, servers, trainers, *args, log="log"):
 
 @served
 def test_other_servers_and_trainers_go_on_from_what_was_saved(tmp_path, tiny):
-    """2 servers and 2 trainers, then 1 server and 3 trainers, which begin where those ended."""
-    options = ["--data", tiny, "--batch_size", 32, "--learning_rate", 0.02, "--epochs", 2]
+    """2 servers and 2 trainers, then 1 server and 3 trainers, which begin where those ended.
+
+    Nobody waits for anybody: at a learning rate of 0.02 the loss sometimes goes up for an epoch.
+    """
+    options = ["--data", tiny, "--batch_size", 32, "--learning_rate", 0.005, "--epochs", 2]
     first = run(tmp_path, 2, 2, *options, "--output", "first")
     further = ["--start_from", "first/persistables", "--output", "further"]
     second = run(tmp_path, 1, 3, *options, *further, log="further.log")
