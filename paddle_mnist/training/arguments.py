@@ -166,7 +166,7 @@ class FitArguments:
         if self.mode and not self.monitor:
             raise ConfigError(
                 f"mode is {self.mode!r} without monitor; expected monitor too, the metric to "
-                f"{self.mode}imize, such as monitor='valid/loss'"
+                f"{self.mode}imize, as monitor='valid/...'"
             )
         if self.valid is None and not self.evaluator:
             for name in ("monitor", "early_stop_patience"):

@@ -337,7 +337,7 @@ def test_groups_of_batches_make_the_steps(length, batch_size, group):
         assert rest == [[plain(shard.batch) for shard in step] for step in steps[start:]]
 
 
-def test_ready_arrays_become_tensors():
+def test_arrays_of_external_data_become_tensors():
     (batch,) = ExternalLoader([(np.ones(2, "float32"), "text")]).epoch(0)
     assert isinstance(batch[0], paddle.Tensor) and batch[1] == "text"
 
