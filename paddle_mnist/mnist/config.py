@@ -31,7 +31,7 @@ from paddle_mnist.mnist.option_types import (
     Switch,
     Whole,
 )
-from paddle_mnist.system.files import read_yaml
+from paddle_mnist.system.yaml_reader import read_yaml
 from paddle_mnist.training.run_directory import FIT, TRAINED_WITH
 
 

@@ -10,11 +10,9 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
-import yaml
-
-from paddle_mnist.errors import ConfigError, OutputError
+from paddle_mnist.errors import OutputError
 
 log = logging.getLogger("paddle_mnist")
 
@@ -153,23 +151,3 @@ class Journal:
             finally:
                 os.close(self._descriptor)
                 self._descriptor = None
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the names and values in a YAML file. Raises ConfigError."""
-    try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; expected a YAML file") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(
-            f"{path}: not YAML ({reason}); expected lines of 'field: value'"
-        ) from error
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise ConfigError(
-            f"{path}: found a {type(values).__name__}; expected a mapping, lines of 'field: value'"
-        )
-    return values

@@ -18,13 +18,13 @@ from paddle_mnist.state import TrainState
 from paddle_mnist.system.files import (
     Journal,
     make_folder,
-    read_yaml,
     remove,
     remove_temporary,
     sync_folder,
     write_atomically,
     writing,
 )
+from paddle_mnist.system.yaml_reader import read_yaml
 
 log = logging.getLogger("paddle_mnist")
 

@@ -17,6 +17,7 @@ from paddle_mnist.commands import Parser
 from paddle_mnist.commands._train_options import add_train_options, train_config
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.config import FIELDS, TrainConfig, read_recipe, recipes
+from paddle_mnist.system.yaml_reader import read_yaml
 
 
 def parse(*argv) -> TrainConfig:
@@ -88,6 +89,85 @@ def test_values_as_yaml_and_a_command_line_write_them():
     )
     assert config.resume == "off" and config.learning_rate == 0.001
     assert config.weight_decay_layers == ("conv1", "fc")
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "value"),
+    [
+        ("seed", "0123", 123),
+        ("seed", "-0", 0),
+        ("seed", "+5", 5),
+        ("seed", "1_000", 1000),
+        ("seed", "089", 89),
+        ("seed", "0o17", None),
+        ("seed", "0x1F", None),
+        ("seed", "0b11", None),
+        ("log_every", "1:30", None),
+        ("learning_rate", "1e-3", 0.001),
+        ("learning_rate", "1.5e3", 1500.0),
+        ("learning_rate", "00.5", 0.5),
+        ("learning_rate", "1:30.5", None),
+        ("learning_rate", ".inf", None),
+        ("save_every_seconds", "1_000.5", 1000.5),
+        ("output", "2024-01-31", "2024-01-31"),
+        ("output", "0777", "0777"),
+        ("output", "12:30", "12:30"),
+        ("resume", "off", "off"),
+        ("amp", "off", "off"),
+        ("fast_conv", "on", "on"),
+        ("shuffle", "off", False),
+        ("shuffle", "yes", True),
+        ("visualdl", "off", ()),
+        ("watch", "off", None),
+    ],
+)
+def test_value_means_the_same_in_a_file_and_on_a_command_line(tmp_path, field, text, value):
+    """value: None if it is refused."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"{field}: {text}\n")
+    for argv in (["-c", str(file)], ["-o", f"{field}={text}"], [f"--{field}={text}"]):
+        if value is None:
+            with pytest.raises(ConfigError, match=f"{field} is "):
+                parse("--recipe", "default", *argv)
+        else:
+            assert getattr(parse("--recipe", "default", *argv), field) == value, argv
+
+
+def test_file_may_begin_with_a_byte_order_mark(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("epochs: 7", "utf-8-sig")
+    assert parse("-c", str(file)).epochs == 7
+
+
+NUMBERS_IN_TEXT = "0123 1:30 1e5 089 0o17 0x1F 1_0 2024-01-31 +1 -.5 .5 ~ on = << .inf".split()
+# PyYAML's writer garbles these ends of lines.
+TEXT = st.text(st.characters(exclude_characters="\x85\u2028\u2029", exclude_categories=["Cs"]))
+PLAIN = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | TEXT
+    | st.sampled_from(NUMBERS_IN_TEXT)
+    | st.floats(allow_nan=False).map(repr)
+    | st.from_regex(r"[-+]?[0-9._:xoeE+-]{1,9}", fullmatch=True)
+)
+
+
+@given(
+    st.dictionaries(
+        TEXT | st.sampled_from(NUMBERS_IN_TEXT),
+        st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner)),
+    ),
+    st.booleans(),
+)
+def test_what_pyyaml_writes_is_read_back(tmp_path_factory, values, allow_unicode):
+    """So that the `config.yaml` of every run is read as it was written."""
+    file = tmp_path_factory.getbasetemp() / "values.yaml"
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=allow_unicode)
+    file.write_bytes(text.encode())
+    assert read_yaml(file) == values
+    assert repr(read_yaml(file)) == repr(values)  # 1 is not 1.0, nor is it True
 
 
 def test_config_cannot_be_changed():
@@ -194,11 +274,19 @@ def test_bad_argument_is_named(argv):
         ("epoch: 3", "unknown name 'epoch'; did you mean 'epochs'?"),
         ("epochs: many", "epochs is 'many'"),
         ("!!python/object/apply:os.system ['touch PWNED']", "not YAML"),
+        ("epochs: !!int many", "not YAML (invalid literal for int()"),
+        ("epochs: " + "[" * 9999, "not YAML (maximum recursion depth exceeded"),
+        ("epochs: 1\nseed: 2\n'epochs': 3", "mine.yaml, line 3: epochs is on line 1 already"),
+        ("augment:\n  shift: 1\n  shift: 2", "mine.yaml, line 3: shift is on line 2 already"),
+        ("output: 训练".encode("gbk"), "not UTF-8 but probably GBK; save it as UTF-8"),
+        ("epochs: 3".encode("utf-16"), "not UTF-8 but probably UTF-16; save it as UTF-8"),
+        ("epochs: 3".encode("utf-16-le"), "not UTF-8 but probably UTF-16; save it as UTF-8"),
+        ("output: café".encode("latin-1"), "not UTF-8 (byte 11 is 0xe9); save it as UTF-8"),
     ],
 )
 def test_bad_file_is_named(tmp_path, monkeypatch, text, message):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.yaml").write_text(text)
+    (tmp_path / "mine.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ConfigError, match=r"mine\.yaml|epochs is") as caught:
         parse("-c", "mine.yaml")
     assert message in str(caught.value) and "\n" not in str(caught.value)
