@@ -19,6 +19,7 @@ import numpy as np
 
 from paddle_mnist.errors import OutputError
 from paddle_mnist.metrics import visualdl_graph
+from paddle_mnist.metrics.spans import LEARNING_RATE, over_few
 from paddle_mnist.metrics.visualdl_curves import add_curves
 from paddle_mnist.metrics.visualdl_files import VisualDLFiles
 from paddle_mnist.state import Observer, TrainState, View
@@ -86,13 +87,18 @@ class VisualDLWriter(Observer):
         self.folder, self.pages, self.every = folder, set(pages), every
         self.splits = splits
         self.failure: Optional[OutputError] = None
+        self._lines: list[int] = []  # where training started, and the newest lines' steps
         self._files = VisualDLFiles(folder)
         if pages:
             self._files.open("train")  # at once: if the folder cannot be written, before training
 
     @_page("scalars")
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
-        """Write metrics by tag."""
+        """Write metrics by tag, but for a training's averages over few steps (`metrics.spans`)."""
+        if LEARNING_RATE in values:
+            start, *lines = self._lines = [*self._lines[-2:], state.step]
+            if state.step in over_few(lines, start):
+                return
         for tag, value in values.items():
             split, _, name = tag.partition("/")
             if split not in self.splits:
@@ -113,7 +119,8 @@ class VisualDLWriter(Observer):
                     file.add_histogram(tag, array.ravel(), view.step, buckets=30)
 
     def advance(self, state: TrainState) -> None:
-        """Do nothing."""
+        """Note where training started."""
+        self._lines = self._lines or [state.step - 1]
 
     @_page("text")
     def text(self, tag: str, text: str, step: int = 0) -> None:
