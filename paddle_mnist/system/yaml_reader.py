@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import yaml
 
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.system.text import decode
 
 # What both versions of YAML read as the same number. YAML 1.1, which PyYAML implements, reads 0123
 # as 83 and 1:30 as 90; such a value stays text, which the type of its option reads or refuses, as
@@ -72,32 +73,3 @@ def read_yaml(path: Path) -> dict[str, Any]:
             f"{path}: found a {type(values).__name__}; expected a mapping, lines of 'field: value'"
         )
     return values
-
-
-def decode(data: bytes) -> str:
-    """Decode text in UTF-8, with or without a byte order mark.
-
-    The reason of the UnicodeDecodeError that it raises for other text names the encoding that it
-    probably has.
-    """
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        error.reason = f"not UTF-8 (byte {error.start} is 0x{data[error.start]:02x})"
-        if encoding := _probable_encoding(data):
-            error.reason = f"not UTF-8 but probably {encoding}"
-        raise
-    if "\0" in text and (encoding := _probable_encoding(data)):
-        raise UnicodeDecodeError("utf-8", data, 0, 1, f"not UTF-8 but probably {encoding}")
-    return text
-
-
-def _probable_encoding(data: bytes) -> str:
-    """Return the name of the encoding of a text that is not UTF-8; "" if it cannot be told."""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:4]:
-        return "UTF-16"
-    try:
-        data.decode("gb2312")  # GBK's usual characters: GBK itself takes most of Latin-1, too
-        return "GBK"
-    except UnicodeDecodeError:
-        return ""

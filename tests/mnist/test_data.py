@@ -102,7 +102,7 @@ def _every_sixth_of_each_class(labels):
 
 def test_idx_of_mnists_size_ends_with_the_valid_split(tmp_path, monkeypatch):
     """As MNIST has it, made smaller: the last 10 of 60."""
-    monkeypatch.setattr("paddle_mnist.mnist.readers.IDX_VALID", 10)
+    monkeypatch.setattr("paddle_mnist.mnist.readers.VALID", 10)
     splits = tiny_splits({"train": 50, "valid": 10, "eval": 20})
     loaded = find_source(str(write_idx(tmp_path / "idx", splits))).read()
     assert all(same(loaded[mode], *splits[mode]) for mode in MODES)
@@ -196,6 +196,7 @@ JSON_FAULTS = {
     "a pixel NaN": (_json(_put(0, 0, 2, 700, float("nan"))), "row 2, value 700: nan"),
     "a pixel infinite": (_json(_put(0, 0, 2, 7, float("inf"))), "row 2, value 7: inf"),
     "a pixel of 255": (_json(_put(0, 0, 0, 3, 255)), "row 0, value 3: 255"),
+    "a pixel of 10**30": (_json(_put(0, 0, 0, 3, 10**30)), "row 0, value 3: 1000000"),
     "a pixel below 0": (_json(_put(0, 0, 0, 3, -0.5)), "row 0, value 3: -0.5"),
     "a pixel null": (_json(_put(0, 0, 0, 3, None)), "row 0, value 3: None"),
     "a pixel true": (_json(_put(0, 0, 0, 3, True)), "row 0, value 3: True"),
@@ -277,7 +278,7 @@ def _idx_faults():
     yield "no items", "t10k-labels-idx1-ubyte", idx_bytes(labels[:0]), "announces 0 items"
     huge = good[:4] + b"\xff\xff\xff\xff" + good[8:]
     yield "announces 2**32", "t10k-images-idx3-ubyte", huge, "announces 4294967295"
-    yield "too few for valid", "train-images-idx3-ubyte", good, "5 images, but"
+    yield "too few for valid", "train-images-idx3-ubyte", good, "5 training images, but 36 labels"
 
 
 IDX_FAULTS = {name: rest for name, *rest in _idx_faults()}
