@@ -24,7 +24,10 @@ def _convert(reader: str) -> str:
 
 
 _UNPACK = "unpack it and give the folder"
-_PICTURES = "read the pictures with PIL.Image, 28x28 grey pixels each, and save them with " + _SAVE
+PICTURE = Kind(
+    "a picture",
+    f"read the pictures with PIL.Image, 28x28 grey pixels each, and save them with {_SAVE}",
+)
 _KINDS = (  # a pattern of the first bytes, and what they are of
     (rb"PK(\x03\x04|\x05\x06)", Kind("a zip archive", _UNPACK)),
     (rb".{257}ustar", Kind("a tar archive", _UNPACK)),
@@ -38,7 +41,7 @@ _KINDS = (  # a pattern of the first bytes, and what they are of
         Kind("a pickle", _convert("pickle.load, which may run any code in it,")),
     ),
     (rb"\s*(%|@relation)", Kind("an ARFF file", _convert("scipy.io.arff.loadarff"))),
-    (rb"\x89PNG|\xff\xd8\xff|GIF8|BM.{4}\0{4}", Kind("a picture", _PICTURES)),
+    (rb"\x89PNG|\xff\xd8\xff|GIF8|BM.{4}\0{4}", PICTURE),
     (rb"\0\0\x08[\x01\x03]", Kind("an IDX file", "give the folder with all four")),
     (rb"\xff\xfe|\xfe\xff", Kind("text in UTF-16", "save it as UTF-8")),
     (rb"\s*<(!doctype|html|\?xml)", Kind("a web page", "download the file itself")),

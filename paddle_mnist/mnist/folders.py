@@ -9,7 +9,7 @@ from typing import Optional
 
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.csv_reader import is_labelled
-from paddle_mnist.mnist.file_kinds import kind_of, read_head
+from paddle_mnist.mnist.file_kinds import PICTURE, kind_of, read_head
 from paddle_mnist.mnist.readers import IDX_FILES
 
 JSON_FILE = "mnist.json.gz"
@@ -23,7 +23,7 @@ _DATA_NAME = re.compile(
     r"mnist|idx[13]|ubyt|t10k|(train|test)\.|\.(zip|tar|tgz|7z|rar|npz|csv|parquet|mat|h5|pkl)\b",
     re.I,
 )
-_PICTURES = ("png", "jpg", "jpeg", "bmp")
+_PICTURES = ("png", "jpg", "jpeg", "bmp")  # suffixes
 _MANY = 1000  # entries of a folder; more are not looked at
 _SHOWN = 4  # files that are almost right
 
@@ -76,15 +76,12 @@ def almost_right(folder: Path) -> str:
 
 
 def _notes(folder: Path, missing: list[str]) -> Iterator[str]:
+    if picture := _picture_of_a_class(folder):
+        yield f"{picture.parent.parent} holds folders of pictures: {PICTURE.remedy}"
     for path in _entries(folder):
         if path.is_dir():
             if len(idx_files(path)) == len(IDX_FILES) or (path / JSON_FILE).is_file():
                 yield f"{path} holds all that is needed: give that folder as --data"
-            elif any(_pictures(path)):
-                yield (
-                    f"{path} holds pictures, which are not read: convert them to {NPZ_FILE} (the "
-                    "documentation names its arrays)"
-                )
         elif not idx_name(path) and _DATA_NAME.search(path.name):
             yield f"{path} {_what_is_wrong(path, missing)}"
 
@@ -101,9 +98,10 @@ def _what_is_wrong(path: Path, missing: list[str]) -> str:
     return "is another file: to use it, give it as --data"
 
 
-def _pictures(folder: Path) -> Iterator[Path]:
-    inside = (path for entry in _entries(folder) for path in (entry, *_entries(entry)))
-    return (path for path in inside if path.suffix[1:].lower() in _PICTURES)
+def _picture_of_a_class(folder: Path) -> Optional[Path]:
+    """Return a picture in a folder that is named by a digit, as `training/7/`; None without one."""
+    files = (file for form in ("[0-9]/*", "*/[0-9]/*") for file in folder.glob(form))
+    return next((file for file in files if file.suffix[1:].lower() in _PICTURES), None)
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -391,6 +391,93 @@ def test_auto_takes_the_first_of_four(elsewhere, good_idx, caplog):
     assert find_source().paths == (Path("work/mnist.json.gz"),)
 
 
+OTHER_NAMES = {
+    "with a dot": lambda name: name.replace("-idx", ".idx"),
+    "with a dot, packed": lambda name: f"{name.replace('-idx', '.idx')}.gz",
+    "capital letters": lambda name: name.upper(),
+    "all dots": lambda name: name.replace("-", "."),
+    "folders of Kaggle": lambda name: f"{name}/{name}",
+    "folders and a dot": lambda name: f"{name.replace('-idx', '.idx')}/{name}.gz",
+}
+
+
+@pytest.mark.parametrize("form", OTHER_NAMES)
+def test_idx_files_are_taken_by_the_names_of_mirrors(elsewhere, good_idx, form):
+    for name in sources_module.IDX_FILES:
+        path = elsewhere / "work" / OTHER_NAMES[form](name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        packed = (good_idx / f"{name}.gz").read_bytes()
+        path.write_bytes(packed if path.suffix == ".gz" else gzip.decompress(packed))
+    (elsewhere / "work" / "classes.txt").write_text("\n".join(NAMES))
+    data = open_data()
+    assert data.hash == open_data(str(good_idx)).hash
+    assert data.location == str(elsewhere / "work") and open_data(data.location).hash == data.hash
+    assert data.class_names == tuple(NAMES)
+
+
+def test_usual_name_goes_before_others(elsewhere, good_idx):
+    folder = shutil.copytree(good_idx, elsewhere / "work")
+    for name in sources_module.IDX_FILES:
+        for other in (name, name.replace("-idx", ".idx"), f"{name}-2/{name}"):
+            (folder / other).parent.mkdir(exist_ok=True)
+            (folder / other).write_bytes(b"")
+    assert [path.name for path in find_source().paths] == [
+        f"{name}.gz" for name in sources_module.IDX_FILES
+    ]
+
+
+ALMOST_RIGHT = {
+    "three of four": (
+        dict.fromkeys(sources_module.IDX_FILES[:3], b""),
+        "3 of the 4 IDX files are there, but not t10k-labels-idx1-ubyte",
+    ),
+    "a truncated name": (
+        {"train-images-idx3-uby.gz": b""},
+        "train-images-idx3-uby.gz has almost the name train-images-idx3-ubyte: rename it",
+    ),
+    "half a download": (
+        {"t10k-labels-idx1-ubyte.gz.part": b""},
+        "t10k-labels-idx1-ubyte.gz.part has almost the name t10k-labels-idx1-ubyte",
+    ),
+    "a zip": ({"archive.zip": b"PK\x03\x04"}, "archive.zip is a zip archive: unpack it"),
+    "a pickle": ({"mnist.pkl.gz": gzip.compress(b"\x80\x03")}, "mnist.pkl.gz is a pickle: read it"),
+    "a broken gzip": ({"mnist.pkl.gz": b"\x1f\x8b"}, "mnist.pkl.gz cannot be read (damaged gzip"),
+    "a table": (
+        {"train.csv": b"PassengerId,Age\n"},
+        "train.csv is another file: to use it, give it",
+    ),
+    "in another folder": (
+        {"raw/mnist.json.gz": b""},
+        "work/raw holds all that is needed: give that",
+    ),
+    "pictures": (
+        {"training/7/1.png": b""},
+        "work/training holds folders of pictures: read the pictures with PIL.Image",
+    ),
+    "many": ({f"{number}.zip": b"PK\x03\x04" for number in range(9)}, "; and 5 more"),
+}
+
+
+@pytest.mark.parametrize("name", ALMOST_RIGHT)
+def test_files_that_are_almost_right_are_named(elsewhere, name, caplog):
+    """In the line that announces the embedded digits, and in the error for the folder."""
+    files, message_part = ALMOST_RIGHT[name]
+    for file, content in {**files, "notes.txt": b"", "output/default/train.log": b""}.items():
+        path = elsewhere / "work" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    log = logging.getLogger("paddle_mnist")
+    log.addHandler(caplog.handler)
+    assert find_source().name == "digits"
+    log.removeHandler(caplog.handler)
+    line = next(line for line in caplog.messages if line.startswith("MNIST was not found"))
+    assert "In work/: " in line and message_part in line
+    assert "notes" not in line and "output" not in line and "\n" not in line
+    with pytest.raises(DataError) as caught:
+        find_source("work")
+    assert message_part in str(caught.value) and "\n" not in str(caught.value)
+
+
 def test_explicit_goes_before_environment_before_auto(elsewhere, tiny, good_idx, monkeypatch):
     monkeypatch.setenv("PADDLE_MNIST_DATA", str(good_idx))
     assert find_source().paths[0].parent == good_idx
