@@ -56,7 +56,9 @@ class TrainConfig:
     """
 
     # The source of the images. Its contents bind the result, by their hash; its path does not.
-    data: str = _option("auto", "data", "auto, digits, or a file or folder", binds=False)
+    data: str = _option(
+        "auto", "data", "auto, digits, or a file or folder (JSON, IDX, npz, CSV)", binds=False
+    )
     train_limit: Optional[Count] = _option(
         None, "data", "train on the first N images of the source only", binds=True
     )

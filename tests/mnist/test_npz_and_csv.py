@@ -149,7 +149,7 @@ def named_fault(path):
 def test_npz_fault_is_named(tmp_path, name):
     changes, message_part = NPZ_FAULTS[name]
     arrays = {key: array for key, array in {**ARRAYS, **changes}.items() if array is not None}
-    np.savez_compressed(tmp_path / "mnist.npz", allow_pickle=True, **arrays)
+    np.savez_compressed(tmp_path / "mnist.npz", **arrays)
     message = named_fault(tmp_path / "mnist.npz")
     assert message_part in message and "expected" in message
 
