@@ -37,7 +37,7 @@ _KINDS = (  # a pattern of the first bytes, and what they are of
     (rb"MATLAB ", Kind("a MATLAB file", _convert("scipy.io.loadmat"))),
     (rb"\x93NUMPY", Kind("one NumPy array", _convert("numpy.load"))),
     (
-        rb"\x80[\x01-\x05]|\(*c[\w.]+\n|\(+[dl]p?\d*\n",
+        rb"\x80[\x01-\x05]|\(*cnumpy[\w.]+\n|\(+[dl]p?\d*\n",
         Kind("a pickle", _convert("pickle.load, which may run any code in it,")),
     ),
     (rb"\s*(%|@relation)", Kind("an ARFF file", _convert("scipy.io.arff.loadarff"))),

@@ -25,7 +25,7 @@ BLOCK = 1 << 20  # bytes that are read at a time
 
 # L: as Python 2 wrote whole numbers.
 _HEADER = re.compile(
-    rb"\{'descr': '([^']*)', 'fortran_order': (True|False), 'shape': \(([\dL, ]*)\),? ?\}\s*"
+    rb"\{'descr': '([<>=|]?\w+)', 'fortran_order': (True|False), 'shape': \(([\dL, ]*)\),? ?\}\s*"
 )
 _EXPECTED = {
     "x": f"uint8 [N, {SIZE}, {SIZE}]",
@@ -48,13 +48,14 @@ def read_npz(path: Path) -> dict[str, Split]:
                 )
             arrays = {key: _read_array(f"{path}: {key}", file, members[key]) for key in KEYS}
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; expected a readable file") from error
+        raise DataError(f"{path}: {error.strerror or error}; expected a readable file") from error
     except (
         zipfile.BadZipFile,
         isal_zlib.error,
         EOFError,
         struct.error,
         ValueError,  # an offset before the beginning, say
+        OverflowError,
         NotImplementedError,
     ) as error:
         raise DataError(f"{path}: damaged npz file ({error}); fetch it again") from error
