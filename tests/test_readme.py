@@ -1,11 +1,13 @@
 """What the READMEs show: their commands run, and their figures are those of the pages."""
 
+import itertools
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from benchmarks.headlines import HEADLINES, headlines
@@ -15,6 +17,7 @@ from markdown_tables import marked_tables
 from pages import blocks
 
 README = ROOT / "README.md"
+RUN = "work/output/my_net"  # of its example
 MINUTE = next(block for block in blocks(README, "sh") if "infer" in block)
 
 
@@ -62,6 +65,51 @@ def test_sixty_seconds_keep_what_they_promise(shell):
     finally:
         server.kill()
         server.communicate()
+
+
+def start_example(folder, home):
+    """Start the README's example as its reader does, in a process with a home of its own."""
+    folder.mkdir(exist_ok=True)
+    (folder / "example.py").write_text(blocks(README, "python")[0])
+    ours = ("PYTHONWARNINGS", "MPLBACKEND", "PADDLE_MNIST_CACHE")
+    env = {name: value for name, value in os.environ.items() if name not in ours}
+    command, pipe = [sys.executable, "example.py"], subprocess.PIPE
+    env["HOME"] = str(home)
+    return subprocess.Popen(command, cwd=folder, env=env, text=True, stdout=pipe, stderr=pipe)
+
+
+def finish_example(folder, home):
+    """Run it to its end; return what it prints, and the trained weights."""
+    process = start_example(folder, home)
+    printed, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert errors == ""  # nothing that the page would have to explain
+    return printed, (folder / RUN / "model.pdparams").read_bytes()
+
+
+@pytest.mark.slow
+def test_example_is_silent_and_ends_with_the_same_bits_after_a_kill(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    printed, unbroken = finish_example(tmp_path / "unbroken", home)
+    *log, _, weights, dashboard, last = printed.splitlines()
+    assert all(line.startswith("epoch ") for line in log)
+    assert weights.startswith("weights: ") and dashboard.startswith("dashboard: ")
+    assert float(last.split()[0]) > 0.85 and last.endswith(f" {RUN}/model.pdparams")
+    for attempt in itertools.count():  # until it has not ended before it is killed
+        folder = tmp_path / f"killed{attempt}"
+        process = start_example(folder, home)
+        first_epoch = folder / RUN / "checkpoints/model_epoch0.json"
+        while not first_epoch.exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.002)
+        process.kill()
+        process.communicate()
+        if not (folder / RUN / "result.json").exists():
+            break
+    resumed, weights = finish_example(folder, home)
+    assert "resuming after step" in resumed
+    assert resumed.splitlines()[-1] == last and weights == unbroken
 
 
 def test_log_excerpt_has_the_form_of_the_log():
