@@ -86,6 +86,15 @@ def test_python_example_runs_twice_in_a_folder(tmp_path, example):
         assert all(line.startswith((FINISHED, "epoch ")) for line in new), new
 
 
+def test_what_a_page_writes_no_other_page_writes():
+    """So that a reader may follow them all in one folder."""
+    writer = {}
+    for path in ENGLISH:
+        text = "".join(blocks(path, "python") + blocks(path, "sh"))
+        for folder in set(re.findall(r'(?:output=|run = |--output )"?(work/output/[\w-]+)', text)):
+            assert writer.setdefault(folder, path) == path, folder
+
+
 def test_examples_import_the_package_before_paddle():
     """It silences Paddle on ccache, and saves numba from Paddle 2."""
     scripts = (path.read_text() for path in (ROOT / "examples").glob("*.py"))
