@@ -116,8 +116,8 @@ def check_config_unchanged(
             lines[MAX_LINES:] = [f"  and {len(lines) - MAX_LINES} more"]
         if all(_is_hash_of_samples(name) for name, _, _ in changes):
             lines.append(
-                "Only samples differ, so the data are probably drawn at random: seed them before, "
-                "with paddle.seed(0) for example, and each call has the same"
+                "Only samples differ, so the data are probably drawn at random: seed them first, "
+                "as with paddle.seed(0), and every call has the same"
             )
         names = ",".join(dict.fromkeys(_overridable(name) for name, _, _ in changes))
         raise ConfigError(
