@@ -101,7 +101,8 @@ def table(report: Report) -> str:
         moments = f"{early}, {len(seconds) - early}"
         rows.append((killed, len(seconds), moments, _spread(seconds)))
     note = (
-        f"{report.kills} kills, {report.trainings} trainings, {report.resumes} resumes, "
+        f"{report.kills} kills, {report.trainings} training{'s' * (report.trainings != 1)}, "
+        f"{report.resumes} resumes, "
         f"{report.lost_steps} steps done again ({report.most_lost_steps} at most at once), "
         f"{report.quarantines} damaged checkpoints; each training ended with the bits of the "
         "unbroken one."

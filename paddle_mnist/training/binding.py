@@ -24,6 +24,8 @@ FURTHER = {
     "_learning_rate_range": "learning_rate_range",
 }
 
+SAMPLES = "samples"  # the entry of `describe_data` that hashes them
+
 Plain = Union[bool, int, float, str, None]
 
 
@@ -101,7 +103,7 @@ def describe_data(data: Any, seed: int) -> dict[str, Any]:
             seed_generators(seed, index)
             for leaf in leaves(data[index]):
                 digest.update(_content(leaf))
-    return {"length": length, "samples": digest.hexdigest()[:12]}
+    return {"length": length, SAMPLES: digest.hexdigest()[:12]}
 
 
 def _length(data: Any) -> Any:

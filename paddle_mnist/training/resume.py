@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.training.binding import SAMPLES
 from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.saved_weights import find_checkpoint
 
@@ -113,6 +114,11 @@ def check_config_unchanged(
         lines = [f"  {name}: {old!r} in the run, {new!r} now" for name, old, new in changes]
         if len(lines) > MAX_LINES:
             lines[MAX_LINES:] = [f"  and {len(lines) - MAX_LINES} more"]
+        if all(_is_hash_of_samples(name) for name, _, _ in changes):
+            lines.append(
+                "Only samples differ, so the data are probably drawn at random: seed them first, "
+                "as with paddle.seed(0), and every call has the same"
+            )
         names = ",".join(dict.fromkeys(_overridable(name) for name, _, _ in changes))
         raise ConfigError(
             f"{run.path} holds a run with other values:\n"
@@ -173,6 +179,11 @@ def _is_among(name: str, names: Collection[str]) -> bool:
     """Return whether a field, or a group that it belongs to, is among some names."""
     parts = name.split(".")
     return any(".".join(parts[:length]) in names for length in range(1, len(parts) + 1))
+
+
+def _is_hash_of_samples(name: str) -> bool:
+    """Return whether a field is the hash that `describe_data` makes of a dataset's samples."""
+    return name.rpartition(".")[2] == SAMPLES
 
 
 def _overridable(name: str) -> str:

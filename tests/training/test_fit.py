@@ -120,6 +120,8 @@ def test_a_changed_call_is_refused(change, unfinished):
     assert "Start over with fresh=True (moves it aside), choose another output" in str(
         refusal.value
     )
+    random_data = "probably drawn at random: seed them" in str(refusal.value)
+    assert random_data == (change in ("data", "evaluation"))
     after = sorted((path, path.stat().st_mtime_ns) for path in unfinished.rglob("*.*"))
     assert [row for row in after if row[0].name != "train.log"] == [
         row for row in before if row[0].name != "train.log"
