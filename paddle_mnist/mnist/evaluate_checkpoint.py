@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Data
@@ -11,11 +12,9 @@ from paddle_mnist.mnist.config import TrainConfig, read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.own_nets import refuse_own_net
-from paddle_mnist.mnist.pretrained import find_weights
 from paddle_mnist.parallel.process_count import fast_conv_threads
 from paddle_mnist.system.devices import select_device
 from paddle_mnist.training.evaluator import Evaluation, evaluate
-from paddle_mnist.training.saved_weights import SavedWeights
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Optional
 
+from paddle_mnist.checkpoint.run_files import DEFAULT_OUTPUT
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.metrics.console import console_level
@@ -32,7 +33,7 @@ from paddle_mnist.training.callbacks import Callback, FitResult, Training
 from paddle_mnist.training.evaluator import Evaluation, evaluate
 from paddle_mnist.training.fit import fit
 from paddle_mnist.training.initialize import versions
-from paddle_mnist.training.run_directory import DEFAULT_OUTPUT, RunDirectory
+from paddle_mnist.training.run_directory import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
 

@@ -16,7 +16,6 @@ from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import TrainConfig, amounts
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.mnist.pretrained import find_weights
 from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
 from paddle_mnist.nn.optim import build_optimizer, build_schedule
@@ -136,7 +135,6 @@ def fit_arguments(
         "evaluator": evaluator,
         "monitor": "valid/acc",
         "config": _run_config(config, images),
-        "find_weights": find_weights,
         "save_initial": False,  # the initial weights follow from the seed
         "figures": False,  # MnistReport's show more
         **batches_to_print(config, len(parts.loader) * config.epochs),
