@@ -66,14 +66,19 @@ class TrainingImages:
         """Return a split of the replayed images; None where there are none."""
         return MnistDataset(mode, self.replayed, limit) if self.replayed else None
 
-    @property
-    def descriptions(self) -> list[str]:
-        """Lines that say where the images come from, and how many there are of each split."""
+    def descriptions(self, config: TrainConfig) -> list[str]:
+        """Return lines that say where the images come from, and how many of each split are used."""
         lines = []
         for name, images in (("data", self.new), ("replayed", self.replayed)):
             if images:
-                counts = " / ".join(str(len(images[mode])) for mode in images.splits)
-                lines.append(f"{name}: {images.name}, from {images.source}; {counts} images")
+                train_limit = config.train_limit if images is self.new else None
+                counts = []
+                for mode in images.splits:
+                    limit = train_limit if mode == "train" else config.eval_limit
+                    used, available = len(MnistDataset(mode, images, limit)), len(images[mode])
+                    counts.append(f"{used} of {available}" if used < available else f"{available}")
+                line = f"{name}: {images.name}, from {images.source}; {' / '.join(counts)} images"
+                lines.append(line)
         return lines
 
 
