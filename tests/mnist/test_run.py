@@ -80,7 +80,7 @@ def test_result_holds_what_is_promised(finished):
     assert set(result) == set(
         "dataset eval_acc eval_loss valid_acc valid_loss epochs steps params seed world_size "
         "device train_seconds data_seconds samples_per_second checkpoint paddle numpy "
-        "package metrics weights seconds stopped".split()
+        "package images_used images_available metrics weights seconds stopped".split()
     )
     assert (result["dataset"], result["epochs"], result["steps"]) == ("tiny.json.gz", 3, 30)
     assert (result["params"], result["seed"], result["world_size"]) == (20_350, 1, 1)
@@ -686,7 +686,7 @@ def test_eval_of_digits_says_digit(tool, request, data):
         (["-k", "other.pdparams"], 4, "does not fit the model"),
         (["--split", "test"], 2, "invalid choice"),
         (["--data", "nope"], 3, "nope: no such file"),
-        (["-k", ""], 4, "expected latest, best, or a path"),
+        (["-k", ""], 4, "expected latest, best, pretrained, or a path"),
         (["-k", "."], 4, "no checkpoint there"),
     ],
 )
