@@ -92,16 +92,19 @@ def _folder_of_its_own() -> Iterator[None]:
 
 
 @_folder_of_its_own()
-def serve(model: Optional[str], host: str, port: int, share: bool) -> None:
+def serve(
+    model: Optional[str], host: str, port: int, share: bool, run: Optional[str] = None
+) -> None:
     """Serve the page until SIGTERM or SIGINT comes.
 
-    model: a folder that the command `export` wrote, with OUTPUTS; None: the pretrained weights.
+    model, run: what `Predictor` takes as its folder and run; a folder that the command `export`
+    wrote must have OUTPUTS. By default the pretrained weights.
     port: 0 for the first that is free from 7860 on. share: at a public address, by gradio.
     Raises CheckpointError, ConfigError when it cannot listen there, DeviceError.
     """
     if not 0 <= port <= 65_535:
         raise ConfigError(f"port is {port}; expected 0 to 65535")
-    blocks = page(_load(model))
+    blocks = page(_load(model, run))
     is_public = share or not is_loopback(host)
     _launch(blocks, host, port, share, [SizeLimit] if is_public else [LoopbackASGI, SizeLimit])
     log.info("page: %s (Ctrl-C stops it)", blocks.local_url)
@@ -116,10 +119,10 @@ def serve(model: Optional[str], host: str, port: int, share: bool) -> None:
     blocks.close()
 
 
-def _load(model: Optional[str]) -> Predictor:
-    if not model:
+def _load(model: Optional[str], run: Optional[str]) -> Predictor:
+    if model in (None, "pretrained") and not run:
         return pretrained_predictor(OUTPUTS, parallel=AT_ONCE)
-    predictor = Predictor(model, parallel=AT_ONCE)
+    predictor = Predictor(model, parallel=AT_ONCE, run=run, outputs=OUTPUTS)
     missing = [name for name in OUTPUTS if name not in predictor.outputs]
     if missing:
         raise ConfigError(

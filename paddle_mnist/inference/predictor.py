@@ -8,6 +8,8 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
+from paddle_mnist.checkpoint.run_files import RunFiles
+from paddle_mnist.checkpoint.saved_weights import WORDS, find_run
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 from paddle_mnist.inference.exported import (
     ABOUT,
@@ -55,6 +57,8 @@ class Predictor:
             if not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} is {value!r}; expected a whole number, at least 1")
         folder = Path(folder)
+        if not is_exported(folder):
+            raise CheckpointError(_not_exported(folder))
         self.about, self.signature = read_about(folder)
         self.outputs = self.signature.outputs
         self.batch_size = batch_size
@@ -144,6 +148,30 @@ class Predictor:
                 f"{recorded or ', '.join(self.outputs)}; export again"
             )
         return computed
+
+
+def is_exported(folder: Path) -> bool:
+    """Return whether a folder holds an exported model, or might, for it holds nothing of a run."""
+    run = RunFiles(folder)
+    is_of_run = any(path.exists() for path in (run.config, run.checkpoints.folder, run.weights))
+    return (folder / ABOUT).exists() or (folder.is_dir() and not is_of_run)
+
+
+def _not_exported(path: Path) -> str:
+    """Return the message for a path that is no exported model, with what to do with a run's."""
+    run = RunFiles(path) if str(path) in WORDS else find_run(path)
+    if not path.exists() and not run.config.exists():
+        return f"{path}: No such file or directory; expected a folder that the command export wrote"
+    if run.is_of_fit:
+        return (
+            f"{path}: not an exported model but of a run of paddle_mnist.fit, whose net only your "
+            "own code can build; use paddle_mnist.predict_run with the function that builds it, or "
+            "export it with paddle_mnist.export_run"
+        )
+    return (
+        f"{path}: not an exported model; expected a folder that the command export wrote; for "
+        "weights on digits use paddle_mnist.Predictor"
+    )
 
 
 def _with_batch(shapes: Mapping[str, Shape]) -> dict[str, list[int]]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Optional, get_type_hints
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
+from paddle_mnist.checkpoint.run_files import FIT, TRAINED_WITH
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.mnist.option_types import (
     USUAL_PAGES,
@@ -32,7 +33,6 @@ from paddle_mnist.mnist.option_types import (
     Whole,
 )
 from paddle_mnist.system.yaml_reader import read_yaml
-from paddle_mnist.training.run_directory import FIT, TRAINED_WITH
 
 
 def _option(default, group: str, help: str, *, binds: bool, bare: Optional[str] = None):

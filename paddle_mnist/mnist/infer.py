@@ -4,7 +4,6 @@ import functools
 import glob
 import itertools
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,31 +14,26 @@ import paddle
 from filelock import FileLock
 
 import paddle_mnist
-from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import CheckpointError, DataError
 from paddle_mnist.mnist.arrays import SIZE, noun_of
 from paddle_mnist.mnist.detector import FEATURES, moved, packaged_detector
 from paddle_mnist.mnist.export import export_model
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.mnist.own_nets import refuse_own_net
 from paddle_mnist.mnist.pictures import MAX_BYTES, SUFFIXES, Digit, read_digit, read_digits
-from paddle_mnist.mnist.predictor import Predictor
+from paddle_mnist.mnist.predictor import USUAL_OUTPUTS, Predictor
 from paddle_mnist.mnist.pretrained import about
 from paddle_mnist.mnist.reading import STDIN, Reading, reading, together
 from paddle_mnist.system.files import cache_folder, make_folder, writing
 from paddle_mnist.system.machine import usable_cpus
-from paddle_mnist.training.saved_weights import SavedWeights
 
 AT_ONCE = 64  # pictures
 FORM = 1  # of what is exported into the cache; another one where `ExportedModel` computes otherwise
 
 
-def pretrained_predictor(
-    outputs: Sequence[str] = ("logits", "probabilities"), **options: Any
-) -> Predictor:
+def pretrained_predictor(outputs: Sequence[str] = USUAL_OUTPUTS, **options: Any) -> Predictor:
     """Return a predictor of the weights that come with the package, exported into the cache.
 
-    outputs: of `paddle_mnist.mnist.predictor.OUTPUTS`. options: of `Predictor`.
+    outputs: of `paddle_mnist.mnist.export.OUTPUTS`. options: of `Predictor`.
     """
     versions = (f"v{FORM}", paddle.__version__, paddle_mnist.__version__)
     name = "-".join([about()["sha256"][:16], *versions, *outputs])
@@ -50,25 +44,6 @@ def pretrained_predictor(
             return Predictor(folder, **options)
         except CheckpointError:  # missing or damaged: it is only a cache
             export_model(MNIST(pretrained=True), folder, outputs)
-        return Predictor(folder, **options)
-
-
-def weights_predictor(
-    weights: SavedWeights,
-    outputs: Sequence[str] = ("logits", "probabilities"),
-    **options: Any,
-) -> Predictor:
-    """Return a predictor of the weights of a run or a file, exported for this process alone.
-
-    outputs: of `paddle_mnist.mnist.predictor.OUTPUTS`. options: of `Predictor`.
-    Raises CheckpointError unless they fit the net, and for those of a run of `fit`.
-    """
-    refuse_own_net(weights.run, "predict_run")
-    model = MNIST()
-    load_weights(model, weights.values, weights.path)
-    with tempfile.TemporaryDirectory() as folder:  # the predictor has read it when it is made
-        about = {"dataset": weights.manifest.get("dataset")}
-        export_model(model, Path(folder), outputs, about=about)
         return Predictor(folder, **options)
 
 

@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def curves(history: History, labels: Mapping[str, str] = {}) -> Optional["Figure"]:
+def curves(
+    history: History, labels: Mapping[str, str] = {}, splits: Mapping[str, str] = {}
+) -> Optional["Figure"]:
     """Draw every metric over the steps, a panel for each, with a line for each split.
 
     The loss comes first. A panel's title gives the last evaluated values.
-    labels: of the y axes by the metrics' names, which they replace.
+    labels: of the y axes by the metrics' names, which they replace. splits: what the legend calls
+        splits, by their names.
     Returns None if nothing was logged.
     """
     metrics = metric_tags(history)
@@ -40,7 +43,7 @@ def curves(history: History, labels: Mapping[str, str] = {}) -> Optional["Figure
                 color=COLOURS[number % len(COLOURS)],
                 marker="" if split == TRAIN else "o",
                 markersize=4,
-                label=literal(split),
+                label=literal(splits.get(split, split)),
             )
         axes.set(xlabel="step", ylabel=labels.get(name, literal(name)))
         axes.grid(alpha=0.3)

@@ -13,6 +13,7 @@ import yaml
 from paddle import nn
 
 from paddle_mnist.checkpoint.checkpointer import checkpoint_name
+from paddle_mnist.checkpoint.run_files import FIT, TRAINED_WITH
 from paddle_mnist.data.sample_loader import ExternalLoader, open_loader
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, unknown_name
@@ -35,7 +36,6 @@ from paddle_mnist.training.initialize import TrainingParts
 from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.rehearsal import rehearse, rehearse_evaluation
 from paddle_mnist.training.resume import ResumeRequest
-from paddle_mnist.training.run_directory import FIT, TRAINED_WITH
 from paddle_mnist.training.step_evaluator import StepEvaluator
 from paddle_mnist.training.steps import Step, build_step
 from paddle_mnist.training.trained_model import build_model

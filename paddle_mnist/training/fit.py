@@ -18,6 +18,7 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.safe_load import safe_load
+from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError
@@ -41,7 +42,6 @@ from paddle_mnist.training.results import (
     result_so_far,
 )
 from paddle_mnist.training.run_directory import RunDirectory
-from paddle_mnist.training.saved_weights import SavedWeights, find_weights
 from paddle_mnist.training.session import (
     load_final_weights,
     open_run,

@@ -17,6 +17,7 @@ from paddle import nn
 import paddle_mnist
 from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import Checkpoint
+from paddle_mnist.checkpoint.saved_weights import SavedWeights
 from paddle_mnist.checkpoint.weights import load_into, load_weights
 from paddle_mnist.data.loader import batches_per_epoch
 from paddle_mnist.errors import CheckpointError, ConfigError
@@ -24,7 +25,6 @@ from paddle_mnist.nn.ema import WeightAverage
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.world import World
 from paddle_mnist.state import TrainState
-from paddle_mnist.training.saved_weights import SavedWeights
 
 log = logging.getLogger("paddle_mnist")
 

@@ -7,12 +7,12 @@ from typing import Any, Optional
 from paddle_mnist.checkpoint.checkpointer import checkpoint_name
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
+from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.data.loader import batches_per_epoch
 from paddle_mnist.parallel.world import World
 from paddle_mnist.state import Evaluator, Observer
 from paddle_mnist.training.initialize import TrainingParts
 from paddle_mnist.training.resume import ResumeRequest
-from paddle_mnist.training.saved_weights import SavedWeights, find_weights
 from paddle_mnist.training.steps import Step
 
 

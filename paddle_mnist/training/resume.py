@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
+from paddle_mnist.checkpoint.saved_weights import find_checkpoint
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.training.binding import SAMPLES
 from paddle_mnist.training.run_directory import RunDirectory
-from paddle_mnist.training.saved_weights import find_checkpoint
 
 log = logging.getLogger("paddle_mnist")
 

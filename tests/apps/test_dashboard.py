@@ -207,7 +207,7 @@ def test_port_that_is_taken_is_said(runs, tool):
     ("arguments", "code", "message"),
     [
         ([], 3, "work/output: no run with VisualDL's files there; train first"),
-        (["nowhere"], 3, "nowhere: nothing of VisualDL there; expected a run directory"),
+        (["nowhere"], 3, "nowhere: nothing of VisualDL there; expected a run that was"),
         (["--port", "http"], 2, "invalid int value: 'http'"),
         (["--port", "70000"], 2, "127.0.0.1:70000: cannot listen there"),
         (["--host", "nowhere.invalid"], 2, "nowhere.invalid:8080: cannot listen there"),

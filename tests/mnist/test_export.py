@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from paddle_mnist import MNIST, MnistDataset, evaluate
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 from paddle_mnist.mnist import pretrained
-from paddle_mnist.mnist.export import ExportedModel, export_model, variables
-from paddle_mnist.mnist.predictor import OUTPUTS, Predictor, as_pixels
+from paddle_mnist.mnist.export import OUTPUTS, ExportedModel, export_model, variables
+from paddle_mnist.mnist.predictor import Predictor, as_pixels
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ from synthetic_data import tiny_splits, write_json
 
 from paddle_mnist import BatchLoader, MnistDataset, TrainConfig
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, read_manifest
+from paddle_mnist.checkpoint.saved_weights import find_weights
 from paddle_mnist.data.loader import Replay
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.mnist.cache import open_data
-from paddle_mnist.mnist.pretrained import find_weights
 from paddle_mnist.mnist.setup import build
 from paddle_mnist.parallel.world import ALONE
 from paddle_mnist.training.initialize import initialize
