@@ -17,11 +17,9 @@ from paddle_mnist.checkpoint.weights import (
 )
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
-from paddle_mnist.nn.schedule import load_schedule_numbers, schedule_numbers
+from paddle_mnist.nn.schedule import STATE, load_schedule_numbers, load_state, schedule_numbers
 
 __getattr__ = lazy_exports(__name__, {})[0]  # names that are in `weights` now
-
-_SCHEDULE = "LR_Scheduler"
 
 
 def parameter_names(model: nn.Layer) -> dict[str, str]:
@@ -67,9 +65,9 @@ def load_optimizer(
     _create_state(optimizer, model, _parameters_without_state(checkpoint, optimizer))
     current = optimizer.state_dict()
     if not schedule:
-        saved = {key: value for key, value in saved.items() if key != _SCHEDULE}
-        if _SCHEDULE in current:
-            saved[_SCHEDULE] = current[_SCHEDULE]
+        saved = {key: value for key, value in saved.items() if key != STATE}
+        if STATE in current:
+            saved[STATE] = current[STATE]
     structured_names = {name: structured for structured, name in parameter_names(model).items()}
     current_keys = {
         _structured_key(key, structured_names): key for key in without_name_table(current)
@@ -82,7 +80,7 @@ def load_optimizer(
         {structured: current[key] for structured, key in current_keys.items()},
         f"{checkpoint.path.with_suffix(OPTIMIZER)} does not fit the optimizer",
     )
-    optimizer.set_state_dict({current_keys[name]: value for name, value in entries.items()})
+    load_state(optimizer, {current_keys[name]: value for name, value in entries.items()})
     if schedule:
         load_schedule_numbers(optimizer, checkpoint.manifest.get("schedule", {}))
 
