@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Optional, get_type_hints
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
+from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.mnist.option_types import (
     USUAL_PAGES,
@@ -48,6 +49,7 @@ def _option(default, group: str, help: str, *, binds: bool, bare: Optional[str] 
     return field(default=default, metadata=metadata)
 
 
+@accepts_numpy
 @dataclass(frozen=True)
 class TrainConfig:
     """The configuration of one training run: flat, typed, immutable.

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Data
@@ -28,6 +29,7 @@ class EvaluatedModel:
     evaluation: Evaluation
 
 
+@accepts_numpy
 def load_and_evaluate(
     checkpoint: Optional[str] = None,
     output: Optional[str] = None,

@@ -15,6 +15,7 @@ import paddle
 from filelock import FileLock
 
 import paddle_mnist
+from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import CheckpointError, DataError
 from paddle_mnist.mnist.arrays import SIZE, noun_of
@@ -34,6 +35,7 @@ AT_ONCE = 64  # pictures
 FORM = 1  # of what is exported into the cache; another one where `ExportedModel` computes otherwise
 
 
+@accepts_numpy
 def pretrained_predictor(
     outputs: Sequence[str] = ("logits", "probabilities"), **options: Any
 ) -> Predictor:
@@ -113,6 +115,7 @@ def _pictures_of(name: str) -> list[str]:
     return sorted(glob.glob(name, recursive=True)) if glob.has_magic(name) else []
 
 
+@accepts_numpy
 def read_pictures(
     predictor: Predictor, files: Iterable[str], many: bool = False, check: bool = True
 ) -> Iterator[Reading]:

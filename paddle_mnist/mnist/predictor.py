@@ -5,6 +5,7 @@ from typing import Any, Union
 
 import numpy as np
 
+from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.errors import CheckpointError, DataError
 from paddle_mnist.inference import predictor
 from paddle_mnist.inference.exported import ABOUT, Input, Signature
@@ -79,6 +80,7 @@ class Predictor(predictor.Predictor):
     DeviceError.
     """
 
+    @accepts_numpy
     def __init__(
         self,
         folder: Union[str, Path],

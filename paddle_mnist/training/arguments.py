@@ -6,10 +6,10 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, Optional, Union, get_origin
 
-import numpy as np
 import paddle
 from paddle import nn
 
+from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.nn.schedule import EVERY
@@ -45,6 +45,7 @@ class RunConfig:
     in_code: bool = False
 
 
+@accepts_numpy
 @dataclass(frozen=True)
 class FitArguments:
     """The arguments of one call of `fit`, where they are described. Raises ConfigError."""
@@ -121,7 +122,7 @@ class FitArguments:
         """Refuse what would pass for a switch or a list: the text "no", say, which is true."""
         for option in fields(self):
             value = getattr(self, option.name)
-            if option.type is bool and not isinstance(value, (bool, np.bool_)):
+            if option.type is bool and not isinstance(value, bool):
                 raise ConfigError(f"{option.name} is {value!r:.60}; expected True or False")
             if get_origin(option.type) is Sequence and not isinstance(value, (list, tuple)):
                 raise ConfigError(f"{option.name} is {value!r:.60}; expected a list")

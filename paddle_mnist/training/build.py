@@ -12,6 +12,7 @@ import paddle
 import yaml
 from paddle import nn
 
+from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.checkpointer import checkpoint_name
 from paddle_mnist.data.sample_loader import ExternalLoader, open_loader
 from paddle_mnist.data.sampler import ShardSpec
@@ -259,7 +260,7 @@ def _run_config(arguments: FitArguments, parts: TrainingParts) -> RunConfig:
         bound |= {"monitor": monitor, "mode": mode}
     if arguments.early_stop_patience or parts.schedule.needs_metric:  # which count evaluations
         bound["eval_every_epochs"] = arguments.eval_every_epochs
-    plain = {
+    arguments_as_given = {
         option.name: getattr(arguments, option.name)
         for option in fields(arguments)
         if _is_plain(getattr(arguments, option.name)) and option.name not in ("fresh", "resume")
@@ -272,7 +273,7 @@ def _run_config(arguments: FitArguments, parts: TrainingParts) -> RunConfig:
     return RunConfig(
         binding=binding,
         text=yaml.safe_dump(
-            {TRAINED_WITH: FIT, **plain, **bound, **_as_json(description)},
+            {TRAINED_WITH: FIT, **arguments_as_given, **bound, **_as_json(description)},
             sort_keys=False,
             allow_unicode=True,
         ),
@@ -286,20 +287,21 @@ def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values as a manifest gives them back. Raises ConfigError for others."""
 
     def as_plain(value: Any) -> Any:
-        if isinstance(value, np.generic):
-            return value.item()
-        raise TypeError(f"a {type(value).__name__}")
+        converted = plain(value)
+        if converted is value:
+            raise TypeError(f"a {type(value).__name__}")
+        return converted
 
-    plain = {}
+    entries = {}
     for name, value in values.items():
         try:
-            plain[name] = json.loads(json.dumps(value, default=as_plain, allow_nan=False))
+            entries[name] = json.loads(json.dumps(value, default=as_plain, allow_nan=False))
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"{name} is {value!r:.60} ({error}), which cannot be compared; expected numbers, "
                 "strings, and lists of them"
             ) from error
-    return plain
+    return entries
 
 
 def _is_plain(value: Union[Any, Sequence[Any]]) -> bool:
