@@ -10,6 +10,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist._arguments import accepts_numpy
+from paddle_mnist.checkpoint.checkpointer import usable_name
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.nn.schedule import EVERY
@@ -180,6 +181,8 @@ class FitArguments:
     def _check_types(self) -> None:
         if not isinstance(self.output, (str, Path)) or not str(self.output):
             raise ConfigError(f"output is {self.output!r}; expected the path of a folder")
+        if self.name != "":
+            usable_name(self.name)
         if not isinstance(self.resume, str):
             raise ConfigError(f"resume is {self.resume!r}; expected 'auto', 'off' or a path")
         for name in ("metrics", "binding"):
