@@ -181,7 +181,12 @@ class TrainConfig:
     override: Names = _option(
         (), "run", "comma-separated fields that may differ from those of the run", binds=False
     )
-    save_every_epochs: Count = _option(1, "saving", "epochs between checkpoints", binds=False)
+    save_every_epochs: Optional[CountOrNone] = _option(
+        1,
+        "saving",
+        "epochs between checkpoints; 0: only the best and the last epoch are saved at their ends",
+        binds=False,
+    )
     save_every_steps: Optional[Count] = _option(
         None, "saving", "steps between checkpoints", binds=False
     )

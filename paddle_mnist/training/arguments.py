@@ -25,7 +25,7 @@ from paddle_mnist.training.steps import check_task
 LOWEST_IS_BEST, HIGHEST_IS_BEST = ("loss",), ("acc", "accuracy")
 AMP_LEVELS = ("off", "O1", "O2")
 OPTIONAL_NUMBERS = (
-    "save_every_steps early_stop_patience eval_batch_size grad_shards".split()
+    "save_every_epochs save_every_steps early_stop_patience eval_batch_size grad_shards".split()
 )  # may be None
 
 
@@ -82,7 +82,7 @@ class FitArguments:
     init_partial: bool
     incremental_from: Optional[str]
     save_initial: bool
-    save_every_epochs: int
+    save_every_epochs: Optional[int]
     save_every_steps: Optional[int]
     save_every_seconds: Optional[float]
     save_on_exception: bool
@@ -130,10 +130,10 @@ class FitArguments:
 
     def _check_numbers(self) -> None:
         at_least_one = (
-            "epochs batch_size accumulate save_every_epochs save_every_steps keep_last log_every "
+            "epochs batch_size accumulate save_every_steps keep_last log_every "
             "eval_every_epochs early_stop_patience eval_batch_size grad_shards"
         )
-        at_least_zero = "seed num_workers watch profile nprocs max_restarts"
+        at_least_zero = "seed num_workers save_every_epochs watch profile nprocs max_restarts"
         for names, least in ((at_least_one, 1), (at_least_zero, 0)):
             for name in names.split():
                 value = getattr(self, name)
@@ -161,6 +161,11 @@ class FitArguments:
         self._check_types()
         if self.init_from and self.incremental_from:
             raise ConfigError("init_from and incremental_from are two ways to start; expected one")
+        if self.early_stop_patience and not self.keep_best:
+            raise ConfigError(
+                "early_stop_patience ends with the best checkpoint, but keep_best is off; expected "
+                "keep_best on"
+            )
         if self.init_partial and not self.init_from:
             raise ConfigError(
                 "init_partial is on without init_from; expected init_from too, or init_partial off"

@@ -85,7 +85,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
     if rehearsal.has_sparse_gradients and parts.loader.passes_per_step * world.size > 1:
         log.info("sparse gradients are made dense for the exchange between shards and processes")
     inside_epochs = getattr(parts.loader, "resumes_inside_epochs", True)
-    _check_saving(arguments, inside_epochs)
+    _check_saving(arguments, inside_epochs, world)
     return TrainingJob(
         parts=parts,
         options=arguments.options(inside_epochs),
@@ -232,11 +232,28 @@ def _evaluated_tags(
     return tags
 
 
-def _check_saving(arguments: FitArguments, inside_epochs: bool) -> None:
+def _check_saving(arguments: FitArguments, inside_epochs: bool, world: World) -> None:
     if not inside_epochs and (arguments.save_every_steps or arguments.save_every_seconds):
         raise ConfigError(
             "save_every_steps and save_every_seconds save inside epochs, where this data cannot "
             "resume; expected a paddle.io.Dataset, or save_every_epochs"
+        )
+    if arguments.save_every_epochs:
+        return
+    found = f"save_every_epochs is {arguments.save_every_epochs}"
+    if not inside_epochs:
+        raise ConfigError(
+            f"{found}, but with this data a run can resume only from the end of an epoch; expected "
+            "at least 1, or a paddle.io.Dataset"
+        )
+    is_timed = arguments.save_every_steps or arguments.save_every_seconds
+    if not is_timed and world.is_main_process:
+        has_best = arguments.keep_best and (arguments.valid is not None or arguments.evaluator)
+        log.warning(
+            "%s, without save_every_steps or save_every_seconds: a run that is killed loses all "
+            "of its progress%s",
+            found,
+            " since its best epoch" if has_best else "",
         )
 
 

@@ -88,7 +88,7 @@ def fit(
     init_partial: bool = False,
     incremental_from: Union[str, Path, None] = None,
     save_initial: bool = True,
-    save_every_epochs: int = 1,
+    save_every_epochs: Optional[int] = 1,
     save_every_steps: Optional[int] = None,
     save_every_seconds: Optional[float] = None,
     save_on_exception: bool = True,

@@ -516,6 +516,8 @@ def test_weights_that_are_not_finite_are_never_saved(store, value):
         (2, False, [2, 4, 6]),
         (3, False, [3, 6]),
         (9, False, []),
+        (0, False, []),
+        (None, True, [1, 4]),
         (3, True, [1, 3, 4, 6]),  # the scores are best at 1, and better at 4
     ],
 )
