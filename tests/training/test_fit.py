@@ -473,6 +473,23 @@ def test_several_splits_and_metrics_of_everything(tmp_path):
     assert result.metrics["ready/loss"] == pytest.approx(result.metrics["near/loss"], rel=1e-6)
 
 
+@pytest.mark.parametrize("start", ["incremental_from", "resume", "override"])
+def test_state_of_another_optimizer_is_refused_in_one_line(start, tmp_path):
+    with pytest.raises(ProgramError):
+        train("Adam", tmp_path / "run", train=Points(), model=perceptron, **stopping())
+    output = tmp_path / ("run" if start == "override" else "new")
+    options = {} if start == "override" else {start: tmp_path / "run"}
+    options |= {} if start == "incremental_from" else {"override": "optimizer,schedule"}
+    with pytest.raises(CheckpointError, match="optimizers differ: Adam there, SGD now") as refusal:
+        train(ROW, output, **options)
+    assert "\n" not in str(refusal.value)
+    train(ROW, tmp_path / "new", init_from=tmp_path / "run", fresh=True)
+
+
+def stopping():
+    return {"callbacks": [StopsAt(7, stop)]}
+
+
 def test_weights_that_fit_in_part(tmp_path, lines):
     source = train(ROW, tmp_path / "source")
 
