@@ -188,8 +188,8 @@ class MetricSums(Protocol):
     def to_array(self) -> np.ndarray:
         """Return the numbers, float64 [K]."""
 
-    def to_tensor(self) -> Any:
-        """Return the numbers, a float32 tensor [K]."""
+    def to_tensor(self, dtype: Any = "float32") -> Any:
+        """Return the numbers, a tensor [K], by default float32."""
 
     def with_values(self, values: Any) -> "MetricSums":
         """Return the same metric of other numbers, a tensor [K]."""

@@ -15,8 +15,8 @@ PACKAGE = ROOT / "paddle_mnist"
 
 # In the order of imports: each room may import those before it, directly or through others.
 ROOMS = """
-    _moved _exports errors system state data nn parallel checkpoint monitor metrics plots training
-    inference | mnist apps legacy commands __main__
+    _moved _exports _arguments errors system state data nn parallel checkpoint monitor metrics plots
+    training inference | mnist apps legacy commands __main__
 """.split()
 # A net of one's own is trained by these alone; what comes after them knows digits.
 ENGINE = ROOMS[: ROOMS.index("|")]

@@ -17,11 +17,9 @@ from paddle_mnist.checkpoint.weights import (
 )
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
-from paddle_mnist.nn.schedule import load_schedule_numbers, schedule_numbers
+from paddle_mnist.nn.schedule import STATE, load_schedule_numbers, load_state, schedule_numbers
 
 __getattr__ = lazy_exports(__name__, {})[0]  # names that are in `weights` now
-
-_SCHEDULE = "LR_Scheduler"
 
 
 def parameter_names(model: nn.Layer) -> dict[str, str]:
@@ -59,17 +57,17 @@ def load_optimizer(
 
     schedule: whether to load the learning-rate schedule too; else it stays where it is.
 
-    Changes the model's weights, so load those afterwards. Raises CheckpointError, with a diff,
-    unless every entry matches.
+    Changes the model's weights, so load those afterwards. Raises CheckpointError unless every entry
+    matches: with a diff, or for an optimizer of another class with the names of the two classes.
     """
     saved = checkpoint.load(OPTIMIZER)
     saved_names = {name: structured for structured, name in _saved_names(checkpoint).items()}
     _create_state(optimizer, model, _parameters_without_state(checkpoint, optimizer))
     current = optimizer.state_dict()
     if not schedule:
-        saved = {key: value for key, value in saved.items() if key != _SCHEDULE}
-        if _SCHEDULE in current:
-            saved[_SCHEDULE] = current[_SCHEDULE]
+        saved = {key: value for key, value in saved.items() if key != STATE}
+        if STATE in current:
+            saved[STATE] = current[STATE]
     structured_names = {name: structured for structured, name in parameter_names(model).items()}
     current_keys = {
         _structured_key(key, structured_names): key for key in without_name_table(current)
@@ -77,14 +75,34 @@ def load_optimizer(
     entries = {
         _structured_key(key, saved_names): value for key, value in without_name_table(saved).items()
     }
-    require_match(
-        entries,
-        {structured: current[key] for structured, key in current_keys.items()},
-        f"{checkpoint.path.with_suffix(OPTIMIZER)} does not fit the optimizer",
-    )
-    optimizer.set_state_dict({current_keys[name]: value for name, value in entries.items()})
+    try:
+        require_match(
+            entries,
+            {structured: current[key] for structured, key in current_keys.items()},
+            f"{checkpoint.path.with_suffix(OPTIMIZER)} does not fit the optimizer",
+        )
+    except CheckpointError as error:
+        _explain_other_class(checkpoint, optimizer, error)
+        raise
+    load_state(optimizer, {current_keys[name]: value for name, value in entries.items()})
     if schedule:
         load_schedule_numbers(optimizer, checkpoint.manifest.get("schedule", {}))
+
+
+def _explain_other_class(
+    checkpoint: Checkpoint, optimizer: paddle.optimizer.Optimizer, error: CheckpointError
+) -> None:
+    """Raise CheckpointError if a state does not match because it is of another class's optimizer.
+
+    Formats before 4 do not tell. Classes of the same entries, as Adam's and AdamW's, do match.
+    """
+    saved, current = checkpoint.manifest.get("optimizer"), type(optimizer).__name__
+    if saved not in (None, current):
+        raise CheckpointError(
+            f"{checkpoint.path.with_suffix(OPTIMIZER)}: the optimizers differ: {saved} there, "
+            f"{current} now, which keeps another state; expected {saved}; or start a new run with "
+            "init_from, which takes the weights alone"
+        ) from error
 
 
 def _parameters_without_state(

@@ -79,8 +79,13 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
         values.update(read_yaml(args.config))
     values.update(options)
     if not values.get("output"):
-        values["output"] = str(Path("work", "output", recipe or Path(args.config).stem))
+        values["output"] = str(Path("work", "output", recipe or _name_of(Path(args.config))))
     return TrainConfig.from_mapping(values, origin=args.config or "config")
+
+
+def _name_of(config: Path) -> str:
+    """Return the name of a configuration file without its suffix; `net.v1` has none."""
+    return config.stem if config.suffix.lower() in (".yaml", ".yml", ".json") else config.name
 
 
 def _fields_from_set(items: list[str]) -> dict[str, str]:

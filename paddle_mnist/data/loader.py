@@ -8,6 +8,7 @@ from typing import Any, Optional
 import numpy as np
 import paddle
 
+from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.data.collate import ItemSpec, fetch_batch, num_samples, tensors
 from paddle_mnist.data.forking import iterate
 from paddle_mnist.data.sampler import BatchSampler, ShardSpec
@@ -135,6 +136,7 @@ class BatchLoader(OrderedLoader):
     spec: requirements on the items; by default the images of a batch must have one shape.
     """
 
+    @accepts_numpy
     def __init__(
         self,
         dataset: paddle.io.Dataset,

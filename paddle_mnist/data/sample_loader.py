@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import paddle
 
+from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.data.collate import num_samples, stack_samples, tensors
 from paddle_mnist.data.forking import iterate
 from paddle_mnist.data.loader import OrderedLoader, Shard
@@ -106,6 +107,7 @@ class ResumableBatchSampler(paddle.io.BatchSampler):
     samples must not draw random numbers, because these would depend on where the epoch was resumed.
     """
 
+    @accepts_numpy
     def __init__(
         self, dataset: paddle.io.Dataset, batch_size: int = 1, seed: int = 0, shuffle: bool = True
     ):
@@ -113,6 +115,7 @@ class ResumableBatchSampler(paddle.io.BatchSampler):
         self._sampler = BatchSampler(len(dataset), batch_size, seed, shuffle)
         self._epoch = self._start = 0
 
+    @accepts_numpy
     def set_epoch(self, epoch: int, start: int = 0) -> None:
         """Choose the epoch, and the number of the batch, at which the next iteration begins."""
         self._epoch, self._start = epoch, start

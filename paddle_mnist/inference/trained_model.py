@@ -8,6 +8,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
+from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.data.collate import mapped, rebuilt
 from paddle_mnist.data.loader import epoch_batches
 from paddle_mnist.data.seeding import generators_restored
@@ -25,6 +26,7 @@ Example = Union[paddle.static.InputSpec, np.ndarray, paddle.Tensor]
 SPECIFIED_SAMPLES = 4  # in the batch that is drawn for a specification
 
 
+@accepts_numpy
 def predict_run(
     weights: Union[str, Path],
     model: Model,
@@ -94,6 +96,7 @@ def _joined(batches: Sequence[Any]) -> Any:
     return np.concatenate(batches)
 
 
+@accepts_numpy
 def export_run(
     weights: Union[str, Path],
     model: Model,

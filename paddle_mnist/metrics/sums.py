@@ -45,17 +45,17 @@ class Sums:
             [v.item() if isinstance(v, paddle.Tensor) else v for v in self._values], np.float64
         )
 
-    def to_tensor(self) -> paddle.Tensor:
-        """Return the numbers, float32 [K], on the device."""
+    def to_tensor(self, dtype: Union[str, paddle.dtype] = "float32") -> paddle.Tensor:
+        """Return the numbers [K] on the device, by default as float32."""
         if isinstance(self._values, np.ndarray):
-            return paddle.to_tensor(self._values.reshape(-1), dtype="float32")
+            return paddle.to_tensor(self._values.reshape(-1), dtype=dtype)
         if isinstance(self._values, paddle.Tensor):
-            return self._values.astype("float32").reshape([-1])
+            return self._values.astype(dtype).reshape([-1])
         return paddle.concat(
             [
-                value.astype("float32").reshape([1])
+                value.astype(dtype).reshape([1])
                 if isinstance(value, paddle.Tensor)
-                else paddle.to_tensor([value], dtype="float32")
+                else paddle.to_tensor([value], dtype=dtype)
                 for value in self._values
             ]
         )

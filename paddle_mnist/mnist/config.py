@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Optional, get_type_hints
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
+from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.run_files import FIT, TRAINED_WITH
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.mnist.option_types import (
@@ -48,6 +49,7 @@ def _option(default, group: str, help: str, *, binds: bool, bare: Optional[str] 
     return field(default=default, metadata=metadata)
 
 
+@accepts_numpy
 @dataclass(frozen=True)
 class TrainConfig:
     """The configuration of one training run: flat, typed, immutable.
@@ -181,7 +183,12 @@ class TrainConfig:
     override: Names = _option(
         (), "run", "comma-separated fields that may differ from those of the run", binds=False
     )
-    save_every_epochs: Count = _option(1, "saving", "epochs between checkpoints", binds=False)
+    save_every_epochs: Optional[CountOrNone] = _option(
+        1,
+        "saving",
+        "epochs between checkpoints; 0: only the best and the last epoch are saved at their ends",
+        binds=False,
+    )
     save_every_steps: Optional[Count] = _option(
         None, "saving", "steps between checkpoints", binds=False
     )

@@ -1,5 +1,6 @@
 """`MnistDataset`, and the tutorial's `load_data`."""
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Optional, Union
 import numpy as np
 import paddle
 
+from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.data.sampler import BatchSampler
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.arrays import CLASSES, Data
@@ -29,6 +31,7 @@ class MnistDataset(paddle.io.Dataset):
     Raises DataError, and ConfigError for a limit below 1.
     """
 
+    @accepts_numpy
     def __init__(
         self,
         mode: str = "train",
@@ -37,7 +40,7 @@ class MnistDataset(paddle.io.Dataset):
     ):
         super().__init__()
         if not isinstance(data, Data):
-            data = open_data(str(data))
+            data = open_data(os.fspath(data))
         if limit is not None and limit < 1:
             raise ConfigError(f"limit is {limit}; expected at least 1, or None for all")
         self.mode = mode
@@ -100,6 +103,7 @@ class MnistDataset(paddle.io.Dataset):
         return self._split.pixels(indices)[:, np.newaxis], labels[:, np.newaxis]
 
 
+@accepts_numpy
 def load_data(mode: str = "train", batch_size: int = 100, data: str = "auto") -> Callable:
     """Return a function that yields the batches of an epoch, as the tutorial's does.
 

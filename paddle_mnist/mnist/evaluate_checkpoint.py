@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import DataError
@@ -30,6 +31,7 @@ class EvaluatedModel:
     evaluation: Evaluation
 
 
+@accepts_numpy
 def load_and_evaluate(
     checkpoint: Optional[str] = None,
     output: Optional[str] = None,

@@ -9,6 +9,7 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
+from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.contents import optimizer_state
 from paddle_mnist.checkpoint.manifest import TRAINING, Checkpoint
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE
@@ -67,6 +68,7 @@ class ExportedModel(nn.Layer):
         return [values[name] for name in self.outputs]
 
 
+@accepts_numpy
 def export_model(
     model: MNIST,
     folder: Path,

@@ -14,6 +14,7 @@ import paddle
 from filelock import FileLock
 
 import paddle_mnist
+from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.errors import CheckpointError, DataError
 from paddle_mnist.mnist.arrays import SIZE, noun_of
 from paddle_mnist.mnist.detector import FEATURES, moved, packaged_detector
@@ -30,6 +31,7 @@ AT_ONCE = 64  # pictures
 FORM = 1  # of what is exported into the cache; another one where `ExportedModel` computes otherwise
 
 
+@accepts_numpy
 def pretrained_predictor(outputs: Sequence[str] = USUAL_OUTPUTS, **options: Any) -> Predictor:
     """Return a predictor of the weights that come with the package, exported into the cache.
 
@@ -88,6 +90,7 @@ def _pictures_of(name: str) -> list[str]:
     return sorted(glob.glob(name, recursive=True)) if glob.has_magic(name) else []
 
 
+@accepts_numpy
 def read_pictures(
     predictor: Predictor, files: Iterable[str], many: bool = False, check: bool = True
 ) -> Iterator[Reading]:

@@ -10,6 +10,7 @@ from typing import Any, Union
 
 import numpy as np
 
+from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.saved_weights import CHECKPOINT_WORDS, find_weights
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError
@@ -77,6 +78,7 @@ class Predictor(predictor.Predictor):
     DeviceError.
     """
 
+    @accepts_numpy
     def __init__(
         self,
         folder: Union[str, Path],

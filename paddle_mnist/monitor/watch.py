@@ -12,6 +12,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
+from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.monitor.diagnosis import PATIENCE, Diagnosis, Finding
 from paddle_mnist.monitor.hooks import (
@@ -54,6 +55,7 @@ class Watch(Observer):
     of this process's first shard; gradients are the whole batch's.
     """
 
+    @accepts_numpy
     def __init__(
         self,
         model: nn.Layer,

@@ -13,6 +13,7 @@ import paddle
 from paddle import nn
 from paddle.autograd import PyLayer
 
+from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.nn.fast_layers import fast_net, hooks_of, parameters_of, why_not_compiled
 from paddle_mnist.nn.sparse_layout import VERSION, Net
@@ -72,6 +73,7 @@ class ConvBlocks(FastConvSwitch, nn.Sequential):
         threads does not change the results. You can set the attribute at any time.
     """
 
+    @accepts_numpy
     def __init__(self, *layers: nn.Layer, fast_conv: Union[str, int] = "auto"):
         super().__init__(*layers)
         self.fast_conv = fast_conv

@@ -1,14 +1,17 @@
 """When the learning-rate schedule of an optimizer is stepped, and what of it is saved."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, Optional
 
+import numpy as np
 import paddle
 from paddle.optimizer import lr
 
 from paddle_mnist.errors import ConfigError
 
 EVERY = ("step", "epoch")
+STATE = "LR_Scheduler"  # the entry of an optimizer's state_dict that holds its schedule's
 
 
 class Schedule:
@@ -81,6 +84,24 @@ def load_schedule_numbers(
     _set_numbers(scheduler_of(optimizer), numbers)
 
 
+def load_state(optimizer: paddle.optimizer.Optimizer, state: Mapping[str, Any]) -> None:
+    """Load an optimizer's state_dict, its schedule's included.
+
+    Paddle only counts a schedule's entries, and so warns of unused values where a schedule adds
+    entries of its own and loads them, as LinearWarmup does; that warning is left out.
+    """
+    scheduler = scheduler_of(optimizer)
+    with warnings.catch_warnings():
+        if scheduler and _keys(state.get(STATE)) == _keys(scheduler.state_dict()):
+            warnings.filterwarnings("ignore", message="There are some unused values in state_dict")
+        optimizer.set_state_dict(state)
+
+
+def _keys(state: Any) -> Any:
+    """Return the names in a schedule's state, and in that of the schedule inside it."""
+    return {key: _keys(state[key]) for key in state} if isinstance(state, Mapping) else None
+
+
 def scheduler_of(optimizer: paddle.optimizer.Optimizer) -> Optional[lr.LRScheduler]:
     """Return the schedule an optimizer was built with, or None if its rate is a number."""
     # Paddle has no public way to ask; its own hapi.Model reads this attribute too.
@@ -93,13 +114,21 @@ def _numbers(scheduler: lr.LRScheduler) -> dict[str, Any]:
     for name, value in sorted(vars(scheduler).items()):
         if isinstance(value, lr.LRScheduler):  # the one that follows a LinearWarmup
             numbers[name] = {"class": type(value).__name__, **_numbers(value)}
-        elif isinstance(value, (int, float, str)) or _is_list_of_numbers(value):
-            numbers[name] = value
+        elif isinstance(value, str) or _is_number(value):
+            numbers[name] = _plain(value)
+        elif isinstance(value, (list, tuple)) and all(map(_is_number, value)):
+            numbers[name] = [_plain(number) for number in value]
     return numbers
 
 
-def _is_list_of_numbers(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and all(isinstance(x, (int, float)) for x in value)
+def _is_number(value: Any) -> bool:
+    is_of_numpy = isinstance(value, (np.generic, np.ndarray)) and value.dtype.kind in "biuf"
+    return is_of_numpy or isinstance(value, (int, float))
+
+
+def _plain(value: Any) -> Any:
+    """Return NumPy's numbers as Python's."""
+    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
 def _set_numbers(scheduler: Optional[lr.LRScheduler], numbers: Mapping[str, Any]) -> None:
@@ -107,4 +136,15 @@ def _set_numbers(scheduler: Optional[lr.LRScheduler], numbers: Mapping[str, Any]
         if isinstance(value, Mapping):
             _set_numbers(getattr(scheduler, name), value)
         elif name != "class":
-            setattr(scheduler, name, value)
+            setattr(scheduler, name, _like(value, getattr(scheduler, name, None)))
+
+
+def _like(value: Any, current: Any) -> Any:
+    """Return plain numbers as NumPy's if the current ones are: else the next would round anew."""
+    if isinstance(current, np.ndarray):
+        return np.asarray(value, current.dtype)
+    if isinstance(current, np.generic):
+        return type(current)(value)
+    if isinstance(current, (list, tuple)) and len(current) == len(value):
+        return [_like(one, other) for one, other in zip(value, current)]
+    return value

@@ -1,6 +1,5 @@
 """The exchange of gradients: those of a batch's shards become one, whichever process has them."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional, Union
@@ -19,6 +18,8 @@ from paddle_mnist.nn.statistics import (
 from paddle_mnist.parallel.world import ALONE, World, tree_sum
 from paddle_mnist.state import MetricSums
 from paddle_mnist.system import signals
+
+Vectors = Mapping[paddle.dtype, paddle.Tensor]  # one for each dtype in which shards are summed
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class GradientExchange:
 
     Each shard's gradient, weighted by its share of the batch's samples, travels as one vector with
     its loss, its metrics, and the signals received: one exchange a step, and no mean of means.
+    Float64 values travel as a second vector, so that they are not rounded; all others are added up
+    in float32, those of lower precision too. Loss and metrics have the model's highest precision.
 
     What a forward pass changes, here "buffers", such as the running statistics of BatchNorm,
     travels with them: every shard starts from the step's buffers, and what the shards change is
@@ -88,7 +91,12 @@ class GradientExchange:
         self._places = layer_buffers(model)
         self._buffers = running_statistics(model)
         self._buffers_before: list[paddle.Tensor] = []  # as they were before the step
-        self._shard_vectors: list[paddle.Tensor] = []
+        self._precision = (  # of the loss and the metrics: the same in every process and step
+            paddle.float64
+            if any(parameter.dtype == paddle.float64 for parameter in self._parameters)
+            else paddle.float32
+        )
+        self._shard_vectors: list[Vectors] = []
         self._metrics: Mapping[str, MetricSums] = {}
         self._metric_sizes: Sequence[int] = ()
         self._has_all_gradients = True
@@ -110,23 +118,25 @@ class GradientExchange:
         used = [gradient is not None for gradient in gradients]
         self._has_all_gradients &= all(used)
         parts = [
-            paddle.zeros([p.size]) if gradient is None else _flat(gradient)
+            paddle.zeros([p.size], _exchange_dtype(p))
+            if gradient is None
+            else _flat(gradient, _exchange_dtype(p))
             for p, gradient in zip(self._parameters, gradients)
         ]
         for parameter in self._parameters:
             remove_gradient(parameter)
         keep_buffers_in_place(self._places)
         parts += [
-            _flat(buffer - before) * shard.weight
+            _flat(buffer - before, _exchange_dtype(buffer)) * shard.weight
             for buffer, before in zip(self._buffers, self._buffers_before)
         ]
-        parts.append(_flat(outputs.loss.detach() * shard.weight))
-        metrics = [sums.to_tensor() for sums in outputs.metrics.values()]
+        parts.append(_flat(outputs.loss.detach() * shard.weight, self._precision))
+        metrics = [sums.to_tensor(self._precision) for sums in outputs.metrics.values()]
         # a shard without samples has another's in their place
         parts += [values * float(shard.samples > 0) for values in metrics]
         received = [signals.received() == signum for signum in signals.STOP_SIGNALS]
         parts.append(paddle.to_tensor(np.array([*used, *received], np.float32)))
-        self._shard_vectors.append(paddle.concat(parts))
+        self._shard_vectors.append(_joined(parts))
         self._metrics, self._metric_sizes = outputs.metrics, [values.size for values in metrics]
         self._batch_samples = shard.batch_size
 
@@ -138,12 +148,12 @@ class GradientExchange:
         self._agree_on_signals()
         # + 0.0: of a zero, whose sign depends on who added it, +0
         gradients, buffers, (loss,), metrics, (used, received) = _split(
-            self._sum_shards() + 0.0,
-            [p.size for p in self._parameters],
-            [buffer.size for buffer in self._buffers],
-            [1],
-            self._metric_sizes,
-            [len(self._parameters), len(signals.STOP_SIGNALS)],
+            {dtype: vector + 0.0 for dtype, vector in self._sum_shards().items()},
+            [(_exchange_dtype(p), p.size) for p in self._parameters],
+            [(_exchange_dtype(buffer), buffer.size) for buffer in self._buffers],
+            [(self._precision, 1)],
+            [(self._precision, size) for size in self._metric_sizes],
+            [(paddle.float32, len(self._parameters)), (paddle.float32, len(signals.STOP_SIGNALS))],
         )
         for buffer, before, change in zip(self._buffers, self._buffers_before, buffers):
             buffer.set_value(before + _restored(change, buffer))
@@ -167,13 +177,20 @@ class GradientExchange:
             if has_gradient:
                 parameter.grad = _restored(gradient, parameter)
 
-    def _sum_shards(self) -> paddle.Tensor:
+    def _sum_shards(self) -> Vectors:
+        return {
+            dtype: self._sum([vectors[dtype] for vectors in self._shard_vectors])
+            for dtype in self._shard_vectors[0]
+        }
+
+    def _sum(self, vectors: Sequence[paddle.Tensor]) -> paddle.Tensor:
+        """Return the sum of a vector of each shard, over this process's shards and all others."""
         if not self._ordered:
-            return self.world.all_reduce(tree_sum(self._shard_vectors))
+            return self.world.all_reduce(tree_sum(vectors))
         if _is_power_of_two(self.world.size):  # then each process's shards are a whole subtree
-            return tree_sum(self.world.all_gather(tree_sum(self._shard_vectors)))
-        gathered = self.world.all_gather(paddle.stack(self._shard_vectors))
-        return tree_sum([vector for vectors in gathered for vector in vectors])
+            return tree_sum(self.world.all_gather(tree_sum(vectors)))
+        gathered = self.world.all_gather(paddle.stack(vectors))
+        return tree_sum([vector for stacked in gathered for vector in stacked])
 
     def _agree_on_signals(self) -> None:
         """Look at the signals of the previous step: the device need not be waited for."""
@@ -182,16 +199,30 @@ class GradientExchange:
             signals.agree_on(s for s, count in zip(signals.STOP_SIGNALS, counts) if count)
 
 
-def _split(vector: paddle.Tensor, *groups: Sequence[int]) -> list[list[paddle.Tensor]]:
-    """Return consecutive parts of a vector, in groups. groups: the lengths of the parts."""
-    parts = iter(paddle.split(vector, list(itertools.chain(*groups))))
-    return [list(itertools.islice(parts, len(group))) for group in groups]
+def _exchange_dtype(tensor: paddle.Tensor) -> paddle.dtype:
+    """Return the dtype in which a tensor's changes are added up."""
+    return paddle.float64 if tensor.dtype == paddle.float64 else paddle.float32
 
 
-def _flat(tensor: paddle.Tensor) -> paddle.Tensor:
-    """Return a tensor as a float32 vector."""
+def _joined(parts: Sequence[paddle.Tensor]) -> Vectors:
+    """Return vectors as one for each dtype among them."""
+    return {
+        dtype: paddle.concat([part for part in parts if part.dtype == dtype])
+        for dtype in dict.fromkeys(part.dtype for part in parts)
+    }
+
+
+def _split(vectors: Vectors, *groups: Sequence[tuple[paddle.dtype, int]]) -> list[list]:
+    """Return what `_joined` made vectors of, in groups. groups: dtype and length of each part."""
+    lengths = {dtype: [n for group in groups for d, n in group if d == dtype] for dtype in vectors}
+    parts = {dtype: iter(paddle.split(vectors[dtype], lengths[dtype])) for dtype in vectors}
+    return [[next(parts[dtype]) for dtype, _ in group] for group in groups]
+
+
+def _flat(tensor: paddle.Tensor, dtype: paddle.dtype) -> paddle.Tensor:
+    """Return a tensor as a vector of a dtype."""
     vector = tensor.reshape([-1])
-    return vector if vector.dtype == paddle.float32 else vector.astype("float32")
+    return vector if vector.dtype == dtype else vector.astype(dtype)
 
 
 def _restored(vector: paddle.Tensor, like: paddle.Tensor) -> paddle.Tensor:

@@ -102,7 +102,7 @@ def remove_temporary(folder: Path, prefix: str = "") -> None:
     """Delete the temporary files that killed writers left in a folder. Raises OutputError.
 
     Only for a folder with one writer: it would delete what another one is about to rename.
-    prefix: only those of files whose names begin with it.
+    prefix: a glob pattern: only those of files whose names begin with it.
     """
     for path in sorted(folder.glob(f".{prefix}*{PART}")):
         remove(path)

@@ -6,10 +6,11 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, Optional, Union, get_origin
 
-import numpy as np
 import paddle
 from paddle import nn
 
+from paddle_mnist._arguments import accepts_numpy
+from paddle_mnist.checkpoint.checkpointer import usable_name
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.saved_weights import SavedWeights
 from paddle_mnist.errors import ConfigError
@@ -24,7 +25,7 @@ from paddle_mnist.training.steps import check_task
 LOWEST_IS_BEST, HIGHEST_IS_BEST = ("loss",), ("acc", "accuracy")
 AMP_LEVELS = ("off", "O1", "O2")
 OPTIONAL_NUMBERS = (
-    "save_every_steps early_stop_patience eval_batch_size grad_shards".split()
+    "save_every_epochs save_every_steps early_stop_patience eval_batch_size grad_shards".split()
 )  # may be None
 
 
@@ -45,6 +46,7 @@ class RunConfig:
     in_code: bool = False
 
 
+@accepts_numpy
 @dataclass(frozen=True)
 class FitArguments:
     """The arguments of one call of `fit`, where they are described. Raises ConfigError."""
@@ -80,7 +82,7 @@ class FitArguments:
     init_partial: bool
     incremental_from: Optional[str]
     save_initial: bool
-    save_every_epochs: int
+    save_every_epochs: Optional[int]
     save_every_steps: Optional[int]
     save_every_seconds: Optional[float]
     save_on_exception: bool
@@ -121,17 +123,17 @@ class FitArguments:
         """Refuse what would pass for a switch or a list: the text "no", say, which is true."""
         for option in fields(self):
             value = getattr(self, option.name)
-            if option.type is bool and not isinstance(value, (bool, np.bool_)):
+            if option.type is bool and not isinstance(value, bool):
                 raise ConfigError(f"{option.name} is {value!r:.60}; expected True or False")
             if get_origin(option.type) is Sequence and not isinstance(value, (list, tuple)):
                 raise ConfigError(f"{option.name} is {value!r:.60}; expected a list")
 
     def _check_numbers(self) -> None:
         at_least_one = (
-            "epochs batch_size accumulate save_every_epochs save_every_steps keep_last log_every "
+            "epochs batch_size accumulate save_every_steps keep_last log_every "
             "eval_every_epochs early_stop_patience eval_batch_size grad_shards"
         )
-        at_least_zero = "seed num_workers watch profile nprocs max_restarts"
+        at_least_zero = "seed num_workers save_every_epochs watch profile nprocs max_restarts"
         for names, least in ((at_least_one, 1), (at_least_zero, 0)):
             for name in names.split():
                 value = getattr(self, name)
@@ -159,6 +161,11 @@ class FitArguments:
         self._check_types()
         if self.init_from and self.incremental_from:
             raise ConfigError("init_from and incremental_from are two ways to start; expected one")
+        if self.early_stop_patience and not self.keep_best:
+            raise ConfigError(
+                "early_stop_patience ends with the best checkpoint, but keep_best is off; expected "
+                "keep_best on"
+            )
         if self.init_partial and not self.init_from:
             raise ConfigError(
                 "init_partial is on without init_from; expected init_from too, or init_partial off"
@@ -179,6 +186,8 @@ class FitArguments:
     def _check_types(self) -> None:
         if not isinstance(self.output, (str, Path)) or not str(self.output):
             raise ConfigError(f"output is {self.output!r}; expected the path of a folder")
+        if self.name != "":
+            usable_name(self.name)
         if not isinstance(self.resume, str):
             raise ConfigError(f"resume is {self.resume!r}; expected 'auto', 'off' or a path")
         for name in ("metrics", "binding"):

@@ -8,6 +8,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
+from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.contents import parameter_names
 from paddle_mnist.data.collate import leaves
 from paddle_mnist.data.seeding import generators_restored, seed_generators
@@ -141,7 +142,7 @@ def _plain_values(values: Mapping[str, Any]) -> dict[str, Plain]:
     """Return the numbers and strings among some values."""
     return {
         name: value
-        for name, value in sorted(values.items())
+        for name, value in sorted(plain(values).items())
         if value is None or isinstance(value, (bool, int, float, str))
     }
 

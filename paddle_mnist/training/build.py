@@ -12,6 +12,7 @@ import paddle
 import yaml
 from paddle import nn
 
+from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.checkpointer import checkpoint_name
 from paddle_mnist.checkpoint.run_files import FIT, TRAINED_WITH
 from paddle_mnist.data.sample_loader import ExternalLoader, open_loader
@@ -84,7 +85,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
     if rehearsal.has_sparse_gradients and parts.loader.passes_per_step * world.size > 1:
         log.info("sparse gradients are made dense for the exchange between shards and processes")
     inside_epochs = getattr(parts.loader, "resumes_inside_epochs", True)
-    _check_saving(arguments, inside_epochs)
+    _check_saving(arguments, inside_epochs, world)
     return TrainingJob(
         parts=parts,
         options=arguments.options(inside_epochs),
@@ -231,11 +232,28 @@ def _evaluated_tags(
     return tags
 
 
-def _check_saving(arguments: FitArguments, inside_epochs: bool) -> None:
+def _check_saving(arguments: FitArguments, inside_epochs: bool, world: World) -> None:
     if not inside_epochs and (arguments.save_every_steps or arguments.save_every_seconds):
         raise ConfigError(
             "save_every_steps and save_every_seconds save inside epochs, where this data cannot "
             "resume; expected a paddle.io.Dataset, or save_every_epochs"
+        )
+    if arguments.save_every_epochs:
+        return
+    found = f"save_every_epochs is {arguments.save_every_epochs}"
+    if not inside_epochs:
+        raise ConfigError(
+            f"{found}, but with this data a run can resume only from the end of an epoch; expected "
+            "at least 1, or a paddle.io.Dataset"
+        )
+    is_timed = arguments.save_every_steps or arguments.save_every_seconds
+    if not is_timed and world.is_main_process:
+        has_best = arguments.keep_best and (arguments.valid is not None or arguments.evaluator)
+        log.warning(
+            "%s, without save_every_steps or save_every_seconds: a run that is killed loses all "
+            "of its progress%s",
+            found,
+            " since its best epoch" if has_best else "",
         )
 
 
@@ -259,7 +277,7 @@ def _run_config(arguments: FitArguments, parts: TrainingParts) -> RunConfig:
         bound |= {"monitor": monitor, "mode": mode}
     if arguments.early_stop_patience or parts.schedule.needs_metric:  # which count evaluations
         bound["eval_every_epochs"] = arguments.eval_every_epochs
-    plain = {
+    arguments_as_given = {
         option.name: getattr(arguments, option.name)
         for option in fields(arguments)
         if _is_plain(getattr(arguments, option.name)) and option.name not in ("fresh", "resume")
@@ -272,7 +290,7 @@ def _run_config(arguments: FitArguments, parts: TrainingParts) -> RunConfig:
     return RunConfig(
         binding=binding,
         text=yaml.safe_dump(
-            {TRAINED_WITH: FIT, **plain, **bound, **_as_json(description)},
+            {TRAINED_WITH: FIT, **arguments_as_given, **bound, **_as_json(description)},
             sort_keys=False,
             allow_unicode=True,
         ),
@@ -286,20 +304,21 @@ def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values as a manifest gives them back. Raises ConfigError for others."""
 
     def as_plain(value: Any) -> Any:
-        if isinstance(value, np.generic):
-            return value.item()
-        raise TypeError(f"a {type(value).__name__}")
+        converted = plain(value)
+        if converted is value:
+            raise TypeError(f"a {type(value).__name__}")
+        return converted
 
-    plain = {}
+    entries = {}
     for name, value in values.items():
         try:
-            plain[name] = json.loads(json.dumps(value, default=as_plain, allow_nan=False))
+            entries[name] = json.loads(json.dumps(value, default=as_plain, allow_nan=False))
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"{name} is {value!r:.60} ({error}), which cannot be compared; expected numbers, "
                 "strings, and lists of them"
             ) from error
-    return plain
+    return entries
 
 
 def _is_plain(value: Union[Any, Sequence[Any]]) -> bool:

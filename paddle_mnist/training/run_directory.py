@@ -1,6 +1,7 @@
 """The run directory: everything one training writes, one writer at a time."""
 
 import contextlib
+import glob
 import json
 import logging
 import os
@@ -49,7 +50,7 @@ class RunDirectory(RunFiles):
                 self._move_aside()
         with self._locked():  # after a move this is another directory, with another lock
             for path in (self.config, self.metrics, self.result, self.weights):
-                remove_temporary(self.path, path.name)
+                remove_temporary(self.path, glob.escape(path.name))
             remove_temporary(self.figures)
             handler = _LogFile(self.log)
             log.addHandler(handler)

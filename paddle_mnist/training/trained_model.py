@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Optional, Union
 
 from paddle import nn
 
+from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.sample_loader import open_loader
@@ -50,6 +51,7 @@ def build_model(model: Model) -> nn.Layer:
     return model
 
 
+@accepts_numpy
 def load_trained(
     weights: Union[str, Path], model: Model, run: Union[str, Path, None] = None
 ) -> TrainedModel:
@@ -62,6 +64,7 @@ def load_trained(
     return TrainedModel(built, saved)
 
 
+@accepts_numpy
 def load_model(
     weights: Union[str, Path], model: Model, run: Union[str, Path, None] = None
 ) -> nn.Layer:
@@ -79,6 +82,7 @@ def load_model(
     return load_trained(weights, model, run).model
 
 
+@accepts_numpy
 def evaluate_run(
     weights: Union[str, Path],
     model: Model,

@@ -9,6 +9,7 @@ import paddle
 from paddle import nn
 from paddle.utils import unique_name
 
+from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import saved_bytes
@@ -65,6 +66,7 @@ class Trainer:
         (`paddle_mnist.parallel.gradients`); by default batches are whole.
     """
 
+    @accepts_numpy
     def __init__(
         self,
         model_path: Union[str, Path],
@@ -115,6 +117,7 @@ class Trainer:
         self.running = RunningMetrics(self.state, self.log, log_every, metric_functions)
         self._started = False
 
+    @accepts_numpy
     def train(
         self,
         train_datasets: Any,
@@ -155,6 +158,7 @@ class Trainer:
         self.save()
         return self.state
 
+    @accepts_numpy
     def train_epoch(
         self,
         datasets: Any,

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 import yaml
@@ -216,15 +217,18 @@ def test_later_ways_to_name_a_field_win(tmp_path):
     ("argv", "output"),
     [
         (["--recipe", "tutorial"], "work/output/tutorial"),
-        (["-c", "FILE"], "work/output/mine"),
+        (["-c", "mine.yaml"], "work/output/mine"),
+        (["-c", "mine.v1.yaml"], "work/output/mine.v1"),
+        (["-c", "mine.v1"], "work/output/mine.v1"),
         (["--recipe", "tutorial", "--train_url", "there"], "there"),
         ([], "work/output/digits"),  # no MNIST on this machine, as far as tests can see
     ],
 )
-def test_run_directory_is_named_by_the_recipe(tmp_path, argv, output):
-    file = tmp_path / "mine.yaml"
-    file.write_text("epochs: 7\n")
-    assert parse(*(str(file) if a == "FILE" else a for a in argv)).output == output
+def test_run_directory_is_named_by_the_recipe(tmp_path, monkeypatch, argv, output):
+    monkeypatch.chdir(tmp_path)
+    if argv[:1] == ["-c"]:
+        Path(argv[1]).write_text("epochs: 7\n")
+    assert parse(*argv).output == output
 
 
 def test_without_mnist_or_recipe_the_recipe_is_digits(tiny):

@@ -140,7 +140,11 @@ def test_such_a_run_goes_on_without_its_origin(train, tmp_path, tiny, old):
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["--incremental_from", "OLD", "--optimizer", "adam"], 4, "does not fit the optimizer"),
+        (
+            ["--incremental_from", "OLD", "--optimizer", "adam"],
+            4,
+            "the optimizers differ: Momentum there, Adam",
+        ),
         (["--incremental_from", "nope"], 4, "No such file"),
         (["--init_from", "nope.pdparams"], 4, "No such file"),
         (["--init_from", "OLD", "--incremental_from", "OLD"], 2, "at most one of them"),

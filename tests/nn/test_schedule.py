@@ -1,12 +1,16 @@
 """When the schedule of an optimizer is stepped, and that all of it is saved."""
 
+import json
+import warnings
+
+import numpy as np
 import paddle
 import pytest
 from paddle import nn
 from paddle.optimizer import lr
 
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.nn.schedule import Schedule, load_schedule_numbers, schedule_numbers
+from paddle_mnist.nn.schedule import Schedule, load_schedule_numbers, load_state, schedule_numbers
 
 
 def sgd(rate):
@@ -54,27 +58,86 @@ def test_unknown_time_to_step_is_refused():
         Schedule(sgd(0.1), every="batch")
 
 
+class Shrinking(lr.LRScheduler):
+    """Computes its rate in NumPy's float32, from numbers of its own."""
+
+    def __init__(self):
+        self.rate, self.factors = np.float32(1.0), [np.float32(0.9), np.float32(0.7)]
+        self.recent = np.zeros(2, "float32")
+        super().__init__(1.0)
+
+    def get_lr(self):
+        self.rate = self.rate * self.factors[self.last_epoch % 2]
+        self.recent = np.append(self.recent[1:], self.rate)
+        return float(self.recent.mean())
+
+    def state_keys(self):
+        self.keys = ["last_epoch", "last_lr", "rate"]
+
+
 SCHEDULES = {
-    "warm restarts": lambda: lr.CosineAnnealingWarmRestarts(1.0, T_0=2, T_mult=2),
-    "warm-up": lambda: lr.LinearWarmup(lr.StepDecay(1.0, 2), 3, 0.0, 1.0),
-    "plateau": lambda: lr.ReduceOnPlateau(1.0, factor=0.5, patience=0),
+    "CosineAnnealingDecay": lambda: lr.CosineAnnealingDecay(1.0, T_max=8),
+    "CosineAnnealingWarmRestarts": lambda: lr.CosineAnnealingWarmRestarts(1.0, T_0=2, T_mult=2),
+    "CyclicLR": lambda: lr.CyclicLR(0.1, 1.0, step_size_up=3, mode="triangular2"),
+    "ExponentialDecay": lambda: lr.ExponentialDecay(1.0, 0.9),
+    "InverseTimeDecay": lambda: lr.InverseTimeDecay(1.0, 0.5),
+    "LambdaDecay": lambda: lr.LambdaDecay(1.0, lambda step: 0.95**step),
+    "LinearLR": lambda: lr.LinearLR(1.0, 5),
+    "LinearWarmup": lambda: lr.LinearWarmup(1.0, 3, 0.0, 1.0),
+    "LinearWarmup, then StepDecay": lambda: lr.LinearWarmup(lr.StepDecay(1.0, 2), 3, 0.0, 1.0),
+    "LinearWarmup, twice": lambda: lr.LinearWarmup(
+        lr.LinearWarmup(lr.NoamDecay(8, 4), 2, 0.0, 0.5), 3, 0.0, 1.0
+    ),
+    "MultiplicativeDecay": lambda: lr.MultiplicativeDecay(1.0, lambda step: 0.95),
+    "MultiStepDecay": lambda: lr.MultiStepDecay(1.0, [2, 6, 8]),
+    "NaturalExpDecay": lambda: lr.NaturalExpDecay(1.0, 0.1),
+    "NoamDecay": lambda: lr.NoamDecay(8, 4),
+    "OneCycleLR": lambda: lr.OneCycleLR(1.0, total_steps=12),
+    "PiecewiseDecay": lambda: lr.PiecewiseDecay([3, 8], [1.0, 0.5, 0.1]),
+    "PolynomialDecay": lambda: lr.PolynomialDecay(1.0, 9, 0.01),
+    "ReduceOnPlateau": lambda: lr.ReduceOnPlateau(1.0, factor=0.5, patience=0),
+    "StepDecay": lambda: lr.StepDecay(1.0, 3),
+    "NumPy's numbers": Shrinking,
+    "LinearWarmup, then NumPy's": lambda: lr.LinearWarmup(Shrinking(), 3, 0.0, 1.0),
 }
+
+
+def test_every_schedule_of_paddle_is_in_the_table():
+    assert {name for name in lr.__all__ if name != "LRScheduler"} <= set(SCHEDULES)
+
+
+def advance(optimizer, count):
+    schedule, rates = Schedule(optimizer, monitor="loss"), []
+    for _ in range(count):
+        schedule.after_step()
+        schedule.after_epoch({"loss": 1.0})
+        rates.append(optimizer.get_lr())
+    return rates
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("steps", [1, 4])
 def test_numbers_and_state_together_continue_any_schedule(name, steps):
-    def advance(optimizer, count):
-        schedule, rates = Schedule(optimizer, monitor="loss"), []
-        for _ in range(count):
-            schedule.after_step()
-            schedule.after_epoch({"loss": 1.0})
-            rates.append(optimizer.get_lr())
-        return rates
-
     unbroken = advance(sgd(SCHEDULES[name]()), 9)
     first, second = sgd(SCHEDULES[name]()), sgd(SCHEDULES[name]())
     rates = advance(first, steps)
-    second.set_state_dict(first.state_dict())
-    load_schedule_numbers(second, schedule_numbers(first))
+    numbers = json.loads(json.dumps(schedule_numbers(first)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_state(second, first.state_dict())
+    load_schedule_numbers(second, numbers)
     assert rates + advance(second, 9 - steps) == unbroken
+
+
+UNUSED = {
+    "of another class": ("StepDecay", "ReduceOnPlateau"),
+    "of a schedule inside": ("LinearWarmup", "LinearWarmup, then StepDecay"),
+    "of one inside another": ("LinearWarmup, then StepDecay", "LinearWarmup, then NumPy's"),
+}
+
+
+@pytest.mark.parametrize("which", UNUSED)
+def test_state_that_a_schedule_does_not_use_is_warned_of(which):
+    current, saved = (sgd(SCHEDULES[name]()) for name in UNUSED[which])
+    with pytest.warns(UserWarning, match="unused values in state_dict"):
+        load_state(current, saved.state_dict())

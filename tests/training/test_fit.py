@@ -138,9 +138,62 @@ def test_overridden_changes_are_taken(tmp_path):
     }
 
 
+@pytest.mark.parametrize("off", [0, None])
+def test_without_the_ends_of_epochs_the_last_steps_are_kept(off, tmp_path, lines):
+    options = {"save_every_epochs": off, "save_every_steps": 3, "keep_best": False, "keep_last": 3}
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path / "run", epochs=3, callbacks=[StopsAt(14, stop)], **options)
+    kept = {path.stem for path in tmp_path.glob("run/checkpoints/*.json")}
+    assert kept == {"model_epoch1_step9", "model_epoch2_step12", "model_epoch2_step14_breakpoint"}
+    result = train(ROW, tmp_path / "run", epochs=3, **options)
+    assert (result.stopped, result.checkpoint.name) == ("finished", "model_epoch2")
+    assert Path(f"{result.checkpoint}.json").exists()
+    assert bits(result) == bits(train(ROW, tmp_path / "whole", epochs=3))
+    assert train(ROW, tmp_path / "run", epochs=3, **options).stopped == "already finished"
+    assert not any("a run that is killed loses" in line for line in lines())
+
+
+@pytest.mark.parametrize("kill", [None, 12])
+def test_with_no_checkpoint_on_the_way_the_end_and_the_best_are_saved(kill, tmp_path, lines):
+    options = {"save_every_epochs": 0, "epochs": 4, "keep_last": 1}
+    if kill:
+        with pytest.raises(ProgramError):
+            stopping = {"callbacks": [StopsAt(kill, stop)], "save_on_exception": False}
+            train(ROW, tmp_path / "run", **options, **stopping)
+    result = train(ROW, tmp_path / "run", **options)
+    assert bits(result) == bits(train(ROW, tmp_path / "whole", epochs=4, keep_last=1))
+    assert any("loses all of its progress since its best epoch" in line for line in lines())
+    steps, losses = series(read_history(tmp_path / "run/metrics.jsonl"), "valid/loss")
+    best = steps[int(np.argmin(losses))] // 5 - 1
+    assert {path.stem for path in tmp_path.glob("run/checkpoints/*.json")} == {
+        f"model_epoch{best}",
+        "model_epoch3",
+    }
+
+
+@pytest.mark.parametrize("stopped_at", [None, 12])
+def test_early_end_needs_no_ends_of_epochs(stopped_at, tmp_path):
+    early = {"epochs": 9, "early_stop_patience": 2, "optimizer": ever_worse}
+    options = {"save_every_epochs": 0, "save_every_steps": 4, **early}
+    if stopped_at:
+        with pytest.raises(ProgramError):
+            train(ROW, tmp_path / "run", callbacks=[StopsAt(stopped_at, stop)], **options)
+    result = train(ROW, tmp_path / "run", **options)
+    whole = train(ROW, tmp_path / "whole", **early)
+    assert (result.stopped, result.checkpoint.name) == ("early", "model_epoch0")
+    assert bits(result) == bits(whole)
+    assert train(ROW, tmp_path / "run", **options).stopped == "already finished"
+
+
 class Iterable(paddle.io.IterableDataset):
     def __iter__(self):
         return iter([Points()[index] for index in range(len(Points()))])
+
+
+def ever_worse(parameters):
+    """Steps that become too long, so that the first evaluation is the best."""
+    schedule = paddle.optimizer.lr.PiecewiseDecay([5], [0.1, 8.0])
+    return paddle.optimizer.SGD(schedule, parameters)
 
 
 def two_outputs(model, batch):
@@ -285,6 +338,16 @@ REFUSED = {
         ConfigError,
         "save inside epochs, where this data cannot resume",
     ),
+    "saving at no end of an epoch": (
+        {"train": Iterable(), "save_every_epochs": 0},
+        ConfigError,
+        "save_every_epochs is 0, but with this data a run can resume only from the end of an epoch",
+    ),
+    "a best that is not kept": (
+        {"early_stop_patience": 2, "keep_best": False},
+        ConfigError,
+        "early_stop_patience ends with the best checkpoint, but keep_best is off",
+    ),
     "shards of what cannot be divided": (
         {"train": Iterable(), "grad_shards": 2},
         ConfigError,
@@ -410,6 +473,23 @@ def test_several_splits_and_metrics_of_everything(tmp_path):
     hits = (np.argsort(-logits)[:, :2] == labels).any(axis=1)
     assert result.metrics["near/acc_top2"] == hits.mean()
     assert result.metrics["ready/loss"] == pytest.approx(result.metrics["near/loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize("start", ["incremental_from", "resume", "override"])
+def test_state_of_another_optimizer_is_refused_in_one_line(start, tmp_path):
+    with pytest.raises(ProgramError):
+        train("Adam", tmp_path / "run", train=Points(), model=perceptron, **stopping())
+    output = tmp_path / ("run" if start == "override" else "new")
+    options = {} if start == "override" else {start: tmp_path / "run"}
+    options |= {} if start == "incremental_from" else {"override": "optimizer,schedule"}
+    with pytest.raises(CheckpointError, match="optimizers differ: Adam there, SGD now") as refusal:
+        train(ROW, output, **options)
+    assert "\n" not in str(refusal.value)
+    train(ROW, tmp_path / "new", init_from=tmp_path / "run", fresh=True)
+
+
+def stopping():
+    return {"callbacks": [StopsAt(7, stop)]}
 
 
 def test_weights_that_fit_in_part(tmp_path, lines):

@@ -3,6 +3,7 @@
 import os
 import signal
 
+import numpy as np
 import paddle
 import pytest
 from fit_rows import ROWS, STOP_AT, ProgramError, StopsAt, bits, stop, train, train_rows
@@ -77,6 +78,23 @@ OPTIMIZERS = {
     "Rprop": {},
     "SGD": {"weight_decay": paddle.regularizer.L1Decay(0.01)},
 }
+
+
+class Shrinking(lr.LRScheduler):
+    """A schedule of the caller's own, with NumPy's numbers, one of them in its `state_dict`."""
+
+    def __init__(self):
+        self.rate, self.factor = np.float32(0.1), np.float32(0.9)
+        super().__init__(0.1)
+
+    def get_lr(self):
+        self.rate = self.rate * self.factor
+        return float(self.rate)
+
+    def state_keys(self):
+        self.keys = ["last_epoch", "last_lr", "factor"]
+
+
 SCHEDULES = {
     "CosineAnnealingDecay": lambda: lr.CosineAnnealingDecay(0.1, T_max=8),
     "CosineAnnealingWarmRestarts": lambda: lr.CosineAnnealingWarmRestarts(0.1, T_0=2, T_mult=2),
@@ -93,6 +111,7 @@ SCHEDULES = {
     "PiecewiseDecay": lambda: lr.PiecewiseDecay([3, 8], [0.1, 0.05, 0.01]),
     "PolynomialDecay": lambda: lr.PolynomialDecay(0.1, 9, 0.01),
     "StepDecay": lambda: lr.StepDecay(0.1, 3),
+    "Shrinking": Shrinking,
 }
 
 
@@ -118,6 +137,7 @@ KINDS = {
 }
 
 
+@pytest.mark.filterwarnings("error:There are some unused values")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_optimizer_and_schedule_goes_on(kind, tmp_path):
     options = {"optimizer": KINDS[kind]}

@@ -1,0 +1,131 @@
+"""Gradients are summed over the shards of a batch, and over processes, in their own precision."""
+
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from paddle import nn
+
+from paddle_mnist.data.loader import Shard
+from paddle_mnist.data.sampler import ShardSpec
+from paddle_mnist.metrics.sums import Mean
+from paddle_mnist.parallel.gradients import GradientExchange, StepOutputs
+from paddle_mnist.parallel.world import ALONE, join, spawn
+
+SAMPLES, WIDTH = 12, 3
+BATCH = np.random.RandomState(1).standard_normal([SAMPLES, WIDTH])
+TWO_BRANCHES = {
+    "float32": ("float32", "float32"),
+    "float64": ("float64", "float64"),
+    "float64 unused": ("float32", "float64"),
+    "float32 unused": ("float64", "float32"),
+    "bfloat16": ("bfloat16", "bfloat16"),
+    "bfloat16 and float64": ("bfloat16", "float64"),
+}
+
+
+class TwoBranches(nn.Layer):
+    """Two weights of the given dtypes; a batch whose first number is not above 0 needs one."""
+
+    def __init__(self, used, other):
+        super().__init__()
+        self.used = self.create_parameter([WIDTH], dtype=used)
+        self.other = self.create_parameter([WIDTH], dtype=other)
+        self.register_buffer("mean", paddle.zeros([WIDTH], "float64"))
+        numbers = np.random.RandomState(2).standard_normal([2, WIDTH])
+        for parameter, values in zip(self.parameters(), numbers):
+            parameter.set_value(paddle.to_tensor(values).astype(parameter.dtype))
+
+    def forward(self, inputs):
+        self.mean.set_value(self.mean + inputs.mean(axis=0))
+        outputs = (inputs * self.used.astype("float64")).sum(axis=1)
+        if inputs[0, 0].item() > 0:
+            outputs = outputs * (inputs * self.other.astype("float64")).sum(axis=1)
+        return outputs
+
+
+def exchanged(dtypes, batch, shards, world=ALONE, ordered=True):
+    """A model with the gradients of a batch, divided into shards, and the result of the step."""
+    model = TwoBranches(*TWO_BRANCHES[dtypes])
+    exchange = GradientExchange(model, world, ordered)
+    for index, part, size in ShardSpec(shards, world.rank, world.size).slices(slice(0, len(batch))):
+        exchange.before_pass()
+        outputs = model(paddle.to_tensor(batch[part]))
+        shard = Shard(None, index, size, batch_size=len(batch))
+        (outputs.mean() * shard.weight).backward()
+        metric = Mean(outputs.sum(), size)
+        exchange.add(shard, StepOutputs(outputs.mean(), {"mean": metric}))
+    return model, exchange.finish()
+
+
+def gradients(model):
+    """The gradients as float64; they have the dtypes of their parameters."""
+    for parameter in model.parameters():
+        assert parameter.grad is None or parameter.grad.dtype == parameter.dtype
+        yield parameter.grad is not None and parameter.grad.astype("float64").numpy()
+
+
+def check(dtypes, is_used, shards, world=ALONE, ordered=True):
+    batch = BATCH.copy()
+    batch[:, 0] = np.abs(batch[:, 0]) if is_used else -np.abs(batch[:, 0])
+    if is_used == "in one shard":
+        batch[1:, 0] *= -1  # the first shard alone
+    model, result = exchanged(dtypes, batch, shards, world, ordered)
+    rounding = {"float64": 1e-14, "float32": 1e-5, "bfloat16": 1e-2}
+    used, other = (parameter.astype("float64").numpy() for parameter in model.parameters())
+    by_branch = np.zeros(SAMPLES, bool)
+    for part in np.array_split(np.arange(SAMPLES), shards):
+        by_branch[part] = batch[part[0], 0] > 0
+    factors = np.where(by_branch, batch @ other, 1)
+    expected = [
+        (batch * factors[:, None]).mean(axis=0),
+        (batch * (by_branch * (batch @ used))[:, None]).mean(axis=0),
+    ]
+    for dtype, gradient, exact in zip(TWO_BRANCHES[dtypes], gradients(model), expected):
+        if gradient is False:
+            assert not is_used and not exact.any()
+        else:
+            np.testing.assert_allclose(gradient, exact, rtol=rounding[dtype], atol=rounding[dtype])
+    loss = (factors * (batch @ used)).mean()
+    close = pytest.approx(loss, rel=1e-14 if "float64" in TWO_BRANCHES[dtypes] else 1e-5)
+    total, count = result.metrics["mean"].to_array()
+    assert (result.loss.item(), total / count, count) == (close, close, SAMPLES)
+    np.testing.assert_allclose(model.mean, batch.mean(axis=0), rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtypes", TWO_BRANCHES)
+@pytest.mark.parametrize("is_used", [True, False, "in one shard"])
+@pytest.mark.parametrize("shards", [1, 3, 4])
+def test_shards_add_up_in_the_precision_of_each_parameter(dtypes, is_used, shards):
+    check(dtypes, is_used, shards)
+
+
+def exchange_in_processes(folder):
+    world = join()
+    for dtypes in TWO_BRANCHES:
+        for is_used in (True, False, "in one shard"):
+            check(dtypes, is_used, 2 * world.size, world)
+            check(dtypes, is_used, world.size, world, ordered=False)
+    Path(folder, f"{world.rank}").touch()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nprocs", [2, 3])
+def test_processes_exchange_them_in_the_same_precision(nprocs, tmp_path):
+    spawn(exchange_in_processes, (tmp_path,), nprocs=nprocs)
+    assert len(list(tmp_path.iterdir())) == nprocs
+
+
+def test_bits_of_float32_are_those_of_one_vector():
+    """The additions, pairwise as a tree, are of each shard's weighted gradient, in float32."""
+    batch = np.abs(BATCH)
+    model, _ = exchanged("float32", batch, 4)
+    parts = []
+    for part in np.array_split(batch, 4):
+        alone, weight = TwoBranches("float32", "float32"), np.float32(len(part) / len(batch))
+        (alone(paddle.to_tensor(part)).mean() * float(weight)).backward()
+        parts.append([parameter.grad.numpy() for parameter in alone.parameters()])
+    for number, gradient in enumerate(p.grad.numpy() for p in model.parameters()):
+        one, two, three, four = (part[number] for part in parts)
+        assert gradient.tobytes() == ((one + two) + (three + four)).tobytes()
