@@ -12,7 +12,6 @@ from typing import Any, Optional, Union
 
 import numpy as np
 import paddle
-from filelock import FileLock
 
 import paddle_mnist
 from paddle_mnist.checkpoint.weights import load_weights
@@ -27,6 +26,7 @@ from paddle_mnist.mnist.predictor import Predictor
 from paddle_mnist.mnist.pretrained import about
 from paddle_mnist.mnist.reading import STDIN, Reading, reading, together
 from paddle_mnist.system.files import cache_folder, make_folder, writing
+from paddle_mnist.system.locks import locked
 from paddle_mnist.system.machine import usable_cpus
 from paddle_mnist.training.saved_weights import SavedWeights
 
@@ -45,7 +45,7 @@ def pretrained_predictor(
     name = "-".join([about()["sha256"][:16], *versions, *outputs])
     folder = cache_folder() / "models" / name
     make_folder(folder)
-    with writing(folder), FileLock(folder / ".lock"):  # of several processes, one exports
+    with writing(folder), locked(folder / ".lock"):  # of several processes, one exports
         try:
             return Predictor(folder, **options)
         except CheckpointError:  # missing or damaged: it is only a cache

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from filelock import FileLock
-
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Split
 from paddle_mnist.mnist.embedded_digits import read_digits
 from paddle_mnist.mnist.json_reader import read_json
 from paddle_mnist.mnist.readers import IDX_FILES, read_idx
+from paddle_mnist.system.locks import locked
 
 log = logging.getLogger("paddle_mnist")
 
@@ -181,7 +180,7 @@ def _idx_in(folder: Path) -> Optional[Source]:
 def _download(base_url: str, folder: Path) -> Source:
     """Download those of the four files that are missing; one process does, the others wait."""
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".paddle_mnist.lock"):
+    with locked(folder / ".paddle_mnist.lock"):
         for name, md5 in MNIST_MD5.items():
             path = folder / f"{name}.gz"
             if not path.exists():
