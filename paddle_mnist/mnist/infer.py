@@ -4,7 +4,6 @@ import functools
 import glob
 import itertools
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +24,7 @@ from paddle_mnist.mnist.pictures import MAX_BYTES, SUFFIXES, Digit, read_digit, 
 from paddle_mnist.mnist.predictor import Predictor
 from paddle_mnist.mnist.pretrained import about
 from paddle_mnist.mnist.reading import STDIN, Reading, reading, together
-from paddle_mnist.system.files import cache_folder, make_folder, writing
+from paddle_mnist.system.files import cache_folder, make_folder, temporary_folder, writing
 from paddle_mnist.system.locks import locked
 from paddle_mnist.system.machine import usable_cpus
 from paddle_mnist.training.saved_weights import SavedWeights
@@ -66,9 +65,9 @@ def weights_predictor(
     refuse_own_net(weights.run, "predict_run")
     model = MNIST()
     load_weights(model, weights.values, weights.path)
-    with tempfile.TemporaryDirectory() as folder:  # the predictor has read it when it is made
+    with temporary_folder() as folder:  # the predictor has read it when it is made
         about = {"dataset": weights.manifest.get("dataset")}
-        export_model(model, Path(folder), outputs, about=about)
+        export_model(model, folder, outputs, about=about)
         return Predictor(folder, **options)
 
 

@@ -9,6 +9,7 @@ import errno
 import logging
 import os
 import secrets
+import tempfile
 from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any, Optional
@@ -79,6 +80,20 @@ def warn_once(key: Hashable, message: str, *args: Any) -> None:
     if (key, message) not in _warned_of:
         _warned_of.add((key, message))
         log.warning(message, *args)
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Make a folder for this process alone, and delete it at the end. Raises OutputError."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="paddle_mnist-")
+    except OSError as error:  # also where no folder can be written: then the error lists them
+        raise OutputError(
+            f"no temporary folder can be made ({error.strerror or error}); make room, or name "
+            "another place: export TMPDIR=FOLDER"
+        ) from error
+    with folder as name:
+        yield Path(name)
 
 
 def write_atomically(path: Path, data: bytes) -> None:

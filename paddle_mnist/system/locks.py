@@ -9,6 +9,11 @@ from pathlib import Path
 
 from paddle_mnist.system.files import NOT_SUPPORTED, warn_once
 
+try:
+    import fcntl
+except ImportError:  # not POSIX
+    fcntl = None
+
 POLL_SECONDS = 0.05
 NO_LOCKS = NOT_SUPPORTED | {errno.ENOLCK}
 HELD = {errno.EAGAIN, errno.EACCES}  # by another process; EACCES on some network file systems
@@ -21,7 +26,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
     A file system without locks costs a warning, and nothing is held. Raises BlockingIOError if
     another process holds the lock and `wait` is False, OSError if the file cannot be opened.
     """
-    if os.name != "posix":
+    if not fcntl:
         with _held_by_filelock(path, wait):
             yield
         return
@@ -38,8 +43,6 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
 
 def _acquire(descriptor: int, path: Path) -> bool:
     """Return whether this process may go on: it has the lock, or there are none."""
-    import fcntl  # here, for only POSIX has it
-
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -50,10 +50,8 @@ def test_link_to_a_folder_that_is_not_there_yet(tmp_path):
         assert (tmp_path / "disk/run/train.log").exists()
     link.unlink()
     link.symlink_to(tmp_path / "unmounted/run")
-    with (
-        pytest.raises(OutputError, match=r"run: cannot write \(No such file .* leads nowhere"),
-        RunDirectory(link).opened(),
-    ):
+    message = r"run: cannot write \(No such file .* leads nowhere"
+    with pytest.raises(OutputError, match=message), RunDirectory(link).opened():
         pass
     assert not (tmp_path / "unmounted").exists()
 
