@@ -4,7 +4,6 @@ import contextlib
 import importlib
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent import futures
@@ -19,6 +18,7 @@ from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.mnist.infer import pretrained_predictor
 from paddle_mnist.mnist.predictor import Predictor
 from paddle_mnist.system import signals
+from paddle_mnist.system.files import temporary_folder
 
 log = logging.getLogger("paddle_mnist")
 
@@ -80,8 +80,8 @@ def _folder_of_its_own() -> Iterator[None]:
     """
     name = "GRADIO_TEMP_DIR"
     before = os.environ.get(name)
-    with tempfile.TemporaryDirectory(prefix="paddle_mnist-") as folder:
-        os.environ[name] = folder
+    with temporary_folder() as folder:
+        os.environ[name] = str(folder)
         try:
             yield
         finally:

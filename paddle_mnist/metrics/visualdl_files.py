@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paddle_mnist.errors import OutputError
-from paddle_mnist.system.files import writing
+from paddle_mnist.system.files import remedy, writing
 
 
 class VisualDLFiles:
@@ -50,10 +50,10 @@ class VisualDLFiles:
             raise self._error()
 
     def _error(self) -> OutputError:
-        reason = f" ({self._errors[0].strerror})" if self._errors else ""
+        reason = f" ({self._errors[0].strerror}); {remedy(self._errors[0])}" if self._errors else ""
         return OutputError(
-            f"{self.folder}: VisualDL can no longer write there{reason}; free space, or switch it "
-            "off with --visualdl false, and run the same command again"
+            f"{self.folder}: VisualDL can no longer write there{reason}, or switch it off with "
+            "visualdl"
         )
 
     def _keep_errors(self, file: Any) -> None:

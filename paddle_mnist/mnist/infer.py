@@ -11,7 +11,6 @@ from typing import Any, Optional, Union
 
 import numpy as np
 import paddle
-from filelock import FileLock
 
 import paddle_mnist
 from paddle_mnist._arguments import accepts_numpy
@@ -25,6 +24,7 @@ from paddle_mnist.mnist.predictor import USUAL_OUTPUTS, Predictor
 from paddle_mnist.mnist.pretrained import about
 from paddle_mnist.mnist.reading import STDIN, Reading, reading, together
 from paddle_mnist.system.files import cache_folder, make_folder, writing
+from paddle_mnist.system.locks import locked
 from paddle_mnist.system.machine import usable_cpus
 
 AT_ONCE = 64  # pictures
@@ -41,7 +41,7 @@ def pretrained_predictor(outputs: Sequence[str] = USUAL_OUTPUTS, **options: Any)
     name = "-".join([about()["sha256"][:16], *versions, *outputs])
     folder = cache_folder() / "models" / name
     make_folder(folder)
-    with writing(folder), FileLock(folder / ".lock"):  # of several processes, one exports
+    with writing(folder), locked(folder / ".lock"):  # of several processes, one exports
         try:
             return Predictor(folder, **options)
         except CheckpointError:  # missing or damaged: it is only a cache

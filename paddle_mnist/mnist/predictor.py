@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Union
@@ -20,6 +19,7 @@ from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.export import OUTPUTS, export_model, signature
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.own_nets import refuse_own_net
+from paddle_mnist.system.files import temporary_folder
 
 log = logging.getLogger("paddle_mnist")
 
@@ -127,7 +127,7 @@ def _exported(
     log.info("weights: %s", weights.path)
     model = MNIST()
     load_weights(model, weights.values, weights.path)
-    with tempfile.TemporaryDirectory() as temporary:
+    with temporary_folder() as folder:
         about = {"weights": weights.path.name, "dataset": weights.manifest.get("dataset")}
-        export_model(model, Path(temporary), outputs, about=about)
-        yield Path(temporary)
+        export_model(model, folder, outputs, about=about)
+        yield folder

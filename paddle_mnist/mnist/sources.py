@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from filelock import FileLock
-
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Split
 from paddle_mnist.mnist.csv_reader import find_test_file, find_training_file, read_csv
@@ -33,6 +31,7 @@ from paddle_mnist.mnist.folders import (
 from paddle_mnist.mnist.json_reader import read_json
 from paddle_mnist.mnist.npz_reader import read_npz
 from paddle_mnist.mnist.readers import IDX_FILES, read_idx
+from paddle_mnist.system.locks import locked
 
 log = logging.getLogger("paddle_mnist")
 
@@ -235,7 +234,7 @@ def _idx_in(folder: Path) -> Optional[Source]:
 def _download(base_url: str, folder: Path) -> Source:
     """Download those of the four files that are missing; one process does, the others wait."""
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".paddle_mnist.lock"):
+    with locked(folder / ".paddle_mnist.lock"):
         for name, md5 in MNIST_MD5.items():
             path = folder / f"{name}.gz"
             if not path.exists():

@@ -5,12 +5,14 @@ process at any of these calls, or let any of them fail.
 """
 
 import contextlib
+import errno
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Hashable, Iterator
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from paddle_mnist.errors import OutputError
 
@@ -27,6 +29,36 @@ def cache_folder() -> Path:
     return Path(folder).expanduser() if folder else Path.home() / ".cache" / "paddle_mnist"
 
 
+# What a file system says of a call that it does not implement, on a descriptor that is good.
+NOT_SUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF}
+
+REMEDIES = {  # by the name of the error's number; not all systems have all of them
+    "ENOSPC": "free some space, and inodes (df -i)",
+    "EDQUOT": "your quota is used up: delete some of your files, or have it raised",
+    "EROFS": "the file system is read-only: choose another place",
+    "EACCES": "have permission given to you, or choose another place",
+    "EPERM": "have permission given to you, or choose another place",
+    "ENAMETOOLONG": "choose a shorter name",
+    "EFBIG": "a file may not grow so large: raise the limit (ulimit -f), or choose another disk",
+    "ENOTDIR": "a file is where a folder should be: move it away, or choose another place",
+    "EEXIST": "something of that name is there: move it away, or choose another place",
+    "EISDIR": "a folder is where a file should be: move it away, or choose another place",
+    "ENOENT": "a folder of the path is gone, or a link leads nowhere: create it",
+    "ELOOP": "symbolic links lead to one another: remove one",
+    "EIO": "the disk or the network has failed: look into the system's log, or choose another disk",
+    "ESTALE": "the server has lost the folder: mount it again",
+    "EBUSY": "it is in use, or a disk is mounted there: choose another place",
+    "EMFILE": "this process has too many files open: raise the limit (ulimit -n)",
+    "ENFILE": "the system has too many files open: close some",
+}
+
+
+def remedy(error: OSError) -> str:
+    """Return what a user can do about an error in writing."""
+    name = errno.errorcode.get(error.errno or 0, "")
+    return REMEDIES.get(name, "choose another place")
+
+
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn an OSError inside the block into an OutputError that names `path`."""
@@ -34,9 +66,32 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputError(
-            f"{path}: cannot write ({error.strerror or error}); free space, or choose another "
-            "--output, and run the same command again"
+            f"{path}: cannot write ({error.strerror or error}); {remedy(error)}"
         ) from error
+
+
+_warned_of: set[tuple] = set()
+
+
+def warn_once(key: Hashable, message: str, *args: Any) -> None:
+    """Log a warning, unless this process has logged the same message for this key."""
+    if (key, message) not in _warned_of:
+        _warned_of.add((key, message))
+        log.warning(message, *args)
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Make a folder for this process alone, and delete it at the end. Raises OutputError."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="paddle_mnist-")
+    except OSError as error:  # also where no folder can be written: then the error lists them
+        raise OutputError(
+            f"no temporary folder can be made ({error.strerror or error}); make room, or name "
+            "another place: export TMPDIR=FOLDER"
+        ) from error
+    with folder as name:
+        yield Path(name)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -64,13 +119,26 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Force renames in a folder to the disk, where the system can (POSIX). Raises OutputError."""
+    """Force renames in a folder to the disk, where the system can (POSIX). Raises OutputError.
+
+    A file system that cannot, such as some of the network, costs one warning.
+    """
     if os.name != "posix":
         return
     with writing(folder):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in NOT_SUPPORTED:
+                raise
+            warn_once(
+                os.fstat(descriptor).st_dev,
+                "%s: the file system cannot force a folder to the disk (%s); a power failure may "
+                "cost the newest files there, such as the last checkpoint",
+                folder,
+                error.strerror,
+            )
         finally:
             os.close(descriptor)
 
@@ -79,17 +147,20 @@ def make_folder(folder: Path) -> None:
     """Make a folder and its parents, and force them to the disk. Raises OutputError.
 
     A folder that exists may be one that an earlier call made but could not force to the disk any
-    more, so this call does; its parents were forced before it was made.
+    more, so this call does; its parents were forced before it was made. Where a link leads to no
+    folder, the folder is made to which it leads, but not its parents: a disk may not be mounted.
     """
     with writing(folder):
+        place = Path(os.path.realpath(folder)) if folder.is_symlink() else folder
         if not folder.is_dir():
-            make_folder(folder.parent)
+            if place is folder:
+                make_folder(folder.parent)
             with contextlib.suppress(FileExistsError):  # another process was quicker
-                os.mkdir(folder)
+                os.mkdir(place)
             if not folder.is_dir():
-                raise NotADirectoryError(20, "Not a directory")
-        if os.access(folder.parent, os.R_OK):
-            sync_folder(folder.parent)
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if os.access(place.parent, os.R_OK):
+            sync_folder(place.parent)
 
 
 def remove(path: Path) -> None:
@@ -132,9 +203,10 @@ class Journal:
                 self._failing = True  # first, for the warning may come back here
                 log.warning(
                     "%s: cannot write (%s); training continues and keeps the data in memory "
-                    "until they can be written; free some space",
+                    "until they can be written; %s",
                     self.path,
                     error.strerror,
+                    remedy(error),
                 )
 
     def _write(self) -> None:

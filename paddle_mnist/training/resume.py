@@ -1,6 +1,7 @@
 """Decide where a training resumes, and refuse one whose configuration has changed."""
 
 import logging
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -88,6 +89,12 @@ def find_resume_point(run: RunDirectory, request: ResumeRequest) -> Optional[Che
 
 def _check_nothing_is_lost(run: RunDirectory, request: ResumeRequest) -> None:
     """Raise CheckpointError if a run without a checkpoint must have had one."""
+    folder = run.checkpoints.folder
+    if run.config.exists() and folder.is_symlink() and not folder.exists():
+        raise CheckpointError(
+            f"{folder}: links to {os.readlink(folder)}, which is not there; mount its disk, or "
+            f"start over with {request.option('fresh')}"
+        )
     orphans = run.checkpoints.orphaned_files()
     if run.result.exists() or len({path.stem for path in orphans if path.suffix == PARAMS}) > 1:
         raise CheckpointError(

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from filelock import FileLock, Timeout
-
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.run_files import RunFiles
 from paddle_mnist.errors import ConfigError, RunLockedError
@@ -25,6 +23,7 @@ from paddle_mnist.system.files import (
     write_atomically,
     writing,
 )
+from paddle_mnist.system.locks import locked
 
 log = logging.getLogger("paddle_mnist")
 
@@ -63,19 +62,16 @@ class RunDirectory(RunFiles):
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         make_folder(self.path)
-        lock = FileLock(self.path / ".lock")  # the system drops it when its holder dies
-        with writing(self.path):
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                raise RunLockedError(
-                    f"{self.path}: another process is training there; wait for it, or choose "
-                    "another output"
-                ) from None
-        try:
+        with contextlib.ExitStack() as stack:
+            with writing(self.path):
+                try:
+                    stack.enter_context(locked(self.path / ".lock", wait=False))
+                except BlockingIOError:
+                    raise RunLockedError(
+                        f"{self.path}: another process is training there; wait for it, or choose "
+                        "another output"
+                    ) from None
             yield
-        finally:
-            lock.release()
 
     def _move_aside(self) -> None:
         if not any(path.name not in (".lock", "train.log") for path in self.path.iterdir()):
@@ -88,12 +84,25 @@ class RunDirectory(RunFiles):
         resolved = self.path.resolve()
         if Path.cwd().is_relative_to(resolved):
             raise ConfigError(f"{self.path}: is the current folder; --fresh cannot move it aside")
-        number = 1
-        while (aside := self.path.parent / f"{resolved.name}.{number}").exists():
-            number += 1
+        # Behind a link, which stays, the folder moves on the disk it is on.
+        parent = resolved.parent if self.path.is_symlink() else self.path.parent
+        aside = _free_name(parent / resolved.name)
         with writing(aside):
-            os.rename(self.path, aside)
+            os.rename(resolved, aside)
         log.info("moved %s to %s", self.path, aside)
+        self._repeat_links(aside)
+
+    def _repeat_links(self, former: Path) -> None:
+        """Link folders to the disks to which a former run linked its own, beside those."""
+        for folder in (self.checkpoints.folder, self.visualdl, self.figures, self.profile):
+            link = former / folder.name
+            if link.is_symlink():
+                target = _free_name(link.resolve())
+                make_folder(target)
+                make_folder(self.path)
+                with writing(folder):
+                    os.symlink(target, folder)
+                log.info("%s links to %s now", folder, target)
 
     def owns(self, checkpoint: Checkpoint) -> bool:
         """Return whether a checkpoint is in this run's directory."""
@@ -155,6 +164,14 @@ class RunDirectory(RunFiles):
             number += 1
         make_folder(folder)
         return folder
+
+
+def _free_name(path: Path) -> Path:
+    """Return the path with the first number, from 1, that makes it the name of nothing."""
+    number = 1
+    while os.path.lexists(numbered := path.with_name(f"{path.name}.{number}")):
+        number += 1
+    return numbered
 
 
 class _LogFile(logging.Handler):
