@@ -18,6 +18,7 @@ from paddle_mnist.inference.exported import ABOUT, ONNX, PARAMETERS, PROGRAMS, S
 from paddle_mnist.inference.predictor import Predictor
 from paddle_mnist.monitor.hooks import evaluation_mode
 from paddle_mnist.system.files import make_folder, remove, sync_folder, write_atomically
+from paddle_mnist.system.surroundings import usable_home
 from paddle_mnist.training.rehearsal import explained
 
 OPSET = 14  # of ONNX, 2021: old enough for every runtime
@@ -94,7 +95,8 @@ def _write_paddle(layer: nn.Layer, signature: Signature, folder: Path) -> dict[s
         paddle.static.InputSpec([None, *spec.shape], spec.dtype, spec.name)
         for spec in signature.inputs
     ]
-    paddle.jit.save(layer, str(folder / "inference"), input_spec=[_one_or_all(specs)])
+    with usable_home():  # it keeps the code that it makes of the layer there
+        paddle.jit.save(layer, str(folder / "inference"), input_spec=[_one_or_all(specs)])
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 

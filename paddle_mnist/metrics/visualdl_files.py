@@ -9,6 +9,7 @@ from typing import Any
 
 from paddle_mnist.errors import OutputError
 from paddle_mnist.system.files import writing
+from paddle_mnist.system.surroundings import usable_home
 
 
 class VisualDLFiles:
@@ -23,7 +24,8 @@ class VisualDLFiles:
     def open(self, name: str) -> Any:
         """Return the `visualdl.LogWriter` of a sub-folder. Raises OutputError."""
         if name not in self._files:
-            from visualdl import LogWriter  # here, for it is slow to import
+            with usable_home():
+                from visualdl import LogWriter  # here, for it is slow to import
 
             before = set(threading.enumerate())
             folder = self.folder / name

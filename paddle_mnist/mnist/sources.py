@@ -22,6 +22,7 @@ from paddle_mnist.mnist.arrays import Split
 from paddle_mnist.mnist.embedded_digits import read_digits
 from paddle_mnist.mnist.json_reader import read_json
 from paddle_mnist.mnist.readers import IDX_FILES, read_idx
+from paddle_mnist.system.files import in_home
 
 log = logging.getLogger("paddle_mnist")
 
@@ -80,7 +81,7 @@ DIGITS = Source("digits", (), read_digits)
 
 def paddle_cache() -> Path:
     """Return the folder in which paddle.vision.datasets.MNIST keeps its files."""
-    return Path.home() / ".cache" / "paddle" / "dataset" / "mnist"
+    return in_home("~/.cache/paddle/dataset/mnist")
 
 
 def find_source(data: str = "auto") -> Source:

@@ -4,7 +4,9 @@ Matplotlib is imported when it draws: that takes long, and most processes, such 
 distributed training, draw nothing.
 """
 
+import importlib
 import io
+import logging
 import math
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import numpy as np
 from paddle_mnist.plots.figure_files import KINDS
 from paddle_mnist.system.devices import zlib_is_broken
 from paddle_mnist.system.files import make_folder, write_atomically
+from paddle_mnist.system.surroundings import environment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,10 +33,29 @@ SHOWN_DPI = 120  # at which a figure is as wide as a README shows it
 SAVED_DPI = 2 * SHOWN_DPI  # for print, and for screens of high resolution
 
 
+def import_matplotlib() -> None:
+    """Import Matplotlib without what its first import logs about fonts.
+
+    A backend that the environment names, as Jupyter does for what it starts, is not needed here,
+    and may not be installed. Where it is, it stays the one of the caller's pyplot.
+    """
+    fonts = logging.getLogger("matplotlib.font_manager")
+    level = fonts.level
+    fonts.setLevel(logging.ERROR)
+    try:
+        importlib.import_module("matplotlib.font_manager")
+    except ValueError:
+        with environment(MPLBACKEND=None):
+            importlib.import_module("matplotlib.font_manager")
+    finally:
+        fonts.setLevel(level)
+
+
 def new_figure(
     height: float, rows: int = 1, columns: int = 1, **options
 ) -> tuple["Figure", np.ndarray]:
     """Return a figure and its axes, [rows, columns]. height: in inches. options: of `subplots`."""
+    import_matplotlib()
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, height), dpi=SHOWN_DPI, layout="constrained")
@@ -69,6 +91,7 @@ def literal(text: str) -> str:
 
 def missing_characters(texts: Collection[str]) -> tuple[str, str]:
     """Return the characters that the font of figures lacks, in order, and the font's name."""
+    import_matplotlib()
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
     font = get_font(findfont(FontProperties()))

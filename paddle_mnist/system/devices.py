@@ -13,6 +13,7 @@ from typing import Optional
 from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.system import signals
 from paddle_mnist.system.machine import usable_cpus
+from paddle_mnist.system.surroundings import usable_home
 
 INSTALL = """\
 Install one of the two, never both:
@@ -41,7 +42,8 @@ def require_paddle() -> None:
         with contextlib.suppress(ImportError):  # where it is missing, `nn.fast_layers` says so
             importlib.import_module("numba")
     try:
-        with signals.deferred():  # raised inside, StoppedError would look like a broken import
+        # raised inside, StoppedError would look like a broken import
+        with usable_home(), signals.deferred():
             importlib.import_module("paddle")
         signals.reinstall_handlers()
     except (ImportError, OSError, AttributeError) as error:

@@ -25,8 +25,15 @@ _WRITE = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
 
 def cache_folder() -> Path:
     """Return `~/.cache/paddle_mnist`, or the folder that PADDLE_MNIST_CACHE names."""
-    folder = os.environ.get("PADDLE_MNIST_CACHE")
-    return Path(folder).expanduser() if folder else Path.home() / ".cache" / "paddle_mnist"
+    return in_home(os.environ.get("PADDLE_MNIST_CACHE") or "~/.cache/paddle_mnist")
+
+
+def in_home(path: str) -> Path:
+    """Replace `~` by the user's home; without one, return a path at which nothing can be."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(os.devnull, path)
 
 
 @contextlib.contextmanager
@@ -126,7 +133,7 @@ class Journal:
         self._failing = False
 
     def append(self, text: str) -> None:
-        self._unwritten += text.encode()
+        self._unwritten += text.encode(errors="backslashreplace")  # a path need not be UTF-8
         try:
             self._write()
         except OSError as error:
