@@ -11,6 +11,7 @@ from typing import NoReturn, Optional
 from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.metrics.console import console_logs
 from paddle_mnist.system import heartbeat, signals
+from paddle_mnist.system.machine import memory_limit
 from paddle_mnist.system.surroundings import prepared, usable_home
 
 Main = Callable[[Optional[Sequence[str]]], int]
@@ -40,6 +41,11 @@ def run_command(
         except PaddleMnistError as error:
             print(f"error: {error}", file=sys.stderr)
             return error.exit_code
+        except MemoryError:
+            if not memory_limit():
+                raise
+            print(f"error: out of memory; {memory_limit()}", file=sys.stderr)
+            return PaddleMnistError.exit_code
 
 
 def _exit_code(command: Command, argv: Sequence[str]) -> int:

@@ -17,7 +17,13 @@ from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
 from paddle_mnist.inference.exported import ABOUT, ONNX, PARAMETERS, PROGRAMS, Signature
 from paddle_mnist.inference.predictor import Predictor
 from paddle_mnist.monitor.hooks import evaluation_mode
-from paddle_mnist.system.files import make_folder, remove, sync_folder, write_atomically
+from paddle_mnist.system.files import (
+    make_folder,
+    remove,
+    sync_folder,
+    utf8_folder,
+    write_atomically,
+)
 from paddle_mnist.system.surroundings import usable_home
 from paddle_mnist.training.rehearsal import explained
 
@@ -51,8 +57,8 @@ def export_layer(
     if form not in FORMS:
         raise ConfigError(f"form is {form!r}; expected {' or '.join(FORMS)}")
     with evaluation_mode(layer), tempfile.TemporaryDirectory() as temporary:
-        with explained(check_inputs, "the export"):
-            files = FORMS[form](layer, signature, Path(temporary))
+        with explained(check_inputs, "the export"), utf8_folder(Path(temporary)) as writable:
+            files = FORMS[form](layer, signature, writable)
         with paddle.no_grad():
             tensors = [paddle.to_tensor(batch) for batch in check_inputs]
             outputs = [value.numpy() for value in layer(_one_or_all(tensors))]

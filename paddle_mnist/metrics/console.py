@@ -100,7 +100,8 @@ class _TqdmHandler(logging.StreamHandler):
         if self.stream is None:
             return
         try:
-            tqdm.write(encodable(self.format(record), self.stream), file=self.stream)
+            encoding = getattr(self.stream, "encoding", None)
+            tqdm.write(encodable(self.format(record), encoding), file=self.stream)
             self.flush()
         except OSError as error:  # a full disk, or the reader of a pipe is gone
             raise OutputError(

@@ -9,7 +9,7 @@ from typing import Any
 
 from paddle_mnist.errors import OutputError
 from paddle_mnist.system.files import writing
-from paddle_mnist.system.surroundings import usable_home
+from paddle_mnist.system.surroundings import encodable, usable_home
 
 
 class VisualDLFiles:
@@ -34,6 +34,10 @@ class VisualDLFiles:
                 # runs apart by their folders retires this.
                 file = self._files[name] = LogWriter(logdir=str(folder), flush_secs=5)
                 self._keep_errors(file)
+                # The page of settings names a run after a hash of this path, as UTF-8. A VisualDL
+                # that hashes the bytes of any path retires this.
+                writer = file._get_file_writer()
+                writer._file_name = encodable(writer._file_name)
             self._threads += [thread for thread in threading.enumerate() if thread not in before]
         return self._files[name]
 

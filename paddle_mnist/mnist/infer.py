@@ -29,7 +29,7 @@ from paddle_mnist.mnist.predictor import Predictor
 from paddle_mnist.mnist.pretrained import about
 from paddle_mnist.mnist.reading import STDIN, Reading, reading, together
 from paddle_mnist.system.files import cache_folder, make_folder, writing
-from paddle_mnist.system.machine import usable_cpus
+from paddle_mnist.system.machine import memory_limit, usable_cpus
 from paddle_mnist.training.saved_weights import SavedWeights
 
 log = logging.getLogger("paddle_mnist")
@@ -185,4 +185,4 @@ def _digits(file: str, many: bool) -> Union[list[Digit], DataError]:
     except DataError as error:
         return error
     except MemoryError:
-        return DataError("too large for this machine's memory; make it smaller")
+        return DataError(memory_limit() or "too large for this machine's memory; make it smaller")

@@ -19,7 +19,7 @@ import numpy as np
 from paddle_mnist.plots.figure_files import KINDS
 from paddle_mnist.system.devices import zlib_is_broken
 from paddle_mnist.system.files import make_folder, write_atomically
-from paddle_mnist.system.surroundings import environment
+from paddle_mnist.system.surroundings import encodable, environment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,7 +86,7 @@ def name_lines(axes: "Axes", title: str = "") -> None:
 
 def literal(text: str) -> str:
     """Escape a text that Matplotlib should show unchanged: it reads formulas between dollars."""
-    return text.replace("$", r"\$")
+    return encodable(text).replace("$", r"\$")
 
 
 def missing_characters(texts: Collection[str]) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from typing import Optional
 
 from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.system import signals
-from paddle_mnist.system.machine import usable_cpus
+from paddle_mnist.system.machine import memory_limit, usable_cpus
 from paddle_mnist.system.surroundings import usable_home
 
 INSTALL = """\
@@ -50,9 +50,10 @@ def require_paddle() -> None:
         if getattr(error, "name", None) == "paddle":
             raise DeviceError(f"PaddlePaddle is not installed.\n{INSTALL}") from error
         # a wheel that does not fit this machine, this Python, or the packages beside it
+        remedy = f"; {memory_limit()}" if memory_limit() else f".\n{INSTALL}"
         raise DeviceError(
             f"{next(iter(builds), 'paddle')} is installed but cannot be imported on this "
-            f"machine ({error}).\n{INSTALL}"
+            f"machine ({error}){remedy}"
         ) from error
 
 

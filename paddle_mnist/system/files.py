@@ -48,6 +48,24 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
+@contextlib.contextmanager
+def utf8_folder(folder: Path) -> Iterator[Path]:
+    """Return a path of a folder that code in C++ can be given, which wants UTF-8.
+
+    Names that are not UTF-8 exist on Linux only, which has another path of any open folder.
+    """
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            yield Path(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+    else:
+        yield folder
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a temporary file, force it to the disk, and rename it to `path`. Raises OutputError.
 

@@ -89,9 +89,12 @@ def descriptors_open() -> None:
             os.set_inheritable(number, True)
 
 
-def encodable(text: str, stream: Any) -> str:
-    """Return a text with what a stream cannot encode escaped, as in "\\u65b0" or "\\udce4"."""
-    encoding = getattr(stream, "encoding", None) or "utf-8"
+def encodable(text: str, encoding: Optional[str] = "utf-8") -> str:
+    """Escape what cannot be encoded, such as "\\u65b0", or "\\udce4" in the path of a file.
+
+    encoding: None, which some streams have, for UTF-8.
+    """
+    encoding = encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
@@ -105,7 +108,9 @@ class _Console:
         self._stream, self._name = stream, name
 
     def write(self, text: str) -> int:
-        self._try(lambda: self._stream.write(encodable(text, self._stream)))
+        self._try(
+            lambda: self._stream.write(encodable(text, getattr(self._stream, "encoding", None)))
+        )
         return len(text)
 
     def writelines(self, lines: Any) -> None:
