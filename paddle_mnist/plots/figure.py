@@ -4,10 +4,12 @@ Matplotlib is imported when it draws: that takes long, and most processes, such 
 distributed training, draw nothing.
 """
 
+import contextlib
 import importlib
 import io
 import logging
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Collection, Mapping
@@ -39,16 +41,20 @@ def import_matplotlib() -> None:
     A backend that the environment names, as Jupyter does for what it starts, is not needed here,
     and may not be installed. Where it is, it stays the one of the caller's pyplot.
     """
-    fonts = logging.getLogger("matplotlib.font_manager")
+    if "matplotlib.font_manager" in sys.modules:
+        return
+    is_first = "matplotlib" not in sys.modules
+    fonts, backend = logging.getLogger("matplotlib.font_manager"), os.environ.get("MPLBACKEND")
     level = fonts.level
     fonts.setLevel(logging.ERROR)
     try:
-        importlib.import_module("matplotlib.font_manager")
-    except ValueError:
         with environment(MPLBACKEND=None):
             importlib.import_module("matplotlib.font_manager")
     finally:
         fonts.setLevel(level)
+    if is_first and backend:
+        with contextlib.suppress(ValueError):  # the import would have failed
+            importlib.import_module("matplotlib").rcParams["backend"] = backend
 
 
 def new_figure(
