@@ -12,7 +12,7 @@ from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.metrics.console import console_logs
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.machine import memory_limit
-from paddle_mnist.system.surroundings import prepared, usable_home
+from paddle_mnist.system.surroundings import prepared, remove_temporary_homes, usable_home
 
 Main = Callable[[Optional[Sequence[str]]], int]
 Command = Callable[[Sequence[str]], Optional[int]]
@@ -74,6 +74,7 @@ def run_script(main: Main, abandon_threads: bool = False) -> NoReturn:
     if abandon_threads and any(
         not thread.daemon and thread not in before for thread in threading.enumerate()
     ):
+        remove_temporary_homes()
         os._exit(code)
     sys.exit(code)
 

@@ -6,6 +6,7 @@ hands its backend on to the commands that it starts. Each command runs inside `p
 inside `usable_home` and `descriptors_open`, and leaves the streams of its caller alone.
 """
 
+import atexit
 import contextlib
 import functools
 import logging
@@ -35,6 +36,8 @@ LEFT_OUT = {
     ".cache/matplotlib",
     ".config/matplotlib",
 }
+
+_temporary_homes: dict[str, int] = {}  # the process that made each
 
 
 @contextlib.contextmanager
@@ -195,6 +198,13 @@ def usable_home() -> Iterator[None]:
     if not unusable:
         yield
         return
+    with environment(**{HOME: _temporary_home(home, unusable)}):
+        yield
+
+
+@functools.cache
+def _temporary_home(home: str, unusable: str) -> str:
+    """Make a home that lasts as long as the process, since libraries remember where theirs is."""
     try:
         own = tempfile.mkdtemp(prefix="paddle_mnist-home-")
     except OSError as error:
@@ -202,19 +212,18 @@ def usable_home() -> Iterator[None]:
             f"{unusable}, and there is no folder for temporary files either ({error}); set {HOME} "
             "or TMPDIR to a folder that can be written"
         ) from error
-    try:
-        _link_contents(Path(home), Path(own))
-        _warn(unusable)
-        with environment(**{HOME: own}):
-            yield
-    finally:
-        shutil.rmtree(own, ignore_errors=True)
-
-
-@functools.cache
-def _warn(unusable: str) -> None:
-    """Warn once, however often this process needs a home."""
+    _temporary_homes[own] = os.getpid()
+    _link_contents(Path(home), Path(own))
     log.warning("%s, so caches are temporary; %s names another home", unusable, HOME)
+    return own
+
+
+@atexit.register
+def remove_temporary_homes() -> None:
+    """Delete the homes that this process has made; for one that ends by `os._exit`."""
+    for own, owner in _temporary_homes.items():
+        if owner == os.getpid():  # not in a process that it has forked
+            shutil.rmtree(own, ignore_errors=True)
 
 
 def _why_unusable(home: str) -> Optional[str]:

@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import forked
@@ -27,7 +28,7 @@ from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.mnist.infer import _warn_of_cache, pretrained_predictor
 from paddle_mnist.system.files import Journal, cache_folder, make_folder
 from paddle_mnist.system.program import COMMANDS, module_name
-from paddle_mnist.system.surroundings import usable_home
+from paddle_mnist.system.surroundings import remove_temporary_homes, usable_home
 
 PICTURE = str(ROOT / "tests/pictures/0-00.jpg")
 SMALL = ["--data", "digits", "--train_limit", "200", "--eval_limit", "50", "--epochs", "1"]
@@ -81,6 +82,14 @@ fit(net, loader, output="run", optimizer=optimizer, loss=loss, epochs=1, visuald
 """
 
 
+@pytest.fixture
+def public():
+    """A folder that other users find, as they do not find those of pytest."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
 def unwritable(path):
     path.mkdir()
     (path / "data").write_text("of the user")
@@ -98,39 +107,39 @@ if IS_ROOT:
     HOMES["none, of an unknown user"] = lambda folder: None
 
 
-def run_in_home(program, home, tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "tmp")}
+def run_in_home(program, home, public):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(public / "tmp")}
     del environment["PADDLE_MNIST_CACHE"], environment["HOME"]
-    if home := HOMES[home](tmp_path):
+    if home := HOMES[home](public):
         environment["HOME"] = str(home)
     for folder in ("work", "tmp"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder).chmod(0o777)
+        (public / folder).mkdir()
+        (public / folder).chmod(0o777)
     command = [*(AS_USER if IS_ROOT else []), sys.executable, "-c", program]
     done = subprocess.run(
-        command, cwd=tmp_path / "work", env=environment, capture_output=True, text=True
+        command, cwd=public / "work", env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert not list((tmp_path / "tmp").glob("paddle_mnist-home-*"))
+    assert not list((public / "tmp").glob("paddle_mnist-home-*"))
     return done
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("home", HOMES)
-def test_commands_need_no_home(home, tmp_path):
-    done = run_in_home(IN_HOME, home, tmp_path)
+def test_commands_need_no_home(home, public):
+    done = run_in_home(IN_HOME, home, public)
     printed = (done.stdout + done.stderr).splitlines()
     assert sum("so caches are temporary" in line for line in printed) == 1
     assert "Traceback" not in done.stderr and "Matplotlib" not in done.stderr
-    names = {path.name for path in (tmp_path / "work").iterdir()}
+    names = {path.name for path in (public / "work").iterdir()}
     assert names == {"run", "exported"}  # no folder called "~"
 
 
 @pytest.mark.parametrize("home", ["plain file", pytest.param("missing", marks=pytest.mark.slow)])
-def test_fit_needs_no_home(home, tmp_path):
+def test_fit_needs_no_home(home, public):
     """Neither for VisualDL nor for `to_static`; the program's own home stays as it is."""
     program = f"import os; home = os.environ['HOME']\n{FIT}\nassert os.environ['HOME'] == home"
-    done = run_in_home(program, home, tmp_path)
+    done = run_in_home(program, home, public)
     printed = (done.stdout + done.stderr).splitlines()
     assert sum("so caches are temporary" in line for line in printed) == 1
 
@@ -152,7 +161,9 @@ def test_what_is_in_a_read_only_home_stays_readable(tmp_path, monkeypatch):
             (own / name).mkdir(exist_ok=True)
             (own / name / "new").touch()
         make_folder(own / ".cache/paddle_mnist")
-    assert Path.home() == home and not own.exists()
+    assert Path.home() == home
+    remove_temporary_homes()
+    assert not own.exists() and (home / "data").exists()
     assert not any(home.rglob("new"))
 
 
