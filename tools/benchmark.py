@@ -66,7 +66,7 @@ TITLES = {name: module.__doc__.splitlines()[0] for name, module in BENCHMARKS.it
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Measure and print the tables; return the exit code."""
-    return run_command(_benchmark, argv, log_to=sys.stderr)
+    return run_command(_benchmark, argv, prints_data=True)
 
 
 def _benchmark(argv: Sequence[str]) -> int:

@@ -20,7 +20,6 @@ What the page says of a recipe goes into the READMEs and the pages on training, 
 import argparse
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -267,4 +266,4 @@ def _ids(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    run_script(lambda argv: run_command(main, argv, log_to=sys.stderr))
+    run_script(lambda argv: run_command(main, argv, prints_data=True))

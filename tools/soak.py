@@ -73,7 +73,7 @@ class Report:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the soak test and print the table; return the exit code."""
-    return run_command(_soak, argv, log_to=sys.stderr)
+    return run_command(_soak, argv, prints_data=True)
 
 
 def _soak(argv: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from paddle_mnist.mnist.infer import pretrained_predictor
 from paddle_mnist.mnist.predictor import Predictor
 from paddle_mnist.system import signals
 from paddle_mnist.system.files import temporary_folder
+from paddle_mnist.system.surroundings import without_proxies
 
 log = logging.getLogger("paddle_mnist")
 
@@ -136,27 +137,31 @@ def _launch(blocks: Any, host: str, port: int, share: bool, layers: Sequence[typ
     starlette = importlib.import_module("starlette.middleware")  # what gradio serves with
     logging.getLogger("httpx").setLevel(logging.WARNING)  # gradio asks itself whether it is there
     try:
-        blocks.launch(
-            server_name=f"[{host}]" if ":" in host else host,  # gradio puts it into addresses
-            server_port=port or None,
-            share=share,
-            max_file_size=LARGEST,
-            prevent_thread_lock=True,
-            app_kwargs={"middleware": [starlette.Middleware(layer) for layer in layers]},
-            i18n=translations(_gradio()),
-            head=STYLE,
-            quiet=True,
-        )
+        with contextlib.nullcontext() if share else without_proxies():
+            blocks.launch(
+                server_name=f"[{host}]" if ":" in host else host,  # gradio puts it into addresses
+                server_port=port or None,
+                share=share,
+                max_file_size=LARGEST,
+                prevent_thread_lock=True,
+                app_kwargs={"middleware": [starlette.Middleware(layer) for layer in layers]},
+                i18n=translations(_gradio()),
+                head=STYLE,
+                quiet=True,
+            )
     except OSError as error:
         raise ConfigError(
             f"{host}:{port}: cannot listen there ({error}); choose another --port or --host"
         ) from error
+    except ImportError as error:  # of what httpx needs for a proxy, on the way to gradio's tunnel
+        raise DeviceError(f"the page cannot be shared: {error}") from error
 
 
 def _gradio() -> Any:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # it would tell its makers of every start
     try:
-        return importlib.import_module("gradio")
+        with without_proxies():  # httpx refuses SOCKS proxies that it has no package for
+            return importlib.import_module("gradio")
     except ImportError as error:
         raise DeviceError(
             f"gradio cannot be imported ({error}); install it with pip install 'paddle_mnist[web]'"

@@ -5,7 +5,6 @@ import contextlib
 import json
 import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Optional
@@ -30,7 +29,7 @@ RETENTION_HELP = {
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """List, verify or prune checkpoints; return the exit code."""
-    return run_command(_checkpoints, argv, log_to=sys.stderr)
+    return run_command(_checkpoints, argv, prints_data=True)
 
 
 def _checkpoints(argv: Sequence[str]) -> None:

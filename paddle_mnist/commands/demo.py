@@ -5,7 +5,6 @@ Only this machine can reach the page unless you give --host. Other programs can 
 """
 
 import os
-import sys
 from collections.abc import Sequence
 from typing import Optional
 
@@ -16,7 +15,7 @@ from paddle_mnist.system.devices import require_paddle
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Serve the page until SIGINT or SIGTERM; return the exit code."""
-    return run_command(_serve, argv, log_to=sys.stderr)
+    return run_command(_serve, argv, prints_data=True)
 
 
 def _serve(argv: Sequence[str]) -> None:

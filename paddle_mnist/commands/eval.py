@@ -1,7 +1,6 @@
 """Evaluate weights: exact loss and accuracy, scores per class, the confusion matrix."""
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
@@ -13,7 +12,7 @@ from paddle_mnist.system.devices import require_paddle
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Evaluate weights and print the report; return the exit code."""
-    return run_command(_evaluate, argv, log_to=sys.stderr)
+    return run_command(_evaluate, argv, prints_data=True)
 
 
 def _evaluate(argv: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ LEGACY = "FLAGS_enable_pir_api"  # 0: Paddle writes .pdmodel
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Export a model and print the files and their sizes; return the exit code."""
-    return run_command(_export, argv, log_to=sys.stderr)
+    return run_command(_export, argv, prints_data=True)
 
 
 def _export(argv: Sequence[str]) -> int:

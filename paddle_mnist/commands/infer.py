@@ -36,7 +36,7 @@ log = logging.getLogger("paddle_mnist")
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Read the pictures and print their digits; return the exit code."""
-    return run_command(_infer, argv, log_to=sys.stderr)
+    return run_command(_infer, argv, prints_data=True)
 
 
 def _infer(argv: Sequence[str]) -> None:

@@ -1,6 +1,5 @@
 """Draw the figures of runs again, and compare several runs in one chart."""
 
-import sys
 from collections.abc import Sequence
 from typing import Optional
 
@@ -15,7 +14,7 @@ from paddle_mnist.system.devices import require_paddle
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Draw the figures and print their paths; return the exit code."""
-    return run_command(_plot, argv, log_to=sys.stderr)
+    return run_command(_plot, argv, prints_data=True)
 
 
 def _plot(argv: Sequence[str]) -> None:

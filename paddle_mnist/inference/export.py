@@ -19,7 +19,15 @@ from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
 from paddle_mnist.inference.exported import ABOUT, ONNX, PARAMETERS, PROGRAMS, Signature
 from paddle_mnist.inference.predictor import Predictor
 from paddle_mnist.monitor.hooks import evaluation_mode
-from paddle_mnist.system.files import make_folder, remove, sync_folder, write_atomically, writing
+from paddle_mnist.system.files import (
+    make_folder,
+    remove,
+    sync_folder,
+    utf8_folder,
+    write_atomically,
+    writing,
+)
+from paddle_mnist.system.surroundings import usable_home
 from paddle_mnist.training.rehearsal import explained
 
 OPSET = 14  # of ONNX, 2021: old enough for every runtime
@@ -54,8 +62,8 @@ def export_layer(
         raise ConfigError(f"form is {form!r}; expected {' or '.join(FORMS)}")
     folder = Path(folder)
     with evaluation_mode(layer), _folder_for_trial(folder, _most_bytes(layer)) as temporary:
-        with explained(check_inputs, "the export"):
-            files = FORMS[form](layer, signature, temporary)
+        with explained(check_inputs, "the export"), utf8_folder(temporary) as writable:
+            files = FORMS[form](layer, signature, writable)
         with paddle.no_grad():
             tensors = [paddle.to_tensor(batch) for batch in check_inputs]
             outputs = [value.numpy() for value in layer(_one_or_all(tensors))]
@@ -128,7 +136,8 @@ def _write_paddle(layer: nn.Layer, signature: Signature, folder: Path) -> dict[s
         paddle.static.InputSpec([None, *spec.shape], spec.dtype, spec.name)
         for spec in signature.inputs
     ]
-    paddle.jit.save(layer, str(folder / "inference"), input_spec=[_one_or_all(specs)])
+    with usable_home():  # it keeps the code that it makes of the layer there
+        paddle.jit.save(layer, str(folder / "inference"), input_spec=[_one_or_all(specs)])
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 

@@ -21,6 +21,7 @@ from paddle_mnist.inference.exported import (
     Shape,
     read_about,
 )
+from paddle_mnist.system.files import utf8_folder
 
 GPU_MEMORY_MB = 100  # to begin with; Paddle takes more when it needs it
 
@@ -65,7 +66,8 @@ class Predictor:
         self.outputs = self.signature.outputs
         self.batch_size = batch_size
         start = _start_onnx if ONNX in self.about["files"] else _start_paddle
-        names, runs = start(folder, self.about["files"], device, threads, parallel)
+        with utf8_folder(folder) as readable:
+            names, runs = start(readable, self.about["files"], device, threads, parallel)
         expected = [spec.name for spec in self.signature.inputs]
         if sorted(names) != sorted(expected):
             raise CheckpointError(

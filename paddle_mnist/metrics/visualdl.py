@@ -25,6 +25,7 @@ from paddle_mnist.metrics.visualdl_files import VisualDLFiles
 from paddle_mnist.state import Observer, TrainState, View
 from paddle_mnist.system.devices import require_zlib
 from paddle_mnist.system.files import writing
+from paddle_mnist.system.surroundings import encodable
 
 log = logging.getLogger("paddle_mnist")
 
@@ -126,7 +127,7 @@ class VisualDLWriter(Observer):
     def text(self, tag: str, text: str, step: int = 0) -> None:
         """Write a text under a tag. Lines that are not indented become items with dots between."""
         # It shows a text as one paragraph, without line breaks; one that keeps them retires this.
-        paragraph = re.sub(r"\n(?=\w)", " · ", text.strip())
+        paragraph = re.sub(r"\n(?=\w)", " · ", encodable(text.strip()))
         self._files.open("train").add_text(_tag(tag), paragraph, step)
 
     @_page("images")
@@ -181,7 +182,7 @@ class VisualDLWriter(Observer):
         # It knows no bools and no lists, and leaves None out, so that rows would not line up. An
         # add_hparams that takes what JSON takes retires this.
         plain = {
-            name: value if type(value) in (int, float, str) else str(value)
+            name: value if type(value) in (int, float) else encodable(str(value))
             for name, value in config.items()
         }
         file = self._files.open("train")

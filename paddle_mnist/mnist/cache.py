@@ -62,7 +62,7 @@ def _open_source(source: Source) -> Data:
 def _source_hash(source: Source) -> str:
     digest = hashlib.sha256()
     for path in source.paths:
-        digest.update(f"{path.name} {path.stat().st_size};".encode())
+        digest.update(os.fsencode(f"{path.name} {path.stat().st_size};"))
         with open(path, "rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)

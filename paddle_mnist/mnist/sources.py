@@ -31,6 +31,7 @@ from paddle_mnist.mnist.folders import (
 from paddle_mnist.mnist.json_reader import read_json
 from paddle_mnist.mnist.npz_reader import read_npz
 from paddle_mnist.mnist.readers import IDX_FILES, read_idx
+from paddle_mnist.system.files import in_home
 from paddle_mnist.system.locks import locked
 
 log = logging.getLogger("paddle_mnist")
@@ -91,7 +92,7 @@ DIGITS = Source("digits", (), read_digits)
 
 def paddle_cache() -> Path:
     """Return the folder in which paddle.vision.datasets.MNIST keeps its files."""
-    return Path.home() / ".cache" / "paddle" / "dataset" / "mnist"
+    return in_home("~/.cache/paddle/dataset/mnist")
 
 
 def find_source(data: str = "auto") -> Source:

@@ -22,13 +22,6 @@ PART = ".part"  # suffix of temporary files, whose names begin with a dot
 
 _WRITE = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
 
-
-def cache_folder() -> Path:
-    """Return `~/.cache/paddle_mnist`, or the folder that PADDLE_MNIST_CACHE names."""
-    folder = os.environ.get("PADDLE_MNIST_CACHE")
-    return Path(folder).expanduser() if folder else Path.home() / ".cache" / "paddle_mnist"
-
-
 # What a file system says of a call that it does not implement, on a descriptor that is good.
 NOT_SUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF}
 
@@ -51,6 +44,19 @@ REMEDIES = {  # by the name of the error's number; not all systems have all of t
     "EMFILE": "this process has too many files open: raise the limit (ulimit -n)",
     "ENFILE": "the system has too many files open: close some",
 }
+
+
+def cache_folder() -> Path:
+    """Return `~/.cache/paddle_mnist`, or the folder that PADDLE_MNIST_CACHE names."""
+    return in_home(os.environ.get("PADDLE_MNIST_CACHE") or "~/.cache/paddle_mnist")
+
+
+def in_home(path: str) -> Path:
+    """Replace `~` by the user's home; without one, return a path at which nothing can be."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(os.devnull, path)
 
 
 def remedy(error: OSError) -> str:
@@ -92,6 +98,24 @@ def temporary_folder() -> Iterator[Path]:
         ) from error
     with folder as name:
         yield Path(name)
+
+
+@contextlib.contextmanager
+def utf8_folder(folder: Path) -> Iterator[Path]:
+    """Return a path of a folder that code in C++ can be given, which wants UTF-8.
+
+    Names that are not UTF-8 exist on Linux only, which has another path of any open folder.
+    """
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            yield Path(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+    else:
+        yield folder
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -195,7 +219,7 @@ class Journal:
         self._failing = False
 
     def append(self, text: str) -> None:
-        self._unwritten += text.encode()
+        self._unwritten += text.encode(errors="backslashreplace")  # a path need not be UTF-8
         try:
             self._write()
         except OSError as error:

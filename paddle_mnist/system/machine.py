@@ -1,5 +1,7 @@
-"""What the operating system offers this process: CPUs, POSIX process groups and signals."""
+"""What the operating system offers this process: CPUs, memory, POSIX process groups and signals."""
 
+import contextlib
+import importlib
 import os
 import socket
 import sys
@@ -19,6 +21,19 @@ def usable_cpus() -> int:
     from joblib import cpu_count  # here, because `--help` needs none of what this imports
 
     return cpu_count()
+
+
+def memory_limit() -> str:
+    """Return in a sentence how much memory this process may use; "" if it has no limit."""
+    with contextlib.suppress(ImportError):  # on Windows
+        resource = importlib.import_module("resource")
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            return (
+                f"this process may use at most {limit >> 20:,} MiB of memory (RLIMIT_AS); raise "
+                "the limit with ulimit -v"
+            )
+    return ""
 
 
 def has_posix_processes() -> bool:

@@ -27,6 +27,7 @@ from paddle_mnist.metrics.visualdl import ABOUT, HISTOGRAMS, VisualDLWriter
 from paddle_mnist.parallel.process_count import processes_to_start
 from paddle_mnist.parallel.world import spawn
 from paddle_mnist.system import heartbeat, signals
+from paddle_mnist.system.surroundings import descriptors_open, usable_home
 from paddle_mnist.training.arguments import FitArguments, RunConfig
 from paddle_mnist.training.build import build_job
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
@@ -193,7 +194,8 @@ def fit(
     try:
         log_to_console()
         heartbeat.start()
-        with generators_restored(), signals.handlers_installed(), signals.deferred():
+        descriptors_open()
+        with usable_home(), generators_restored(), signals.handlers_installed(), signals.deferred():
             nprocs = processes_to_start(arguments)
             if nprocs > 1:
                 return _fit_in_processes(arguments, nprocs)

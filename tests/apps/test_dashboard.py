@@ -56,7 +56,7 @@ def runs_of_fit(tmp_path_factory):
 
 @contextmanager
 def served(folder, *arguments):
-    """The dashboard's process and address, as a user starts it."""
+    """The dashboard's process and address, as a user starts it behind a proxy."""
     log = (folder / "dashboard.log").open("w")
     process = subprocess.Popen(
         [
@@ -72,7 +72,7 @@ def served(folder, *arguments):
         stdout=subprocess.PIPE,
         stderr=log,  # VisualDL writes many lines; a pipe that nobody reads would stop it
         text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "all_proxy": "socks5://127.0.0.1:9"},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
