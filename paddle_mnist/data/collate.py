@@ -8,6 +8,7 @@ import numpy as np
 import paddle
 
 from paddle_mnist.errors import DataError
+from paddle_mnist.system.arrays import as_array
 
 # Paddle reads the bits of a uint16 array as bfloat16, and has no uint32.
 SIGNED = {"uint16": np.int32, "uint32": np.int64}
@@ -67,7 +68,7 @@ def stack_items(
             is_sequence = isinstance(item, (tuple, list))
             description = f"{len(item)} values" if is_sequence else type(item).__name__
             raise DataError(f"{source}: an item is {description}; expected (image, label)")
-        image, label = map(np.asarray, item)
+        image, label = map(as_array, item)
         expected = spec.image_shape if spec else images[0].shape if images else image.shape
         if image.shape != expected or image.dtype.kind != "f":
             raise DataError(
@@ -124,9 +125,9 @@ def _kind(sample: Any) -> str:
 
 
 def _as_array(value: Any, source: str, place: str) -> np.ndarray:
+    array = as_array(value)
     if isinstance(value, paddle.Tensor):
-        return value.numpy()  # bfloat16 as uint16, as `paddle.to_tensor` takes it
-    array = np.asarray(value)
+        return array
     if array.dtype.name in SIGNED:
         return array.astype(SIGNED[array.dtype.name])
     if array.dtype.name == "uint64":
@@ -181,10 +182,18 @@ def leaves(structure: Any) -> Iterator[Any]:
 
 
 def tensors(batch: Any) -> Any:
-    """Return a batch with its NumPy arrays as tensors; what else is in it stays as it is."""
-    return mapped(
-        batch, lambda leaf: paddle.to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf
-    )
+    """Return a batch with its NumPy arrays as tensors; what else is in it stays as it is.
+
+    A tensor is copied: it may be a view, and whoever asks a view for its values copies all of the
+    tensor behind it (see `as_array`).
+    """
+
+    def tensor(leaf: Any) -> Any:
+        if isinstance(leaf, paddle.Tensor) and leaf.is_dense():
+            return leaf.clone()
+        return paddle.to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+    return mapped(batch, tensor)
 
 
 def num_samples(batch: Any) -> int:

@@ -17,6 +17,7 @@ import paddle
 
 from paddle_mnist.data.collate import mapped
 from paddle_mnist.data.forking import iterate
+from paddle_mnist.system.arrays import as_array
 
 
 def map_in_workers(
@@ -92,7 +93,7 @@ def _packed(batch: Any) -> list[Any]:
 
     def set_apart(leaf: Any) -> Any:
         if isinstance(leaf, paddle.Tensor):
-            leaf = leaf.numpy()
+            leaf = as_array(leaf)
         is_array = isinstance(leaf, np.ndarray) and leaf.size > 0
         if not is_array or leaf.dtype.name not in SENT_DTYPES:
             return leaf

@@ -17,6 +17,7 @@ from paddle_mnist.inference.exported import Input, Signature
 from paddle_mnist.monitor.hooks import evaluation_mode
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.system import signals
+from paddle_mnist.system.arrays import as_array
 from paddle_mnist.training.rehearsal import explained
 from paddle_mnist.training.trained_model import Model, load_model, load_trained
 
@@ -81,7 +82,7 @@ def _as_array(output: Any) -> np.ndarray:
             f"an output of the model is a {type(output).__name__} without an axis for the samples; "
             "expected tensors [N, ...]; give forward, a function (model, batch) -> outputs"
         )
-    return output.numpy()
+    return as_array(output)
 
 
 def _joined(batches: Sequence[Any]) -> Any:
@@ -155,7 +156,7 @@ def _examples(inputs: Any) -> tuple[tuple[Input, ...], list[np.ndarray]]:
 def _example(inputs: Any, usual_name: str) -> tuple[str, np.ndarray]:
     """Return the name of an input and a batch of it. Raises ConfigError."""
     if not isinstance(inputs, paddle.static.InputSpec):
-        batch = np.asarray(inputs)
+        batch = as_array(inputs)
         if batch.ndim < 1 or not batch.size or batch.dtype.kind not in "biuf":
             raise ConfigError(
                 f"inputs are {batch.dtype} {list(batch.shape)}; expected a batch of samples "

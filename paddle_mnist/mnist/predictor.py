@@ -10,6 +10,7 @@ from paddle_mnist.inference import predictor
 from paddle_mnist.inference.exported import ABOUT, Input, Signature
 from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.own_nets import refuse_own_net
+from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.program import program_name
 from paddle_mnist.training.run_directory import RunDirectory
 
@@ -39,7 +40,7 @@ def as_pixels(images: Any) -> np.ndarray:
     Raises DataError.
     """
     try:
-        images = np.asarray(images)
+        images = as_array(images)
     except ValueError as error:
         raise DataError(f"images are no array ({error}); expected uint8 [N, 28, 28]") from error
     form = f"images are {images.dtype} {list(images.shape)}"

@@ -18,6 +18,7 @@ from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.parallel.world import ALONE, World
 from paddle_mnist.state import TrainState
 from paddle_mnist.system import heartbeat, signals
+from paddle_mnist.system.arrays import as_array
 
 BATCH_SIZE = 500  # of an evaluation; decides speed and memory, not the result
 
@@ -136,7 +137,7 @@ def _evaluate_batch(
     logits = model(images)
     return _EvaluatedBatch(
         loss_sum=F.cross_entropy(logits, labels, reduction="sum").item(),
-        labels=labels.numpy().ravel(),
+        labels=as_array(labels).ravel(),
         predictions=logits.numpy().argmax(axis=1),
         probabilities=F.softmax(logits).numpy(),
     )
