@@ -14,5 +14,12 @@ def as_array(values: Any) -> np.ndarray:
     """
     paddle = sys.modules.get("paddle")  # whoever has no tensors need not import it
     if paddle is not None and isinstance(values, paddle.Tensor):
-        return values.detach().clone().numpy()  # bfloat16 as uint16, as `to_tensor` takes it
+        # bfloat16 comes as uint16, as `to_tensor` takes it
+        return own_memory(values.detach()).numpy()
     return np.asarray(values)
+
+
+def own_memory(tensor: Any) -> Any:
+    """Return a copy of a dense tensor, which is no view."""
+    is_dense = tensor.is_dense() and tensor.size  # Paddle 2 cannot copy one without elements
+    return tensor.clone() if is_dense else tensor
