@@ -18,7 +18,7 @@ from paddle_mnist.inference.exported import ABOUT, ONNX, PARAMETERS, PROGRAMS, S
 from paddle_mnist.inference.predictor import Predictor
 from paddle_mnist.monitor.hooks import evaluation_mode
 from paddle_mnist.system.files import make_folder, remove, sync_folder, write_atomically
-from paddle_mnist.training.rehearsal import explained
+from paddle_mnist.training.batch_errors import explained
 
 OPSET = 14  # of ONNX, 2021: old enough for every runtime
 TOLERANCE = 1e-4  # of an output, relative to its largest value, or to 1

@@ -18,7 +18,7 @@ from paddle_mnist.monitor.hooks import evaluation_mode
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.system import signals
 from paddle_mnist.system.arrays import as_array
-from paddle_mnist.training.rehearsal import explained
+from paddle_mnist.training.batch_errors import explained
 from paddle_mnist.training.trained_model import Model, load_model, load_trained
 
 # The specification of an input, or a batch of its samples
@@ -40,7 +40,7 @@ def predict_run(
     """Return the outputs of the net that a run has trained, for all samples of a dataset.
 
     weights, model, run: see `load_model`.
-    data: a dataset, or anything else that `fit` takes as `valid`, such as a list of batches.
+    data: a dataset, or anything else that `fit` takes as `valid`, such as a list of samples.
     forward: (model, batch) -> outputs. By default a batch is the model's input alone, or (inputs,
         labels) or (input, input, ..., labels) as in training; the labels are not used.
     batch_size: by default the run's. collate_fn, num_workers: see `fit`.
