@@ -16,6 +16,7 @@ from benchmarks import (
     clocks,
     data,
     evaluation,
+    feeding,
     inference,
     ladder,
     memory,
@@ -42,6 +43,7 @@ BENCHMARKS = {
     "data": data,
     "clocks": clocks,
     "train": training,
+    "feeding": feeding,
     "time-to-accuracy": time_to_accuracy,
     "ladder": ladder,
     "memory": memory,
@@ -58,7 +60,11 @@ BENCHMARKS = {
     "signal": sigterm,
 }
 # What a rehearsal shortens, besides the rounds and the data.
-QUICK = {"train": {"seconds": 0.5}, "time-to-accuracy": {"seeds": 1}}
+QUICK = {
+    "train": {"seconds": 0.5},
+    "time-to-accuracy": {"seeds": 1},
+    "feeding": {"sizes": (100, 200)},
+}
 TITLES = {name: module.__doc__.splitlines()[0] for name, module in BENCHMARKS.items()}
 
 
