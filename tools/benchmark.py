@@ -16,6 +16,7 @@ from benchmarks import (
     clocks,
     data,
     evaluation,
+    feeding,
     inference,
     ladder,
     log,
@@ -43,6 +44,7 @@ BENCHMARKS = {
     "data": data,
     "clocks": clocks,
     "train": training,
+    "feeding": feeding,
     "time-to-accuracy": time_to_accuracy,
     "ladder": ladder,
     "memory": memory,
@@ -60,7 +62,11 @@ BENCHMARKS = {
     "log": log,
 }
 # What a rehearsal shortens, besides the rounds and the data.
-QUICK = {"train": {"seconds": 0.5}, "time-to-accuracy": {"seeds": 1}}
+QUICK = {
+    "train": {"seconds": 0.5},
+    "time-to-accuracy": {"seeds": 1},
+    "feeding": {"sizes": (100, 200)},
+}
 TITLES = {name: module.__doc__.splitlines()[0] for name, module in BENCHMARKS.items()}
 
 

@@ -28,7 +28,7 @@ from paddle_mnist.system.files import (
     writing,
 )
 from paddle_mnist.system.surroundings import usable_home
-from paddle_mnist.training.rehearsal import explained
+from paddle_mnist.training.batch_errors import explained
 
 OPSET = 14  # of ONNX, 2021: old enough for every runtime
 MAX_PROGRAM = 1 << 20  # bytes of a program without its parameters

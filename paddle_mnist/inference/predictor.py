@@ -21,6 +21,7 @@ from paddle_mnist.inference.exported import (
     Shape,
     read_about,
 )
+from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.files import utf8_folder
 
 GPU_MEMORY_MB = 100  # to begin with; Paddle takes more when it needs it
@@ -184,7 +185,7 @@ def _with_batch(shapes: Mapping[str, Shape]) -> dict[str, list[int]]:
 
 def _as_input(values: Any, expected: Input, subject: str) -> np.ndarray:
     try:
-        array = np.asarray(values)
+        array = as_array(values)
     except ValueError as error:
         raise DataError(f"{subject} no array ({error}); expected {expected}") from error
     if array.dtype != expected.dtype or array.shape[1:] != expected.shape or not array.size:

@@ -19,6 +19,7 @@ from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.export import OUTPUTS, export_model, signature
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.own_nets import refuse_own_net
+from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.files import temporary_folder
 
 log = logging.getLogger("paddle_mnist")
@@ -34,7 +35,7 @@ def as_pixels(images: Any) -> np.ndarray:
     Raises DataError.
     """
     try:
-        images = np.asarray(images)
+        images = as_array(images)
     except ValueError as error:
         raise DataError(f"images are no array ({error}); expected uint8 [N, 28, 28]") from error
     form = f"images are {images.dtype} {list(images.shape)}"

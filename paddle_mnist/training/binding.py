@@ -13,6 +13,7 @@ from paddle_mnist.checkpoint.contents import parameter_names
 from paddle_mnist.data.collate import leaves
 from paddle_mnist.data.seeding import generators_restored, seed_generators
 from paddle_mnist.nn.schedule import schedule_numbers, scheduler_of
+from paddle_mnist.system.arrays import as_array
 
 # Attributes of optimizers that change what they compute, and that `_default_dict` leaves out: of
 # all and Adam, Lamb, ASGD, Rprop.
@@ -116,7 +117,7 @@ def _length(data: Any) -> Any:
 
 def _content(leaf: Any) -> bytes:
     """Return bytes that tell a leaf of a sample from others, the same in every process."""
-    array = leaf.numpy() if isinstance(leaf, paddle.Tensor) else np.asarray(leaf)
+    array = as_array(leaf)
     content = f"{array.dtype} {array.shape}".encode()
     if not array.dtype.hasobject:
         return content + np.ascontiguousarray(array).tobytes()

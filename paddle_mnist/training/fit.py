@@ -135,11 +135,12 @@ def fit(
         step: (model, batch) -> {"loss": ..., and metrics by name}, instead of loss and metrics, for
             batches of any structure. It is also used for evaluation.
     The data
-        train, valid: `paddle.io.Dataset`s, whose samples may be nested in dicts and tuples. The
-            order and the random numbers of a sample depend only on seed, epoch and index. Or a
-            `paddle.io.DataLoader`, an `IterableDataset`, or a function that returns an iterator
-            over batches: with these, a run resumes from the end of an epoch, and inside an epoch
-            only with a `ResumableBatchSampler`. valid may be a dict of several, by split name.
+        train, valid: `paddle.io.Dataset`s, whose samples may be nested in dicts and tuples; a list
+            is a dataset of samples. The order and the random numbers of a sample depend only on
+            seed, epoch and index. Or a `paddle.io.DataLoader`, an `IterableDataset`, or a function
+            that returns an iterator over batches (`lambda: iter(batches)` for a list of them):
+            with these, a run resumes from the end of an epoch, and inside an epoch only with a
+            `ResumableBatchSampler`. valid may be a dict of several, by split name.
         batch_size, shuffle, collate_fn, num_workers: how to load a `Dataset`.
         eval_batch_size: the batch size for evaluation; by default batch_size.
     Training

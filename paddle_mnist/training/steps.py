@@ -13,6 +13,7 @@ from paddle_mnist.metrics.sums import Mean, as_sums
 from paddle_mnist.nn.cross_entropy import compiled_cross_entropy
 from paddle_mnist.parallel.gradients import StepOutputs
 from paddle_mnist.system.devices import autocast
+from paddle_mnist.training.batch_errors import reraise
 
 # (model, batch) -> {"loss": mean loss [], and metrics by name}; `fit` documents it.
 Step = Callable[[nn.Layer, Any], Mapping[str, Any]]
@@ -43,7 +44,10 @@ class SupervisedStep:
         self.autocast = autocast
 
     def __call__(self, model: nn.Layer, batch: Any) -> dict[str, Any]:
-        """Return the loss and the metrics of a batch. Raises DataError for another structure."""
+        """Return the loss and the metrics of a batch.
+
+        Raises DataError for another structure, or a label that is not a class.
+        """
         if not isinstance(batch, (tuple, list)) or len(batch) < 2:
             description = f"{len(batch)} values" if hasattr(batch, "__len__") else "one value"
             raise DataError(
@@ -57,7 +61,10 @@ class SupervisedStep:
                 compiled = compiled_cross_entropy(model, inputs[0], labels, self.loss)
             outputs = compiled[1] if compiled else model(*inputs)
         outputs = _in_float32(outputs)
-        values = {"loss": compiled[0] if compiled else self.loss(outputs, labels)}
+        try:
+            values = {"loss": compiled[0] if compiled else self.loss(outputs, labels)}
+        except Exception as error:  # whatever a loss raises
+            reraise(error, self.loss, outputs, labels)
         for name, metric in self.metrics.items():
             value = metric(outputs, labels)
             if value is not None:

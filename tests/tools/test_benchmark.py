@@ -95,6 +95,7 @@ def test_infer_benchmark_compares_engines_that_agree(tool):
     [
         ("train", "| Paddle's layers, the bare loop, 1 thread | "),
         ("time-to-accuracy", "| the tutorial's loop, its five epochs | "),
+        ("feeding", "| `paddle.io.TensorDataset` | "),
         ("ladder", "| the tutorial's loop | "),
         ("clocks", "| `tools/train.py --help` | "),
         ("memory", "| the tutorial's loop | "),

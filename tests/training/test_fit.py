@@ -3,6 +3,7 @@
 import json
 import logging
 import random
+import sys
 import threading
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import paddle
 import pytest
 from fit_rows import (
     ROWS,
+    SAMPLES,
     Points,
     ProgramError,
     StopsAt,
@@ -22,10 +24,12 @@ from fit_rows import (
     train,
 )
 from paddle import nn
+from paddle.io.dataloader import dataloader_iter
 from paddle.nn import functional as F
 
 from paddle_mnist import Callback, Gathered, ResumableBatchSampler
 from paddle_mnist.checkpoint.weights import load
+from paddle_mnist.data.loader import epoch_batches
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 from paddle_mnist.plots.history import read_history, series
 
@@ -396,7 +400,57 @@ def loader(**options):
     return paddle.io.DataLoader(Points(), **options)
 
 
+def distributed():
+    sampler = paddle.io.DistributedBatchSampler(
+        Points(), batch_size=8, num_replicas=1, rank=0, shuffle=True
+    )
+    return loader(batch_sampler=sampler)
+
+
+class ToldEpoch(paddle.io.Sampler):
+    """As PyTorch's: it is told the epoch, and draws from a generator of its own, too."""
+
+    def __init__(self):
+        super().__init__(Points())
+        self.epoch, self.random = None, np.random.RandomState(1)
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        first = self.random.permutation(SAMPLES)
+        return iter(np.random.RandomState(self.epoch).permutation(first).tolist())
+
+    def __len__(self):
+        return SAMPLES
+
+
+class CountsEpochs(paddle.io.BatchSampler):
+    """Draws on from epoch to epoch, and counts them: nobody tells it anything."""
+
+    def __init__(self):
+        self.batch_size, self.epoch, self.random = 8, 0, random.Random(2)
+
+    def __iter__(self):
+        order = [*range(SAMPLES)]
+        self.random.shuffle(order)
+        np.random.RandomState(self.epoch).shuffle(order)
+        for start in range(0, SAMPLES, self.batch_size):
+            yield order[start : start + self.batch_size]
+        self.epoch += 1
+
+    def __len__(self):
+        return -(-SAMPLES // self.batch_size)
+
+
 READY = {
+    "a DistributedBatchSampler": distributed,
+    "a function of a DistributedBatchSampler": lambda: distributed,
+    "a sampler that is told the epoch": lambda: loader(
+        batch_sampler=paddle.io.BatchSampler(sampler=ToldEpoch(), batch_size=8)
+    ),
+    "a sampler that counts epochs": lambda: loader(batch_sampler=CountsEpochs()),
+    "the same with workers": lambda: loader(batch_sampler=CountsEpochs(), num_workers=2),
     "a shuffling DataLoader": lambda: loader(batch_size=8, shuffle=True),
     "random samples": lambda: paddle.io.DataLoader(Points(noise=0.3), batch_size=8, shuffle=True),
     "a function": lambda: lambda: iter(loader(batch_size=8)),
@@ -406,21 +460,49 @@ READY = {
 
 @pytest.mark.parametrize("kind", READY)
 def test_ready_data_resume_from_the_ends_of_epochs(kind, tmp_path, lines):
-    options = {"train": READY[kind](), "valid": Points(), "epochs": 3}
-    whole = bits(train(ROW, tmp_path / "whole", **options))
+
+    def options():  # each training has objects of its own, as in a process of its own
+        return {"train": READY[kind](), "valid": READY[kind](), "epochs": 3}
+
+    whole = bits(train(ROW, tmp_path / "whole", **options()))
     np.random.rand(7)  # whatever else draws numbers
     with pytest.raises(ProgramError):
-        train(ROW, tmp_path / "stopped", callbacks=[StopsAt(12, stop)], **options)
+        train(ROW, tmp_path / "stopped", callbacks=[StopsAt(12, stop)], **options())
     assert any("can resume only from the end of an epoch" in line for line in lines())
     assert any("stopped inside an epoch, where this data cannot resume" in line for line in lines())
     assert not list(tmp_path.glob("stopped/checkpoints/*step12*"))
-    assert bits(train(ROW, tmp_path / "stopped", **options)) == whole
+    assert bits(train(ROW, tmp_path / "stopped", **options())) == whole
+
+
+def test_epochs_of_a_sampler_that_is_told_them_differ():
+    """And an evaluation, which is always of epoch 0, has the same order every time."""
+    for make in (distributed, READY["a sampler that is told the epoch"], resumable):
+        ready = make()
+        orders = [
+            [batch[1].flatten().tolist() for batch in epoch_batches(ready, epoch)]
+            for epoch in (0, 1, 0, 2)
+        ]
+        assert orders[0] == orders[2]
+        assert len({str(order) for order in orders}) == 3
+
+
+def test_what_the_caller_changes_in_a_sampler_between_epochs_stays():
+    sampler = CountsEpochs()
+    ready = loader(batch_sampler=sampler)
+    next(epoch_batches(ready, 0))  # as the rehearsal does
+    sizes = [[len(batch[1]) for batch in epoch_batches(ready, 0)]]
+    sampler.batch_size = 5
+    sizes.append([len(batch[1]) for batch in epoch_batches(ready, 1)])
+    assert [of_epoch[0] for of_epoch in sizes] == [8, 5]
+
+
+def resumable():
+    return loader(batch_sampler=ResumableBatchSampler(Points(), batch_size=8, seed=5))
 
 
 def test_a_resumable_batch_sampler_resumes_inside_an_epoch(tmp_path, lines):
     def options():
-        sampler = ResumableBatchSampler(Points(), batch_size=8, seed=5)
-        return {"train": loader(batch_sampler=sampler), "valid": Points()}
+        return {"train": resumable(), "valid": Points()}
 
     whole = train(ROW, tmp_path / "whole", **options())
     with pytest.raises(ProgramError):
@@ -431,6 +513,45 @@ def test_a_resumable_batch_sampler_resumes_inside_an_epoch(tmp_path, lines):
     assert load(train(ROW, tmp_path / "own").weights)["0.weight"].tolist() == (
         load(whole.weights)["0.weight"].tolist()
     )
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"grad_shards": 2}])
+def test_a_list_of_samples_is_a_dataset(options, tmp_path):
+    samples = [Points()[index] for index in range(SAMPLES)]
+    whole = train(ROW, tmp_path / "dataset", **options)
+    listed = train(ROW, tmp_path / "list", train=samples, valid={"valid": samples}, **options)
+    assert bits(listed) == bits(whole)
+    assert train(ROW, tmp_path / "dataset", train=samples, **options).stopped == "already finished"
+
+
+def test_whatever_has_a_length_and_indices_is_a_dataset(tmp_path):
+    class Indexed:
+        """As PyTorch's datasets are: no class of Paddle's."""
+
+        def __len__(self):
+            return SAMPLES
+
+        def __getitem__(self, index):
+            return Points()[index]
+
+        def __iter__(self):
+            return map(self.__getitem__, range(SAMPLES))
+
+    assert bits(train(ROW, tmp_path / "x", train=Indexed())) == bits(train(ROW, tmp_path / "y"))
+
+
+def test_a_training_in_a_thread_has_workers(tmp_path, monkeypatch):
+    results = []
+    whole = train(ROW, tmp_path / "whole", num_workers=2)
+    # as in a process whose main thread has had no workers
+    paddles = sys.modules[dataloader_iter._set_SIGCHLD_handler.__module__]
+    monkeypatch.setattr(paddles, "_SIGCHLD_handler_set", False)
+    thread = threading.Thread(
+        target=lambda: results.append(train(ROW, tmp_path / "thread", num_workers=2))
+    )
+    thread.start()
+    thread.join()
+    assert [*map(bits, results)] == [bits(whole)]
 
 
 @pytest.mark.parametrize("row", ["random samples", "BatchNorm"])
