@@ -1,12 +1,21 @@
 """The options of a training, and the configuration that they ask for."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from paddle_mnist.commands import Parser
 from paddle_mnist.errors import ConfigError, unknown_name
-from paddle_mnist.mnist.config import FIELDS, TrainConfig, choices, read_recipe, read_yaml, recipes
+from paddle_mnist.mnist.config import (
+    FIELDS,
+    TrainConfig,
+    choices,
+    continued_schedule,
+    read_recipe,
+    read_yaml,
+    recipes,
+)
 from paddle_mnist.mnist.sources import DIGITS, find_source
 
 ALIASES = {"data": "data_url", "output": "train_url"}  # as ModelArts passes them
@@ -63,8 +72,9 @@ def _add_field(group, name: str, field) -> None:
 def train_config(args: argparse.Namespace) -> TrainConfig:
     """Return the configuration that a command line asks for.
 
-    Later ones win: the recipe, the file, -o, the options. Without a recipe or a file, on a
-    machine where only the embedded digits are found, the recipe is `digits`.
+    Later ones win: the recipe, the schedule of continued training, the file, -o, the options.
+    Without a recipe or a file, on a machine where only the embedded digits are found, the recipe is
+    `digits`.
     Raises ConfigError.
     """
     options = {**_fields_from_set(args.set), **_fields_from_options(args)}
@@ -75,12 +85,39 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
             recipe = "digits"
             options.pop("data", None)  # the recipe names them: a second search might find others
     values = read_recipe(recipe) if recipe else {}
-    if args.config:
-        values.update(read_yaml(args.config))
-    values.update(options)
-    if not values.get("output"):
-        values["output"] = str(Path("work", "output", recipe or Path(args.config).stem))
+    given = {**(read_yaml(args.config) if args.config else {}), **options}
+    if not given.get("output"):
+        given["output"] = str(Path("work", "output", recipe or Path(args.config).stem))
+    values.update(_schedule(values, given, {} if args.fresh else _config_of_run(given)))
+    values.update(given)
     return TrainConfig.from_mapping(values, origin=args.config or "config")
+
+
+def _schedule(
+    values: Mapping[str, Any], given: Mapping[str, Any], run: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what continued training takes in place of a recipe's schedule; else nothing.
+
+    values: the recipe's. given: by the user. run: the configuration of the run that goes on, if
+    there is one; what it took from its recipe it keeps, as runs of version 0.1 did.
+    """
+    if not (given.get("incremental_from") or run.get("incremental_from")):
+        return {}
+    usual = {
+        name: values.get(name, FIELDS[name].default) for name in ("lr_schedule", "learning_rate")
+    }
+    continued = continued_schedule(usual)
+    return {name: value for name, value in continued.items() if run.get(name) != usual[name]}
+
+
+def _config_of_run(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the configuration of the run that the training goes on with; {} if it is new."""
+    resume = str(given.get("resume", "auto"))
+    run = Path(given["output"] if resume in ("auto", "off", "False") else resume).expanduser()
+    for folder in (run, run.parent.parent):  # a run; a checkpoint of one
+        if (folder / "config.yaml").is_file():
+            return read_yaml(folder / "config.yaml")
+    return {}
 
 
 def _fields_from_set(items: list[str]) -> dict[str, str]:
