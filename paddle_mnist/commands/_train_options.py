@@ -1,6 +1,7 @@
 """The options of a training, and the configuration that they ask for."""
 
 import argparse
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from paddle_mnist.mnist.config import (
     recipes,
 )
 from paddle_mnist.mnist.sources import DIGITS, find_source
+from paddle_mnist.training.run_directory import RunDirectory
 
 ALIASES = {"data": "data_url", "output": "train_url"}  # as ModelArts passes them
 
@@ -88,21 +90,19 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
     given = {**(read_yaml(args.config) if args.config else {}), **options}
     if not given.get("output"):
         given["output"] = str(Path("work", "output", recipe or Path(args.config).stem))
-    values.update(_schedule(values, given, {} if args.fresh else _config_of_run(given)))
+    run = {} if args.fresh else _config_of_run(given)
+    if given.get("incremental_from") or run.get("incremental_from"):
+        values.update(_continued_schedule(values, run))
     values.update(given)
     return TrainConfig.from_mapping(values, origin=args.config or "config")
 
 
-def _schedule(
-    values: Mapping[str, Any], given: Mapping[str, Any], run: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return what continued training takes in place of a recipe's schedule; else nothing.
+def _continued_schedule(values: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what continued training takes in place of a recipe's schedule.
 
-    values: the recipe's. given: by the user. run: the configuration of the run that goes on, if
-    there is one; what it took from its recipe it keeps, as runs of version 0.1 did.
+    values: the recipe's. run: the configuration of the run that goes on, if there is one; what it
+    took from its recipe it keeps, as all did that began before continued training had a schedule.
     """
-    if not (given.get("incremental_from") or run.get("incremental_from")):
-        return {}
     usual = {
         name: values.get(name, FIELDS[name].default) for name in ("lr_schedule", "learning_rate")
     }
@@ -111,13 +111,14 @@ def _schedule(
 
 
 def _config_of_run(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the configuration of the run that the training goes on with; {} if it is new."""
+    """Return the configuration of the run that goes on, if it may be one of continued training."""
     resume = str(given.get("resume", "auto"))
-    run = Path(given["output"] if resume in ("auto", "off", "False") else resume).expanduser()
-    for folder in (run, run.parent.parent):  # a run; a checkpoint of one
-        if (folder / "config.yaml").is_file():
-            return read_yaml(folder / "config.yaml")
-    return {}
+    if resume not in ("auto", "off", "False"):
+        place = RunDirectory(resume)
+        runs = [place, RunDirectory(place.path.parent.parent)]  # or that of a checkpoint
+    else:
+        runs = [RunDirectory(str(given["output"]))] if given.get("incremental_from") else []
+    return next((read_yaml(run.config) for run in runs if os.path.isfile(run.config)), {})
 
 
 def _fields_from_set(items: list[str]) -> dict[str, str]:

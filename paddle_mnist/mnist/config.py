@@ -111,7 +111,7 @@ class TrainConfig:
     soften: bool = _option(
         True,
         "start",
-        "with incremental_from: divide the logits where they are sure and wrong about the new data",
+        "with incremental_from: make the net less sure where it is wrong about the new data",
         binds=False,
     )
     replay_data: Optional[Place] = _option(

@@ -40,17 +40,14 @@ def make_result(training: Training, state: TrainState, checkpoint_name: str) -> 
 def result_entries(training: Training, result: FitResult) -> dict[str, Any]:
     """Return what `result.json` is to hold; JSON has no NaN."""
     entries = result.as_dict()
-    entries["metrics"] = _without_nan(result.metrics)
+    entries["metrics"] = {
+        tag: value if math.isfinite(value) else None for tag, value in result.metrics.items()
+    }
     if before := training.run.checkpoints.context.get(BEFORE):
-        entries[BEFORE] = _without_nan(before)
-        entries[LOST] = _lost(before, result.metrics)
+        entries |= {BEFORE: before, LOST: _lost(before, result.metrics)}
     for callback in training.job.callbacks:
         entries.update(callback.result_entries(training, result))
     return entries
-
-
-def _without_nan(metrics: Mapping[str, float]) -> dict[str, Optional[float]]:
-    return {tag: value if math.isfinite(value) else None for tag, value in metrics.items()}
 
 
 def _lost(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:

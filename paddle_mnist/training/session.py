@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -144,13 +145,14 @@ def resume_or_initialize(
 def _prepare_for_new_data(job: TrainingJob) -> dict[str, float]:
     """Evaluate the weights that were taken over, and soften the net if that is asked for.
 
-    Return the metrics, to which those at the end are compared.
+    Return the metrics, but for NaN, to which those at the end are compared.
     """
     parts, options = job.parts, job.options
-    before = job.evaluator.metrics(parts.model)
+    metrics = job.evaluator.metrics(parts.model)
+    before = {tag: value for tag, value in metrics.items() if math.isfinite(value)}
     if before:
-        metrics = ", ".join(f"{tag} {value:.4g}" for tag, value in before.items())
-        log.info("before this training: %s", metrics)
+        words = ", ".join(f"{tag} {value:.4g}" for tag, value in before.items())
+        log.info("before this training: %s", words)
     if options.soften:
         soften(parts.model, options.soften, job.step, parts.loader, job.world)
         parts.average.load(parts.model.state_dict())

@@ -4,6 +4,7 @@ import itertools
 import logging
 from typing import Any
 
+import paddle
 from paddle import nn
 
 from paddle_mnist.errors import ConfigError, unknown_name
@@ -17,6 +18,18 @@ TEMPERATURES = (1, 1.5, 2, 3, 5, 7, 10)  # 10 leaves a net that is sure and wron
 BATCHES = 16  # of the first epoch, on which the temperature is chosen
 
 
+def check_softenable(model: nn.Layer, name: str, loader: Any) -> None:
+    """Raise ConfigError for an unknown layer, and for training data that cannot be read twice."""
+    layers = dict(model.named_sublayers())
+    if name not in layers:
+        raise ConfigError(unknown_name("soften", name, layers))
+    if not hasattr(loader, "sharded"):
+        raise ConfigError(
+            "soften reads the first training batches twice, which this training data does not "
+            "allow; expected a paddle.io.Dataset"
+        )
+
+
 def soften(model: nn.Layer, name: str, step: Step, loader: Any, world: World) -> float:
     """Divide a model's outputs by the temperature that fits new data best; return it.
 
@@ -27,21 +40,13 @@ def soften(model: nn.Layer, name: str, step: Step, loader: Any, world: World) ->
 
     A net that is sure of wrong answers unlearns what its layers compute before it learns better:
     to make its outputs small it makes its features small, and with ReLU those do not come back.
-    Raises ConfigError for an unknown layer, and for data that cannot be read twice.
     """
-    layers = dict(model.named_sublayers())
-    if name not in layers:
-        raise ConfigError(unknown_name("soften", name, layers))
-    if not hasattr(loader, "sharded"):
-        raise ConfigError(
-            "soften reads the first training batches twice, which this training data does not "
-            "allow; expected a paddle.io.Dataset"
-        )
-    weights = [(parameter, parameter.numpy()) for parameter in layers[name].parameters()]
+    layer = dict(model.named_sublayers())[name]
+    weights = [(parameter, parameter.detach().clone()) for parameter in layer.parameters()]
 
     def divide(temperature: float) -> None:
         for parameter, values in weights:
-            parameter.set_value(values / temperature)
+            parameter.set_value(values / paddle.full([], temperature, values.dtype))
 
     def choose() -> tuple[float, dict[float, float]]:
         batches, losses = list(itertools.islice(loader.sharded(None).epoch(0), BATCHES)), {}
@@ -54,8 +59,8 @@ def soften(model: nn.Layer, name: str, step: Step, loader: Any, world: World) ->
     divide(temperature)
     if temperature != 1:
         log.info(
-            "the net is sure of wrong answers about the new data: the outputs of %s are divided by "
-            "%g, which changes no prediction; the loss is %.4g instead of %.4g",
+            "the net is too sure of its answers about the new data: the outputs of %s are divided "
+            "by %g, which changes no prediction; the loss is %.4g instead of %.4g",
             name,
             temperature,
             losses[temperature],

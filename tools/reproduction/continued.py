@@ -1,6 +1,7 @@
 """A trained net goes on with 500, 3,000 and 20,000 new images: what it learns, what it forgets."""
 
 import argparse
+import itertools
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace
@@ -45,7 +46,7 @@ def measure(data: Data, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _of_seed(data: str, output: Path, seed: int) -> dict[str, float]:
-    """Return accuracies on eval splits: "500 default 5-9", ...; before the training "old", "all".
+    """Return accuracies on eval splits: "500 default alone", ...; "old" and "all" before.
 
     data: where all digits are. What is trained already is not trained again.
     """
@@ -63,30 +64,29 @@ def _of_seed(data: str, output: Path, seed: int) -> dict[str, float]:
         "old": train("old", data=data + OLD, train_limit=OLD_IMAGES).eval_acc,
         "all": train("all", data=data).eval_acc,
     }
-    kinds = {
+    own = continued_schedule(recipe)
+    of_kinds = {
         "nothing": {},
         "neither": {"soften": False},
-        "schedule": {"soften": False, **continued_schedule(recipe)},
+        "schedule": {"soften": False, **own},
         "soften": {},
-        "default": continued_schedule(recipe),
+        "default": own,
     }
-    for images, epochs in EPOCHS.items():
-        for kind, options in kinds.items():
-            options = {**options, "train_limit": images, "epochs": epochs}
-
-            def further(name: str, old: str, options=options, kind=kind, images=images, **more):
-                start = {} if kind == "nothing" else {"incremental_from": str(output / old)}
-                return train(f"{images} {kind} {name}", **options, **more, **start)
-
-            alone = further("alone", "old", data=data + NEW)
-            replay = further("replay", "old", data=data + NEW, replay_data=data + OLD)
-            whole = further("whole", "all", data=data)
-            accuracies |= {
-                f"{images} {kind} alone": alone.eval_acc,
-                f"{images} {kind} replay, new": replay.eval_acc,
-                f"{images} {kind} replay, old": replay.replay_eval_acc,
-                f"{images} {kind} all": whole.eval_acc,
-            }
+    for (images, epochs), (kind, options) in itertools.product(EPOCHS.items(), of_kinds.items()):
+        name = f"{images} {kind}"
+        options = {**options, "train_limit": images, "epochs": epochs}
+        of_old, of_all = options, options
+        if kind != "nothing":
+            of_old = {**options, "incremental_from": str(output / "old")}
+            of_all = {**options, "incremental_from": str(output / "all")}
+        alone = train(f"{name} alone", data=data + NEW, **of_old)
+        replay = train(f"{name} replay", data=data + NEW, replay_data=data + OLD, **of_old)
+        accuracies |= {
+            f"{name} alone": alone.eval_acc,
+            f"{name} replay, new": replay.eval_acc,
+            f"{name} replay, old": replay.replay_eval_acc,
+            f"{name} all": train(f"{name} whole", data=data, **of_all).eval_acc,
+        }
     return accuracies
 
 
