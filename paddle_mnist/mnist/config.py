@@ -112,6 +112,12 @@ class TrainConfig:
         "run or checkpoint whose weights and optimizer state to start from",
         binds=True,
     )
+    soften: bool = _option(
+        True,
+        "start",
+        "with incremental_from: make the net less sure where it is wrong about the new data",
+        binds=False,
+    )
     replay_data: Optional[Place] = _option(
         None, "start", "old images to mix into each epoch, to prevent forgetting", binds=False
     )
@@ -369,6 +375,15 @@ def amounts(augment: tuple[str, ...]) -> dict[str, float]:
 def read_config(path: Path) -> TrainConfig:
     """Return the configuration of a run, from its `config.yaml`. Raises ConfigError."""
     return TrainConfig.from_mapping(read_yaml(path), origin=str(path))
+
+
+def continued_schedule(schedule: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schedule of continued training in place of a recipe's.
+
+    It falls in a straight line from half the recipe's peak: docs/en/incremental.md has the
+    measurements. schedule: the recipe's lr_schedule and learning_rate.
+    """
+    return {"lr_schedule": "polynomial", "learning_rate": schedule["learning_rate"] / 2}
 
 
 def recipes() -> dict[str, Path]:

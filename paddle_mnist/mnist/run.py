@@ -101,6 +101,8 @@ class MnistReport(Callback):
             log.info("%s", line)
         if not training.world.is_main_process:
             return
+        if self.config.incremental_from and not self.images.replayed:
+            log.info("what the net forgets of its earlier images is only measured on --replay_data")
         if unbalanced := training.job.parts.loader.dataset.limit_warning():
             log.warning("train_limit is %d: %s", self.config.train_limit, unbalanced)
         # says what it replaces

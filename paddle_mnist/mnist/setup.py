@@ -140,6 +140,7 @@ def fit_arguments(
         "evaluator": evaluator,
         "monitor": "valid/acc",
         "config": _run_config(config, images),
+        "soften": "fc" if config.incremental_from and config.soften else None,
         "save_initial": False,  # the initial weights follow from the seed
         "figures": False,  # MnistReport's show more
         **batches_to_print(config, len(parts.loader) * config.epochs),

@@ -81,6 +81,7 @@ class FitArguments:
     init_from: Optional[str]
     init_partial: bool
     incremental_from: Optional[str]
+    soften: Optional[str]
     save_initial: bool
     save_every_epochs: Optional[int]
     save_every_steps: Optional[int]
@@ -170,6 +171,11 @@ class FitArguments:
             raise ConfigError(
                 "init_partial is on without init_from; expected init_from too, or init_partial off"
             )
+        if self.soften and not self.incremental_from:
+            raise ConfigError(
+                f"soften is {self.soften!r} without incremental_from; expected incremental_from "
+                "too, or no soften"
+            )
         if self.mode and not self.monitor:
             raise ConfigError(
                 f"mode is {self.mode!r} without monitor; expected monitor too, the metric to "
@@ -248,6 +254,7 @@ class FitArguments:
             init_from=self.init_from,
             init_partial=self.init_partial,
             incremental_from=self.incremental_from,
+            soften=self.soften,
             new_schedule=bool(self.override),
             ends_with_best=bool(self.early_stop_patience),
             save_policy=SavePolicy(

@@ -37,6 +37,7 @@ from paddle_mnist.training.initialize import TrainingParts
 from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.rehearsal import rehearse, rehearse_evaluation
 from paddle_mnist.training.resume import ResumeRequest
+from paddle_mnist.training.soften import check_softenable
 from paddle_mnist.training.step_evaluator import StepEvaluator
 from paddle_mnist.training.steps import Step, build_step
 from paddle_mnist.training.trained_model import build_model
@@ -72,6 +73,8 @@ def build_job(arguments: FitArguments) -> TrainingJob:
         arguments = replace(arguments, **MAIN_PROCESS_ONLY)
     with signals.interruptible():
         parts = _build_parts(arguments, world)
+        if arguments.soften:
+            check_softenable(parts.model, arguments.soften, parts.loader)
         step = build_step(arguments.loss, arguments.metrics, arguments.step, arguments.amp)
         evaluator = arguments.evaluator or _build_evaluator(arguments, step, world)
         if parts.schedule.needs_metric and not evaluator.datasets:

@@ -41,6 +41,7 @@ from paddle_mnist.training.results import (
     read_result,
     result_entries,
     result_so_far,
+    warn_of_losses,
 )
 from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.session import (
@@ -88,6 +89,7 @@ def fit(
     init_from: Union[str, Path, None] = None,
     init_partial: bool = False,
     incremental_from: Union[str, Path, None] = None,
+    soften: Optional[str] = None,
     save_initial: bool = True,
     save_every_epochs: Optional[int] = 1,
     save_every_steps: Optional[int] = None,
@@ -166,6 +168,8 @@ def fit(
         binding: a dict of further values that must be the same on resume.
         init_from, incremental_from: another run to start from, with its weights only, or with its
             optimizer state, too. init_partial: load only the weights that match.
+        soften: with incremental_from, the name of the layer that computes the outputs, which are
+            made less confident where they are wrong about the new data.
         save_..., keep_...: when to save, and what to keep (docs/en/checkpoints.md).
         log_every: the number of steps between log lines.
         watch, profile, check_shape, check_content, visualdl, figures: what else to record, print
@@ -304,6 +308,7 @@ def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
         entries = result_entries(training, result)
         job.world.run_on_main(lambda: run.write_result(entries))
         log_result(training, result)
+        job.world.run_on_main(lambda: warn_of_losses(entries))
         board.text(ABOUT, describe_result(training, result), result.steps)
         with signals.interruptible():  # a result is not lost with its figures
             for callback in job.callbacks:

@@ -28,6 +28,8 @@ from paddle_mnist.state import TrainState
 
 log = logging.getLogger("paddle_mnist")
 
+BEFORE = "metrics_before"  # of a manifest and of result.json: metrics of the weights taken over
+
 
 @dataclass(frozen=True)
 class TrainingParts:
@@ -203,12 +205,16 @@ def versions() -> dict[str, str]:
     }
 
 
-def lineage(own: Optional[Checkpoint], parent: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `run_id` and `parent` for the manifests of a training.
+def lineage(
+    own: Optional[Checkpoint], parent: Mapping[str, Any], before: Optional[Mapping[str, float]]
+) -> dict[str, Any]:
+    """Return `run_id` and `parent` for the manifests of a training, and how good it was before.
 
     own: the run's own checkpoint, if it resumes from one; it keeps its run_id then.
     parent: the manifest from which a new run starts; empty if it starts from nothing.
+    before: metrics of the weights that it took over; None where it took over none.
     """
+    known = {BEFORE: dict(before)} if before else {}
     if own:
-        return {key: own.manifest.get(key) for key in ("run_id", "parent")}
-    return {"run_id": uuid.uuid4().hex, "parent": parent.get("run_id")}
+        return {key: own.manifest.get(key) for key in ("run_id", "parent")} | known
+    return {"run_id": uuid.uuid4().hex, "parent": parent.get("run_id")} | known

@@ -305,6 +305,47 @@ def test_options_may_be_written_with_dashes():
     assert (config.data, config.output, config.weight_decay) == ("digits", "my-run", 0.25)
 
 
+def schedule(*argv):
+    config = parse("--data", "digits", *argv)
+    return config.lr_schedule, config.learning_rate
+
+
+CONTINUED = ("--incremental_from", "old")
+
+
+def test_continued_training_has_its_own_schedule(tmp_path, monkeypatch):
+    """Half of the recipe's rate; what the user says wins."""
+    monkeypatch.chdir(tmp_path)
+    assert schedule("--recipe", "default") == ("onecycle", 0.1)
+    assert schedule("--recipe", "default", *CONTINUED) == ("polynomial", 0.05)
+    assert schedule("--recipe", "tutorial", *CONTINUED) == ("polynomial", 0.005)
+    assert schedule("--recipe", "default", *CONTINUED, "--learning_rate", "0.2")[1] == 0.2
+    (tmp_path / "mine.yaml").write_text("lr_schedule: onecycle\n")
+    assert schedule("-c", "mine.yaml", *CONTINUED) == ("onecycle", 0.05)
+    assert schedule("-c", "mine.yaml", *CONTINUED, "-o", "lr_schedule=constant")[0] == "constant"
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [
+        ({"lr_schedule": "onecycle", "learning_rate": 0.1}, ("onecycle", 0.1)),
+        ({"lr_schedule": "onecycle", "learning_rate": 0.3}, ("onecycle", 0.05)),
+        ({"lr_schedule": "polynomial", "learning_rate": 0.05}, ("polynomial", 0.05)),
+    ],
+)
+def test_a_run_keeps_the_schedule_of_its_recipe(tmp_path, monkeypatch, stored, expected):
+    """A run that began before continued training had its own; until it starts over."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.yaml").write_text(yaml.safe_dump({"incremental_from": "old", **stored}))
+    here = ("--recipe", "default", "--output", "run")
+    assert schedule(*here, *CONTINUED) == expected
+    assert schedule(*here, *CONTINUED, "--fresh") == ("polynomial", 0.05)
+    elsewhere = ("--recipe", "default", "--output", "other", "--resume")
+    for place in ("run", "run/checkpoints/mnist_epoch0"):
+        assert schedule(*elsewhere, place) == expected
+
+
 def test_values_keep_their_dashes():
     parser = Parser()
     parser.add_argument("--only_this")

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from argparse import Namespace
 from string import Formatter
 
 import markdown_tables
@@ -12,7 +13,7 @@ from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from reproduction import accuracy, fingerprint, recipes, search, trainings
+from reproduction import accuracy, continued, fingerprint, recipes, search, trainings
 from reproduction.comparison import Comparison
 from reproduction.experiment import Experiment
 from reproduction.fingerprint import same
@@ -58,6 +59,21 @@ def test_old_digits_are_forgotten_unless_they_are_replayed(tool, real_data, tmp_
     stored = tool("reproduce", *arguments, "--page-only")  # without any training
     assert "run is finished" not in stored.stderr and f"| {old:.2%} |" in page.read_text()
     assert (tmp_path / "docs/figures/forgetting.png").exists()
+
+
+@pytest.mark.slow
+def test_what_a_continued_training_learns_is_stored(tiny, tmp_path, monkeypatch):
+    """And a table is made of it, without training."""
+    monkeypatch.setattr(continued, "EPOCHS", {500: 2})
+    docs = tmp_path / "docs"
+    args = Namespace(output=tmp_path / "out", docs=docs, seeds=1, page_only=False)
+    report = continued.measure(open_data(str(tiny)), args)
+    again = Namespace(**{**vars(args), "output": tmp_path / "other", "page_only": True})
+    assert continued.measure(open_data(str(tiny)), again) == report
+    assert not (tmp_path / "other").exists()
+    (accuracy,) = report["accuracy"]["500 default alone"]
+    row = f"| 500, 2 epochs | {continued.KINDS['default']} | {accuracy:.1%} |"
+    assert row in continued.tabulate(report)
 
 
 def test_collapse_is_written_into_the_page(tool, real_data, tmp_path):

@@ -290,6 +290,11 @@ REFUSED = {
         ConfigError,
         "init_partial is on without init_from; expected init_from too",
     ),
+    "softening nothing": (
+        {"soften": "2"},
+        ConfigError,
+        "soften is '2' without incremental_from; expected incremental_from too",
+    ),
     "arrays": ({"train": ARRAYS}, ConfigError, "tuple; expected a paddle.io.Dataset, which for"),
     "arrays to evaluate": ({"valid": ARRAYS}, ConfigError, "which for arrays is paddle.io.Tensor"),
     "arrays by name": ({"train": dict(zip("xy", ARRAYS))}, ConfigError, "the data are a dict"),
@@ -628,6 +633,46 @@ def test_weights_that_fit_in_part(tmp_path, lines):
     assert "2.weight, 2.bias: of another shape or dtype there" in log
     first = load(tmp_path / "partial/checkpoints/model_epoch0_step0.pdparams")
     assert first["0.weight"].tolist() == load(source.weights)["0.weight"].tolist()
+
+
+class Renamed(Points):
+    """The same points, with each class under the next one's name."""
+
+    def __getitem__(self, index):
+        point, label = super().__getitem__(index)
+        return point, (label + 1) % 3
+
+
+@pytest.mark.parametrize(("data", "is_softened"), [(Points(), False), (Renamed(), True)])
+def test_a_net_that_is_wrong_about_new_data_is_softened(tmp_path, lines, data, is_softened):
+    """Its predictions stay; what it could before is stored beside what it can now."""
+    source = train(ROW, tmp_path / "source", epochs=40)
+    new = {"train": data, "valid": {"new": data, "old": Points()}, "monitor": "new/loss"}
+    options = {**new, "incremental_from": str(source.weights.parent), "epochs": 1}
+    result = train(ROW, tmp_path / "further", soften="2", **options)
+    first = load(tmp_path / "further/checkpoints/model_epoch0_step0.pdparams")
+    trained = load(source.weights)
+    assert first["0.weight"].tolist() == trained["0.weight"].tolist()
+    for name in ("2.weight", "2.bias"):
+        np.testing.assert_allclose(trained[name], first[name] * (10 if is_softened else 1), 1e-6)
+    assert any("divided by 10, which changes no prediction" in line for line in lines()) is (
+        is_softened
+    )
+    values = json.loads((tmp_path / "further/result.json").read_text())
+    assert values["metrics_before"]["old/acc"] == source.metrics["valid/acc"]
+    assert values["lost"].get("old/acc", 0) == pytest.approx(
+        max(0, source.metrics["valid/acc"] - result.metrics["old/acc"])
+    )
+
+
+def test_what_cannot_be_softened_is_refused(tmp_path):
+    source = train(ROW, tmp_path / "source").weights.parent
+    options = {"incremental_from": str(source), "epochs": 1}
+    with pytest.raises(ConfigError, match=r"soften: unknown name '3'"):
+        train(ROW, tmp_path / "new", soften="3", **options)
+    loader = paddle.io.DataLoader(Points(), batch_size=8)
+    with pytest.raises(ConfigError, match=r"soften reads the first training batches twice"):
+        train(ROW, tmp_path / "new", soften="2", train=loader, **options)
 
 
 class Diary(Callback):
