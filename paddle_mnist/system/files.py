@@ -102,20 +102,18 @@ def temporary_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def utf8_folder(folder: Path) -> Iterator[Path]:
-    """Return a path of a folder that code in C++ can be given, which wants UTF-8.
+    """Give a folder a path that is UTF-8 inside the context, as code in C++ wants it.
 
-    Names that are not UTF-8 exist on Linux only, which has another path of any open folder.
+    Names that are not UTF-8 exist on Linux only, which has another path for any open folder.
     """
-    try:
-        str(folder).encode()
-    except UnicodeEncodeError:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            yield Path(f"/proc/self/fd/{descriptor}")
-        finally:
-            os.close(descriptor)
-    else:
+    if not any("\udc80" <= character <= "\udcff" for character in str(folder)):
         yield folder
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
