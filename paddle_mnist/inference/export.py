@@ -91,21 +91,32 @@ def _folder_for_trial(output: Path, size: int) -> Iterator[Path]:
     Paddle ignores errors in writing, which then show as a damaged model. So an error inside the
     block becomes an OutputError if a file of `size` bytes cannot be written there.
     """
+    existed = output.is_dir()
     make_folder(output)
-    with writing(output):
-        temporary = tempfile.TemporaryDirectory(prefix=".export-", dir=output)
-    with temporary as name:
-        folder = Path(name)
-        try:
-            yield folder
-        except Exception:
-            for path in folder.iterdir():
-                remove(path)
-            with writing(output), open(folder / "trial", "wb") as file:
-                file.write(bytes(size))
-                file.flush()
-                os.fsync(file.fileno())
-            raise
+    try:
+        with writing(output):
+            temporary = tempfile.TemporaryDirectory(prefix=".export-", dir=output)
+        with temporary as name:
+            try:
+                yield Path(name)
+            except Exception:
+                for path in Path(name).iterdir():
+                    remove(path)
+                with writing(output):
+                    _write_trial(Path(name, "trial"), size)
+                raise
+    except BaseException:
+        if not existed:
+            with contextlib.suppress(OSError):  # not empty: another process exports there
+                output.rmdir()
+        raise
+
+
+def _write_trial(path: Path, size: int) -> None:
+    with open(path, "wb") as file:
+        file.write(bytes(size))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _most_bytes(layer: nn.Layer) -> int:
