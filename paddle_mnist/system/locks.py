@@ -36,7 +36,11 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
             if not wait:
                 raise BlockingIOError(errno.EAGAIN, "another process holds the lock", str(path))
             time.sleep(POLL_SECONDS)
-        yield
+        try:
+            yield
+        finally:  # processes forked meanwhile have the descriptor too, and would keep the lock
+            with contextlib.suppress(OSError):  # of a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
 
