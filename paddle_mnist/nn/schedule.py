@@ -8,6 +8,7 @@ import numpy as np
 import paddle
 from paddle.optimizer import lr
 
+from paddle_mnist._arguments import plain
 from paddle_mnist.errors import ConfigError
 
 EVERY = ("step", "epoch")
@@ -115,20 +116,15 @@ def _numbers(scheduler: lr.LRScheduler) -> dict[str, Any]:
         if isinstance(value, lr.LRScheduler):  # the one that follows a LinearWarmup
             numbers[name] = {"class": type(value).__name__, **_numbers(value)}
         elif isinstance(value, str) or _is_number(value):
-            numbers[name] = _plain(value)
+            numbers[name] = plain(value)
         elif isinstance(value, (list, tuple)) and all(map(_is_number, value)):
-            numbers[name] = [_plain(number) for number in value]
+            numbers[name] = plain(list(value))
     return numbers
 
 
 def _is_number(value: Any) -> bool:
     is_of_numpy = isinstance(value, (np.generic, np.ndarray)) and value.dtype.kind in "biuf"
     return is_of_numpy or isinstance(value, (int, float))
-
-
-def _plain(value: Any) -> Any:
-    """Return NumPy's numbers as Python's."""
-    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
 def _set_numbers(scheduler: Optional[lr.LRScheduler], numbers: Mapping[str, Any]) -> None:
@@ -143,8 +139,7 @@ def _like(value: Any, current: Any) -> Any:
     """Return plain numbers as NumPy's if the current ones are: else the next would round anew."""
     if isinstance(current, np.ndarray):
         return np.asarray(value, current.dtype)
-    if isinstance(current, np.generic):
-        return type(current)(value)
-    if isinstance(current, (list, tuple)) and len(current) == len(value):
-        return [_like(one, other) for one, other in zip(value, current)]
-    return value
+    if isinstance(value, list):
+        is_list = isinstance(current, (list, tuple)) and len(current) == len(value)
+        return list(map(_like, value, current)) if is_list else value
+    return type(current)(value) if isinstance(current, np.generic) else value

@@ -274,8 +274,6 @@ def test_reordered_layers_are_matched_by_their_names(net_checkpoint, order):
             {"widths": {"first": 8, "centre": 8, "last": 4}},
             "missing     centre.weight moment1: [16, 8]",
         ),
-        ({"optimizer": "momentum"}, "missing     first.weight velocity"),
-        ({"optimizer": "sgd"}, "unexpected  first.weight moment1"),
         ({"schedule": False}, "unexpected  LR_Scheduler: dict"),
     ],
 )

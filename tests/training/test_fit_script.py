@@ -26,7 +26,9 @@ def same_weights(run, other):
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unbroken")
-    assert run(folder, folder / "run").stdout.splitlines()[-1].startswith("finished ")
+    done = run(folder, folder / "run")
+    assert done.stdout.splitlines()[-1].startswith("finished ")
+    assert "Warning" not in done.stderr
     return folder / "run"
 
 
