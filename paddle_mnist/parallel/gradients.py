@@ -27,10 +27,13 @@ class StepOutputs:
     """What the forward pass of one shard gives.
 
     loss: its mean loss []. metrics: sums over its samples, by name.
+    count: what the loss is a mean over, a number; None for the shard's samples. With 0 the loss
+        means nothing, and has no gradient.
     """
 
     loss: paddle.Tensor
     metrics: Mapping[str, MetricSums]
+    count: Optional[float] = None
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,13 @@ class StepResult:
     """Result of a step on a whole batch, over all its shards and processes.
 
     loss: mean loss []. metrics: sums over the batch's samples, by name. samples: in the batch.
+    count: what the loss is a mean over; with 0, the batch has no loss and no gradients.
     """
 
     loss: paddle.Tensor
     metrics: Mapping[str, MetricSums]
     samples: int
+    count: float
 
 
 class SingleProcessGradients:
@@ -54,9 +59,14 @@ class SingleProcessGradients:
     def before_pass(self) -> None:
         """Do nothing: buffers change as the model changes them."""
 
+    def weight(self, shard: Shard, outputs: StepOutputs) -> float:
+        """Return what to multiply a shard's loss by, before `backward`: 1."""
+        return shard.weight
+
     def add(self, shard: Shard, outputs: StepOutputs) -> None:
         """Keep the result of the only shard."""
-        self._result = StepResult(outputs.loss.detach(), outputs.metrics, shard.samples)
+        count = shard.samples if outputs.count is None else outputs.count
+        self._result = StepResult(outputs.loss.detach(), outputs.metrics, shard.samples, count)
 
     def finish(self) -> StepResult:
         """Return the batch's result; its gradient is already where `backward` has put it."""
