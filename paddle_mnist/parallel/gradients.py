@@ -77,7 +77,9 @@ class GradientExchange:
     """Sums the gradients of a batch's shards, over this process and all others.
 
     Each shard's gradient, weighted by its share of the batch's samples, travels as one vector with
-    its loss, its metrics, and the signals received: one exchange a step, and no mean of means.
+    its loss, its metrics, and the signals received: one exchange a step, and no mean of means. A
+    loss that is a mean over anything else is weighted by what it is over (`StepOutputs.count`),
+    and the sum divided by the total of these.
     Float64 values travel as a second vector, so that they are not rounded; all others are added up
     in float32, those of lower precision too. Loss and metrics have the model's highest precision.
 
@@ -110,6 +112,7 @@ class GradientExchange:
         self._metrics: Mapping[str, MetricSums] = {}
         self._metric_sizes: Sequence[int] = ()
         self._has_all_gradients = True
+        self._has_own_count = False
         self._batch_samples = 0
         # Of the previous step, per signal: how many shards were of a process that received it.
         self._signal_counts: Optional[paddle.Tensor] = None
@@ -121,6 +124,12 @@ class GradientExchange:
             return
         for buffer, before in zip(self._buffers, self._buffers_before):
             buffer.set_value(before)
+
+    def weight(self, shard: Shard, outputs: StepOutputs) -> float:
+        """Return what to multiply a shard's loss by, before `backward`."""
+        if outputs.count is None:
+            return shard.weight
+        return outputs.count / shard.batch_size if shard.samples else 0.0
 
     def add(self, shard: Shard, outputs: StepOutputs) -> None:
         """Take a shard's gradient out of the parameters, after `backward`, to be summed."""
@@ -140,7 +149,11 @@ class GradientExchange:
             _flat(buffer - before, _exchange_dtype(buffer)) * shard.weight
             for buffer, before in zip(self._buffers, self._buffers_before)
         ]
-        parts.append(_flat(outputs.loss.detach() * shard.weight, self._precision))
+        weight = self.weight(shard, outputs)
+        loss = outputs.loss.detach() * weight if weight else paddle.zeros([1])
+        parts.append(_flat(loss, self._precision))
+        parts.append(paddle.to_tensor([weight], self._precision))
+        self._has_own_count |= outputs.count is not None
         metrics = [sums.to_tensor(self._precision) for sums in outputs.metrics.values()]
         # a shard without samples has another's in their place
         parts += [values * float(shard.samples > 0) for values in metrics]
@@ -157,11 +170,11 @@ class GradientExchange:
         """
         self._agree_on_signals()
         # + 0.0: of a zero, whose sign depends on who added it, +0
-        gradients, buffers, (loss,), metrics, (used, received) = _split(
+        gradients, buffers, (loss, weight), metrics, (used, received) = _split(
             {dtype: vector + 0.0 for dtype, vector in self._sum_shards().items()},
             [(_exchange_dtype(p), p.size) for p in self._parameters],
             [(_exchange_dtype(buffer), buffer.size) for buffer in self._buffers],
-            [(self._precision, 1)],
+            [(self._precision, 1)] * 2,
             [(self._precision, size) for size in self._metric_sizes],
             [(paddle.float32, len(self._parameters)), (paddle.float32, len(signals.STOP_SIGNALS))],
         )
@@ -172,9 +185,15 @@ class GradientExchange:
             for (name, sums), values in zip(self._metrics.items(), metrics)
         }
         self._signal_counts = received
-        self._set_gradients(gradients, used)
-        self._shard_vectors, self._has_all_gradients = [], True
-        return StepResult(loss[0], metrics, self._batch_samples)
+        count = float(self._batch_samples)
+        if self._has_own_count:
+            share = weight.item()
+            count *= share
+            loss, *gradients = (value / (share or 1.0) for value in (loss, *gradients))
+        if count:
+            self._set_gradients(gradients, used)
+        self._shard_vectors, self._has_all_gradients, self._has_own_count = [], True, False
+        return StepResult(loss[0], metrics, self._batch_samples, count)
 
     def _set_gradients(self, gradients: Sequence[paddle.Tensor], used: paddle.Tensor) -> None:
         """Give the parameters their gradients, but none to one that no shard has used.

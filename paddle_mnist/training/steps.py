@@ -18,6 +18,7 @@ from paddle_mnist.nn.paddle_losses import (
     is_elementwise,
     label_weight,
     reduction_of,
+    summed_nll,
 )
 from paddle_mnist.parallel.gradients import StepOutputs
 from paddle_mnist.system.devices import autocast
@@ -79,10 +80,7 @@ class SupervisedStep:
             outputs = compiled[1] if compiled else model(*inputs)
         outputs = _in_float32(outputs)
         self._check_shapes(outputs, labels)
-        values = {"loss": compiled[0] if compiled else self.loss(outputs, labels)}
-        count = label_weight(self.loss, labels)
-        if count is not None:
-            values["loss"] = Mean.from_value(values["loss"], count)
+        values = {"loss": compiled[0] if compiled else mean_loss(self.loss, outputs, labels)}
         for name, metric in self.metrics.items():
             value = metric(outputs, labels)
             if value is not None:
@@ -93,23 +91,34 @@ class SupervisedStep:
         """Refuse shapes that a loss of elements would broadcast; warn of them for other losses."""
         if not isinstance(outputs, paddle.Tensor) or not isinstance(labels, paddle.Tensor):
             return
-        if self.is_elementwise and outputs.shape != labels.shape:
+        shapes = list(outputs.shape), list(labels.shape)
+        if self.is_elementwise and shapes[0] != shapes[1]:
             name = getattr(self.loss, "__name__", type(self.loss).__name__)
             raise DataError(
-                f"{name} compares outputs {outputs.shape} with labels {labels.shape} element by "
-                "element, and Paddle would broadcast them to one shape; expected equal shapes: "
-                f"have the data give labels {outputs.shape[1:]}, or reshape the outputs"
+                f"{name} compares outputs {shapes[0]} with labels {shapes[1]} element by element, "
+                "and Paddle would broadcast them to one shape; expected equal shapes: have the "
+                f"data give labels {shapes[0][1:]}, or reshape the outputs"
             )
-        is_column = len(labels) > 1 and outputs.shape == [*labels.shape, 1]
+        is_column = len(labels) > 1 and shapes[0] == [*shapes[1], 1]
         if is_column and not self.has_known_mean and not self._warned_of_shapes:
             self._warned_of_shapes = True
             log.warning(
                 "the outputs are %s and the labels %s: what compares them element by element "
                 "broadcasts them to %s; if the loss does, have the data give labels [1]",
-                outputs.shape,
-                labels.shape,
-                [*labels.shape, labels.shape[-1]],
+                *shapes,
+                [*shapes[1], shapes[1][-1]],
             )
+
+
+def mean_loss(loss: Callable, outputs: Any, labels: Any) -> Union[paddle.Tensor, Mean]:
+    """Return the loss of a batch, as a `Mean` where one of Paddle's is not over the samples."""
+    count = label_weight(loss, labels)
+    if count is None:
+        return loss(outputs, labels)
+    sum_of = summed_nll(loss)
+    if sum_of:
+        return Mean(sum_of(outputs, labels), count)
+    return Mean.from_value(loss(outputs, labels), count)
 
 
 def _in_float32(outputs: Any) -> Any:
