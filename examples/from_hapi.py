@@ -2,12 +2,12 @@
 
 import sys
 
+from paddle_mnist import fit
+
 import numpy as np
 import paddle
 from paddle import nn
 from sklearn.datasets import load_digits
-
-from paddle_mnist import fit
 
 images, labels = load_digits(return_X_y=True)
 tensors = paddle.to_tensor(images / 16, "float32"), paddle.to_tensor(labels[:, np.newaxis])

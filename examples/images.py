@@ -2,11 +2,11 @@
 
 import sys
 
+from paddle_mnist import fit
+
 import numpy as np
 import paddle
 from sklearn.linear_model import RidgeClassifier
-
-from paddle_mnist import fit
 
 SHAPES = ("disc", "square", "diamond", "ring")
 

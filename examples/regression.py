@@ -2,12 +2,12 @@
 
 import sys
 
+from paddle_mnist import Mean, fit
+
 import numpy as np
 import paddle
 from paddle import nn
 from sklearn.linear_model import LinearRegression
-
-from paddle_mnist import Mean, fit
 
 
 def friedman(length, seed):

@@ -2,11 +2,11 @@
 
 import sys
 
+from paddle_mnist import fit
+
 import numpy as np
 import paddle
 from paddle import nn
-
-from paddle_mnist import fit
 
 GOOD, BAD, NOT, OTHERS, WORDS = range(1, 6), range(6, 11), 11, 12, 20_000
 

@@ -40,6 +40,9 @@ _PUBLIC = {
     "watch": "paddle_mnist.monitor.watch",
 }
 
+# Weights that come with the package: the word that stands for them, and what returns them.
+PACKAGED_WEIGHTS = {"pretrained": "paddle_mnist.mnist.pretrained:pretrained_weights"}
+
 __all__ = sorted(_PUBLIC)
 __version__ = "0.2.0"
 

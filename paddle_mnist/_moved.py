@@ -48,7 +48,12 @@ MOVED = {
     "randomness": ("nn.seeding",),
     "report": ("mnist.report", "plots.history"),
     "run": ("mnist.run", "mnist.result"),
-    "rundir": ("training.run_directory", "training.resume", "training.saved_weights"),
+    "rundir": (
+        "training.run_directory",
+        "checkpoint.run_files",
+        "training.resume",
+        "checkpoint.saved_weights",
+    ),
     "sampler": ("data.sampler",),
     "score": ("mnist.evaluate_checkpoint",),
     "signals": ("system.signals",),

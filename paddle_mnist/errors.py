@@ -95,6 +95,13 @@ class StoppedError(PaddleMnistError, SystemExit):
         return type(self), (self.signum,)
 
 
+def summary(error: Exception) -> str:
+    """Return an error in one line: its class, and what is wrong; Paddle's have many lines."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    chosen = next((line for line in lines if "Error:" in line), lines[0] if lines else "")
+    return f"{type(error).__name__}: {chosen.rstrip('.')[:300]}".removesuffix(": ")
+
+
 SHORT_NAMES = {"lr": "learning_rate", "bs": "batch_size", "wd": "weight_decay"}
 
 

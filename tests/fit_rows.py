@@ -230,7 +230,7 @@ def train(row, output, **others):
 
 def bits(result):
     """Return what a training has computed, to the last bit: weights, optimizer, metrics, lines."""
-    checkpoint = read_manifest(result.checkpoint.with_suffix(".json"))
+    checkpoint = read_manifest(f"{result.checkpoint}.json")
     state = checkpoint.state.as_dict()
     state.pop("train_seconds")
     values = {**load(result.weights), **optimizer_state(checkpoint)}

@@ -22,6 +22,7 @@ from pathlib import Path
 from subprocess import PIPE, STDOUT, CalledProcessError, CompletedProcess, TimeoutExpired
 from typing import Optional
 
+import numpy as np
 import pytest
 
 PRELOADED = "numba pytest hypothesis paddle visualdl sklearn.metrics matplotlib.figure".split()
@@ -157,6 +158,7 @@ def _run(argv, cwd, environment, streams, limits) -> None:
     os.chdir(cwd)
     os.environ.update(environment)  # not cleared: Paddle has set OMP_NUM_THREADS there
     time.tzset()
+    np.random.seed()  # Python and Paddle do so themselves
     for descriptor, stream in enumerate(streams):
         os.dup2(stream.fileno(), descriptor)
     for stream in set(streams):

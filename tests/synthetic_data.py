@@ -44,11 +44,30 @@ def idx_bytes(array: np.ndarray) -> bytes:
     return struct.pack(f">{1 + array.ndim}I", magic, *array.shape) + array.tobytes()
 
 
+def training_files(splits):
+    """The images and labels of the training files: `train` and `valid` of the splits, in order."""
+    return [np.concatenate([splits["train"][i], splits["valid"][i]]) for i in (0, 1)]
+
+
+def npz_arrays(splits) -> dict:
+    """The arrays of Keras's mnist.npz."""
+    (x_train, y_train), (x_test, y_test) = training_files(splits), splits["eval"]
+    return {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}
+
+
+def csv_bytes(images, labels, header="", end="\n") -> bytes:
+    rows = np.column_stack([labels, images.reshape(-1, 784)]).tolist()
+    lines = [header] if header else []
+    return "".join(line + end for line in [*lines, *(",".join(map(str, r)) for r in rows)]).encode()
+
+
+KAGGLE = ",".join(["label", *(f"pixel{number}" for number in range(784))])
+
+
 def write_idx(folder: Path, splits, packed=True) -> Path:
     """Four IDX files; `train` and `valid` of the splits are the training files, in this order."""
     folder.mkdir(parents=True, exist_ok=True)
-    train = [np.concatenate([splits["train"][i], splits["valid"][i]]) for i in (0, 1)]
-    for name, (images, labels) in {"train": train, "t10k": splits["eval"]}.items():
+    for name, (images, labels) in {"train": training_files(splits), "t10k": splits["eval"]}.items():
         for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
             data = idx_bytes(array)
             path = folder / f"{name}-{kind}-ubyte"

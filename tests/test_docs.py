@@ -62,13 +62,45 @@ EXAMPLES = [
 ]
 
 
+FINISHED = "this run is finished; to train anew: "
+# The tutorial's code seeds nothing; two processes print in any order.
+NEVER_ALIKE = ("shuffle=True", "spawn(")
+
+
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_python_example_runs(tmp_path, example):
+def test_python_example_runs_twice_in_a_folder(tmp_path, example):
+    """To the same result; what trains with `fit` does not train again."""
     (tmp_path / "work").mkdir()
     write_json(tmp_path / "work/mnist.json.gz", tiny_splits())
     (tmp_path / "example.py").write_text(example)
-    done = forked.run([sys.executable, tmp_path / "example.py"], cwd=tmp_path)
-    assert done.returncode == 0 and done.stdout, done.stderr
+    command = [sys.executable, tmp_path / "example.py"]
+    first, again = (forked.run(command, cwd=tmp_path) for _ in range(2))
+    for done in (first, again):
+        assert done.returncode == 0 and done.stdout, done.stderr
+    if "fit(" in example:
+        assert FINISHED in again.stdout and "epoch 1/" not in again.stdout
+    if not any(words in example for words in NEVER_ALIKE):
+        printed = first.stdout.replace(" finished\n", " already finished\n").splitlines()
+        new = [line for line in again.stdout.splitlines() if line not in printed]
+        # A line of a training has its times.
+        assert all(line.startswith((FINISHED, "epoch ")) for line in new), new
+
+
+def test_what_a_page_writes_no_other_page_writes():
+    """So that a reader may follow them all in one folder."""
+    writer = {}
+    for path in ENGLISH:
+        text = "".join(blocks(path, "python") + blocks(path, "sh"))
+        for folder in set(re.findall(r'(?:output=|run = |--output )"?(work/output/[\w-]+)', text)):
+            assert writer.setdefault(folder, path) == path, folder
+
+
+def test_examples_import_the_package_before_paddle():
+    """It silences Paddle on ccache, and saves numba from Paddle 2."""
+    scripts = (path.read_text() for path in (ROOT / "examples").glob("*.py"))
+    for code in (*(example.values[0] for example in EXAMPLES), *scripts):
+        first = re.search(r"^(?:from|import) (paddle\w*)", code, re.MULTILINE)
+        assert first[1] == "paddle_mnist", code
 
 
 SITE = re.findall(r"^\t\$\(SITE\) (.*)$", (ROOT / "Makefile").read_text(), re.M)

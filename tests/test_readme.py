@@ -1,11 +1,13 @@
 """What the READMEs show: their commands run, and their figures are those of the pages."""
 
+import itertools
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from benchmarks.headlines import HEADLINES, headlines
@@ -15,6 +17,7 @@ from markdown_tables import marked_tables
 from pages import blocks
 
 README = ROOT / "README.md"
+RUN = "work/output/my_net"  # of its example
 MINUTE = next(block for block in blocks(README, "sh") if "infer" in block)
 
 
@@ -64,18 +67,77 @@ def test_sixty_seconds_keep_what_they_promise(shell):
         server.communicate()
 
 
+def start_example(folder, home):
+    """Start the README's example as its reader does, in a process with a home of its own."""
+    folder.mkdir(exist_ok=True)
+    (folder / "example.py").write_text(blocks(README, "python")[0])
+    ours = ("PYTHONWARNINGS", "MPLBACKEND", "PADDLE_MNIST_CACHE")
+    env = {name: value for name, value in os.environ.items() if name not in ours}
+    command, pipe = [sys.executable, "example.py"], subprocess.PIPE
+    env["HOME"] = str(home)
+    return subprocess.Popen(command, cwd=folder, env=env, text=True, stdout=pipe, stderr=pipe)
+
+
+def finish_example(folder, home):
+    """Run it to its end; return what it prints, and the trained weights."""
+    process = start_example(folder, home)
+    printed, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert errors == ""  # nothing that the page would have to explain
+    return printed, (folder / RUN / "model.pdparams").read_bytes()
+
+
+@pytest.mark.slow
+def test_example_is_silent_and_ends_with_the_same_bits_after_a_kill(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    printed, unbroken = finish_example(tmp_path / "unbroken", home)
+    *log, _, weights, dashboard, last = printed.splitlines()
+    assert all(line.startswith("epoch ") for line in log)
+    assert weights.startswith("weights: ") and dashboard.startswith("dashboard: ")
+    assert float(last.split()[0]) > 0.85 and last.endswith(f" {RUN}/model.pdparams")
+    for attempt in itertools.count():  # until it has not ended before it is killed
+        folder = tmp_path / f"killed{attempt}"
+        process = start_example(folder, home)
+        first_epoch = folder / RUN / "checkpoints/model_epoch0.json"
+        while not first_epoch.exists() and process.poll() is None:
+            time.sleep(0.002)
+        process.kill()
+        process.communicate()
+        if not (folder / RUN / "result.json").exists():
+            break
+    resumed, weights = finish_example(folder, home)
+    assert "resuming after step" in resumed
+    assert resumed.splitlines()[-1] == last and weights == unbroken
+
+
 def test_log_excerpt_has_the_form_of_the_log():
-    for page in (README, ROOT / "docs/en/get-started.md"):
-        excerpt = next(block for block in blocks(page, "text") if "epoch 1/15" in block)
-        lines = [line for line in excerpt.splitlines() if " lr " in line]
-        assert lines and all(map(LINE.fullmatch, lines))
+    """`tools/benchmark.py log` writes it; the same on each page."""
+    pages = (README, ROOT / "docs/en/get-started.md")
+    excerpt, other = (marked_tables(page.read_text())["benchmark log"] for page in pages)
+    assert excerpt == other
+    evaluated = re.compile(r"epoch \d+/\d+ step \d+/\d+ valid loss \d+\.\d{4} acc \d\.\d{4}")
+    forms = [
+        "```text",
+        "data: digits, from scikit-learn's digits",
+        LINE,
+        evaluated,
+        r"\.\.\.",
+        evaluated,
+        r"eval accuracy \d\.\d{4}, loss \d\.\d{4} \(.*\); trained 15 epochs in \d+\.\d s",
+        "weights: work/output/digits/mnist.pdparams",
+        "dashboard: paddle-mnist dashboard work/output/digits",
+        "```",
+    ]
+    lines = excerpt.splitlines()
+    assert len(lines) == len(forms) and all(map(re.match, forms, lines))
 
 
 def test_figures_are_those_of_the_page_on_speed():
     """`tools/benchmark.py` writes both."""
     tables = marked_tables((ROOT / "docs/en/speed.md").read_text())
     figures = {}
-    for source in {source for source, _, _ in HEADLINES.values()}:
+    for source in {source for source, *_ in HEADLINES.values()}:
         figures.update(headlines(source, tables[f"benchmark {source}"]))
     for readme in (README, README.with_suffix(".zh-CN.md")):
         quoted = dict(

@@ -16,8 +16,10 @@ from benchmarks import (
     clocks,
     data,
     evaluation,
+    feeding,
     inference,
     ladder,
+    log,
     memory,
     operators,
     pictures,
@@ -31,7 +33,7 @@ from benchmarks import (
 )
 from benchmarks.headlines import headlines
 from benchmarks.machine import machine
-from markdown_tables import write_table
+from markdown_tables import is_code, write_table
 from measuring.sources import as_json
 
 from paddle_mnist.commands import Parser, run_command, run_script
@@ -42,6 +44,7 @@ BENCHMARKS = {
     "data": data,
     "clocks": clocks,
     "train": training,
+    "feeding": feeding,
     "time-to-accuracy": time_to_accuracy,
     "ladder": ladder,
     "memory": memory,
@@ -56,15 +59,20 @@ BENCHMARKS = {
     "infer": inference,
     "pictures": pictures,
     "signal": sigterm,
+    "log": log,
 }
 # What a rehearsal shortens, besides the rounds and the data.
-QUICK = {"train": {"seconds": 0.5}, "time-to-accuracy": {"seeds": 1}}
+QUICK = {
+    "train": {"seconds": 0.5},
+    "time-to-accuracy": {"seeds": 1},
+    "feeding": {"sizes": (100, 200)},
+}
 TITLES = {name: module.__doc__.splitlines()[0] for name, module in BENCHMARKS.items()}
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Measure and print the tables; return the exit code."""
-    return run_command(_benchmark, argv, log_to=sys.stderr)
+    return run_command(_benchmark, argv, prints_data=True)
 
 
 def _benchmark(argv: Sequence[str]) -> int:
@@ -118,13 +126,18 @@ def _measure(name: str, args, out) -> None:
         tables = {name: tables}
     report["machine"] = machine()
     values = ", ".join(f"{key} {value}" for key, value in report["machine"].items())
-    tables = {mark: f"{text}\n\nMeasured on: {values}." for mark, text in tables.items()}
+    tables = {mark: _with_note(text, f"Measured on: {values}.") for mark, text in tables.items()}
     print(json.dumps(report) if args.json else "\n\n".join(tables.values()), file=out, flush=True)
     marked = {**tables, **headlines(name, tables[name])}
     for folder in args.docs:
         for path in sorted(Path(folder).glob("*.md")):
             for mark, text in marked.items():
                 write_table(path, f"benchmark {mark}", text)
+
+
+def _with_note(text: str, note: str) -> str:
+    """Return a table with a note below; a block of code has none."""
+    return text if is_code(text) else f"{text}\n\n{note}"
 
 
 if __name__ == "__main__":

@@ -57,12 +57,20 @@ def write_table(path: Path, mark: str, table: str) -> None:
     )
 
 
+def is_code(text: str) -> bool:
+    """Return whether a text between marks is no table, but a block of code."""
+    return text.startswith("```")
+
+
 def translated(table: str, glossary: Mapping[str, str]) -> str:
     """Return a table with each whole phrase of the glossary replaced, the longest first.
 
     `{}` in a phrase stands for a figure, or for several with commas between them; in its
-    translation it is their place, and `{1}` that of the second, where the order changes.
+    translation it is their place, and `{1}` that of the second, where the order changes. A block of
+    code stays as it is.
     """
+    if is_code(table):
+        return table
     phrases = "|".join(map(_pattern, _longest_first(glossary)))
     return re.sub(phrases, lambda match: translated_phrase(match[0], glossary), table)
 

@@ -7,6 +7,8 @@ These go into the pages of docs/ and into the package:
 
 forgetting      train on the digits 0 to 4, then on 5 to 9, with and without replaying old images;
                 accuracy on both halves of the eval split
+continued       train further on 500, 3,000 and 20,000 new images, with the schedule of continued
+                training and with the recipe's, with and without softening the net
 collapse        weights drawn from U(-1, 1), as in the tutorial's part three: the loss of the first
                 20 steps, and what a watch of the net says about them
 detector        train what tells that a picture is probably not one digit, compare it with others,
@@ -20,7 +22,6 @@ What the page says of a recipe goes into the READMEs and the pages on training, 
 import argparse
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -267,4 +268,4 @@ def _ids(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    run_script(lambda argv: run_command(main, argv, log_to=sys.stderr))
+    run_script(lambda argv: run_command(main, argv, prints_data=True))

@@ -73,7 +73,7 @@ class Report:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the soak test and print the table; return the exit code."""
-    return run_command(_soak, argv, log_to=sys.stderr)
+    return run_command(_soak, argv, prints_data=True)
 
 
 def _soak(argv: Sequence[str]) -> None:
@@ -101,7 +101,8 @@ def table(report: Report) -> str:
         moments = f"{early}, {len(seconds) - early}"
         rows.append((killed, len(seconds), moments, _spread(seconds)))
     note = (
-        f"{report.kills} kills, {report.trainings} trainings, {report.resumes} resumes, "
+        f"{report.kills} kills, {report.trainings} training{'s' * (report.trainings != 1)}, "
+        f"{report.resumes} resumes, "
         f"{report.lost_steps} steps done again ({report.most_lost_steps} at most at once), "
         f"{report.quarantines} damaged checkpoints; each training ended with the bits of the "
         "unbroken one."

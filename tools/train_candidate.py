@@ -18,7 +18,6 @@ distilled  learn what an ensemble answers to the same distorted image (Hinton et
 
 import hashlib
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -197,4 +196,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    run_script(lambda argv: run_command(main, argv, log_to=sys.stderr))
+    run_script(lambda argv: run_command(main, argv, prints_data=True))

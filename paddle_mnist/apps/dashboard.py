@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 from paddle_mnist.apps.loopback import PUBLIC, LoopbackWSGI, is_loopback
 from paddle_mnist.errors import ConfigError, DataError
@@ -22,7 +22,7 @@ from paddle_mnist.training.run_directory import RunDirectory
 log = logging.getLogger("paddle_mnist")
 
 
-def serve(runs: Sequence[str], host: str, port: int, language: str) -> None:
+def serve(runs: Sequence[Union[str, Path]], host: str, port: int, language: str) -> None:
     """Serve until SIGTERM or SIGINT comes.
 
     runs: run directories, folders of them, or folders of VisualDL's files; every run of
@@ -100,7 +100,7 @@ def _listening(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def log_folders(runs: Sequence[str]) -> tuple[Path, list[str]]:
+def log_folders(runs: Sequence[Union[str, Path]]) -> tuple[Path, list[str]]:
     """Return a folder, and the paths below it of the folders that VisualDL reads.
 
     VisualDL labels a run with the path it is given; from the nearest common folder that is short.
@@ -118,8 +118,9 @@ def _log_folder(path: Path) -> Path:
     folder = folder if folder.is_dir() else path
     if not any(folder.rglob("vdlrecords*")):
         raise DataError(
-            f"{path}: nothing of VisualDL there; expected a run directory that was trained with "
-            "--visualdl on, its default, a folder of such runs, or a folder of VisualDL's logs"
+            f"{path}: nothing of VisualDL there; expected a run that was trained with --visualdl "
+            "on, its default, a checkpoint or file of one, a folder of such runs, or a folder of "
+            "VisualDL's logs"
         )
     return folder
 

@@ -4,7 +4,6 @@ import contextlib
 import importlib
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent import futures
@@ -19,6 +18,8 @@ from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.mnist.infer import pretrained_predictor
 from paddle_mnist.mnist.predictor import Predictor
 from paddle_mnist.system import signals
+from paddle_mnist.system.files import temporary_folder
+from paddle_mnist.system.surroundings import without_proxies
 
 log = logging.getLogger("paddle_mnist")
 
@@ -80,8 +81,8 @@ def _folder_of_its_own() -> Iterator[None]:
     """
     name = "GRADIO_TEMP_DIR"
     before = os.environ.get(name)
-    with tempfile.TemporaryDirectory(prefix="paddle_mnist-") as folder:
-        os.environ[name] = folder
+    with temporary_folder() as folder:
+        os.environ[name] = str(folder)
         try:
             yield
         finally:
@@ -92,16 +93,19 @@ def _folder_of_its_own() -> Iterator[None]:
 
 
 @_folder_of_its_own()
-def serve(model: Optional[str], host: str, port: int, share: bool) -> None:
+def serve(
+    model: Optional[str], host: str, port: int, share: bool, run: Optional[str] = None
+) -> None:
     """Serve the page until SIGTERM or SIGINT comes.
 
-    model: a folder that the command `export` wrote, with OUTPUTS; None: the pretrained weights.
+    model, run: what `Predictor` takes as its folder and run; a folder that the command `export`
+    wrote must have OUTPUTS. By default the pretrained weights.
     port: 0 for the first that is free from 7860 on. share: at a public address, by gradio.
     Raises CheckpointError, ConfigError when it cannot listen there, DeviceError.
     """
     if not 0 <= port <= 65_535:
         raise ConfigError(f"port is {port}; expected 0 to 65535")
-    blocks = page(_load(model))
+    blocks = page(_load(model, run))
     is_public = share or not is_loopback(host)
     _launch(blocks, host, port, share, [SizeLimit] if is_public else [LoopbackASGI, SizeLimit])
     log.info("page: %s (Ctrl-C stops it)", blocks.local_url)
@@ -116,10 +120,10 @@ def serve(model: Optional[str], host: str, port: int, share: bool) -> None:
     blocks.close()
 
 
-def _load(model: Optional[str]) -> Predictor:
-    if not model:
+def _load(model: Optional[str], run: Optional[str]) -> Predictor:
+    if model in (None, "pretrained") and not run:
         return pretrained_predictor(OUTPUTS, parallel=AT_ONCE)
-    predictor = Predictor(model, parallel=AT_ONCE)
+    predictor = Predictor(model, parallel=AT_ONCE, run=run, outputs=OUTPUTS)
     missing = [name for name in OUTPUTS if name not in predictor.outputs]
     if missing:
         raise ConfigError(
@@ -133,27 +137,31 @@ def _launch(blocks: Any, host: str, port: int, share: bool, layers: Sequence[typ
     starlette = importlib.import_module("starlette.middleware")  # what gradio serves with
     logging.getLogger("httpx").setLevel(logging.WARNING)  # gradio asks itself whether it is there
     try:
-        blocks.launch(
-            server_name=f"[{host}]" if ":" in host else host,  # gradio puts it into addresses
-            server_port=port or None,
-            share=share,
-            max_file_size=LARGEST,
-            prevent_thread_lock=True,
-            app_kwargs={"middleware": [starlette.Middleware(layer) for layer in layers]},
-            i18n=translations(_gradio()),
-            head=STYLE,
-            quiet=True,
-        )
+        with contextlib.nullcontext() if share else without_proxies():
+            blocks.launch(
+                server_name=f"[{host}]" if ":" in host else host,  # gradio puts it into addresses
+                server_port=port or None,
+                share=share,
+                max_file_size=LARGEST,
+                prevent_thread_lock=True,
+                app_kwargs={"middleware": [starlette.Middleware(layer) for layer in layers]},
+                i18n=translations(_gradio()),
+                head=STYLE,
+                quiet=True,
+            )
     except OSError as error:
         raise ConfigError(
             f"{host}:{port}: cannot listen there ({error}); choose another --port or --host"
         ) from error
+    except ImportError as error:  # of what httpx needs for a proxy, on the way to gradio's tunnel
+        raise DeviceError(f"the page cannot be shared: {error}") from error
 
 
 def _gradio() -> Any:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # it would tell its makers of every start
     try:
-        return importlib.import_module("gradio")
+        with without_proxies():  # httpx refuses SOCKS proxies that it has no package for
+            return importlib.import_module("gradio")
     except ImportError as error:
         raise DeviceError(
             f"gradio cannot be imported ({error}); install it with pip install 'paddle_mnist[web]'"

@@ -1,6 +1,7 @@
 """Saves checkpoints when they are due, and prunes old ones."""
 
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
@@ -13,12 +14,14 @@ from paddle_mnist.checkpoint.manifest import BREAKPOINT, OPTIMIZER, PARAMS, TRAI
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import saved_bytes
-from paddle_mnist.errors import DivergedError, OutputError
+from paddle_mnist.errors import ConfigError, DivergedError, OutputError
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.nan_check import require_finite_weights
 from paddle_mnist.state import TrainState
 
 log = logging.getLogger("paddle_mnist")
+
+MAX_NAME_BYTES = 180  # of 255; epoch, step, suffixes and those of temporary files follow
 
 
 class StoreCheckpointer:
@@ -162,8 +165,30 @@ def _progress(state: TrainState) -> tuple[int, int]:
 
 
 def checkpoint_name(model: nn.Layer) -> str:
-    """Return the prefix of a model's checkpoint names: its `checkpoint_name`, or "model"."""
-    return getattr(model, "checkpoint_name", "model")
+    """Return the prefix of a model's checkpoint names: its `checkpoint_name`, or "model".
+
+    Raises ConfigError as `usable_name` does.
+    """
+    return usable_name(getattr(model, "checkpoint_name", "model"))
+
+
+def usable_name(name: Any) -> str:
+    """Return a prefix of checkpoint names. Raises ConfigError unless files can be called so."""
+    try:
+        is_usable = (
+            os.path.basename(name) == name
+            and not name.startswith(".")
+            and "\0" not in name
+            and 0 < len(name.encode()) <= MAX_NAME_BYTES
+        )
+    except (TypeError, UnicodeEncodeError):  # no text, or no Unicode
+        is_usable = False
+    if is_usable:
+        return name
+    raise ConfigError(
+        f"name is {name!r}; expected the first part of a file's name: without a slash, not "
+        f"beginning with a dot, and of at most {MAX_NAME_BYTES} bytes"
+    )
 
 
 class _NoCheckpointer:

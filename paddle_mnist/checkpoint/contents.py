@@ -57,8 +57,8 @@ def load_optimizer(
 
     schedule: whether to load the learning-rate schedule too; else it stays where it is.
 
-    Changes the model's weights, so load those afterwards. Raises CheckpointError, with a diff,
-    unless every entry matches.
+    Changes the model's weights, so load those afterwards. Raises CheckpointError unless every entry
+    matches: with a diff, or for an optimizer of another class with the names of the two classes.
     """
     saved = checkpoint.load(OPTIMIZER)
     saved_names = {name: structured for structured, name in _saved_names(checkpoint).items()}
@@ -75,14 +75,34 @@ def load_optimizer(
     entries = {
         _structured_key(key, saved_names): value for key, value in without_name_table(saved).items()
     }
-    require_match(
-        entries,
-        {structured: current[key] for structured, key in current_keys.items()},
-        f"{checkpoint.path.with_suffix(OPTIMIZER)} does not fit the optimizer",
-    )
+    try:
+        require_match(
+            entries,
+            {structured: current[key] for structured, key in current_keys.items()},
+            f"{checkpoint.path.with_suffix(OPTIMIZER)} does not fit the optimizer",
+        )
+    except CheckpointError as error:
+        _explain_other_class(checkpoint, optimizer, error)
+        raise
     load_state(optimizer, {current_keys[name]: value for name, value in entries.items()})
     if schedule:
         load_schedule_numbers(optimizer, checkpoint.manifest.get("schedule", {}))
+
+
+def _explain_other_class(
+    checkpoint: Checkpoint, optimizer: paddle.optimizer.Optimizer, error: CheckpointError
+) -> None:
+    """Raise CheckpointError if a state does not match because it is of another class's optimizer.
+
+    Formats before 4 do not tell. Classes of the same entries, as Adam's and AdamW's, do match.
+    """
+    saved, current = checkpoint.manifest.get("optimizer"), type(optimizer).__name__
+    if saved not in (None, current):
+        raise CheckpointError(
+            f"{checkpoint.path.with_suffix(OPTIMIZER)}: the optimizers differ: {saved} there, "
+            f"{current} now, which keeps another state; expected {saved}; or start a new run with "
+            "init_from, which takes the weights alone"
+        ) from error
 
 
 def _parameters_without_state(

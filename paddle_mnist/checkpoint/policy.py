@@ -15,7 +15,7 @@ __getattr__ = lazy_exports(__name__, {})[0]  # old names of these classes
 class SavePolicy:
     """Decides when a checkpoint is due: as soon as any of the triggers fires.
 
-    every_epochs: after every N-th epoch.
+    every_epochs: after every N-th epoch; 0 or None: after none for this reason.
     every_steps: after every N-th step since the run began.
     every_seconds: after the first step that ends N seconds or more after the last save.
     on_error: when an exception ends the training.
@@ -25,7 +25,7 @@ class SavePolicy:
     A training that ends, or is stopped by a signal, always saves.
     """
 
-    every_epochs: int = 1
+    every_epochs: Optional[int] = 1
     every_steps: Optional[int] = None
     every_seconds: Optional[float] = None
     on_error: bool = True
@@ -34,7 +34,7 @@ class SavePolicy:
 
     def after_epoch(self, state: TrainState) -> bool:
         is_best = self.on_best and state.best is not None and state.best[0] == state.step
-        return is_best or state.epoch % self.every_epochs == 0
+        return is_best or bool(self.every_epochs and state.epoch % self.every_epochs == 0)
 
     def after_step(self, state: TrainState, seconds: float) -> bool:
         """seconds: since the last save, or since the start."""

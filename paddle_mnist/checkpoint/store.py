@@ -4,6 +4,7 @@ Order of a commit: each file is written under a temporary name, forced to the di
 manifest comes last. Until then the checkpoint does not exist; from then on it is complete.
 """
 
+import glob
 import json
 import logging
 import os
@@ -268,7 +269,7 @@ class CheckpointStore:
         make_folder(target)
         with writing(target):
             # The manifest sorts first: what an interrupted move leaves behind is no checkpoint.
-            for path in sorted(self.folder.glob(f"{manifest.stem}.*")):
+            for path in sorted(self.folder.glob(f"{glob.escape(manifest.stem)}.*")):
                 os.replace(path, target / path.name)
         log.warning("moved to %s", target)
 

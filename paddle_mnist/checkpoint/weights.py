@@ -10,8 +10,8 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.manifest import DATA_SUFFIXES, PARAMS, read_manifest
-from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load
+from paddle_mnist.checkpoint.safe_load import NAME_TABLE
+from paddle_mnist.checkpoint.saved_weights import find_weights
 from paddle_mnist.errors import CheckpointError
 
 
@@ -37,25 +37,23 @@ class IncompatibleKeys(NamedTuple):
     mismatched_keys: list[str]
 
 
-def load(path: Union[str, Path]) -> dict[str, Any]:
-    """Load the weights in a file: `{"conv1.weight": float32 [20, 1, 5, 5], ...}`, NumPy arrays.
+def load(path: Union[str, Path], run: Union[str, Path, None] = None) -> dict[str, Any]:
+    """Load saved weights: `{"conv1.weight": float32 [20, 1, 5, 5], ...}`, NumPy arrays.
 
-    path: of a checkpoint, with any suffix or none, whose files are verified; or of a bare
-        `.pdparams`, such as the tutorial writes.
+    path: of a run, for the weights it ended with; of a checkpoint, with any suffix or none, whose
+        files are verified; or of a bare `.pdparams`, such as the tutorial writes; or "latest",
+        "best" or the name of a checkpoint of `run`; or "pretrained".
+    run: by default the newest in work/output.
 
     Runs no code from the file. Raises CheckpointError.
     """
-    path = Path(path)
-    stem = path.with_suffix("") if path.suffix in (*DATA_SUFFIXES, ".json") else path
-    manifest = stem.with_name(f"{stem.name}.json")
-    weights = read_manifest(manifest).load(PARAMS) if manifest.exists() else safe_load(path)
-    return without_name_table(weights)
+    return without_name_table(find_weights(path, run).values)
 
 
 def load_into(
     model: nn.Layer, weights: Union[str, Path, Mapping[str, Any]], strict: bool = True
 ) -> IncompatibleKeys:
-    """Load weights, or those in a file (see `load`), into a model.
+    """Load weights, or those of a run, a checkpoint or a file (see `load`), into a model.
 
     strict: raise CheckpointError, naming each entry that is missing, unexpected, or of another
         shape or dtype, and leave the model as it is. With `strict=False` load the entries that

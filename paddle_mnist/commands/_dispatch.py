@@ -20,7 +20,7 @@ def main() -> NoReturn:
             lambda _: command.main(sys.argv[2:]),
             abandon_threads=name == "dashboard",
         )
-    run_script(lambda _: run_command(_list_commands, log_to=sys.stderr))
+    run_script(lambda _: run_command(_list_commands, prints_data=True))
 
 
 def _module(name: str) -> ModuleType:

@@ -1,45 +1,62 @@
 """Running a command: errors as one line, exit codes, and how a process with a command ends."""
 
+import contextlib
 import logging
 import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import NoReturn, Optional, TextIO
+from typing import NoReturn, Optional
 
-from paddle_mnist.errors import OutputError, PaddleMnistError
+from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.metrics.console import console_logs
 from paddle_mnist.system import heartbeat, signals
+from paddle_mnist.system.machine import memory_limit
+from paddle_mnist.system.surroundings import prepared, remove_temporary_homes, usable_home
 
 Main = Callable[[Optional[Sequence[str]]], int]
+Command = Callable[[Sequence[str]], Optional[int]]
+QUESTIONS = {"-h", "--help", "--version"}  # they need no home
 
 
 def run_command(
-    command: Callable[[Sequence[str]], Optional[int]],
-    argv: Optional[Sequence[str]] = None,
-    log_to: Optional[TextIO] = None,
+    command: Command, argv: Optional[Sequence[str]] = None, prints_data: bool = False
 ) -> int:
     """Run a command and return its exit code; errors of this package are printed in one line.
 
     command: takes the arguments and returns an exit code, None for 0.
     argv: the arguments, `sys.argv[1:]` by default.
-    log_to: where log lines go, stdout by default; stderr for commands that print data.
+    prints_data: whether stdout is for what the command prints, so that log lines go to stderr.
     """
     heartbeat.start()
-    stream = log_to or sys.stdout
+    argv = sys.argv[1:] if argv is None else argv
+    home = contextlib.nullcontext() if QUESTIONS.intersection(argv) else usable_home()
+    with prepared():
+        try:
+            stream = sys.stderr if prints_data else sys.stdout
+            with console_logs(stream), home, signals.handlers_installed(), signals.interruptible():
+                code = _exit_code(command, argv)
+            sys.stdout.flush()  # here, where what cannot be written is an error
+            return code
+        except PaddleMnistError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return error.exit_code
+        except MemoryError:
+            if not memory_limit():
+                raise
+            print(f"error: out of memory; {memory_limit()}", file=sys.stderr)
+            return PaddleMnistError.exit_code
+
+
+def _exit_code(command: Command, argv: Sequence[str]) -> int:
     try:
-        with console_logs(stream), signals.handlers_installed(), signals.interruptible():
-            return command(sys.argv[1:] if argv is None else argv) or 0
-    except PaddleMnistError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        return command(argv) or 0
+    except PaddleMnistError:  # StoppedError, too, is a SystemExit
+        raise
     except SystemExit as end:  # the parser has printed the help or the version
         if end.code:
             raise
         return 0
-    except BrokenPipeError:
-        print("error: the console: cannot write (Broken pipe)", file=sys.stderr)
-        return OutputError.exit_code
 
 
 def run_script(main: Main, abandon_threads: bool = False) -> NoReturn:
@@ -53,12 +70,18 @@ def run_script(main: Main, abandon_threads: bool = False) -> NoReturn:
     with signals.handlers_installed(ignore_afterwards=True):
         code = main(None)
     logging.shutdown()
-    try:
-        sys.stdout.flush()
-    except OSError:  # Python would flush again, complain and exit with 120
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _flush_stdout()
     if abandon_threads and any(
         not thread.daemon and thread not in before for thread in threading.enumerate()
     ):
+        remove_temporary_homes()
         os._exit(code)
     sys.exit(code)
+
+
+def _flush_stdout() -> None:
+    try:
+        if sys.stdout:
+            sys.stdout.flush()
+    except OSError:  # Python would flush again, complain and exit with 120
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,12 +1,23 @@
 """The options of a training, and the configuration that they ask for."""
 
 import argparse
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from paddle_mnist.checkpoint.run_files import RunFiles
 from paddle_mnist.commands import Parser
 from paddle_mnist.errors import ConfigError, unknown_name
-from paddle_mnist.mnist.config import FIELDS, TrainConfig, choices, read_recipe, read_yaml, recipes
+from paddle_mnist.mnist.config import (
+    FIELDS,
+    TrainConfig,
+    choices,
+    continued_schedule,
+    read_recipe,
+    read_yaml,
+    recipes,
+)
 from paddle_mnist.mnist.sources import DIGITS, find_source
 
 ALIASES = {"data": "data_url", "output": "train_url"}  # as ModelArts passes them
@@ -63,8 +74,9 @@ def _add_field(group, name: str, field) -> None:
 def train_config(args: argparse.Namespace) -> TrainConfig:
     """Return the configuration that a command line asks for.
 
-    Later ones win: the recipe, the file, -o, the options. Without a recipe or a file, on a
-    machine where only the embedded digits are found, the recipe is `digits`.
+    Later ones win: the recipe, the schedule of continued training, the file, -o, the options.
+    Without a recipe or a file, on a machine where only the embedded digits are found, the recipe is
+    `digits`.
     Raises ConfigError.
     """
     options = {**_fields_from_set(args.set), **_fields_from_options(args)}
@@ -75,12 +87,43 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
             recipe = "digits"
             options.pop("data", None)  # the recipe names them: a second search might find others
     values = read_recipe(recipe) if recipe else {}
-    if args.config:
-        values.update(read_yaml(args.config))
-    values.update(options)
-    if not values.get("output"):
-        values["output"] = str(Path("work", "output", recipe or Path(args.config).stem))
+    given = {**(read_yaml(args.config) if args.config else {}), **options}
+    if not given.get("output"):
+        given["output"] = str(Path("work", "output", recipe or _name_of(Path(args.config))))
+    run = {} if args.fresh else _config_of_run(given)
+    if given.get("incremental_from") or run.get("incremental_from"):
+        values.update(_continued_schedule(values, run))
+    values.update(given)
     return TrainConfig.from_mapping(values, origin=args.config or "config")
+
+
+def _name_of(config: Path) -> str:
+    """Return the name of a configuration file without its suffix; `net.v1` has none."""
+    return config.stem if config.suffix.lower() in (".yaml", ".yml", ".json") else config.name
+
+
+def _continued_schedule(values: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what continued training takes in place of a recipe's schedule.
+
+    values: the recipe's. run: the configuration of the run that goes on, if there is one; what it
+    took from its recipe it keeps, as all did that began before continued training had a schedule.
+    """
+    usual = {
+        name: values.get(name, FIELDS[name].default) for name in ("lr_schedule", "learning_rate")
+    }
+    continued = continued_schedule(usual)
+    return {name: value for name, value in continued.items() if run.get(name) != usual[name]}
+
+
+def _config_of_run(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the configuration of the run that goes on, if it may be one of continued training."""
+    resume = str(given.get("resume", "auto"))
+    if resume not in ("auto", "off", "False"):
+        place = RunFiles(resume)
+        runs = [place, RunFiles(place.path.parent.parent)]  # or that of a checkpoint
+    else:
+        runs = [RunFiles(str(given["output"]))] if given.get("incremental_from") else []
+    return next((read_yaml(run.config) for run in runs if os.path.isfile(run.config)), {})
 
 
 def _fields_from_set(items: list[str]) -> dict[str, str]:

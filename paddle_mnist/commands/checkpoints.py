@@ -1,21 +1,25 @@
 """List, verify or prune the checkpoints of a run. PaddlePaddle is not needed."""
 
+import argparse
 import contextlib
 import json
 import math
-import sys
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Optional
 
 from paddle_mnist.checkpoint.policy import RetentionPolicy
+from paddle_mnist.checkpoint.saved_weights import exists, find_run
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.commands import Parser, program_name, run_command
-from paddle_mnist.errors import CheckpointError
+from paddle_mnist.commands._weights import OPTIONS, distinct
+from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.config import FIELDS, TrainConfig
 from paddle_mnist.state import TrainState
 from paddle_mnist.training.run_directory import RunDirectory
 
+ACTIONS = ("list", "verify", "prune")
 RETENTION_FIELDS = [name for name in FIELDS if name.startswith("keep_")]
 RETENTION_HELP = {
     **{name: FIELDS[name].metadata["help"] for name in RETENTION_FIELDS},
@@ -25,7 +29,7 @@ RETENTION_HELP = {
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """List, verify or prune checkpoints; return the exit code."""
-    return run_command(_checkpoints, argv, log_to=sys.stderr)
+    return run_command(_checkpoints, argv, prints_data=True)
 
 
 def _checkpoints(argv: Sequence[str]) -> None:
@@ -35,13 +39,14 @@ def _checkpoints(argv: Sequence[str]) -> None:
     }
     TrainConfig(**options)  # errors in the options come before those on the disk
 
-    store, run = _find(args.run)
+    name, action = _run_and_action(args)
+    store, run = _find(name)
     recorded = run.read_config() if run else {}
     recorded = {name: recorded[name] for name in RETENTION_FIELDS if name in recorded}
     config = TrainConfig(**{**recorded, **options})
-    if args.action == "verify":
+    if action == "verify":
         _verify(store)
-    elif args.action == "prune":
+    elif action == "prune":
         retention = RetentionPolicy(
             **{name.removeprefix("keep_"): getattr(config, name) for name in RETENTION_FIELDS}
         )
@@ -54,12 +59,17 @@ def _checkpoints(argv: Sequence[str]) -> None:
 
 def _parser() -> Parser:
     parser = Parser(prog=program_name("checkpoints"), description=__doc__)
-    parser.usage = "%(prog)s RUN [list|verify|prune] [options]"
+    parser.usage = "%(prog)s [RUN] [list|verify|prune] [options]"
     parser.add_argument(
-        "run", metavar="RUN", help="a run directory, or any folder with checkpoints"
+        "words",
+        metavar="RUN, list, verify, prune",
+        nargs="*",
+        help="a run, one of its checkpoints, or any folder with checkpoints [newest run in "
+        "work/output]; and what to do [list]",
     )
-    actions = ("list", "verify", "prune")
-    parser.add_argument("action", nargs="?", default="list", choices=actions, help="[list]")
+    parser.add_argument(
+        *OPTIONS, dest="runs", metavar="RUN", action="append", default=[], help="the same as RUN"
+    )
     parser.add_argument("--json", action="store_true", help="list: print a JSON object")
     parser.add_argument(
         "--yes",
@@ -72,19 +82,39 @@ def _parser() -> Parser:
     return parser
 
 
-def _find(path: str) -> tuple[CheckpointStore, Optional[RunDirectory]]:
-    """Return the checkpoints in a run directory or folder, and their run, None if there is none.
+def _run_and_action(args: argparse.Namespace) -> tuple[Optional[str], str]:
+    """Return what names the run, None for the newest, and what to do. Raises ConfigError."""
+    actions = [word for word in args.words if word in ACTIONS]
+    runs = distinct([*(word for word in args.words if word not in ACTIONS), *args.runs])
+    if len(actions) > 1 or len(runs) > 1:
+        raise ConfigError(
+            f"{' and '.join(runs if len(runs) > 1 else actions)} are given; expected one run, and "
+            f"one of {', '.join(ACTIONS)}; --help lists the options"
+        )
+    name, action = next(iter(runs), None), next(iter(actions), ACTIONS[0])
+    if action == "prune" and name and exists(name) and not os.path.isdir(name):
+        raise ConfigError(f"{name}: prune takes a run, and its --keep options choose checkpoints")
+    return name, action
 
-    Raises CheckpointError if there are no checkpoints.
+
+def _find(name: Optional[str]) -> tuple[CheckpointStore, Optional[RunDirectory]]:
+    """Return the checkpoints that a name leads to, and their run, None if they are of none.
+
+    name: of a run, a checkpoint, or a folder with checkpoints. Raises CheckpointError if there are
+    no checkpoints.
     """
-    run = RunDirectory(path)
+    path = find_run(name).path
+    is_of_no_run = not path.is_dir() and exists(str(path))
+    run = RunDirectory(path.parent if is_of_no_run else path)
     store = run.checkpoints
     if not store.folder.is_dir():
         store, run = CheckpointStore(run.path), RunDirectory(run.path.absolute().parent)
         if store.folder.absolute() != run.checkpoints.folder or not run.config.exists():
             run = None
     if not any((store.all(), store.find_damaged(), store.orphaned_files(), store.quarantined())):
-        raise CheckpointError(f"{path}: no checkpoint there; expected a run, or its checkpoints")
+        raise CheckpointError(
+            f"{path}: no checkpoint there; expected a run, its checkpoints or one of them"
+        )
     return store, run
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Optional
 
 from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.commands._weights import add_runs_arguments, named_runs
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -17,15 +18,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def _serve(argv: Sequence[str]) -> None:
     parser = Parser(prog=program_name("dashboard"), description=__doc__)
-    parser.add_argument(
-        "runs",
-        metavar="RUN",
-        nargs="*",
-        help="run directories, folders that contain them, or VisualDL logs [all of work/output]",
-    )
-    # VisualDL's own names for these, which its users type.
-    parser.add_argument(
-        "--logdir", metavar="RUN", nargs="+", action="extend", default=[], help="the same as RUN"
+    add_runs_arguments(
+        parser,
+        "run directories, checkpoints or files of runs, folders that contain runs, or VisualDL "
+        "logs [all of work/output]",
+        more_options=("--logdir",),  # VisualDL's own name, which its users type
     )
     parser.add_argument(
         "--port", "-p", type=int, default=8080, help="port to listen on; 0: any free port [8080]"
@@ -44,4 +41,4 @@ def _serve(argv: Sequence[str]) -> None:
     args = parser.parse_args(argv)
     from paddle_mnist.apps.dashboard import serve
 
-    serve(args.runs + args.logdir, args.host, args.port, args.language)
+    serve(named_runs(args), args.host, args.port, args.language)

@@ -5,24 +5,22 @@ Only this machine can reach the page unless you give --host. Other programs can 
 """
 
 import os
-import sys
 from collections.abc import Sequence
 from typing import Optional
 
 from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.commands._weights import KINDS, add_weights_arguments, named_weights
 from paddle_mnist.system.devices import require_paddle
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Serve the page until SIGINT or SIGTERM; return the exit code."""
-    return run_command(_serve, argv, log_to=sys.stderr)
+    return run_command(_serve, argv, prints_data=True)
 
 
 def _serve(argv: Sequence[str]) -> None:
     parser = Parser(prog=program_name("demo"), description=__doc__)
-    parser.add_argument(
-        "--model", metavar="FOLDER", help=f"folder that {program_name('export')} wrote [pretrained]"
-    )
+    add_weights_arguments(parser, "pretrained", f"{KINDS}, an exported model")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1]")
     parser.add_argument(
         "--port",
@@ -34,8 +32,9 @@ def _serve(argv: Sequence[str]) -> None:
         "--share", action="store_true", help="make the page public through gradio's tunnel"
     )
     args = parser.parse_args(argv)
+    weights = named_weights(args)
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
     require_paddle()
     from paddle_mnist.apps.demo import serve
 
-    serve(args.model, args.host, args.port, args.share)
+    serve(weights.name, args.host, args.port, args.share, weights.run)

@@ -1,29 +1,23 @@
-"""Evaluate a checkpoint: exact loss and accuracy, scores per class, the confusion matrix."""
+"""Evaluate weights: exact loss and accuracy, scores per class, the confusion matrix."""
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.commands._weights import add_weights_arguments, named_weights
 from paddle_mnist.mnist.arrays import MODES, Classes, noun_of
 from paddle_mnist.system.devices import require_paddle
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Evaluate a checkpoint and print the report; return the exit code."""
-    return run_command(_evaluate, argv, log_to=sys.stderr)
+    """Evaluate weights and print the report; return the exit code."""
+    return run_command(_evaluate, argv, prints_data=True)
 
 
 def _evaluate(argv: Sequence[str]) -> None:
     parser = Parser(prog=program_name("eval"), description=__doc__)
-    parser.add_argument(
-        "--checkpoint",
-        "-k",
-        metavar="PATH",
-        help="latest, best, pretrained, a run, a checkpoint, a .pdparams [final weights of RUN]",
-    )
-    parser.add_argument("--output", metavar="RUN", help="run directory [newest in work/output]")
+    add_weights_arguments(parser, "newest run in work/output", more_options=("--output",))
     parser.add_argument("--data", help="auto, digits, or a file or folder [the data of the run]")
     parser.add_argument(
         "--split", default="eval", choices=MODES, help="split to evaluate on [eval]"
@@ -31,10 +25,11 @@ def _evaluate(argv: Sequence[str]) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu, gpu:0 or xpu:0 [auto]")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
+    weights = named_weights(args)
     require_paddle()
     from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
 
-    report = evaluate_checkpoint(args.checkpoint, args.output, args.data, args.split, args.device)
+    report = evaluate_checkpoint(*weights, args.data, args.split, args.device)
     print(json.dumps(report) if args.json else _as_text(report))
 
 

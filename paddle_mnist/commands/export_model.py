@@ -6,6 +6,7 @@ and prints which it used. It runs the exported model on 100 images and compares 
 those of the net.
 """
 
+import argparse
 import logging
 import os
 import subprocess
@@ -14,22 +15,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
+from paddle_mnist.checkpoint.run_files import RUNS, RunFiles
 from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.commands._weights import NamedWeights, add_weights_arguments, named_weights
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.system.devices import require_paddle
 
 log = logging.getLogger("paddle_mnist")
 
+OUTPUT = f"{RUNS}/exported"
 LEGACY = "FLAGS_enable_pir_api"  # 0: Paddle writes .pdmodel
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Export a model and print the files and their sizes; return the exit code."""
-    return run_command(_export, argv, log_to=sys.stderr)
+    return run_command(_export, argv, prints_data=True)
 
 
 def _export(argv: Sequence[str]) -> int:
     args = _parser().parse_args(argv)
+    named, folder = named_weights(args), _folder(args)
     if args.legacy and args.format == "onnx":
         raise ConfigError("--legacy is a form of Paddle's own; expected it without --format onnx")
     if args.legacy and os.environ.get(LEGACY) != "0":
@@ -37,20 +42,17 @@ def _export(argv: Sequence[str]) -> int:
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
     require_paddle()
     from paddle_mnist import MNIST
+    from paddle_mnist.checkpoint.saved_weights import find_weights, newest_run
     from paddle_mnist.checkpoint.weights import load_weights
     from paddle_mnist.mnist.export import export_model, variables
     from paddle_mnist.mnist.own_nets import refuse_own_net
-    from paddle_mnist.mnist.pretrained import find_weights
-    from paddle_mnist.training.run_directory import RUNS
-    from paddle_mnist.training.saved_weights import newest_run
 
-    checkpoint = args.checkpoint
-    if not (checkpoint or args.run or newest_run()):
+    if not (any(named) or newest_run()):
         log.info("%s: no run found", RUNS)
-        checkpoint = "pretrained"
-    weights = find_weights(checkpoint, args.run)
+        named = NamedWeights("pretrained")
+    weights = find_weights(*named)
     refuse_own_net(weights.run, "export_run")
-    kind = "pretrained weights" if checkpoint == "pretrained" else "weights"
+    kind = "pretrained weights" if named.name == "pretrained" else "weights"
     log.info("%s: %s", kind, weights.path)
     model = MNIST()
     load_weights(model, weights.values, weights.path)
@@ -60,9 +62,9 @@ def _export(argv: Sequence[str]) -> int:
     outputs = [name for name in args.outputs.split(",") if name]
     about = {"weights": weights.path.name}
     about.update({name: weights.manifest.get(name) for name in ("data_hash", "dataset")})
-    exported = export_model(model, Path(args.output), outputs, args.format, about)
+    exported = export_model(model, folder, outputs, args.format, about)
     for file in (*exported["files"], "about.json"):
-        path = Path(args.output, file)
+        path = folder / file
         print(f"{path}  {path.stat().st_size:,} bytes")
     names, difference = ", ".join(exported["outputs"]), exported["difference"]
     print(f"outputs {names}: at most {difference:.2g} from the net's")
@@ -71,21 +73,10 @@ def _export(argv: Sequence[str]) -> int:
 
 def _parser() -> Parser:
     parser = Parser(prog=program_name("export"), description=__doc__)
-    parser.add_argument(
-        "--checkpoint",
-        "-k",
-        metavar="PATH",
-        help="latest, best, pretrained, a run, a checkpoint, a .pdparams [final weights of RUN]",
-    )
-    parser.add_argument(
-        "--run", help="run directory [newest in work/output; if there is none, pretrained]"
-    )
-    parser.add_argument(
-        "--output",
-        default="work/output/exported",
-        metavar="FOLDER",
-        help="folder to write [work/output/exported]",
-    )
+    add_weights_arguments(parser, "newest run in work/output; if there is none, pretrained")
+    parser.usage = "%(prog)s [RUN [FOLDER]] [options]"
+    parser.add_argument("folder", metavar="FOLDER", nargs="?", help=f"folder to write [{OUTPUT}]")
+    parser.add_argument("--output", metavar="FOLDER", help="the same as FOLDER")
     parser.add_argument(
         "--outputs",
         default="logits,probabilities",
@@ -106,6 +97,22 @@ def _parser() -> Parser:
         help="only list the variables: parameters, persistables, temporaries",
     )
     return parser
+
+
+def _folder(args: argparse.Namespace) -> Path:
+    """Return the folder to write. Raises ConfigError if several are given, or a run's directory."""
+    folders = {os.path.abspath(name): name for name in (args.folder, args.output) if name}
+    if len(folders) > 1:
+        raise ConfigError(
+            f"{' and '.join(folders.values())} are given; expected one folder to write"
+        )
+    folder = Path(*folders.values()) if folders else Path(OUTPUT)
+    if RunFiles(folder).config.exists():
+        raise ConfigError(
+            f"{folder}: a run, into which nothing is exported; expected another folder to write; "
+            f"--run {folder} exports the run"
+        )
+    return folder
 
 
 def _export_legacy(argv: Sequence[str]) -> int:

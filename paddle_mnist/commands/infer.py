@@ -18,10 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.commands._weights import (
+    KINDS,
+    NamedWeights,
+    add_weights_arguments,
+    named_weights,
+)
 from paddle_mnist.errors import ConfigError, PicturesError
 from paddle_mnist.system.devices import require_paddle
 
 if TYPE_CHECKING:
+    from paddle_mnist.mnist.predictor import Predictor
     from paddle_mnist.mnist.reading import Reading
 
 log = logging.getLogger("paddle_mnist")
@@ -29,20 +36,19 @@ log = logging.getLogger("paddle_mnist")
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Read the pictures and print their digits; return the exit code."""
-    return run_command(_infer, argv, log_to=sys.stderr)
+    return run_command(_infer, argv, prints_data=True)
 
 
 def _infer(argv: Sequence[str]) -> None:
     args = _parser().parse_args(argv)
-    if args.model and args.run:
-        raise ConfigError("--model and --run are given; expected one of them; --help tells")
+    named = named_weights(args)
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
     require_paddle()
     from tqdm import tqdm
 
     from paddle_mnist.mnist.infer import pictures_in, read_pictures, reads_digits
 
-    predictor = _predictor(args)
+    predictor = _predictor(named, args.device)
     if not (reads_digits(predictor) or args.unchecked):
         dataset = predictor.about["dataset"]
         log.warning(
@@ -76,20 +82,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "pictures", nargs="+", metavar="PICTURE", help="files, folders, patterns, or - for stdin"
     )
-    net = parser.add_mutually_exclusive_group()
-    net.add_argument(
-        "--model", metavar="FOLDER", help=f"folder that {program_name('export')} wrote"
-    )
-    net.add_argument(
-        "--checkpoint",
-        "-k",
-        metavar="PATH",
-        help="latest, best, pretrained, a run, a checkpoint, or a .pdparams file [pretrained]",
-    )
-    parser.add_argument(
-        "--run",
-        help="run of latest and best [newest in work/output]; alone: its final weights",
-    )
+    add_weights_arguments(parser, "pretrained", f"{KINDS}, an exported model", first=False)
     parser.add_argument("--device", default="auto", help="auto, cpu or gpu:0 [auto]")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print a JSON list")
@@ -110,24 +103,19 @@ def _parser() -> Parser:
     return parser
 
 
-def _predictor(args):
-    """Return the predictor of the model, run or checkpoint that the options name."""
-    from paddle_mnist.mnist.infer import pretrained_predictor, weights_predictor
+def _predictor(named: NamedWeights, device: str) -> "Predictor":
+    """Return the predictor of the model that the options name."""
+    from paddle_mnist.mnist.infer import pretrained_predictor
     from paddle_mnist.mnist.predictor import Predictor
-    from paddle_mnist.mnist.pretrained import find_weights
 
-    if args.model:
-        predictor = Predictor(args.model, args.device)
-    elif args.checkpoint in (None, "pretrained") and not args.run:
-        log.info("pretrained weights; for those of a run: --checkpoint")
-        predictor = pretrained_predictor(device=args.device)
+    if named.name in (None, "pretrained") and not named.run:
+        log.info("pretrained weights; for those of a run: --run")
+        predictor = pretrained_predictor(device=device)
     else:
-        weights = find_weights(args.checkpoint, args.run)
-        log.info("weights: %s", weights.path)
-        predictor = weights_predictor(weights, device=args.device)
+        predictor = Predictor(named.name, device, run=named.run)
     if "probabilities" not in predictor.outputs:
         raise ConfigError(
-            f"{args.model}: gives {', '.join(predictor.outputs)}; expected probabilities among "
+            f"{named.name}: gives {', '.join(predictor.outputs)}; expected probabilities among "
             "them; export it with --outputs probabilities"
         )
     return predictor

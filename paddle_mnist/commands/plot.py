@@ -1,21 +1,20 @@
 """Draw the figures of runs again, and compare several runs in one chart."""
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Optional
 
+from paddle_mnist.checkpoint.saved_weights import default_run
 from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.commands._weights import add_runs_arguments, named_runs
 from paddle_mnist.mnist.figure_files import FIGURES
 from paddle_mnist.plots.figure_files import COMPARED_FILES
 from paddle_mnist.plots.figure_files import FIGURES as FIGURES_OF_ANY_NET
 from paddle_mnist.system.devices import require_paddle
-from paddle_mnist.training.saved_weights import default_run
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Draw the figures and print their paths; return the exit code."""
-    return run_command(_plot, argv, log_to=sys.stderr)
+    return run_command(_plot, argv, prints_data=True)
 
 
 def _plot(argv: Sequence[str]) -> None:
@@ -32,8 +31,8 @@ def _plot(argv: Sequence[str]) -> None:
             ]
         ),
     )
-    parser.add_argument(
-        "runs", metavar="RUN", nargs="*", help="run directories [newest in work/output]"
+    add_runs_arguments(
+        parser, "run directories, or checkpoints or files of runs [newest in work/output]"
     )
     parser.add_argument(
         "--output",
@@ -51,7 +50,7 @@ def _plot(argv: Sequence[str]) -> None:
     require_paddle()
     from paddle_mnist.mnist.report import draw_runs
 
-    runs = [Path(run) for run in args.runs] or [default_run().path]
+    runs = named_runs(args) or [default_run().path]
     only = [name.strip() for name in args.only.split(",") if name.strip()]
     for path in draw_runs(runs, args.output, args.device, only):
         print(path)

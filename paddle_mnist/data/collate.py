@@ -1,16 +1,20 @@
 """Assembles the items of a dataset into batches, and checks them."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
 import paddle
+from paddle.io.dataloader.collate import default_collate_fn
 
-from paddle_mnist.errors import DataError
+from paddle_mnist.errors import DataError, PaddleMnistError, summary
+from paddle_mnist.system.arrays import as_array, own_memory
 
 # Paddle reads the bits of a uint16 array as bfloat16, and has no uint32.
 SIGNED = {"uint16": np.int32, "uint32": np.int64}
+EXPECTED = "numbers, arrays, tensors or strings; for others give a collate_fn"  # in a sample
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ def stack_items(
             is_sequence = isinstance(item, (tuple, list))
             description = f"{len(item)} values" if is_sequence else type(item).__name__
             raise DataError(f"{source}: an item is {description}; expected (image, label)")
-        image, label = map(np.asarray, item)
+        image, label = map(as_array, item)
         expected = spec.image_shape if spec else images[0].shape if images else image.shape
         if image.shape != expected or image.dtype.kind != "f":
             raise DataError(
@@ -86,73 +90,150 @@ def stack_items(
     return np.stack(images).astype(np.float32), np.array(labels, np.int64)[:, np.newaxis]
 
 
-def stack_samples(samples: Sequence[Any], source: str = "the dataset", place: str = "") -> Any:
+@contextlib.contextmanager
+def data_error(what: str) -> Iterator[None]:
+    """Raise an error of the caller's code as a DataError, of which it is the cause."""
+    try:
+        yield
+    except (PaddleMnistError, MemoryError):
+        raise
+    except Exception as error:  # whatever a dataset or a collate_fn raises
+        raise DataError(f"{what} fails with {summary(error)}") from error
+
+
+def read_sample(dataset: Any, index: int) -> Any:
+    """Return a sample of a dataset. Raises DataError, which names it, if the dataset raises."""
+    with data_error(f"{type(dataset).__name__}: sample {index}"):
+        return dataset[index]
+
+
+def make_batch(
+    samples: Sequence[Any],
+    source: str,
+    indices: Sequence[int],
+    collate_fn: Optional[Callable[[Sequence[Any]], Any]] = None,
+) -> Any:
+    """Make a batch of samples, by default with `stack_samples`.
+
+    source, indices: where they come from, for errors. Raises DataError if collate_fn raises, or
+    returns None.
+    """
+    if collate_fn is None:
+        return stack_samples(samples, source, indices)
+    some = ", ".join(map(str, indices[:4])) + (", ..." if len(indices) > 4 else "")
+    with data_error(f"{source}: the collate_fn of samples {some}"):
+        try:
+            batch = collate_fn(samples)
+            is_of_objects = any(map(_holds_objects, leaves(batch)))
+        except Exception:
+            if collate_fn is default_collate_fn:
+                stack_samples(samples, source, indices)  # raises an error that names the sample
+            raise
+    if batch is None:
+        raise DataError(
+            f"{source}: the collate_fn of samples {some} returned None; expected a batch"
+        )
+    if is_of_objects and collate_fn is default_collate_fn:  # NumPy has taken a None, say
+        stack_samples(samples, source, indices)
+    return batch
+
+
+def _holds_objects(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray) and leaf.dtype.hasobject
+
+
+def stack_samples(
+    samples: Sequence[Any],
+    source: str = "the dataset",
+    indices: Optional[Sequence[int]] = None,
+    place: str = "",
+) -> Any:
     """Stack samples of one structure into a batch, as NumPy arrays [B, ...].
 
     samples: arrays, tensors or numbers, or dicts, tuples and lists of such, nested as one likes.
         Arrays keep their dtype, but for uint16 and uint32, which become int32 and int64; Python's
         numbers become float32, int64 or bool; strings become a list.
-    source: where they come from, place: in the structure, for errors.
+    source: where they come from, indices: in it, place: in their structure, for errors; by default
+        the indices are those in the batch.
     Raises DataError for samples of different structures, shapes or dtypes.
     """
     first = samples[0]
-    _require_one(samples, _kind, "structure", source, place)
+    if indices is None:
+        indices = range(len(samples))
+
+    def name(number: int) -> str:
+        return f"{indices[number]}{place}"
+
+    for number, sample in enumerate(samples):
+        if sample is None:
+            raise DataError(f"{source}: sample {name(number)} is None; expected {EXPECTED}")
+    _require_one(samples, _kind, "structure", source, name)
     if isinstance(first, Mapping):
-        _require_one(samples, lambda sample: sorted(sample, key=str), "keys", source, place)
+        _require_one(samples, lambda sample: sorted(sample, key=str), "keys", source, name)
         return {
-            key: stack_samples([sample[key] for sample in samples], source, f"{place}[{key!r}]")
+            key: stack_samples(
+                [sample[key] for sample in samples], source, indices, f"{place}[{key!r}]"
+            )
             for key in first
         }
     if isinstance(first, (tuple, list)):
-        _require_one(samples, len, "number of values", source, place)
+        _require_one(samples, len, "number of values", source, name)
         parts = [
-            stack_samples(values, source, f"{place}[{number}]")
+            stack_samples(values, source, indices, f"{place}[{number}]")
             for number, values in enumerate(zip(*samples))
         ]
         return rebuilt(first, parts)
     if isinstance(first, (str, bytes)):
         return list(samples)
-    arrays = [_as_array(sample, source, place) for sample in samples]
-    _require_one(arrays, lambda array: f"{array.dtype} {list(array.shape)}", "type", source, place)
+    arrays = [_as_array(sample, source, name, number) for number, sample in enumerate(samples)]
+    _require_one(arrays, lambda array: f"{array.dtype} {list(array.shape)}", "type", source, name)
     return np.stack(arrays)
 
 
 def _kind(sample: Any) -> str:
     """Return what a sample is: one of these, or something that is to become an array."""
     kinds = {"dict": Mapping, "tuple or list": (tuple, list), "text": (str, bytes)}
-    return next((name for name, kind in kinds.items() if isinstance(sample, kind)), "array")
+    return next(
+        (name for name, kind in kinds.items() if isinstance(sample, kind)), "number or array"
+    )
 
 
-def _as_array(value: Any, source: str, place: str) -> np.ndarray:
+def _as_array(value: Any, source: str, name: Callable[[int], str], number: int) -> np.ndarray:
+    array = as_array(value)
     if isinstance(value, paddle.Tensor):
-        return value.numpy()  # bfloat16 as uint16, as `paddle.to_tensor` takes it
-    array = np.asarray(value)
+        return array
     if array.dtype.name in SIGNED:
         return array.astype(SIGNED[array.dtype.name])
     if array.dtype.name == "uint64":
         raise DataError(
-            f"{source}: a sample{place} is uint64, which Paddle has not; expected int64, say"
+            f"{source}: sample {name(number)} is uint64, which Paddle has not; expected int64, say"
         )
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
         raise DataError(
-            f"{source}: a sample{place} is a {type(value).__name__}; expected numbers, arrays, "
-            "tensors or strings; for others give a collate_fn"
+            f"{source}: sample {name(number)} is a {type(value).__name__}; expected {EXPECTED}"
         )
     return array.astype(np.float32) if isinstance(value, float) else array
 
 
 def _require_one(
-    samples: Sequence[Any], describe: Callable[[Any], Any], what: str, source: str, place: str
+    samples: Sequence[Any],
+    describe: Callable[[Any], Any],
+    what: str,
+    source: str,
+    name: Callable[[int], str],
 ) -> None:
-    """Raise DataError unless all samples have the same description."""
+    """Raise DataError unless all samples have the same description.
+
+    name: gives that of a sample by its number in the batch.
+    """
     descriptions = [describe(sample) for sample in samples]
-    other = next((found for found in descriptions if found != descriptions[0]), None)
-    if other is not None:
-        raise DataError(
-            f"{source}: two samples{place} of a batch differ in their {what}: {descriptions[0]} "
-            f"and {other}; expected the same in all; for samples of different sizes give a "
-            "collate_fn, which pads them, say"
-        )
+    for number, found in enumerate(descriptions):
+        if found != descriptions[0]:
+            raise DataError(
+                f"{source}: samples {name(0)} and {name(number)} of a batch differ in their "
+                f"{what}: {descriptions[0]} and {found}; expected the same in all; for samples of "
+                "different sizes give a collate_fn, which pads them, say"
+            )
 
 
 def rebuilt(like: Any, parts: Sequence[Any]) -> Any:
@@ -181,10 +262,18 @@ def leaves(structure: Any) -> Iterator[Any]:
 
 
 def tensors(batch: Any) -> Any:
-    """Return a batch with its NumPy arrays as tensors; what else is in it stays as it is."""
-    return mapped(
-        batch, lambda leaf: paddle.to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf
-    )
+    """Return a batch with its NumPy arrays as tensors; what else is in it stays as it is.
+
+    A tensor is copied: it may be a view, and whoever asks a view for its values copies all of the
+    tensor behind it (see `as_array`).
+    """
+
+    def tensor(leaf: Any) -> Any:
+        if isinstance(leaf, paddle.Tensor):
+            return own_memory(leaf)
+        return paddle.to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+    return mapped(batch, tensor)
 
 
 def num_samples(batch: Any) -> int:

@@ -1,51 +1,59 @@
-"""Read a `paddle.io.DataLoader`, whose workers are forked from this process."""
+"""Start and end the workers of a `paddle.io.DataLoader`, which are forked from this process."""
 
+import contextlib
 import gc
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import paddle
-from paddle.io.dataloader.collate import default_collate_fn
+from paddle.io.dataloader import dataloader_iter
+
+from paddle_mnist.errors import ProcessError, summary
 
 
-def iterate(batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield batches; of a loader with workers, start them safely, and end them when closed.
+def forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
+    """Yield the batches of a loader with workers; start them safely, and end them when closed.
 
     In a worker, Python's collector would destroy what earlier loaders have left, and wait for ever
     for threads of theirs that were not forked. So garbage is collected before the fork, and what is
     alive is hidden from the collector of the workers. An iterator that is only dropped keeps its
     threads, which keep it, and its workers.
     """
-    if not getattr(batches, "num_workers", 0):
-        yield from _read_here(batches) if _can_be_read_here(batches) else batches
-        return
     gc.collect()
     gc.freeze()
     try:
-        iterator = iter(batches)
+        with _from_any_thread():
+            iterator = iter(loader)
     finally:
         gc.unfreeze()
     try:
         yield from iterator
+    except SystemError as error:  # Paddle's, of many lines
+        raise ProcessError(
+            f"one of the {loader.num_workers} workers that read the data has died "
+            f"({summary(error)}); expected enough memory for them: try fewer num_workers, or 0, "
+            "which also shows an error of its own",
+            exit_code=1,
+        ) from error
     finally:
-        if not getattr(batches, "_persistent_workers", False):
+        if not getattr(loader, "_persistent_workers", False):
             iterator._try_shutdown_all()
 
 
-def _can_be_read_here(batches: Any) -> bool:
-    return (
-        isinstance(batches, paddle.io.DataLoader)
-        and not isinstance(batches.dataset, paddle.io.IterableDataset)
-        and batches.batch_sampler is not None
-    )
+@contextlib.contextmanager
+def _from_any_thread() -> Iterator[None]:
+    """Let Paddle start workers from a thread that is not the main one, too.
 
-
-def _read_here(loader: paddle.io.DataLoader) -> Iterator[Any]:
-    """Yield the batches of a loader without workers.
-
-    Paddle reads them in a thread, ahead of the step: what the samples draw from the global
-    generators would depend on which of the two comes first.
+    There it cannot install its handler of SIGCHLD. Without it, it notices only after some seconds
+    that a worker has died.
     """
-    collate = loader.collate_fn or default_collate_fn
-    for indices in loader.batch_sampler:
-        yield collate([loader.dataset[index] for index in indices])
+    if threading.current_thread() is threading.main_thread():
+        yield
+        return
+    install = dataloader_iter._set_SIGCHLD_handler
+    dataloader_iter._set_SIGCHLD_handler = lambda: None
+    try:
+        yield
+    finally:
+        dataloader_iter._set_SIGCHLD_handler = install

@@ -10,7 +10,7 @@ import paddle
 
 from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.data.collate import ItemSpec, fetch_batch, num_samples, tensors
-from paddle_mnist.data.forking import iterate
+from paddle_mnist.data.epochs import read_epoch
 from paddle_mnist.data.sampler import BatchSampler, ShardSpec
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.system import heartbeat, signals
@@ -93,6 +93,7 @@ class OrderedLoader:
     sampler: the order. shard_spec: how to divide batches into shards, or None.
     """
 
+    dataset: Any
     sampler: BatchSampler
     shard_spec: Optional[ShardSpec] = None
 
@@ -118,6 +119,13 @@ class OrderedLoader:
         With a `shard_spec` each is a list of this process's `Shard`s.
         """
         raise NotImplementedError
+
+    def indices(self, epoch: int, number: int, shard: int = 0) -> np.ndarray:
+        """Return the indices of the samples of a batch, or of one of its shards."""
+        batch = next(self.sampler.batch_slices(number))
+        if self.shard_spec:
+            batch = {index: part for index, part, _ in self.shard_spec.slices(batch)}[shard]
+        return self.sampler.order(epoch)[batch]
 
     def __iter__(self) -> Iterator[Any]:
         return self.epoch(0)
@@ -225,13 +233,14 @@ def epoch_batches(loader: Any, epoch: int, start: int = 0, stride: int = 1) -> I
     if hasattr(loader, "epoch"):
         yield from _interruptible(loader.epoch(epoch, start, stride))
         return
-    batches = loader() if callable(loader) else loader
+    # a DataLoader is callable as well
+    batches = loader() if callable(loader) and not hasattr(loader, "__iter__") else loader
     if not hasattr(batches, "__iter__"):
         raise ConfigError(
             f"a loader is a {type(loader).__name__}; expected a BatchLoader, a "
             "paddle.io.DataLoader or a function that yields batches"
         )
-    for number, batch in enumerate(_interruptible(batches)):
+    for number, batch in enumerate(_interruptible(read_epoch(batches, epoch))):
         if number >= start and (number - start) % stride == 0:
             yield tensors(batch)
         else:
@@ -240,7 +249,7 @@ def epoch_batches(loader: Any, epoch: int, start: int = 0, stride: int = 1) -> I
 
 def _interruptible(batches: Iterable) -> Iterator:
     """Yield the same batches; a signal interrupts the wait for one."""
-    iterator, end = iterate(batches), object()
+    iterator, end = iter(batches), object()
     while True:
         with signals.interruptible():
             batch = next(iterator, end)

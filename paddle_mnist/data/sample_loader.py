@@ -8,10 +8,11 @@ import numpy as np
 import paddle
 
 from paddle_mnist._arguments import accepts_numpy
-from paddle_mnist.data.collate import num_samples, stack_samples, tensors
-from paddle_mnist.data.forking import iterate
+from paddle_mnist.data.collate import data_error, make_batch, num_samples, read_sample, tensors
+from paddle_mnist.data.epochs import read_epoch
 from paddle_mnist.data.loader import OrderedLoader, Shard
 from paddle_mnist.data.sampler import BatchSampler, ShardSpec
+from paddle_mnist.data.sampler_state import set_epoch
 from paddle_mnist.data.seeding import seed_generators
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError, DataError
@@ -49,6 +50,7 @@ class SampleLoader(OrderedLoader):
 
         With shards each is a list of this process's `Shard`s.
         """
+        set_epoch(self.dataset, epoch)
         # Workers are told what to read; what is to become of it they need not know.
         parts, plan = itertools.tee(self._parts(epoch, start, stride))
         loaded = self._load(part.keys for part in parts)
@@ -91,13 +93,12 @@ class _BatchReader:
 
     def __call__(self, keys: Sequence[Key]) -> Any:
         samples = [self._sample(*key) for key in keys]
-        if self.collate_fn:
-            return self.collate_fn(samples)
-        return stack_samples(samples, type(self.dataset).__name__)
+        indices = [index for _, index in keys]
+        return make_batch(samples, type(self.dataset).__name__, indices, self.collate_fn)
 
     def _sample(self, epoch: int, index: int) -> Any:
         seed_generators(self.seed, epoch, index)
-        return self.dataset[index]
+        return read_sample(self.dataset, index)
 
 
 class ResumableBatchSampler(paddle.io.BatchSampler):
@@ -166,21 +167,25 @@ class ExternalLoader:
     def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
         """Yield what the steps of an epoch take from number `start` on, every `stride`-th."""
         seed_generators(self.seed, epoch)
-        skipped = start
+        batches, place, skipped = self.batches, {}, start
+        if not isinstance(batches, Iterable):  # a DataLoader is callable as well
+            batches = batches()
+            if not isinstance(batches, Iterable):
+                raise DataError(
+                    f"the function that gives the data returned a {type(batches).__name__}; "
+                    "expected an iterator of batches"
+                )
         if self._sampler:
-            self._sampler.set_epoch(epoch, start * self.group)
-            skipped = 0
-        for group in itertools.islice(self._groups(), skipped, None, stride):
+            place, skipped = {"start": start * self.group}, 0
+        groups = self._groups(read_epoch(batches, epoch, **place))
+        for group in itertools.islice(groups, skipped, None, stride):
             yield self._shards(group) if self.group > 1 else tensors(group[0])
 
-    def _groups(self) -> Iterator[list[Any]]:
+    def _groups(self, batches: Iterator[Any]) -> Iterator[list[Any]]:
         """Yield the batches of each step; the last may have fewer."""
         group: list[Any] = []
         is_empty = True
-        batches = self.batches
-        if not isinstance(batches, Iterable):  # a DataLoader is callable as well
-            batches = batches()
-        for batch in iterate(batches):
+        for batch in batches:
             is_empty = False
             group.append(batch)
             if len(group) == self.group:
@@ -212,22 +217,24 @@ def open_loader(
 ) -> Any:
     """Return a loader of data of any kind; a loader is returned as it is.
 
-    data: a `paddle.io.Dataset` or `IterableDataset`, which is divided into batches; or what a
-        `ExternalLoader` takes. For the others see `SampleLoader`.
+    data: a `paddle.io.Dataset`, a list of samples or anything else with a length and indices, or
+        an `IterableDataset`, each of which is divided into batches; or what an `ExternalLoader`
+        takes, which yields batches. For the others see `SampleLoader`.
     Raises ConfigError.
     """
     if hasattr(data, "epoch"):
         return data
     if isinstance(data, paddle.io.IterableDataset):
         return ExternalLoader(_IterableBatches(data, batch_size, collate_fn), seed)
-    if isinstance(data, paddle.io.Dataset):
-        return SampleLoader(data, batch_size, seed, shuffle, collate_fn, num_workers)
-    if isinstance(data, (tuple, Mapping, np.ndarray, paddle.Tensor)):
+    if isinstance(data, (tuple, str, Mapping, np.ndarray, paddle.Tensor)):
         raise ConfigError(
             f"the data are a {type(data).__name__}; expected a paddle.io.Dataset, which for "
             "arrays is paddle.io.TensorDataset([paddle.to_tensor(inputs), "
             "paddle.to_tensor(labels)])"
         )
+    is_indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    if is_indexed and not isinstance(data, type):  # the class list, say, is a function
+        return SampleLoader(data, batch_size, seed, shuffle, collate_fn, num_workers)
     if isinstance(data, Iterator):
         raise ConfigError(
             f"the data are a {type(data).__name__}, used up after one epoch; expected a "
@@ -237,18 +244,23 @@ def open_loader(
 
 
 class _IterableBatches:
-    """Batches of a dataset that cannot be indexed, anew each time it is called."""
+    """Batches of a dataset that cannot be indexed."""
 
     def __init__(self, dataset: paddle.io.IterableDataset, batch_size: int, collate_fn: Any):
-        self.dataset, self.batch_size = dataset, batch_size
-        self.collate = collate_fn or stack_samples
+        self.dataset, self.batch_size, self.collate_fn = dataset, batch_size, collate_fn
 
-    def __call__(self) -> Iterator[Any]:
-        samples: list[Any] = []
-        for sample in self.dataset:
-            samples.append(sample)
-            if len(samples) == self.batch_size:
-                yield self.collate(samples)
-                samples = []
-        if samples:
-            yield self.collate(samples)
+    def __iter__(self) -> Iterator[Any]:
+        name, samples, end = type(self.dataset).__name__, iter(self.dataset), object()
+        for start in itertools.count(0, self.batch_size):
+            batch: list[Any] = []
+            while len(batch) < self.batch_size:
+                with data_error(f"{name}: sample {start + len(batch)} of an epoch"):
+                    sample = next(samples, end)
+                if sample is end:
+                    break
+                batch.append(sample)
+            if batch:
+                indices = range(start, start + len(batch))
+                yield make_batch(batch, name, indices, self.collate_fn)
+            if sample is end:
+                return

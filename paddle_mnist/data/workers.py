@@ -1,11 +1,17 @@
 """Batches that worker processes read, in whatever structure, and the errors they meet.
 
 Paddle's `DataLoader` sends arrays through shared memory, but makes lists of tuples, fails on an
-array without elements, ends an epoch at a batch without arrays, and hides the error of a worker
-behind one of its own. Hence it is given arrays apart, and the rest as one object.
+array without elements, ends an epoch at a batch without arrays, hides the error of a worker behind
+one of its own, and dies where shared memory is full. Hence it is given the arrays for which there
+is room, and the rest as one object.
 """
 
 import copy
+import functools
+import logging
+import math
+import multiprocessing
+import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,38 +22,111 @@ import numpy as np
 import paddle
 
 from paddle_mnist.data.collate import mapped
-from paddle_mnist.data.forking import iterate
+from paddle_mnist.data.forking import forked
+from paddle_mnist.system.arrays import as_array
+
+log = logging.getLogger("paddle_mnist")
+
+SHARED_MEMORY = "/dev/shm"
+LEAST_ROOM = 2**20  # bytes; with less nothing is sent through it, however small
+SMALL = 2**28  # bytes, four times what Docker gives a container
+SEMAPHORE = 4096  # bytes of one; there are three to a queue, and a queue to a worker
 
 
 def map_in_workers(
-    read: Callable[[Sequence[Any]], Any], lists_of_keys: Iterator[Sequence[Any]], num_workers: int
+    read: Callable[[Sequence[Any]], Any],
+    lists_of_keys: Iterator[Sequence[Any]],
+    num_workers: int,
+    **options: Any,
 ) -> Iterator[Any]:
     """Yield `read(keys)` of each list of keys, in order, computed ahead in other processes.
 
-    Arrays come as tensors. Raises what `read` raises, with the traceback in the worker as its
+    options: further ones of `paddle.io.DataLoader`. Arrays come as tensors; as arrays where shared
+    memory has no room for them. Raises what `read` raises, with the traceback in the worker as its
     cause.
     """
+    if not _can_start(num_workers):
+        yield from map(read, lists_of_keys)
+        return
+    if _room() < LEAST_ROOM:
+        _say_it_is_small()
+        options["use_shared_memory"] = False
     loader = paddle.io.DataLoader(
-        _Batches(read),
+        _Batches(read, num_workers * options.get("prefetch_factor", 2)),
         batch_sampler=_Lists(lists_of_keys),
         collate_fn=_only,
         num_workers=num_workers,
         return_list=True,
+        **options,
     )
-    for sent in iterate(loader):
+    for sent in forked(loader):
         yield _unpacked(sent)
 
 
-class _Batches(paddle.io.Dataset):
-    """Batches by the keys of their samples, packed."""
+def spare_shared_memory(loader: paddle.io.DataLoader) -> None:
+    """Have a loader's workers send through pipes where shared memory is small; none if it is full.
 
-    def __init__(self, read: Callable[[Sequence[Any]], Any]):
+    For a loader that Paddle reads itself, of whose batches nothing is known.
+    """
+    if not _can_start(loader.num_workers):
+        loader.num_workers = 0
+    elif loader.use_shared_memory and _room() < SMALL:
+        _say_it_is_small()
+        loader.use_shared_memory = False
+
+
+def _room() -> int:
+    """Return how many bytes shared memory has left."""
+    try:
+        system = os.statvfs(SHARED_MEMORY)
+    except OSError:
+        return 0
+    return system.f_bavail * system.f_frsize
+
+
+def _can_start(num_workers: int) -> bool:
+    """Return whether there is shared memory for the semaphores of workers; say it if not."""
+    try:
+        multiprocessing.Lock()
+    except OSError as error:  # it may not be writable
+        reason = f"gives no semaphores ({error.strerror})"
+    else:
+        if _room() >= SEMAPHORE * (16 + 4 * num_workers):
+            return True
+        reason = "is full"
+    _warn_once(
+        f"{SHARED_MEMORY} {reason}, so no workers can start: the data are read in this process"
+    )
+    return False
+
+
+def _say_it_is_small() -> None:
+    _warn_once(
+        f"{SHARED_MEMORY} has no room for the batches of the workers: they are sent through pipes, "
+        "which is slower"
+    )
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    log.warning("%s; expected more room in it, as docker run --shm-size=8g gives", text)
+
+
+class _Batches(paddle.io.Dataset):
+    """Batches by the keys of their samples, packed.
+
+    batches_ahead: how many of them all workers together may have read before they are used.
+    """
+
+    def __init__(self, read: Callable[[Sequence[Any]], Any], batches_ahead: int):
         super().__init__()
         self.read = read
+        # twice as many, as a batch may be larger than those before; of each process of a training
+        self.share = 2 * batches_ahead * paddle.distributed.get_world_size()
 
     def __getitem__(self, keys: Sequence[Any]) -> list[Any]:
         try:
-            return _packed(self.read(keys))
+            return _packed(self.read(keys), _room() // self.share)
         except Exception as error:  # whatever the dataset raises
             return _packed(_Failure(error))
 
@@ -61,9 +140,13 @@ class _Slot:
 
 @dataclass(frozen=True)
 class _Rest:
-    """What is left of a batch without its arrays, which Paddle sends as it is."""
+    """What is left of a batch without its arrays, which Paddle sends as it is.
+
+    is_whole: whether the arrays are in it, as shared memory has no room for them.
+    """
 
     structure: Any
+    is_whole: bool = False
 
 
 class _Failure:
@@ -86,20 +169,21 @@ SENT_DTYPES = """
 """.split()
 
 
-def _packed(batch: Any) -> list[Any]:
-    """Return the arrays and tensors of a batch, and the rest of it."""
+def _packed(batch: Any, room: float = math.inf) -> list[Any]:
+    """Return the arrays and tensors of a batch, and the rest of it. room: for them, in bytes."""
     arrays = [np.zeros(1, np.uint8)]  # an epoch would end at a batch without arrays
 
     def set_apart(leaf: Any) -> Any:
-        if isinstance(leaf, paddle.Tensor):
-            leaf = leaf.numpy()
         is_array = isinstance(leaf, np.ndarray) and leaf.size > 0
         if not is_array or leaf.dtype.name not in SENT_DTYPES:
             return leaf
         arrays.append(np.asarray(leaf, order="C"))
         return _Slot(len(arrays) - 1)
 
+    batch = mapped(batch, lambda leaf: as_array(leaf) if isinstance(leaf, paddle.Tensor) else leaf)
     rest = _Rest(mapped(batch, set_apart))
+    if sum(array.nbytes for array in arrays) > room:
+        return [arrays[0], _Rest(batch, is_whole=True)]
     return [*arrays, rest]
 
 
@@ -107,6 +191,9 @@ def _unpacked(sent: Sequence[Any]) -> Any:
     """Return the batch that a worker has packed. Raises the error that it had."""
     *arrays, rest = sent
     batch = rest.structure
+    if rest.is_whole:
+        _say_it_is_small()
+        return batch
     if isinstance(batch, _Failure):
         raise batch.error from RuntimeError(f"in a worker:\n{batch.traceback}")
     return mapped(

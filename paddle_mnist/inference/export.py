@@ -1,10 +1,12 @@
 """Export a layer as files that need none of this package, and prove that they compute the same."""
 
+import contextlib
 import hashlib
 import importlib
 import json
+import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,19 @@ from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
 from paddle_mnist.inference.exported import ABOUT, ONNX, PARAMETERS, PROGRAMS, Signature
 from paddle_mnist.inference.predictor import Predictor
 from paddle_mnist.monitor.hooks import evaluation_mode
-from paddle_mnist.system.files import make_folder, remove, sync_folder, write_atomically
-from paddle_mnist.training.rehearsal import explained
+from paddle_mnist.system.files import (
+    make_folder,
+    remove,
+    sync_folder,
+    utf8_folder,
+    write_atomically,
+    writing,
+)
+from paddle_mnist.system.surroundings import usable_home
+from paddle_mnist.training.batch_errors import explained
 
 OPSET = 14  # of ONNX, 2021: old enough for every runtime
+MAX_PROGRAM = 1 << 20  # bytes of a program without its parameters
 TOLERANCE = 1e-4  # of an output, relative to its largest value, or to 1
 
 
@@ -49,9 +60,10 @@ def export_layer(
     """
     if form not in FORMS:
         raise ConfigError(f"form is {form!r}; expected {' or '.join(FORMS)}")
-    with evaluation_mode(layer), tempfile.TemporaryDirectory() as temporary:
-        with explained(check_inputs, "the export"):
-            files = FORMS[form](layer, signature, Path(temporary))
+    folder = Path(folder)
+    with evaluation_mode(layer), _folder_for_trial(folder, _most_bytes(layer)) as temporary:
+        with explained(check_inputs, "the export"), utf8_folder(temporary) as writable:
+            files = FORMS[form](layer, signature, writable)
         with paddle.no_grad():
             tensors = [paddle.to_tensor(batch) for batch in check_inputs]
             outputs = [value.numpy() for value in layer(_one_or_all(tensors))]
@@ -64,12 +76,42 @@ def export_layer(
             "paddle": paddle.__version__,
             "package": paddle_mnist.__version__,
         }
-        Path(temporary, ABOUT).write_text(json.dumps(contents))
+        write_atomically(temporary / ABOUT, json.dumps(contents).encode())
         predictor = Predictor(temporary, device="cpu")
         computed = predictor.run(_one_or_all(check_inputs))
         contents["difference"] = _difference(computed, expected)
-    _commit(Path(folder), files, contents)
+    _commit(folder, files, contents)
     return contents
+
+
+@contextlib.contextmanager
+def _folder_for_trial(output: Path, size: int) -> Iterator[Path]:
+    """Make a temporary folder in the one to export to, on the disk that has to hold the files.
+
+    Paddle ignores errors in writing, which then show as a damaged model. So an error inside the
+    block becomes an OutputError if a file of `size` bytes cannot be written there.
+    """
+    make_folder(output)
+    with writing(output):
+        temporary = tempfile.TemporaryDirectory(prefix=".export-", dir=output)
+    with temporary as name:
+        folder = Path(name)
+        try:
+            yield folder
+        except Exception:
+            for path in folder.iterdir():
+                remove(path)
+            with writing(output), open(folder / "trial", "wb") as file:
+                file.write(bytes(size))
+                file.flush()
+                os.fsync(file.fileno())
+            raise
+
+
+def _most_bytes(layer: nn.Layer) -> int:
+    """Return how many bytes the files of an exported layer take at most."""
+    values = sum(value.size * value.element_size() for value in layer.state_dict().values())
+    return values + MAX_PROGRAM
 
 
 def _one_or_all(inputs: Sequence[Any]) -> Any:
@@ -94,7 +136,8 @@ def _write_paddle(layer: nn.Layer, signature: Signature, folder: Path) -> dict[s
         paddle.static.InputSpec([None, *spec.shape], spec.dtype, spec.name)
         for spec in signature.inputs
     ]
-    paddle.jit.save(layer, str(folder / "inference"), input_spec=[_one_or_all(specs)])
+    with usable_home():  # it keeps the code that it makes of the layer there
+        paddle.jit.save(layer, str(folder / "inference"), input_spec=[_one_or_all(specs)])
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 

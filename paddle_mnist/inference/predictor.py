@@ -9,6 +9,8 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from paddle_mnist._arguments import accepts_numpy
+from paddle_mnist.checkpoint.run_files import RunFiles
+from paddle_mnist.checkpoint.saved_weights import WORDS, find_run
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 from paddle_mnist.inference.exported import (
     ABOUT,
@@ -19,6 +21,8 @@ from paddle_mnist.inference.exported import (
     Shape,
     read_about,
 )
+from paddle_mnist.system.arrays import as_array
+from paddle_mnist.system.files import utf8_folder
 
 GPU_MEMORY_MB = 100  # to begin with; Paddle takes more when it needs it
 
@@ -57,11 +61,14 @@ class Predictor:
             if not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} is {value!r}; expected a whole number, at least 1")
         folder = Path(folder)
+        if not is_exported(folder):
+            raise CheckpointError(_not_exported(folder))
         self.about, self.signature = read_about(folder)
         self.outputs = self.signature.outputs
         self.batch_size = batch_size
         start = _start_onnx if ONNX in self.about["files"] else _start_paddle
-        names, runs = start(folder, self.about["files"], device, threads, parallel)
+        with utf8_folder(folder) as readable:
+            names, runs = start(readable, self.about["files"], device, threads, parallel)
         expected = [spec.name for spec in self.signature.inputs]
         if sorted(names) != sorted(expected):
             raise CheckpointError(
@@ -148,13 +155,37 @@ class Predictor:
         return computed
 
 
+def is_exported(folder: Path) -> bool:
+    """Return whether a folder holds an exported model, or might, for it holds nothing of a run."""
+    run = RunFiles(folder)
+    is_of_run = any(path.exists() for path in (run.config, run.checkpoints.folder, run.weights))
+    return (folder / ABOUT).exists() or (folder.is_dir() and not is_of_run)
+
+
+def _not_exported(path: Path) -> str:
+    """Return the message for a path that is no exported model, with what to do with a run's."""
+    run = RunFiles(path) if str(path) in WORDS else find_run(path)
+    if not path.exists() and not run.config.exists():
+        return f"{path}: No such file or directory; expected a folder that the command export wrote"
+    if run.is_of_fit:
+        return (
+            f"{path}: not an exported model but of a run of paddle_mnist.fit, whose net only your "
+            "own code can build; use paddle_mnist.predict_run with the function that builds it, or "
+            "export it with paddle_mnist.export_run"
+        )
+    return (
+        f"{path}: not an exported model; expected a folder that the command export wrote; for "
+        "weights on digits use paddle_mnist.Predictor"
+    )
+
+
 def _with_batch(shapes: Mapping[str, Shape]) -> dict[str, list[int]]:
     return {name: [-1, *shape] for name, shape in shapes.items()}
 
 
 def _as_input(values: Any, expected: Input, subject: str) -> np.ndarray:
     try:
-        array = np.asarray(values)
+        array = as_array(values)
     except ValueError as error:
         raise DataError(f"{subject} no array ({error}); expected {expected}") from error
     if array.dtype != expected.dtype or array.shape[1:] != expected.shape or not array.size:

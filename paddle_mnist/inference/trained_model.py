@@ -18,7 +18,8 @@ from paddle_mnist.inference.exported import Input, Signature
 from paddle_mnist.monitor.hooks import evaluation_mode
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.system import signals
-from paddle_mnist.training.rehearsal import explained
+from paddle_mnist.system.arrays import as_array
+from paddle_mnist.training.batch_errors import explained
 from paddle_mnist.training.trained_model import Model, load_model, load_trained
 
 # The specification of an input, or a batch of its samples
@@ -41,7 +42,7 @@ def predict_run(
     """Return the outputs of the net that a run has trained, for all samples of a dataset.
 
     weights, model, run: see `load_model`.
-    data: a dataset, or anything else that `fit` takes as `valid`, such as a list of batches.
+    data: a dataset, or anything else that `fit` takes as `valid`, such as a list of samples.
     forward: (model, batch) -> outputs. By default a batch is the model's input alone, or (inputs,
         labels) or (input, input, ..., labels) as in training; the labels are not used.
     batch_size: by default the run's. collate_fn, num_workers: see `fit`.
@@ -83,7 +84,7 @@ def _as_array(output: Any) -> np.ndarray:
             f"an output of the model is a {type(output).__name__} without an axis for the samples; "
             "expected tensors [N, ...]; give forward, a function (model, batch) -> outputs"
         )
-    return output.numpy()
+    return as_array(output)
 
 
 def _joined(batches: Sequence[Any]) -> Any:
@@ -158,7 +159,7 @@ def _examples(inputs: Any) -> tuple[tuple[Input, ...], list[np.ndarray]]:
 def _example(inputs: Any, usual_name: str) -> tuple[str, np.ndarray]:
     """Return the name of an input and a batch of it. Raises ConfigError."""
     if not isinstance(inputs, paddle.static.InputSpec):
-        batch = np.asarray(inputs)
+        batch = as_array(inputs)
         if batch.ndim < 1 or not batch.size or batch.dtype.kind not in "biuf":
             raise ConfigError(
                 f"inputs are {batch.dtype} {list(batch.shape)}; expected a batch of samples "

@@ -22,9 +22,9 @@ from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import load_weights, saved_bytes
 from paddle_mnist.errors import CheckpointError, ConfigError
-from paddle_mnist.mnist.export import export_model
+from paddle_mnist.mnist.export import INPUT, export_model
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.mnist.predictor import INPUT, Predictor
+from paddle_mnist.mnist.predictor import Predictor
 from paddle_mnist.state import TrainState
 from paddle_mnist.system.files import make_folder, sync_folder, write_atomically
 
@@ -148,7 +148,7 @@ def save_inference_model(
     """Write the part of the net that leads from the images to chosen outputs.
 
     feeded_var_names: the inputs; this net has one, "images". target_vars: names of
-    `paddle_mnist.mnist.predictor.OUTPUTS`; layers after the last of them are left out.
+    `paddle_mnist.mnist.export.OUTPUTS`; layers after the last of them are left out.
     Returns what `export_model` returns. Raises ConfigError, OutputError.
     """
     if list(feeded_var_names) != [INPUT]:

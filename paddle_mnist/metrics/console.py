@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from paddle_mnist.errors import OutputError
 from paddle_mnist.state import TrainState
+from paddle_mnist.system.surroundings import encodable
 
 log = logging.getLogger("paddle_mnist")
 
@@ -74,7 +75,8 @@ class BarWriter:
     """A progress bar over the steps of the whole training, on a terminal only."""
 
     def __init__(self, total: Optional[int]):
-        self.bar = tqdm(total=total, unit="step", dynamic_ncols=True, disable=None)
+        hidden = None if sys.stderr else True  # None: unless it is a terminal
+        self.bar = tqdm(total=total, unit="step", dynamic_ncols=True, disable=hidden)
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
         if "train/loss" in values:
@@ -88,11 +90,18 @@ class BarWriter:
 
 
 class _TqdmHandler(logging.StreamHandler):
-    """Prints log lines above a progress bar instead of through it."""
+    """Prints log lines above a progress bar instead of through it.
+
+    What the stream cannot encode is escaped; where it was closed before Python started, it is None,
+    and nothing is printed.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self.stream is None:
+            return
         try:
-            tqdm.write(self.format(record), file=self.stream)
+            encoding = getattr(self.stream, "encoding", None)
+            tqdm.write(encodable(self.format(record), encoding), file=self.stream)
             self.flush()
         except OSError as error:  # a full disk, or the reader of a pipe is gone
             raise OutputError(
@@ -108,7 +117,8 @@ def log_to_console(stream=None, level: int = logging.INFO) -> None:
     level: of the lines that are printed, and above; `console_level` changes it for a while.
     """
     if not _console_handler():
-        handler = _TqdmHandler(stream or sys.stdout)
+        handler = _TqdmHandler()
+        handler.stream = stream or sys.stdout
         handler.setLevel(level)
         log.addHandler(handler)
         log.setLevel(logging.INFO)

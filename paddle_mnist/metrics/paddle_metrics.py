@@ -10,6 +10,7 @@ from paddle.metric import Accuracy, Auc, Metric, Precision, Recall
 
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.metrics.sums import Mean, Sums
+from paddle_mnist.system.arrays import as_array
 
 # (outputs of the model, labels) -> a metric of them
 MetricFunction = Callable[[Any, Any], Any]
@@ -70,7 +71,7 @@ class GatheredOutputs:
     def to_arrays(self) -> list[np.ndarray]:
         """Return the values as NumPy arrays. Waits for the device."""
         # of a batch of one sample a net may have squeezed the dimension away
-        return [np.atleast_1d(np.asarray(value)) for value in self.values]
+        return [np.atleast_1d(as_array(value)) for value in self.values]
 
 
 def metric_functions(metrics: Mapping[str, Any]) -> dict[str, MetricFunction]:

@@ -7,6 +7,7 @@ import numpy as np
 import paddle
 
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.system.arrays import as_array
 
 Number = Union[int, float, paddle.Tensor]  # a tensor of one element
 
@@ -44,7 +45,7 @@ class Sums:
     def to_array(self) -> np.ndarray:
         """Return the numbers, float64 [K]. Waits for the device."""
         if isinstance(self._values, (paddle.Tensor, np.ndarray)):
-            return np.asarray(self._values).astype(np.float64).reshape(-1)
+            return as_array(self._values).astype(np.float64).reshape(-1)
         return np.array(
             [v.item() if isinstance(v, paddle.Tensor) else v for v in self._values], np.float64
         )

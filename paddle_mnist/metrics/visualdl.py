@@ -19,11 +19,13 @@ import numpy as np
 
 from paddle_mnist.errors import OutputError
 from paddle_mnist.metrics import visualdl_graph
+from paddle_mnist.metrics.spans import LEARNING_RATE, over_few
 from paddle_mnist.metrics.visualdl_curves import add_curves
 from paddle_mnist.metrics.visualdl_files import VisualDLFiles
 from paddle_mnist.state import Observer, TrainState, View
 from paddle_mnist.system.devices import require_zlib
 from paddle_mnist.system.files import writing
+from paddle_mnist.system.surroundings import encodable
 
 log = logging.getLogger("paddle_mnist")
 
@@ -86,13 +88,18 @@ class VisualDLWriter(Observer):
         self.folder, self.pages, self.every = folder, set(pages), every
         self.splits = splits
         self.failure: Optional[OutputError] = None
+        self._lines: list[int] = []  # where training started, and the newest lines' steps
         self._files = VisualDLFiles(folder)
         if pages:
             self._files.open("train")  # at once: if the folder cannot be written, before training
 
     @_page("scalars")
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
-        """Write metrics by tag."""
+        """Write metrics by tag, but for a training's averages over few steps (`metrics.spans`)."""
+        if LEARNING_RATE in values:
+            start, *lines = self._lines = [*self._lines[-2:], state.step]
+            if state.step in over_few(lines, start):
+                return
         for tag, value in values.items():
             split, _, name = tag.partition("/")
             if split not in self.splits:
@@ -113,13 +120,14 @@ class VisualDLWriter(Observer):
                     file.add_histogram(tag, array.ravel(), view.step, buckets=30)
 
     def advance(self, state: TrainState) -> None:
-        """Do nothing."""
+        """Note where training started."""
+        self._lines = self._lines or [state.step - 1]
 
     @_page("text")
     def text(self, tag: str, text: str, step: int = 0) -> None:
         """Write a text under a tag. Lines that are not indented become items with dots between."""
         # It shows a text as one paragraph, without line breaks; one that keeps them retires this.
-        paragraph = re.sub(r"\n(?=\w)", " · ", text.strip())
+        paragraph = re.sub(r"\n(?=\w)", " · ", encodable(text.strip()))
         self._files.open("train").add_text(_tag(tag), paragraph, step)
 
     @_page("images")
@@ -174,7 +182,7 @@ class VisualDLWriter(Observer):
         # It knows no bools and no lists, and leaves None out, so that rows would not line up. An
         # add_hparams that takes what JSON takes retires this.
         plain = {
-            name: value if type(value) in (int, float, str) else str(value)
+            name: value if type(value) in (int, float) else encodable(str(value))
             for name, value in config.items()
         }
         file = self._files.open("train")

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from paddle_mnist.errors import OutputError
-from paddle_mnist.system.files import writing
+from paddle_mnist.system.files import remedy, writing
+from paddle_mnist.system.surroundings import encodable, usable_home
 
 
 class VisualDLFiles:
@@ -23,7 +24,8 @@ class VisualDLFiles:
     def open(self, name: str) -> Any:
         """Return the `visualdl.LogWriter` of a sub-folder. Raises OutputError."""
         if name not in self._files:
-            from visualdl import LogWriter  # here, for it is slow to import
+            with usable_home():
+                from visualdl import LogWriter  # here, for it is slow to import
 
             before = set(threading.enumerate())
             folder = self.folder / name
@@ -32,6 +34,10 @@ class VisualDLFiles:
                 # runs apart by their folders retires this.
                 file = self._files[name] = LogWriter(logdir=str(folder), flush_secs=5)
                 self._keep_errors(file)
+                # The page of settings names a run after a hash of this path, as UTF-8. A VisualDL
+                # that hashes the bytes of any path retires this.
+                writer = file._get_file_writer()
+                writer._file_name = encodable(writer._file_name)
             self._threads += [thread for thread in threading.enumerate() if thread not in before]
         return self._files[name]
 
@@ -50,10 +56,10 @@ class VisualDLFiles:
             raise self._error()
 
     def _error(self) -> OutputError:
-        reason = f" ({self._errors[0].strerror})" if self._errors else ""
+        reason = f" ({self._errors[0].strerror}); {remedy(self._errors[0])}" if self._errors else ""
         return OutputError(
-            f"{self.folder}: VisualDL can no longer write there{reason}; free space, or switch it "
-            "off with --visualdl false, and run the same command again"
+            f"{self.folder}: VisualDL can no longer write there{reason}, or switch it off with "
+            "visualdl"
         )
 
     def _keep_errors(self, file: Any) -> None:

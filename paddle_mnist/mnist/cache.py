@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Optional
 
 import numpy as np
-from filelock import FileLock
 
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import MNIST_HASH, MODES, Data, Split, data_hash
 from paddle_mnist.mnist.readers import read_class_names
 from paddle_mnist.mnist.sources import DIGITS, Source, find_source, parse_data_option
 from paddle_mnist.system.files import cache_folder
+from paddle_mnist.system.locks import locked
 
 log = logging.getLogger("paddle_mnist")
 
@@ -62,7 +62,7 @@ def _open_source(source: Source) -> Data:
 def _source_hash(source: Source) -> str:
     digest = hashlib.sha256()
     for path in source.paths:
-        digest.update(f"{path.name} {path.stat().st_size};".encode())
+        digest.update(os.fsencode(f"{path.name} {path.stat().st_size};"))
         with open(path, "rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
@@ -96,8 +96,7 @@ def _open_folder(folder: Path, warn: bool = False) -> Optional[tuple[dict[str, S
 def _build_folder(folder: Path, source: Source) -> tuple[dict[str, Split], str]:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder.with_suffix(".lock"))
-        with lock:
+        with locked(folder.with_suffix(".lock")):
             contents = _open_folder(folder, warn=True)  # another process may have built it by now
             if not contents:
                 _write_folder(folder, source.read())

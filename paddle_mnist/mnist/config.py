@@ -12,6 +12,7 @@ import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
 from paddle_mnist._arguments import accepts_numpy
+from paddle_mnist.checkpoint.run_files import FIT, TRAINED_WITH
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.mnist.option_types import (
     USUAL_PAGES,
@@ -32,8 +33,7 @@ from paddle_mnist.mnist.option_types import (
     Switch,
     Whole,
 )
-from paddle_mnist.system.files import read_yaml
-from paddle_mnist.training.run_directory import FIT, TRAINED_WITH
+from paddle_mnist.system.yaml_reader import read_yaml
 
 
 def _option(default, group: str, help: str, *, binds: bool, bare: Optional[str] = None):
@@ -58,7 +58,9 @@ class TrainConfig:
     """
 
     # The source of the images. Its contents bind the result, by their hash; its path does not.
-    data: str = _option("auto", "data", "auto, digits, or a file or folder", binds=False)
+    data: str = _option(
+        "auto", "data", "auto, digits, or a file or folder (JSON, IDX, npz, CSV)", binds=False
+    )
     train_limit: Optional[Count] = _option(
         None, "data", "train on the first N images of the source only", binds=True
     )
@@ -109,6 +111,12 @@ class TrainConfig:
         "start",
         "run or checkpoint whose weights and optimizer state to start from",
         binds=True,
+    )
+    soften: bool = _option(
+        True,
+        "start",
+        "with incremental_from: make the net less sure where it is wrong about the new data",
+        binds=False,
     )
     replay_data: Optional[Place] = _option(
         None, "start", "old images to mix into each epoch, to prevent forgetting", binds=False
@@ -181,7 +189,12 @@ class TrainConfig:
     override: Names = _option(
         (), "run", "comma-separated fields that may differ from those of the run", binds=False
     )
-    save_every_epochs: Count = _option(1, "saving", "epochs between checkpoints", binds=False)
+    save_every_epochs: Optional[CountOrNone] = _option(
+        1,
+        "saving",
+        "epochs between checkpoints; 0: only the best and the last epoch are saved at their ends",
+        binds=False,
+    )
     save_every_steps: Optional[Count] = _option(
         None, "saving", "steps between checkpoints", binds=False
     )
@@ -362,6 +375,15 @@ def amounts(augment: tuple[str, ...]) -> dict[str, float]:
 def read_config(path: Path) -> TrainConfig:
     """Return the configuration of a run, from its `config.yaml`. Raises ConfigError."""
     return TrainConfig.from_mapping(read_yaml(path), origin=str(path))
+
+
+def continued_schedule(schedule: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schedule of continued training in place of a recipe's.
+
+    It falls in a straight line from half the recipe's peak: docs/en/incremental.md has the
+    measurements. schedule: the recipe's lr_schedule and learning_rate.
+    """
+    return {"lr_schedule": "polynomial", "learning_rate": schedule["learning_rate"] / 2}
 
 
 def recipes() -> dict[str, Path]:

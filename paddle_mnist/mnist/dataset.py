@@ -45,6 +45,7 @@ class MnistDataset(paddle.io.Dataset):
             raise ConfigError(f"limit is {limit}; expected at least 1, or None for all")
         self.mode = mode
         self.data = data
+        self.limit = limit
         self._split = data[mode]
         self._length = min(len(self._split), limit or len(self._split))
 
@@ -55,6 +56,21 @@ class MnistDataset(paddle.io.Dataset):
         index = range(self._length)[index]  # IndexError past the limit, negatives from the end
         label = np.array([self._split.labels[index]], np.int64)
         return self._split.pixels(index)[np.newaxis], label
+
+    @property
+    def available(self) -> int:
+        """The number of images in the whole split."""
+        return len(self._split)
+
+    @property
+    def extent(self) -> Optional[str]:
+        """What a limit leaves, "the first 500 of 10,000 images"; None if that is the whole split.
+
+        Figures of a limited split go with it.
+        """
+        if len(self) == self.available:
+            return None
+        return f"the first {len(self):,} of {self.available:,} images"
 
     def limit_warning(self) -> Optional[str]:
         """Return a line that lists the classes that the limit excludes or makes rare.

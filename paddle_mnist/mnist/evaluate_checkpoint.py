@@ -1,9 +1,11 @@
 """Evaluate the weights of a run, or any others, on a split of a dataset."""
 
+import logging
 from dataclasses import dataclass
 from typing import Any, Optional
 
 from paddle_mnist._arguments import accepts_numpy
+from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Data
@@ -12,11 +14,11 @@ from paddle_mnist.mnist.config import TrainConfig, read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.own_nets import refuse_own_net
-from paddle_mnist.mnist.pretrained import find_weights
 from paddle_mnist.parallel.process_count import fast_conv_threads
 from paddle_mnist.system.devices import select_device
 from paddle_mnist.training.evaluator import Evaluation, evaluate
-from paddle_mnist.training.saved_weights import SavedWeights
+
+log = logging.getLogger("paddle_mnist")
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,24 @@ def load_and_evaluate(
     model.fast_conv = fast_conv_threads(TrainConfig(fast_conv=fast_conv))
     load_weights(model, weights.values, str(weights.path))
     dataset = MnistDataset(split, _open_data_of(weights, data), limit)
+    _say_what_the_run_used(weights, dataset)
     return EvaluatedModel(str(weights.path), model, dataset, evaluate(model, dataset))
+
+
+def _say_what_the_run_used(weights: SavedWeights, dataset: MnistDataset) -> None:
+    """Log why the figures of a run differ from these: it used the first images of the split."""
+    option = "train_limit" if dataset.mode == "train" else "eval_limit"
+    limit = (weights.manifest.get("config") or {}).get(option)
+    is_of_run = weights.manifest.get("data_hash") == dataset.data.hash
+    if limit and is_of_run and limit < len(dataset):
+        used = MnistDataset(dataset.mode, dataset.data, limit)
+        log.info(
+            "the run's own figures are of %s (--%s %d); these are of %s",
+            used.extent,
+            option,
+            limit,
+            dataset.extent or "all",
+        )
 
 
 def _open_data_of(weights: SavedWeights, data: Optional[str]) -> Data:

@@ -15,13 +15,29 @@ from paddle_mnist.checkpoint.manifest import TRAINING, Checkpoint
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.inference.export import export_layer
+from paddle_mnist.inference.exported import Input, Signature
 from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.mnist.predictor import OUTPUTS, signature
 
 DIVISOR = 256  # the pixel scale of every MNIST source here
 CHECKED = 100  # images
+INPUT = "images"
+OUTPUTS = {  # and the shape of each for one image
+    "logits": (10,),
+    "probabilities": (10,),
+    "conv1": (20, 28, 28),
+    "relu1": (20, 28, 28),
+    "max_pool1": (20, 14, 14),
+    "conv2": (20, 14, 14),
+    "relu2": (20, 14, 14),
+    "max_pool2": (20, 7, 7),
+}
+
+
+def signature(outputs: tuple[str, ...]) -> Signature:
+    """Return the signature of an MNIST model with these outputs."""
+    return Signature((Input(INPUT, "uint8", (SIZE, SIZE)),), outputs)
 
 
 class ExportedModel(nn.Layer):

@@ -1,77 +1,78 @@
 """Read the digits in picture files."""
 
+import contextlib
 import functools
 import glob
 import itertools
+import logging
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Optional, Union
 
 import numpy as np
 import paddle
-from filelock import FileLock
 
 import paddle_mnist
 from paddle_mnist._arguments import accepts_numpy
-from paddle_mnist.checkpoint.weights import load_weights
-from paddle_mnist.errors import CheckpointError, DataError
+from paddle_mnist.errors import CheckpointError, DataError, OutputError
 from paddle_mnist.mnist.arrays import SIZE, noun_of
 from paddle_mnist.mnist.detector import FEATURES, moved, packaged_detector
 from paddle_mnist.mnist.export import export_model
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.mnist.own_nets import refuse_own_net
 from paddle_mnist.mnist.pictures import MAX_BYTES, SUFFIXES, Digit, read_digit, read_digits
-from paddle_mnist.mnist.predictor import Predictor
+from paddle_mnist.mnist.predictor import USUAL_OUTPUTS, Predictor
 from paddle_mnist.mnist.pretrained import about
 from paddle_mnist.mnist.reading import STDIN, Reading, reading, together
-from paddle_mnist.system.files import cache_folder, make_folder, writing
-from paddle_mnist.system.machine import usable_cpus
-from paddle_mnist.training.saved_weights import SavedWeights
+from paddle_mnist.system.files import cache_folder, make_folder, temporary_folder, writing
+from paddle_mnist.system.locks import locked
+from paddle_mnist.system.machine import memory_limit, usable_cpus
+
+log = logging.getLogger("paddle_mnist")
 
 AT_ONCE = 64  # pictures
 FORM = 1  # of what is exported into the cache; another one where `ExportedModel` computes otherwise
 
 
 @accepts_numpy
-def pretrained_predictor(
-    outputs: Sequence[str] = ("logits", "probabilities"), **options: Any
-) -> Predictor:
+def pretrained_predictor(outputs: Sequence[str] = USUAL_OUTPUTS, **options: Any) -> Predictor:
     """Return a predictor of the weights that come with the package, exported into the cache.
 
-    outputs: of `paddle_mnist.mnist.predictor.OUTPUTS`. options: of `Predictor`.
+    outputs: of `paddle_mnist.mnist.export.OUTPUTS`. options: of `Predictor`.
     """
     versions = (f"v{FORM}", paddle.__version__, paddle_mnist.__version__)
     name = "-".join([about()["sha256"][:16], *versions, *outputs])
     folder = cache_folder() / "models" / name
+    try:
+        return _exported_into(folder, outputs, options)
+    except OutputError as error:
+        _warn_of_cache(folder.parent, str(error.__cause__ or error))
+    with temporary_folder() as temporary:
+        return _exported_into(temporary, outputs, options)
+
+
+def _exported_into(folder: Path, outputs: Sequence[str], options: Mapping[str, Any]) -> Predictor:
+    """Return a predictor of what is in a folder, exported first where it is missing or damaged."""
+    with contextlib.suppress(CheckpointError):
+        return Predictor(folder, **options)
     make_folder(folder)
-    with writing(folder), FileLock(folder / ".lock"):  # of several processes, one exports
+    with writing(folder), locked(folder / ".lock"):  # of several processes, one exports
         try:
             return Predictor(folder, **options)
-        except CheckpointError:  # missing or damaged: it is only a cache
+        except CheckpointError:
             export_model(MNIST(pretrained=True), folder, outputs)
         return Predictor(folder, **options)
 
 
-def weights_predictor(
-    weights: SavedWeights,
-    outputs: Sequence[str] = ("logits", "probabilities"),
-    **options: Any,
-) -> Predictor:
-    """Return a predictor of the weights of a run or a file, exported for this process alone.
-
-    outputs: of `paddle_mnist.mnist.predictor.OUTPUTS`. options: of `Predictor`.
-    Raises CheckpointError unless they fit the net, and for those of a run of `fit`.
-    """
-    refuse_own_net(weights.run, "predict_run")
-    model = MNIST()
-    load_weights(model, weights.values, weights.path)
-    with tempfile.TemporaryDirectory() as folder:  # the predictor has read it when it is made
-        about = {"dataset": weights.manifest.get("dataset")}
-        export_model(model, Path(folder), outputs, about=about)
-        return Predictor(folder, **options)
+@functools.cache
+def _warn_of_cache(folder: Path, reason: str) -> None:
+    log.warning(
+        "%s cannot be written (%s), so the weights are exported at each start; "
+        "PADDLE_MNIST_CACHE names another folder",
+        folder,
+        reason,
+    )
 
 
 def reads_digits(predictor: Predictor) -> bool:
@@ -162,4 +163,4 @@ def _digits(file: str, many: bool) -> Union[list[Digit], DataError]:
     except DataError as error:
         return error
     except MemoryError:
-        return DataError("too large for this machine's memory; make it smaller")
+        return DataError(memory_limit() or "too large for this machine's memory; make it smaller")

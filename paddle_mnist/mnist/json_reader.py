@@ -148,7 +148,7 @@ def _read_image_blocks(text: _Text, mode: str) -> Iterator[tuple[np.ndarray, Opt
             values = np.frombuffer(rows.as_buffer(of_type="d")).reshape(-1, PIXELS)
             if values.min() < 0 or values.max() > 1:
                 raise ValueError("pixels outside 0..1")
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RuntimeError) as error:  # the last for numbers of 20 digits
             raise _explain_bad_row(f"{text.path}: {mode} images", block, first, error) from error
         count = len(values)
         del rows  # the parser can be reused only when nothing refers to its last document

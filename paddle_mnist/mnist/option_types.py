@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Union
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 # The amounts that `augment` takes, and what each must stay below: degrees, degrees, pixels, share,
 # pixels.
@@ -19,6 +19,13 @@ def _reject_bool(value: Any) -> Any:
     """Raise ValueError for true and false, which pydantic takes for 1 and 0."""
     if isinstance(value, bool):
         raise ValueError("input should be a number")
+    return value
+
+
+def _refuse_empty(value: str) -> str:
+    """Raise ValueError for no text; pydantic's own check takes only paths that are UTF-8."""
+    if not value:
+        raise ValueError("string should have at least 1 character")
     return value
 
 
@@ -92,7 +99,7 @@ Share = Annotated[Number, Field(ge=0, lt=1)]
 Positive = Annotated[Number, Field(gt=0)]
 NotNegative = Annotated[Number, Field(ge=0)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
-Place = Annotated[str, Field(min_length=1)]
+Place = Annotated[str, AfterValidator(_refuse_empty)]
 OffOr = Annotated[str, BeforeValidator(_false_as_off)]
 Precision = Annotated[Literal["off", "O1", "O2"], BeforeValidator(_false_as_off)]
 Switch = Annotated[Literal["auto", "on", "off"], BeforeValidator(_bool_as_switch)]

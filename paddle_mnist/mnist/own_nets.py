@@ -1,10 +1,10 @@
 """Runs of `fit` where the tutorial's net is expected: their nets only their callers can build."""
 
+from paddle_mnist.checkpoint.run_files import RunFiles
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.training.run_directory import RunDirectory
 
 
-def refuse_own_net(run: RunDirectory, function: str) -> None:
+def refuse_own_net(run: RunFiles, function: str) -> None:
     """Raise CheckpointError if `fit` has trained a run.
 
     function: of `paddle_mnist`, which does for any net what is not done here.

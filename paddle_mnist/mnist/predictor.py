@@ -1,35 +1,30 @@
-"""Run an exported MNIST model on images in the forms in which they usually come."""
+"""Run a trained or exported MNIST model on images in the forms in which they usually come."""
 
+import contextlib
+import logging
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Union
 
 import numpy as np
 
 from paddle_mnist._arguments import accepts_numpy
-from paddle_mnist.errors import CheckpointError, DataError
+from paddle_mnist.checkpoint.saved_weights import CHECKPOINT_WORDS, find_weights
+from paddle_mnist.checkpoint.weights import load_weights
+from paddle_mnist.errors import CheckpointError, ConfigError, DataError
 from paddle_mnist.inference import predictor
-from paddle_mnist.inference.exported import ABOUT, Input, Signature
+from paddle_mnist.inference.predictor import is_exported
 from paddle_mnist.mnist.arrays import SIZE
+from paddle_mnist.mnist.export import OUTPUTS, export_model, signature
+from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.own_nets import refuse_own_net
-from paddle_mnist.system.program import program_name
-from paddle_mnist.training.run_directory import RunDirectory
+from paddle_mnist.system.arrays import as_array
+from paddle_mnist.system.files import temporary_folder
 
-INPUT = "images"
-OUTPUTS = {  # and the shape of each for one image
-    "logits": (10,),
-    "probabilities": (10,),
-    "conv1": (20, 28, 28),
-    "relu1": (20, 28, 28),
-    "max_pool1": (20, 14, 14),
-    "conv2": (20, 14, 14),
-    "relu2": (20, 14, 14),
-    "max_pool2": (20, 7, 7),
-}
+log = logging.getLogger("paddle_mnist")
 
-
-def signature(outputs: tuple[str, ...]) -> Signature:
-    """Return the signature of an MNIST model with these outputs."""
-    return Signature((Input(INPUT, "uint8", (SIZE, SIZE)),), outputs)
+USUAL_OUTPUTS = ("logits", "probabilities")
 
 
 def as_pixels(images: Any) -> np.ndarray:
@@ -40,7 +35,7 @@ def as_pixels(images: Any) -> np.ndarray:
     Raises DataError.
     """
     try:
-        images = np.asarray(images)
+        images = as_array(images)
     except ValueError as error:
         raise DataError(f"images are no array ({error}); expected uint8 [N, 28, 28]") from error
     form = f"images are {images.dtype} {list(images.shape)}"
@@ -65,18 +60,22 @@ def as_pixels(images: Any) -> np.ndarray:
 
 
 class Predictor(predictor.Predictor):
-    """Runs an exported MNIST model; any number of threads may call `run` at once.
+    """Runs a trained or exported MNIST model; any number of threads may call `run` at once.
 
     `run` takes images in every form that `as_pixels` accepts, and returns float32 arrays [N, ...].
 
-    folder: the folder that the command `export` wrote, in Paddle's format or as ONNX.
+    folder: the folder that the command `export` wrote, in Paddle's format or as ONNX; or a run, a
+        checkpoint, a `.pdparams` file, "latest", "best" or "pretrained", as `load_model` takes
+        them, which is exported for this process alone.
     device: "auto", "cpu" or "gpu:N", for Paddle's format; ONNX runs on the CPU.
     threads: CPU threads of one computation. parallel: how many computations may run at once, each
         with its own buffers; further calls wait. batch_size: the largest number of images computed
         at once, which bounds the memory.
+    run: the run that "latest", "best" or the name of a checkpoint refers to; by default the newest
+        in work/output. outputs: names of `OUTPUTS`, which weights are exported with.
 
     Attributes: about, the contents of `about.json`; outputs, the names of the outputs, in order.
-    Raises CheckpointError if the folder is not an exported MNIST model or is damaged, and
+    Raises CheckpointError if there is no MNIST model or it is damaged, ConfigError, and
     DeviceError.
     """
 
@@ -88,19 +87,12 @@ class Predictor(predictor.Predictor):
         threads: int = 1,
         parallel: int = 1,
         batch_size: int = 256,
+        *,
+        run: Union[str, Path, None] = None,
+        outputs: Sequence[str] = USUAL_OUTPUTS,
     ):
-        folder = Path(folder)
-        is_run_or_its_file = (folder / "config.yaml").exists() or folder.is_file()
-        if is_run_or_its_file and not (folder / ABOUT).exists():
-            refuse_own_net(
-                RunDirectory(folder.parent if folder.is_file() else folder), "export_run"
-            )
-            raise CheckpointError(
-                f"{folder}: not an exported model; expected what {program_name('export')} wrote; "
-                f"export it with {program_name('export')} --checkpoint {folder}, or read pictures "
-                f"with {program_name('infer')} --checkpoint {folder}"
-            )
-        super().__init__(folder, device, threads, parallel, batch_size)
+        with _exported(folder, run, outputs) as exported:
+            super().__init__(exported, device, threads, parallel, batch_size)
         expected = {name: OUTPUTS.get(name) for name in self.outputs}
         if self.signature != signature(self.outputs) or self.output_shapes != expected:
             inputs = ", ".join(map(str, self.signature.inputs))
@@ -113,3 +105,30 @@ class Predictor(predictor.Predictor):
     def prepare(self, inputs: Any) -> tuple[np.ndarray, ...]:
         """Return images as the exported model takes them; see `as_pixels`. Raises DataError."""
         return (as_pixels(inputs),)
+
+
+@contextlib.contextmanager
+def _exported(
+    name: Union[str, Path], run: Union[str, Path, None], outputs: Sequence[str]
+) -> Iterator[Path]:
+    """Yield a folder with an exported model: the one that is named, or one made of weights.
+
+    A predictor has read it once it is made. name, run, outputs: see `Predictor`.
+    """
+    folder = Path(os.path.expanduser(name))
+    if str(name) not in CHECKPOINT_WORDS and is_exported(folder):
+        if run is not None:
+            raise ConfigError(
+                f"{name}, an exported model, and the run {run} are given; expected one of them"
+            )
+        yield folder
+        return
+    weights = find_weights(name, run)
+    refuse_own_net(weights.run, "predict_run")
+    log.info("weights: %s", weights.path)
+    model = MNIST()
+    load_weights(model, weights.values, weights.path)
+    with temporary_folder() as folder:
+        about = {"weights": weights.path.name, "dataset": weights.manifest.get("dataset")}
+        export_model(model, folder, outputs, about=about)
+        yield folder

@@ -2,7 +2,8 @@
 
 A file is read as a stream and never trusted: how much it may unpack to is bounded, so that a small
 file cannot fill the memory. Every fault is a DataError that names file, place, the value found and
-what was expected. `json_reader` and `embedded_digits` read the other sources.
+what was expected. `json_reader`, `npz_reader`, `csv_reader` and `embedded_digits` read the other
+sources.
 """
 
 import contextlib
@@ -17,9 +18,10 @@ from isal import igzip_threaded, isal_zlib
 
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import CLASSES, SIZE, Split
+from paddle_mnist.system.text import decode
 
 MAX_IMAGES = 1_000_000  # that an IDX file may announce; MNIST has 60,000
-IDX_VALID = 10_000  # of 60,000 training images: MNIST's valid split, as in the JSON file
+VALID = 10_000  # of 60,000 training images: MNIST's valid split, as in the JSON file
 MAX_NAME = 40  # characters in the name of a class
 
 
@@ -59,6 +61,43 @@ def check_splits(splits: Mapping[str, Split], path: Path) -> dict[str, Split]:
     return dict(splits)
 
 
+def split_training(images: np.ndarray, labels: np.ndarray, where: str) -> dict[str, Split]:
+    """Divide training images, pixels k/256, into the splits train and valid.
+
+    The valid split is the last 10,000 of 60,000 or more images, as in MNIST; of fewer, every sixth
+    of each class, so that files sorted by label work too.
+    where: of the images, for errors. Raises DataError for too few of them.
+    """
+    if len(images) != len(labels):
+        raise DataError(
+            f"{where}: {len(images)} training images, but {len(labels)} labels; expected the same "
+            "number"
+        )
+    if len(images) >= 6 * VALID:
+        train, valid = slice(-VALID), slice(-VALID, None)
+    elif len(images) >= 6:
+        valid = np.sort(np.argsort(labels, kind="stable")[5::6])
+        train = np.setdiff1d(np.arange(len(labels)), valid)
+    else:
+        raise DataError(
+            f"{where}: {len(images)} images; expected at least 6, of which every sixth is in the "
+            "valid split"
+        )
+    return {
+        "train": Split(images[train], labels[train], 256),
+        "valid": Split(images[valid], labels[valid], 256),
+    }
+
+
+def check_labels(labels: np.ndarray, where: str) -> np.ndarray:
+    """Return labels as uint8 [N]. Raises DataError for one outside 0..9."""
+    invalid = np.flatnonzero((labels < 0) | (labels >= CLASSES))
+    if len(invalid):
+        first = invalid[0]
+        raise DataError(f"{where}: label {first} is {labels[first]}; expected 0..{CLASSES - 1}")
+    return labels.astype(np.uint8, copy=False)
+
+
 # ------------------------------------------------------------------ IDX files
 
 IDX_FILES = (
@@ -72,30 +111,12 @@ IDX_FILES = (
 def read_idx(paths: tuple[Path, ...]) -> dict[str, Split]:
     """Read four IDX files (in the order of IDX_FILES), plain or gzip; a pixel k is k/256.
 
-    The valid split is the last 10,000 of 60,000 or more training images; of fewer, every sixth of
-    each class, so that files sorted by label work too.
     The format is described at http://yann.lecun.com/exdb/mnist/ (archived).
     """
     train_images, train_labels, eval_images, eval_labels = paths
     images, labels = _read_idx_images(train_images), _read_idx_labels(train_labels)
-    if len(images) != len(labels):
-        raise DataError(
-            f"{train_images}: {len(images)} images, but {train_labels.name} holds "
-            f"{len(labels)} labels; expected the same number"
-        )
-    if len(images) >= 6 * IDX_VALID:
-        train, valid = slice(-IDX_VALID), slice(-IDX_VALID, None)
-    elif len(images) >= 6:
-        valid = np.sort(np.argsort(labels, kind="stable")[5::6])
-        train = np.setdiff1d(np.arange(len(labels)), valid)
-    else:
-        raise DataError(
-            f"{train_images}: {len(images)} images; expected at least 6, of which every sixth is "
-            "in the valid split"
-        )
     splits = {
-        "train": Split(images[train], labels[train], 256),
-        "valid": Split(images[valid], labels[valid], 256),
+        **split_training(images, labels, str(train_images)),
         "eval": Split(_read_idx_images(eval_images), _read_idx_labels(eval_labels), 256),
     }
     return check_splits(splits, eval_images)
@@ -106,12 +127,7 @@ def _read_idx_images(path: Path) -> np.ndarray:
 
 
 def _read_idx_labels(path: Path) -> np.ndarray:
-    labels = _read_idx_file(path, magic=2049, row_shape=())
-    invalid = np.flatnonzero(labels >= CLASSES)
-    if len(invalid):
-        first = invalid[0]
-        raise DataError(f"{path}: label {first} is {labels[first]}; expected 0..{CLASSES - 1}")
-    return labels
+    return check_labels(_read_idx_file(path, magic=2049, row_shape=()), str(path))
 
 
 def _read_idx_file(path: Path, magic: int, row_shape: tuple[int, ...]) -> np.ndarray:
@@ -148,15 +164,15 @@ def read_class_names(path: Optional[Path]) -> tuple[str, ...]:
     try:
         with open(path, "rb") as file:
             content = file.read(4096)  # more than ten names can take
-        lines = content.decode("utf-8-sig").rstrip().splitlines()
+        lines = decode(content).rstrip().splitlines()
     except FileNotFoundError:
         return ()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; expected a readable file") from error
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path}: not UTF-8 ({error.reason} at byte {error.start}); expected {CLASSES} lines "
-            "of text, the name of a class in each"
+            f"{path}: {error.reason}; expected {CLASSES} lines, the name of a class in each; save "
+            "it as UTF-8"
         ) from error
     names = [line.strip() for line in lines]
     if len(names) != CLASSES:

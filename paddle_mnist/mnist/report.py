@@ -95,12 +95,13 @@ def draw(
 ) -> dict[str, "Figure"]:
     """Return the figures of a run by name. evaluation: of the model on `dataset`."""
     classes = figures.drawable(dataset.data.classes)
-    counts = evaluation.confusion_matrix
+    counts, extent = evaluation.confusion_matrix, dataset.extent or ""
+    valid = MnistDataset("valid", dataset.data, dataset.limit).extent
     drawn = {
-        "curves": curves.curves(history, LABELS),
+        "curves": curves.curves(history, LABELS, {"valid": f"valid: {valid}"} if valid else {}),
         "learning_rate": curves.learning_rate(history),
-        "confusion_matrix": class_plots.confusion(counts, classes.noun, classes.names),
-        "per_class": class_plots.per_class(counts, classes.noun, classes.names),
+        "confusion_matrix": class_plots.confusion(counts, classes.noun, classes.names, extent),
+        "per_class": class_plots.per_class(counts, classes.noun, classes.names, extent),
         "kernels": figures.kernels(model.conv1.weight.numpy()),
         "feature_maps": _feature_maps(model, dataset, evaluation, classes),
         "mistakes": _mistakes(dataset, evaluation, classes),
@@ -131,7 +132,7 @@ def _mistakes(dataset: MnistDataset, evaluation: Evaluation, classes: Classes) -
     labels, probabilities = evaluation.labels, evaluation.probabilities
     worst = figures.worst(labels, probabilities)
     wrong = np.count_nonzero(labels != evaluation.predictions)
-    title = f"{wrong:,} of {evaluation.count:,} images misclassified"
+    title = f"{wrong:,} of {dataset.extent or f'{evaluation.count:,} images'} misclassified"
     if len(worst) < wrong:
         title += f"; the {len(worst)} with the highest confidence"
     images = dataset.batch(worst)[0][:, 0]

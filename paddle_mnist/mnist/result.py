@@ -19,6 +19,8 @@ class Result:
     epochs, steps: how many were trained. params: the number of parameters.
     train_seconds: the time spent in steps, over all starts of the run; data_seconds: the time until
     the images were there, in the process that ended it. checkpoint: the one with these weights.
+    images_used, images_available: by split, how many images the figures are of, and how many there
+    are. They differ where `train_limit` or `eval_limit` leaves some out; None in older results.
     replay_eval_acc, replay_eval_loss: on the eval split of `replay_data`, if there is one.
     """
 
@@ -40,6 +42,8 @@ class Result:
     paddle: str
     numpy: str
     package: str
+    images_used: Optional[Mapping[str, int]] = None
+    images_available: Optional[Mapping[str, int]] = None
     replay_eval_acc: Optional[float] = None
     replay_eval_loss: Optional[float] = None
 

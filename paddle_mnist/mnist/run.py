@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Optional
 
+from paddle_mnist.checkpoint.run_files import DEFAULT_OUTPUT
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.metrics.console import console_level
@@ -32,7 +33,7 @@ from paddle_mnist.training.callbacks import Callback, FitResult, Training
 from paddle_mnist.training.evaluator import Evaluation, evaluate
 from paddle_mnist.training.fit import fit
 from paddle_mnist.training.initialize import versions
-from paddle_mnist.training.run_directory import DEFAULT_OUTPUT, RunDirectory
+from paddle_mnist.training.run_directory import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
 
@@ -96,10 +97,12 @@ class MnistReport(Callback):
 
     def run_opened(self, training: Training) -> None:
         """Log what is trained on, and what is unusual about it."""
-        for line in self.images.descriptions:
+        for line in self.images.descriptions(self.config):
             log.info("%s", line)
         if not training.world.is_main_process:
             return
+        if self.config.incremental_from and not self.images.replayed:
+            log.info("what the net forgets of its earlier images is only measured on --replay_data")
         if unbalanced := training.job.parts.loader.dataset.limit_warning():
             log.warning("train_limit is %d: %s", self.config.train_limit, unbalanced)
         # says what it replaces
@@ -107,7 +110,7 @@ class MnistReport(Callback):
 
     def before_training(self, training: Training) -> None:
         """Say on the dashboard what the images are, and show the first."""
-        training.board.text(ABOUT, "\n".join(self.images.descriptions))
+        training.board.text(ABOUT, "\n".join(self.images.descriptions(self.config)))
         introduce(training.board, training.job.parts.loader.dataset)
 
     def final_metrics(self, training: Training) -> Mapping[str, float]:
@@ -129,6 +132,14 @@ class MnistReport(Callback):
     def _final_dataset(self) -> MnistDataset:
         return self.images.dataset(self.config.final_split, self.config.eval_limit)
 
+    @property
+    def _datasets(self) -> Mapping[str, MnistDataset]:
+        """The splits that the result is of, limited as in the training."""
+        config = self.config
+        limits = {"train": config.train_limit, "valid": config.eval_limit}
+        limits[config.final_split] = config.eval_limit
+        return {mode: self.images.dataset(mode, limit) for mode, limit in limits.items()}
+
     def result_entries(self, training: Training, result: FitResult) -> Mapping[str, Any]:
         """Return the `Result`."""
         state, metrics = training.state, result.metrics
@@ -149,6 +160,8 @@ class MnistReport(Callback):
             samples_per_second=round(state.samples / state.train_seconds, 1),
             checkpoint=result.checkpoint.name,
             **versions(),
+            images_used={mode: len(dataset) for mode, dataset in self._datasets.items()},
+            images_available={mode: dataset.available for mode, dataset in self._datasets.items()},
             replay_eval_acc=metrics.get("replay_eval/acc"),
             replay_eval_loss=metrics.get("replay_eval/loss"),
         ).as_dict()
@@ -165,7 +178,9 @@ class MnistReport(Callback):
         dataset = DATASET_NAMES.get(values["dataset"], values["dataset"])
         split = self.config.final_split
         accuracy, loss = values[f"{split}_acc"], values[f"{split}_loss"]
-        line = f"{split} accuracy {accuracy:.4f}, loss {loss:.4f} ({dataset})"
+        extent = self._final_dataset.extent
+        of = f"{dataset}, {extent}" if extent else dataset
+        line = f"{split} accuracy {accuracy:.4f}, loss {loss:.4f} ({of})"
         if "eval_acc" not in values:
             line += "; the eval split is not scored (final_split is valid)"
         if "replay_eval_acc" in values:

@@ -16,7 +16,6 @@ from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import TrainConfig, amounts
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.mnist.pretrained import find_weights
 from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
 from paddle_mnist.nn.optim import build_optimizer, build_schedule
@@ -67,14 +66,19 @@ class TrainingImages:
         """Return a split of the replayed images; None where there are none."""
         return MnistDataset(mode, self.replayed, limit) if self.replayed else None
 
-    @property
-    def descriptions(self) -> list[str]:
-        """Lines that say where the images come from, and how many there are of each split."""
+    def descriptions(self, config: TrainConfig) -> list[str]:
+        """Return lines that say where the images come from, and how many of each split are used."""
         lines = []
         for name, images in (("data", self.new), ("replayed", self.replayed)):
             if images:
-                counts = " / ".join(str(len(images[mode])) for mode in images.splits)
-                lines.append(f"{name}: {images.name}, from {images.source}; {counts} images")
+                train_limit = config.train_limit if images is self.new else None
+                counts = []
+                for mode in images.splits:
+                    limit = train_limit if mode == "train" else config.eval_limit
+                    used, available = len(MnistDataset(mode, images, limit)), len(images[mode])
+                    counts.append(f"{used} of {available}" if used < available else f"{available}")
+                line = f"{name}: {images.name}, from {images.source}; {' / '.join(counts)} images"
+                lines.append(line)
         return lines
 
 
@@ -136,7 +140,7 @@ def fit_arguments(
         "evaluator": evaluator,
         "monitor": "valid/acc",
         "config": _run_config(config, images),
-        "find_weights": find_weights,
+        "soften": "fc" if config.incremental_from and config.soften else None,
         "save_initial": False,  # the initial weights follow from the seed
         "figures": False,  # MnistReport's show more
         **batches_to_print(config, len(parts.loader) * config.epochs),

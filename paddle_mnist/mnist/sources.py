@@ -15,18 +15,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from filelock import FileLock
-
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Split
+from paddle_mnist.mnist.csv_reader import find_test_file, find_training_file, read_csv
 from paddle_mnist.mnist.embedded_digits import read_digits
+from paddle_mnist.mnist.file_kinds import SOURCES, is_csv, is_npz, kind_of, read_head
+from paddle_mnist.mnist.folders import (
+    JSON_FILE,
+    NPZ_FILE,
+    almost_right,
+    csv_file,
+    idx_files,
+    idx_name,
+)
 from paddle_mnist.mnist.json_reader import read_json
+from paddle_mnist.mnist.npz_reader import read_npz
 from paddle_mnist.mnist.readers import IDX_FILES, read_idx
+from paddle_mnist.system.files import in_home
+from paddle_mnist.system.locks import locked
 
 log = logging.getLogger("paddle_mnist")
 
 WORK = Path("work")  # the tutorial's folder, relative to the current directory
-JSON_FILE = "mnist.json.gz"
 CLASSES_FILE = "classes.txt"
 CONNECT_SECONDS = 5
 
@@ -48,31 +58,33 @@ MNIST_MD5 = dict(
 
 @dataclass(frozen=True)
 class Source:
-    """The files of a source and the function that reads them."""
+    """The files of a source and the function that reads them.
+
+    place: the file or folder that names the source. note: what a user should know of it.
+    """
 
     name: str
     paths: tuple[Path, ...]
     read: Callable[[], dict[str, Split]]
+    place: Optional[Path] = None
+    note: str = ""
 
     def __str__(self) -> str:
-        if not self.paths:
+        if not self.place:
             return "scikit-learn's digits (embedded; not MNIST)"
-        return str(self._path)
+        return f"{self.place}{self.note}"
 
     @property
     def location(self) -> str:
         """The value of `data` that names this source from any current directory."""
-        return str(self._path.resolve()) if self.paths else self.name
+        return str(self.place.resolve()) if self.place else self.name
 
     @property
     def classes_file(self) -> Optional[Path]:
         """The path where names of the classes may be found: beside the files."""
-        return self.paths[0].parent / CLASSES_FILE if self.paths else None
-
-    @property
-    def _path(self) -> Path:
-        """The file, or the folder if there are several."""
-        return self.paths[0] if len(self.paths) == 1 else self.paths[0].parent
+        if not self.place:
+            return None
+        return (self.place if self.place.is_dir() else self.place.parent) / CLASSES_FILE
 
 
 DIGITS = Source("digits", (), read_digits)
@@ -80,7 +92,7 @@ DIGITS = Source("digits", (), read_digits)
 
 def paddle_cache() -> Path:
     """Return the folder in which paddle.vision.datasets.MNIST keeps its files."""
-    return Path.home() / ".cache" / "paddle" / "dataset" / "mnist"
+    return in_home("~/.cache/paddle/dataset/mnist")
 
 
 def find_source(data: str = "auto") -> Source:
@@ -90,8 +102,10 @@ def find_source(data: str = "auto") -> Source:
         as in `work/mnist.json.gz#0-4` (see `open_data`).
 
     "auto" stands for the environment variable PADDLE_MNIST_DATA, if it is set. Else these are
-    tried: work/mnist.json.gz, IDX files in work/ or in Paddle's cache, a download, and last the
-    embedded digits, with a warning. A path never falls back to another source.
+    tried: what `work/` holds, IDX files in Paddle's cache, a download, and last the embedded
+    digits, with a warning. In a folder these are tried: mnist.json.gz, the four IDX files,
+    mnist.npz of Keras, mnist_train.csv and train.csv of Kaggle. A path never falls back to another
+    source.
     """
     data, _ = parse_data_option(data)
     if data == "digits":
@@ -102,7 +116,7 @@ def find_source(data: str = "auto") -> Source:
         except (OSError, RuntimeError, ValueError) as error:  # too long, ~nobody, a NUL in it
             reason = getattr(error, "strerror", None) or error
             raise DataError(f"{data}: {reason}; expected a file or folder") from error
-    source = _json_in(WORK) or _idx_in(WORK) or _idx_in(paddle_cache())
+    source = _in_folder(WORK) or _idx_in(paddle_cache())
     if source:
         return source
     try:
@@ -110,12 +124,13 @@ def find_source(data: str = "auto") -> Source:
     except (DataError, OSError) as error:
         log.warning(
             "MNIST was not found (%s/%s, IDX files in %s/ or %s) and cannot be downloaded (%s). "
-            "Using %s instead: accuracies are not MNIST's.",
+            "%sUsing %s instead: accuracies are not MNIST's.",
             WORK,
             JSON_FILE,
             WORK,
             paddle_cache(),
             error,
+            f"In {WORK}/: {almost}. " if (almost := almost_right(WORK)) else "",
             DIGITS,
         )
         return DIGITS
@@ -149,39 +164,78 @@ def _split_selection(data: str) -> tuple[str, str]:
 
 def _source_at(path: Path) -> Source:
     if path.is_dir():
-        source = _json_in(path) or _idx_in(path)
+        source = _in_folder(path)
         if not source:
+            almost = almost_right(path)
             raise DataError(
-                f"{path}: neither {JSON_FILE} nor the four IDX files in it; expected "
-                f"{JSON_FILE}, or {', '.join(IDX_FILES)}, each plain or .gz"
+                f"{path}: neither {JSON_FILE} nor the four IDX files nor {NPZ_FILE} nor CSV files "
+                f"in it{f' ({almost})' if almost else ''}; expected one of those, the IDX files "
+                f"plain or .gz: {', '.join(IDX_FILES)}"
             )
         return source
-    if path.name.removesuffix(".gz") in IDX_FILES:
-        raise DataError(f"{path}: one of four IDX files; give the folder, {path.parent}")
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; expected auto, digits, or one of those")
-    return Source(path.name, (path,), lambda: read_json(path))
+    if idx_name(path):
+        raise DataError(f"{path}: one of four IDX files; give the folder, {path.parent}")
+    return _source_of_file(path)
 
 
-def _json_in(folder: Path) -> Optional[Source]:
-    path = folder / JSON_FILE
-    return Source(path.name, (path,), lambda: read_json(path)) if path.exists() else None
+def _source_of_file(path: Path) -> Source:
+    head = read_head(path)
+    if is_npz(path, head):
+        return _npz(path)
+    if is_csv(path, head):
+        return _csv(path)
+    if kind := kind_of(head):
+        raise DataError(f"{path}: {kind.name}; expected {SOURCES}; {kind.remedy}")
+    return _json(path)
+
+
+def _in_folder(folder: Path) -> Optional[Source]:
+    """Return the first source that a folder holds; None if it holds none."""
+    if (folder / JSON_FILE).exists():
+        return _json(folder / JSON_FILE)
+    if source := _idx_in(folder):
+        return source
+    if (folder / NPZ_FILE).exists():
+        return _npz(folder / NPZ_FILE)
+    path = csv_file(folder)
+    return path and _csv(path)
+
+
+def _json(path: Path) -> Source:
+    return Source(path.name, (path,), lambda: read_json(path), place=path)
+
+
+def _npz(path: Path) -> Source:
+    return Source(path.name, (path,), lambda: read_npz(path), place=path)
+
+
+def _csv(path: Path) -> Source:
+    if train := find_training_file(path):
+        raise DataError(f"{path}: the test images; expected the training file, {train}")
+    test = find_test_file(path)
+    return Source(
+        path.name,
+        (path, test) if test else (path,),
+        lambda: read_csv(path, test),
+        place=path,
+        note="" if test else " (no test file with labels: the eval split is part of it)",
+    )
 
 
 def _idx_in(folder: Path) -> Optional[Source]:
-    paths = []
-    for name in IDX_FILES:
-        existing = [path for path in (folder / f"{name}.gz", folder / name) if path.exists()]
-        if not existing:
-            return None
-        paths.append(existing[0])
-    return Source(folder.resolve().name, tuple(paths), lambda: read_idx(tuple(paths)))
+    files = idx_files(folder)
+    if len(files) < len(IDX_FILES):
+        return None
+    paths = tuple(files.values())
+    return Source(folder.resolve().name, paths, lambda: read_idx(paths), place=folder)
 
 
 def _download(base_url: str, folder: Path) -> Source:
     """Download those of the four files that are missing; one process does, the others wait."""
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".paddle_mnist.lock"):
+    with locked(folder / ".paddle_mnist.lock"):
         for name, md5 in MNIST_MD5.items():
             path = folder / f"{name}.gz"
             if not path.exists():

@@ -3,12 +3,13 @@
 import contextlib
 import itertools
 from collections.abc import Callable, Collection, Iterator
+from typing import Optional
 
 import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist.monitor.hooks import ForwardPasses, forward_hooks, leaf_layers
+from paddle_mnist.monitor.hooks import ForwardPasses, first_tensor, forward_hooks, leaf_layers
 
 
 @contextlib.contextmanager
@@ -20,11 +21,12 @@ def print_layers(
 ) -> Iterator[None]:
     """Within the context, print in each forward pass what the tutorial's flags print.
 
-    Unlike the tutorial, the hyper-parameters of the pooling layers are printed too, and the
-    layer's name after each shape.
+    Unlike the tutorial, the hyper-parameters of the pooling layers are printed too, and after each
+    shape the layer's name.
 
     shape: print the hyper-parameters of each layer that has any (kernel, padding, stride; sizes of
-        weight and bias), then the shapes of the input and of each layer's output.
+        weight and bias), then the shapes of the input and of each layer's output. An output that
+        is reshaped for the next layer is printed in that shape, and its own follows.
     content: print of each convolution the kernel from its first input to its first output channel,
         and one random channel of the output for the first image, drawn with NumPy's global
         generator; then the last layer's output for the first image.
@@ -40,6 +42,7 @@ def print_layers(
         try:
             yield
         finally:
+            printer.print_last_shape()
             if printer.channels:  # the pass raised before the last layer
                 printer.print_kernels_and_channels()
 
@@ -54,6 +57,7 @@ class _LayerPrinter:
         }
         self._first, self._last = next(iter(self.layers)), list(self.layers)[-1]
         self._numbers = itertools.count(1)
+        self._output: Optional[tuple[str, paddle.Tensor]] = None  # the last, not printed yet
 
     def print_hyperparameters(self) -> None:
         self._print("\n########## print network layer's superparams ##############")
@@ -63,21 +67,37 @@ class _LayerPrinter:
                     self._print(f"{name}-- {hyperparameters}")
 
     def print_shape(self, name: str, layer: nn.Layer, inputs, output: paddle.Tensor) -> None:
+        taken = first_tensor(inputs)
         if name == self._first:
             self._print("\n########## print shape of features of every layer ###############")
-            self._print(f"inputs_shape: {list(inputs[0].shape)}")
-        self._print(f"outputs{next(self._numbers)}_shape: {list(output.shape)} ({name})")
+            if taken is not None:
+                self._print(f"inputs_shape: {list(taken.shape)}")
+        self.print_last_shape(taken)
+        self._output = name, output
+        if name == self._last:  # contents may follow
+            self.print_last_shape()
+
+    def print_last_shape(self, taken: Optional[paddle.Tensor] = None) -> None:
+        """Print the shape of the last layer's output. taken: by the next layer, reshaped or not."""
+        if self._output is None:
+            return
+        name, output = self._output
+        self._output = None
+        is_reshaped = taken is not None and _is_reshaped(output, taken)
+        shape = list(taken.shape) if is_reshaped else list(output.shape)
+        note = f"{name}: {list(output.shape)}" if is_reshaped else name
+        self._print(f"outputs{next(self._numbers)}_shape: {shape} ({note})")
 
     def print_content(self, name: str, layer: nn.Layer, inputs, output: paddle.Tensor) -> None:
         if name in self._convolutions:
             channel = np.random.randint(0, output.shape[1])
             blank = "" if self.channels else "\n"
             self.channels.append(
-                f"{blank}The {channel}th channel of {name} layer: {output[0][channel]}"
+                f"{blank}The {channel}th channel of {name} layer:  {output[0][channel]}"
             )
         if name == self._last:
             self.print_kernels_and_channels()
-            self._print(f"The output of last layer: {output[0]}\n")
+            self._print(f"The output of last layer: {output[0]} \n")
 
     def print_kernels_and_channels(self) -> None:
         self._print("\n########## print convolution layer's kernel ###############")
@@ -86,6 +106,14 @@ class _LayerPrinter:
         for text in self.channels:
             self._print(text)
         self.channels.clear()
+
+
+def _is_reshaped(output: paddle.Tensor, taken: paddle.Tensor) -> bool:
+    """Return whether a layer takes the values of an output in another shape."""
+    is_other_shape = list(output.shape) != list(taken.shape) and output.size == taken.size
+    if not is_other_shape or not paddle.in_dynamic_mode():  # a graph has no values yet
+        return False
+    return np.array_equal(output.numpy().ravel(), taken.numpy().ravel(), equal_nan=True)
 
 
 def _kind(layer: nn.Layer) -> type:
@@ -105,7 +133,7 @@ def _hyperparameters(layer: nn.Layer) -> str:
         return f"kernel_size:{layer.ksize}, padding:{layer.padding}, stride:{layer.stride}"
     if isinstance(layer, nn.Linear):
         bias = None if layer.bias is None else list(layer.bias.shape)
-        return f"weight_size:{list(layer.weight.shape)}, bias_size:{bias}"
+        return f"weight_size:{list(layer.weight.shape)}, bias_size_{bias}"
     return layer.extra_repr()
 
 

@@ -25,12 +25,12 @@ from typing import Any, Optional
 import llvmlite
 import numba
 import numpy as np
-from filelock import FileLock, Timeout
 from numba.core import caching, compiler, serialize
 from numba.core.registry import cpu_target
 
 from paddle_mnist.errors import OutputError
 from paddle_mnist.system.files import cache_folder, write_atomically
+from paddle_mnist.system.locks import locked
 
 log = logging.getLogger("paddle_mnist")
 
@@ -147,16 +147,14 @@ def _is_usable(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: Path, title: str):
-    lock = FileLock(path.with_suffix(".lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        log.info("the %s is being compiled for this processor, once; waiting for it", title)
-        lock.acquire()
-    try:
+    lock = path.with_suffix(".lock")
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(lock, wait=False))
+        except BlockingIOError:
+            log.info("the %s is being compiled for this processor, once; waiting for it", title)
+            stack.enter_context(locked(lock))
         yield
-    finally:
-        lock.release()
 
 
 class _File(caching._Cache):

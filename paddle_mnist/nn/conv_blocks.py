@@ -17,6 +17,7 @@ from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.nn.fast_layers import fast_net, hooks_of, parameters_of, why_not_compiled
 from paddle_mnist.nn.sparse_layout import VERSION, Net
+from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.devices import fast_threads
 
 SWITCH = "set fast_conv to 'off' to compute with Paddle's own layers"
@@ -183,7 +184,7 @@ def refuse_second_pass() -> Callable[[paddle.Tensor], None]:
 class _Blocks(PyLayer):
     @staticmethod
     def forward(ctx, inputs, joined, net, threads, needs_gradient):
-        images, values = inputs.numpy(), joined.numpy()
+        images, values = as_array(inputs), joined.numpy()
         if net.net.input_gradient:
             values = values[images.size :]
         outputs, ctx.memory = net.forward(images, values, threads, needs_gradient)

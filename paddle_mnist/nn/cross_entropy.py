@@ -11,6 +11,7 @@ from paddle.nn import functional as F
 
 from paddle_mnist.nn.conv_blocks import call_hooks, refuse_second_pass, threads_of
 from paddle_mnist.nn.fast_layers import fast_net, hooks_of, is_read_only, parameters_of
+from paddle_mnist.system.arrays import as_array
 
 
 class CrossEntropy:
@@ -67,7 +68,7 @@ def compiled_cross_entropy(
     call_hooks(layers, inputs)
     flat = np.concatenate([parameter.numpy().ravel() for parameter in parameters])
     mean, logits, gradients = compiled_net(net).cross_entropy(
-        inputs.numpy(), values, flat, smoothing, threads_of(model.fast_conv)
+        as_array(inputs), values, flat, smoothing, threads_of(model.fast_conv)
     )
     outputs = paddle.to_tensor(logits)
     for hook in model._forward_post_hooks.values():
@@ -101,7 +102,7 @@ def _class_numbers(labels: Any, count: int, classes: int) -> Optional[np.ndarray
         or labels.shape not in ([count], [count, 1])
     ):
         return None
-    values = labels.numpy().ravel()
+    values = as_array(labels).ravel()
     # a negative number, such as the -100 of labels to be ignored, is a large one without its sign
     return values if values.view(np.uint64).max() < classes else None
 

@@ -28,7 +28,7 @@ from paddle_mnist.errors import (
 from paddle_mnist.nn.fast_layers import why_not_compiled
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.devices import chosen_gpus, gpu_count
-from paddle_mnist.system.machine import require_posix_processes, usable_cpus
+from paddle_mnist.system.machine import require_loopback, require_posix_processes, usable_cpus
 
 log = logging.getLogger("paddle_mnist")
 
@@ -61,10 +61,11 @@ def spawn(
     SIGTERM and SIGINT are forwarded to all processes. When one fails, the others are ended too, and
     its error is raised here: an error of this package as it is, or ProcessError with the traceback,
     the signal that killed it, or the rank that hung.
-    Raises DeviceError for GPUs that do not exist, ConfigError for numbers that do not agree, and on
-    a system without POSIX process groups and signals.
+    Raises DeviceError for GPUs that do not exist and where processes cannot connect, ConfigError
+    for numbers that do not agree, and on a system without POSIX process groups and signals.
     """
     require_posix_processes(f"nprocs is {nprocs}", "--nprocs 1")
+    require_loopback()
     if gpus and selected_gpus and gpus != selected_gpus:
         raise ConfigError(
             f"gpus is {gpus!r}, but selected_gpus is {selected_gpus!r}; expected one of them"
@@ -117,6 +118,11 @@ class _Job:
     def failed(self, rank: int) -> bool:
         """Return whether a process that has ended was neither done nor stopped by a signal."""
         return self.processes[rank].exitcode not in (0, *signals.STOP_EXIT_CODES)
+
+    def stopped_by(self, ended: Sequence[int]) -> Optional[int]:
+        """Return the signal that stopped one of the processes that have ended; None without."""
+        codes = [self.processes[rank].exitcode for rank in ended]
+        return next((code - 128 for code in codes if code in signals.STOP_EXIT_CODES), None)
 
     def send_signal(self, signum: int) -> None:
         for process in self.processes:
@@ -245,9 +251,11 @@ def _watch(job: _Job, hang_timeout: float) -> list[int]:
             ended.append(rank)
             if job.failed(rank):
                 deadline = min(deadline, time.monotonic() + SAVE_SECONDS)
-        if signals.pending() and not forwarded:
+        # A rank that a signal stopped before it had connected leaves others that wait for it.
+        signum = signals.pending() or job.stopped_by(ended)
+        if signum and not forwarded:
             forwarded = True
-            job.send_signal(signals.pending())
+            job.send_signal(signum)
         if sum(job.beats) != beats:
             beats = sum(job.beats)
             heartbeat.beat()

@@ -19,8 +19,13 @@ from paddle import distributed
 
 from paddle_mnist.errors import DataError, PaddleMnistError, PeerError
 from paddle_mnist.parallel.spawn import spawn
+from paddle_mnist.parallel.stand_in import exchanges
 from paddle_mnist.system import heartbeat, signals
-from paddle_mnist.system.machine import require_posix_processes
+from paddle_mnist.system.machine import (
+    require_host_name,
+    require_loopback,
+    require_posix_processes,
+)
 
 __all__ = [
     "ALONE",
@@ -35,6 +40,7 @@ __all__ = [
 log = logging.getLogger("paddle_mnist")
 
 T = TypeVar("T")
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"  # the variable by which gloo is told
 LOWEST_PRIORITY = 19  # the highest niceness of a thread
 
 
@@ -83,26 +89,25 @@ class World:
 class DistributedWorld(World):
     """Several processes. Each must call the same methods in the same order.
 
-    Every method raises PeerError where another process is gone.
+    Every method waits for the others as long as they work, and raises PeerError where one is gone.
     """
 
     def __init__(self, rank: int, size: int):
         self.rank, self.size = rank, size
+        self._exchanges = exchanges()
 
     def all_gather(self, tensor: paddle.Tensor) -> list[paddle.Tensor]:
-        gathered: list[paddle.Tensor] = []
         with _communication():
-            distributed.all_gather(gathered, tensor)
-        return gathered
+            return self._exchanges.all_gather(tensor)
 
     def all_reduce(self, tensor: paddle.Tensor) -> paddle.Tensor:
         with _communication():
-            distributed.all_reduce(tensor)
-        return tensor
+            return self._exchanges.all_reduce(tensor)
 
     def all_gather_objects(self, value: T) -> list[T]:
         gathered: list[tuple[T, Optional[int]]] = []
         with _communication():
+            self._exchanges.meet()
             distributed.all_gather_object(gathered, (value, signals.received()))
         signals.agree_on(signum for _, signum in gathered)
         return [value for value, _ in gathered]
@@ -115,6 +120,7 @@ class DistributedWorld(World):
             except PaddleMnistError as error:
                 result_and_error = [None, error]
         with _communication():
+            self._exchanges.meet()
             distributed.broadcast_object_list(result_and_error, src=0)
         result, error = result_and_error
         if error:
@@ -123,6 +129,7 @@ class DistributedWorld(World):
 
     def broadcast(self, tensors: Iterable[paddle.Tensor]) -> None:
         with _communication():
+            self._exchanges.meet()
             for tensor in tensors:
                 distributed.broadcast(tensor, src=0)
 
@@ -206,13 +213,30 @@ def _init_parallel_env(on_cpu: bool) -> None:
         # On a machine without GPUs Paddle trusts this variable, and looks for NCCL.
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"
+        _choose_interface()
     threads_before = _thread_ids()
-    with _communication(), contextlib.redirect_stderr(io.StringIO()):  # Paddle lists its flags
+    quiet = contextlib.redirect_stderr(io.StringIO())  # Paddle lists its flags
+    with quiet, _communication(), signals.ending_at_once():
         distributed.init_parallel_env()
     # gloo's thread polls without a pause while the thread that computes holds its lock, and would
     # take the core from it for milliseconds: an exchange of 81 KB then takes 4 ms instead of 1.
     for thread in _thread_ids() - threads_before:
         os.setpriority(os.PRIO_PROCESS, thread, LOWEST_PRIORITY)
+
+
+def _choose_interface() -> None:
+    """Have gloo connect processes on one machine through its loopback interface.
+
+    gloo itself takes the interface that has the address of the machine's name. Raises DeviceError
+    where processes cannot connect: Paddle says it late, or not at all.
+    """
+    endpoints = os.environ.get("PADDLE_TRAINER_ENDPOINTS", "")
+    hosts = {endpoint.rpartition(":")[0] for endpoint in endpoints.split(",")}
+    if endpoints and len(hosts) == 1:
+        require_loopback()
+        os.environ.setdefault(GLOO_INTERFACE, "lo")
+    elif GLOO_INTERFACE not in os.environ:
+        require_host_name()
 
 
 def _thread_ids() -> set[int]:

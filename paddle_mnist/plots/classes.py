@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def confusion(counts: np.ndarray, noun: str = "class", names: Sequence[str] = ()) -> "Figure":
+def confusion(
+    counts: np.ndarray, noun: str = "class", names: Sequence[str] = (), extent: str = ""
+) -> "Figure":
     """Draw a confusion matrix.
 
     The colours tell the mistakes apart; the right answers, many more, are left white.
 
     counts: int [classes, classes]; row i, column j: samples of class i classified as j.
-    noun: what a class is called. names: of the classes; their numbers by default.
+    noun: what a class is called. names: of the classes; their numbers by default. extent: which
+        samples these are, for a second line of the title.
     """
     wrong = counts * (1 - np.eye(len(counts), dtype=int))
     figure, ((axes,),) = new_figure(5.8)
@@ -37,7 +40,8 @@ def confusion(counts: np.ndarray, noun: str = "class", names: Sequence[str] = ()
                 fontweight="bold" if row == column else "normal",
             )
     axes.set(xlabel=f"predicted {noun}", ylabel=f"true {noun}")
-    axes.set_title(_most_frequent(wrong, counts.sum(), names), loc="left", fontsize=9)
+    title = _most_frequent(wrong, counts.sum(), names)
+    axes.set_title(_on_two_lines(title, extent), loc="left", fontsize=9)
     _name_ticks(axes.xaxis, len(counts), names)
     _name_ticks(axes.yaxis, len(counts), names)
     figure.colorbar(matrix, label="misclassified samples", shrink=0.8)
@@ -54,7 +58,13 @@ def _most_frequent(wrong: np.ndarray, total: int, names: Sequence[str]) -> str:
     return f"{title}; most often {true} as {predicted} ({wrong.max():,})"
 
 
-def per_class(counts: np.ndarray, noun: str = "class", names: Sequence[str] = ()) -> "Figure":
+def _on_two_lines(title: str, extent: str) -> str:
+    return f"{title}\n{extent}" if extent else title
+
+
+def per_class(
+    counts: np.ndarray, noun: str = "class", names: Sequence[str] = (), extent: str = ""
+) -> "Figure":
     """Draw the share of each class that was classified rightly.
 
     Classes without samples have no bar. Arguments: see `confusion`.
@@ -74,7 +84,8 @@ def per_class(counts: np.ndarray, noun: str = "class", names: Sequence[str] = ()
     axes.axhline(1, color="black", linewidth=0.5)
     least = classes[shares.argmin()]
     name = literal(names[least]) if names else least
-    axes.set_title(f"lowest accuracy: {name}, {low:.1%}", loc="left", fontsize=9)
+    title = f"lowest accuracy: {name}, {low:.1%}"
+    axes.set_title(_on_two_lines(title, extent), loc="left", fontsize=9)
     return figure
 
 

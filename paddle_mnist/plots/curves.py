@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Optional
 
+from paddle_mnist.metrics.spans import LEARNING_RATE
 from paddle_mnist.plots.figure import BLUE, COLOURS, literal, name_lines, new_figure
 from paddle_mnist.plots.history import (
-    LEARNING_RATE,
     TRAIN,
     History,
+    curve,
     evaluated_tag,
     metric_tags,
     series,
@@ -19,11 +20,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def curves(history: History, labels: Mapping[str, str] = {}) -> Optional["Figure"]:
+def curves(
+    history: History, labels: Mapping[str, str] = {}, splits: Mapping[str, str] = {}
+) -> Optional["Figure"]:
     """Draw every metric over the steps, a panel for each, with a line for each split.
 
     The loss comes first. A panel's title gives the last evaluated values.
-    labels: of the y axes by the metrics' names, which they replace.
+    labels: of the y axes by the metrics' names, which they replace. splits: what the legend calls
+        splits, by their names.
     Returns None if nothing was logged.
     """
     metrics = metric_tags(history)
@@ -35,11 +39,11 @@ def curves(history: History, labels: Mapping[str, str] = {}) -> Optional["Figure
         for number, tag in enumerate(tags):
             split = tag.partition("/")[0]
             axes.plot(
-                *series(history, tag),
+                *curve(history, tag),
                 color=COLOURS[number % len(COLOURS)],
                 marker="" if split == TRAIN else "o",
                 markersize=4,
-                label=literal(split),
+                label=literal(splits.get(split, split)),
             )
         axes.set(xlabel="step", ylabel=labels.get(name, literal(name)))
         axes.grid(alpha=0.3)
@@ -52,12 +56,9 @@ def curves(history: History, labels: Mapping[str, str] = {}) -> Optional["Figure
 
 
 def _at_the_end(name: str, tags: Sequence[str], history: History) -> str:
-    """Return a title with the last values, of the evaluated splits if there are any.
-
-    The last value of a training may be the mean of a few steps.
-    """
+    """Return a title with the last values, of the evaluated splits if there are any."""
     evaluated = [tag for tag in tags if not tag.startswith(f"{TRAIN}/")] or tags
-    ends = ((tag.partition("/")[0], series(history, tag)[1][-1:]) for tag in evaluated)
+    ends = ((tag.partition("/")[0], curve(history, tag)[1][-1:]) for tag in evaluated)
     values = ", ".join(f"{split} {last:.4g}" for split, values in ends for last in values)
     return literal(f"{name} at the end: {values}")
 
@@ -176,11 +177,9 @@ def compare(
     tags = [f"{TRAIN}/loss", *([evaluated] if evaluated else [])]
     figure, grid = new_figure(3.4, 1, len(tags))
     for axes, tag in zip(grid[0], tags):
-        lines = {name: series(history, tag) for name, history in histories.items()}
-        for number, (name, (steps, values)) in enumerate(lines.items()):
+        for number, (name, history) in enumerate(histories.items()):
             axes.plot(
-                steps,
-                values,
+                *curve(history, tag),
                 color=COLOURS[number % len(COLOURS)],
                 linestyle="-" if number == 0 else (number, (4, 4)),
                 linewidth=3.5 if number == 0 else 2,
@@ -189,7 +188,7 @@ def compare(
             )
         axes.set(xlabel="step", ylabel=labels.get(tag, literal(tag)))
         axes.grid(alpha=0.3)
-        name_lines(axes, _difference(list(lines.values())))
+        name_lines(axes, _difference([series(history, tag) for history in histories.values()]))
     _scale_by_logarithm(grid[0, 0])
     return figure
 

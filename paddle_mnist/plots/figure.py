@@ -4,8 +4,12 @@ Matplotlib is imported when it draws: that takes long, and most processes, such 
 distributed training, draw nothing.
 """
 
+import contextlib
+import importlib
 import io
+import logging
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Collection, Mapping
@@ -17,6 +21,7 @@ import numpy as np
 from paddle_mnist.plots.figure_files import KINDS
 from paddle_mnist.system.devices import zlib_is_broken
 from paddle_mnist.system.files import make_folder, write_atomically
+from paddle_mnist.system.surroundings import encodable, environment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,10 +35,33 @@ SHOWN_DPI = 120  # at which a figure is as wide as a README shows it
 SAVED_DPI = 2 * SHOWN_DPI  # for print, and for screens of high resolution
 
 
+def import_matplotlib() -> None:
+    """Import Matplotlib without what its first import logs about fonts.
+
+    A backend that the environment names, as Jupyter does for what it starts, is not needed here,
+    and may not be installed. Where it is, it stays the one of the caller's pyplot.
+    """
+    if "matplotlib.font_manager" in sys.modules:
+        return
+    is_first = "matplotlib" not in sys.modules
+    fonts, backend = logging.getLogger("matplotlib.font_manager"), os.environ.get("MPLBACKEND")
+    level = fonts.level
+    fonts.setLevel(logging.ERROR)
+    try:
+        with environment(MPLBACKEND=None):
+            importlib.import_module("matplotlib.font_manager")
+    finally:
+        fonts.setLevel(level)
+    if is_first and backend:
+        with contextlib.suppress(ValueError):  # the import would have failed
+            importlib.import_module("matplotlib").rcParams["backend"] = backend
+
+
 def new_figure(
     height: float, rows: int = 1, columns: int = 1, **options
 ) -> tuple["Figure", np.ndarray]:
     """Return a figure and its axes, [rows, columns]. height: in inches. options: of `subplots`."""
+    import_matplotlib()
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, height), dpi=SHOWN_DPI, layout="constrained")
@@ -64,11 +92,12 @@ def name_lines(axes: "Axes", title: str = "") -> None:
 
 def literal(text: str) -> str:
     """Escape a text that Matplotlib should show unchanged: it reads formulas between dollars."""
-    return text.replace("$", r"\$")
+    return encodable(text).replace("$", r"\$")
 
 
 def missing_characters(texts: Collection[str]) -> tuple[str, str]:
     """Return the characters that the font of figures lacks, in order, and the font's name."""
+    import_matplotlib()
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
     font = get_font(findfont(FontProperties()))

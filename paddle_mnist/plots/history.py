@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
+from paddle_mnist.metrics.spans import LEARNING_RATE, over_few
+
 History = Sequence[Mapping[str, Any]]  # the lines of a `metrics.jsonl`
 
 TRAIN = "train"  # the split of a step's metrics
-LEARNING_RATE = "train/lr"
 NO_SPLITS = ("watch",)  # the first parts of tags that are no metrics of a split
 
 
@@ -31,6 +32,19 @@ def series(history: History, tag: str) -> tuple[list[int], list[float]]:
         if row["tag"] == tag and row["value"] is not None
     )
     return [step for step, _ in rows], [value for _, value in rows]
+
+
+def curve(history: History, tag: str) -> tuple[list[int], list[float]]:
+    """Return the series of a metric as it is drawn: without a training's averages over few steps.
+
+    See `metrics.spans`.
+    """
+    steps, values = series(history, tag)
+    if not tag.startswith(f"{TRAIN}/"):
+        return steps, values
+    few = over_few(series(history, LEARNING_RATE)[0])
+    points = [(step, value) for step, value in zip(steps, values) if step not in few]
+    return [step for step, _ in points], [value for _, value in points]
 
 
 def metric_tags(history: History) -> dict[str, list[str]]:

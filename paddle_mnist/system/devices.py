@@ -12,7 +12,8 @@ from typing import Optional
 
 from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.system import signals
-from paddle_mnist.system.machine import usable_cpus
+from paddle_mnist.system.machine import memory_limit, usable_cpus
+from paddle_mnist.system.surroundings import usable_home
 
 INSTALL = """\
 Install one of the two, never both:
@@ -41,16 +42,18 @@ def require_paddle() -> None:
         with contextlib.suppress(ImportError):  # where it is missing, `nn.fast_layers` says so
             importlib.import_module("numba")
     try:
-        with signals.deferred():  # raised inside, StoppedError would look like a broken import
+        # raised inside, StoppedError would look like a broken import
+        with usable_home(), signals.deferred():
             importlib.import_module("paddle")
         signals.reinstall_handlers()
     except (ImportError, OSError, AttributeError) as error:
         if getattr(error, "name", None) == "paddle":
             raise DeviceError(f"PaddlePaddle is not installed.\n{INSTALL}") from error
         # a wheel that does not fit this machine, this Python, or the packages beside it
+        remedy = f"; {memory_limit()}" if memory_limit() else f".\n{INSTALL}"
         raise DeviceError(
             f"{next(iter(builds), 'paddle')} is installed but cannot be imported on this "
-            f"machine ({error}).\n{INSTALL}"
+            f"machine ({error}){remedy}"
         ) from error
 
 

@@ -5,16 +5,16 @@ process at any of these calls, or let any of them fail.
 """
 
 import contextlib
+import errno
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any, Optional
 
-import yaml
-
-from paddle_mnist.errors import ConfigError, OutputError
+from paddle_mnist.errors import OutputError
 
 log = logging.getLogger("paddle_mnist")
 
@@ -22,11 +22,47 @@ PART = ".part"  # suffix of temporary files, whose names begin with a dot
 
 _WRITE = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
 
+# What a file system says of a call that it does not implement, on a descriptor that is good.
+NOT_SUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF}
+
+REMEDIES = {  # by the name of the error's number; not all systems have all of them
+    "ENOSPC": "free some space, and inodes (df -i)",
+    "EDQUOT": "your quota is used up: delete some of your files, or have it raised",
+    "EROFS": "the file system is read-only: choose another place",
+    "EACCES": "have permission given to you, or choose another place",
+    "EPERM": "have permission given to you, or choose another place",
+    "ENAMETOOLONG": "choose a shorter name",
+    "EFBIG": "a file may not grow so large: raise the limit (ulimit -f), or choose another disk",
+    "ENOTDIR": "a file is where a folder should be: move it away, or choose another place",
+    "EEXIST": "something of that name is there: move it away, or choose another place",
+    "EISDIR": "a folder is where a file should be: move it away, or choose another place",
+    "ENOENT": "a folder of the path is gone, or a link leads nowhere: create it",
+    "ELOOP": "symbolic links lead to one another: remove one",
+    "EIO": "the disk or the network has failed: look into the system's log, or choose another disk",
+    "ESTALE": "the server has lost the folder: mount it again",
+    "EBUSY": "it is in use, or a disk is mounted there: choose another place",
+    "EMFILE": "this process has too many files open: raise the limit (ulimit -n)",
+    "ENFILE": "the system has too many files open: close some",
+}
+
 
 def cache_folder() -> Path:
     """Return `~/.cache/paddle_mnist`, or the folder that PADDLE_MNIST_CACHE names."""
-    folder = os.environ.get("PADDLE_MNIST_CACHE")
-    return Path(folder).expanduser() if folder else Path.home() / ".cache" / "paddle_mnist"
+    return in_home(os.environ.get("PADDLE_MNIST_CACHE") or "~/.cache/paddle_mnist")
+
+
+def in_home(path: str) -> Path:
+    """Replace `~` by the user's home; without one, return a path at which nothing can be."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(os.devnull, path)
+
+
+def remedy(error: OSError) -> str:
+    """Return what a user can do about an error in writing."""
+    name = errno.errorcode.get(error.errno or 0, "")
+    return REMEDIES.get(name, "choose another place")
 
 
 @contextlib.contextmanager
@@ -36,9 +72,50 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputError(
-            f"{path}: cannot write ({error.strerror or error}); free space, or choose another "
-            "--output, and run the same command again"
+            f"{path}: cannot write ({error.strerror or error}); {remedy(error)}"
         ) from error
+
+
+_warned_of: set[tuple] = set()
+
+
+def warn_once(key: Hashable, message: str, *args: Any) -> None:
+    """Log a warning, unless this process has logged the same message for this key."""
+    if (key, message) not in _warned_of:
+        _warned_of.add((key, message))
+        log.warning(message, *args)
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Make a folder for this process alone, and delete it at the end. Raises OutputError."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="paddle_mnist-")
+    except OSError as error:  # also where no folder can be written: then the error lists them
+        raise OutputError(
+            f"no temporary folder can be made ({error.strerror or error}); make room, or name "
+            "another place: export TMPDIR=FOLDER"
+        ) from error
+    with folder as name:
+        yield Path(name)
+
+
+@contextlib.contextmanager
+def utf8_folder(folder: Path) -> Iterator[Path]:
+    """Return a path of a folder that code in C++ can be given, which wants UTF-8.
+
+    Names that are not UTF-8 exist on Linux only, which has another path of any open folder.
+    """
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            yield Path(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+    else:
+        yield folder
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -66,13 +143,26 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Force renames in a folder to the disk, where the system can (POSIX). Raises OutputError."""
+    """Force renames in a folder to the disk, where the system can (POSIX). Raises OutputError.
+
+    A file system that cannot, such as some of the network, costs one warning.
+    """
     if os.name != "posix":
         return
     with writing(folder):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in NOT_SUPPORTED:
+                raise
+            warn_once(
+                os.fstat(descriptor).st_dev,
+                "%s: the file system cannot force a folder to the disk (%s); a power failure may "
+                "cost the newest files there, such as the last checkpoint",
+                folder,
+                error.strerror,
+            )
         finally:
             os.close(descriptor)
 
@@ -81,17 +171,20 @@ def make_folder(folder: Path) -> None:
     """Make a folder and its parents, and force them to the disk. Raises OutputError.
 
     A folder that exists may be one that an earlier call made but could not force to the disk any
-    more, so this call does; its parents were forced before it was made.
+    more, so this call does; its parents were forced before it was made. Where a link leads to no
+    folder, the folder is made to which it leads, but not its parents: a disk may not be mounted.
     """
     with writing(folder):
+        place = Path(os.path.realpath(folder)) if folder.is_symlink() else folder
         if not folder.is_dir():
-            make_folder(folder.parent)
+            if place is folder:
+                make_folder(folder.parent)
             with contextlib.suppress(FileExistsError):  # another process was quicker
-                os.mkdir(folder)
+                os.mkdir(place)
             if not folder.is_dir():
-                raise NotADirectoryError(20, "Not a directory")
-        if os.access(folder.parent, os.R_OK):
-            sync_folder(folder.parent)
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if os.access(place.parent, os.R_OK):
+            sync_folder(place.parent)
 
 
 def remove(path: Path) -> None:
@@ -104,7 +197,7 @@ def remove_temporary(folder: Path, prefix: str = "") -> None:
     """Delete the temporary files that killed writers left in a folder. Raises OutputError.
 
     Only for a folder with one writer: it would delete what another one is about to rename.
-    prefix: only those of files whose names begin with it.
+    prefix: a glob pattern: only those of files whose names begin with it.
     """
     for path in sorted(folder.glob(f".{prefix}*{PART}")):
         remove(path)
@@ -126,7 +219,7 @@ class Journal:
         self._failing = False
 
     def append(self, text: str) -> None:
-        self._unwritten += text.encode()
+        self._unwritten += text.encode(errors="backslashreplace")  # a path need not be UTF-8
         try:
             self._write()
         except OSError as error:
@@ -134,9 +227,10 @@ class Journal:
                 self._failing = True  # first, for the warning may come back here
                 log.warning(
                     "%s: cannot write (%s); training continues and keeps the data in memory "
-                    "until they can be written; free some space",
+                    "until they can be written; %s",
                     self.path,
                     error.strerror,
+                    remedy(error),
                 )
 
     def _write(self) -> None:
@@ -153,23 +247,3 @@ class Journal:
             finally:
                 os.close(self._descriptor)
                 self._descriptor = None
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the names and values in a YAML file. Raises ConfigError."""
-    try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; expected a YAML file") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(
-            f"{path}: not YAML ({reason}); expected lines of 'field: value'"
-        ) from error
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise ConfigError(
-            f"{path}: found a {type(values).__name__}; expected a mapping, lines of 'field: value'"
-        )
-    return values

@@ -1,9 +1,14 @@
-"""What the operating system offers this process: CPUs, POSIX process groups and signals."""
+"""What the operating system offers this process: CPUs, memory, POSIX process groups and signals."""
 
+import contextlib
+import importlib
 import os
+import socket
 import sys
 
-from paddle_mnist.errors import ConfigError
+from paddle_mnist.errors import ConfigError, DeviceError
+
+LOOPBACK = "127.0.0.1"
 
 
 def usable_cpus() -> int:
@@ -16,6 +21,19 @@ def usable_cpus() -> int:
     from joblib import cpu_count  # here, because `--help` needs none of what this imports
 
     return cpu_count()
+
+
+def memory_limit() -> str:
+    """Return in a sentence how much memory this process may use; "" if it has no limit."""
+    with contextlib.suppress(ImportError):  # on Windows
+        resource = importlib.import_module("resource")
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            return (
+                f"this process may use at most {limit >> 20:,} MiB of memory (RLIMIT_AS); raise "
+                "the limit with ulimit -v"
+            )
+    return ""
 
 
 def has_posix_processes() -> bool:
@@ -33,3 +51,29 @@ def require_posix_processes(option: str, remedy: str) -> None:
             f"{option}, which needs POSIX process groups and signals; this system "
             f"({sys.platform}) has none; expected Linux, or {remedy}"
         )
+
+
+def require_loopback() -> None:
+    """Raise DeviceError unless processes on this machine can connect with one another."""
+    try:
+        with socket.create_server((LOOPBACK, 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=10).close()
+    except OSError as error:
+        raise DeviceError(
+            f"{LOOPBACK}: cannot connect ({error.strerror or error}), so processes on this machine "
+            "cannot connect with one another; bring the loopback interface up (ip link set lo up), "
+            "or train in one process"
+        ) from error
+
+
+def require_host_name() -> None:
+    """Raise DeviceError unless this machine's name resolves to an address."""
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None, socket.AF_INET)
+    except OSError as error:
+        raise DeviceError(
+            f"{name}, the name of this machine, does not resolve ({error.strerror or error}); "
+            "gloo takes this machine's address from it; add the name to /etc/hosts, or name the "
+            "network interface: export GLOO_SOCKET_IFNAME=eth0"
+        ) from error

@@ -154,6 +154,26 @@ def interruptible() -> Iterator[None]:
         _state.raising = before
 
 
+@contextlib.contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Let signals end this process at once, for a call into C++ that may wait for ever.
+
+    Python runs its handlers only when such a call returns. Only for work that leaves nothing to
+    save or to clean up.
+    """
+    if _state.owner_pid != os.getpid() or not _in_main_thread():
+        yield
+        return
+    for signum in _state.handled:
+        signal.signal(signum, signal.SIG_DFL)
+    try:
+        if _state.received is not None:
+            raise StoppedError(_state.received)
+        yield
+    finally:
+        reinstall_handlers()
+
+
 def describe_exit(code: int) -> str:
     """Return what a shell's exit code says: the name of a signal, or "exit code N"."""
     if code > 128 and code - 128 in {signum.value for signum in signal.Signals}:

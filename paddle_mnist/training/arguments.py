@@ -10,21 +10,22 @@ import paddle
 from paddle import nn
 
 from paddle_mnist._arguments import accepts_numpy
+from paddle_mnist.checkpoint.checkpointer import usable_name
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
+from paddle_mnist.checkpoint.saved_weights import SavedWeights
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.nn.schedule import EVERY
 from paddle_mnist.state import MODES
 from paddle_mnist.training.callbacks import Callback
 from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.job import TrainingOptions
-from paddle_mnist.training.saved_weights import SavedWeights
 from paddle_mnist.training.steps import check_task
 
 # Metrics whose best value is known by their name; of others `mode` must say.
 LOWEST_IS_BEST, HIGHEST_IS_BEST = ("loss",), ("acc", "accuracy")
 AMP_LEVELS = ("off", "O1", "O2")
 OPTIONAL_NUMBERS = (
-    "save_every_steps early_stop_patience eval_batch_size grad_shards".split()
+    "save_every_epochs save_every_steps early_stop_patience eval_batch_size grad_shards".split()
 )  # may be None
 
 
@@ -80,8 +81,9 @@ class FitArguments:
     init_from: Optional[str]
     init_partial: bool
     incremental_from: Optional[str]
+    soften: Optional[str]
     save_initial: bool
-    save_every_epochs: int
+    save_every_epochs: Optional[int]
     save_every_steps: Optional[int]
     save_every_seconds: Optional[float]
     save_on_exception: bool
@@ -129,10 +131,10 @@ class FitArguments:
 
     def _check_numbers(self) -> None:
         at_least_one = (
-            "epochs batch_size accumulate save_every_epochs save_every_steps keep_last log_every "
+            "epochs batch_size accumulate save_every_steps keep_last log_every "
             "eval_every_epochs early_stop_patience eval_batch_size grad_shards"
         )
-        at_least_zero = "seed num_workers watch profile nprocs max_restarts"
+        at_least_zero = "seed num_workers save_every_epochs watch profile nprocs max_restarts"
         for names, least in ((at_least_one, 1), (at_least_zero, 0)):
             for name in names.split():
                 value = getattr(self, name)
@@ -160,9 +162,19 @@ class FitArguments:
         self._check_types()
         if self.init_from and self.incremental_from:
             raise ConfigError("init_from and incremental_from are two ways to start; expected one")
+        if self.early_stop_patience and not self.keep_best:
+            raise ConfigError(
+                "early_stop_patience ends with the best checkpoint, but keep_best is off; expected "
+                "keep_best on"
+            )
         if self.init_partial and not self.init_from:
             raise ConfigError(
                 "init_partial is on without init_from; expected init_from too, or init_partial off"
+            )
+        if self.soften and not self.incremental_from:
+            raise ConfigError(
+                f"soften is {self.soften!r} without incremental_from; expected incremental_from "
+                "too, or no soften"
             )
         if self.mode and not self.monitor:
             raise ConfigError(
@@ -180,6 +192,8 @@ class FitArguments:
     def _check_types(self) -> None:
         if not isinstance(self.output, (str, Path)) or not str(self.output):
             raise ConfigError(f"output is {self.output!r}; expected the path of a folder")
+        if self.name != "":
+            usable_name(self.name)
         if not isinstance(self.resume, str):
             raise ConfigError(f"resume is {self.resume!r}; expected 'auto', 'off' or a path")
         for name in ("metrics", "binding"):
@@ -240,6 +254,7 @@ class FitArguments:
             init_from=self.init_from,
             init_partial=self.init_partial,
             incremental_from=self.incremental_from,
+            soften=self.soften,
             new_schedule=bool(self.override),
             ends_with_best=bool(self.early_stop_patience),
             save_policy=SavePolicy(

@@ -13,6 +13,7 @@ from paddle_mnist.checkpoint.contents import parameter_names
 from paddle_mnist.data.collate import leaves
 from paddle_mnist.data.seeding import generators_restored, seed_generators
 from paddle_mnist.nn.schedule import schedule_numbers, scheduler_of
+from paddle_mnist.system.arrays import as_array
 
 # Attributes of optimizers that change what they compute, and that `_default_dict` leaves out: of
 # all and Adam, Lamb, ASGD, Rprop.
@@ -24,6 +25,8 @@ FURTHER = {
     "_etas": "etas",
     "_learning_rate_range": "learning_rate_range",
 }
+
+SAMPLES = "samples"  # the entry of `describe_data` that hashes them
 
 Plain = Union[bool, int, float, str, None]
 
@@ -102,7 +105,7 @@ def describe_data(data: Any, seed: int) -> dict[str, Any]:
             seed_generators(seed, index)
             for leaf in leaves(data[index]):
                 digest.update(_content(leaf))
-    return {"length": length, "samples": digest.hexdigest()[:12]}
+    return {"length": length, SAMPLES: digest.hexdigest()[:12]}
 
 
 def _length(data: Any) -> Any:
@@ -114,7 +117,7 @@ def _length(data: Any) -> Any:
 
 def _content(leaf: Any) -> bytes:
     """Return bytes that tell a leaf of a sample from others, the same in every process."""
-    array = leaf.numpy() if isinstance(leaf, paddle.Tensor) else np.asarray(leaf)
+    array = as_array(leaf)
     content = f"{array.dtype} {array.shape}".encode()
     if not array.dtype.hasobject:
         return content + np.ascontiguousarray(array).tobytes()

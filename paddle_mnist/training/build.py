@@ -14,6 +14,7 @@ from paddle import nn
 
 from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.checkpointer import checkpoint_name
+from paddle_mnist.checkpoint.run_files import FIT, TRAINED_WITH
 from paddle_mnist.data.sample_loader import ExternalLoader, open_loader
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, unknown_name
@@ -36,7 +37,7 @@ from paddle_mnist.training.initialize import TrainingParts
 from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.rehearsal import rehearse, rehearse_evaluation
 from paddle_mnist.training.resume import ResumeRequest
-from paddle_mnist.training.run_directory import FIT, TRAINED_WITH
+from paddle_mnist.training.soften import check_softenable
 from paddle_mnist.training.step_evaluator import StepEvaluator
 from paddle_mnist.training.steps import Step, build_step
 from paddle_mnist.training.trained_model import build_model
@@ -72,6 +73,8 @@ def build_job(arguments: FitArguments) -> TrainingJob:
         arguments = replace(arguments, **MAIN_PROCESS_ONLY)
     with signals.interruptible():
         parts = _build_parts(arguments, world)
+        if arguments.soften:
+            check_softenable(parts.model, arguments.soften, parts.loader)
         step = build_step(arguments.loss, arguments.metrics, arguments.step, arguments.amp)
         evaluator = arguments.evaluator or _build_evaluator(arguments, step, world)
         if parts.schedule.needs_metric and not evaluator.datasets:
@@ -88,7 +91,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
     if rehearsal.has_sparse_gradients and passes > 1:
         log.info("sparse gradients are made dense for the exchange between shards and processes")
     inside_epochs = getattr(parts.loader, "resumes_inside_epochs", True)
-    _check_saving(arguments, inside_epochs)
+    _check_saving(arguments, inside_epochs, world)
     return TrainingJob(
         parts=parts,
         options=arguments.options(inside_epochs),
@@ -235,11 +238,28 @@ def _evaluated_tags(
     return tags
 
 
-def _check_saving(arguments: FitArguments, inside_epochs: bool) -> None:
+def _check_saving(arguments: FitArguments, inside_epochs: bool, world: World) -> None:
     if not inside_epochs and (arguments.save_every_steps or arguments.save_every_seconds):
         raise ConfigError(
             "save_every_steps and save_every_seconds save inside epochs, where this data cannot "
             "resume; expected a paddle.io.Dataset, or save_every_epochs"
+        )
+    if arguments.save_every_epochs:
+        return
+    found = f"save_every_epochs is {arguments.save_every_epochs}"
+    if not inside_epochs:
+        raise ConfigError(
+            f"{found}, but with this data a run can resume only from the end of an epoch; expected "
+            "at least 1, or a paddle.io.Dataset"
+        )
+    is_timed = arguments.save_every_steps or arguments.save_every_seconds
+    if not is_timed and world.is_main_process:
+        has_best = arguments.keep_best and (arguments.valid is not None or arguments.evaluator)
+        log.warning(
+            "%s, without save_every_steps or save_every_seconds: a run that is killed loses all "
+            "of its progress%s",
+            found,
+            " since its best epoch" if has_best else "",
         )
 
 

@@ -18,6 +18,8 @@ from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.parallel.world import ALONE, World
 from paddle_mnist.state import TrainState
 from paddle_mnist.system import heartbeat, signals
+from paddle_mnist.system.arrays import as_array
+from paddle_mnist.training.batch_errors import located, reraise
 
 BATCH_SIZE = 500  # of an evaluation; decides speed and memory, not the result
 
@@ -102,10 +104,10 @@ def evaluate(
     elif isinstance(data, paddle.io.Dataset):
         loader, rank, size = BatchLoader(data, BATCH_SIZE, spec=spec), world.rank, world.size
     with evaluation_mode(model), paddle.no_grad(), signals.interruptible():
-        batches = [
-            _evaluate_batch(model, images, labels)
-            for images, labels in epoch_batches(loader, 0, start=rank, stride=size)
-        ]
+        batches = []
+        for number, batch in enumerate(epoch_batches(loader, 0, start=rank, stride=size)):
+            with located(batch, loader, 0, rank + number * size, "the data"):
+                batches.append(_evaluate_batch(model, *batch))
         heartbeat.beat()
         if size > 1:
             batches = interleaved(world.all_gather_objects(batches))
@@ -134,9 +136,13 @@ def _evaluate_batch(
 ) -> _EvaluatedBatch:
     heartbeat.beat()
     logits = model(images)
+    try:
+        loss_sum = F.cross_entropy(logits, labels, reduction="sum").item()
+    except Exception as error:  # Paddle's
+        reraise(error, F.cross_entropy, logits, labels)
     return _EvaluatedBatch(
-        loss_sum=F.cross_entropy(logits, labels, reduction="sum").item(),
-        labels=labels.numpy().ravel(),
+        loss_sum=loss_sum,
+        labels=as_array(labels).ravel(),
         predictions=logits.numpy().argmax(axis=1),
         probabilities=F.softmax(logits).numpy(),
     )

@@ -18,6 +18,7 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.safe_load import safe_load
+from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError
@@ -26,6 +27,7 @@ from paddle_mnist.metrics.visualdl import ABOUT, HISTOGRAMS, VisualDLWriter
 from paddle_mnist.parallel.process_count import processes_to_start
 from paddle_mnist.parallel.world import spawn
 from paddle_mnist.system import heartbeat, signals
+from paddle_mnist.system.surroundings import descriptors_open, usable_home
 from paddle_mnist.training.arguments import FitArguments, RunConfig
 from paddle_mnist.training.build import build_job
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
@@ -39,9 +41,9 @@ from paddle_mnist.training.results import (
     read_result,
     result_entries,
     result_so_far,
+    warn_of_losses,
 )
 from paddle_mnist.training.run_directory import RunDirectory
-from paddle_mnist.training.saved_weights import SavedWeights, find_weights
 from paddle_mnist.training.session import (
     load_final_weights,
     open_run,
@@ -87,8 +89,9 @@ def fit(
     init_from: Union[str, Path, None] = None,
     init_partial: bool = False,
     incremental_from: Union[str, Path, None] = None,
+    soften: Optional[str] = None,
     save_initial: bool = True,
-    save_every_epochs: int = 1,
+    save_every_epochs: Optional[int] = 1,
     save_every_steps: Optional[int] = None,
     save_every_seconds: Optional[float] = None,
     save_on_exception: bool = True,
@@ -134,11 +137,12 @@ def fit(
         step: (model, batch) -> {"loss": ..., and metrics by name}, instead of loss and metrics, for
             batches of any structure. It is also used for evaluation.
     The data
-        train, valid: `paddle.io.Dataset`s, whose samples may be nested in dicts and tuples. The
-            order and the random numbers of a sample depend only on seed, epoch and index. Or a
-            `paddle.io.DataLoader`, an `IterableDataset`, or a function that returns an iterator
-            over batches: with these, a run resumes from the end of an epoch, and inside an epoch
-            only with a `ResumableBatchSampler`. valid may be a dict of several, by split name.
+        train, valid: `paddle.io.Dataset`s, whose samples may be nested in dicts and tuples; a list
+            is a dataset of samples. The order and the random numbers of a sample depend only on
+            seed, epoch and index. Or a `paddle.io.DataLoader`, an `IterableDataset`, or a function
+            that returns an iterator over batches (`lambda: iter(batches)` for a list of them):
+            with these, a run resumes from the end of an epoch, and inside an epoch only with a
+            `ResumableBatchSampler`. valid may be a dict of several, by split name.
         batch_size, shuffle, collate_fn, num_workers: how to load a `Dataset`.
         eval_batch_size: the batch size for evaluation; by default batch_size.
     Training
@@ -164,6 +168,8 @@ def fit(
         binding: a dict of further values that must be the same on resume.
         init_from, incremental_from: another run to start from, with its weights only, or with its
             optimizer state, too. init_partial: load only the weights that match.
+        soften: with incremental_from, the name of the layer that computes the outputs, which are
+            made less confident where they are wrong about the new data.
         save_..., keep_...: when to save, and what to keep (docs/en/checkpoints.md).
         log_every: the number of steps between log lines.
         watch, profile, check_shape, check_content, visualdl, figures: what else to record, print
@@ -193,7 +199,8 @@ def fit(
     try:
         log_to_console()
         heartbeat.start()
-        with generators_restored(), signals.handlers_installed(), signals.deferred():
+        descriptors_open()
+        with usable_home(), generators_restored(), signals.handlers_installed(), signals.deferred():
             nprocs = processes_to_start(arguments)
             if nprocs > 1:
                 return _fit_in_processes(arguments, nprocs)
@@ -301,6 +308,7 @@ def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
         entries = result_entries(training, result)
         job.world.run_on_main(lambda: run.write_result(entries))
         log_result(training, result)
+        job.world.run_on_main(lambda: warn_of_losses(entries))
         board.text(ABOUT, describe_result(training, result), result.steps)
         with signals.interruptible():  # a result is not lost with its figures
             for callback in job.callbacks:

@@ -17,6 +17,7 @@ from paddle import nn
 import paddle_mnist
 from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import Checkpoint
+from paddle_mnist.checkpoint.saved_weights import SavedWeights
 from paddle_mnist.checkpoint.weights import load_into, load_weights
 from paddle_mnist.data.loader import batches_per_epoch
 from paddle_mnist.errors import CheckpointError, ConfigError
@@ -24,9 +25,10 @@ from paddle_mnist.nn.ema import WeightAverage
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.world import World
 from paddle_mnist.state import TrainState
-from paddle_mnist.training.saved_weights import SavedWeights
 
 log = logging.getLogger("paddle_mnist")
+
+BEFORE = "metrics_before"  # of a manifest and of result.json: metrics of the weights taken over
 
 
 @dataclass(frozen=True)
@@ -203,12 +205,16 @@ def versions() -> dict[str, str]:
     }
 
 
-def lineage(own: Optional[Checkpoint], parent: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `run_id` and `parent` for the manifests of a training.
+def lineage(
+    own: Optional[Checkpoint], parent: Mapping[str, Any], before: Optional[Mapping[str, float]]
+) -> dict[str, Any]:
+    """Return `run_id` and `parent` for the manifests of a training, and how good it was before.
 
     own: the run's own checkpoint, if it resumes from one; it keeps its run_id then.
     parent: the manifest from which a new run starts; empty if it starts from nothing.
+    before: metrics of the weights that it took over; None where it took over none.
     """
+    known = {BEFORE: dict(before)} if before else {}
     if own:
-        return {key: own.manifest.get(key) for key in ("run_id", "parent")}
-    return {"run_id": uuid.uuid4().hex, "parent": parent.get("run_id")}
+        return {key: own.manifest.get(key) for key in ("run_id", "parent")} | known
+    return {"run_id": uuid.uuid4().hex, "parent": parent.get("run_id")} | known

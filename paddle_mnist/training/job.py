@@ -7,12 +7,12 @@ from typing import Any, Optional
 from paddle_mnist.checkpoint.checkpointer import checkpoint_name
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
+from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.data.loader import batches_per_epoch
 from paddle_mnist.parallel.world import World
 from paddle_mnist.state import Evaluator, Observer
 from paddle_mnist.training.initialize import TrainingParts
 from paddle_mnist.training.resume import ResumeRequest
-from paddle_mnist.training.saved_weights import SavedWeights, find_weights
 from paddle_mnist.training.steps import Step
 
 
@@ -24,7 +24,8 @@ class TrainingOptions:
         batch is divided, if the order in which their gradients are added is to be fixed.
     monitor, mode: see `TrainState`.
     init_from, incremental_from: another training to start from, its weights alone or its optimizer
-        as well. init_partial: take the weights that fit, and leave the others.
+        as well. init_partial: take the weights that fit, and leave the others. soften: the layer
+        whose outputs are made less confident where they are wrong about the new data.
     new_schedule: whether a resumed training takes the schedule's learning rate instead of the
         saved one.
     ends_with_best: whether the result is the best checkpoint rather than the last weights.
@@ -42,6 +43,7 @@ class TrainingOptions:
     init_from: Optional[str] = None
     init_partial: bool = False
     incremental_from: Optional[str] = None
+    soften: Optional[str] = None
     new_schedule: bool = False
     ends_with_best: bool = False
     save_policy: SavePolicy = field(default_factory=SavePolicy)

@@ -10,13 +10,14 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist.data.collate import leaves, mapped
+from paddle_mnist.data.collate import leaves
 from paddle_mnist.data.loader import Shard, epoch_batches, shards_of
-from paddle_mnist.errors import ConfigError, DataError, PaddleMnistError
+from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.monitor.hooks import evaluation_mode
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.nn.sparse_gradients import remove_gradient
 from paddle_mnist.nn.statistics import layer_buffers, reinstate_buffers
+from paddle_mnist.training.batch_errors import describe_batch, explained, located
 from paddle_mnist.training.mean_check import check_mean
 from paddle_mnist.training.steps import Step, run_step
 
@@ -58,7 +59,8 @@ def rehearse(
     """
     shard = _first_shard(loader, "the training data")
     reseed(seed, 0)
-    with _untouched(model), explained(shard.batch, "the first batch"):
+    place = located([shard], loader, 0, 0, "the training data")
+    with place, _untouched(model), explained(shard.batch, "the first batch"):
         model.train()
         unsaved = _unsaved_buffers(model)
         outputs = run_step(step, model, shard.batch, shard.samples)
@@ -90,9 +92,11 @@ def rehearse_evaluation(step: Step, model: nn.Layer, loader: Any, split: str) ->
 
     Raises as `rehearse` does.
     """
-    batch = _first_shard(loader, f"the data {split!r}").batch
-    what = f"the first batch of {split}"
-    with _untouched(model), evaluation_mode(model), paddle.no_grad(), explained(batch, what):
+    shard = _first_shard(loader, f"the data {split!r}")
+    batch = shard.batch
+    place = located([shard], loader, 0, 0, f"the data {split!r}")
+    explains = explained(batch, f"the first batch of {split}")
+    with place, _untouched(model), evaluation_mode(model), paddle.no_grad(), explains:
         values = step(model, batch)
         run_step(lambda *_: values, model, batch, 1)  # checks them
     return [f"{split}/{name}" for name in values]
@@ -157,45 +161,3 @@ def _check_for_nan(loss: paddle.Tensor, batch: Any) -> None:
             f"the loss of the first batch is {loss.item()}, and the batch has numbers that are "
             f"not finite; expected finite ones; the batch is {describe_batch(batch)}"
         )
-
-
-@contextlib.contextmanager
-def explained(batch: Any, what: str) -> Iterator[None]:
-    """Raise an error of Paddle or the caller's code as a ConfigError that names the shapes.
-
-    what: is computed of the batch, or "the first batch", say.
-    """
-    try:
-        yield
-    except PaddleMnistError:
-        raise
-    except Exception as error:  # anything that a model or a loss raises
-        raise ConfigError(
-            f"{what} fails with {type(error).__name__}: {_summary(error)}; the batch is "
-            f"{describe_batch(batch)}"
-        ) from error
-
-
-def _summary(error: Exception) -> str:
-    """Return the line of an error that says what is wrong; Paddle's have many."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    chosen = next((line for line in lines if "Error:" in line), lines[0] if lines else "")
-    return chosen.rstrip(".")[:300]
-
-
-def describe_batch(batch: Any) -> str:
-    """Return the structure of a batch with the dtype and shape of each tensor."""
-
-    def describe(leaf: Any) -> Any:
-        if hasattr(leaf, "shape"):
-            return _Text(f"{str(leaf.dtype).rpartition('.')[2]} {list(leaf.shape)}")
-        return _Text(type(leaf).__name__)
-
-    return repr(mapped(batch, describe))
-
-
-class _Text(str):
-    """A text that is shown without quotes."""
-
-    __slots__ = ()
-    __repr__ = str.__str__

@@ -8,10 +8,15 @@ from typing import Any, Optional
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.state import TrainState
 from paddle_mnist.system.program import shell_command
+from paddle_mnist.training.arguments import HIGHEST_IS_BEST
 from paddle_mnist.training.callbacks import FitResult, Training
+from paddle_mnist.training.initialize import BEFORE
 from paddle_mnist.training.run_directory import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
+
+LOST = "lost"  # of result.json: how much of an accuracy a continued training has lost, by tag
+TOLERANCE = 0.01  # a smaller loss is not reported: chance alone moves an accuracy as much
 
 
 def make_result(training: Training, state: TrainState, checkpoint_name: str) -> FitResult:
@@ -38,9 +43,33 @@ def result_entries(training: Training, result: FitResult) -> dict[str, Any]:
     entries["metrics"] = {
         tag: value if math.isfinite(value) else None for tag, value in result.metrics.items()
     }
+    if before := training.run.checkpoints.context.get(BEFORE):
+        entries |= {BEFORE: before, LOST: _lost(before, result.metrics)}
     for callback in training.job.callbacks:
         entries.update(callback.result_entries(training, result))
     return entries
+
+
+def _lost(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Return by how much each accuracy has fallen, by tag; small losses are left out."""
+    losses = {
+        tag: value - after[tag]
+        for tag, value in before.items()
+        if tag in after and tag.rpartition("/")[2] in HIGHEST_IS_BEST
+    }
+    return {tag: loss for tag, loss in losses.items() if loss > TOLERANCE}
+
+
+def warn_of_losses(entries: Mapping[str, Any]) -> None:
+    """Say what a training that continued another has lost, by the entries of `result.json`."""
+    for tag in entries.get(LOST, ()):
+        log.warning(
+            "%s has fallen from %.4f before this training to %.4f: the net has forgotten; replay "
+            "more of the old data, or lower the learning rate",
+            tag,
+            entries[BEFORE][tag],
+            entries["metrics"][tag],
+        )
 
 
 def result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Optional[FitResult]:

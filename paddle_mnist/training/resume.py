@@ -1,14 +1,16 @@
 """Decide where a training resumes, and refuse one whose configuration has changed."""
 
 import logging
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
+from paddle_mnist.checkpoint.saved_weights import find_checkpoint
 from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.training.binding import SAMPLES
 from paddle_mnist.training.run_directory import RunDirectory
-from paddle_mnist.training.saved_weights import find_checkpoint
 
 log = logging.getLogger("paddle_mnist")
 
@@ -87,6 +89,12 @@ def find_resume_point(run: RunDirectory, request: ResumeRequest) -> Optional[Che
 
 def _check_nothing_is_lost(run: RunDirectory, request: ResumeRequest) -> None:
     """Raise CheckpointError if a run without a checkpoint must have had one."""
+    folder = run.checkpoints.folder
+    if run.config.exists() and folder.is_symlink() and not folder.exists():
+        raise CheckpointError(
+            f"{folder}: links to {os.readlink(folder)}, which is not there; mount its disk, or "
+            f"start over with {request.option('fresh')}"
+        )
     orphans = run.checkpoints.orphaned_files()
     if run.result.exists() or len({path.stem for path in orphans if path.suffix == PARAMS}) > 1:
         raise CheckpointError(
@@ -113,6 +121,11 @@ def check_config_unchanged(
         lines = [f"  {name}: {old!r} in the run, {new!r} now" for name, old, new in changes]
         if len(lines) > MAX_LINES:
             lines[MAX_LINES:] = [f"  and {len(lines) - MAX_LINES} more"]
+        if all(_is_hash_of_samples(name) for name, _, _ in changes):
+            lines.append(
+                "Only samples differ, so the data are probably drawn at random: seed them first, "
+                "as with paddle.seed(0), and every call has the same"
+            )
         names = ",".join(dict.fromkeys(_overridable(name) for name, _, _ in changes))
         raise ConfigError(
             f"{run.path} holds a run with other values:\n"
@@ -173,6 +186,11 @@ def _is_among(name: str, names: Collection[str]) -> bool:
     """Return whether a field, or a group that it belongs to, is among some names."""
     parts = name.split(".")
     return any(".".join(parts[:length]) in names for length in range(1, len(parts) + 1))
+
+
+def _is_hash_of_samples(name: str) -> bool:
+    """Return whether a field is the hash that `describe_data` makes of a dataset's samples."""
+    return name.rpartition(".")[2] == SAMPLES
 
 
 def _overridable(name: str) -> str:

@@ -1,81 +1,40 @@
 """The run directory: everything one training writes, one writer at a time."""
 
 import contextlib
+import glob
 import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
-from filelock import FileLock, Timeout
-
-from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
-from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.checkpoint.manifest import Checkpoint
+from paddle_mnist.checkpoint.run_files import RunFiles
 from paddle_mnist.errors import ConfigError, RunLockedError
 from paddle_mnist.metrics.jsonl import JsonlWriter, cut_jsonl
 from paddle_mnist.state import TrainState
 from paddle_mnist.system.files import (
     Journal,
     make_folder,
-    read_yaml,
     remove,
     remove_temporary,
     sync_folder,
     write_atomically,
     writing,
 )
+from paddle_mnist.system.locks import locked
 
 log = logging.getLogger("paddle_mnist")
 
-RUNS = "work/output"  # where runs are, unless --output says otherwise
-DEFAULT_OUTPUT = f"{RUNS}/default"
-TRAINED_WITH = "trained_with"  # of config.yaml: the function that trained the run, if it says so
-FIT = "paddle_mnist.fit"  # the function that trains any net
 METRICS_LINES = "metrics_lines"  # of a manifest: how many lines metrics.jsonl had when it was saved
 
 
-class RunDirectory:
-    """The paths and rules of a run directory. Creating the object does not touch the disk.
+class RunDirectory(RunFiles):
+    """A run directory that a training writes. Creating the object does not touch the disk.
 
-    path: the directory. name: the model's, after which the final weights are called; by default
-        the one that is found in the directory.
-    Raises ConfigError for a path whose `~user` does not exist.
+    path, name: see `RunFiles`.
     """
-
-    def __init__(self, path: Union[str, Path], name: Optional[str] = None):
-        try:
-            self.path = Path(path).expanduser()
-        except RuntimeError as error:  # ~nobody
-            raise ConfigError(f"output is {path}; {error}; expected a folder") from error
-        self.config = self.path / "config.yaml"
-        self.metrics = self.path / "metrics.jsonl"
-        self.result = self.path / "result.json"
-        self.log = self.path / "train.log"
-        self.visualdl = self.path / "vdl"
-        self.figures = self.path / "figures"
-        self.profile = self.path / "profile"
-        self.checkpoints = CheckpointStore(self.path / "checkpoints")
-        self._name = name
-
-    @property
-    def weights(self) -> Path:
-        """The file of the final weights, `{name}.pdparams`."""
-        return self.path / f"{self._name or self._recorded_name()}{PARAMS}"
-
-    def _recorded_name(self) -> str:
-        """Return the name of the model that was trained here, from its weights and checkpoints."""
-        names = sorted(
-            path.stem
-            for path in self.path.glob(f"*{PARAMS}")
-            if not path.with_suffix(".json").exists()  # a checkpoint's
-        )
-        checkpoints = [path.stem for path in self.checkpoints.folder.glob("*_epoch*.json")]
-        for name in names:
-            if any(stem.startswith(f"{name}_epoch") for stem in checkpoints):
-                return name
-        is_unambiguous = len(names) == 1 or (names and self.config.exists())
-        return names[0] if is_unambiguous else "model"
 
     @contextlib.contextmanager
     def opened(self, fresh: bool = False) -> Iterator["RunDirectory"]:
@@ -90,7 +49,7 @@ class RunDirectory:
                 self._move_aside()
         with self._locked():  # after a move this is another directory, with another lock
             for path in (self.config, self.metrics, self.result, self.weights):
-                remove_temporary(self.path, path.name)
+                remove_temporary(self.path, glob.escape(path.name))
             remove_temporary(self.figures)
             handler = _LogFile(self.log)
             log.addHandler(handler)
@@ -103,19 +62,16 @@ class RunDirectory:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         make_folder(self.path)
-        lock = FileLock(self.path / ".lock")  # the system drops it when its holder dies
-        with writing(self.path):
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                raise RunLockedError(
-                    f"{self.path}: another process is training there; wait for it, or choose "
-                    "another output"
-                ) from None
-        try:
+        with contextlib.ExitStack() as stack:
+            with writing(self.path):
+                try:
+                    stack.enter_context(locked(self.path / ".lock", wait=False))
+                except BlockingIOError:
+                    raise RunLockedError(
+                        f"{self.path}: another process is training there; wait for it, or choose "
+                        "another output"
+                    ) from None
             yield
-        finally:
-            lock.release()
 
     def _move_aside(self) -> None:
         if not any(path.name not in (".lock", "train.log") for path in self.path.iterdir()):
@@ -128,28 +84,29 @@ class RunDirectory:
         resolved = self.path.resolve()
         if Path.cwd().is_relative_to(resolved):
             raise ConfigError(f"{self.path}: is the current folder; --fresh cannot move it aside")
-        number = 1
-        while (aside := self.path.parent / f"{resolved.name}.{number}").exists():
-            number += 1
+        # Behind a link, which stays, the folder moves on the disk it is on.
+        parent = resolved.parent if self.path.is_symlink() else self.path.parent
+        aside = _free_name(parent / resolved.name)
         with writing(aside):
-            os.rename(self.path, aside)
+            os.rename(resolved, aside)
         log.info("moved %s to %s", self.path, aside)
+        self._repeat_links(aside)
+
+    def _repeat_links(self, former: Path) -> None:
+        """Link folders to the disks to which a former run linked its own, beside those."""
+        for folder in (self.checkpoints.folder, self.visualdl, self.figures, self.profile):
+            link = former / folder.name
+            if link.is_symlink():
+                target = _free_name(link.resolve())
+                make_folder(target)
+                make_folder(self.path)
+                with writing(folder):
+                    os.symlink(target, folder)
+                log.info("%s links to %s now", folder, target)
 
     def owns(self, checkpoint: Checkpoint) -> bool:
         """Return whether a checkpoint is in this run's directory."""
         return checkpoint.path.resolve().parent == self.checkpoints.folder.resolve()
-
-    def read_config(self) -> dict[str, Any]:
-        """Return what `config.yaml` holds, whatever trained the run; {} if there is none.
-
-        Raises ConfigError if it is damaged.
-        """
-        return read_yaml(self.config) if self.config.exists() else {}
-
-    @property
-    def is_of_fit(self) -> bool:
-        """Whether `fit` trained a net of the caller's own here, which only its function builds."""
-        return self.read_config().get(TRAINED_WITH) == FIT
 
     def write_config(self, config: str) -> None:
         """Write `config.yaml`, and delete the result of an earlier end of this run.
@@ -200,19 +157,6 @@ class RunDirectory:
             log.warning("%s is damaged (%r); evaluating again", self.result, error)
             return None
 
-    def final_checkpoint(self) -> Optional[str]:
-        """Return the name of the checkpoint with which the run ended; None if it is unfinished.
-
-        A training that continues a finished run deletes its result first.
-        """
-        if not self.result.exists():
-            return None
-        try:
-            return str(json.loads(self.result.read_text(encoding="utf-8"))["checkpoint"])
-        except (ValueError, TypeError, KeyError) as error:
-            log.warning("%s is damaged (%r), so the run counts as unfinished", self.result, error)
-            return None
-
     def new_visualdl_folder(self) -> Path:
         """Create a folder for this process alone, since VisualDL reads only one file in each."""
         number = 1
@@ -220,6 +164,14 @@ class RunDirectory:
             number += 1
         make_folder(folder)
         return folder
+
+
+def _free_name(path: Path) -> Path:
+    """Return the path with the first number, from 1, that makes it the name of nothing."""
+    number = 1
+    while os.path.lexists(numbered := path.with_name(f"{path.name}.{number}")):
+        number += 1
+    return numbered
 
 
 class _LogFile(logging.Handler):

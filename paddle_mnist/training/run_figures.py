@@ -88,7 +88,9 @@ def draw_runs(
 def _history(run: Path) -> History:
     history = read_history(RunDirectory(run).metrics)
     if not history:
-        raise DataError(f"{run}: no metrics.jsonl with lines; expected a run directory")
+        raise DataError(
+            f"{run}: no metrics.jsonl with lines; expected a run, or a checkpoint or file of one"
+        )
     return history
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,10 +29,18 @@ from paddle_mnist.parallel.world import World
 from paddle_mnist.state import Observer, TrainState
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import write_atomically
-from paddle_mnist.training.initialize import fingerprint, initialize, lineage, restore, versions
+from paddle_mnist.training.initialize import (
+    BEFORE,
+    fingerprint,
+    initialize,
+    lineage,
+    restore,
+    versions,
+)
 from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.resume import find_resume_point, warn_of_other_convolution
 from paddle_mnist.training.run_directory import RunDirectory
+from paddle_mnist.training.soften import soften
 from paddle_mnist.training.trainer import Trainer
 
 log = logging.getLogger("paddle_mnist")
@@ -92,7 +101,7 @@ def resume_or_initialize(
     """
     if checkpoint:
         state = restore(job.parts, checkpoint, job.options.new_schedule)
-        parent = checkpoint.manifest
+        parent, before = checkpoint.manifest, checkpoint.manifest.get(BEFORE)
     else:
         options = job.options
         state = TrainState(monitor=options.monitor, mode=options.mode)
@@ -104,6 +113,7 @@ def resume_or_initialize(
             options.incremental_from,
             options.init_partial,
         )
+        before = _prepare_for_new_data(job) if options.incremental_from else None
     if job.world.size > 1:
         digest = fingerprint(job.parts, state)
         job.world.require_same(
@@ -121,7 +131,7 @@ def resume_or_initialize(
     if own:
         job.world.run_on_main(lambda: warn_of_other_convolution(own.manifest, convolution))
     run.checkpoints.context.update(
-        lineage(own, parent),
+        lineage(own, parent, before),
         **job.manifest,
         device=job.device,
         threads=os.environ.get("OMP_NUM_THREADS"),
@@ -130,6 +140,23 @@ def resume_or_initialize(
         versions=versions(),
     )
     return Start(state, own and own.state)
+
+
+def _prepare_for_new_data(job: TrainingJob) -> dict[str, float]:
+    """Evaluate the weights that were taken over, and soften the net if that is asked for.
+
+    Return the metrics, but for NaN, to which those at the end are compared.
+    """
+    parts, options = job.parts, job.options
+    metrics = job.evaluator.metrics(parts.model)
+    before = {tag: value for tag, value in metrics.items() if math.isfinite(value)}
+    if before:
+        words = ", ".join(f"{tag} {value:.4g}" for tag, value in before.items())
+        log.info("before this training: %s", words)
+    if options.soften:
+        soften(parts.model, options.soften, job.step, parts.loader, job.world)
+        parts.average.load(parts.model.state_dict())
+    return before
 
 
 def train_epochs(

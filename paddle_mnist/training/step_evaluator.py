@@ -18,6 +18,7 @@ from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.parallel.world import ALONE, World
 from paddle_mnist.system import heartbeat, signals
+from paddle_mnist.training.batch_errors import located
 from paddle_mnist.training.evaluator import EpochEvaluator, interleaved
 from paddle_mnist.training.steps import Step
 
@@ -74,8 +75,10 @@ def evaluate_step(
         batches = []
         for number, batch in enumerate(epoch_batches(loader, 0, start=rank, stride=size)):
             heartbeat.beat()
-            reseed(0, rank + number * size)  # a net that draws numbers draws the same every time
-            batches.append(_evaluate_batch(step, model, batch, functions))
+            number = rank + number * size  # in the epoch
+            reseed(0, number)  # a net that draws numbers draws the same every time
+            with located(batch, loader, 0, number, f"the data {split!r}"):
+                batches.append(_evaluate_batch(step, model, batch, functions))
         if not batches and rank:  # fewer batches than processes: learn the functions from another
             for batch in itertools.islice(epoch_batches(loader, 0), 1):
                 _evaluate_batch(step, model, batch, functions)

@@ -22,6 +22,7 @@ from paddle_mnist.nn.paddle_losses import (
 )
 from paddle_mnist.parallel.gradients import StepOutputs
 from paddle_mnist.system.devices import autocast
+from paddle_mnist.training.batch_errors import reraise
 
 log = logging.getLogger("paddle_mnist")
 
@@ -63,8 +64,8 @@ class SupervisedStep:
     def __call__(self, model: nn.Layer, batch: Any) -> dict[str, Any]:
         """Return the loss and the metrics of a batch.
 
-        Raises DataError for another structure, and for outputs and labels that a loss of elements
-        would broadcast.
+        Raises DataError for another structure, a label that is not a class, and for outputs and
+        labels that a loss of elements would broadcast.
         """
         if not isinstance(batch, (tuple, list)) or len(batch) < 2:
             description = f"{len(batch)} values" if hasattr(batch, "__len__") else "one value"
@@ -80,7 +81,11 @@ class SupervisedStep:
             outputs = compiled[1] if compiled else model(*inputs)
         outputs = _in_float32(outputs)
         self._check_shapes(outputs, labels)
-        values = {"loss": compiled[0] if compiled else mean_loss(self.loss, outputs, labels)}
+        try:
+            loss = compiled[0] if compiled else mean_loss(self.loss, outputs, labels)
+        except Exception as error:  # whatever a loss raises
+            reraise(error, self.loss, outputs, labels)
+        values = {"loss": loss}
         for name, metric in self.metrics.items():
             value = metric(outputs, labels)
             if value is not None:
@@ -112,13 +117,12 @@ class SupervisedStep:
 
 def mean_loss(loss: Callable, outputs: Any, labels: Any) -> Union[paddle.Tensor, Mean]:
     """Return the loss of a batch, as a `Mean` where one of Paddle's is not over the samples."""
-    count = label_weight(loss, labels)
-    if count is None:
-        return loss(outputs, labels)
     sum_of = summed_nll(loss)
-    if sum_of:
-        return Mean(sum_of(outputs, labels), count)
-    return Mean.from_value(loss(outputs, labels), count)
+    value = sum_of(outputs, labels) if sum_of else loss(outputs, labels)
+    count = label_weight(loss, labels)  # afterwards: labels that are no classes are refused before
+    if count is None:
+        return value
+    return Mean(value, count) if sum_of else Mean.from_value(value, count)
 
 
 def _in_float32(outputs: Any) -> Any:

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, Optional, Union
 from paddle import nn
 
 from paddle_mnist._arguments import accepts_numpy
+from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.sample_loader import open_loader
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.training.rehearsal import rehearse_evaluation
-from paddle_mnist.training.saved_weights import SavedWeights, find_weights
 from paddle_mnist.training.step_evaluator import evaluate_step
 from paddle_mnist.training.steps import Step, build_step
 

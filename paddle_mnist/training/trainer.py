@@ -35,6 +35,7 @@ from paddle_mnist.state import (
 )
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import make_folder, write_atomically
+from paddle_mnist.training.batch_errors import located
 from paddle_mnist.training.evaluator import NoEvaluator
 from paddle_mnist.training.steps import Step, SupervisedStep, num_correct, run_step
 
@@ -181,7 +182,9 @@ class Trainer:
             self.running.timed(epoch_batches(datasets, epoch, start))
         ) as batches:
             for batch in batches:
-                self._update_weights(self._compute_gradients(batch))
+                with located(batch, datasets, epoch, self.state.position, f"epoch {epoch + 1}"):
+                    gradients = self._compute_gradients(batch)
+                self._update_weights(gradients)
                 with self.profile.part("logging"):
                     self.observe("after_step")
                     self.running.after_step()

@@ -56,7 +56,7 @@ def runs_of_fit(tmp_path_factory):
 
 @contextmanager
 def served(folder, *arguments):
-    """The dashboard's process and address, as a user starts it."""
+    """The dashboard's process and address, as a user starts it behind a proxy."""
     log = (folder / "dashboard.log").open("w")
     process = subprocess.Popen(
         [
@@ -72,7 +72,7 @@ def served(folder, *arguments):
         stdout=subprocess.PIPE,
         stderr=log,  # VisualDL writes many lines; a pipe that nobody reads would stop it
         text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "all_proxy": "socks5://127.0.0.1:9"},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
@@ -207,7 +207,7 @@ def test_port_that_is_taken_is_said(runs, tool):
     ("arguments", "code", "message"),
     [
         ([], 3, "work/output: no run with VisualDL's files there; train first"),
-        (["nowhere"], 3, "nowhere: nothing of VisualDL there; expected a run directory"),
+        (["nowhere"], 3, "nowhere: nothing of VisualDL there; expected a run that was"),
         (["--port", "http"], 2, "invalid int value: 'http'"),
         (["--port", "70000"], 2, "127.0.0.1:70000: cannot listen there"),
         (["--host", "nowhere.invalid"], 2, "nowhere.invalid:8080: cannot listen there"),

@@ -148,16 +148,20 @@ def test_model_without_layers_is_refused(tool):
     assert "gives no conv1, conv2" in tool("demo", "--model", "out", expect=2).stderr
 
 
+# Proxies that answer nothing: a page on the loopback address needs none of them.
+DEAD = {"http_proxy": "http://127.0.0.1:9", "all_proxy": "socks5://127.0.0.1:9", "no_proxy": "a.b"}
+
+
 @contextlib.contextmanager
 def served(folder, *arguments):
-    """The page's process and address, as a user starts it."""
+    """The page's process and address, as a user starts it behind a proxy."""
     process = subprocess.Popen(
         [sys.executable, str(ROOT / "tools/demo.py"), "--port", "0", *arguments],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(folder)},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(folder), **DEAD},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     lines = []

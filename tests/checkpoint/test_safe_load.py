@@ -28,9 +28,9 @@ from paddle_mnist import MNIST
 from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load, safe_loads
+from paddle_mnist.checkpoint.saved_weights import find_weights
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.mnist.pretrained import find_weights
 from paddle_mnist.nn.ema import ExponentialMovingAverage
 from paddle_mnist.state import TrainState
 

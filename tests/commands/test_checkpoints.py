@@ -335,8 +335,10 @@ BAD = {
     "a run without checkpoints": (["young"], 4, "young: no checkpoint there"),
     "prune of nothing": (["nope", "prune", "--yes"], 4, "nope: no checkpoint there"),
     "only leftovers": (["leftovers", "verify"], 4, "0 checkpoints are damaged, 0 are whole"),
-    "no run": ([], 2, "required: RUN"),
-    "unknown action": (["empty", "delete"], 2, "invalid choice: 'delete'"),
+    "no run": ([], 4, "work/output: no run found"),
+    "unknown action": (["empty", "delete"], 2, "empty and delete are given; expected one run, and"),
+    "two actions": (["empty", "list", "verify"], 2, "list and verify are given; expected one run"),
+    "prune of one": (["file", "prune", "--yes"], 2, "file: prune takes a run"),
     "unknown option": (["empty", "prune", "--keep_lst", "3"], 2, "did you mean --keep_last?"),
     "bad number": (["empty", "prune", "--keep_last", "0"], 2, "keep_last is '0'"),
     "bad word": (["empty", "prune", "--keep_best", "perhaps"], 2, "keep_best is 'perhaps'"),
@@ -368,6 +370,6 @@ def test_needs_no_paddle(tool, run):
 
 def test_help_says_what_may_be_done(tool):
     text = tool("checkpoints", "--help").stdout
-    assert "tools/checkpoints.py RUN [list|verify|prune] [options]" in text
+    assert "tools/checkpoints.py [RUN] [list|verify|prune] [options]" in text
     for name in ("--json", "--yes", "--keep_last", "--keep_every_minutes", "--keep_breakpoints"):
         assert name in text

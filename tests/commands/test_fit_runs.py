@@ -215,7 +215,8 @@ NEED_THE_NET = {
         ("infer", "-k", "run/checkpoints/model_epoch0", "one.png"),
         "predict_run",
     ),
-    "infer with a run as the model": (("infer", "--model", "run", "one.png"), "export_run"),
+    "demo": (("demo", "run"), "predict_run"),
+    "infer with a run as the model": (("infer", "--model", "run", "one.png"), "predict_run"),
 }
 
 

@@ -102,7 +102,7 @@ def test_package_is_a_program(package, tmp_path):
     assert names == list(COMMANDS) and not any("_" in name for name in names)
     for spelling in ("export", "export-model", "export_model"):
         usage = package(spelling, "--help").stdout
-        assert usage.startswith(f"usage: {package.name} export [options]")
+        assert usage.startswith(f"usage: {package.name} {spelling} [RUN [FOLDER]] [options]")
     for args, error in {
         (): "no command is given; --help lists them",
         ("trian",): "command: unknown name 'trian'; did you mean 'train'?",

@@ -15,16 +15,15 @@ from conftest import ROOT
 
 from paddle_mnist import MNIST, TrainConfig, train_and_evaluate
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING, read_manifest
+from paddle_mnist.checkpoint.saved_weights import find_weights, newest_run
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
 from paddle_mnist.mnist.export import variables
-from paddle_mnist.mnist.pretrained import find_weights
 from paddle_mnist.mnist.setup import build
 from paddle_mnist.parallel.world import ALONE
 from paddle_mnist.training.initialize import initialize
 from paddle_mnist.training.run_directory import RunDirectory
-from paddle_mnist.training.saved_weights import newest_run
 
 PICTURE = ROOT / "tests/pictures/7-07.jpg"
 
@@ -352,13 +351,14 @@ def test_pictures_are_read_with_the_weights_that_are_named(command, place, logge
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["--model", "out", "--checkpoint", "best"], 2, "not allowed with argument --model"),
-        (["--model", "out", "--run", "work/output/first"], 2, "--model and --run are given"),
-        (["--model", "work/output/first"], 4, "infer.py --checkpoint work/output/first"),
-        (["--model", "work/output/first/mnist.pdparams"], 4, "not an exported model"),
+        (["--model", "out"], 2, "out: gives logits; expected probabilities among them"),
+        (["--model", "out", "--run", "work/output/first"], 2, "first are given; expected one"),
+        (["--model", "out", "--checkpoint", "best"], 4, "out: an exported model, from which no w"),
+        (["--model", "no"], 4, "no: No such file.* infer, demo and Predictor also take an export"),
         (["--checkpoint", "other.pdparams"], 4, "does not fit the model"),
     ],
 )
 def test_what_cannot_read_pictures_is_said(command, place, args, code, said):
     paddle.save({"w": paddle.ones([2])}, str(place / "other.pdparams"))
+    command("export_model", "pretrained", "out", "--outputs", "logits")
     assert re.search(rf"(?m)^error: .*{said}", command("infer", PICTURE, *args, expect=code))

@@ -3,7 +3,10 @@
 import contextlib
 import itertools
 import multiprocessing
+import os
 import random
+import signal
+import threading
 from collections import namedtuple
 
 import numpy as np
@@ -13,10 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddle_mnist.data.collate import mapped
-from paddle_mnist.data.sample_loader import ExternalLoader, ResumableBatchSampler, SampleLoader
+from paddle_mnist.data.sample_loader import (
+    ExternalLoader,
+    ResumableBatchSampler,
+    SampleLoader,
+    open_loader,
+)
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.data.seeding import generators_restored, seed_generators, seed_of
-from paddle_mnist.errors import ConfigError, DataError
+from paddle_mnist.errors import ConfigError, DataError, ProcessError
 
 Views = namedtuple("Views", "near far")
 
@@ -32,6 +40,16 @@ class Numbered(paddle.io.Dataset):
 
     def __getitem__(self, index):
         return self.make(index)
+
+
+class Stream(paddle.io.IterableDataset):
+    """The samples of a dataset, one after the other."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __iter__(self):
+        return map(self.dataset.__getitem__, range(len(self.dataset)))
 
 
 def noisy(index):
@@ -208,22 +226,58 @@ def fails_with(error):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
-    ("make", "kind", "message"),
+    ("make", "message"),
     [
-        (fails_with(DataError("image 5 is torn")), DataError, "^image 5 is torn$"),
-        (fails_with(KeyError("five")), KeyError, "five"),
-        (fails_with(StrangeError(5, "five")), Exception, "5 in five"),
-        (lambda index: np.zeros(index), DataError, "^Numbered: two samples of a batch differ"),
+        (fails_with(DataError("image 5 is torn")), "^image 5 is torn$"),
+        (fails_with(KeyError("five")), "^Numbered: sample 5 fails with KeyError: 'five'$"),
+        (fails_with(KeyError()), "^Numbered: sample 5 fails with KeyError$"),
+        (fails_with(StrangeError(5, "five")), "^Numbered: sample 5 fails with .*: 5 in five$"),
+        (lambda index: None if index == 5 else 1, "^Numbered: sample 5 is None; expected numbers"),
+        (
+            lambda index: np.zeros(2 + (index == 5)),
+            r"samples 4 and 5 of a batch differ in their type: float64 \[2\] and float64 \[3\]",
+        ),
     ],
 )
-def test_errors_are_the_datasets_own_for_any_number_of_workers(make, kind, message, workers, capfd):
-    with pytest.raises(kind, match=message) as failure:
-        list(SampleLoader(Numbered(9, make), 2, num_workers=workers))
-    if workers:
-        assert "in make" in str(failure.value.__cause__) or "stack_samples" in str(
-            failure.value.__cause__
-        )
+@pytest.mark.parametrize("kind", ["dataset", "DataLoader", "an IterableDataset"])
+def test_errors_name_the_sample_for_any_number_of_workers(make, message, workers, kind, capfd):
+    dataset = Numbered(9, make)
+    if kind == "dataset":
+        loader = open_loader(dataset, 2, num_workers=workers)
+    elif kind == "DataLoader":
+        loader = open_loader(paddle.io.DataLoader(dataset, batch_size=2, num_workers=workers), 2)
+    else:
+        loader = open_loader(Stream(dataset), 2)
+        message = message.replace("Numbered: sample 5", "Stream: sample 5 of an epoch")
+        message = message.replace("sample 5 of an epoch is", "sample 5 is")
+    with pytest.raises(DataError, match=message) as failure:
+        list(loader.epoch(0))
+    if workers and kind != "an IterableDataset":
+        cause = str(failure.value.__cause__)  # the traceback there
+        assert "in make" in cause or "stack_samples" in cause
     assert "Traceback" not in capfd.readouterr().err  # Paddle's, of its thread
+
+
+def fails(samples):
+    raise ZeroDivisionError("by hand")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("collate_fn", "what"),
+    [
+        (lambda samples: None, "returned None; expected"),
+        (fails, "fails with ZeroDivisionError: by"),
+    ],
+)
+def test_what_a_collate_fn_cannot_make_is_said_with_its_samples(collate_fn, what, workers):
+    options = {"collate_fn": collate_fn, "num_workers": workers}
+    for loader in (
+        open_loader(Numbered(9), 6, **options),
+        open_loader(paddle.io.DataLoader(Numbered(9), batch_size=6, **options), 6),
+    ):
+        with pytest.raises(DataError, match=f"collate_fn of samples 0, 1, 2, 3, ... {what}"):
+            list(loader.epoch(0))
 
 
 def test_random_samples_depend_on_seed_epoch_and_index_alone():
@@ -405,7 +459,35 @@ def test_workers_end_with_their_epoch(make, batches):
     others = set(multiprocessing.active_children())  # of the tests before
     loader = SampleLoader(Numbered(12, lambda index: make(index) * np.ones(1)), 1, num_workers=2)
     for epoch in range(2):
-        with contextlib.suppress(KeyError), contextlib.closing(loader.epoch(epoch)) as iterator:
+        with contextlib.suppress(DataError), contextlib.closing(loader.epoch(epoch)) as iterator:
             for _ in itertools.islice(iterator, batches):
                 pass
     assert set(multiprocessing.active_children()) <= others
+
+
+def killed(index):
+    if index == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return index
+
+
+@pytest.mark.slow  # Paddle asks after its workers every five seconds
+@pytest.mark.parametrize("thread", [False, True])
+def test_a_worker_that_is_killed_is_said_in_one_line(thread):
+    errors = []
+
+    def read():
+        with pytest.raises(ProcessError) as failure:
+            list(SampleLoader(Numbered(9, killed), 2, num_workers=2))
+        errors.append(str(failure.value))
+
+    if thread:
+        reader = threading.Thread(target=read)
+        reader.start()
+        reader.join()
+    else:
+        read()
+    assert [error.partition(" (")[0] for error in errors] == [
+        "one of the 2 workers that read the data has died"
+    ]
+    assert "\n" not in errors[0]

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 import yaml
@@ -17,6 +18,7 @@ from paddle_mnist.commands import Parser
 from paddle_mnist.commands._train_options import add_train_options, train_config
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.config import FIELDS, TrainConfig, read_recipe, recipes
+from paddle_mnist.system.yaml_reader import read_yaml
 
 
 def parse(*argv) -> TrainConfig:
@@ -90,6 +92,85 @@ def test_values_as_yaml_and_a_command_line_write_them():
     assert config.weight_decay_layers == ("conv1", "fc")
 
 
+@pytest.mark.parametrize(
+    ("field", "text", "value"),
+    [
+        ("seed", "0123", 123),
+        ("seed", "-0", 0),
+        ("seed", "+5", 5),
+        ("seed", "1_000", 1000),
+        ("seed", "089", 89),
+        ("seed", "0o17", None),
+        ("seed", "0x1F", None),
+        ("seed", "0b11", None),
+        ("log_every", "1:30", None),
+        ("learning_rate", "1e-3", 0.001),
+        ("learning_rate", "1.5e3", 1500.0),
+        ("learning_rate", "00.5", 0.5),
+        ("learning_rate", "1:30.5", None),
+        ("learning_rate", ".inf", None),
+        ("save_every_seconds", "1_000.5", 1000.5),
+        ("output", "2024-01-31", "2024-01-31"),
+        ("output", "0777", "0777"),
+        ("output", "12:30", "12:30"),
+        ("resume", "off", "off"),
+        ("amp", "off", "off"),
+        ("fast_conv", "on", "on"),
+        ("shuffle", "off", False),
+        ("shuffle", "yes", True),
+        ("visualdl", "off", ()),
+        ("watch", "off", None),
+    ],
+)
+def test_value_means_the_same_in_a_file_and_on_a_command_line(tmp_path, field, text, value):
+    """value: None if it is refused."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"{field}: {text}\n")
+    for argv in (["-c", str(file)], ["-o", f"{field}={text}"], [f"--{field}={text}"]):
+        if value is None:
+            with pytest.raises(ConfigError, match=f"{field} is "):
+                parse("--recipe", "default", *argv)
+        else:
+            assert getattr(parse("--recipe", "default", *argv), field) == value, argv
+
+
+def test_file_may_begin_with_a_byte_order_mark(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("epochs: 7", "utf-8-sig")
+    assert parse("-c", str(file)).epochs == 7
+
+
+NUMBERS_IN_TEXT = "0123 1:30 1e5 089 0o17 0x1F 1_0 2024-01-31 +1 -.5 .5 ~ on = << .inf".split()
+# PyYAML's writer garbles these ends of lines.
+TEXT = st.text(st.characters(exclude_characters="\x85\u2028\u2029", exclude_categories=["Cs"]))
+PLAIN = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | TEXT
+    | st.sampled_from(NUMBERS_IN_TEXT)
+    | st.floats(allow_nan=False).map(repr)
+    | st.from_regex(r"[-+]?[0-9._:xoeE+-]{1,9}", fullmatch=True)
+)
+
+
+@given(
+    st.dictionaries(
+        TEXT | st.sampled_from(NUMBERS_IN_TEXT),
+        st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner)),
+    ),
+    st.booleans(),
+)
+def test_what_pyyaml_writes_is_read_back(tmp_path_factory, values, allow_unicode):
+    """So that the `config.yaml` of every run is read as it was written."""
+    file = tmp_path_factory.getbasetemp() / "values.yaml"
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=allow_unicode)
+    file.write_bytes(text.encode())
+    assert read_yaml(file) == values
+    assert repr(read_yaml(file)) == repr(values)  # 1 is not 1.0, nor is it True
+
+
 def test_config_cannot_be_changed():
     with pytest.raises(AttributeError):
         TrainConfig().epochs = 3
@@ -136,15 +217,18 @@ def test_later_ways_to_name_a_field_win(tmp_path):
     ("argv", "output"),
     [
         (["--recipe", "tutorial"], "work/output/tutorial"),
-        (["-c", "FILE"], "work/output/mine"),
+        (["-c", "mine.yaml"], "work/output/mine"),
+        (["-c", "mine.v1.yaml"], "work/output/mine.v1"),
+        (["-c", "mine.v1"], "work/output/mine.v1"),
         (["--recipe", "tutorial", "--train_url", "there"], "there"),
         ([], "work/output/digits"),  # no MNIST on this machine, as far as tests can see
     ],
 )
-def test_run_directory_is_named_by_the_recipe(tmp_path, argv, output):
-    file = tmp_path / "mine.yaml"
-    file.write_text("epochs: 7\n")
-    assert parse(*(str(file) if a == "FILE" else a for a in argv)).output == output
+def test_run_directory_is_named_by_the_recipe(tmp_path, monkeypatch, argv, output):
+    monkeypatch.chdir(tmp_path)
+    if argv[:1] == ["-c"]:
+        Path(argv[1]).write_text("epochs: 7\n")
+    assert parse(*argv).output == output
 
 
 def test_without_mnist_or_recipe_the_recipe_is_digits(tiny):
@@ -194,11 +278,19 @@ def test_bad_argument_is_named(argv):
         ("epoch: 3", "unknown name 'epoch'; did you mean 'epochs'?"),
         ("epochs: many", "epochs is 'many'"),
         ("!!python/object/apply:os.system ['touch PWNED']", "not YAML"),
+        ("epochs: !!int many", "not YAML (invalid literal for int()"),
+        ("epochs: " + "[" * 9999, "not YAML (maximum recursion depth exceeded"),
+        ("epochs: 1\nseed: 2\n'epochs': 3", "mine.yaml, line 3: epochs is on line 1 already"),
+        ("augment:\n  shift: 1\n  shift: 2", "mine.yaml, line 3: shift is on line 2 already"),
+        ("output: 训练".encode("gbk"), "not UTF-8 but probably GBK; save it as UTF-8"),
+        ("epochs: 3".encode("utf-16"), "not UTF-8 but probably UTF-16; save it as UTF-8"),
+        ("epochs: 3".encode("utf-16-le"), "not UTF-8 but probably UTF-16; save it as UTF-8"),
+        ("output: café".encode("latin-1"), "not UTF-8 (byte 11 is 0xe9); save it as UTF-8"),
     ],
 )
 def test_bad_file_is_named(tmp_path, monkeypatch, text, message):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.yaml").write_text(text)
+    (tmp_path / "mine.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ConfigError, match=r"mine\.yaml|epochs is") as caught:
         parse("-c", "mine.yaml")
     assert message in str(caught.value) and "\n" not in str(caught.value)
@@ -211,6 +303,47 @@ def test_options_may_be_written_with_dashes():
     config = parse("--recipe", "default", *dashes)
     assert (config.learning_rate, config.batch_size, config.keep_best) == (0.5, 8, True)
     assert (config.data, config.output, config.weight_decay) == ("digits", "my-run", 0.25)
+
+
+def schedule(*argv):
+    config = parse("--data", "digits", *argv)
+    return config.lr_schedule, config.learning_rate
+
+
+CONTINUED = ("--incremental_from", "old")
+
+
+def test_continued_training_has_its_own_schedule(tmp_path, monkeypatch):
+    """Half of the recipe's rate; what the user says wins."""
+    monkeypatch.chdir(tmp_path)
+    assert schedule("--recipe", "default") == ("onecycle", 0.1)
+    assert schedule("--recipe", "default", *CONTINUED) == ("polynomial", 0.05)
+    assert schedule("--recipe", "tutorial", *CONTINUED) == ("polynomial", 0.005)
+    assert schedule("--recipe", "default", *CONTINUED, "--learning_rate", "0.2")[1] == 0.2
+    (tmp_path / "mine.yaml").write_text("lr_schedule: onecycle\n")
+    assert schedule("-c", "mine.yaml", *CONTINUED) == ("onecycle", 0.05)
+    assert schedule("-c", "mine.yaml", *CONTINUED, "-o", "lr_schedule=constant")[0] == "constant"
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [
+        ({"lr_schedule": "onecycle", "learning_rate": 0.1}, ("onecycle", 0.1)),
+        ({"lr_schedule": "onecycle", "learning_rate": 0.3}, ("onecycle", 0.05)),
+        ({"lr_schedule": "polynomial", "learning_rate": 0.05}, ("polynomial", 0.05)),
+    ],
+)
+def test_a_run_keeps_the_schedule_of_its_recipe(tmp_path, monkeypatch, stored, expected):
+    """A run that began before continued training had its own; until it starts over."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.yaml").write_text(yaml.safe_dump({"incremental_from": "old", **stored}))
+    here = ("--recipe", "default", "--output", "run")
+    assert schedule(*here, *CONTINUED) == expected
+    assert schedule(*here, *CONTINUED, "--fresh") == ("polynomial", 0.05)
+    elsewhere = ("--recipe", "default", "--output", "other", "--resume")
+    for place in ("run", "run/checkpoints/mnist_epoch0"):
+        assert schedule(*elsewhere, place) == expected
 
 
 def test_values_keep_their_dashes():

@@ -102,7 +102,7 @@ def _every_sixth_of_each_class(labels):
 
 def test_idx_of_mnists_size_ends_with_the_valid_split(tmp_path, monkeypatch):
     """As MNIST has it, made smaller: the last 10 of 60."""
-    monkeypatch.setattr("paddle_mnist.mnist.readers.IDX_VALID", 10)
+    monkeypatch.setattr("paddle_mnist.mnist.readers.VALID", 10)
     splits = tiny_splits({"train": 50, "valid": 10, "eval": 20})
     loaded = find_source(str(write_idx(tmp_path / "idx", splits))).read()
     assert all(same(loaded[mode], *splits[mode]) for mode in MODES)
@@ -196,6 +196,7 @@ JSON_FAULTS = {
     "a pixel NaN": (_json(_put(0, 0, 2, 700, float("nan"))), "row 2, value 700: nan"),
     "a pixel infinite": (_json(_put(0, 0, 2, 7, float("inf"))), "row 2, value 7: inf"),
     "a pixel of 255": (_json(_put(0, 0, 0, 3, 255)), "row 0, value 3: 255"),
+    "a pixel of 10**30": (_json(_put(0, 0, 0, 3, 10**30)), "row 0, value 3: 1000000"),
     "a pixel below 0": (_json(_put(0, 0, 0, 3, -0.5)), "row 0, value 3: -0.5"),
     "a pixel null": (_json(_put(0, 0, 0, 3, None)), "row 0, value 3: None"),
     "a pixel true": (_json(_put(0, 0, 0, 3, True)), "row 0, value 3: True"),
@@ -277,7 +278,7 @@ def _idx_faults():
     yield "no items", "t10k-labels-idx1-ubyte", idx_bytes(labels[:0]), "announces 0 items"
     huge = good[:4] + b"\xff\xff\xff\xff" + good[8:]
     yield "announces 2**32", "t10k-images-idx3-ubyte", huge, "announces 4294967295"
-    yield "too few for valid", "train-images-idx3-ubyte", good, "5 images, but"
+    yield "too few for valid", "train-images-idx3-ubyte", good, "5 training images, but 36 labels"
 
 
 IDX_FAULTS = {name: rest for name, *rest in _idx_faults()}
@@ -388,6 +389,93 @@ def test_auto_takes_the_first_of_four(elsewhere, good_idx, caplog):
     assert find_source().paths[0].parent == Path("work")
     write_json(elsewhere / "work/mnist.json.gz", tiny_splits())
     assert find_source().paths == (Path("work/mnist.json.gz"),)
+
+
+OTHER_NAMES = {
+    "with a dot": lambda name: name.replace("-idx", ".idx"),
+    "with a dot, packed": lambda name: f"{name.replace('-idx', '.idx')}.gz",
+    "capital letters": lambda name: name.upper(),
+    "all dots": lambda name: name.replace("-", "."),
+    "folders of Kaggle": lambda name: f"{name}/{name}",
+    "folders and a dot": lambda name: f"{name.replace('-idx', '.idx')}/{name}.gz",
+}
+
+
+@pytest.mark.parametrize("form", OTHER_NAMES)
+def test_idx_files_are_taken_by_the_names_of_mirrors(elsewhere, good_idx, form):
+    for name in sources_module.IDX_FILES:
+        path = elsewhere / "work" / OTHER_NAMES[form](name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        packed = (good_idx / f"{name}.gz").read_bytes()
+        path.write_bytes(packed if path.suffix == ".gz" else gzip.decompress(packed))
+    (elsewhere / "work" / "classes.txt").write_text("\n".join(NAMES))
+    data = open_data()
+    assert data.hash == open_data(str(good_idx)).hash
+    assert data.location == str(elsewhere / "work") and open_data(data.location).hash == data.hash
+    assert data.class_names == tuple(NAMES)
+
+
+def test_usual_name_goes_before_others(elsewhere, good_idx):
+    folder = shutil.copytree(good_idx, elsewhere / "work")
+    for name in sources_module.IDX_FILES:
+        for other in (name, name.replace("-idx", ".idx"), f"{name}-2/{name}"):
+            (folder / other).parent.mkdir(exist_ok=True)
+            (folder / other).write_bytes(b"")
+    assert [path.name for path in find_source().paths] == [
+        f"{name}.gz" for name in sources_module.IDX_FILES
+    ]
+
+
+ALMOST_RIGHT = {
+    "three of four": (
+        dict.fromkeys(sources_module.IDX_FILES[:3], b""),
+        "3 of the 4 IDX files are there, but not t10k-labels-idx1-ubyte",
+    ),
+    "a truncated name": (
+        {"train-images-idx3-uby.gz": b""},
+        "train-images-idx3-uby.gz has almost the name train-images-idx3-ubyte: rename it",
+    ),
+    "half a download": (
+        {"t10k-labels-idx1-ubyte.gz.part": b""},
+        "t10k-labels-idx1-ubyte.gz.part has almost the name t10k-labels-idx1-ubyte",
+    ),
+    "a zip": ({"archive.zip": b"PK\x03\x04"}, "archive.zip is a zip archive: unpack it"),
+    "a pickle": ({"mnist.pkl.gz": gzip.compress(b"\x80\x03")}, "mnist.pkl.gz is a pickle: read it"),
+    "a broken gzip": ({"mnist.pkl.gz": b"\x1f\x8b"}, "mnist.pkl.gz cannot be read (damaged gzip"),
+    "a table": (
+        {"train.csv": b"PassengerId,Age\n"},
+        "train.csv is another file: to use it, give it",
+    ),
+    "in another folder": (
+        {"raw/mnist.json.gz": b""},
+        "work/raw holds all that is needed: give that",
+    ),
+    "pictures": (
+        {"training/7/1.png": b""},
+        "work/training holds folders of pictures: read the pictures with PIL.Image",
+    ),
+    "many": ({f"{number}.zip": b"PK\x03\x04" for number in range(9)}, "; and 5 more"),
+}
+
+
+@pytest.mark.parametrize("name", ALMOST_RIGHT)
+def test_files_that_are_almost_right_are_named(elsewhere, name, caplog):
+    """In the line that announces the embedded digits, and in the error for the folder."""
+    files, message_part = ALMOST_RIGHT[name]
+    for file, content in {**files, "notes.txt": b"", "output/default/train.log": b""}.items():
+        path = elsewhere / "work" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    log = logging.getLogger("paddle_mnist")
+    log.addHandler(caplog.handler)
+    assert find_source().name == "digits"
+    log.removeHandler(caplog.handler)
+    line = next(line for line in caplog.messages if line.startswith("MNIST was not found"))
+    assert "In work/: " in line and message_part in line
+    assert "notes" not in line and "output" not in line and "\n" not in line
+    with pytest.raises(DataError) as caught:
+        find_source("work")
+    assert message_part in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_explicit_goes_before_environment_before_auto(elsewhere, tiny, good_idx, monkeypatch):

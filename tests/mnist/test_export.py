@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from paddle_mnist import MNIST, MnistDataset, evaluate
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 from paddle_mnist.mnist import pretrained
-from paddle_mnist.mnist.export import ExportedModel, export_model, variables
-from paddle_mnist.mnist.predictor import OUTPUTS, Predictor, as_pixels
+from paddle_mnist.mnist.export import OUTPUTS, ExportedModel, export_model, variables
+from paddle_mnist.mnist.predictor import Predictor, as_pixels
 
 
 @pytest.fixture(scope="module")
@@ -250,6 +250,48 @@ def test_export_that_fails_leaves_what_was_there(model, tmp_path, images):
     with pytest.raises(CheckpointError, match="nothing is exported"):
         export_model(broken, tmp_path, ["logits"])
     assert np.isfinite(Predictor(tmp_path).run(images[:2])["logits"]).all()
+
+
+SMALL_DISK = """
+mount -t tmpfs -o size={size}k none small || exit 99
+{variables} exec "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "output", "reason"),
+    [
+        (SMALL_DISK.format(size=64, variables="TMPDIR=$PWD/small"), "out", None),
+        (SMALL_DISK.format(size=64, variables=""), "small/out", "No space left on device"),
+        ('ulimit -f 40 && exec "$@"', "out", "File too large"),
+    ],
+    ids=["temporary folder", "output", "ulimit"],
+)
+@pytest.mark.parametrize("form", ["paddle", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_export_needs_room_only_where_it_writes_and_says_when_there_is_none(
+    tmp_path, script, output, reason, form
+):
+    """Paddle ignores that what it writes has not come to the disk."""
+    (tmp_path / "small").mkdir()
+    namespace = ["unshare", "--mount", "--map-root-user"] if "mount" in script else []
+    if namespace and subprocess.run([*namespace, "true"]).returncode:
+        pytest.skip("needs mount namespaces: Linux, and leave to make them")
+    command = [sys.executable, str(ROOT / "tools/export_model.py"), "--checkpoint", "pretrained"]
+    command += ["--output", output, "--format", form]
+    done = subprocess.run(
+        [*namespace, "bash", "-c", script, "bash", *command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    if reason is None:
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "out/about.json").exists()
+        return
+    assert done.returncode == 7, done.stderr
+    (error,) = (line for line in done.stderr.splitlines() if "error" in line)
+    assert f": cannot write ({reason})" in error and "--" not in error
+    assert not list(tmp_path.glob("out/*"))
 
 
 def test_another_form_takes_the_place_of_the_one_before(model, tmp_path):

@@ -128,7 +128,7 @@ conv1-- kernel_size:[20, 1, 5, 5], padding:2, stride:[1, 1]
 conv2-- kernel_size:[20, 20, 5, 5], padding:2, stride:[1, 1]
 max_pool1-- kernel_size:2, padding:0, stride:2
 max_pool2-- kernel_size:2, padding:0, stride:2
-fc-- weight_size:[980, 10], bias_size:[10]
+fc-- weight_size:[980, 10], bias_size_[10]
 
 ########## print shape of features of every layer ###############
 inputs_shape: [4, 1, 28, 28]
@@ -137,7 +137,7 @@ outputs2_shape: [4, 20, 28, 28] (relu1)
 outputs3_shape: [4, 20, 14, 14] (max_pool1)
 outputs4_shape: [4, 20, 14, 14] (conv2)
 outputs5_shape: [4, 20, 14, 14] (relu2)
-outputs6_shape: [4, 20, 7, 7] (max_pool2)
+outputs6_shape: [4, 980] (max_pool2: [4, 20, 7, 7])
 outputs7_shape: [4, 10] (fc)
 """
 
@@ -166,10 +166,16 @@ def test_check_content_prints_what_the_tutorial_prints(images, capsys):
         "\n########## print convolution layer's kernel ###############\n"
         f"conv1 params -- kernel weights: {model.conv1.weight[0][0]}\n"
         f"conv2 params -- kernel weights: {model.conv2.weight[0][0]}\n"
-        f"\nThe {first}th channel of conv1 layer: {outputs1[0][first]}\n"
-        f"The {second}th channel of conv2 layer: {outputs4[0][second]}\n"
-        f"The output of last layer: {logits[0]}\n\n"
+        f"\nThe {first}th channel of conv1 layer:  {outputs1[0][first]}\n"
+        f"The {second}th channel of conv2 layer:  {outputs4[0][second]}\n"
+        f"The output of last layer: {logits[0]} \n\n"
     )
+
+
+def test_contents_follow_after_the_last_shape(images, capsys):
+    MNIST()(images, check_shape=True, check_content=True)
+    printed = capsys.readouterr().out
+    assert printed.startswith(SHAPES + "\n########## print convolution layer's kernel ########")
 
 
 def test_what_a_broken_off_pass_had_reached_is_printed(capsys):

@@ -308,4 +308,6 @@ def test_plot_draws_only_what_is_asked_for(run, tool, tmp_path):
 
 def test_plot_of_a_folder_that_is_no_run(tool, tmp_path):
     done = tool("plot", tmp_path, expect=3)
-    assert "no metrics.jsonl with lines; expected a run directory" in done.stderr
+    assert (
+        "no metrics.jsonl with lines; expected a run, or a checkpoint or file of one" in done.stderr
+    )

@@ -80,7 +80,7 @@ def test_result_holds_what_is_promised(finished):
     assert set(result) == set(
         "dataset eval_acc eval_loss valid_acc valid_loss epochs steps params seed world_size "
         "device train_seconds data_seconds samples_per_second checkpoint paddle numpy "
-        "package metrics weights seconds stopped".split()
+        "package images_used images_available metrics weights seconds stopped".split()
     )
     assert (result["dataset"], result["epochs"], result["steps"]) == ("tiny.json.gz", 3, 30)
     assert (result["params"], result["seed"], result["world_size"]) == (20_350, 1, 1)
@@ -686,7 +686,7 @@ def test_eval_of_digits_says_digit(tool, request, data):
         (["-k", "other.pdparams"], 4, "does not fit the model"),
         (["--split", "test"], 2, "invalid choice"),
         (["--data", "nope"], 3, "nope: no such file"),
-        (["-k", ""], 4, "expected latest, best, or a path"),
+        (["-k", ""], 4, "expected latest, best, pretrained, or a path"),
         (["-k", "."], 4, "no checkpoint there"),
     ],
 )
@@ -730,6 +730,53 @@ def test_limit_that_leaves_classes_out_is_warned_of_once(train, tmp_path):
     data = write_json(tmp_path / "sorted.json.gz", splits)
     output = train("--data", data, "--epochs", "1", "--train_limit", "32").stdout
     assert output.count("train_limit is 32: the first 32 of 300 train images: none of class") == 1
+
+
+def test_figures_of_a_part_of_the_images_say_so(train, tool, tmp_path, tiny):
+    """In the log, the result, the evaluation of the run, and the figures; of a whole split none."""
+    from paddle_mnist import MNIST, MnistDataset, evaluate
+    from paddle_mnist.mnist.report import draw
+    from paddle_mnist.plots.history import read_history
+
+    limits = ("--train_limit", "150", "--eval_limit", "20", "--epochs", "1", "--log_every", "1")
+    first = train(*limits).stdout
+    assert "; 150 of 300 / 20 of 60 / 20 of 70 images\n" in first
+    for output in (first, train(*limits).stdout):  # trained, and already finished
+        line = re.search(r"eval accuracy .*", output)[0]
+        assert "(tiny.json.gz, the first 20 of 70 images)" in line
+    result = json.loads((tmp_path / RUN / "result.json").read_text())
+    assert result["images_used"] == {"train": 150, "valid": 20, "eval": 20}
+    assert result["images_available"] == {"train": 300, "valid": 60, "eval": 70}
+
+    own = "the run's own figures are of the first {} images (--{}); these are of all\n"
+    for split, said in {
+        "eval": own.format("20 of 70", "eval_limit 20"),
+        "valid": own.format("20 of 60", "eval_limit 20"),
+        "train": own.format("150 of 300", "train_limit 150"),
+    }.items():
+        done = tool("eval", RUN, "--split", split, "--json")
+        assert said in done.stderr and json.loads(done.stdout)["count"] > 20
+    other = write_json(tmp_path / "other.json.gz", tiny_splits(seed=3))
+    assert "own figures" not in tool("eval", RUN, "--data", other).stderr
+
+    history = read_history(tmp_path / RUN / "metrics.jsonl")
+    for limit, note in ((20, "the first 20 of 70 images"), (None, "")):
+        dataset, model = MnistDataset("eval", str(tiny), limit), MNIST()
+        drawn = draw(model, dataset, evaluate(model, dataset), history)
+        for name in ("confusion_matrix", "per_class"):
+            title = drawn[name].axes[0].get_title("left")
+            assert title.endswith(f"\n{note}") if note else "\n" not in title
+        assert (note or "70 images") in drawn["mistakes"].get_suptitle()
+        legend = [text.get_text() for text in drawn["curves"].axes[0].get_legend().get_texts()]
+        assert legend == ["train", "valid: the first 20 of 60 images" if note else "valid"]
+
+
+def test_whole_splits_are_not_said_to_be_limited(finished, tool_in, tiny):
+    log = (finished / RUN / "train.log").read_text()
+    assert "; 300 / 60 / 70 images\n" in log and " of 70" not in log and "the first" not in log
+    result = json.loads((finished / RUN / "result.json").read_text())
+    assert result["images_used"] == result["images_available"]
+    assert "own figures" not in tool_in(finished)("eval", RUN).stderr
 
 
 # ------------------------------------------------------------------ digits

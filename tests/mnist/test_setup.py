@@ -8,11 +8,11 @@ import pytest
 from synthetic_data import tiny_splits, write_json
 
 from paddle_mnist import BatchLoader, MnistDataset, TrainConfig
-from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, read_manifest
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, checksum, read_manifest
+from paddle_mnist.checkpoint.saved_weights import find_weights
 from paddle_mnist.data.loader import Replay
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.mnist.cache import open_data
-from paddle_mnist.mnist.pretrained import find_weights
 from paddle_mnist.mnist.setup import build
 from paddle_mnist.parallel.world import ALONE
 from paddle_mnist.training.initialize import initialize
@@ -140,7 +140,11 @@ def test_such_a_run_goes_on_without_its_origin(train, tmp_path, tiny, old):
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["--incremental_from", "OLD", "--optimizer", "adam"], 4, "does not fit the optimizer"),
+        (
+            ["--incremental_from", "OLD", "--optimizer", "adam"],
+            4,
+            "the optimizers differ: Momentum there, Adam",
+        ),
         (["--incremental_from", "nope"], 4, "No such file"),
         (["--init_from", "nope.pdparams"], 4, "No such file"),
         (["--init_from", "OLD", "--incremental_from", "OLD"], 2, "at most one of them"),
@@ -244,6 +248,73 @@ def test_evaluated_on_the_new_and_the_replayed(train, tool, tmp_path, tiny, old)
     other = (*replay[:3], f"{tiny}#0-3")
     error = train("new", "--data", new_data, "--epochs", "2", *other, expect=2).stderr
     assert "  replay_data: " in error
+
+
+# ------------------------------------------------------------------ little new data
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replay", [False, True])
+def test_little_new_data_is_learned(train, tmp_path, real_data, replay):
+    """Digits that the net has never seen, with the defaults: it learns them, and unlearns few."""
+    limits = ("--train_limit", "3000", "--epochs", "1", "--batch_size", "64", "--watch", "0")
+    old_data, new_data = f"{real_data}#0,1,2,3,4", f"{real_data}#5,6,7,8,9"
+    train("old", "--data", old_data, *limits)
+    assert result(tmp_path / "old")["eval_acc"] > 0.93
+    old = ("--replay_data", old_data) if replay else ()
+    train("new", "--data", new_data, *old, "--incremental_from", "old", *limits)
+    values = result(tmp_path / "new")
+    assert values["eval_acc"] > 0.85
+    assert not replay or values["replay_eval_acc"] > 0.85
+
+
+def test_a_loss_of_accuracy_is_said_and_stored(train, tmp_path, tiny):
+    """Against what the net could before; and again where the training is broken off."""
+    train("old", "--data", f"{tiny}#0-4", "--epochs", "20")
+    replay = ("--data", f"{tiny}#5-9", "--replay_data", f"{tiny}#0-4", "--replay_fraction", "0.01")
+    arguments = (*replay, "--incremental_from", "old", "--epochs", "2", "--watch", "0")
+    output = train("new", *arguments).stdout
+    values = result(tmp_path / "new")
+    before, after = values["metrics_before"], values["metrics"]
+    assert set(before) == {"valid/acc", "valid/loss", "replay/acc", "replay/loss"}
+    assert before["replay/acc"] == 1 and before["valid/acc"] == 0
+    assert values["lost"] == {"replay/acc": before["replay/acc"] - after["replay/acc"]}
+    assert values["lost"]["replay/acc"] > 0.01
+    line = f"replay/acc has fallen from 1.0000 before this training to {after['replay/acc']:.4f}"
+    assert line in output and line in (tmp_path / "new/train.log").read_text()
+
+    (tmp_path / "new/result.json").unlink()
+    for path in (tmp_path / "new/checkpoints").glob("mnist_epoch1.*"):
+        path.unlink()
+    assert line in train("new", *arguments).stdout
+    assert result(tmp_path / "new")["metrics_before"] == before
+
+    train("same", "--data", f"{tiny}#0-4", "--incremental_from", "old", "--epochs", "1")
+    assert result(tmp_path / "same")["lost"] == {}
+
+
+def test_a_run_of_an_earlier_version_keeps_its_schedule(train, tmp_path, tiny, old):
+    """Continued training had the recipe's schedule, and its manifests no metrics from before."""
+    arguments = ("--data", f"{tiny}#5-9", "--incremental_from", old, "--epochs", "2")
+    former = ("--learning_rate", "0.1", "--lr_schedule", "onecycle", "--soften", "false")
+    train("whole", *arguments, *former)
+    train("broken", *arguments, *former)
+    folder = tmp_path / "broken"
+    (folder / "result.json").unlink()
+    for path in (folder / "checkpoints").glob("mnist_epoch1.*"):
+        path.unlink()
+    path = folder / "checkpoints/mnist_epoch0.json"
+    earlier = json.loads(path.read_text())
+    del earlier["metrics_before"]
+    path.write_text(json.dumps({**earlier, "checksum": checksum(earlier)}))
+    config = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(config.replace("soften: false\n", ""))
+    assert "resuming after step 5" in train("broken", *arguments).stdout
+    files = [(tmp_path / name / "mnist.pdparams").read_bytes() for name in ("whole", "broken")]
+    assert files[0] == files[1]
+    assert not {"metrics_before", "lost"} & set(result(folder))
+    error = train("broken", *arguments, "--learning_rate", "0.05", expect=2).stderr
+    assert "learning_rate: 0.1 in the run, 0.05 now" in error
 
 
 # ------------------------------------------------------------------ early stopping

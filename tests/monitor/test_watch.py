@@ -15,7 +15,7 @@ from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.export import export_model
 from paddle_mnist.monitor.diagnosis import PATIENCE
 from paddle_mnist.monitor.hooks import outputs_of
-from paddle_mnist.monitor.print_layers import print_in_batches
+from paddle_mnist.monitor.print_layers import print_in_batches, print_layers
 from paddle_mnist.monitor.watch import watch
 
 LAYERS = ["conv1", "relu1", "max_pool1", "conv2", "relu2", "max_pool2", "fc"]
@@ -452,6 +452,32 @@ def test_prints_in_the_batches_that_are_named(model, images):
     assert [text for text in printed if text.startswith("batch")] == ["batch 0:", "batch 3:"]
     assert sum("outputs7_shape: [6, 10] (fc)" in text for text in printed) == 1
     assert sum("conv1 params -- kernel weights" in text for text in printed) == 2
+
+
+def test_shapes_are_those_that_the_next_layer_takes(images):
+    """Of an output that is reshaped on the way, and not of one that only has as many values."""
+
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(28, 6), nn.Linear(168, 168)
+            self.third = nn.Identity()
+
+        def forward(self, x):
+            x = self.second(self.first(x).reshape([6, -1]))
+            return self.third(input=self.third(x.reshape([6, 6, 28]) + 1))
+
+    printed = []
+    net = Net()
+    with print_layers(net, shape=True, print_fn=printed.append):
+        net(images)
+    assert [text for text in printed if "puts" in text] == [
+        "inputs_shape: [6, 1, 28, 28]",
+        "outputs1_shape: [6, 168] (first: [6, 1, 28, 6])",
+        "outputs2_shape: [6, 168] (second)",
+        "outputs3_shape: [6, 6, 28] (third)",
+        "outputs4_shape: [6, 6, 28] (third)",
+    ]
 
 
 def test_prints_count_on_in_a_training_that_goes_on(model, images):

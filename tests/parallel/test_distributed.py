@@ -3,9 +3,11 @@
 import hashlib
 import importlib.util
 import json
+import math
 import os
 import random
 import re
+import runpy
 import shlex
 import shutil
 import signal
@@ -29,6 +31,7 @@ from paddle_mnist.data.loader import shards_of
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, DeviceError, ProcessError
 from paddle_mnist.nn.cross_entropy import CrossEntropy
+from paddle_mnist.parallel import stand_in
 from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradients
 from paddle_mnist.parallel.process_count import hint, most_processes, processes_to_start
 from paddle_mnist.parallel.world import ALONE, join, spawn, tree_sum
@@ -383,6 +386,72 @@ def test_second_job_in_a_directory_gets_75(tmp_path, tiny):
     assert first.returncode == 143
 
 
+IN_NAMESPACES = {
+    "unknown host name": ["--uts", 'hostname no-such-host.invalid && exec "$@"'],
+    "no loopback interface": ["--net", 'exec "$@"'],
+}
+
+
+def in_namespace(kind, command):
+    """The command with another host name or network; skips where the system permits none."""
+    namespace, script = IN_NAMESPACES[kind]
+    start = ["unshare", "--map-root-user", namespace, "sh", "-c", script, "sh"]
+    if not shutil.which("unshare") or subprocess.run([*start, "true"]).returncode:
+        pytest.skip("needs namespaces: Linux, and leave to make them")
+    return [*start, *command]
+
+
+@SLOW
+@pytest.mark.parametrize("how", [{"nprocs": 2}, {"launch": LAUNCH_TWO["launch"]}], ids=str)
+@pytest.mark.parametrize("kind", IN_NAMESPACES)
+def test_processes_on_one_machine_need_its_loopback_interface_alone(tmp_path, kind, how):
+    arguments = "--data digits --train_limit 64 --epochs 1 --batch_size 32 --output run".split()
+    process = start_job(
+        in_namespace(kind, command(*arguments, **how)), tmp_path, stderr=subprocess.PIPE
+    )
+    out, err = process.communicate(timeout=100)
+    if kind == "unknown host name":
+        assert process.returncode == 0, out + err
+        assert json.loads((tmp_path / "run/result.json").read_text())["world_size"] == 2
+    else:
+        assert process.returncode == 5, out + err
+        lines = [line for line in (out + err).splitlines() if "error: " in line]
+        assert lines and all("127.0.0.1: cannot connect (Network is unr" in x for x in lines), err
+        assert "nprocs" not in how or len(lines) == 1
+
+
+CONNECTS = """
+import os, sys, time
+from paddle_mnist.parallel.world import join, spawn
+from paddle_mnist.system import signals
+
+def connects():
+    if os.environ["PADDLE_TRAINER_ID"] == "0":
+        while not signals.received():
+            time.sleep(0.1)
+        return
+    print("connecting", flush=True)
+    join(device="cpu")
+
+if __name__ == "__main__":
+    spawn(connects, nprocs=2, device="cpu")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=SLOW)])
+def test_signal_ends_a_rank_that_waits_to_be_connected(tmp_path, number):
+    """In C++, where Python runs no handler, until rank 0 comes."""
+    script = tmp_path / "connects.py"
+    script.write_text(CONNECTS)
+    process = start_job([sys.executable, script], tmp_path, subprocess.PIPE, popen=forked.Popen)
+    assert process.stdout.readline() == "connecting\n"
+    time.sleep(1)  # it ends as well if the signal comes before it waits
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, out + err
+    assert not list(living(process)), "an orphan is left"
+
+
 def test_supervision_of_one_rank_alone_is_refused(tool):
     rank = {"PADDLE_TRAINERS_NUM": "2", "PADDLE_TRAINER_ID": "1"}
     done = tool("train", "--data", "digits", "--max_restarts", 2, expect=2, **rank)
@@ -669,17 +738,57 @@ def test_process_that_hangs_when_others_are_done_is_no_success(tmp_path):
 
 
 def sleeps(tmp):
-    world = join()
+    world = join(hang_timeout=40)
     if world.rank == 1:
         time.sleep(100)
     world.all_gather_objects(1)
 
 
 @SLOW
-def test_process_for_which_gloo_waits_in_vain_is_named(tmp_path):
-    """After 30 s, which is gloo's patience, not ours."""
-    with pytest.raises(ProcessError, match="rank 1 did not answer: another process"):
-        spawn(sleeps, (tmp_path,), nprocs=2)
+def test_process_for_which_the_others_wait_in_vain_is_named(tmp_path):
+    """After hang_timeout, which is more than the 30 s that gloo waits."""
+    with pytest.raises(ProcessError, match="rank 1 sent no heartbeat for 40 s"):
+        spawn(sleeps, (tmp_path,), nprocs=2, hang_timeout=40)
+
+
+SLOW_DISK = """
+import sys, time
+from faulty_disk import watched
+from paddle_mnist.commands.train import main
+
+def sleep_in_the_second_save(operation):  # with rank 0 alone, as the others do not save
+    if operation.call == "fsync" and "mnist_epoch1.pdparams" in operation.path.name:
+        time.sleep(40)
+
+with watched(sys.argv[1], sleep_in_the_second_save):
+    code = main(sys.argv[2:])
+sys.exit(code)
+"""
+
+
+@SLOW
+@pytest.mark.parametrize("way", ["spawn", "launch"])
+def test_others_wait_for_a_save_longer_than_gloo_does(tmp_path, tiny, alone, way):
+    arguments = [*SHARDED, "--data", str(tiny), "--output", str(tmp_path / "run")]
+    script = tmp_path / "train.py"
+    script.write_text(SLOW_DISK)
+    if way == "spawn":
+        spawn(runs_script, (str(script), str(tmp_path), arguments), nprocs=2, device="cpu")
+    else:
+        command = [*LAUNCH, "--nproc_per_node", 2, script, tmp_path, *arguments]
+        path = os.pathsep.join([str(ROOT / "tests"), str(ROOT)])
+        job = start_job(command, tmp_path, stderr=subprocess.PIPE, env={"PYTHONPATH": path})
+        out, err = job.communicate(timeout=200)
+        assert job.returncode == 0, out + err
+    assert end_of(tmp_path) == alone
+
+
+def runs_script(script, folder, arguments):
+    os.chdir(folder)
+    sys.argv = [script, folder, *arguments]
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(script, run_name="__main__")
+    assert end.value.code == 0
 
 
 def exchanges(tmp):
@@ -700,7 +809,33 @@ def exchanges(tmp):
     Path(tmp, f"exchanged by {world.rank}").touch()
 
 
+def waits(tmp):
+    """Each rank comes late in turn, as seen by threads that have less patience than usual."""
+    stand_in.CALL_SECONDS, stand_in.POLL_SECONDS = 0.05, 0.02
+    world = join()
+    for late in range(3):
+        for dtype in ("float32", "float64"):
+            if world.rank == late:
+                time.sleep(0.25)
+            own = paddle.full([2, 3], 10.0**world.rank, dtype)
+            total = world.all_reduce(own)
+            assert total.dtype == own.dtype and total.tolist() == [[111.0] * 3] * 2
+        if world.rank != late:
+            time.sleep(0.25)
+        gathered = world.all_gather(paddle.full([2], float(world.rank)))
+        assert [t.tolist() for t in gathered] == [[0, 0], [1, 1], [2, 2]]
+        if world.rank == late:
+            time.sleep(0.25)
+        assert world.all_gather_objects(world.rank) == [0, 1, 2]
+    assert world._exchanges._number > 12, "no thread has stood in"
+    before = world._exchanges._number
+    assert math.isnan(world.all_reduce(paddle.to_tensor(math.nan)).item())
+    assert world._exchanges._number == before + 1  # the training's own, to be seen by it
+    Path(tmp, f"waited for by {world.rank}").touch()
+
+
 def works(tmp, data):
+    waits(tmp)
     exchanges(tmp)
     evaluates(tmp, data)
     disagrees()
@@ -721,6 +856,11 @@ def three(tmp_path_factory, tiny):
 def test_processes_exchange_what_they_are_asked_to(three):
     done, error = three
     assert {f"exchanged by {rank}" for rank in range(3)} <= done, error
+
+
+def test_exchanges_wait_for_a_process_that_works(three):
+    done, error = three
+    assert {f"waited for by {rank}" for rank in range(3)} <= done, error
 
 
 def test_evaluation_in_turns_is_that_of_one_process_to_the_last_bit(three):

@@ -16,7 +16,7 @@ from paddle_mnist.plots.curves import (
     learning_rate,
 )
 from paddle_mnist.plots.figure import COLOURS, SAVED_DPI, WIDTH, save_figures
-from paddle_mnist.plots.history import evaluated_tag, metric_tags, read_history, series
+from paddle_mnist.plots.history import curve, evaluated_tag, metric_tags, read_history, series
 
 HISTORY = [
     {"step": step, "tag": tag, "value": 1 / step}
@@ -49,6 +49,43 @@ def lines_of(**values):
 
 def test_values_that_are_not_finite_are_left_out():
     assert series(lines_of(a=[1, None, 3]), "a") == ([0, 2], [1, 3])
+
+
+def logged(epochs, steps_per_epoch, log_every):
+    """Return the steps of a training's lines: every so many, and the end of every epoch."""
+    last = epochs * steps_per_epoch
+    return sorted({*range(log_every, last, log_every), *range(0, last + 1, steps_per_epoch)} - {0})
+
+
+SHORT_LINES = {
+    "a short run": (logged(4, 94, 100), [94, 188, 282, 376]),
+    "later, both parts of a hundred are drawn": (
+        logged(7, 94, 100),
+        [94, 188, 282, 376, 470, 564, 600, 658],
+    ),
+    "MNIST": (logged(2, 782, 100)[:10], [100, 200, 300, 400, 500, 600, 700, 782, 900]),
+    "epochs that are shorter than a line": (logged(3, 20, 100), [20, 40, 60]),
+    "a line that is due at an epoch's end": (logged(2, 200, 100), [100, 200, 300, 400]),
+    "an end of few steps": ([100, 200, 206], [100, 200]),
+    "resumed with more lines": ([100, 200, 210, 220, 230], [100, 200, 220, 230]),
+    "one line": ([6], [6]),
+}
+
+
+@pytest.mark.parametrize("name", SHORT_LINES)
+def test_average_over_few_steps_is_not_drawn(name):
+    steps, drawn = SHORT_LINES[name]
+    history = [
+        {"step": step, "tag": tag, "value": 1 / step}
+        for step in steps
+        for tag in ("train/loss", "train/lr", "valid/loss")
+    ]
+    assert curve(history, "train/loss")[0] == drawn
+    assert curve(history, "valid/loss")[0] == series(history, "train/loss")[0] == steps
+    train, valid = curves(history).axes[0].lines
+    assert list(train.get_xdata()) == drawn and list(valid.get_xdata()) == steps
+    assert list(compare({"a": history, "b": history}).axes[0].lines[1].get_xdata()) == drawn
+    assert list(learning_rate(history).axes[0].lines[0].get_xdata()) == steps
 
 
 def test_every_metric_has_a_panel_and_every_split_a_line():

@@ -1,14 +1,16 @@
 """Files that are written whole or not at all, whoever else writes them."""
 
+import errno
 import os
 import signal
 import sys
 
 import forked
 import pytest
-from faulty_disk import at, watched
+from faulty_disk import at, fail, watched
 
-from paddle_mnist.system.files import PART, write_atomically
+from paddle_mnist.errors import OutputError
+from paddle_mnist.system.files import PART, REMEDIES, write_atomically
 
 FIRST, SECOND = b"a" * 1000, b"b" * 300
 
@@ -47,3 +49,16 @@ def test_next_start_of_a_run_clears_what_a_killed_writer_left(tmp_path):
     with RunDirectory(tmp_path, "mnist").opened():
         (left,) = tmp_path.glob(f".*{PART}")
     assert os.path.basename(left).startswith(".of-the-user")
+
+
+@pytest.mark.parametrize("name", [*REMEDIES, "EDOM"])
+def test_each_error_in_writing_has_its_remedy(tmp_path, name):
+    """In words that suit commands and `fit`."""
+    code = getattr(errno, name)
+    with pytest.raises(OutputError) as caught, watched(tmp_path, at(0, fail(code))):
+        write_atomically(tmp_path / "weights", FIRST)
+    said = REMEDIES.get(name, "choose another place")
+    assert str(caught.value) == (
+        f"{tmp_path / 'weights'}: cannot write ({os.strerror(code)}); {said}"
+    )
+    assert "--" not in said and not list(tmp_path.iterdir())

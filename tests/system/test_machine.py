@@ -20,6 +20,25 @@ MOUNT = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
 SCRIPT = 'mount --bind "$0" /sys/fs/cgroup && exec "$@"'
 
 
+@pytest.mark.parametrize(
+    ("namespace", "check", "expected"),
+    [
+        ("--net", "require_loopback()", "127.0.0.1: cannot connect (Network is unreachable)"),
+        ("--uts", "require_host_name()", "no-such.invalid, the name of this machine, does not res"),
+    ],
+)
+def test_machine_whose_processes_cannot_connect_is_refused(namespace, check, expected):
+    script = 'hostname no-such.invalid; exec "$@"' if namespace == "--uts" else 'exec "$@"'
+    start = ["unshare", "--map-root-user", namespace, "sh", "-c", script, "sh"]
+    if not shutil.which("unshare") or subprocess.run([*start, "true"]).returncode:
+        pytest.skip("needs namespaces: Linux, and leave to make them")
+    program = f"from paddle_mnist.system.machine import *; {check}"
+    command = [*start, sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"DeviceError: {expected}" in done.stderr.splitlines()[-1]
+
+
 @pytest.fixture
 def cgroup(tmp_path):
     """Run Python under a cgroup that these files describe; gives what it prints."""

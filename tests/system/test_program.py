@@ -28,6 +28,16 @@ def test_program_is_named_and_started_again_as_it_was_started(monkeypatch, start
     assert program.start_arguments("export") == arguments
 
 
+@pytest.mark.parametrize("spelling", ["export", "export_model", "export-model"])
+def test_command_is_called_as_it_was_typed(monkeypatch, spelling):
+    for arguments in ([spelling, "--help"], [spelling]):
+        monkeypatch.setattr(sys, "argv", ["/somewhere/bin/paddle-mnist", *arguments])
+        assert program.program_name("export") == f"paddle-mnist {spelling}"
+        assert program.program_name("infer") == "paddle-mnist infer"
+    monkeypatch.setattr(sys, "argv", [OTHERS[0], "export-model"])  # a run of this name
+    assert program.program_name("export") == "tools/export_model.py"
+
+
 def test_where_there_are_no_scripts_the_installed_program_is_named(monkeypatch, tmp_path):
     """In a notebook, for example, which calls the package from `site-packages`."""
     monkeypatch.setattr(program, "TOOLS", tmp_path / "tools")

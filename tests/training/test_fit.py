@@ -3,6 +3,7 @@
 import json
 import logging
 import random
+import sys
 import threading
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import paddle
 import pytest
 from fit_rows import (
     ROWS,
+    SAMPLES,
     Points,
     ProgramError,
     StopsAt,
@@ -22,10 +24,12 @@ from fit_rows import (
     train,
 )
 from paddle import nn
+from paddle.io.dataloader import dataloader_iter
 from paddle.nn import functional as F
 
 from paddle_mnist import Callback, Gathered, ResumableBatchSampler
 from paddle_mnist.checkpoint.weights import load
+from paddle_mnist.data.loader import epoch_batches
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 from paddle_mnist.plots.history import read_history, series
 
@@ -120,6 +124,8 @@ def test_a_changed_call_is_refused(change, unfinished):
     assert "Start over with fresh=True (moves it aside), choose another output" in str(
         refusal.value
     )
+    random_data = "probably drawn at random: seed them" in str(refusal.value)
+    assert random_data == (change in ("data", "evaluation"))
     after = sorted((path, path.stat().st_mtime_ns) for path in unfinished.rglob("*.*"))
     assert [row for row in after if row[0].name != "train.log"] == [
         row for row in before if row[0].name != "train.log"
@@ -136,9 +142,62 @@ def test_overridden_changes_are_taken(tmp_path):
     }
 
 
+@pytest.mark.parametrize("off", [0, None])
+def test_without_the_ends_of_epochs_the_last_steps_are_kept(off, tmp_path, lines):
+    options = {"save_every_epochs": off, "save_every_steps": 3, "keep_best": False, "keep_last": 3}
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path / "run", epochs=3, callbacks=[StopsAt(14, stop)], **options)
+    kept = {path.stem for path in tmp_path.glob("run/checkpoints/*.json")}
+    assert kept == {"model_epoch1_step9", "model_epoch2_step12", "model_epoch2_step14_breakpoint"}
+    result = train(ROW, tmp_path / "run", epochs=3, **options)
+    assert (result.stopped, result.checkpoint.name) == ("finished", "model_epoch2")
+    assert Path(f"{result.checkpoint}.json").exists()
+    assert bits(result) == bits(train(ROW, tmp_path / "whole", epochs=3))
+    assert train(ROW, tmp_path / "run", epochs=3, **options).stopped == "already finished"
+    assert not any("a run that is killed loses" in line for line in lines())
+
+
+@pytest.mark.parametrize("kill", [None, 12])
+def test_with_no_checkpoint_on_the_way_the_end_and_the_best_are_saved(kill, tmp_path, lines):
+    options = {"save_every_epochs": 0, "epochs": 4, "keep_last": 1}
+    if kill:
+        with pytest.raises(ProgramError):
+            stopping = {"callbacks": [StopsAt(kill, stop)], "save_on_exception": False}
+            train(ROW, tmp_path / "run", **options, **stopping)
+    result = train(ROW, tmp_path / "run", **options)
+    assert bits(result) == bits(train(ROW, tmp_path / "whole", epochs=4, keep_last=1))
+    assert any("loses all of its progress since its best epoch" in line for line in lines())
+    steps, losses = series(read_history(tmp_path / "run/metrics.jsonl"), "valid/loss")
+    best = steps[int(np.argmin(losses))] // 5 - 1
+    assert {path.stem for path in tmp_path.glob("run/checkpoints/*.json")} == {
+        f"model_epoch{best}",
+        "model_epoch3",
+    }
+
+
+@pytest.mark.parametrize("stopped_at", [None, 12])
+def test_early_end_needs_no_ends_of_epochs(stopped_at, tmp_path):
+    early = {"epochs": 9, "early_stop_patience": 2, "optimizer": ever_worse}
+    options = {"save_every_epochs": 0, "save_every_steps": 4, **early}
+    if stopped_at:
+        with pytest.raises(ProgramError):
+            train(ROW, tmp_path / "run", callbacks=[StopsAt(stopped_at, stop)], **options)
+    result = train(ROW, tmp_path / "run", **options)
+    whole = train(ROW, tmp_path / "whole", **early)
+    assert (result.stopped, result.checkpoint.name) == ("early", "model_epoch0")
+    assert bits(result) == bits(whole)
+    assert train(ROW, tmp_path / "run", **options).stopped == "already finished"
+
+
 class Iterable(paddle.io.IterableDataset):
     def __iter__(self):
         return iter([Points()[index] for index in range(len(Points()))])
+
+
+def ever_worse(parameters):
+    """Steps that become too long, so that the first evaluation is the best."""
+    schedule = paddle.optimizer.lr.PiecewiseDecay([5], [0.1, 8.0])
+    return paddle.optimizer.SGD(schedule, parameters)
 
 
 def two_outputs(model, batch):
@@ -231,6 +290,11 @@ REFUSED = {
         ConfigError,
         "init_partial is on without init_from; expected init_from too",
     ),
+    "softening nothing": (
+        {"soften": "2"},
+        ConfigError,
+        "soften is '2' without incremental_from; expected incremental_from too",
+    ),
     "arrays": ({"train": ARRAYS}, ConfigError, "tuple; expected a paddle.io.Dataset, which for"),
     "arrays to evaluate": ({"valid": ARRAYS}, ConfigError, "which for arrays is paddle.io.Tensor"),
     "arrays by name": ({"train": dict(zip("xy", ARRAYS))}, ConfigError, "the data are a dict"),
@@ -283,6 +347,16 @@ REFUSED = {
         ConfigError,
         "save inside epochs, where this data cannot resume",
     ),
+    "saving at no end of an epoch": (
+        {"train": Iterable(), "save_every_epochs": 0},
+        ConfigError,
+        "save_every_epochs is 0, but with this data a run can resume only from the end of an epoch",
+    ),
+    "a best that is not kept": (
+        {"early_stop_patience": 2, "keep_best": False},
+        ConfigError,
+        "early_stop_patience ends with the best checkpoint, but keep_best is off",
+    ),
     "shards of what cannot be divided": (
         {"train": Iterable(), "grad_shards": 2},
         ConfigError,
@@ -331,7 +405,57 @@ def loader(**options):
     return paddle.io.DataLoader(Points(), **options)
 
 
+def distributed():
+    sampler = paddle.io.DistributedBatchSampler(
+        Points(), batch_size=8, num_replicas=1, rank=0, shuffle=True
+    )
+    return loader(batch_sampler=sampler)
+
+
+class ToldEpoch(paddle.io.Sampler):
+    """As PyTorch's: it is told the epoch, and draws from a generator of its own, too."""
+
+    def __init__(self):
+        super().__init__(Points())
+        self.epoch, self.random = None, np.random.RandomState(1)
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        first = self.random.permutation(SAMPLES)
+        return iter(np.random.RandomState(self.epoch).permutation(first).tolist())
+
+    def __len__(self):
+        return SAMPLES
+
+
+class CountsEpochs(paddle.io.BatchSampler):
+    """Draws on from epoch to epoch, and counts them: nobody tells it anything."""
+
+    def __init__(self):
+        self.batch_size, self.epoch, self.random = 8, 0, random.Random(2)
+
+    def __iter__(self):
+        order = [*range(SAMPLES)]
+        self.random.shuffle(order)
+        np.random.RandomState(self.epoch).shuffle(order)
+        for start in range(0, SAMPLES, self.batch_size):
+            yield order[start : start + self.batch_size]
+        self.epoch += 1
+
+    def __len__(self):
+        return -(-SAMPLES // self.batch_size)
+
+
 READY = {
+    "a DistributedBatchSampler": distributed,
+    "a function of a DistributedBatchSampler": lambda: distributed,
+    "a sampler that is told the epoch": lambda: loader(
+        batch_sampler=paddle.io.BatchSampler(sampler=ToldEpoch(), batch_size=8)
+    ),
+    "a sampler that counts epochs": lambda: loader(batch_sampler=CountsEpochs()),
+    "the same with workers": lambda: loader(batch_sampler=CountsEpochs(), num_workers=2),
     "a shuffling DataLoader": lambda: loader(batch_size=8, shuffle=True),
     "random samples": lambda: paddle.io.DataLoader(Points(noise=0.3), batch_size=8, shuffle=True),
     "a function": lambda: lambda: iter(loader(batch_size=8)),
@@ -341,21 +465,49 @@ READY = {
 
 @pytest.mark.parametrize("kind", READY)
 def test_ready_data_resume_from_the_ends_of_epochs(kind, tmp_path, lines):
-    options = {"train": READY[kind](), "valid": Points(), "epochs": 3}
-    whole = bits(train(ROW, tmp_path / "whole", **options))
+
+    def options():  # each training has objects of its own, as in a process of its own
+        return {"train": READY[kind](), "valid": READY[kind](), "epochs": 3}
+
+    whole = bits(train(ROW, tmp_path / "whole", **options()))
     np.random.rand(7)  # whatever else draws numbers
     with pytest.raises(ProgramError):
-        train(ROW, tmp_path / "stopped", callbacks=[StopsAt(12, stop)], **options)
+        train(ROW, tmp_path / "stopped", callbacks=[StopsAt(12, stop)], **options())
     assert any("can resume only from the end of an epoch" in line for line in lines())
     assert any("stopped inside an epoch, where this data cannot resume" in line for line in lines())
     assert not list(tmp_path.glob("stopped/checkpoints/*step12*"))
-    assert bits(train(ROW, tmp_path / "stopped", **options)) == whole
+    assert bits(train(ROW, tmp_path / "stopped", **options())) == whole
+
+
+def test_epochs_of_a_sampler_that_is_told_them_differ():
+    """And an evaluation, which is always of epoch 0, has the same order every time."""
+    for make in (distributed, READY["a sampler that is told the epoch"], resumable):
+        ready = make()
+        orders = [
+            [batch[1].flatten().tolist() for batch in epoch_batches(ready, epoch)]
+            for epoch in (0, 1, 0, 2)
+        ]
+        assert orders[0] == orders[2]
+        assert len({str(order) for order in orders}) == 3
+
+
+def test_what_the_caller_changes_in_a_sampler_between_epochs_stays():
+    sampler = CountsEpochs()
+    ready = loader(batch_sampler=sampler)
+    next(epoch_batches(ready, 0))  # as the rehearsal does
+    sizes = [[len(batch[1]) for batch in epoch_batches(ready, 0)]]
+    sampler.batch_size = 5
+    sizes.append([len(batch[1]) for batch in epoch_batches(ready, 1)])
+    assert [of_epoch[0] for of_epoch in sizes] == [8, 5]
+
+
+def resumable():
+    return loader(batch_sampler=ResumableBatchSampler(Points(), batch_size=8, seed=5))
 
 
 def test_a_resumable_batch_sampler_resumes_inside_an_epoch(tmp_path, lines):
     def options():
-        sampler = ResumableBatchSampler(Points(), batch_size=8, seed=5)
-        return {"train": loader(batch_sampler=sampler), "valid": Points()}
+        return {"train": resumable(), "valid": Points()}
 
     whole = train(ROW, tmp_path / "whole", **options())
     with pytest.raises(ProgramError):
@@ -366,6 +518,45 @@ def test_a_resumable_batch_sampler_resumes_inside_an_epoch(tmp_path, lines):
     assert load(train(ROW, tmp_path / "own").weights)["0.weight"].tolist() == (
         load(whole.weights)["0.weight"].tolist()
     )
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"grad_shards": 2}])
+def test_a_list_of_samples_is_a_dataset(options, tmp_path):
+    samples = [Points()[index] for index in range(SAMPLES)]
+    whole = train(ROW, tmp_path / "dataset", **options)
+    listed = train(ROW, tmp_path / "list", train=samples, valid={"valid": samples}, **options)
+    assert bits(listed) == bits(whole)
+    assert train(ROW, tmp_path / "dataset", train=samples, **options).stopped == "already finished"
+
+
+def test_whatever_has_a_length_and_indices_is_a_dataset(tmp_path):
+    class Indexed:
+        """As PyTorch's datasets are: no class of Paddle's."""
+
+        def __len__(self):
+            return SAMPLES
+
+        def __getitem__(self, index):
+            return Points()[index]
+
+        def __iter__(self):
+            return map(self.__getitem__, range(SAMPLES))
+
+    assert bits(train(ROW, tmp_path / "x", train=Indexed())) == bits(train(ROW, tmp_path / "y"))
+
+
+def test_a_training_in_a_thread_has_workers(tmp_path, monkeypatch):
+    results = []
+    whole = train(ROW, tmp_path / "whole", num_workers=2)
+    # as in a process whose main thread has had no workers
+    paddles = sys.modules[dataloader_iter._set_SIGCHLD_handler.__module__]
+    monkeypatch.setattr(paddles, "_SIGCHLD_handler_set", False)
+    thread = threading.Thread(
+        target=lambda: results.append(train(ROW, tmp_path / "thread", num_workers=2))
+    )
+    thread.start()
+    thread.join()
+    assert [*map(bits, results)] == [bits(whole)]
 
 
 @pytest.mark.parametrize("row", ["random samples", "BatchNorm"])
@@ -410,6 +601,23 @@ def test_several_splits_and_metrics_of_everything(tmp_path):
     assert result.metrics["ready/loss"] == pytest.approx(result.metrics["near/loss"], rel=1e-6)
 
 
+@pytest.mark.parametrize("start", ["incremental_from", "resume", "override"])
+def test_state_of_another_optimizer_is_refused_in_one_line(start, tmp_path):
+    with pytest.raises(ProgramError):
+        train("Adam", tmp_path / "run", train=Points(), model=perceptron, **stopping())
+    output = tmp_path / ("run" if start == "override" else "new")
+    options = {} if start == "override" else {start: tmp_path / "run"}
+    options |= {} if start == "incremental_from" else {"override": "optimizer,schedule"}
+    with pytest.raises(CheckpointError, match="optimizers differ: Adam there, SGD now") as refusal:
+        train(ROW, output, **options)
+    assert "\n" not in str(refusal.value)
+    train(ROW, tmp_path / "new", init_from=tmp_path / "run", fresh=True)
+
+
+def stopping():
+    return {"callbacks": [StopsAt(7, stop)]}
+
+
 def test_weights_that_fit_in_part(tmp_path, lines):
     source = train(ROW, tmp_path / "source")
 
@@ -425,6 +633,46 @@ def test_weights_that_fit_in_part(tmp_path, lines):
     assert "2.weight, 2.bias: of another shape or dtype there" in log
     first = load(tmp_path / "partial/checkpoints/model_epoch0_step0.pdparams")
     assert first["0.weight"].tolist() == load(source.weights)["0.weight"].tolist()
+
+
+class Renamed(Points):
+    """The same points, with each class under the next one's name."""
+
+    def __getitem__(self, index):
+        point, label = super().__getitem__(index)
+        return point, (label + 1) % 3
+
+
+@pytest.mark.parametrize(("data", "is_softened"), [(Points(), False), (Renamed(), True)])
+def test_a_net_that_is_wrong_about_new_data_is_softened(tmp_path, lines, data, is_softened):
+    """Its predictions stay; what it could before is stored beside what it can now."""
+    source = train(ROW, tmp_path / "source", epochs=40)
+    new = {"train": data, "valid": {"new": data, "old": Points()}, "monitor": "new/loss"}
+    options = {**new, "incremental_from": str(source.weights.parent), "epochs": 1}
+    result = train(ROW, tmp_path / "further", soften="2", **options)
+    first = load(tmp_path / "further/checkpoints/model_epoch0_step0.pdparams")
+    trained = load(source.weights)
+    assert first["0.weight"].tolist() == trained["0.weight"].tolist()
+    for name in ("2.weight", "2.bias"):
+        np.testing.assert_allclose(trained[name], first[name] * (10 if is_softened else 1), 1e-6)
+    assert any("divided by 10, which changes no prediction" in line for line in lines()) is (
+        is_softened
+    )
+    values = json.loads((tmp_path / "further/result.json").read_text())
+    assert values["metrics_before"]["old/acc"] == source.metrics["valid/acc"]
+    assert values["lost"].get("old/acc", 0) == pytest.approx(
+        max(0, source.metrics["valid/acc"] - result.metrics["old/acc"])
+    )
+
+
+def test_what_cannot_be_softened_is_refused(tmp_path):
+    source = train(ROW, tmp_path / "source").weights.parent
+    options = {"incremental_from": str(source), "epochs": 1}
+    with pytest.raises(ConfigError, match=r"soften: unknown name '3'"):
+        train(ROW, tmp_path / "new", soften="3", **options)
+    loader = paddle.io.DataLoader(Points(), batch_size=8)
+    with pytest.raises(ConfigError, match=r"soften reads the first training batches twice"):
+        train(ROW, tmp_path / "new", soften="2", train=loader, **options)
 
 
 class Diary(Callback):

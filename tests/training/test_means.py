@@ -163,7 +163,10 @@ def test_what_paddles_means_are_over(labels, weighted, ignore_index, kind):
     labels = [0 if label == IGNORED != ignore_index else label for label in labels]
     options = {"weight": class_weights() if weighted else None, "ignore_index": ignore_index}
     outputs, labels = F.log_softmax(paddle.randn([8, CLASSES])), paddle.to_tensor(labels)
-    value, count = mean_loss(kind(**options), outputs, labels), label_weight(kind(**options), labels)
+    value, count = (
+        mean_loss(kind(**options), outputs, labels),
+        label_weight(kind(**options), labels),
+    )
     total = value.total if isinstance(value, Mean) else value * len(labels)
     expected = kind(**options, reduction="none")(outputs, labels).sum()
     if count != 0:

@@ -244,7 +244,7 @@ def _paper_table(report: dict, before: dict) -> str:
 
 
 def _pages_note(pages: dict) -> str:
-    """Say of how many pages each digit was found, and how many of all digits were read rightly."""
+    """Say on how many pages each digit was found, and how many of all digits are right."""
     digits = sum(len(truth) * number for truth, _, number in pages["outcomes"])
     found = right = 0
     for truth, text, number in pages["outcomes"]:
@@ -253,8 +253,8 @@ def _pages_note(pages: dict) -> str:
             right += number * sum(a == b for a, b in zip(truth, text))
     return (
         f"With `--many`, {found} of {_total(pages)} rows, columns and pages have as many shapes as "
-        f"digits; of all their {digits:,} digits {right / digits:.1%} are read rightly in such "
-        "ones."
+        f"digits; of all their {digits:,} digits {right / digits:.1%} are on such pages and read "
+        "correctly."
     )
 
 

@@ -161,8 +161,9 @@ def table(report: dict) -> str:
         f"Batches of {report['batch_size']}, Momentum, the same arrays; medians of "
         f"{report['rounds']} rounds in which all take turns (least to most). In a training "
         "with the defaults, everything but forward, backward and optimizer takes "
-        f"{sum(shares.values()):.1%} of the time: {shares['logging']:.1%} for log, files, VisualDL "
-        f"and a watch, {shares['rest']:.1%} for batches, a checkpoint per epoch and the loop."
+        f"{sum(shares.values()):.1%} of the time: {shares['logging']:.1%} for log, files and "
+        f"VisualDL, {shares['rest']:.1%} for batches, a checkpoint per epoch and the loop. The "
+        "forward pass includes the records of [the watch](looking-inside.md#what-watching-costs)."
     )
     products, gflops = report["products"], report["gflops"]
     limits = {kind: gflops * 1e9 / 2 / products["trained"][kind] for kind in ("dense", "sparse")}

@@ -8,14 +8,15 @@ from filelock import FileLock
 
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.arrays import Data
-from paddle_mnist.mnist.sources import find_source
+from paddle_mnist.mnist.file_kinds import read_head
+from paddle_mnist.mnist.sources import Source, find_source
 from paddle_mnist.system.files import write_atomically
 
 
 def json_file(name: str) -> Path:
     """Return the AI Studio file that the data comes from. Raises ConfigError for other sources."""
     source = find_source(name)
-    if len(source.paths) != 1:
+    if not _is_json(source):
         raise ConfigError(f"data is {source}; expected an AI Studio JSON file; name it with --data")
     return source.paths[0].resolve()
 
@@ -23,7 +24,7 @@ def json_file(name: str) -> Path:
 def as_json(data: Data, folder: Path) -> Path:
     """Return the AI Studio file that the data comes from, or one that is made in the folder."""
     source = find_source(data.location)
-    if len(source.paths) == 1:
+    if _is_json(source):
         return source.paths[0].resolve()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{data.name}-{data.hash[:16]}.json.gz"
@@ -35,3 +36,7 @@ def as_json(data: Data, folder: Path) -> Path:
             ]
             write_atomically(path, gzip.compress(json.dumps(lists).encode(), 1))
     return path
+
+
+def _is_json(source: Source) -> bool:
+    return len(source.paths) == 1 and read_head(source.paths[0]).lstrip().startswith(b"[")

@@ -23,9 +23,9 @@ def _count_reached(accuracies: Sequence[float]) -> int:
     return sum(round(accuracy, 3) >= FIRST_CLAIM for accuracy in accuracies)
 
 
-def _reached(accuracies: list[float]) -> Text:
+def _reached(accuracies: list[float], text: str = "reached") -> Text:
     figures = {**describe(accuracies), "count": _count_reached(accuracies)}
-    return fill("claimed", "reached", total=len(accuracies), target=FIRST_CLAIM, **figures)
+    return fill("claimed", text, total=len(accuracies), target=FIRST_CLAIM, **figures)
 
 
 def judge_claimed(report: Report) -> Verdict:
@@ -37,7 +37,7 @@ def judge_claimed(report: Report) -> Verdict:
     if figures["high"] < FIRST_CLAIM:
         outcome = fill("claimed", "lucky" if _count_reached(both) else "refuted")
     details = fill("claimed", "details", loop=_reached(loop), recipe=_reached(recipe))
-    return Verdict(_reached(both), outcome, [details])
+    return Verdict(_reached(both, "together"), outcome, [details])
 
 
 def judge_optimizers(report: Report) -> Verdict:

@@ -40,6 +40,9 @@ def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
 
     Rows of different names whose steps are the same are one training, measured once.
     """
+    from paddle_mnist import MNIST
+    from paddle_mnist.nn.conv_blocks import implementation
+
     alike: dict[str, list[str]] = {}
     for name, row in ROWS.items():
         alike.setdefault(json.dumps(_config(row).binding(), sort_keys=True), []).append(name)
@@ -58,7 +61,11 @@ def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
         for names in alike.values()
         for name in names
     }
-    return {"cpu": machine()["cpu"], "seconds": {name: quartiles[name] for name in ROWS}}
+    return {
+        "cpu": machine()["cpu"],
+        "convolution": implementation(MNIST()),
+        "seconds": {name: quartiles[name] for name in ROWS},
+    }
 
 
 def _config(row: Row) -> "TrainConfig":
@@ -127,7 +134,8 @@ def tabulate(report: Report) -> Text:
             low, median, high = (TRAIN_IMAGES * seconds for seconds in quartiles)
             span = fill("common", "range", least=f"{low:.1f}", most=f"{high:.1f}")
             rows.append((TITLES[name], median, span, quartiles[1] / fastest))
-    return table(columns, rows, fill("costs", "note", cpu=report["cpu"]))
+    convolution = report.get("convolution", "NumPy's products")  # of version 0.1
+    return table(columns, rows, fill("costs", "note", cpu=report["cpu"], convolution=convolution))
 
 
 def judge(report: Report) -> Verdict:

@@ -1,7 +1,6 @@
 """New digits drive out the old ones, unless some of the old are replayed."""
 
 import argparse
-import json
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +8,8 @@ from typing import Any
 
 from markdown_tables import table
 
-from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Data
-from paddle_mnist.system.files import write_atomically
+from reproduction.stored import measured_or_stored
 
 OLD, NEW = "#0-4", "#5-9"
 SEEDS = 3
@@ -23,21 +21,15 @@ def measure(data: Data, args: argparse.Namespace) -> dict[str, Any]:
 
     With `--docs` it is drawn there, too.
     """
-    docs = Path(args.docs or args.output)
-    stored = docs / "reproduction/forgetting.json"
-    if not args.page_only:
-        output, seeds = Path(args.output, "forgetting"), args.seeds or SEEDS
-        report = _train(data.location, output, args.epochs, seeds)
-        stored.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(stored, f"{json.dumps(report)}\n".encode())
-    elif stored.exists():
-        report = json.loads(stored.read_text("utf-8"))
-    else:
-        raise DataError(f"{stored} does not exist; leave out --page-only to measure it")
+    report = measured_or_stored(
+        args,
+        "forgetting",
+        lambda output: _train(data.location, output, args.epochs, args.seeds or SEEDS),
+    )
     if args.docs:
         from reproduction.drawing import save_figures
 
-        save_figures({"forgetting": figure(report)}, docs / "figures")
+        save_figures({"forgetting": figure(report)}, Path(args.docs, "figures"))
     return report
 
 
@@ -56,12 +48,17 @@ def _train(data: str, output: Path, epochs: int, seeds: int) -> dict[str, Any]:
 
 def _of_seed(data: str, output: Path, epochs: int, seed: int) -> dict[str, dict[str, float]]:
     from paddle_mnist import TrainConfig, train_and_evaluate
-    from paddle_mnist.mnist.config import read_recipe
+    from paddle_mnist.mnist.config import continued_schedule, read_recipe
     from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
 
     options = {"epochs": epochs, "seed": seed, "visualdl": False, "figures": False}
-    base = TrainConfig.from_mapping({**read_recipe("default"), **options})
-    further = {"data": data + NEW, "incremental_from": str(output / "old")}
+    recipe = read_recipe("default")
+    base = TrainConfig.from_mapping({**recipe, **options})
+    further = {
+        "data": data + NEW,
+        "incremental_from": str(output / "old"),
+        **continued_schedule(recipe),
+    }
     trainings = {
         "old": {"data": data + OLD},
         "new": further,

@@ -7,10 +7,11 @@ from pathlib import Path
 from markdown_tables import write_table
 
 from paddle_mnist.mnist.arrays import Data
-from reproduction import collapse, detector, forgetting, pretrained, readme_figures
+from reproduction import collapse, continued, detector, forgetting, pretrained, readme_figures
 
 INTO_DOCS = {
     "forgetting": forgetting,
+    "continued": continued,
     "collapse": collapse,
     "pretrained": pretrained,
     "detector": detector,

@@ -15,7 +15,7 @@ MEASURED = {
     "best": ("best", "best"),
 }
 ENGLISH = "[{count} seeds]({page}#{claim}): mean {mean:.2f}%, worst {worst:.2f}%"
-CHINESE = "[{count} 个种子]({page}#{claim})：平均 {mean:.2f}%，最差 {worst:.2f}%"
+CHINESE = "[{count} 个随机种子]({page}#{claim})：平均 {mean:.2f}%，最差 {worst:.2f}%"
 # The pages that have these figures between marks; not all of them have each recipe's. Beside each,
 # its link to the page on reproduction.
 FIGURES = {

@@ -7,13 +7,12 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
+from paddle_mnist.checkpoint.run_files import RunFiles
 from paddle_mnist.checkpoint.safe_load import safe_loads
+from paddle_mnist.checkpoint.saved_weights import SavedWeights
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.training import saved_weights
-from paddle_mnist.training.run_directory import RunDirectory
-from paddle_mnist.training.saved_weights import SavedWeights
 
 WEIGHTS = Path(__file__).with_name("mnist.pdparams")
 ABOUT = Path(__file__).with_name("about.json")
@@ -41,12 +40,4 @@ def weights() -> dict[str, Any]:
 
 def pretrained_weights() -> SavedWeights:
     """Return the weights as `find_weights` does those of a run. Raises CheckpointError."""
-    return SavedWeights(WEIGHTS, weights(), RunDirectory(WEIGHTS.parent))
-
-
-def find_weights(name: Optional[str] = None, run: Optional[str] = None) -> SavedWeights:
-    """Return the weights that a name stands for; "pretrained" stands for these.
-
-    For other names see `paddle_mnist.training.saved_weights.find_weights`. Raises CheckpointError.
-    """
-    return saved_weights.find_weights(name, run, packaged={"pretrained": pretrained_weights})
+    return SavedWeights(WEIGHTS, weights(), RunFiles(WEIGHTS.parent))

@@ -1,13 +1,15 @@
 """Find weights and checkpoints by the names that users give them."""
 
 import difflib
+import importlib
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional, Union
 
+import paddle_mnist
 from paddle_mnist.checkpoint.manifest import (
     BREAKPOINT,
     DATA_SUFFIXES,
@@ -15,14 +17,18 @@ from paddle_mnist.checkpoint.manifest import (
     Checkpoint,
     read_manifest,
 )
+from paddle_mnist.checkpoint.run_files import RUNS, RunFiles
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.store import CheckpointStore
-from paddle_mnist.errors import CheckpointError
-from paddle_mnist.training.run_directory import RUNS, RunDirectory
+from paddle_mnist.errors import CheckpointError, ConfigError
 
 log = logging.getLogger("paddle_mnist")
 
 CHECKPOINT_WORDS = ("latest", "best")  # stand for a checkpoint of a run
+PACKAGED = paddle_mnist.PACKAGED_WEIGHTS  # words that stand for weights of no run
+WORDS = (*CHECKPOINT_WORDS, *PACKAGED)
+
+Name = Union[str, Path]
 
 
 @dataclass(frozen=True)
@@ -37,28 +43,28 @@ class SavedWeights:
 
     path: Path
     values: Mapping[str, Any]
-    run: RunDirectory
+    run: RunFiles
     checkpoint: Optional[Checkpoint] = None
     manifest: Mapping[str, Any] = field(default_factory=dict)
 
 
-def newest_run(folder: Union[str, Path] = RUNS) -> Optional[RunDirectory]:
+def newest_run(folder: Union[str, Path] = RUNS) -> Optional[RunFiles]:
     """Return the most recently trained run at or below a folder, or None.
 
     A run is dated by its newest checkpoint, or by its weights if it has no checkpoints.
     """
     trained = []
     for config in Path(folder).rglob("config.yaml"):
-        run = RunDirectory(config.parent)
+        run = RunFiles(config.parent)
         times = [float(checkpoint.info.time) for checkpoint in run.checkpoints.all()]
         if not times and run.weights.exists():
             times = [run.weights.stat().st_mtime]
         if times:
             trained.append((max(times), str(run.path)))
-    return RunDirectory(max(trained)[1]) if trained else None
+    return RunFiles(max(trained)[1]) if trained else None
 
 
-def default_run() -> RunDirectory:
+def default_run() -> RunFiles:
     """Return the newest run, for a command that names none. Raises CheckpointError without one."""
     run = newest_run()
     if not run:
@@ -67,16 +73,46 @@ def default_run() -> RunDirectory:
     return run
 
 
-def find_checkpoint(name: str, run: Optional[RunDirectory] = None) -> Checkpoint:
+def exists(name: str) -> bool:
+    """Return whether a path is there, or the checkpoint that it is the stem of."""
+    return os.path.exists(name) or bool(Path(name).name and os.path.exists(_manifest_path(name)))
+
+
+def find_run(name: Optional[Name] = None) -> RunFiles:
+    """Return the run that a name stands for or belongs to, for what shows runs.
+
+    name: a run directory; one of its checkpoints or files, or the folder of its checkpoints;
+        "latest" or "best", for the newest run in work/output, which is also the default. Any other
+        path is returned as if it were a run's, for the caller to judge.
+    Raises CheckpointError for a word without a run.
+    """
+    if name is None or str(name) in CHECKPOINT_WORDS:
+        return default_run()
+    if str(name) in PACKAGED:
+        raise CheckpointError(f"{name}: weights of no run; expected a run, or a checkpoint of one")
+    path = Path(os.path.expanduser(name))  # of ~nobody, RunFiles says it
+    is_inside = path.name == "checkpoints" if path.is_dir() else exists(str(path))
+    above = (path.parent, Path(os.path.normpath(path.parent / os.pardir))) if is_inside else ()
+    return next((run for run in map(RunFiles, above) if run.config.exists()), RunFiles(path))
+
+
+def find_checkpoint(name: Name, run: Optional[RunFiles] = None) -> Checkpoint:
     """Return the checkpoint that a name or a path stands for.
 
-    name: "latest" or "best", which is looked up in `run`; the path of a checkpoint, with any suffix
-        or none; or the path of a run directory, for its newest checkpoint.
-    run: by default the newest in work/output.
+    name: "latest" or "best", which is looked up in `run`; the name of a checkpoint of `run`; the
+        path of a checkpoint, with any suffix or none; or the path of a run directory, for its
+        newest checkpoint.
+    run: by default the newest in work/output for a word, and none for a name.
     Raises CheckpointError if there is none.
     """
+    name = os.path.expanduser(name)
+    if name in PACKAGED:
+        raise CheckpointError(
+            f"{name}: holds weights alone; expected a checkpoint, which has its optimizer's state, "
+            "or a run; to start from weights alone use init_from"
+        )
     if name not in ("", *CHECKPOINT_WORDS) and os.path.isdir(name):
-        name, run = "latest", RunDirectory(name)
+        name, run = "latest", RunFiles(name)
     if name in CHECKPOINT_WORDS:
         run = run or default_run()
         store = run.checkpoints
@@ -85,48 +121,74 @@ def find_checkpoint(name: str, run: Optional[RunDirectory] = None) -> Checkpoint
             raise CheckpointError(_missing_from_run(run))
         return checkpoint
     if not Path(name).name:
-        raise CheckpointError(f"checkpoint is {name!r}; {_expected(CHECKPOINT_WORDS)}")
+        raise CheckpointError(f"checkpoint is {name!r}; {_expected()}")
+    if run and exists(own := str(run.checkpoints.folder / name)):
+        name = own
     manifest = _manifest_path(name)
     if not os.path.exists(manifest):
-        raise CheckpointError(_not_a_checkpoint(name, CHECKPOINT_WORDS))
+        raise CheckpointError(_not_a_checkpoint(name))
     return read_manifest(manifest)
 
 
-def find_weights(
-    name: Optional[str] = None,
-    run: Optional[str] = None,
-    packaged: Mapping[str, Callable[[], SavedWeights]] = {},
-) -> SavedWeights:
-    """Return the weights that a name or a path stands for; every command looks them up here.
+def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> SavedWeights:
+    """Return the weights that a name or a path stands for; whatever reads weights finds them here.
 
     name: the path of a run directory, for the weights with which the run ended, or those of its
         newest checkpoint while it is unfinished (which is logged); "latest" or "best", for that
-        checkpoint of `run`; the path of a checkpoint, with any suffix or none, or of a bare
-        `.pdparams`, such as the tutorial writes; or one of the names in `packaged`. By default
-        `run`.
-    run: a run directory; by default the newest in work/output.
-    packaged: for each further name, a function that returns its weights.
-    Raises CheckpointError if there are none, or they are damaged.
+        checkpoint of `run`; the path of a checkpoint, with any suffix or none, or its name in
+        `run`; the path of a bare `.pdparams`, such as the tutorial writes; or "pretrained", for
+        the weights that come with the package. By default `run`.
+    run: a run directory; for "latest" and "best", and without a name, by default the newest in
+        work/output.
+    Raises CheckpointError if there are none, or they are damaged; ConfigError if a run is given and
+    a path that is not in it.
     """
-    if name in packaged:
-        return packaged[name]()
-    if name is None or name in CHECKPOINT_WORDS:
-        directory = RunDirectory(run) if run else default_run()
-        if name is None:
-            return _final_weights(directory)
+    if name is not None and str(name) in PACKAGED:
+        if run is not None:
+            raise ConfigError(f"{name} and the run {run} are given; expected one of them")
+        module, _, function = PACKAGED[str(name)].partition(":")
+        return getattr(importlib.import_module(module), function)()
+    directory = None if run is None else RunFiles(run)
+    if name is None:
+        return _final_weights(directory or default_run())
+    name = os.path.expanduser(name)
+    if name in CHECKPOINT_WORDS:
         return _checkpoint_weights(find_checkpoint(name, directory))
+    if directory:
+        name = _path_in(directory, name)
     if name and os.path.isdir(name):
-        return _final_weights(RunDirectory(name))
+        return _final_weights(RunFiles(name))
     path = Path(name)
     if path.name and not os.path.exists(_manifest_path(name)):
         if path.suffix != PARAMS or not os.path.exists(path):
-            raise CheckpointError(_not_a_checkpoint(name, (*CHECKPOINT_WORDS, *packaged)))
-        directory = RunDirectory(path.parent)
+            raise CheckpointError(_not_a_checkpoint(name))
+        directory = RunFiles(path.parent)
         return SavedWeights(path, safe_load(path), directory, manifest=_newest_manifest(directory))
     return _checkpoint_weights(find_checkpoint(name))
 
 
-def _final_weights(run: RunDirectory) -> SavedWeights:
+def _path_in(run: RunFiles, name: str) -> str:
+    """Return the path of what a name means in a run.
+
+    name: of a checkpoint or file of the run, or its path. Raises ConfigError for the path of
+    something else, CheckpointError if there is nothing of this name.
+    """
+    inside = [str(folder / name) for folder in (run.checkpoints.folder, run.path)]
+    for path in inside:
+        if name and exists(path):
+            return path
+    if not exists(name):
+        raise CheckpointError(_not_a_checkpoint(name if os.path.dirname(name) else inside[0]))
+    path, top = Path(name).resolve(), run.path.resolve()
+    if path != top and path.parent not in (top, run.checkpoints.folder.resolve()):
+        raise ConfigError(
+            f"{name} is not of the run {run.path}; expected one of them, or that run and the name "
+            f"of one of its checkpoints: {', '.join(CHECKPOINT_WORDS)}, or as its files are called"
+        )
+    return name
+
+
+def _final_weights(run: RunFiles) -> SavedWeights:
     """Return the weights with which a run ended, or its newest ones while it is unfinished.
 
     They are read from a checkpoint, whose checksum is known, or from the file of the final weights
@@ -154,13 +216,13 @@ def _checkpoint_weights(checkpoint: Checkpoint) -> SavedWeights:
     return SavedWeights(
         path=checkpoint.path.with_suffix(PARAMS),
         values=checkpoint.load(PARAMS),
-        run=RunDirectory(checkpoint.path.parent.parent),
+        run=RunFiles(checkpoint.path.parent.parent),
         checkpoint=checkpoint,
         manifest=checkpoint.manifest,
     )
 
 
-def _newest_manifest(run: RunDirectory) -> Mapping[str, Any]:
+def _newest_manifest(run: RunFiles) -> Mapping[str, Any]:
     checkpoints = run.checkpoints.all()
     return checkpoints[-1].manifest if checkpoints else {}
 
@@ -174,16 +236,19 @@ def _manifest_path(name: str) -> Path:
     return Path(name).with_name(f"{_stem(Path(name))}.json")
 
 
-def _expected(words: Sequence[str]) -> str:
-    return f"expected {', '.join(words)}, or a path: of a run, a checkpoint or a .pdparams"
+def _expected() -> str:
+    return (
+        f"expected {', '.join(WORDS)}, or a path: of a run, a checkpoint or a .pdparams; infer, "
+        "demo and Predictor also take an exported model"
+    )
 
 
-def _missing_from_run(run: RunDirectory) -> str:
+def _missing_from_run(run: RunFiles) -> str:
     """Return the message for a folder that has neither a run's checkpoints nor its weights."""
     if (run.path / "about.json").exists():
         return (
             f"{run.path}: an exported model, from which no weights are read; expected the run or "
-            "checkpoint it was made of; only the commands infer and demo take it, as --model"
+            "checkpoint it was made of; infer, demo and Predictor run exported models"
         )
     checkpoints = CheckpointStore(run.path).all()
     if checkpoints:
@@ -192,7 +257,7 @@ def _missing_from_run(run: RunDirectory) -> str:
     return f"{run.path}: no checkpoint there; expected a run directory"
 
 
-def _not_a_checkpoint(name: str, words: Sequence[str]) -> str:
+def _not_a_checkpoint(name: str) -> str:
     """Return the message for a path that is no checkpoint, with the nearest name that is one."""
     path = Path(name)
     try:
@@ -201,11 +266,11 @@ def _not_a_checkpoint(name: str, words: Sequence[str]) -> str:
         reason = f"its manifest {_stem(path)}.json is missing" if is_data else "not a checkpoint"
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-    known = {word: word for word in words}
+    known = {word: word for word in WORDS}
     for pattern in ("*.json", f"*{PARAMS}"):
         known.update({other.stem: str(other) for other in path.parent.glob(pattern)})
     for config in path.parent.glob("*/config.yaml"):
         known[config.parent.name] = str(config.parent)
     near = difflib.get_close_matches(_stem(path), known, n=1)
     hint = f"; did you mean {known[near[0]]!r}?" if near and known[near[0]] != name else ""
-    return f"{name}: {reason}; {_expected(words)}{hint}"
+    return f"{name}: {reason}; {_expected()}{hint}"

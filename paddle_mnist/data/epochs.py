@@ -1,0 +1,83 @@
+"""Read an epoch of whatever yields batches, `paddle.io.DataLoader` above all."""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Optional
+
+import paddle
+from paddle.io.dataloader.collate import default_collate_fn
+
+from paddle_mnist.data.collate import make_batch, read_sample
+from paddle_mnist.data.forking import forked
+from paddle_mnist.data.sampler_state import begin_epoch, end_epoch, set_epoch
+from paddle_mnist.data.workers import map_in_workers, spare_shared_memory
+
+
+def read_epoch(batches: Iterable[Any], epoch: int, **place: int) -> Iterator[Any]:
+    """Yield the batches of an epoch; close the iterator to end the workers of a loader.
+
+    What has a method `set_epoch` is told the epoch, counted from 0: the loader, its dataset, its
+    batch sampler, and the sampler in it; and a sampler begins in the state in which the epochs
+    before leave it (see `begin_epoch`). So the order is the same wherever a training resumes.
+
+    place: further arguments of the batch sampler's `set_epoch`.
+    """
+    sampler = getattr(batches, "batch_sampler", None)
+    begin_epoch(sampler, epoch)
+    for part in (batches, getattr(batches, "dataset", None), getattr(sampler, "sampler", None)):
+        set_epoch(part, epoch)
+    set_epoch(sampler, epoch, **place)
+    yield from _iterate(batches)
+    end_epoch(sampler, epoch)
+
+
+def _iterate(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield batches; those of a map-style DataLoader as `SampleLoader` reads them.
+
+    An error then names the sample, and workers do without shared memory where it has no room.
+    Without workers Paddle would read in a thread, ahead of the step: what samples draw from the
+    global generators would depend on which of the two comes first.
+    """
+    if not isinstance(batches, paddle.io.DataLoader):
+        yield from batches
+        return
+    is_map_style = not isinstance(batches.dataset, paddle.io.IterableDataset)
+    if not is_map_style or batches.batch_sampler is None or batches._persistent_workers:
+        if batches.num_workers:
+            spare_shared_memory(batches)
+        yield from forked(batches) if batches.num_workers else batches
+        return
+    read = _Reader(batches.dataset, batches.collate_fn)
+    if not batches.num_workers:
+        yield from map(read, batches.batch_sampler)
+        return
+    yield from map_in_workers(
+        read,
+        iter(batches.batch_sampler),
+        batches.num_workers,
+        places=batches.places,
+        prefetch_factor=batches.prefetch_factor,
+        timeout=batches.timeout,
+        use_shared_memory=batches.use_shared_memory,
+        worker_init_fn=functools.partial(_init_worker, batches.dataset, batches.worker_init_fn),
+    )
+
+
+class _Reader:
+    """Reads a batch of a dataset by the indices of its samples, as Paddle's loader does."""
+
+    def __init__(self, dataset: paddle.io.Dataset, collate_fn: Optional[Callable]):
+        self.dataset, self.collate_fn = dataset, collate_fn or default_collate_fn
+
+    def __call__(self, indices: Sequence[int]) -> Any:
+        samples = [read_sample(self.dataset, index) for index in indices]
+        return make_batch(samples, type(self.dataset).__name__, indices, self.collate_fn)
+
+
+def _init_worker(
+    dataset: paddle.io.Dataset, worker_init_fn: Optional[Callable], number: int
+) -> None:
+    """Initialize a worker as the caller asks, who expects the own dataset there."""
+    vars(paddle.io.get_worker_info())["dataset"] = dataset
+    if worker_init_fn:
+        worker_init_fn(number)

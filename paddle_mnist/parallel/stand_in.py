@@ -1,0 +1,156 @@
+"""Exchanges that wait for a process as long as it works, although gloo gives up after 30 s.
+
+gloo waits at most 30 s in an exchange, and no setting changes that. Therefore a thread of each
+process stands in for it while it does something long: it saves, evaluates, reads data, or runs a
+callback. The thread takes part in the exchange in which the others wait, with values that are not
+numbers, and the others repeat the exchange until all processes have come themselves. They still
+notice at once when a process is gone.
+
+A process that has waited for CALL_SECONDS says so in Paddle's TCP store, which a thread of rank 0
+serves. A process asks the store only while it makes no exchange, so a normal step costs nothing.
+"""
+
+import functools
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import paddle
+from paddle import distributed
+from paddle.base import core
+
+CALL_SECONDS = 10.0  # in an exchange, until the others' threads are called; gloo waits for 30
+POLL_SECONDS = 1.0  # between two looks of the thread
+
+
+def _all_reduce(tensor: paddle.Tensor) -> list[paddle.Tensor]:
+    total = tensor.clone()  # gloo adds in place, and the exchange may have to be repeated
+    distributed.all_reduce(total)
+    return [total]
+
+
+def _all_gather(tensor: paddle.Tensor) -> list[paddle.Tensor]:
+    gathered: list[paddle.Tensor] = []
+    distributed.all_gather(gathered, tensor)
+    return gathered
+
+
+Operation = Callable[[paddle.Tensor], list[paddle.Tensor]]
+OPERATIONS: dict[str, Operation] = {"all_reduce": _all_reduce, "all_gather": _all_gather}
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """An exchange that this process is in. number: how many were made before. since: seconds."""
+
+    number: int
+    since: float
+    operation: str
+    shape: Sequence[int]
+    dtype: str
+
+
+class Exchanges:
+    """The exchanges of this process with the others, which all make the same ones in one order."""
+
+    def all_reduce(self, tensor: paddle.Tensor) -> paddle.Tensor:
+        """Return the sum of every process's tensor, of a floating-point dtype."""
+        return self._exchange("all_reduce", tensor)[0]
+
+    def all_gather(self, tensor: paddle.Tensor) -> list[paddle.Tensor]:
+        """Return every process's tensor, of a floating-point dtype, in the order of ranks."""
+        return self._exchange("all_gather", tensor)
+
+    def meet(self) -> None:
+        """Wait for all processes, before an exchange in which no thread can stand in for one."""
+
+    def _exchange(self, operation: str, tensor: paddle.Tensor) -> list[paddle.Tensor]:
+        return OPERATIONS[operation](tensor)
+
+
+class PatientExchanges(Exchanges):
+    """Exchanges through gloo, each of which waits until all processes have come themselves."""
+
+    def __init__(self):
+        self._store = core.create_or_get_global_tcp_store()
+        self._store_lock = threading.Lock()
+        self._lock = threading.Lock()  # held in an exchange
+        self._number = 0  # of exchanges made, repeated ones included
+        self._current: Any = None  # the exchange that this process itself is in
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def meet(self) -> None:
+        self.all_reduce(paddle.zeros([1]))
+
+    def _exchange(self, operation: str, tensor: paddle.Tensor) -> list[paddle.Tensor]:
+        dtype = str(tensor.dtype).rpartition(".")[2]
+        while True:
+            with self._lock:
+                number = self._number
+                self._current = _Exchange(number, time.monotonic(), operation, tensor.shape, dtype)
+                try:
+                    results = OPERATIONS[operation](tensor)
+                finally:
+                    self._current = None
+                self._number += 1
+            # Values that are not numbers may be the training's own: the store knows.
+            if not any(map(_may_be_a_stand_in, results)) or not self._count(f"absent/{number}"):
+                return results
+
+    def _watch(self) -> None:
+        """Call the others when this process waits for long; stand in for it when they wait."""
+        seen = called = -1
+        try:
+            while True:
+                time.sleep(POLL_SECONDS)
+                current = self._current
+                if current is None:
+                    if self._number == seen:  # the process is not in normal steps
+                        self._stand_in()
+                elif current.number > called and time.monotonic() > current.since + CALL_SECONDS:
+                    self._call(current)
+                    called = current.number
+                seen = self._number
+        except (RuntimeError, SystemError, OSError, ValueError):
+            return  # another process is gone: the next exchange of this one says so
+
+    def _call(self, exchange: _Exchange) -> None:
+        form = [exchange.operation, exchange.shape, exchange.dtype]
+        with self._store_lock:
+            self._store.set(f"form/{exchange.number}", json.dumps(form))
+            self._store.add(f"waiting/{exchange.number}", 1)
+
+    def _stand_in(self) -> None:
+        """Take part in the exchange in which others wait, if they do."""
+        if not self._lock.acquire(blocking=False):  # this process has come itself
+            return
+        try:
+            if not self._count(f"waiting/{self._number}"):
+                return
+            with self._store_lock:
+                form = self._store.get(f"form/{self._number}")
+                self._store.add(f"absent/{self._number}", 1)
+            operation, shape, dtype = json.loads(bytes(form))
+            OPERATIONS[operation](paddle.full(shape, math.nan, dtype))
+            self._number += 1
+        finally:
+            self._lock.release()
+
+    def _count(self, key: str) -> int:
+        """Return how many processes have added themselves to a key of the store."""
+        with self._store_lock:
+            return self._store.add(key, 0)
+
+
+def _may_be_a_stand_in(result: paddle.Tensor) -> bool:
+    return math.isnan(result.flatten()[-1].item())
+
+
+@functools.cache  # each process counts its exchanges once
+def exchanges() -> Exchanges:
+    """Return the exchanges of this process, which Paddle has connected with the others."""
+    return PatientExchanges() if distributed.get_backend() == "GLOO" else Exchanges()

@@ -1,0 +1,25 @@
+"""NumPy arrays of whatever holds numbers."""
+
+import sys
+from typing import Any
+
+import numpy as np
+
+
+def as_array(values: Any) -> np.ndarray:
+    """Return values as a NumPy array; those of a tensor at the cost of their own size.
+
+    For the array of a view, such as `images[i]`, Paddle copies all of the tensor behind it, so that
+    an epoch of views would take time in proportion to the square of their number.
+    """
+    paddle = sys.modules.get("paddle")  # whoever has no tensors need not import it
+    if paddle is not None and isinstance(values, paddle.Tensor):
+        # bfloat16 comes as uint16, as `to_tensor` takes it
+        return own_memory(values.detach()).numpy()
+    return np.asarray(values)
+
+
+def own_memory(tensor: Any) -> Any:
+    """Return a copy of a dense tensor, which is no view."""
+    is_dense = tensor.is_dense() and tensor.size  # Paddle 2 cannot copy one without elements
+    return tensor.clone() if is_dense else tensor

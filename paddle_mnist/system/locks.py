@@ -1,0 +1,75 @@
+"""Locks of files, which the system drops when their holder dies."""
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from paddle_mnist.system.files import NOT_SUPPORTED, warn_once
+
+try:
+    import fcntl
+except ImportError:  # not POSIX
+    fcntl = None
+
+POLL_SECONDS = 0.05
+NO_LOCKS = NOT_SUPPORTED | {errno.ENOLCK}
+HELD = {errno.EAGAIN, errno.EACCES}  # by another process; EACCES on some network file systems
+
+
+@contextlib.contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Hold the lock of a file, which is created if need be.
+
+    A file system without locks costs a warning, and nothing is held. Raises BlockingIOError if
+    another process holds the lock and `wait` is False, OSError if the file cannot be opened.
+    """
+    if not fcntl:
+        with _held_by_filelock(path, wait):
+            yield
+        return
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    try:
+        while not _acquire(descriptor, path):
+            if not wait:
+                raise BlockingIOError(errno.EAGAIN, "another process holds the lock", str(path))
+            time.sleep(POLL_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(descriptor: int, path: Path) -> bool:
+    """Return whether this process may go on: it has the lock, or there are none."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in HELD:
+            return False
+        if error.errno not in NO_LOCKS:
+            raise
+        warn_once(
+            os.fstat(descriptor).st_dev,
+            "%s: the file system has no locks (%s), so nothing prevents two processes from writing "
+            "there at the same time; start one only",
+            path.parent,
+            error.strerror,
+        )
+    return True
+
+
+@contextlib.contextmanager
+def _held_by_filelock(path: Path, wait: bool) -> Iterator[None]:
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=-1 if wait else 0)
+    except Timeout as error:
+        raise BlockingIOError(errno.EAGAIN, "another process holds the lock", str(path)) from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,117 @@
+"""What is wrong with a batch on which a step fails, in one line: which sample, which value."""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+import paddle
+
+from paddle_mnist.data.collate import leaves, mapped
+from paddle_mnist.data.loader import OrderedLoader, shards_of
+from paddle_mnist.errors import ConfigError, DataError, PaddleMnistError, summary
+from paddle_mnist.system.arrays import as_array
+
+IGNORED = -100  # the label that Paddle's losses leave out by default
+# What Paddle's kernels raise for values and shapes that they cannot compute.
+OF_DATA = re.compile(r"\b(InvalidArgument|OutOfRange)(Error)?\b")
+# What the cross-entropy tells of a label.
+LABEL = re.compile(r"\b(ignore_index|lbl|axis_dim_)[:(](-?\d+)")
+
+
+class LabelError(DataError):
+    """A label that is not a class. what: says so; number: of its sample among `labels`."""
+
+    def __init__(self, what: str, labels: paddle.Tensor, number: int):
+        super().__init__(f"the label of sample {number} of a batch {what}")
+        self.what, self.labels, self.number = what, labels, number
+
+
+def reraise(error: Exception, loss: Callable, outputs: Any, labels: Any) -> NoReturn:
+    """Raise what a loss has raised; a LabelError if a label is the reason.
+
+    outputs: [N, ...], with the classes along the loss's axis. labels: whole numbers, [N, ...].
+    """
+    are_tensors = isinstance(outputs, paddle.Tensor) and isinstance(labels, paddle.Tensor)
+    if not are_tensors or labels.is_floating_point() or not OF_DATA.search(str(error)):
+        raise error
+    known = {name: int(value) for name, value in LABEL.findall(str(error))}
+    ignored = known.get("ignore_index", getattr(loss, "ignore_index", IGNORED))
+    classes = known.get("axis_dim_", outputs.shape[getattr(loss, "axis", -1)])
+    values = as_array(labels)
+    wrong = ((values < 0) | (values >= classes)) & (values != ignored)
+    if not wrong.any():
+        raise error
+    place = tuple(np.argwhere(wrong)[0])
+    raise LabelError(
+        f"is {values[place]}; expected 0 to {classes - 1}, or {ignored}, which is ignored",
+        labels,
+        int(place[0]),
+    ) from error
+
+
+@contextlib.contextmanager
+def located(batch: Any, loader: Any, epoch: int, number: int, where: str) -> Iterator[None]:
+    """Raise an error that a batch's values or shapes cause as a DataError with their place.
+
+    batch: as the loader gives it, or some of its shards. number: of the batch in the epoch, from 0.
+    where: is it, "epoch 2", say. Other errors are the code's own, and stay as they are.
+    """
+    place = f"batch {number + 1} of {where}"
+    try:
+        yield
+    except LabelError as error:
+        name = _name(error, batch, loader, epoch, number)
+        raise DataError(f"{place}: the label of {name} {error.what}") from error.__cause__
+    except PaddleMnistError:
+        raise
+    except Exception as error:
+        if not OF_DATA.search(str(error)):
+            raise
+        shapes = describe_batch(shards_of(batch)[0].batch)
+        raise DataError(f"{place} fails with {summary(error)}; it is {shapes}") from error
+
+
+def _name(error: LabelError, batch: Any, loader: Any, epoch: int, number: int) -> str:
+    """Return which sample it is: of the dataset where the loader knows, else of the batch."""
+    if isinstance(loader, OrderedLoader):
+        for shard in shards_of(batch):
+            if any(leaf is error.labels for leaf in leaves(shard.batch)):
+                indices = loader.indices(epoch, number, shard.index)
+                return f"sample {indices[error.number]} of {type(loader.dataset).__name__}"
+    return f"its sample {error.number}"
+
+
+@contextlib.contextmanager
+def explained(batch: Any, what: str) -> Iterator[None]:
+    """Raise an error of Paddle or the caller's code as a ConfigError that names the shapes.
+
+    what: is computed of the batch, or "the first batch", say.
+    """
+    try:
+        yield
+    except PaddleMnistError:
+        raise
+    except Exception as error:  # anything that a model or a loss raises
+        raise ConfigError(
+            f"{what} fails with {summary(error)}; the batch is {describe_batch(batch)}"
+        ) from error
+
+
+def describe_batch(batch: Any) -> str:
+    """Return the structure of a batch with the dtype and shape of each tensor."""
+
+    def describe(leaf: Any) -> Any:
+        if hasattr(leaf, "shape"):
+            return _Text(f"{str(leaf.dtype).rpartition('.')[2]} {list(leaf.shape)}")
+        return _Text(type(leaf).__name__)
+
+    return repr(mapped(batch, describe))
+
+
+class _Text(str):
+    """A text that is shown without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__

@@ -1,0 +1,91 @@
+"""Workers where shared memory is small, as the 64 MB that Docker gives a container are."""
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import paddle
+import pytest
+from conftest import ROOT
+
+from paddle_mnist.data import workers
+from paddle_mnist.data.collate import mapped
+
+# In a mount namespace of its own a process can have another /dev/shm, as in a container.
+MOUNT = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
+SCRIPT = 'mount -t tmpfs -o "size=$0" tmpfs /dev/shm && exec "$@"'
+
+PROGRAM = """
+import numpy as np
+import paddle
+from paddle_mnist.data.sample_loader import open_loader
+
+class Large(paddle.io.Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):  # 3 MB
+        return np.full([3, 512, 512], index, "float32"), np.array([index])
+
+options = {"batch_size": 2, "num_workers": 2}
+loader = paddle.io.DataLoader(Large(), **options)
+persistent = paddle.io.DataLoader(Large(), **options, persistent_workers=True)
+for data in (Large(), loader, persistent, Large()):
+    kept = [*open_loader(data, batch_size=2, num_workers=2).epoch(0)]  # together 120 MB
+    for number, (images, labels) in enumerate(kept):
+        assert labels.tolist() == [[2 * number], [2 * number + 1]]
+        assert (images == labels.astype("float32").reshape([2, 1, 1, 1])).all()
+    print(len(kept))
+"""
+
+
+@pytest.fixture
+def run_with():
+    """Run the program with shared memory of a size; gives its output and its log."""
+    trial = [*MOUNT, SCRIPT, "1m", "true"]
+    if not shutil.which("unshare") or subprocess.run(trial, capture_output=True).returncode:
+        pytest.skip("needs mount namespaces: Linux, and leave to make them")
+
+    def run(size):
+        command = [*MOUNT, SCRIPT, size, sys.executable, "-W", "ignore", "-c", PROGRAM]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout.split(), done.stderr.splitlines()
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        ("64m", "has no room for the batches of the workers: they are sent through pipes"),
+        ("512k", "has no room for the batches of the workers: they are sent through pipes"),
+        ("8k", "is full, so no workers can start: the data are read in this process"),
+    ],
+)
+def test_small_shared_memory_costs_a_line(run_with, size, words):
+    counts, lines = run_with(size)
+    assert counts == ["20"] * 4
+    assert len(lines) == 1 and f"/dev/shm {words}" in lines[0]
+
+
+def test_without_shared_memory_the_data_are_read_in_this_process(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(workers, "SHARED_MEMORY", str(tmp_path / "missing"))
+    monkeypatch.setattr(logging.getLogger("paddle_mnist"), "propagate", True)
+    pids = [*workers.map_in_workers(lambda keys: [os.getpid(), *keys], iter([[1], [2]]), 2)]
+    assert pids == [[os.getpid(), 1], [os.getpid(), 2]]
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
+        f"{tmp_path}/missing is full, so no workers can start: the data are read in this process"
+    ]
+
+
+@pytest.mark.parametrize("room", [0, 24, 10**6])
+def test_a_batch_is_the_same_with_and_without_room(room):
+    batch = {"x": (np.arange(6.0), ["a"]), "t": paddle.ones([2]), "n": 3}
+    sent = workers._packed(batch, room)
+    assert len(sent) == (2 if room < 57 else 4)
+    values = mapped(workers._unpacked(sent), lambda leaf: getattr(leaf, "tolist", lambda: leaf)())
+    assert values == {"x": ([0, 1, 2, 3, 4, 5], ["a"]), "t": [1, 1], "n": 3}

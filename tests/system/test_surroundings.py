@@ -1,0 +1,443 @@
+"""Homes, streams, proxies and backends as users' machines have them: every command copes.
+
+Rows that need real processes run several commands in each, since importing Paddle takes longest.
+"""
+
+import contextlib
+import importlib
+import io
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import forked
+import pytest
+from conftest import ROOT
+from PIL import Image
+from visualdl import LogReader
+
+from paddle_mnist.commands import run_command
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.metrics.console import console_logs
+from paddle_mnist.mnist.config import TrainConfig
+from paddle_mnist.mnist.infer import _warn_of_cache, pretrained_predictor
+from paddle_mnist.system.files import Journal, cache_folder, make_folder
+from paddle_mnist.system.program import COMMANDS, module_name
+from paddle_mnist.system.surroundings import remove_temporary_homes, usable_home
+
+PICTURE = str(ROOT / "tests/pictures/0-00.jpg")
+SMALL = ["--data", "digits", "--train_limit", "200", "--eval_limit", "50", "--epochs", "1"]
+CHINESE, NOT_UTF8 = "数字", os.fsdecode(b"\xe9t\xe9")  # names of files
+log = logging.getLogger("paddle_mnist")
+
+
+def main(command, *args):
+    """Run a command in this process; return its exit code."""
+    module = importlib.import_module(f"paddle_mnist.commands.{module_name(command)}")
+    return module.main([*map(str, args)])
+
+
+def start(command, folder, **options):
+    """Run a shell's line in a folder, as a user does; return the process that has ended."""
+    return subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, **options)
+
+
+# -------------------------------------------------------------- home
+
+IS_ROOT = hasattr(os, "getuid") and os.getuid() == 0
+# As another user, whom the system does not know, and who may read everything, as Python itself.
+AS_USER = """
+    setpriv --reuid=1234 --regid=1234 --clear-groups
+    --inh-caps=+dac_read_search --ambient-caps=+dac_read_search
+""".split()
+IN_HOME = f"""
+import os, sys
+from importlib import import_module
+
+home = os.environ.get("HOME")
+for name, *argv in [
+    ["infer", {PICTURE!r}],
+    ["train", *{SMALL!r}, "--fast_conv", "off", "--visualdl", "all", "--output", "run"],
+    ["plot", "run"],
+    ["export_model", "--run", "run", "--output", "exported"],
+]:
+    assert import_module(f"paddle_mnist.commands.{{name}}").main(argv) == 0, name
+assert os.environ.get("HOME") == home
+"""
+FIT = """
+from paddle_mnist import fit
+import paddle
+
+net = paddle.jit.to_static(paddle.nn.Linear(4, 2))
+data = [(paddle.ones([4]).numpy(), n % 2) for n in range(8)]
+loader = paddle.io.DataLoader(data, batch_size=4)
+optimizer = paddle.optimizer.SGD(0.1, net.parameters())
+loss = paddle.nn.CrossEntropyLoss()
+fit(net, loader, output="run", optimizer=optimizer, loss=loss, epochs=1, visualdl=["scalars"])
+"""
+
+
+@pytest.fixture
+def public():
+    """A folder that other users find, as they do not find those of pytest."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+def unwritable(path):
+    path.mkdir()
+    (path / "data").write_text("of the user")
+    path.chmod(0o555)
+    return path
+
+
+HOMES = {
+    "plain file": lambda folder: (folder / "file").touch() or folder / "file",
+    "read-only": lambda folder: unwritable(folder / "home"),
+    "missing": lambda folder: unwritable(folder / "homes") / "user",
+    "root folder": lambda folder: "/",
+}
+if IS_ROOT:
+    HOMES["none, of an unknown user"] = lambda folder: None
+
+
+def run_in_home(program, home, public):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(public / "tmp")}
+    del environment["PADDLE_MNIST_CACHE"], environment["HOME"]
+    if home := HOMES[home](public):
+        environment["HOME"] = str(home)
+    for folder in ("work", "tmp"):
+        (public / folder).mkdir()
+        (public / folder).chmod(0o777)
+    command = [*(AS_USER if IS_ROOT else []), sys.executable, "-c", program]
+    done = subprocess.run(
+        command, cwd=public / "work", env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert not list((public / "tmp").glob("paddle_mnist-home-*"))
+    return done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("home", HOMES)
+def test_commands_need_no_home(home, public):
+    done = run_in_home(IN_HOME, home, public)
+    printed = (done.stdout + done.stderr).splitlines()
+    assert sum("so caches are temporary" in line for line in printed) == 1
+    assert "Traceback" not in done.stderr and "Matplotlib" not in done.stderr
+    names = {path.name for path in (public / "work").iterdir()}
+    assert names == {"run", "exported"}  # no folder called "~"
+
+
+@pytest.mark.parametrize("home", ["plain file", pytest.param("missing", marks=pytest.mark.slow)])
+def test_fit_needs_no_home(home, public):
+    """Neither for VisualDL nor for `to_static`; the program's own home stays as it is."""
+    program = f"import os; home = os.environ['HOME']\n{FIT}\nassert os.environ['HOME'] == home"
+    done = run_in_home(program, home, public)
+    printed = (done.stdout + done.stderr).splitlines()
+    assert sum("so caches are temporary" in line for line in printed) == 1
+
+
+def test_what_is_in_a_read_only_home_stays_readable(tmp_path, monkeypatch):
+    """Packages of `pip install --user`, credentials, data sets."""
+    home = tmp_path / "home"
+    for name in (".cache/paddle/dataset/mnist", ".cache/paddle_mnist", ".visualdl", ".config/aws"):
+        (home / name).mkdir(parents=True)
+    (home / ".visualdl").rmdir()
+    (home / ".visualdl").touch()  # as good as a folder that cannot be written, and root's too
+    (home / "data").write_text("of the user")
+    monkeypatch.setenv("HOME", str(home))
+    with usable_home():
+        own = Path.home()
+        assert own != home and (own / "data").read_text() == "of the user"
+        assert (own / ".config/aws").is_dir() and (own / ".cache/paddle/dataset/mnist").is_dir()
+        for name in (".cache/paddle", ".config", ".visualdl"):
+            (own / name).mkdir(exist_ok=True)
+            (own / name / "new").touch()
+        make_folder(own / ".cache/paddle_mnist")
+    assert Path.home() == home
+    remove_temporary_homes()
+    assert not own.exists() and (home / "data").exists()
+    assert not any(home.rglob("new"))
+
+
+def test_usable_home_stays(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with usable_home():
+        assert Path.home() == tmp_path and not any(tmp_path.iterdir())
+
+
+def test_cache_that_cannot_be_written_is_done_without(monkeypatch, tmp_path, caplog):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PADDLE_MNIST_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(log, "propagate", True)
+    _warn_of_cache.cache_clear()
+    for _ in range(2):
+        assert pretrained_predictor(("logits",)).outputs == ("logits",)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "PADDLE_MNIST_CACHE names another folder" in caplog.text
+    monkeypatch.setenv("PADDLE_MNIST_CACHE", "~no such user~/cache")
+    with pytest.raises(OSError):
+        cache_folder().mkdir(parents=True)
+
+
+# -------------------------------------------------------------- what streams can encode
+
+
+class Terminal(io.TextIOWrapper):
+    """A stream of some encoding, and what was written to it."""
+
+    def __init__(self, encoding):
+        super().__init__(io.BytesIO(), encoding=encoding)
+
+    @property
+    def text(self):
+        self.flush()
+        return self.buffer.getvalue().decode(self.encoding)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """`terminal(ENCODING)` replaces the standard output; gives the stream."""
+
+    def replace(encoding):
+        stream = Terminal(encoding)
+        monkeypatch.setattr(sys, "stdout", stream)
+        return stream
+
+    return replace
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "gbk", "utf-8"])
+def test_text_that_cannot_be_encoded_is_escaped(encoding, terminal):
+    """Printed by a command, and logged by it or, without a command, by the library."""
+    names = [CHINESE, NOT_UTF8]
+    expected = [name.encode(encoding, "backslashreplace").decode(encoding) for name in names]
+
+    def command(argv):
+        print(*argv, flush=True)
+        log.info("%s %s", *argv)
+
+    stream = terminal(encoding)
+    assert run_command(command, names) == 0
+    assert stream.text.splitlines() == [" ".join(expected)] * 2
+    assert sys.stdout is stream and stream.errors == "strict"
+    stream = terminal(encoding)
+    with console_logs(stream):
+        log.info("%s %s", *names)
+    assert stream.text == " ".join(expected) + "\n"
+
+
+@pytest.fixture(scope="module")
+def strange(tmp_path_factory, tiny):
+    """A folder whose name is Chinese and not UTF-8, with data and pictures of such names."""
+    folder = tmp_path_factory.mktemp("names") / (CHINESE + NOT_UTF8)
+    folder.mkdir()
+    (folder / f"{NOT_UTF8}.json.gz").write_bytes(tiny.read_bytes())
+    for name in (CHINESE, NOT_UTF8):
+        (folder / f"{name}.jpg").write_bytes(Path(PICTURE).read_bytes())
+    return folder
+
+
+@pytest.mark.slow
+def test_paths_need_not_be_utf8(strange, terminal, monkeypatch):
+    """Of data, runs, models, pictures and temporary files, by any command."""
+    run, model = strange / "run", strange / "model"
+    stream = terminal("ascii")
+    monkeypatch.setenv("TMPDIR", str(strange))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    small = ["--data", strange / f"{NOT_UTF8}.json.gz", "--output", run, "--batch_size", 32]
+    small += ["--recipe", "default"]
+    assert main("train", *small, "--epochs", 1) == 0
+    assert main("train", *small, "--epochs", 2, "--override", "epochs") == 0
+    resumed = f"resuming after step 10, from {run}"
+    assert resumed.encode("ascii", "backslashreplace").decode() in stream.text
+    lines = (run / "train.log").read_text(encoding="utf-8")
+    assert resumed.encode(errors="backslashreplace").decode() in lines
+    assert json.loads((run / "result.json").read_text())["dataset"] == f"{NOT_UTF8}.json.gz"
+    assert len(list((run / "figures").iterdir())) > 10
+    records = next((run / "vdl/001/train").glob("vdlrecords*"))
+    texts = LogReader(file_path=str(records)).get_data("text", "about this run")
+    assert any("\\udce9t\\udce9" in text.text.encoded_text_string for text in texts)
+    assert main("plot", run, "--only", "curves.svg") == 0
+    assert main("checkpoints", run) == 0
+    assert main("export", "--run", run, "--output", model) == 0
+    assert main("infer", "--model", model, PICTURE) == 0
+    assert main("infer", "--run", run, PICTURE, "--show", strange / "sheet.png") == 0
+    stream = terminal("ascii")
+    assert main("eval", "--output", run, "--json") == 0
+    assert json.loads(stream.text)["count"] == 70
+
+
+@pytest.mark.parametrize("form", ["", "--json", "--csv"])
+def test_pictures_whose_names_cannot_be_encoded_are_read(form, strange, terminal):
+    stream = terminal("cp1252")
+    pictures = [str(strange / f"{name}.jpg") for name in (CHINESE, NOT_UTF8)]
+    assert main("infer", *pictures, *filter(None, [form])) == 0
+    if form == "--json":
+        assert [reading["file"] for reading in json.loads(stream.text)] == pictures
+    escaped = pictures[0].encode("cp1252", "backslashreplace").decode("cp1252")
+    assert form == "--json" or escaped in stream.text
+
+
+def test_place_to_start_from_need_not_be_utf8():
+    assert TrainConfig(init_from=NOT_UTF8).init_from == NOT_UTF8
+    with pytest.raises(ConfigError, match="at least 1 character"):
+        TrainConfig(init_from="")
+
+
+def test_journal_escapes_what_is_not_utf8(tmp_path):
+    journal = Journal(tmp_path / "train.log")
+    journal.append(f"{CHINESE} {NOT_UTF8}\n")
+    journal.close()
+    assert (tmp_path / "train.log").read_text(encoding="utf-8") == f"{CHINESE} \\udce9t\\udce9\n"
+
+
+# -------------------------------------------------------------- streams that are full or closed
+
+
+@pytest.mark.parametrize("buffering", [-1, 0])
+def test_full_stdout_is_one_line(buffering, monkeypatch, capsys):
+    """For every command, its help and its version, whenever the stream writes."""
+    for command in COMMANDS:
+        for option in ("--help", "--version"):
+            raw = open("/dev/full", "wb", buffering=buffering)  # noqa: SIM115
+            stream = io.TextIOWrapper(raw, write_through=not buffering)
+            with monkeypatch.context() as patch:
+                patch.setattr(sys, "stdout", stream)
+                assert main(command, option) == 7
+            with contextlib.suppress(OSError):
+                stream.close()
+            error = capsys.readouterr().err
+            assert error.startswith("error: the console: cannot write (No space left on device)")
+            assert error.count("\n") == 1
+
+
+TOOL = f"{sys.executable} {ROOT}/tools"
+# What a shell does with the streams: the exit code, and what is in stderr.
+REDIRECTED = {
+    "checkpoints.py --help > /dev/full": (7, "error: the console: cannot write"),
+    "checkpoints.py --help >&-": (0, ""),
+    "checkpoints.py --help >&- 2>&- <&-": (0, ""),
+    "checkpoints.py none >&-": (4, "error: none: no checkpoint"),
+    "checkpoints.py none >&- 2>&-": (4, ""),
+    "checkpoints.py none 2> /dev/full": (4, ""),
+}
+
+
+@pytest.mark.parametrize("line", REDIRECTED)
+def test_shell_may_close_or_fill_any_stream(line, tmp_path):
+    done = start(f"{TOOL}/{line}", tmp_path)
+    code, error = REDIRECTED[line]
+    assert done.returncode == code and done.stderr.decode().startswith(error), done.stderr
+    assert done.stderr.count(b"\n") == bool(error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "2>/dev/full", ">&- 2>&- <&-"])
+def test_training_with_closed_streams_saves(closed, tmp_path):
+    done = start(f"{TOOL}/train.py {' '.join(SMALL)} --output run {closed}", tmp_path)
+    assert done.returncode == 0 and not done.stderr
+    assert (tmp_path / "run/result.json").exists()
+    assert start(f"{TOOL}/infer.py {PICTURE} {closed}", tmp_path).returncode == 0
+
+
+def test_library_gives_no_file_the_number_of_a_closed_stream(tmp_path):
+    """Paddle's C++ code writes to it; Python's own streams stay as they are."""
+    program = (
+        "import sys\n"
+        "from paddle_mnist.metrics.console import BarWriter, log, log_to_console\n"
+        "from paddle_mnist.system.surroundings import descriptors_open\n"
+        "descriptors_open()\n"
+        "assert open('file', 'w').fileno() > 2 and sys.stderr is sys.stdout is None\n"
+        "log_to_console()\n"
+        "log.warning('of which nobody hears')\n"
+        "BarWriter(3).close()\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = start(
+        f'{sys.executable} -c "$PROGRAM" >&- 2>&-', tmp_path, env=env | {"PROGRAM": program}
+    )
+    assert done.returncode == 0
+
+
+# -------------------------------------------------------------- proxies, backends, limits
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, None),
+        ({"http_proxy": "http://proxy:1"}, "localhost,127.0.0.1,::1"),
+        ({"ALL_PROXY": "socks5://proxy:1", "NO_PROXY": "a.b, ::1"}, "a.b,::1,localhost,127.0.0.1"),
+        ({"https_proxy": "http://proxy:1", "no_proxy": "*"}, "*"),
+    ],
+)
+def test_loopback_needs_no_proxy(before, after, monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in before.items():
+        monkeypatch.setenv(name, value)
+    outside, inside = dict(os.environ), {}
+    run_command(lambda argv: inside.update(os.environ), [])
+    assert inside.get("no_proxy") == inside.get("NO_PROXY") == after
+    assert inside["MPLBACKEND"] == "Agg" and dict(os.environ) == outside
+
+
+DRAWN = """
+import logging, sys
+logging.basicConfig(level=logging.INFO)  # as Paddle has it
+from pathlib import Path
+from paddle_mnist.plots.figure import new_figure, save_figures
+
+figure, axes = new_figure(2)
+axes[0, 0].plot([1, 2])
+save_figures({"curves": figure}, Path("figures"))
+import matplotlib
+print(matplotlib.rcParams._get("backend"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("backend", "pyplots"), [("nonsense", None), ("svg", "svg"), ("module://of_a_notebook", None)]
+)
+def test_figures_are_drawn_whatever_the_backend(backend, pyplots, tmp_path):
+    """By the library, too, which leaves the caller's pyplot its backend; and quietly."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": backend}
+    if backend == "nonsense":
+        env["MPLCONFIGDIR"] = str(tmp_path)  # where no fonts are known
+    done = subprocess.run(
+        [sys.executable, "-c", DRAWN], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert sorted(path.name for path in tmp_path.glob("figures/*")) == ["curves.png", "curves.svg"]
+    assert pyplots is None or done.stdout.strip() == pyplots
+
+
+LIMITED = """
+import resource, sys
+from paddle_mnist.commands import run_command
+from paddle_mnist.mnist.infer import _digits
+
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + 2**24
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+print(_digits(sys.argv[1], many=False))
+print(run_command(lambda argv: len(bytes(2**30)), []))
+"""
+
+
+def test_lack_of_memory_names_the_limit(tmp_path):
+    Image.new("RGB", (5000, 5000)).save(tmp_path / "large.png")
+    done = forked.run([sys.executable, "-c", LIMITED, tmp_path / "large.png"], check=True)
+    sentence = r"this process may use at most [\d,]+ MiB of memory \(RLIMIT_AS\); raise the limit "
+    reason, code = done.stdout.splitlines()
+    assert re.match(sentence, reason) and code == "1"
+    assert done.stderr.startswith("error: out of memory; this process may use at most ")

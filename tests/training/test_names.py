@@ -1,0 +1,153 @@
+"""Names with dots and other characters, of nets and of folders, are taken as they are."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from fit_rows import Points, ProgramError, StopsAt, bits, perceptron, stop, train
+from paddle import nn
+from paddle.nn import functional as F
+
+from paddle_mnist import (
+    TrainConfig,
+    evaluate_run,
+    export_run,
+    load_model,
+    predict_run,
+    train_and_evaluate,
+)
+from paddle_mnist.checkpoint import load
+from paddle_mnist.checkpoint.manifest import DATA_SUFFIXES
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.inference.predictor import Predictor
+
+ROW = "SGD with clipping"
+NAMES = ["net.v1.5", "net.json.", "net[1]*?", "a b%{x}数字", "-x_epoch3.pdopt"]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return train(ROW, tmp_path_factory.mktemp("plain") / "run", keep_epochs=True)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def run(request, tmp_path_factory):
+    """A run that was stopped inside an epoch and resumed, in a folder of the same name."""
+    name = request.param
+    output = tmp_path_factory.mktemp("runs") / name
+    options = {"name": name, "keep_epochs": True, "visualdl": ("scalars", "text", "hparams")}
+    with pytest.raises(ProgramError):
+        train(ROW, output, callbacks=[StopsAt(7, stop)], **options)
+    return name, train(ROW, output, figures=True, **options)
+
+
+def test_run_resumes(run, plain):
+    name, result = run
+    assert bits(result) == bits(plain)
+    assert result.weights.name == f"{name}.pdparams"
+    assert result.checkpoint.name == f"{name}_epoch1"
+    again = train(ROW, result.weights.parent, name=name)
+    assert (again.stopped, again.weights, again.checkpoint) == (
+        "already finished",
+        result.weights,
+        result.checkpoint,
+    )
+
+
+def test_weights_are_found_by_every_path(run, plain):
+    _, result = run
+    expected = load(plain.weights)
+    checkpoint, output = str(result.checkpoint), result.weights.parent
+    paths = [output, result.weights, checkpoint, f"{checkpoint}.json", f"{checkpoint}.pdparams"]
+    for path in paths:
+        weights = load_model(path, perceptron).state_dict()
+        assert all(np.array_equal(value, expected[key]) for key, value in weights.items())
+        if path != output:
+            assert {key: value.tobytes() for key, value in load(path).items()} == {
+                key: value.tobytes() for key, value in expected.items()
+            }
+    assert load_model("best", perceptron, run=output)
+    assert evaluate_run(output, perceptron, Points(), loss=F.cross_entropy)["loss"] == (
+        pytest.approx(plain.metrics["valid/loss"])
+    )
+
+
+def test_run_is_predicted_and_exported(run, tmp_path):
+    name, result = run
+    outputs = predict_run(result.checkpoint, perceptron, Points())
+    folder = tmp_path / name
+    export_run(result.checkpoint, perceptron, folder, paddle.static.InputSpec([None, 6], "float32"))
+    exported = Predictor(folder, device="cpu").run(Points().points)["output"]
+    np.testing.assert_allclose(exported, outputs, rtol=1e-5, atol=1e-6)
+
+
+def test_another_training_starts_from_it(run, tmp_path):
+    _, result = run
+    for start in ("init_from", "incremental_from"):
+        train(ROW, tmp_path / start, **{start: str(result.checkpoint)}, name="other")
+
+
+def test_damaged_checkpoint_is_quarantined_whole(run, tmp_path):
+    name, result = run
+    output = Path(shutil.copytree(result.weights.parent, tmp_path / name))
+    damaged = output / "checkpoints" / f"{name}_epoch1.pdopt"
+    os.truncate(damaged, 10)
+    others = {path.name for path in (output / "checkpoints").glob("*")} - {
+        f"{name}_epoch1{suffix}" for suffix in (".json", *DATA_SUFFIXES)
+    }
+    part = output / f".{name}.pdparams.0123456789abcdef.part"
+    part.touch()
+    assert bits(train(ROW, output, name=name)) == bits(result)
+    (quarantined,) = (output / "checkpoints/quarantine").iterdir()
+    assert quarantined.name == f"{name}_epoch1.1"
+    assert {path.name for path in quarantined.iterdir()} == {
+        f"{name}_epoch1{suffix}" for suffix in (".json", ".pdparams", ".pdopt")
+    }
+    assert others <= {path.name for path in (output / "checkpoints").glob("*")}
+    assert not part.exists()
+
+
+def test_commands_take_it(run, tool, tmp_path):
+    name, result = run
+    output = result.weights.parent
+    listed = json.loads(tool("checkpoints", output, "--json").stdout)["checkpoints"]
+    assert [row["name"] for row in listed][-1] == f"{name}_epoch1"
+    assert f"{name}_epoch1.json: OK" in tool("checkpoints", output, "verify").stdout
+    tool("plot", output, "--output", tmp_path / name)
+    assert list((tmp_path / name).glob("*.svg"))
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "/", "..", ".hidden", "a\0b", "é" * 91, "\udcff", b"net", "a/"], ids=ascii
+)
+def test_names_that_no_file_can_have_are_refused(name, tmp_path):
+    class Named(nn.Linear):
+        checkpoint_name = name
+
+    for options in ({"name": name}, {"model": lambda: Named(6, 3)}):
+        with pytest.raises(ConfigError) as refusal:
+            train(ROW, tmp_path / "run", **options)
+        assert str(refusal.value).startswith(f"name is {name!r}; expected the first part of a")
+        assert "\n" not in str(refusal.value) and not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_digits_in_such_a_folder(tool, tiny, tmp_path):
+    """Trained, evaluated, exported and read there by the commands."""
+    output = tmp_path / "runs v1.5" / "net[2].json"
+    options = {"batch_size": 64, "epochs": 1, "visualdl": False, "figures": False, "watch": 0}
+    train_and_evaluate(TrainConfig(str(tiny), output=str(output), **options))
+    accuracy = json.loads((output / "result.json").read_text())["eval_acc"]
+    for checkpoint in (output, output / "mnist.pdparams", output / "checkpoints/mnist_epoch0"):
+        done = tool("eval", "--checkpoint", checkpoint, "--data", tiny, "--json")
+        assert json.loads(done.stdout)["accuracy"] == accuracy
+    exported = tmp_path / "exported.v1.5"
+    tool("export_model", "--checkpoint", output, "--output", exported)
+    picture = Path(__file__).parents[1] / "pictures/7-07.jpg"
+    for model in (["--model", exported], ["--checkpoint", output]):
+        (answer,) = json.loads(tool("infer", *model, picture, "--json").stdout)
+        assert answer["error"] is None
