@@ -102,9 +102,9 @@ class Mean(Sums):
             total = float(self._value) * count  # in float64
         return np.array([total if count else 0.0, count])
 
-    def to_tensor(self) -> paddle.Tensor:
-        values = super().to_tensor()
-        return paddle.where(values[1] == 0, paddle.zeros([2]), values)
+    def to_tensor(self, dtype: Union[str, paddle.dtype] = "float32") -> paddle.Tensor:
+        values = super().to_tensor(dtype)
+        return paddle.where(values[1] == 0, paddle.zeros_like(values), values)
 
 
 def ratio(totals: np.ndarray) -> float:
