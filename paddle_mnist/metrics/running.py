@@ -1,14 +1,18 @@
-"""`RunningMetrics`: the way of a step's metrics from its loss to the log."""
+"""`RunningMetrics`: accumulates the metrics of steps between log lines."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Optional
 
-from paddle_mnist.metrics.sums import compute_all
+from paddle_mnist.metrics.sums import compute_all, total
 from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.parallel.gradients import StepResult
 from paddle_mnist.state import RunningSums, TrainState, Writer
 
+log = logging.getLogger("paddle_mnist")
+
+SKIPPED = "skipped_steps"  # the metric that counts steps without a sample that counts
 REMEDY = "try a lower learning_rate (checkpoints before it are good)"
 
 
@@ -17,7 +21,7 @@ class RunningMetrics:
 
     Results of steps stay on the device until a line is due, or the state is saved, copied or
     compared: a step must not wait for its device. Then `synchronize` adds them, each step's mean
-    loss weighted by its samples, to `state.running_sums`, which checkpoints hold.
+    loss weighted by what it is a mean over, to `state.running_sums`, which checkpoints hold.
 
     A line is due every `log_every` steps and at an epoch's end. Its speeds ("speed/...") are of
     the part since this process began, if that was after the last line.
@@ -34,10 +38,11 @@ class RunningMetrics:
         the first step; else each step's own are taken.
         """
         self.state = state
-        self.functions = dict(functions or {})
+        self.functions = {SKIPPED: total, **(functions or {})}
         self.writer = writer
         self.log_every = log_every
         self._pending: list[tuple[int, int, StepResult, float]] = []
+        self._has_skipped = False
         self._restart_timing()
         state.attach(self.synchronize)
 
@@ -67,14 +72,29 @@ class RunningMetrics:
         pending, self._pending = self._pending, []
         sums = self.state.running_sums
         for epoch, step, result, lr in pending:
-            loss = result.loss.item()
-            require_finite_loss(loss, f"at epoch {epoch + 1}, step {step}", REMEDY)
-            sums.add("loss", [loss * result.samples, result.samples])
+            self._add_loss(sums, f"at epoch {epoch + 1}, step {step}", result)
             for name, metric in result.metrics.items():
                 sums.add(name, metric.to_array())
                 self.functions[name] = metric.compute
             sums.samples += result.samples
             sums.lr = lr
+
+    def _add_loss(self, sums: RunningSums, place: str, result: StepResult) -> None:
+        if result.count:
+            loss = result.loss.item()
+            require_finite_loss(loss, place, REMEDY)
+            sums.add("loss", [loss * result.count, result.count])
+            return
+        sums.add("loss", [0.0, 0.0])
+        sums.add(SKIPPED, [1.0])
+        if not self._has_skipped:
+            self._has_skipped = True
+            log.warning(
+                "%s: nothing in the batch counts for the loss (all labels are ignored, say), so "
+                "the step leaves the weights as they are; train/%s counts such steps",
+                place,
+                SKIPPED,
+            )
 
     def after_step(self) -> None:
         """Count the step's time, and write a line if one is due. Raises DivergedError."""

@@ -1,7 +1,7 @@
 """Metrics as sums that add up over samples, batches and processes, and are divided once."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 import paddle
@@ -38,6 +38,10 @@ class Sums:
         """Return the same metric of other numbers, a tensor [K]."""
         return Sums(values, self.compute)
 
+    def detach(self) -> "Sums":
+        """Return the same sums without the graph that they were computed by."""
+        return Sums(self._values, self.compute)
+
     def to_array(self) -> np.ndarray:
         """Return the numbers, float64 [K]. Waits for the device."""
         if isinstance(self._values, (paddle.Tensor, np.ndarray)):
@@ -65,16 +69,52 @@ class Sums:
 class Mean(Sums):
     """A mean over samples, or over other units, such as words or pixels.
 
-    total: the sum. count: the number of units in the sum.
+    total: the sum; of a loss a tensor, with its graph. count: the number of units in the sum, or
+    the sum of their weights. Where it is 0, there is nothing to take a mean of, and the total is
+    not looked at: it may be NaN.
     """
 
     def __init__(self, total: Number, count: Number):
         super().__init__([total, count], ratio)
+        self.total, self.count = total, count
+
+    @classmethod
+    def from_value(cls, value: Number, count: Number) -> "Mean":
+        """Return the mean that has this very value, which a division of the total would round."""
+        mean = cls(value * count, count)
+        mean._value = value
+        return mean
+
+    _value: Optional[Number] = None
+
+    @property
+    def value(self) -> Number:
+        """The mean, with its graph. Not to be asked for where the count is 0."""
+        return self.total / self.count if self._value is None else self._value
+
+    def detach(self) -> "Mean":
+        """Return the same mean without the graph that it was computed by."""
+        return Mean(*self._values)
+
+    def to_array(self) -> np.ndarray:
+        total, count = super().to_array()
+        if self._value is not None and count:
+            total = float(self._value) * count  # in float64
+        return np.array([total if count else 0.0, count])
+
+    def to_tensor(self, dtype: Union[str, paddle.dtype] = "float32") -> paddle.Tensor:
+        values = super().to_tensor(dtype)
+        return paddle.where(values[1] == 0, paddle.zeros_like(values), values)
 
 
 def ratio(totals: np.ndarray) -> float:
     """Return a total divided by its count; NaN if there is nothing to count."""
     return float(totals[0] / totals[1]) if totals[1] else float("nan")
+
+
+def total(totals: np.ndarray) -> float:
+    """Return the only total."""
+    return float(totals[0])
 
 
 def as_sums(value: Any, name: str, samples: int) -> Sums:

@@ -27,10 +27,13 @@ class StepOutputs:
     """What the forward pass of one shard gives.
 
     loss: its mean loss []. metrics: sums over its samples, by name.
+    count: what the loss is a mean over, a number; None for the shard's samples. With 0 the loss
+        means nothing, and has no gradient.
     """
 
     loss: paddle.Tensor
     metrics: Mapping[str, MetricSums]
+    count: Optional[float] = None
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,13 @@ class StepResult:
     """Result of a step on a whole batch, over all its shards and processes.
 
     loss: mean loss []. metrics: sums over the batch's samples, by name. samples: in the batch.
+    count: what the loss is a mean over; with 0, the batch has no loss and no gradients.
     """
 
     loss: paddle.Tensor
     metrics: Mapping[str, MetricSums]
     samples: int
+    count: float
 
 
 class SingleProcessGradients:
@@ -54,9 +59,14 @@ class SingleProcessGradients:
     def before_pass(self) -> None:
         """Do nothing: buffers change as the model changes them."""
 
+    def weight(self, shard: Shard, outputs: StepOutputs) -> float:
+        """Return what to multiply a shard's loss by, before `backward`: 1."""
+        return shard.weight
+
     def add(self, shard: Shard, outputs: StepOutputs) -> None:
         """Keep the result of the only shard."""
-        self._result = StepResult(outputs.loss.detach(), outputs.metrics, shard.samples)
+        count = shard.samples if outputs.count is None else outputs.count
+        self._result = StepResult(outputs.loss.detach(), outputs.metrics, shard.samples, count)
 
     def finish(self) -> StepResult:
         """Return the batch's result; its gradient is already where `backward` has put it."""
@@ -67,7 +77,9 @@ class GradientExchange:
     """Sums the gradients of a batch's shards, over this process and all others.
 
     Each shard's gradient, weighted by its share of the batch's samples, travels as one vector with
-    its loss, its metrics, and the signals received: one exchange a step, and no mean of means.
+    its loss, its metrics, and the signals received: one exchange a step, and no mean of means. A
+    loss that is a mean over anything else is weighted by what it is over (`StepOutputs.count`),
+    and the sum divided by the total of these.
     Float64 values travel as a second vector, so that they are not rounded; all others are added up
     in float32, those of lower precision too. Loss and metrics have the model's highest precision.
 
@@ -100,6 +112,7 @@ class GradientExchange:
         self._metrics: Mapping[str, MetricSums] = {}
         self._metric_sizes: Sequence[int] = ()
         self._has_all_gradients = True
+        self._has_own_count = False
         self._batch_samples = 0
         # Of the previous step, per signal: how many shards were of a process that received it.
         self._signal_counts: Optional[paddle.Tensor] = None
@@ -111,6 +124,12 @@ class GradientExchange:
             return
         for buffer, before in zip(self._buffers, self._buffers_before):
             buffer.set_value(before)
+
+    def weight(self, shard: Shard, outputs: StepOutputs) -> float:
+        """Return what to multiply a shard's loss by, before `backward`."""
+        if outputs.count is None:
+            return shard.weight
+        return outputs.count / shard.batch_size if shard.samples else 0.0
 
     def add(self, shard: Shard, outputs: StepOutputs) -> None:
         """Take a shard's gradient out of the parameters, after `backward`, to be summed."""
@@ -130,7 +149,11 @@ class GradientExchange:
             _flat(buffer - before, _exchange_dtype(buffer)) * shard.weight
             for buffer, before in zip(self._buffers, self._buffers_before)
         ]
-        parts.append(_flat(outputs.loss.detach() * shard.weight, self._precision))
+        weight = self.weight(shard, outputs)
+        loss = outputs.loss.detach() * weight if weight else paddle.zeros([1])
+        parts.append(_flat(loss, self._precision))
+        parts.append(paddle.to_tensor([weight], self._precision))
+        self._has_own_count |= outputs.count is not None
         metrics = [sums.to_tensor(self._precision) for sums in outputs.metrics.values()]
         # a shard without samples has another's in their place
         parts += [values * float(shard.samples > 0) for values in metrics]
@@ -147,11 +170,11 @@ class GradientExchange:
         """
         self._agree_on_signals()
         # + 0.0: of a zero, whose sign depends on who added it, +0
-        gradients, buffers, (loss,), metrics, (used, received) = _split(
+        gradients, buffers, (loss, weight), metrics, (used, received) = _split(
             {dtype: vector + 0.0 for dtype, vector in self._sum_shards().items()},
             [(_exchange_dtype(p), p.size) for p in self._parameters],
             [(_exchange_dtype(buffer), buffer.size) for buffer in self._buffers],
-            [(self._precision, 1)],
+            [(self._precision, 1)] * 2,
             [(self._precision, size) for size in self._metric_sizes],
             [(paddle.float32, len(self._parameters)), (paddle.float32, len(signals.STOP_SIGNALS))],
         )
@@ -162,9 +185,15 @@ class GradientExchange:
             for (name, sums), values in zip(self._metrics.items(), metrics)
         }
         self._signal_counts = received
-        self._set_gradients(gradients, used)
-        self._shard_vectors, self._has_all_gradients = [], True
-        return StepResult(loss[0], metrics, self._batch_samples)
+        count = float(self._batch_samples)
+        if self._has_own_count:
+            share = weight.item()
+            count *= share
+            loss, *gradients = (value / (share or 1.0) for value in (loss, *gradients))
+        if count:
+            self._set_gradients(gradients, used)
+        self._shard_vectors, self._has_all_gradients, self._has_own_count = [], True, False
+        return StepResult(loss[0], metrics, self._batch_samples, count)
 
     def _set_gradients(self, gradients: Sequence[paddle.Tensor], used: paddle.Tensor) -> None:
         """Give the parameters their gradients, but none to one that no shard has used.

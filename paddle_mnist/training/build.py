@@ -82,10 +82,13 @@ def build_job(arguments: FitArguments) -> TrainingJob:
                 "the schedule is a ReduceOnPlateau, which follows a metric, but nothing is "
                 "evaluated; expected valid data too"
             )
-        rehearsal = rehearse(step, parts.model, parts.optimizer, parts.loader, arguments.seed)
+        passes = parts.loader.passes_per_step * world.size
+        rehearsal = rehearse(
+            step, parts.model, parts.optimizer, parts.loader, arguments.seed, passes > 1
+        )
         tags = _evaluated_tags(arguments, step, parts.model, evaluator)
         config = arguments.config or _run_config(arguments, parts)
-    if rehearsal.has_sparse_gradients and parts.loader.passes_per_step * world.size > 1:
+    if rehearsal.has_sparse_gradients and passes > 1:
         log.info("sparse gradients are made dense for the exchange between shards and processes")
     inside_epochs = getattr(parts.loader, "resumes_inside_epochs", True)
     _check_saving(arguments, inside_epochs, world)

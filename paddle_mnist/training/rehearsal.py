@@ -18,6 +18,7 @@ from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.nn.sparse_gradients import remove_gradient
 from paddle_mnist.nn.statistics import layer_buffers, reinstate_buffers
 from paddle_mnist.training.batch_errors import describe_batch, explained, located
+from paddle_mnist.training.mean_check import check_mean
 from paddle_mnist.training.steps import Step, run_step
 
 log = logging.getLogger("paddle_mnist")
@@ -39,9 +40,17 @@ class Rehearsal:
 
 
 def rehearse(
-    step: Step, model: nn.Layer, optimizer: paddle.optimizer.Optimizer, loader: Any, seed: int
+    step: Step,
+    model: nn.Layer,
+    optimizer: paddle.optimizer.Optimizer,
+    loader: Any,
+    seed: int,
+    is_divided: bool = False,
 ) -> Rehearsal:
     """Run the first batch through the step and the backward pass, and leave no trace of it.
+
+    is_divided: whether steps are divided into shards, batches or between processes; a loss that
+        is no mean over samples is then refused (`check_mean`).
 
     Buffers and the layers' modes are as before, and parameters have no gradients; global generators
     are not restored.
@@ -67,6 +76,8 @@ def rehearse(
             "the loss of the first batch has no gradient for any parameter; expected one that is "
             "computed from the model's outputs"
         )
+    with _untouched(model), evaluation_mode(model), paddle.no_grad():
+        check_mean(step, model, shard.batch, is_divided)
     name = type(optimizer).__name__
     if is_sparse and name in NOT_FOR_SPARSE_GRADIENTS:
         raise ConfigError(

@@ -1,8 +1,10 @@
 """The step of a training: what is computed of a batch, in training and in evaluation."""
 
 import contextlib
+import logging
+import math
 from collections.abc import Callable, Mapping
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import paddle
 from paddle import nn
@@ -10,20 +12,31 @@ from paddle import nn
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.metrics.paddle_metrics import GatheredOutputs, MetricFunction, metric_functions
 from paddle_mnist.metrics.sums import Mean, as_sums
-from paddle_mnist.nn.cross_entropy import compiled_cross_entropy
+from paddle_mnist.nn.cross_entropy import CrossEntropy, compiled_cross_entropy
+from paddle_mnist.nn.paddle_losses import (
+    is_cross_entropy,
+    is_elementwise,
+    label_weight,
+    reduction_of,
+    summed_nll,
+)
 from paddle_mnist.parallel.gradients import StepOutputs
 from paddle_mnist.system.devices import autocast
 from paddle_mnist.training.batch_errors import reraise
 
-# (model, batch) -> {"loss": mean loss [], and metrics by name}; `fit` documents it.
+log = logging.getLogger("paddle_mnist")
+
+# (model, batch) -> {"loss": mean loss [] or `Mean`, and metrics by name}; `fit` documents it.
 Step = Callable[[nn.Layer, Any], Mapping[str, Any]]
 
 
 class SupervisedStep:
     """The step of a net whose loss compares its outputs with labels.
 
-    loss: (outputs, labels) -> mean loss []. metrics: (outputs, labels) -> a metric, by name, or
-        None where it has no meaning.
+    loss: (outputs, labels) -> the mean loss [] over the samples, or a `Mean`. What the mean of
+        Paddle's own losses is over, where it is not the samples, is found out
+        (`paddle_mnist.nn.paddle_losses`).
+    metrics: (outputs, labels) -> a metric, by name, or None where it has no meaning.
     autocast: returns the context of the model's forward pass
         (`paddle_mnist.system.devices.autocast`); the loss is computed outside it, in float32.
 
@@ -35,18 +48,24 @@ class SupervisedStep:
 
     def __init__(
         self,
-        loss: Callable[[Any, Any], paddle.Tensor],
+        loss: Callable[[Any, Any], Union[paddle.Tensor, Mean]],
         metrics: Optional[Mapping[str, MetricFunction]] = None,
         autocast: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
     ):
         self.loss = loss
+        self.is_elementwise = is_elementwise(loss)
+        self.has_known_mean = (
+            isinstance(loss, CrossEntropy) or is_cross_entropy(loss) or self.is_elementwise
+        )
+        self._warned_of_shapes = False
         self.metrics = metrics or {}
         self.autocast = autocast
 
     def __call__(self, model: nn.Layer, batch: Any) -> dict[str, Any]:
         """Return the loss and the metrics of a batch.
 
-        Raises DataError for another structure, or a label that is not a class.
+        Raises DataError for another structure, a label that is not a class, and for outputs and
+        labels that a loss of elements would broadcast.
         """
         if not isinstance(batch, (tuple, list)) or len(batch) < 2:
             description = f"{len(batch)} values" if hasattr(batch, "__len__") else "one value"
@@ -61,15 +80,49 @@ class SupervisedStep:
                 compiled = compiled_cross_entropy(model, inputs[0], labels, self.loss)
             outputs = compiled[1] if compiled else model(*inputs)
         outputs = _in_float32(outputs)
+        self._check_shapes(outputs, labels)
         try:
-            values = {"loss": compiled[0] if compiled else self.loss(outputs, labels)}
+            loss = compiled[0] if compiled else mean_loss(self.loss, outputs, labels)
         except Exception as error:  # whatever a loss raises
             reraise(error, self.loss, outputs, labels)
+        values = {"loss": loss}
         for name, metric in self.metrics.items():
             value = metric(outputs, labels)
             if value is not None:
                 values[name] = value
         return values
+
+    def _check_shapes(self, outputs: Any, labels: Any) -> None:
+        """Refuse shapes that a loss of elements would broadcast; warn of them for other losses."""
+        if not isinstance(outputs, paddle.Tensor) or not isinstance(labels, paddle.Tensor):
+            return
+        shapes = list(outputs.shape), list(labels.shape)
+        if self.is_elementwise and shapes[0] != shapes[1]:
+            name = getattr(self.loss, "__name__", type(self.loss).__name__)
+            raise DataError(
+                f"{name} compares outputs {shapes[0]} with labels {shapes[1]} element by element, "
+                "and Paddle would broadcast them to one shape; expected equal shapes: have the "
+                f"data give labels {shapes[0][1:]}, or reshape the outputs"
+            )
+        is_column = len(labels) > 1 and shapes[0] == [*shapes[1], 1]
+        if is_column and not self.has_known_mean and not self._warned_of_shapes:
+            self._warned_of_shapes = True
+            log.warning(
+                "the outputs are %s and the labels %s: what compares them element by element "
+                "broadcasts them to %s; if the loss does, have the data give labels [1]",
+                *shapes,
+                [*shapes[1], shapes[1][-1]],
+            )
+
+
+def mean_loss(loss: Callable, outputs: Any, labels: Any) -> Union[paddle.Tensor, Mean]:
+    """Return the loss of a batch, as a `Mean` where one of Paddle's is not over the samples."""
+    sum_of = summed_nll(loss)
+    value = sum_of(outputs, labels) if sum_of else loss(outputs, labels)
+    count = label_weight(loss, labels)  # afterwards: labels that are no classes are refused before
+    if count is None:
+        return value
+    return Mean(value, count) if sum_of else Mean.from_value(value, count)
 
 
 def _in_float32(outputs: Any) -> Any:
@@ -95,7 +148,8 @@ def num_correct(logits: paddle.Tensor, labels: paddle.Tensor) -> Optional[Mean]:
 def run_step(step: Step, model: nn.Layer, batch: Any, samples: int) -> StepOutputs:
     """Run a step on a batch and check what it returns. samples: in the batch.
 
-    Raises ConfigError unless that is a mapping with a "loss" of one element and numbers.
+    Raises ConfigError unless that is a mapping with a "loss" of one element, or a `Mean` of one,
+    and numbers.
     """
     values = step(model, batch)
     if not isinstance(values, Mapping) or "loss" not in values:
@@ -104,7 +158,15 @@ def run_step(step: Step, model: nn.Layer, batch: Any, samples: int) -> StepOutpu
             f"the step returned a {type(values).__name__}{names}; expected a dict with the mean "
             'loss as "loss", and metrics by name'
         )
-    loss = values["loss"]
+    loss, count = values["loss"], None
+    if isinstance(loss, Mean):
+        count = float(loss.count)
+        if not 0 <= count < math.inf:
+            raise ConfigError(
+                f"the loss is a mean over a count of {count}; expected a number that is not "
+                "negative"
+            )
+        loss = loss.value if count else loss.total
     if not isinstance(loss, paddle.Tensor) or loss.size != 1:
         shape = f" of shape {list(loss.shape)}" if isinstance(loss, paddle.Tensor) else ""
         raise ConfigError(
@@ -112,11 +174,11 @@ def run_step(step: Step, model: nn.Layer, batch: Any, samples: int) -> StepOutpu
             "mean over the batch"
         )
     metrics = {
-        name: as_sums(value, name, max(1, samples))
+        name: as_sums(value, name, max(1, samples)).detach()
         for name, value in values.items()
         if name != "loss" and not isinstance(value, GatheredOutputs)
     }
-    return StepOutputs(loss, metrics)
+    return StepOutputs(loss, metrics, count)
 
 
 class _AutocastStep:
@@ -139,6 +201,11 @@ def check_task(
         raise ConfigError(f"one of loss and step is expected, but {both} given")
     if step and metrics:
         raise ConfigError("metrics belong to loss; a step returns its own beside the loss")
+    if loss and reduction_of(loss) == "sum":
+        raise ConfigError(
+            'the loss has reduction="sum", so that its gradients grow with the batch; expected '
+            'reduction="mean", which is the default'
+        )
 
 
 def build_step(

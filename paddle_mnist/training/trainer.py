@@ -218,7 +218,8 @@ class Trainer:
             with self.profile.part("forward"):
                 outputs = run_step(self.step, self.model, shard.batch, shard.samples)
             with self.profile.part("backward"):
-                (outputs.loss * shard.weight).backward()
+                if outputs.count != 0:  # else there is nothing to take the mean of
+                    (outputs.loss * self.exchange.weight(shard, outputs)).backward()
                 self.exchange.add(shard, outputs)
         with self.profile.part("exchange"):
             result = self.exchange.finish()
@@ -229,12 +230,13 @@ class Trainer:
         """Step the optimizer, its schedule and the average; see `TrainState.stepping`."""
         with self.profile.part("optimizer"), self.state.stepping(result.samples, batches):
             self.running.add(result, self.optimizer.get_lr())
-            # The first step names the optimizer's accumulators by counters of the process. The
-            # guard restarts these, so that the names are those in a checkpoint.
-            with unique_name.guard():
-                self.optimizer.step()
+            if result.count:
+                # The first step names the optimizer's accumulators by counters of the process. The
+                # guard restarts these, so that the names are those in a checkpoint.
+                with unique_name.guard():
+                    self.optimizer.step()
+                self.average.update(self.model, self.state.step)
             self.schedule.after_step()
-            self.average.update(self.model, self.state.step)
 
     def save(self) -> None:
         """Write the weights to `model_path`, whole or not at all. Raises OutputError."""

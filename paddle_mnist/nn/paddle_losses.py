@@ -1,0 +1,123 @@
+"""What the mean of Paddle's own losses is over, and which of them need equal shapes."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Optional
+
+import numpy as np
+import paddle
+from paddle import nn
+from paddle.nn import functional as F
+
+# Losses of each element of the outputs and the label in its place. Paddle broadcasts the two.
+_ELEMENTWISE = {
+    "BCELoss": "binary_cross_entropy",
+    "BCEWithLogitsLoss": "binary_cross_entropy_with_logits",
+    "HuberLoss": "",  # not in Paddle 2.6
+    "KLDivLoss": "kl_div",
+    "L1Loss": "l1_loss",
+    "MSELoss": "mse_loss",
+    "PoissonNLLLoss": "poisson_nll_loss",
+    "SmoothL1Loss": "smooth_l1_loss",
+    "SoftMarginLoss": "soft_margin_loss",
+}
+ELEMENTWISE = tuple(getattr(nn, name) for name in _ELEMENTWISE if hasattr(nn, name))
+ELEMENTWISE_FUNCTIONS = tuple(getattr(F, name) for name in _ELEMENTWISE.values() if name)
+
+
+def is_elementwise(loss: Callable) -> bool:
+    """Return whether a loss compares each element of the outputs with the label in its place."""
+    return _is_one_of(loss, ELEMENTWISE) or _function(loss) in ELEMENTWISE_FUNCTIONS
+
+
+def is_cross_entropy(loss: Callable) -> bool:
+    """Return whether a loss is a cross-entropy of Paddle's, whose mean `label_weight` knows."""
+    return _is_one_of(loss, (nn.CrossEntropyLoss, nn.NLLLoss)) or _function(loss) in (
+        F.cross_entropy,
+        F.nll_loss,
+    )
+
+
+def reduction_of(loss: Callable) -> Optional[str]:
+    """Return how one of Paddle's losses reduces a batch: "mean", "sum" or "none"; else None."""
+    if isinstance(loss, functools.partial):
+        return loss.keywords.get("reduction")
+    if not isinstance(loss, nn.Layer) or not _forward_module(loss).startswith("paddle.nn."):
+        return None
+    return getattr(loss, "reduction", getattr(loss, "_reduction", None))
+
+
+def label_weight(loss: Callable, labels: Any) -> Optional[float]:
+    """Return what the mean of a cross-entropy of Paddle's is over, where that is not the samples.
+
+    It is the number of labels that are not `ignore_index`, or the sum of their classes' weights: 0
+    where every label is ignored. Returns None for any other loss. Waits for the device.
+    """
+    options = _options(loss)
+    if options is None or not isinstance(labels, paddle.Tensor):
+        return None
+    weight = None if options["weight"] is None else options["weight"].numpy().astype(np.float64)
+    values = labels.numpy()
+    if labels.is_floating_point() or options["soft_label"]:
+        return None if weight is None else float((_smooth(values, options) @ weight).sum())
+    counted = values[values != options["ignore_index"]]
+    if weight is None:
+        return float(counted.size)
+    if options["label_smoothing"]:
+        shares = np.eye(len(weight))[counted.ravel()]
+        return float((_smooth(shares, options) @ weight).sum())
+    return float(weight[counted].sum())
+
+
+def summed_nll(loss: Callable) -> Optional[Callable]:
+    """Return a function that computes the sum that an `NLLLoss` takes the mean of; else None.
+
+    Where a label is `ignore_index`, Paddle's own mean and sum write beyond the end of their result,
+    which ends the process sooner or later (2.6.2 and 3.3.1, CPU).
+    """
+    if not _is_one_of(loss, (nn.NLLLoss,)) and _function(loss) is not F.nll_loss:
+        return None
+    options = _options(loss)
+
+    def total(outputs: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
+        return F.nll_loss(
+            outputs, labels, options["weight"], options["ignore_index"], reduction="none"
+        ).sum()
+
+    return total
+
+
+def _smooth(shares: np.ndarray, options: Mapping[str, Any]) -> np.ndarray:
+    smoothing = options["label_smoothing"]
+    return (1 - smoothing) * shares + smoothing / shares.shape[-1]
+
+
+def _options(loss: Callable) -> Optional[dict[str, Any]]:
+    """Return the options of a cross-entropy whose mean is not over the samples."""
+    if not is_cross_entropy(loss):
+        return None
+    defaults = {"weight": None, "ignore_index": -100, "soft_label": False, "label_smoothing": 0.0}
+    if isinstance(loss, nn.Layer):
+        prefix = "_" if isinstance(loss, nn.NLLLoss) else ""
+        given = {name: getattr(loss, f"{prefix}{name}", value) for name, value in defaults.items()}
+    else:
+        given = getattr(loss, "keywords", {})
+    options = {**defaults, **given}
+    is_entropy = isinstance(loss, nn.CrossEntropyLoss) or _function(loss) is F.cross_entropy
+    # A cross-entropy with a negative ignore_index divides by the number of all labels.
+    is_plain = is_entropy and options["weight"] is None and options["ignore_index"] < 0
+    return None if is_plain else options
+
+
+def _is_one_of(loss: Callable, kinds: tuple[type, ...]) -> bool:
+    """Return whether a loss is a layer of these classes; a subclass may compute anything else."""
+    return isinstance(loss, kinds) and _forward_module(loss).startswith("paddle.nn.")
+
+
+def _forward_module(loss: nn.Layer) -> str:
+    return type(loss).forward.__module__
+
+
+def _function(loss: Callable) -> Callable:
+    """Return the function behind a `functools.partial`; anything else as it is."""
+    return loss.func if isinstance(loss, functools.partial) else loss

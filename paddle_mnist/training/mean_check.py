@@ -1,0 +1,110 @@
+"""Whether a loss is a mean over samples: a batch compared with its halves."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+import numpy as np
+from paddle import nn
+
+from paddle_mnist.data.collate import leaves, num_samples, rebuilt
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.metrics.sums import Mean
+from paddle_mnist.nn.seeding import reseed
+from paddle_mnist.training.steps import Step, SupervisedStep, run_step
+
+log = logging.getLogger("paddle_mnist")
+
+# How far the mean of the halves may be from the whole's, relative to the largest of the three.
+# Rounding of float32 gives 1e-6 to 1e-5, of bfloat16 up to 1e-2.
+TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-3, 3e-2
+
+
+def check_mean(
+    step: Step, model: nn.Layer, batch: Any, is_divided: bool, is_low_precision: bool = False
+) -> None:
+    """Check that the loss of a batch is the weighted mean of those of its halves.
+
+    Only then do metrics and gradients not depend on how samples are divided into batches, shards
+    and processes. The model must be in evaluation mode, without gradients. Not checked: Paddle's
+    own losses, whose mean is known; a batch of one sample, or one that cannot be halved because
+    not every tensor has a row for each sample; a loss that draws random numbers.
+
+    is_divided: whether this training divides its steps into several passes.
+    Raises ConfigError for a sum; and where the training is divided, for any other loss that is no
+    mean over samples. Else such a loss is warned of.
+    """
+    if isinstance(step, SupervisedStep) and step.has_known_mean:
+        return
+    halves = _halves(batch)
+    if halves is None:
+        return
+    whole, again = (_loss(step, model, batch, seed) for seed in (0, 1))
+    first, second = (_loss(step, model, half, 0) for half in halves)
+    values = [mean.value for mean in (whole, again, first, second) if mean.count]
+    if len(values) < 4 or not np.isfinite(values).all():
+        return
+    tolerance = LOW_PRECISION_TOLERANCE if is_low_precision else TOLERANCE
+    allowed = tolerance * max(map(abs, values)) + 1e-7
+    if abs(whole.value - again.value) > allowed:
+        return
+    count = first.count + second.count
+    mean = (first.value * first.count + second.value * second.count) / count
+    if abs(mean - whole.value) > allowed:
+        _refuse_or_warn(whole, (first, second), mean, allowed, is_divided)
+
+
+def _refuse_or_warn(
+    whole: Mean, halves: Sequence[Mean], mean: float, allowed: float, is_divided: bool
+) -> None:
+    values = " and ".join(f"{half.value:.4g}" for half in halves)
+    found = f"the loss of the first batch is {whole.value:.4g}, of its halves {values}"
+    if abs(sum(half.value for half in halves) - whole.value) <= allowed:
+        raise ConfigError(
+            f"{found}: it is a sum, so its gradients grow with the batch; expected the mean over "
+            "the samples, or Mean(total, count)"
+        )
+    problem = (
+        f"{found}, whose mean is {mean:.4g}: it is no mean over the samples, so its value depends "
+        "on how they are divided into batches"
+    )
+    remedy = "Mean(total, count), with the count that it is a mean over"
+    if is_divided:
+        raise ConfigError(
+            f"{problem}, and grad_shards, accumulate or several processes would change the "
+            f"result; expected {remedy}, or whole batches in one process"
+        )
+    log.warning("%s; if it is a mean over anything else, return %s", problem, remedy)
+
+
+def _loss(step: Step, model: nn.Layer, batch: Any, seed: int) -> Mean:
+    """Return the loss of a batch and what it is a mean over, as numbers."""
+    reseed(seed, 0)
+    samples = num_samples(batch)
+    outputs = run_step(step, model, batch, samples)
+    count = samples if outputs.count is None else outputs.count
+    return Mean.from_value(outputs.loss.item(), count)
+
+
+def _halves(batch: Any) -> Optional[list[Any]]:
+    """Return the two halves of a batch; None if it cannot be divided by samples."""
+    size = num_samples(batch)
+    arrays = [leaf for leaf in leaves(batch) if hasattr(leaf, "shape")]
+    if size < 2 or any(not len(leaf.shape) or leaf.shape[0] != size for leaf in arrays):
+        return None
+    parts = (slice(0, size // 2), slice(size // 2, size))
+    return [_part(batch, part, size) for part in parts]
+
+
+def _part(structure: Any, part: slice, size: int) -> Any:
+    if isinstance(structure, Mapping):
+        return {key: _part(value, part, size) for key, value in structure.items()}
+    if isinstance(structure, list) and len(structure) == size and _is_text(structure):
+        return structure[part]
+    if isinstance(structure, (tuple, list)):
+        return rebuilt(structure, [_part(value, part, size) for value in structure])
+    return structure[part] if hasattr(structure, "shape") else structure
+
+
+def _is_text(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, (str, bytes)) for value in values)

@@ -1,0 +1,253 @@
+"""What a loss is a mean over: its value and its gradients do not depend on how data are divided."""
+
+import functools
+import logging
+
+import numpy as np
+import paddle
+import pytest
+from fit_rows import CLASSES, WIDTH
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paddle import nn
+from paddle.nn import functional as F
+
+from paddle_mnist import Mean, evaluate_run, fit
+from paddle_mnist.checkpoint.weights import load
+from paddle_mnist.errors import ConfigError, DataError
+from paddle_mnist.nn.paddle_losses import label_weight
+from paddle_mnist.plots.history import read_history
+from paddle_mnist.training.steps import mean_loss
+
+IGNORED, WORDS, SENTENCES = 255, 6, 12
+
+
+class Tokens(paddle.io.Dataset):
+    """Sentences of one to six words, each of a class; what follows them is ignored."""
+
+    def __init__(self, is_empty=lambda index: False):
+        random_state = np.random.RandomState(3)
+        self.words = random_state.randn(SENTENCES, WORDS, WIDTH).astype("float32")
+        self.labels = self.words[..., :CLASSES].argmax(axis=-1)
+        for index, labels in enumerate(self.labels):
+            labels[0 if is_empty(index) else 1 + index % WORDS :] = IGNORED
+
+    def __len__(self):
+        return len(self.words)
+
+    def __getitem__(self, index):
+        return self.words[index], self.labels[index]
+
+
+class LogSoftmax(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, words):
+        return F.log_softmax(self.linear(words)).transpose([0, 2, 1])
+
+
+def class_weights():
+    return paddle.to_tensor([0.1, 1.0, 10.0])
+
+
+def per_token(outputs, labels):
+    """A mean that the caller computes."""
+    counts = (labels != IGNORED).astype("float32")
+    loss = F.cross_entropy(outputs, labels, ignore_index=IGNORED, reduction="none")
+    return Mean((loss.squeeze(-1) * counts).sum(), counts.sum())
+
+
+def linear():
+    return nn.Linear(WIDTH, CLASSES)
+
+
+LOSSES = {
+    "ignore_index": (linear, lambda: nn.CrossEntropyLoss(ignore_index=IGNORED)),
+    "class weights": (
+        linear,
+        lambda: nn.CrossEntropyLoss(weight=class_weights(), ignore_index=IGNORED),
+    ),
+    "function": (linear, lambda: functools.partial(F.cross_entropy, ignore_index=IGNORED)),
+    "likelihood": (
+        LogSoftmax,
+        lambda: nn.NLLLoss(weight=class_weights(), ignore_index=IGNORED),
+    ),
+    "Mean": (linear, lambda: per_token),
+}
+DIVISIONS = [
+    {"batch_size": 6, "grad_shards": 2},
+    {"batch_size": 6, "grad_shards": 4},
+    {"batch_size": 3, "accumulate": 2},
+    {"batch_size": 1, "accumulate": 6},
+]
+
+
+def train(output, model=linear, data=None, **options):
+    data = Tokens() if data is None else data
+    defaults = {
+        "optimizer": lambda parameters: paddle.optimizer.Momentum(0.5, parameters=parameters),
+        "epochs": 2,
+        "batch_size": 6,
+        "shuffle": False,
+        "visualdl": (),
+        "figures": False,
+        "fresh": True,
+        "output": output,
+    }
+    return fit(model=model, train=data, valid=data, **{**defaults, **options})
+
+
+@pytest.fixture
+def warnings(caplog):
+    log = logging.getLogger("paddle_mnist")
+    log.addHandler(caplog.handler)
+    yield lambda: [
+        record.getMessage() for record in caplog.records if record.levelno == logging.WARNING
+    ]
+    log.removeHandler(caplog.handler)
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_divided_batch_trains_as_the_whole(tmp_path, kind):
+    model, loss = LOSSES[kind]
+    whole = train(tmp_path, model, loss=loss())
+    weights = load(whole.weights)
+    for division in DIVISIONS:
+        divided = train(tmp_path, model, loss=loss(), **division)
+        for name, values in load(divided.weights).items():
+            np.testing.assert_allclose(values, weights[name], rtol=1e-4, atol=1e-6)
+        assert divided.metrics["valid/loss"] == pytest.approx(whole.metrics["valid/loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_an_evaluation_does_not_depend_on_its_batches(tmp_path, kind):
+    model, loss = LOSSES[kind]
+    result = train(tmp_path, model, loss=loss(), epochs=1)
+    for batch_size in (1, 5, SENTENCES):
+        metrics = evaluate_run(tmp_path, model, Tokens(), loss=loss(), batch_size=batch_size)
+        assert metrics["loss"] == pytest.approx(result.metrics["valid/loss"], rel=1e-6)
+
+
+def test_a_step_in_which_nothing_counts_is_no_step_of_the_optimizer(tmp_path, warnings):
+    """The first six sentences have no label: the weights are as after the others alone."""
+    data = Tokens(is_empty=lambda index: index < 6)
+    for kind, (model, loss) in LOSSES.items():
+        train(tmp_path, model, data, loss=loss(), epochs=1)
+        shards = train(tmp_path / "shards", model, data, loss=loss(), epochs=1, grad_shards=3)
+        others = paddle.io.Subset(data, range(6, 12))
+        alone = train(tmp_path / "alone", model, others, loss=loss(), epochs=1)
+        for name, values in load(alone.weights).items():
+            assert np.array_equal(load(tmp_path / "model.pdparams")[name], values), kind
+            np.testing.assert_allclose(load(shards.weights)[name], values, rtol=1e-4, atol=1e-6)
+        assert any("train/skipped_steps" in line for line in warnings())
+        history = read_history(tmp_path / "metrics.jsonl")
+        skipped = [row["value"] for row in history if row["tag"] == "train/skipped_steps"]
+        assert skipped == [1.0]
+
+
+def rows(count):
+    return st.lists(st.sampled_from([0, 1, 2, IGNORED]), min_size=count, max_size=count)
+
+
+@settings(max_examples=60)
+@given(
+    labels=rows(8),
+    weighted=st.booleans(),
+    ignore_index=st.sampled_from([-100, 1, IGNORED]),
+    kind=st.sampled_from([nn.CrossEntropyLoss, nn.NLLLoss]),
+)
+def test_what_paddles_means_are_over(labels, weighted, ignore_index, kind):
+    """Mean times count is the sum of the losses of all labels."""
+    labels = [0 if label == IGNORED != ignore_index else label for label in labels]
+    options = {"weight": class_weights() if weighted else None, "ignore_index": ignore_index}
+    outputs, labels = F.log_softmax(paddle.randn([8, CLASSES])), paddle.to_tensor(labels)
+    value, count = (
+        mean_loss(kind(**options), outputs, labels),
+        label_weight(kind(**options), labels),
+    )
+    total = value.total if isinstance(value, Mean) else value * len(labels)
+    expected = kind(**options, reduction="none")(outputs, labels).sum()
+    if count != 0:
+        assert total.item() == pytest.approx(expected.item(), rel=1e-5)
+    else:
+        assert expected.item() == 0
+
+
+class Numbers(paddle.io.Dataset):
+    def __init__(self, shape=(1,)):
+        self.points = np.random.RandomState(3).randn(SENTENCES, WIDTH).astype("float32")
+        self.shape = shape
+
+    def __len__(self):
+        return len(self.points)
+
+    def __getitem__(self, index):
+        return self.points[index], self.points[index].sum().reshape(self.shape)
+
+
+def number():
+    return nn.Linear(WIDTH, 1)
+
+
+def squared(outputs, labels):
+    return ((outputs - labels) ** 2).mean()
+
+
+def spread(outputs, labels):
+    """No mean over samples."""
+    return ((outputs - labels) ** 2).mean().sqrt()
+
+
+def noisy(outputs, labels):
+    """A mean over samples, with random numbers."""
+    return ((outputs + paddle.randn(outputs.shape) - labels) ** 2).mean()
+
+
+def summed(outputs, labels):
+    return ((outputs - labels) ** 2).sum()
+
+
+REFUSED = {
+    "Paddle's sum": ({"loss": nn.MSELoss(reduction="sum")}, 'reduction="sum"'),
+    "a sum": ({"loss": summed}, "it is a sum"),
+    "a sum in a step": (
+        {"step": lambda model, batch: {"loss": summed(model(batch[0]), batch[1])}},
+        "it is a sum",
+    ),
+    "no mean, accumulated": ({"loss": spread, "accumulate": 2}, "no mean over the samples"),
+    "no mean, in shards": ({"loss": spread, "grad_shards": 2}, "no mean over the samples"),
+    "a negative count": ({"loss": lambda outputs, labels: Mean(outputs.sum(), -1)}, "count of -1"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_loss_that_is_no_mean_is_refused(tmp_path, kind):
+    options, message = REFUSED[kind]
+    with pytest.raises(ConfigError, match=message):
+        train(tmp_path / "run", number, Numbers(), **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_of_whole_batches_it_is_warned_of(tmp_path, warnings):
+    train(tmp_path, number, Numbers(), loss=spread)
+    (line,) = warnings()
+    assert "no mean over the samples" in line and "Mean(total, count)" in line
+
+
+@pytest.mark.parametrize("loss", [squared, noisy, nn.MSELoss(), nn.SmoothL1Loss()])
+def test_means_pass_without_a_word(tmp_path, warnings, loss):
+    train(tmp_path, number, Numbers(), loss=loss, grad_shards=2)
+    assert not warnings()
+
+
+@pytest.mark.parametrize("loss", [nn.MSELoss(), F.l1_loss, functools.partial(F.mse_loss)])
+def test_shapes_that_paddle_would_broadcast_are_refused(tmp_path, loss):
+    with pytest.raises(DataError, match=r"outputs \[6, 1\] with labels \[6\].*labels \[1\]"):
+        train(tmp_path / "run", number, Numbers(shape=()), loss=loss)
+
+
+def test_shapes_that_another_loss_broadcasts_are_warned_of(tmp_path, warnings):
+    train(tmp_path, number, Numbers(shape=()), loss=squared, accumulate=1)
+    assert "outputs are [6, 1] and the labels [6]" in warnings()[0]
