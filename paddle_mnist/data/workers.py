@@ -29,7 +29,7 @@ log = logging.getLogger("paddle_mnist")
 
 SHARED_MEMORY = "/dev/shm"
 LEAST_ROOM = 2**20  # bytes; with less nothing is sent through it, however small
-SMALL = 2**28  # bytes, four times what Docker gives a container
+SMALL = 256 * 2**20  # bytes, four times what Docker gives a container
 SEMAPHORE = 4096  # bytes of one; there are three to a queue, and a queue to a worker
 
 

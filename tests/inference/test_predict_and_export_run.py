@@ -42,12 +42,22 @@ def computed(run, row, *inputs):
 # ------------------------------------------------------------------ predict
 
 
+def ready(*batches):
+    """What yields these batches, each time that it is called."""
+    return lambda: iter(batches)
+
+
 @pytest.mark.parametrize("row", ["BatchNorm", "dropout", "LSTM"])
 def test_predictions_are_the_nets_outputs_in_the_order_of_the_data(row, runs):
     """The last batch, of one sample, too; whatever the data are."""
     expected = computed(runs(row), row, POINTS).numpy()
-    batches = [(POINTS[:20], None), (POINTS[20:], None)]
-    for data in (Points(), paddle.io.DataLoader(Points(), batch_size=9), [POINTS], batches):
+    for data in (
+        Points(),
+        paddle.io.DataLoader(Points(), batch_size=9),
+        [*POINTS],  # a list is a dataset of samples
+        ready(POINTS),
+        ready((POINTS[:20], None), (POINTS[20:], None)),
+    ):
         outputs = predict_run(runs(row), MODELS[row], data)
         assert isinstance(outputs, np.ndarray) and outputs.shape == expected.shape
         np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
@@ -107,7 +117,7 @@ def test_data_that_a_net_does_not_take_are_refused(runs, data, forward, message)
 
 
 def test_batch_of_a_wrong_shape_is_described(runs):
-    batches = [POINTS[:4], POINTS[:4, 1:]]
+    batches = ready(POINTS[:4], POINTS[:4, 1:])
     with pytest.raises(ConfigError, match=r"fails with .*Error: ") as refusal:
         predict_run(runs("dropout"), MODELS["dropout"], batches)
     text = str(refusal.value)
@@ -134,7 +144,7 @@ def test_samples_specify_the_input_too(runs, tmp_path):
     run, model = runs("sparse embedding"), MODELS["sparse embedding"]
     about = export_run("best", model, tmp_path / "samples", words, run=run, outputs=["scores"])
     assert about["input"]["shape"] == [-1, 5] and about["input"]["dtype"] == "int64"
-    expected = predict_run("best", model, [words], run=run)
+    expected = predict_run("best", model, ready(words), run=run)
     outputs = Predictor(tmp_path / "samples").run(words)["scores"]
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
     export_run("best", model, tmp_path / "spec", InputSpec([None, 5], "int64"), run=run)
@@ -190,7 +200,7 @@ def test_net_of_several_inputs_is_predicted_and_exported(tmp_path):
     net, weights = PointsAndWords(), str(tmp_path / "net.pdparams")
     paddle.save(net.state_dict(), weights)
     expected = net(paddle.to_tensor(POINTS), paddle.to_tensor(WORDS)).numpy()
-    predicted = predict_run(weights, PointsAndWords, [(POINTS, WORDS, None)])
+    predicted = predict_run(weights, PointsAndWords, ready((POINTS, WORDS, None)))
     np.testing.assert_allclose(predicted, expected, rtol=0, atol=1e-5)
     for form, inputs, names in (
         ("paddle", SPECS, ["points", "words"]),

@@ -87,10 +87,10 @@ WRONG = {
     "not even a function": ({"model": 3}, ConfigError, "the model is a int; expected a paddle"),
     "no such run": ({"weights": "nowhere"}, CheckpointError, "nowhere: No such file"),
     "no task": ({"loss": None, "metrics": None}, ConfigError, "one of loss and step is expected"),
-    "no data": ({"data": []}, DataError, "have no batches in this epoch"),
+    "no data": ({"data": []}, DataError, "have no batches; expected at least one"),
     "other data": ({"data": [paddle.rand([2, 5])]}, DataError, r"expected \(inputs, labels\)"),
     "other shapes": (
-        {"data": [(paddle.rand([2, 5]), paddle.zeros([2, 1], "int64"))]},
+        {"data": [(paddle.rand([5]), paddle.zeros([1], "int64"))] * 2},
         ConfigError,
         r"the first batch of data fails with .*float32 \[2, 5\]",
     ),
