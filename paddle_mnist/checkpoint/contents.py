@@ -17,7 +17,7 @@ from paddle_mnist.checkpoint.weights import (
 )
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
-from paddle_mnist.nn.schedule import STATE, load_schedule_numbers, load_state, schedule_numbers
+from paddle_mnist.nn.schedule import STATE, load_state, schedule_numbers
 
 __getattr__ = lazy_exports(__name__, {})[0]  # names that are in `weights` now
 
@@ -84,9 +84,11 @@ def load_optimizer(
     except CheckpointError as error:
         _explain_other_class(checkpoint, optimizer, error)
         raise
-    load_state(optimizer, {current_keys[name]: value for name, value in entries.items()})
-    if schedule:
-        load_schedule_numbers(optimizer, checkpoint.manifest.get("schedule", {}))
+    load_state(
+        optimizer,
+        {current_keys[name]: value for name, value in entries.items()},
+        checkpoint.manifest.get("schedule", {}) if schedule else {},
+    )
 
 
 def _explain_other_class(

@@ -78,24 +78,23 @@ def schedule_numbers(optimizer: paddle.optimizer.Optimizer) -> dict[str, Any]:
     return _numbers(scheduler) if scheduler else {}
 
 
-def load_schedule_numbers(
-    optimizer: paddle.optimizer.Optimizer, numbers: Mapping[str, Any]
+def load_state(
+    optimizer: paddle.optimizer.Optimizer, state: Mapping[str, Any], numbers: Mapping[str, Any] = {}
 ) -> None:
-    """Continue an optimizer's schedule from what `schedule_numbers` returned."""
-    _set_numbers(scheduler_of(optimizer), numbers)
+    """Load an optimizer's state_dict, and the schedule's further numbers.
 
-
-def load_state(optimizer: paddle.optimizer.Optimizer, state: Mapping[str, Any]) -> None:
-    """Load an optimizer's state_dict, its schedule's included.
+    numbers: what `schedule_numbers` returned.
 
     Paddle only counts a schedule's entries, and so warns of unused values where a schedule adds
     entries of its own and loads them, as LinearWarmup does; that warning is left out.
     """
     scheduler = scheduler_of(optimizer)
+    typed = _typed(scheduler, numbers)  # first: no number in the state_dict is NumPy's any more
     with warnings.catch_warnings():
         if scheduler and _keys(state.get(STATE)) == _keys(scheduler.state_dict()):
             warnings.filterwarnings("ignore", message="There are some unused values in state_dict")
         optimizer.set_state_dict(state)
+    _set_numbers(scheduler, typed)
 
 
 def _keys(state: Any) -> Any:
@@ -127,12 +126,23 @@ def _is_number(value: Any) -> bool:
     return is_of_numpy or isinstance(value, (int, float))
 
 
+def _typed(scheduler: Optional[lr.LRScheduler], numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return numbers of a schedule as NumPy's where its present ones are."""
+    return {
+        name: _typed(getattr(scheduler, name), value)
+        if isinstance(value, Mapping)
+        else _like(value, getattr(scheduler, name, None))
+        for name, value in numbers.items()
+        if name != "class"
+    }
+
+
 def _set_numbers(scheduler: Optional[lr.LRScheduler], numbers: Mapping[str, Any]) -> None:
     for name, value in numbers.items():
         if isinstance(value, Mapping):
             _set_numbers(getattr(scheduler, name), value)
-        elif name != "class":
-            setattr(scheduler, name, _like(value, getattr(scheduler, name, None)))
+        else:
+            setattr(scheduler, name, value)
 
 
 def _like(value: Any, current: Any) -> Any:

@@ -9,8 +9,9 @@ import pytest
 from paddle import nn
 from paddle.optimizer import lr
 
+from paddle_mnist._arguments import plain
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.nn.schedule import Schedule, load_schedule_numbers, load_state, schedule_numbers
+from paddle_mnist.nn.schedule import Schedule, load_state, schedule_numbers
 
 
 def sgd(rate):
@@ -124,8 +125,7 @@ def test_numbers_and_state_together_continue_any_schedule(name, steps):
     numbers = json.loads(json.dumps(schedule_numbers(first)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        load_state(second, first.state_dict())
-    load_schedule_numbers(second, numbers)
+        load_state(second, plain(first.state_dict()), numbers)
     assert rates + advance(second, 9 - steps) == unbroken
 
 
