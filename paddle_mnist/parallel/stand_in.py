@@ -10,6 +10,7 @@ A process that has waited for CALL_SECONDS says so in Paddle's TCP store, which 
 serves. A process asks the store only while it makes no exchange, so a normal step costs nothing.
 """
 
+import atexit
 import functools
 import json
 import math
@@ -81,7 +82,10 @@ class PatientExchanges(Exchanges):
         self._lock = threading.Lock()  # held in an exchange
         self._number = 0  # of exchanges made, repeated ones included
         self._current: Any = None  # the exchange that this process itself is in
-        threading.Thread(target=self._watch, daemon=True).start()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        atexit.register(self._end)
 
     def meet(self) -> None:
         self.all_reduce(paddle.zeros([1]))
@@ -105,8 +109,7 @@ class PatientExchanges(Exchanges):
         """Call the others when this process waits for long; stand in for it when they wait."""
         seen = called = -1
         try:
-            while True:
-                time.sleep(POLL_SECONDS)
+            while not self._ending.wait(POLL_SECONDS):
                 current = self._current
                 if current is None:
                     if self._number == seen:  # the process is not in normal steps
@@ -117,6 +120,11 @@ class PatientExchanges(Exchanges):
                 seen = self._number
         except (RuntimeError, SystemError, OSError, ValueError):
             return  # another process is gone: the next exchange of this one says so
+
+    def _end(self) -> None:
+        """End the thread: one that is in Paddle's code while Paddle is unloaded crashes."""
+        self._ending.set()
+        self._thread.join(CALL_SECONDS)
 
     def _call(self, exchange: _Exchange) -> None:
         form = [exchange.operation, exchange.shape, exchange.dtype]

@@ -834,6 +834,17 @@ def waits(tmp):
     Path(tmp, f"waited for by {world.rank}").touch()
 
 
+def ends_while_its_thread_asks_the_store():
+    stand_in.POLL_SECONDS = 1e-5
+    join().all_gather_objects(1)
+
+
+@SLOW
+def test_process_ends_whatever_its_thread_does():
+    """One in Paddle's code would crash there: Paddle is unloaded before."""
+    spawn(ends_while_its_thread_asks_the_store, nprocs=2, device="cpu")
+
+
 def works(tmp, data):
     waits(tmp)
     exchanges(tmp)
