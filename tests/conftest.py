@@ -49,6 +49,21 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_report_to_serializable():
+    """Escape names that are not UTF-8, which the workers of xdist could not send."""
+    outcome = yield
+    outcome.force_result(_escaped(outcome.get_result()))
+
+
+def _escaped(value):
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_escaped(key): _escaped(entry) for key, entry in value.items()}
+    return type(value)(map(_escaped, value)) if isinstance(value, (list, tuple)) else value
+
+
 # No test fails for the time it takes: the machine may be busy.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")

@@ -160,7 +160,7 @@ def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> Sav
         return _final_weights(RunFiles(name))
     path = Path(name)
     if path.name and not os.path.exists(_manifest_path(name)):
-        if path.suffix != PARAMS or not os.path.exists(path):
+        if not os.path.isfile(path):
             raise CheckpointError(_not_a_checkpoint(name))
         directory = RunFiles(path.parent)
         return SavedWeights(path, safe_load(path), directory, manifest=_newest_manifest(directory))

@@ -91,7 +91,8 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
     if not given.get("output"):
         given["output"] = str(Path("work", "output", recipe or _name_of(Path(args.config))))
     run = {} if args.fresh else _config_of_run(given)
-    if given.get("incremental_from") or run.get("incremental_from"):
+    is_continued = given.get("incremental_from") or run.get("incremental_from")
+    if is_continued and "lr_schedule" not in given:
         values.update(_continued_schedule(values, run))
     values.update(given)
     return TrainConfig.from_mapping(values, origin=args.config or "config")

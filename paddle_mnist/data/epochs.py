@@ -1,7 +1,7 @@
 """Read an epoch of whatever yields batches, `paddle.io.DataLoader` above all."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Optional
 
 import paddle
@@ -10,7 +10,7 @@ from paddle.io.dataloader.collate import default_collate_fn
 from paddle_mnist.data.collate import make_batch, read_sample
 from paddle_mnist.data.forking import forked
 from paddle_mnist.data.sampler_state import begin_epoch, end_epoch, set_epoch
-from paddle_mnist.data.workers import map_in_workers, spare_shared_memory
+from paddle_mnist.data.workers import map_in_workers, with_little_shared_memory
 
 
 def read_epoch(batches: Iterable[Any], epoch: int, **place: int) -> Iterator[Any]:
@@ -44,7 +44,7 @@ def _iterate(batches: Iterable[Any]) -> Iterator[Any]:
     is_map_style = not isinstance(batches.dataset, paddle.io.IterableDataset)
     if not is_map_style or batches.batch_sampler is None or batches._persistent_workers:
         if batches.num_workers:
-            spare_shared_memory(batches)
+            batches = with_little_shared_memory(batches)
         yield from forked(batches) if batches.num_workers else batches
         return
     read = _Reader(batches.dataset, batches.collate_fn)
@@ -69,7 +69,8 @@ class _Reader:
     def __init__(self, dataset: paddle.io.Dataset, collate_fn: Optional[Callable]):
         self.dataset, self.collate_fn = dataset, collate_fn or default_collate_fn
 
-    def __call__(self, indices: Sequence[int]) -> Any:
+    def __call__(self, indices: Iterable[int]) -> Any:
+        indices = list(indices)  # a sampler may give a set
         samples = [read_sample(self.dataset, index) for index in indices]
         return make_batch(samples, type(self.dataset).__name__, indices, self.collate_fn)
 

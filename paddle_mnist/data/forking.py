@@ -1,6 +1,5 @@
 """Start and end the workers of a `paddle.io.DataLoader`, which are forked from this process."""
 
-import contextlib
 import gc
 import threading
 from collections.abc import Iterator
@@ -23,8 +22,7 @@ def forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
     gc.collect()
     gc.freeze()
     try:
-        with _from_any_thread():
-            iterator = iter(loader)
+        iterator = iter(loader)
     finally:
         gc.unfreeze()
     try:
@@ -41,19 +39,17 @@ def forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
             iterator._try_shutdown_all()
 
 
-@contextlib.contextmanager
-def _from_any_thread() -> Iterator[None]:
-    """Let Paddle start workers from a thread that is not the main one, too.
+_set_handler = dataloader_iter._set_SIGCHLD_handler
 
-    There it cannot install its handler of SIGCHLD. Without it, it notices only after some seconds
-    that a worker has died.
+
+def _set_handler_in_main_thread() -> None:
+    """Install Paddle's handler of SIGCHLD, which Python allows in the main thread alone.
+
+    Without it, as in other threads, Paddle notices only after some seconds that a worker has died.
     """
     if threading.current_thread() is threading.main_thread():
-        yield
-        return
-    install = dataloader_iter._set_SIGCHLD_handler
-    dataloader_iter._set_SIGCHLD_handler = lambda: None
-    try:
-        yield
-    finally:
-        dataloader_iter._set_SIGCHLD_handler = install
+        _set_handler()
+
+
+# Otherwise Paddle could not start workers from a thread that is not the main one.
+dataloader_iter._set_SIGCHLD_handler = _set_handler_in_main_thread

@@ -12,6 +12,7 @@ import logging
 import math
 import multiprocessing
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -63,20 +64,27 @@ def map_in_workers(
         yield _unpacked(sent)
 
 
-def spare_shared_memory(loader: paddle.io.DataLoader) -> None:
-    """Have a loader's workers send through pipes where shared memory is small; none if it is full.
+def with_little_shared_memory(loader: paddle.io.DataLoader) -> paddle.io.DataLoader:
+    """Return a loader whose workers send through pipes where shared memory is small.
 
-    For a loader that Paddle reads itself, of whose batches nothing is known.
+    Where it is full, the loader has no workers. For a loader that Paddle reads itself, of whose
+    batches nothing is known; where there is room, it is returned as it is.
     """
-    if not _can_start(loader.num_workers):
-        loader.num_workers = 0
-    elif loader.use_shared_memory and _room() < SMALL:
+    has_workers = _can_start(loader.num_workers)
+    if has_workers and (not loader.use_shared_memory or _room() >= SMALL):
+        return loader
+    loader = copy.copy(loader)
+    loader.num_workers = loader.num_workers if has_workers else 0
+    if has_workers:
         _say_it_is_small()
         loader.use_shared_memory = False
+    return loader
 
 
 def _room() -> int:
     """Return how many bytes shared memory has left."""
+    if not os.path.isdir(SHARED_MEMORY):  # on systems other than Linux, which have their own way
+        return sys.maxsize
     try:
         system = os.statvfs(SHARED_MEMORY)
     except OSError:

@@ -99,11 +99,14 @@ class Mean(Sums):
     def to_array(self) -> np.ndarray:
         total, count = super().to_array()
         if self._value is not None and count:
-            total = float(self._value) * count  # in float64
+            value = self._value
+            total = (value.item() if hasattr(value, "item") else value) * count  # in float64
         return np.array([total if count else 0.0, count])
 
     def to_tensor(self, dtype: Union[str, paddle.dtype] = "float32") -> paddle.Tensor:
         values = super().to_tensor(dtype)
+        if not isinstance(self.count, paddle.Tensor) and self.count:
+            return values
         return paddle.where(values[1] == 0, paddle.zeros_like(values), values)
 
 

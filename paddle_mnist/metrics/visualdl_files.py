@@ -58,8 +58,8 @@ class VisualDLFiles:
     def _error(self) -> OutputError:
         reason = f" ({self._errors[0].strerror}); {remedy(self._errors[0])}" if self._errors else ""
         return OutputError(
-            f"{self.folder}: VisualDL can no longer write there{reason}, or switch it off with "
-            "visualdl"
+            f"{self.folder}: VisualDL can no longer write there{reason}; or switch it off: "
+            "--visualdl false, or fit(visualdl=())"
         )
 
     def _keep_errors(self, file: Any) -> None:

@@ -38,10 +38,16 @@ def is_cross_entropy(loss: Callable) -> bool:
     )
 
 
+def is_likelihood(loss: Callable) -> bool:
+    """Return whether a loss is an `NLLLoss`, or the function, whose classes are along axis 1."""
+    return _is_one_of(loss, (nn.NLLLoss,)) or _function(loss) is F.nll_loss
+
+
 def reduction_of(loss: Callable) -> Optional[str]:
     """Return how one of Paddle's losses reduces a batch: "mean", "sum" or "none"; else None."""
     if isinstance(loss, functools.partial):
-        return loss.keywords.get("reduction")
+        is_paddles = getattr(loss.func, "__module__", "").startswith("paddle.nn.")
+        return loss.keywords.get("reduction") if is_paddles else None
     if not isinstance(loss, nn.Layer) or not _forward_module(loss).startswith("paddle.nn."):
         return None
     return getattr(loss, "reduction", getattr(loss, "_reduction", None))
@@ -69,22 +75,25 @@ def label_weight(loss: Callable, labels: Any) -> Optional[float]:
     return float(weight[counted].sum())
 
 
-def summed_nll(loss: Callable) -> Optional[Callable]:
-    """Return a function that computes the sum that an `NLLLoss` takes the mean of; else None.
+def has_ignored_nll(loss: Callable, labels: Any) -> bool:
+    """Return whether a loss is an `NLLLoss`, and one of the labels is its `ignore_index`.
 
-    Where a label is `ignore_index`, Paddle's own mean and sum write beyond the end of their result,
-    which ends the process sooner or later (2.6.2 and 3.3.1, CPU).
+    Then Paddle's own mean and sum write beyond the end of their result, which ends the process
+    sooner or later (2.6.2 and 3.3.1, CPU).
     """
-    if not _is_one_of(loss, (nn.NLLLoss,)) and _function(loss) is not F.nll_loss:
-        return None
+    if not is_likelihood(loss):
+        return False
+    return isinstance(labels, paddle.Tensor) and bool(
+        (labels.numpy() == _options(loss)["ignore_index"]).any()
+    )
+
+
+def summed_nll(loss: Callable, outputs: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
+    """Return the sum that an `NLLLoss` takes the mean of."""
     options = _options(loss)
-
-    def total(outputs: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
-        return F.nll_loss(
-            outputs, labels, options["weight"], options["ignore_index"], reduction="none"
-        ).sum()
-
-    return total
+    return F.nll_loss(
+        outputs, labels, options["weight"], options["ignore_index"], reduction="none"
+    ).sum()
 
 
 def _smooth(shares: np.ndarray, options: Mapping[str, Any]) -> np.ndarray:

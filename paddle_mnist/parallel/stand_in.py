@@ -11,15 +11,17 @@ serves. A process asks the store only while it makes no exchange, so a normal st
 """
 
 import atexit
+import contextlib
 import functools
 import json
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import paddle
 from paddle import distributed
 from paddle.base import core
@@ -66,8 +68,10 @@ class Exchanges:
         """Return every process's tensor, of a floating-point dtype, in the order of ranks."""
         return self._exchange("all_gather", tensor)
 
-    def meet(self) -> None:
-        """Wait for all processes, before an exchange in which no thread can stand in for one."""
+    @contextlib.contextmanager
+    def met(self) -> Iterator[None]:
+        """Wait for all processes; inside, there is room for what no thread can stand in for."""
+        yield
 
     def _exchange(self, operation: str, tensor: paddle.Tensor) -> list[paddle.Tensor]:
         return OPERATIONS[operation](tensor)
@@ -87,8 +91,11 @@ class PatientExchanges(Exchanges):
         self._thread.start()
         atexit.register(self._end)
 
-    def meet(self) -> None:
+    @contextlib.contextmanager
+    def met(self) -> Iterator[None]:
         self.all_reduce(paddle.zeros([1]))
+        with self._lock:  # those who are through may wait for this process in a later exchange
+            yield
 
     def _exchange(self, operation: str, tensor: paddle.Tensor) -> list[paddle.Tensor]:
         dtype = str(tensor.dtype).rpartition(".")[2]
@@ -143,7 +150,8 @@ class PatientExchanges(Exchanges):
                 form = self._store.get(f"form/{self._number}")
                 self._store.add(f"absent/{self._number}", 1)
             operation, shape, dtype = json.loads(bytes(form))
-            OPERATIONS[operation](paddle.full(shape, math.nan, dtype))
+            values = np.full(shape, math.nan, dtype)
+            OPERATIONS[operation](paddle.to_tensor(values, place=paddle.CPUPlace()))
             self._number += 1
         finally:
             self._lock.release()

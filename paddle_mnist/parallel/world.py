@@ -9,6 +9,7 @@ import functools
 import io
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from paddle import distributed
 
 from paddle_mnist.errors import DataError, PaddleMnistError, PeerError
 from paddle_mnist.parallel.spawn import spawn
-from paddle_mnist.parallel.stand_in import exchanges
+from paddle_mnist.parallel.stand_in import Exchanges, exchanges
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.machine import (
     require_host_name,
@@ -94,7 +95,10 @@ class DistributedWorld(World):
 
     def __init__(self, rank: int, size: int):
         self.rank, self.size = rank, size
-        self._exchanges = exchanges()
+
+    @functools.cached_property
+    def _exchanges(self) -> Exchanges:
+        return exchanges()
 
     def all_gather(self, tensor: paddle.Tensor) -> list[paddle.Tensor]:
         with _communication():
@@ -106,8 +110,7 @@ class DistributedWorld(World):
 
     def all_gather_objects(self, value: T) -> list[T]:
         gathered: list[tuple[T, Optional[int]]] = []
-        with _communication():
-            self._exchanges.meet()
+        with _communication(), self._exchanges.met():
             distributed.all_gather_object(gathered, (value, signals.received()))
         signals.agree_on(signum for _, signum in gathered)
         return [value for value, _ in gathered]
@@ -119,8 +122,7 @@ class DistributedWorld(World):
                 result_and_error = [action(), None]
             except PaddleMnistError as error:
                 result_and_error = [None, error]
-        with _communication():
-            self._exchanges.meet()
+        with _communication(), self._exchanges.met():
             distributed.broadcast_object_list(result_and_error, src=0)
         result, error = result_and_error
         if error:
@@ -128,8 +130,7 @@ class DistributedWorld(World):
         return result
 
     def broadcast(self, tensors: Iterable[paddle.Tensor]) -> None:
-        with _communication():
-            self._exchanges.meet()
+        with _communication(), self._exchanges.met():
             for tensor in tensors:
                 distributed.broadcast(tensor, src=0)
 
@@ -194,6 +195,7 @@ def join(hang_timeout: float = 600, device: str = "auto") -> World:
             handler.setFormatter(logging.Formatter(f"rank {rank}: %(message)s"))
     heartbeat.start_watchdog(hang_timeout + heartbeat.START_SECONDS)
     _init_parallel_env(device == "cpu")
+    exchanges()  # from here on the others can wait for this process
     signals.require_agreement()
     return DistributedWorld(rank, size)
 
@@ -234,7 +236,8 @@ def _choose_interface() -> None:
     hosts = {endpoint.rpartition(":")[0] for endpoint in endpoints.split(",")}
     if endpoints and len(hosts) == 1:
         require_loopback()
-        os.environ.setdefault(GLOO_INTERFACE, "lo")
+        if sys.platform == "linux":
+            os.environ.setdefault(GLOO_INTERFACE, "lo")
     elif GLOO_INTERFACE not in os.environ:
         require_host_name()
 

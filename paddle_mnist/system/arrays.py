@@ -20,6 +20,9 @@ def as_array(values: Any) -> np.ndarray:
 
 
 def own_memory(tensor: Any) -> Any:
-    """Return a copy of a dense tensor, which is no view."""
-    is_dense = tensor.is_dense() and tensor.size  # Paddle 2 cannot copy one without elements
-    return tensor.clone() if is_dense else tensor
+    """Return a dense tensor that is no view: the same, or a copy of its values."""
+    if not tensor.is_dense() or not tensor.size:  # Paddle 2 cannot copy one without elements
+        return tensor
+    size = tensor.size * tensor.element_size()
+    owns_all = hasattr(tensor, "_holder_size") and tensor._holder_size() == size  # not in Paddle 2
+    return tensor if owns_all else tensor.clone()

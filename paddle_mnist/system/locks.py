@@ -36,11 +36,13 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
             if not wait:
                 raise BlockingIOError(errno.EAGAIN, "another process holds the lock", str(path))
             time.sleep(POLL_SECONDS)
+        holder = os.getpid()
         try:
             yield
-        finally:  # processes forked meanwhile have the descriptor too, and would keep the lock
-            with contextlib.suppress(OSError):  # of a file system without locks
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:  # a process forked meanwhile has the descriptor too: it would keep the lock
+            if os.getpid() == holder:  # and must not drop it
+                with contextlib.suppress(OSError):  # of a file system without locks
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
 

@@ -134,6 +134,8 @@ class _Console:
                 ) from error
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # before a copy has its stream, this would ask itself for ever
+            raise AttributeError(name)
         return getattr(self._stream, name)
 
 

@@ -54,7 +54,11 @@ for _kind, (_pattern, _first) in _NUMBERS.items():
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the names and values in a YAML file. Raises ConfigError."""
     try:
-        values = yaml.load(decode(Path(path).read_bytes()), _Loader)
+        loader = _Loader(decode(Path(path).read_bytes()))
+        try:
+            values = loader.get_single_data()
+        finally:
+            loader.dispose()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; expected a YAML file") from error
     except UnicodeDecodeError as error:

@@ -11,6 +11,7 @@ import paddle
 from paddle_mnist.data.collate import leaves, mapped
 from paddle_mnist.data.loader import OrderedLoader, shards_of
 from paddle_mnist.errors import ConfigError, DataError, PaddleMnistError, summary
+from paddle_mnist.nn.paddle_losses import is_likelihood
 from paddle_mnist.system.arrays import as_array
 
 IGNORED = -100  # the label that Paddle's losses leave out by default
@@ -37,8 +38,9 @@ def reraise(error: Exception, loss: Callable, outputs: Any, labels: Any) -> NoRe
     if not are_tensors or labels.is_floating_point() or not OF_DATA.search(str(error)):
         raise error
     known = {name: int(value) for name, value in LABEL.findall(str(error))}
-    ignored = known.get("ignore_index", getattr(loss, "ignore_index", IGNORED))
-    classes = known.get("axis_dim_", outputs.shape[getattr(loss, "axis", -1)])
+    ignored = known.get("ignore_index", _option(loss, "ignore_index", IGNORED))
+    axis = 1 if is_likelihood(loss) else _option(loss, "axis", -1)
+    classes = known.get("axis_dim_", outputs.shape[axis])
     values = as_array(labels)
     wrong = ((values < 0) | (values >= classes)) & (values != ignored)
     if not wrong.any():
@@ -49,6 +51,12 @@ def reraise(error: Exception, loss: Callable, outputs: Any, labels: Any) -> NoRe
         labels,
         int(place[0]),
     ) from error
+
+
+def _option(loss: Callable, name: str, default: int) -> int:
+    """Return an option of one of Paddle's losses, a layer or a function with keywords."""
+    given = getattr(loss, "keywords", {})
+    return given.get(name, getattr(loss, name, getattr(loss, f"_{name}", default)))
 
 
 @contextlib.contextmanager

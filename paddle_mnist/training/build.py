@@ -84,7 +84,13 @@ def build_job(arguments: FitArguments) -> TrainingJob:
             )
         passes = parts.loader.passes_per_step * world.size
         rehearsal = rehearse(
-            step, parts.model, parts.optimizer, parts.loader, arguments.seed, passes > 1
+            step,
+            parts.model,
+            parts.optimizer,
+            parts.loader,
+            arguments.seed,
+            is_divided=passes > 1,
+            is_low_precision=arguments.amp != "off",
         )
         tags = _evaluated_tags(arguments, step, parts.model, evaluator)
         config = arguments.config or _run_config(arguments, parts)

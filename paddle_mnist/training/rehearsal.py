@@ -46,11 +46,13 @@ def rehearse(
     loader: Any,
     seed: int,
     is_divided: bool = False,
+    is_low_precision: bool = False,
 ) -> Rehearsal:
     """Run the first batch through the step and the backward pass, and leave no trace of it.
 
     is_divided: whether steps are divided into shards, batches or between processes; a loss that
-        is no mean over samples is then refused (`check_mean`).
+        is no mean over samples is then refused (`check_mean`). is_low_precision: of the forward
+        pass.
 
     Buffers and the layers' modes are as before, and parameters have no gradients; global generators
     are not restored.
@@ -77,7 +79,7 @@ def rehearse(
             "computed from the model's outputs"
         )
     with _untouched(model), evaluation_mode(model), paddle.no_grad():
-        check_mean(step, model, shard.batch, is_divided)
+        check_mean(step, model, shard.batch, is_divided, is_low_precision)
     name = type(optimizer).__name__
     if is_sparse and name in NOT_FOR_SPARSE_GRADIENTS:
         raise ConfigError(

@@ -14,6 +14,7 @@ from paddle_mnist.metrics.paddle_metrics import GatheredOutputs, MetricFunction,
 from paddle_mnist.metrics.sums import Mean, as_sums
 from paddle_mnist.nn.cross_entropy import CrossEntropy, compiled_cross_entropy
 from paddle_mnist.nn.paddle_losses import (
+    has_ignored_nll,
     is_cross_entropy,
     is_elementwise,
     label_weight,
@@ -104,7 +105,7 @@ class SupervisedStep:
                 "and Paddle would broadcast them to one shape; expected equal shapes: have the "
                 f"data give labels {shapes[0][1:]}, or reshape the outputs"
             )
-        is_column = len(labels) > 1 and shapes[0] == [*shapes[1], 1]
+        is_column = bool(shapes[1]) and shapes[1][0] > 1 and shapes[0] == [*shapes[1], 1]
         if is_column and not self.has_known_mean and not self._warned_of_shapes:
             self._warned_of_shapes = True
             log.warning(
@@ -117,12 +118,12 @@ class SupervisedStep:
 
 def mean_loss(loss: Callable, outputs: Any, labels: Any) -> Union[paddle.Tensor, Mean]:
     """Return the loss of a batch, as a `Mean` where one of Paddle's is not over the samples."""
-    sum_of = summed_nll(loss)
-    value = sum_of(outputs, labels) if sum_of else loss(outputs, labels)
+    is_sum = has_ignored_nll(loss, labels)
+    value = summed_nll(loss, outputs, labels) if is_sum else loss(outputs, labels)
     count = label_weight(loss, labels)  # afterwards: labels that are no classes are refused before
     if count is None:
         return value
-    return Mean(value, count) if sum_of else Mean.from_value(value, count)
+    return Mean(value, count) if is_sum else Mean.from_value(value, count)
 
 
 def _in_float32(outputs: Any) -> Any:
@@ -160,7 +161,7 @@ def run_step(step: Step, model: nn.Layer, batch: Any, samples: int) -> StepOutpu
         )
     loss, count = values["loss"], None
     if isinstance(loss, Mean):
-        count = float(loss.count)
+        count = float(loss.count.item() if hasattr(loss.count, "item") else loss.count)
         if not 0 <= count < math.inf:
             raise ConfigError(
                 f"the loss is a mean over a count of {count}; expected a number that is not "

@@ -129,10 +129,11 @@ def test_python_functions_take_whatever_names_weights(place, logged, thing):
         assert all(np.array_equal(values[key], expected[key]) for key in values)
     images, labels = paddle.rand([2, 1, 28, 28]), paddle.zeros([2, 1], "int64")
     logits = model(images).numpy()
-    outputs = predict_run(name, MNIST, [(images, labels)], run=run)
+    samples = list(zip(images, labels))
+    outputs = predict_run(name, MNIST, samples, run=run)
     assert np.array_equal(outputs, logits)
     loss = paddle.nn.CrossEntropyLoss()
-    scores = evaluate_run(name, MNIST, [(images, labels)], loss=loss, run=run)
+    scores = evaluate_run(name, MNIST, samples, loss=loss, run=run)
     assert scores["loss"] == pytest.approx(loss(model(images), labels).item())
     images = np.rint(256 * images.numpy()).clip(0, 255).astype("uint8")[:, 0]
     logits = model(paddle.to_tensor(images[:, None] / np.float32(256))).numpy()

@@ -303,7 +303,7 @@ def test_model_without_probabilities_is_refused(tool):
     tool("export_model", "--outputs", "logits", "--output", "out")
     output = tool("infer", DRAWN, "--model", "out", expect=2).stderr
     assert "expected probabilities" in output
-    assert "about.json" in tool("infer", DRAWN, "--model", "nowhere", expect=4).stderr
+    assert "an exported model" in tool("infer", DRAWN, "--model", "nowhere", expect=4).stderr
 
 
 def test_pictures_are_taken_some_at_a_time(predictor, tmp_path):
