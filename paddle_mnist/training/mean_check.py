@@ -53,6 +53,12 @@ def check_mean(
     values = [mean.value for mean in (whole, again, first, second) if mean.count]
     if len(values) < 4 or not np.isfinite(values).all():
         return
+    if not any(values):  # of a batch whose labels are all ignored, say
+        level = logging.WARNING if is_divided else logging.INFO
+        log.log(
+            level, "the loss of the first batch is 0, which does not show what it is a mean over"
+        )
+        return
     tolerance = LOW_PRECISION_TOLERANCE if is_low_precision else TOLERANCE
     allowed = tolerance * max(map(abs, values)) + 1e-7
     if abs(whole.value - again.value) > allowed:
@@ -68,6 +74,7 @@ def _refuse_or_warn(
 ) -> None:
     values = " and ".join(f"{half.value:.4g}" for half in halves)
     is_sum = abs(sum(half.value for half in halves) - whole.value) <= allowed
+    is_sum &= all(half.value for half in halves)  # nothing added to the whole shows nothing
     what = "a sum" if is_sum else f"no mean over the samples, which would be {mean:.4g}"
     problem = (
         f"the loss of the first batch is {whole.value:.4g}, of its halves {values}: it is {what}, "

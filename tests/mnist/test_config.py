@@ -321,7 +321,7 @@ def test_continued_training_has_its_own_schedule(tmp_path, monkeypatch):
     assert schedule("--recipe", "tutorial", *CONTINUED) == ("polynomial", 0.005)
     assert schedule("--recipe", "default", *CONTINUED, "--learning_rate", "0.2")[1] == 0.2
     (tmp_path / "mine.yaml").write_text("lr_schedule: onecycle\n")
-    assert schedule("-c", "mine.yaml", *CONTINUED) == ("onecycle", 0.05)
+    assert schedule("-c", "mine.yaml", *CONTINUED) == ("onecycle", 0.1)
     assert schedule("-c", "mine.yaml", *CONTINUED, "-o", "lr_schedule=constant")[0] == "constant"
 
 

@@ -205,15 +205,19 @@ def noisy(outputs, labels):
     return ((outputs + paddle.randn(outputs.shape) - labels) ** 2).mean()
 
 
+def rows_of(model, batch):
+    return model(batch[0]), batch[1]
+
+
 def summed(outputs, labels):
     return ((outputs - labels) ** 2).sum()
 
 
 REFUSED = {
     "Paddle's sum": ({"loss": nn.MSELoss(reduction="sum")}, 'reduction="sum"'),
-    "a sum": ({"loss": summed}, "it is a sum"),
+    "a sum": ({"loss": summed, "accumulate": 2}, "it is a sum"),
     "a sum in a step": (
-        {"step": lambda model, batch: {"loss": summed(model(batch[0]), batch[1])}},
+        {"step": lambda model, batch: {"loss": summed(*rows_of(model, batch))}, "grad_shards": 2},
         "it is a sum",
     ),
     "no mean, accumulated": ({"loss": spread, "accumulate": 2}, "no mean over the samples"),
@@ -230,10 +234,45 @@ def test_a_loss_that_is_no_mean_is_refused(tmp_path, kind):
     assert not (tmp_path / "run").exists()
 
 
-def test_of_whole_batches_it_is_warned_of(tmp_path, warnings):
-    train(tmp_path, number, Numbers(), loss=spread)
+@pytest.mark.parametrize(
+    ("loss", "what"), [(spread, "no mean over the samples"), (summed, "a sum")]
+)
+def test_of_whole_batches_it_is_warned_of(tmp_path, warnings, loss, what):
+    train(tmp_path, number, Numbers(), loss=loss)
     (line,) = warnings()
-    assert "no mean over the samples" in line and "Mean(total, count)" in line
+    assert f"it is {what}" in line and "Mean(total, count)" in line
+
+
+def own_step(model, batch):
+    """A mean over the labels that count, which the step does not tell."""
+    return {"loss": F.cross_entropy(*rows_of(model, batch), ignore_index=IGNORED)}
+
+
+@pytest.mark.parametrize(
+    ("is_empty", "line"),
+    [
+        (lambda index: index % 6 < 3, "it is no mean over the samples"),
+        (lambda index: index < 6, "does not show what it is a mean over"),
+    ],
+    ids=["half of the first batch", "all of the first batch"],
+)
+def test_a_first_batch_in_which_little_counts_is_not_misread(tmp_path, warnings, is_empty, line):
+    train(tmp_path, linear, Tokens(is_empty), step=own_step)
+    found = " ".join(warnings())
+    assert line in found or "does not show" in line
+    options = {"step": own_step, "batch_size": 6, "accumulate": 1, "grad_shards": 1}
+    if "does not show" in line:
+        train(tmp_path, linear, Tokens(is_empty), **{**options, "accumulate": 2})
+        assert line in " ".join(warnings())
+
+
+def test_a_step_that_needs_whole_batches_or_training_is_not_checked(tmp_path, warnings):
+    def step(model, batch):
+        outputs = model(batch[0]).reshape([6, WORDS, CLASSES])
+        return {"loss": F.cross_entropy(outputs, batch[1], ignore_index=IGNORED)}
+
+    train(tmp_path, linear, Tokens(), step=step)
+    assert not warnings()
 
 
 @pytest.mark.parametrize("loss", [squared, noisy, nn.MSELoss(), nn.SmoothL1Loss()])
