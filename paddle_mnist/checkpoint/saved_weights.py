@@ -250,6 +250,11 @@ def _missing_from_run(run: RunFiles) -> str:
             f"{run.path}: an exported model, from which no weights are read; expected the run or "
             "checkpoint it was made of; infer, demo and Predictor run exported models"
         )
+    if run.checkpoints.all():
+        return (
+            f"{run.path}: no evaluation has chosen a best checkpoint; expected latest, the run, or "
+            "one of its checkpoints"
+        )
     checkpoints = CheckpointStore(run.path).all()
     if checkpoints:
         newest = checkpoints[-1].path.with_suffix("")

@@ -6,8 +6,6 @@ caller's own may also keep a generator of its own, or count its epochs.
 
 import copy
 import random
-import weakref
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -33,7 +31,7 @@ class _History:
     next_epoch: Optional[int] = 0
 
 
-_histories: "weakref.WeakKeyDictionary[Any, _History]" = weakref.WeakKeyDictionary()
+HISTORY = "_paddle_mnist_history"  # the attribute of a batch sampler that holds it
 
 
 def set_epoch(part: Any, epoch: int, **place: int) -> None:
@@ -49,11 +47,11 @@ def begin_epoch(batch_sampler: Any, epoch: int) -> None:
     state in which it was first seen. After the epoch before it is left as it is.
     """
     is_own = any(map(_is_of_the_callers_own, _parts(batch_sampler)))
-    if not is_own or not isinstance(batch_sampler, Hashable):
+    if not is_own or not hasattr(batch_sampler, "__dict__"):
         return
-    if batch_sampler not in _histories:
-        _histories[batch_sampler] = _History({0: _state(batch_sampler)})
-    history = _histories[batch_sampler]
+    if HISTORY not in vars(batch_sampler):
+        vars(batch_sampler)[HISTORY] = _History({0: _state(batch_sampler)})
+    history = vars(batch_sampler)[HISTORY]
     if history.next_epoch != epoch:
         known = max(number for number in history.states if number <= epoch)
         for part, values in zip(_parts(batch_sampler), copy.deepcopy(history.states[known])):
@@ -70,8 +68,9 @@ def begin_epoch(batch_sampler: Any, epoch: int) -> None:
 
 def end_epoch(batch_sampler: Any, epoch: int) -> None:
     """Note that a sampler has come to the end of an epoch."""
-    if isinstance(batch_sampler, Hashable) and batch_sampler in _histories:
-        _histories[batch_sampler].next_epoch = epoch + 1
+    history = getattr(batch_sampler, HISTORY, None)
+    if history:
+        history.next_epoch = epoch + 1
 
 
 def _parts(batch_sampler: Any) -> list[Any]:

@@ -9,6 +9,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.data.loader import Shard
+from paddle_mnist.errors import ConfigError
 from paddle_mnist.nn.sparse_gradients import dense_gradient, remove_gradient
 from paddle_mnist.nn.statistics import (
     keep_buffers_in_place,
@@ -112,7 +113,7 @@ class GradientExchange:
         self._metrics: Mapping[str, MetricSums] = {}
         self._metric_sizes: Sequence[int] = ()
         self._has_all_gradients = True
-        self._has_own_count = False
+        self._has_own_count: Optional[bool] = None  # before the first batch
         self._batch_samples = 0
         # Of the previous step, per signal: how many shards were of a process that received it.
         self._signal_counts: Optional[paddle.Tensor] = None
@@ -153,7 +154,7 @@ class GradientExchange:
         loss = outputs.loss.detach() * weight if weight else paddle.zeros([1])
         parts.append(_flat(loss, self._precision))
         parts.append(paddle.to_tensor([weight], self._precision))
-        self._has_own_count |= outputs.count is not None
+        self._require_same_kind(outputs)
         metrics = [sums.to_tensor(self._precision) for sums in outputs.metrics.values()]
         # a shard without samples has another's in their place
         parts += [values * float(shard.samples > 0) for values in metrics]
@@ -162,6 +163,17 @@ class GradientExchange:
         self._shard_vectors.append(_joined(parts))
         self._metrics, self._metric_sizes = outputs.metrics, [values.size for values in metrics]
         self._batch_samples = shard.batch_size
+
+    def _require_same_kind(self, outputs: StepOutputs) -> None:
+        """Raise ConfigError if only some batches have a count: processes would weigh unlike."""
+        has_count = outputs.count is not None
+        if self._has_own_count is None:
+            self._has_own_count = has_count
+        if self._has_own_count != has_count:
+            raise ConfigError(
+                "the loss is a Mean of some batches and a number of others; expected the same of "
+                "all, such as Mean(total, count)"
+            )
 
     def finish(self) -> StepResult:
         """Sum all shards over all processes; give the sums to the parameters and the buffers.
@@ -192,7 +204,7 @@ class GradientExchange:
             loss, *gradients = (value / (share or 1.0) for value in (loss, *gradients))
         if count:
             self._set_gradients(gradients, used)
-        self._shard_vectors, self._has_all_gradients, self._has_own_count = [], True, False
+        self._shard_vectors, self._has_all_gradients = [], True
         return StepResult(loss[0], metrics, self._batch_samples, count)
 
     def _set_gradients(self, gradients: Sequence[paddle.Tensor], used: paddle.Tensor) -> None:

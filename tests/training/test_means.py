@@ -266,6 +266,18 @@ def test_a_first_batch_in_which_little_counts_is_not_misread(tmp_path, warnings,
         assert line in " ".join(warnings())
 
 
+def test_a_mean_of_some_batches_only_is_refused(tmp_path):
+    calls = []
+
+    def step(model, batch):
+        calls.append(batch)
+        loss = per_token(*rows_of(model, batch))
+        return {"loss": loss if len(calls) < 8 else loss.value}
+
+    with pytest.raises(ConfigError, match="Mean of some batches and a number of others"):
+        train(tmp_path, linear, Tokens(), step=step, batch_size=3, grad_shards=2)
+
+
 def test_a_step_that_needs_whole_batches_or_training_is_not_checked(tmp_path, warnings):
     def step(model, batch):
         outputs = model(batch[0]).reshape([6, WORDS, CLASSES])
