@@ -134,7 +134,11 @@ FIT = {
     "hang_timeout": 8.5,
     "max_restarts": 1,
 }
-NEEDED = {"mode": {"monitor": "valid/acc"}, "init_partial": {"init_from": "run"}}
+NEEDED = {
+    "mode": {"monitor": "valid/acc"},
+    "init_partial": {"init_from": "run"},
+    "soften": {"incremental_from": "run"},
+}
 OTHERS = {  # nets, data, functions, objects of this package's
     "model train valid optimizer loss metrics step collate_fn binding evaluator callbacks config "
     "find_weights"

@@ -27,6 +27,8 @@ log = logging.getLogger("paddle_mnist")
 CHECKPOINT_WORDS = ("latest", "best")  # stand for a checkpoint of a run
 PACKAGED = paddle_mnist.PACKAGED_WEIGHTS  # words that stand for weights of no run
 WORDS = (*CHECKPOINT_WORDS, *PACKAGED)
+# Suffixes of a run's files that hold no weights. Those of weights may have any other.
+NO_WEIGHTS = (*sorted({*DATA_SUFFIXES} - {PARAMS}), ".json", ".yaml", "")
 
 Name = Union[str, Path]
 
@@ -160,7 +162,7 @@ def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> Sav
         return _final_weights(RunFiles(name))
     path = Path(name)
     if path.name and not os.path.exists(_manifest_path(name)):
-        if not os.path.isfile(path):
+        if path.suffix in NO_WEIGHTS or not os.path.isfile(path):
             raise CheckpointError(_not_a_checkpoint(name))
         directory = RunFiles(path.parent)
         return SavedWeights(path, safe_load(path), directory, manifest=_newest_manifest(directory))

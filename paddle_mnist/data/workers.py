@@ -7,8 +7,6 @@ is room, and the rest as one object.
 """
 
 import copy
-import functools
-import logging
 import math
 import multiprocessing
 import os
@@ -25,8 +23,7 @@ import paddle
 from paddle_mnist.data.collate import mapped
 from paddle_mnist.data.forking import forked
 from paddle_mnist.system.arrays import as_array
-
-log = logging.getLogger("paddle_mnist")
+from paddle_mnist.system.files import warn_once
 
 SHARED_MEMORY = "/dev/shm"
 LEAST_ROOM = 2**20  # bytes; with less nothing is sent through it, however small
@@ -102,22 +99,19 @@ def _can_start(num_workers: int) -> bool:
         if _room() >= SEMAPHORE * (16 + 4 * num_workers):
             return True
         reason = "is full"
-    _warn_once(
-        f"{SHARED_MEMORY} {reason}, so no workers can start: the data are read in this process"
-    )
+    _warn(f"{SHARED_MEMORY} {reason}, so no workers can start: the data are read in this process")
     return False
 
 
 def _say_it_is_small() -> None:
-    _warn_once(
+    _warn(
         f"{SHARED_MEMORY} has no room for the batches of the workers: they are sent through pipes, "
         "which is slower"
     )
 
 
-@functools.cache
-def _warn_once(text: str) -> None:
-    log.warning("%s; expected more room in it, as docker run --shm-size=8g gives", text)
+def _warn(text: str) -> None:
+    warn_once(SHARED_MEMORY, f"{text}; expected more room in it, as docker run --shm-size=8g gives")
 
 
 class _Batches(paddle.io.Dataset):

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import glob
 import itertools
-import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,11 +24,15 @@ from paddle_mnist.mnist.pictures import MAX_BYTES, SUFFIXES, Digit, read_digit, 
 from paddle_mnist.mnist.predictor import USUAL_OUTPUTS, Predictor
 from paddle_mnist.mnist.pretrained import about
 from paddle_mnist.mnist.reading import STDIN, Reading, reading, together
-from paddle_mnist.system.files import cache_folder, make_folder, temporary_folder, writing
+from paddle_mnist.system.files import (
+    cache_folder,
+    make_folder,
+    temporary_folder,
+    warn_once,
+    writing,
+)
 from paddle_mnist.system.locks import locked
 from paddle_mnist.system.machine import memory_limit, usable_cpus
-
-log = logging.getLogger("paddle_mnist")
 
 AT_ONCE = 64  # pictures
 FORM = 1  # of what is exported into the cache; another one where `ExportedModel` computes otherwise
@@ -47,7 +50,13 @@ def pretrained_predictor(outputs: Sequence[str] = USUAL_OUTPUTS, **options: Any)
     try:
         return _exported_into(folder, outputs, options)
     except OutputError as error:
-        _warn_of_cache(folder.parent, str(error.__cause__ or error))
+        warn_once(
+            folder.parent,
+            "%s cannot be written (%s), so the weights are exported at each start; "
+            "PADDLE_MNIST_CACHE names another folder",
+            folder.parent,
+            error.__cause__ or error,
+        )
     with temporary_folder() as temporary:
         return _exported_into(temporary, outputs, options)
 
@@ -63,16 +72,6 @@ def _exported_into(folder: Path, outputs: Sequence[str], options: Mapping[str, A
         except CheckpointError:
             export_model(MNIST(pretrained=True), folder, outputs)
         return Predictor(folder, **options)
-
-
-@functools.cache
-def _warn_of_cache(folder: Path, reason: str) -> None:
-    log.warning(
-        "%s cannot be written (%s), so the weights are exported at each start; "
-        "PADDLE_MNIST_CACHE names another folder",
-        folder,
-        reason,
-    )
 
 
 def reads_digits(predictor: Predictor) -> bool:

@@ -24,11 +24,11 @@ from fit_rows import (
     train,
 )
 from paddle import nn
-from paddle.io.dataloader import dataloader_iter
 from paddle.nn import functional as F
 
 from paddle_mnist import Callback, Gathered, ResumableBatchSampler
 from paddle_mnist.checkpoint.weights import load
+from paddle_mnist.data import forking
 from paddle_mnist.data.loader import epoch_batches
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 from paddle_mnist.plots.history import read_history, series
@@ -549,7 +549,7 @@ def test_a_training_in_a_thread_has_workers(tmp_path, monkeypatch):
     results = []
     whole = train(ROW, tmp_path / "whole", num_workers=2)
     # as in a process whose main thread has had no workers
-    paddles = sys.modules[dataloader_iter._set_SIGCHLD_handler.__module__]
+    paddles = sys.modules[forking._set_handler.__module__]
     monkeypatch.setattr(paddles, "_SIGCHLD_handler_set", False)
     thread = threading.Thread(
         target=lambda: results.append(train(ROW, tmp_path / "thread", num_workers=2))
