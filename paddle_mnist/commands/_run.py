@@ -11,7 +11,7 @@ from typing import NoReturn, Optional
 from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.metrics.console import console_logs
 from paddle_mnist.system import heartbeat, signals
-from paddle_mnist.system.machine import memory_limit
+from paddle_mnist.system.machine import lacks_memory, memory_limit
 from paddle_mnist.system.surroundings import prepared, remove_temporary_homes, usable_home
 
 Main = Callable[[Optional[Sequence[str]]], int]
@@ -41,8 +41,8 @@ def run_command(
         except PaddleMnistError as error:
             print(f"error: {error}", file=sys.stderr)
             return error.exit_code
-        except MemoryError:
-            if not memory_limit():
+        except Exception as error:  # Paddle has errors of its own for a lack of memory
+            if not memory_limit() or not lacks_memory(error):
                 raise
             print(f"error: out of memory; {memory_limit()}", file=sys.stderr)
             return PaddleMnistError.exit_code

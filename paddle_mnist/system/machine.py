@@ -3,12 +3,17 @@
 import contextlib
 import importlib
 import os
+import re
 import socket
 import sys
 
 from paddle_mnist.errors import ConfigError, DeviceError
 
 LOOPBACK = "127.0.0.1"
+# What Paddle, NumPy and the dynamic linker say where memory cannot be had.
+NO_MEMORY = re.compile(
+    "failed to map segment|annot allocate memory|bad_alloc|ResourceExhausted|Out of memory"
+)
 
 
 def usable_cpus() -> int:
@@ -34,6 +39,15 @@ def memory_limit() -> str:
                 "the limit with ulimit -v"
             )
     return ""
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Return whether an error, or one that caused it, says that memory could not be had."""
+    while error is not None:
+        if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
+            return True
+        error = error.__cause__
+    return False
 
 
 def has_posix_processes() -> bool:
