@@ -151,7 +151,7 @@ def _start(
     options = {"gpus": ",".join(gpus)} if gpus else {}
     options |= {"backend": "gloo"} if on_cpu else {}
     try:
-        with _quiet(), _numba_first():
+        with _quiet(), _prelude():
             context = paddle.distributed.spawn(
                 _run,
                 (function, tuple(args), [writing for _, writing in pipes], beats),
@@ -187,21 +187,29 @@ def _quiet() -> Iterator[None]:
                 os.environ["PYTHONWARNINGS"] = before
 
 
-@contextlib.contextmanager
-def _numba_first() -> Iterator[None]:
-    """Have new processes import numba before Paddle 2, if this one did: see `nn.fast_layers`.
+# Until its handlers are installed, Ctrl-C ends a new process without a traceback.
+QUIET_SIGINT = (
+    "import signal; signal.getsignal(signal.SIGINT) is signal.default_int_handler "
+    "and signal.signal(signal.SIGINT, signal.SIG_DFL)"
+)
 
-    A spawned process imports Paddle before any code of this package, to unpickle what it runs.
+
+@contextlib.contextmanager
+def _prelude() -> Iterator[None]:
+    """Have new processes begin with code of this package's.
+
+    Otherwise they import Paddle before it, to unpickle what they run. They also import numba before
+    Paddle 2, if this process did: see `nn.fast_layers`.
     """
-    if not paddle.__version__.startswith("2.") or why_not_compiled() is not None:
-        yield
-        return
+    statements = [QUIET_SIGINT]
+    if paddle.__version__.startswith("2.") and why_not_compiled() is None:
+        statements.append("import numba")
     before = multiprocessing.spawn.get_command_line
 
     def get_command_line(**options: Any) -> list[str]:
         command = before(**options)
         program = command.index("-c") + 1
-        command[program] = f"import numba; {command[program]}"
+        command[program] = "; ".join([*statements, command[program]])
         return command
 
     multiprocessing.spawn.get_command_line = get_command_line

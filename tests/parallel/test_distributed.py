@@ -526,6 +526,22 @@ def test_signal_to_the_parent_is_one_breakpoint(tmp_path, tiny, alone, how, numb
 
 
 @SLOW
+def test_ctrl_c_in_the_first_seconds_is_one_line(tmp_path, tiny):
+    """A terminal sends it to the ranks, too, which import Paddle at that time."""
+    process = start(tmp_path, "--data", tiny, "--output", "run", nprocs=2)
+    while len(ranks_of(process)) < 2:
+        assert process.poll() is None, "it ended before its ranks began"
+        time.sleep(0.01)
+    time.sleep(0.5)  # Python itself has started
+    for number in [process.pid, *ranks_of(process).values()]:
+        os.kill(number, signal.SIGINT)
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 130, out + err
+    assert err.count("error: stopped by SIGINT") == 1 and "Traceback" not in out + err, out + err
+    assert not ranks_of(process)
+
+
+@SLOW
 def test_rank_that_stalls_is_found(tmp_path, tiny):
     arguments = [*SHARDED, "--data", tiny, "--output", "run", "--hang_timeout", 4]
     process = start(tmp_path, *arguments, nprocs=2)
