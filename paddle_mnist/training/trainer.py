@@ -203,7 +203,8 @@ class Trainer:
         """
         result = self._compute_gradients(data)
         step = f"at epoch {self.state.epoch + 1}, step {self.state.step + 1}"
-        require_finite_loss(result.loss.item(), step, REMEDY)
+        if result.count:
+            require_finite_loss(result.loss.item(), step, REMEDY)
         self._update_weights(result, batches=0)
         self.state.synchronize()
         return result.loss

@@ -216,6 +216,12 @@ def test_weights_alone_are_not_trained_further(early, tiny, name):
         started(tiny, incremental_from=name)
 
 
+def test_file_of_weights_may_have_any_suffix(copy):
+    weights = copy / "mnist.pdparams"
+    other = Path(shutil.copy(weights, copy.parent / "weights.pkl"))
+    assert find_weights(other).values.keys() == find_weights(weights).values.keys()
+
+
 # ------------------------------------------------------------------ names that are none
 
 

@@ -850,6 +850,27 @@ def waits(tmp):
     Path(tmp, f"waited for by {world.rank}").touch()
 
 
+def stalls_between_broadcasts():
+    stand_in.CALL_SECONDS, stand_in.POLL_SECONDS = 0.05, 0.02
+    world = join()
+
+    def slowly(tensors):
+        for tensor in tensors:
+            yield tensor
+            if world.rank == 3:  # others, who are through, wait for it in the next exchange
+                time.sleep(0.5)
+
+    shared = [paddle.full([2], float(world.rank + number)) for number in range(3)]
+    world.broadcast(slowly(shared))
+    assert world.all_reduce(paddle.ones([1])).item() == 4
+    assert [tensor[0].item() for tensor in shared] == [0, 1, 2]
+
+
+@SLOW
+def test_no_thread_stands_in_between_two_broadcasts():
+    spawn(stalls_between_broadcasts, nprocs=4, device="cpu")
+
+
 def ends_while_its_thread_asks_the_store():
     stand_in.POLL_SECONDS = 1e-5
     join().all_gather_objects(1)

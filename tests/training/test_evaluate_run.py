@@ -103,3 +103,9 @@ def test_what_is_wrong_is_said(name, run):
     usual = {"weights": run, "model": ROWS["dropout"]["model"], "data": Points(), **TASK}
     with pytest.raises(kind, match=message):
         evaluate_run(**{**usual, **changed})
+
+
+def test_best_of_a_run_that_was_never_evaluated_is_said_to_be_none(tmp_path):
+    train("dropout", tmp_path / "run", valid=None)
+    with pytest.raises(CheckpointError, match="no evaluation has chosen a best checkpoint"):
+        load_model("best", ROWS["dropout"]["model"], tmp_path / "run")

@@ -5,6 +5,7 @@ import logging
 import random
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -448,6 +449,23 @@ class CountsEpochs(paddle.io.BatchSampler):
         return -(-SAMPLES // self.batch_size)
 
 
+@dataclass
+class Unhashable(paddle.io.BatchSampler):
+    """As a dataclass it has no hash; its batches are sets."""
+
+    batch_size: int = 8
+    epoch: int = 0
+
+    def __iter__(self):
+        order = np.random.RandomState(self.epoch).permutation(SAMPLES).tolist()
+        for start in range(0, SAMPLES, self.batch_size):
+            yield {*order[start : start + self.batch_size]}
+        self.epoch += 1
+
+    def __len__(self):
+        return -(-SAMPLES // self.batch_size)
+
+
 READY = {
     "a DistributedBatchSampler": distributed,
     "a function of a DistributedBatchSampler": lambda: distributed,
@@ -456,6 +474,7 @@ READY = {
     ),
     "a sampler that counts epochs": lambda: loader(batch_sampler=CountsEpochs()),
     "the same with workers": lambda: loader(batch_sampler=CountsEpochs(), num_workers=2),
+    "a sampler without a hash": lambda: loader(batch_sampler=Unhashable()),
     "a shuffling DataLoader": lambda: loader(batch_size=8, shuffle=True),
     "random samples": lambda: paddle.io.DataLoader(Points(noise=0.3), batch_size=8, shuffle=True),
     "a function": lambda: lambda: iter(loader(batch_size=8)),

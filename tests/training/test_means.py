@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddle_mnist import Mean, evaluate_run, fit
+from paddle_mnist import Mean, Trainer, evaluate_run, fit
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.nn.paddle_losses import label_weight
 from paddle_mnist.plots.history import read_history
-from paddle_mnist.training.steps import mean_loss
+from paddle_mnist.training.steps import SupervisedStep, mean_loss
 
 IGNORED, WORDS, SENTENCES = 255, 6, 12
 
@@ -264,6 +264,30 @@ def test_a_first_batch_in_which_little_counts_is_not_misread(tmp_path, warnings,
     if "does not show" in line:
         train(tmp_path, linear, Tokens(is_empty), **{**options, "accumulate": 2})
         assert line in " ".join(warnings())
+
+
+def test_labels_without_a_dimension_are_no_column():
+    step = SupervisedStep(squared)
+    assert step(number(), (paddle.rand([1, WIDTH]), paddle.to_tensor(1.0)))["loss"].item() >= 0
+
+
+class CountsSteps(paddle.optimizer.SGD):
+    steps = 0
+
+    def step(self):
+        self.steps += 1
+        super().step()
+
+
+def test_a_single_step_in_which_nothing_counts_changes_nothing():
+    model = linear()
+    before = model.weight.numpy()
+    optimizer = CountsSteps(0.1, parameters=model.parameters())
+    trainer = Trainer(
+        "unused", model, optimizer, step=lambda *_: {"loss": Mean(np.nan * model.weight.sum(), 0)}
+    )
+    trainer.train_step((paddle.rand([4, WIDTH]), paddle.zeros([4, 1], "int64")))
+    assert np.array_equal(model.weight.numpy(), before) and not optimizer.steps
 
 
 def test_a_mean_of_some_batches_only_is_refused(tmp_path):

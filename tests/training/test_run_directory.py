@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 
+import forked
 import pytest
 
 from paddle_mnist.errors import CheckpointError, OutputError, RunLockedError
@@ -26,6 +27,46 @@ def test_fresh_moves_the_folder_behind_a_link_and_keeps_the_link(tmp_path):
         with pytest.raises(RunLockedError), RunDirectory(disk / "run").opened():
             pass
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("run")] == ["run"]
+
+
+LOCKED = """
+import contextlib, os, sys
+from paddle_mnist.errors import RunLockedError
+from paddle_mnist.training.run_directory import RunDirectory
+
+def is_locked():
+    try:
+        with RunDirectory("run").opened():
+            return False
+    except RunLockedError:
+        return True
+
+leaver = waiter = None
+reading, writing = os.pipe()
+with contextlib.suppress(SystemExit):
+    with RunDirectory("run").opened():
+        leaver = os.fork()
+        if leaver == 0:
+            sys.exit()  # leaves the block of its parent
+        os.waitpid(leaver, 0)
+        print(is_locked())
+        waiter = os.fork()
+        if waiter == 0:  # has the lock's descriptor when the parent leaves the block
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+if leaver == 0:
+    os._exit(0)
+print(is_locked())
+os.close(writing)
+os.waitpid(waiter, 0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are POSIX's")
+def test_forked_process_neither_drops_the_lock_nor_keeps_it(tmp_path):
+    done = forked.run([sys.executable, "-c", LOCKED], cwd=tmp_path)
+    assert done.stdout.split() == ["True", "False"], done.stderr
 
 
 def test_fresh_run_has_its_checkpoints_on_the_disk_of_the_former(tmp_path):
