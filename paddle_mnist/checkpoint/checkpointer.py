@@ -10,6 +10,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.contents import manifest_entries
+from paddle_mnist.checkpoint.further_state import FurtherState
 from paddle_mnist.checkpoint.manifest import BREAKPOINT, OPTIMIZER, PARAMS, TRAINING
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.store import CheckpointStore
@@ -45,6 +46,7 @@ class StoreCheckpointer:
         resumed_from: Optional[TrainState] = None,
         manifest_entries: Callable[[], Mapping[str, Any]] = dict,
         name: Optional[str] = None,
+        further: Optional[FurtherState] = None,
     ):
         """average: a moving average of the weights, which is saved in their place.
 
@@ -52,6 +54,7 @@ class StoreCheckpointer:
             this store: it is not saved twice.
         manifest_entries: called at each save; returns additional entries of the manifest.
         name: NAME, where it is not the model's.
+        further: what else to save.
         """
         self.store = store
         self.save_policy = save_policy
@@ -59,6 +62,7 @@ class StoreCheckpointer:
         self.average = average
         self.manifest_entries = manifest_entries
         self.name = name
+        self.further = further
         self._last_attempt = time.monotonic()
         self._saved_progress = resumed_from and _progress(resumed_from)  # of the newest checkpoint
 
@@ -145,7 +149,12 @@ class StoreCheckpointer:
         }
         if self.average is not NO_AVERAGE:
             files[TRAINING] = saved_bytes(weights)
-        extra_entries = {**manifest_entries(model, optimizer), **self.manifest_entries()}
+        if self.further:
+            files.update(self.further.files())
+        extra_entries = {
+            **manifest_entries(model, optimizer, self.further),
+            **self.manifest_entries(),
+        }
         self.store.commit(name, files, state, extra_entries)
         self._saved_progress = _progress(state)
         try:

@@ -1,8 +1,9 @@
 """The manifest of a checkpoint: reading it, and verifying the files that it names.
 
 A checkpoint consists of `{NAME}_epoch{E}.pdparams` (weights), `.pdopt` (optimizer), with a moving
-average of the weights also `.pdtrain`, and `.json`, the manifest. It exists if its manifest does,
-the manifest matches its own checksum, and each file has the size and SHA-256 listed there.
+average of the weights also `.pdtrain`, where a training has other state also `.pdstate`, and
+`.json`, the manifest. It exists if its manifest does, the manifest matches its own checksum, and
+each file has the size and SHA-256 listed there.
 """
 
 import contextlib
@@ -25,7 +26,8 @@ from paddle_mnist.state import MODES, TrainState
 FORMAT = 4
 PARAMS, OPTIMIZER = ".pdparams", ".pdopt"
 TRAINING = ".pdtrain"  # the weights in training, where .pdparams holds their average
-DATA_SUFFIXES = (PARAMS, OPTIMIZER, TRAINING)
+FURTHER = ".pdstate"  # what else the training needs (`further_state`)
+DATA_SUFFIXES = (PARAMS, OPTIMIZER, TRAINING, FURTHER)
 BREAKPOINT = "_breakpoint"  # the end of a name
 CHECKSUM = "checksum"  # the entry of a manifest that protects the others
 
@@ -195,7 +197,8 @@ def _check_manifest(path: Path, manifest: Any) -> None:
             "use another"
         )
     names = [path.stem + suffix for suffix in DATA_SUFFIXES]
-    if set(manifest["files"]) not in (set(names[:2]), set(names)):
+    listed = set(manifest["files"])
+    if not set(names[:2]) <= listed <= set(names):
         raise CheckpointError(f"{path}: lists files other than {', '.join(names)}")
     for entry in manifest["files"].values():
         int(entry["size"]), str(entry["sha256"])

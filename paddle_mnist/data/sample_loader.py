@@ -1,5 +1,8 @@
 """Batches of samples of any structure, in an order and with random numbers of our own."""
 
+import collections
+import contextlib
+import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
@@ -101,6 +104,20 @@ class _BatchReader:
         return read_sample(self.dataset, index)
 
 
+def in_process(loader: Any) -> Any:
+    """Return a loader of the same batches that starts no workers, where it can be."""
+    if not isinstance(loader, SampleLoader) or not loader.num_workers:
+        return loader
+    alone = copy.copy(loader)
+    alone.num_workers = 0
+    return alone
+
+
+def can_be_repeated(loader: Any) -> bool:
+    """Return whether the data can be read again from the beginning."""
+    return not (isinstance(loader, ExternalLoader) and loader.once)
+
+
 class ResumableBatchSampler(paddle.io.BatchSampler):
     """A batch sampler for a `paddle.io.DataLoader` that `fit` can resume inside an epoch.
 
@@ -149,6 +166,18 @@ class ExternalLoader:
         self.batches, self.seed, self.group = batches, seed, group
         sampler = getattr(batches, "batch_sampler", None)
         self._sampler = sampler if isinstance(sampler, ResumableBatchSampler) else None
+        self.once: Optional[_Once] = None
+
+    def peek(self) -> Iterator[Any]:
+        """Yield what an epoch yields, for a look: what can be read only once is not lost by it."""
+        if self.once is None and not isinstance(self.batches, Iterable):
+            first, second = self.batches(), self.batches()
+            self.once = _Once(first) if first is second else None
+        if self.once is None:
+            yield from self.epoch(0)
+            return
+        with self.once.kept():
+            yield from self.epoch(0)
 
     @property
     def resumes_inside_epochs(self) -> bool:
@@ -169,7 +198,7 @@ class ExternalLoader:
         seed_generators(self.seed, epoch)
         batches, place, skipped = self.batches, {}, start
         if not isinstance(batches, Iterable):  # a DataLoader is callable as well
-            batches = batches()
+            batches = self.once or batches()
             if not isinstance(batches, Iterable):
                 raise DataError(
                     f"the function that gives the data returned a {type(batches).__name__}; "
@@ -205,6 +234,41 @@ class ExternalLoader:
             Shard(tensors(batch), index, size, batch_size=sum(sizes))
             for index, (batch, size) in enumerate(zip(group, sizes))
         ]
+
+
+class _Once:
+    """An iterator whose first items can be looked at before they are used."""
+
+    def __init__(self, iterator: Iterator[Any]):
+        self._iterator = iterator
+        self._ahead: collections.deque = collections.deque()
+        self._keeps = False
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Within the context, keep what is read, to give it again."""
+        self._keeps = True
+        try:
+            yield
+        finally:
+            self._keeps = False
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in itertools.count():
+            if self._keeps and number < len(self._ahead):
+                yield self._ahead[number]
+            elif self._ahead and not self._keeps:
+                yield self._ahead.popleft()
+            else:
+                item = next(self._iterator, _END)
+                if item is _END:
+                    return
+                if self._keeps:
+                    self._ahead.append(item)
+                yield item
+
+
+_END = object()
 
 
 def open_loader(

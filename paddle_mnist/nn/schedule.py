@@ -34,6 +34,7 @@ class Schedule:
             raise ConfigError(f"schedule_every is {every!r}; expected {' or '.join(EVERY)}")
         self.every = every
         self.monitor = monitor
+        self.optimizer = stepping_optimizer(optimizer)
         self.scheduler = scheduler_of(optimizer)
         self.needs_metric = isinstance(self.scheduler, lr.ReduceOnPlateau)
         if self.needs_metric and monitor is None:
@@ -41,6 +42,11 @@ class Schedule:
                 "the schedule is a ReduceOnPlateau, which is stepped with a metric; expected one "
                 "that is a function of the step, or the name of a metric to monitor"
             )
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the next step."""
+        return self.optimizer.get_lr()
 
     def after_step(self) -> None:
         """Step the schedule if it is stepped after every optimizer step."""
@@ -102,10 +108,27 @@ def _keys(state: Any) -> Any:
     return {key: _keys(state[key]) for key in state} if isinstance(state, Mapping) else None
 
 
+def stepping_optimizer(optimizer: paddle.optimizer.Optimizer) -> paddle.optimizer.Optimizer:
+    """Return the optimizer inside one that wraps another, as LookAhead does; else itself."""
+    wrapped = inner_optimizers(optimizer).values()
+    return next(map(stepping_optimizer, wrapped), optimizer)
+
+
+def inner_optimizers(
+    optimizer: paddle.optimizer.Optimizer,
+) -> dict[str, paddle.optimizer.Optimizer]:
+    """Return the optimizers that are attributes of another, by their names."""
+    kind = paddle.optimizer.Optimizer
+    return {name: value for name, value in vars(optimizer).items() if isinstance(value, kind)}
+
+
 def scheduler_of(optimizer: paddle.optimizer.Optimizer) -> Optional[lr.LRScheduler]:
-    """Return the schedule an optimizer was built with, or None if its rate is a number."""
+    """Return the schedule an optimizer was built with, or None if its rate is a number.
+
+    Of an optimizer that wraps another, the schedule of the latter.
+    """
     # Paddle has no public way to ask; its own hapi.Model reads this attribute too.
-    schedule = optimizer._learning_rate
+    schedule = stepping_optimizer(optimizer)._learning_rate
     return schedule if isinstance(schedule, lr.LRScheduler) else None
 
 

@@ -90,6 +90,7 @@ class GradientExchange:
 
     ordered: add in one fixed order, `tree_sum` over all shards, so that the bits do not depend on
     the number of processes; else with Paddle's all-reduce.
+    loss: a layer with parameters, whose gradients are summed, too.
 
     The wrapper `paddle.DataParallel` gives the same gradient for shards of equal size. It is not
     used because it exchanges inside `backward`, where the death of one process ends the others by
@@ -97,12 +98,19 @@ class GradientExchange:
     mean of the processes' means, whatever their shares.
     """
 
-    def __init__(self, model: nn.Layer, world: World, ordered: bool):
+    def __init__(
+        self, model: nn.Layer, world: World, ordered: bool, loss: Optional[nn.Layer] = None
+    ):
         self.world = world
         self._ordered = ordered
-        self._parameters = [p for p in model.parameters() if not p.stop_gradient]
-        self._places = layer_buffers(model)
-        self._buffers = running_statistics(model)
+        layers = [model] if loss is None else [model, loss]
+        parameters = {id(p): p for layer in layers for p in layer.parameters()}
+        self._parameters = [p for p in parameters.values() if not p.stop_gradient]
+        self._places = {
+            owner: tensors for layer in layers for owner, tensors in layer_buffers(layer).items()
+        }
+        buffers = {id(b): b for layer in layers for b in running_statistics(layer)}
+        self._buffers = list(buffers.values())
         self._buffers_before: list[paddle.Tensor] = []  # as they were before the step
         self._precision = (  # of the loss and the metrics: the same in every process and step
             paddle.float64
@@ -279,13 +287,18 @@ def _is_power_of_two(number: int) -> bool:
 
 
 def build_gradient_exchange(
-    model: nn.Layer, world: World, shards: Optional[int], accumulates: bool = False
+    model: nn.Layer,
+    world: World,
+    shards: Optional[int],
+    accumulates: bool = False,
+    loss: Optional[nn.Layer] = None,
 ) -> Union[SingleProcessGradients, GradientExchange]:
     """Return the exchange that a training needs.
 
     shards: how many shards batches are divided into, if the order of additions is to be fixed.
     accumulates: whether a step adds up the gradients of several batches.
+    loss: see `GradientExchange`.
     """
     if shards is None and world.size == 1 and not accumulates:
         return SingleProcessGradients()
-    return GradientExchange(model, world, ordered=shards is not None)
+    return GradientExchange(model, world, shards is not None, loss)

@@ -11,6 +11,7 @@ from paddle import nn
 
 from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.checkpointer import usable_name
+from paddle_mnist.checkpoint.further_state import has_state
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.saved_weights import SavedWeights
 from paddle_mnist.errors import ConfigError
@@ -76,6 +77,7 @@ class FitArguments:
     deterministic: bool
     fresh: bool
     resume: str
+    state: Optional[Mapping[str, Any]]
     override: Sequence[str]
     binding: Optional[Mapping[str, Any]]
     init_from: Optional[str]
@@ -196,11 +198,18 @@ class FitArguments:
             usable_name(self.name)
         if not isinstance(self.resume, str):
             raise ConfigError(f"resume is {self.resume!r}; expected 'auto', 'off' or a path")
-        for name in ("metrics", "binding"):
+        for name in ("metrics", "binding", "state"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Mapping):
                 raise ConfigError(
                     f"{name} is a {type(value).__name__}; expected a dict keyed by name"
+                )
+        for name, part in (self.state or {}).items():
+            if not has_state(part):
+                raise ConfigError(
+                    f"state[{name!r}] is a {type(part).__name__}; expected an object with "
+                    "state_dict and set_state_dict, such as a Layer, an Optimizer, or one of your "
+                    "own"
                 )
         for callback in self.callbacks:
             if not isinstance(callback, Callback):
@@ -297,6 +306,11 @@ class FitArguments:
                     f"nprocs is {self.nprocs}, but {name} is an object, which other processes "
                     f"cannot share; {remedy}"
                 )
+        if self.state:
+            raise ConfigError(
+                f"nprocs is {self.nprocs}, but state has objects, which other processes cannot "
+                "share; start with python -m paddle.distributed.launch, which takes everything"
+            )
         arguments = replace(self, nprocs=1, gpus=None)
         for option in fields(arguments):
             try:

@@ -12,7 +12,7 @@ from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.contents import parameter_names
 from paddle_mnist.data.collate import leaves
 from paddle_mnist.data.seeding import generators_restored, seed_generators
-from paddle_mnist.nn.schedule import schedule_numbers, scheduler_of
+from paddle_mnist.nn.schedule import inner_optimizers, schedule_numbers, scheduler_of
 from paddle_mnist.system.arrays import as_array
 
 # Attributes of optimizers that change what they compute, and that `_default_dict` leaves out: of
@@ -63,6 +63,8 @@ def describe_optimizer(optimizer: paddle.optimizer.Optimizer, model: nn.Layer) -
     }
     if scheduler_of(optimizer) is None:
         description["learning_rate"] = float(optimizer.get_lr())
+    for name, inner in inner_optimizers(optimizer).items():
+        description[name] = describe_optimizer(inner, model)
     names = {generated: name for name, generated in parameter_names(model).items()}
     for number, group in enumerate(getattr(optimizer, "_param_groups", None) or ()):
         if isinstance(group, Mapping):

@@ -14,12 +14,18 @@ from paddle import nn
 
 from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.checkpointer import checkpoint_name
+from paddle_mnist.checkpoint.further_state import (
+    LOSS,
+    FurtherState,
+    has_state,
+    optimizer_parameters,
+)
 from paddle_mnist.checkpoint.run_files import FIT, TRAINED_WITH
 from paddle_mnist.data.sample_loader import ExternalLoader, open_loader
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
-from paddle_mnist.nn.schedule import Schedule
+from paddle_mnist.nn.schedule import Schedule, scheduler_of
 from paddle_mnist.parallel.world import World, join
 from paddle_mnist.system import signals
 from paddle_mnist.system.devices import own_device, select_device
@@ -33,9 +39,9 @@ from paddle_mnist.training.binding import (
 )
 from paddle_mnist.training.callbacks import ReportCallback
 from paddle_mnist.training.evaluator import EpochEvaluator
+from paddle_mnist.training.first_batch import try_evaluation, try_first_batch
 from paddle_mnist.training.initialize import TrainingParts
 from paddle_mnist.training.job import TrainingJob
-from paddle_mnist.training.rehearsal import rehearse, rehearse_evaluation
 from paddle_mnist.training.resume import ResumeRequest
 from paddle_mnist.training.soften import check_softenable
 from paddle_mnist.training.step_evaluator import StepEvaluator
@@ -83,7 +89,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
                 "evaluated; expected valid data too"
             )
         passes = parts.loader.passes_per_step * world.size
-        rehearsal = rehearse(
+        first_batch = try_first_batch(
             step,
             parts.model,
             parts.optimizer,
@@ -94,7 +100,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
         )
         tags = _evaluated_tags(arguments, step, parts.model, evaluator)
         config = arguments.config or _run_config(arguments, parts)
-    if rehearsal.has_sparse_gradients and passes > 1:
+    if first_batch.has_sparse_gradients and passes > 1:
         log.info("sparse gradients are made dense for the exchange between shards and processes")
     inside_epochs = getattr(parts.loader, "resumes_inside_epochs", True)
     _check_saving(arguments, inside_epochs, world)
@@ -117,7 +123,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
         ),
         config=config.text,
         manifest=config.manifest,
-        metric_functions=rehearsal.metric_functions,
+        metric_functions=first_batch.metric_functions,
         name=arguments.name,
         tags=tags,
         callbacks=[*arguments.callbacks, *([ReportCallback()] if arguments.figures else [])],
@@ -131,18 +137,77 @@ def _build_parts(arguments: FitArguments, world: World) -> TrainingParts:
     random.seed(arguments.seed)
     np.random.seed(arguments.seed)
     model = build_model(arguments.model)
+    loss = arguments.loss if isinstance(arguments.loss, nn.Layer) else nn.Layer()
     optimizer = arguments.optimizer
     if not isinstance(optimizer, paddle.optimizer.Optimizer):
-        optimizer = optimizer(model.parameters())
-    _check_optimizer(optimizer, model)
+        optimizer = optimizer([*model.parameters(), *loss.parameters()])
+    _check_optimizer(optimizer, model, loss)
     # Weights that were drawn before the seed could matter differ from process to process.
-    world.broadcast(model.state_dict().values())
+    for layer in (model, loss):
+        world.broadcast(layer.state_dict().values())
     schedule = Schedule(optimizer, arguments.schedule_every, arguments.monitored[0])
     average = ExponentialMovingAverage(model, arguments.ema) if arguments.ema else NO_AVERAGE
-    return TrainingParts(model, _training_loader(arguments, world), schedule, optimizer, average)
+    further = _further_state(arguments, model, optimizer)
+    _check_all_are_trained(model, loss, [optimizer, *further.optimizers.values()])
+    loader = _training_loader(arguments, world)
+    return TrainingParts(model, loader, schedule, optimizer, average, further)
 
 
-def _check_optimizer(optimizer: Any, model: nn.Layer) -> None:
+def _further_state(
+    arguments: FitArguments, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
+) -> FurtherState:
+    """Return what is to be saved beside the weights and the optimizer's state_dict."""
+    roots = {
+        "schedule": scheduler_of(optimizer),
+        "optimizer": optimizer,
+        "model": model,
+        LOSS: arguments.loss,
+        "state": dict(arguments.state or {}),
+        "step": arguments.step,
+        "metrics": arguments.metrics,
+        "callbacks": list(arguments.callbacks),
+        "train": arguments.train,
+        "valid": arguments.valid,
+        "collate_fn": arguments.collate_fn,
+    }
+    named = {f"state[{name!r}]": part for name, part in (arguments.state or {}).items()}
+    if isinstance(arguments.loss, nn.Layer) and arguments.loss.state_dict():
+        named[LOSS] = arguments.loss
+    for name, metric in (arguments.metrics or {}).items():
+        if has_state(metric):
+            named[f"metrics[{name!r}]"] = metric
+    saved_as_optimizers = (paddle.optimizer.Optimizer, paddle.optimizer.lr.LRScheduler)
+    return FurtherState(
+        model,
+        optimizer,
+        roots={name: root for name, root in roots.items() if root is not None},
+        named={
+            name: part for name, part in named.items() if not isinstance(part, saved_as_optimizers)
+        },
+        optional={
+            f"callbacks[{number}] {type(callback).__name__}": callback
+            for number, callback in enumerate(arguments.callbacks)
+            if has_state(callback)
+        },
+    )
+
+
+def _check_all_are_trained(model: nn.Layer, loss: nn.Layer, optimizers: Sequence[Any]) -> None:
+    """Raise ConfigError for parameters that are not frozen and that no optimizer has."""
+    trained = {id(p) for optimizer in optimizers for p in optimizer_parameters(optimizer)}
+    named = [*model.named_parameters()]
+    named += [(f"{LOSS}.{name}", parameter) for name, parameter in loss.named_parameters()]
+    left = [name for name, p in named if not p.stop_gradient and id(p) not in trained]
+    if left:
+        names = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
+        raise ConfigError(
+            f"no optimizer has {names}, so they would never be trained; expected all parameters in "
+            "the optimizer, which as a function is given the model's and then the loss's; or "
+            "frozen ones, with stop_gradient=True; or an optimizer in state that has them"
+        )
+
+
+def _check_optimizer(optimizer: Any, model: nn.Layer, loss: nn.Layer) -> None:
     if not isinstance(optimizer, paddle.optimizer.Optimizer):
         raise ConfigError(
             f"the optimizer is a {type(optimizer).__name__}; expected a paddle.optimizer, or a "
@@ -153,17 +218,12 @@ def _check_optimizer(optimizer: Any, model: nn.Layer) -> None:
             "the optimizer is LBFGS, whose state Paddle does not load again, so that no training "
             "with it could be resumed; expected any other of paddle.optimizer"
         )
-    own = {id(parameter) for parameter in model.parameters()}
-    groups = optimizer._parameter_list or []
-    optimized = [
-        parameter
-        for group in groups
-        for parameter in (group["params"] if isinstance(group, dict) else [group])
-    ]
+    own = {id(parameter) for parameter in [*model.parameters(), *loss.parameters()]}
+    optimized = optimizer_parameters(optimizer)
     if not optimized or any(id(parameter) not in own for parameter in optimized):
         raise ConfigError(
-            "the optimizer has parameters that are not the model's; expected those of the model "
-            "that is trained: give both as objects, or both as functions"
+            "the optimizer has parameters that are neither the model's nor the loss's; expected "
+            "those of the model that is trained: give both as objects, or both as functions"
         )
 
 
@@ -236,7 +296,7 @@ def _evaluated_tags(
     tags = [
         tag
         for split, loader in evaluator.datasets.items()
-        for tag in rehearse_evaluation(step, model, loader, split)
+        for tag in try_evaluation(step, model, loader, split)
     ]
     monitor, _ = arguments.monitored
     if tags and monitor not in tags:

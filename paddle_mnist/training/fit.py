@@ -33,6 +33,7 @@ from paddle_mnist.training.build import build_job
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
 from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.initialize import environment
+from paddle_mnist.training.rehearsal import rehearse
 from paddle_mnist.training.results import (
     describe_result,
     describe_training,
@@ -84,6 +85,7 @@ def fit(
     deterministic: bool = False,
     fresh: bool = False,
     resume: Union[str, Path] = "auto",
+    state: Optional[Mapping[str, Any]] = None,
     override: Union[str, Sequence[str]] = (),
     binding: Optional[Mapping[str, Any]] = None,
     init_from: Union[str, Path, None] = None,
@@ -159,6 +161,8 @@ def fit(
             training stops; the result is then that of the best checkpoint.
         monitor: the tag of the metric that determines the best checkpoint; by default "valid/loss".
         mode: whether "min" or "max" of `monitor` is the best.
+        state: a dict of further objects with `state_dict` and `set_state_dict`, which are saved and
+            restored: a teacher, a discriminator and its optimizer.
     The run directory
         output: the path of the directory.
         name: the prefix of its files; by default the model's `checkpoint_name`, or "model".
@@ -301,6 +305,8 @@ def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
         board.text(ABOUT, describe_training(training))
         for callback in job.callbacks:
             callback.before_training(training)
+        if not checkpoint:
+            rehearse(job)
         state = train_epochs(job, run, start, board)
         checkpoint_name = load_final_weights(job, run, state)
         training = training.at(state)

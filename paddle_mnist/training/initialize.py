@@ -16,6 +16,7 @@ from paddle import nn
 
 import paddle_mnist
 from paddle_mnist.checkpoint.contents import load_checkpoint
+from paddle_mnist.checkpoint.further_state import FurtherState
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.saved_weights import SavedWeights
 from paddle_mnist.checkpoint.weights import load_into, load_weights
@@ -37,7 +38,7 @@ class TrainingParts:
 
     loader: batches of the training data, with their order: a `BatchLoader`, a `SampleLoader` or an
     `ExternalLoader`. schedule: when the optimizer's learning rate changes. average: a moving
-    average of the weights, or `NO_AVERAGE`.
+    average of the weights, or `NO_AVERAGE`. further: state that is elsewhere.
     """
 
     model: nn.Layer
@@ -45,6 +46,7 @@ class TrainingParts:
     schedule: Schedule
     optimizer: paddle.optimizer.Optimizer
     average: WeightAverage
+    further: Optional[FurtherState] = None
 
 
 def restore(parts: TrainingParts, checkpoint: Checkpoint, new_schedule: bool = False) -> TrainState:
@@ -64,7 +66,14 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint, new_schedule: bool = F
             "overridden; choose another output"
         )
     moves = new_schedule and not parts.schedule.needs_metric
-    load_checkpoint(checkpoint, parts.model, parts.optimizer, parts.average, schedule=not moves)
+    load_checkpoint(
+        checkpoint,
+        parts.model,
+        parts.optimizer,
+        parts.average,
+        schedule=not moves,
+        further=parts.further,
+    )
     if moves:
         parts.schedule.move_to(state.step, state.epoch)
     log.info("resuming after step %d, from %s", state.step, checkpoint.path)
@@ -140,7 +149,14 @@ def initialize_from_run(
     does not fit.
     """
     checkpoint = world.run_on_main(lambda: _checkpoint_with_optimizer(find(name)))
-    load_checkpoint(checkpoint, parts.model, parts.optimizer, schedule=False)
+    load_checkpoint(
+        checkpoint,
+        parts.model,
+        parts.optimizer,
+        schedule=False,
+        further=parts.further,
+        is_own=False,
+    )
     log.info("starting from the weights and optimizer of %s", checkpoint.path.with_suffix(""))
     parts.average.load(parts.model.state_dict())
     return checkpoint.manifest
@@ -176,6 +192,8 @@ def fingerprint(parts: TrainingParts, state: TrainState) -> str:
                 digest.update(key.encode())
             else:
                 digest.update(f"{key} {value}".encode())
+    if parts.further:
+        digest.update(json.dumps(parts.further.digests(), sort_keys=True).encode())
     return digest.hexdigest()
 
 

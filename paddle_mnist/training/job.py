@@ -2,13 +2,21 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Optional, Union
+
+from paddle import nn
 
 from paddle_mnist.checkpoint.checkpointer import checkpoint_name
+from paddle_mnist.checkpoint.further_state import LOSS
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.data.loader import batches_per_epoch
+from paddle_mnist.parallel.gradients import (
+    GradientExchange,
+    SingleProcessGradients,
+    build_gradient_exchange,
+)
 from paddle_mnist.parallel.world import World
 from paddle_mnist.state import Evaluator, Observer
 from paddle_mnist.training.initialize import TrainingParts
@@ -94,6 +102,22 @@ class TrainingJob:
         """The number of steps in all epochs; None if it is unknown."""
         steps = batches_per_epoch(self.parts.loader)
         return steps and steps * self.options.epochs
+
+    @property
+    def loss(self) -> Optional[nn.Layer]:
+        """The loss, if it is a layer, which may have parameters."""
+        loss = self.parts.further.roots.get(LOSS)
+        return loss if isinstance(loss, nn.Layer) else None
+
+    def gradient_exchange(self) -> Union[SingleProcessGradients, GradientExchange]:
+        """Return a new exchange of the gradients of this training's steps."""
+        return build_gradient_exchange(
+            self.parts.model,
+            self.world,
+            self.options.grad_shards,
+            accumulates=self.parts.loader.passes_per_step > 1,
+            loss=self.loss,
+        )
 
     def is_complete(self, checkpoint: Checkpoint) -> bool:
         """Return whether nothing is left to train after a checkpoint."""

@@ -1,165 +1,486 @@
-"""The first batch, tried before anything is written: what is wrong shows now, with the shapes."""
+"""The rehearsal of a resume, before a training starts: what a checkpoint would lose shows now.
+
+Two steps are trained, a batch of each split is evaluated, and the callbacks are called. Then the
+code that a resume uses restores the beginning, and what it does not bring back is looked at.
+"""
 
 import contextlib
+import copy
+import functools
+import hashlib
+import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Optional
 
-import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist.data.collate import leaves
+from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER
+from paddle_mnist.checkpoint.further_state import LOSS, set_state
+from paddle_mnist.checkpoint.plain_data import GENERATORS, add_to_digest, copied, equal, is_tensor
+from paddle_mnist.checkpoint.reachable import Path, assign, describe
+from paddle_mnist.checkpoint.snapshot import Change, Snapshot, find, put, unit
+from paddle_mnist.checkpoint.weights import load_weights
+from paddle_mnist.data.collate import leaves, mapped
 from paddle_mnist.data.loader import Shard, epoch_batches, shards_of
-from paddle_mnist.errors import ConfigError, DataError
-from paddle_mnist.monitor.hooks import evaluation_mode
+from paddle_mnist.data.sample_loader import can_be_repeated, in_process
+from paddle_mnist.data.seeding import generators_restored
+from paddle_mnist.errors import ConfigError, DivergedError
+from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.nn.sparse_gradients import remove_gradient
-from paddle_mnist.nn.statistics import layer_buffers, reinstate_buffers
-from paddle_mnist.training.batch_errors import describe_batch, explained, located
-from paddle_mnist.training.mean_check import check_mean
-from paddle_mnist.training.steps import Step, run_step
+from paddle_mnist.state import Observer, TrainState, View, as_number
+from paddle_mnist.system.arrays import as_array
+from paddle_mnist.training.evaluator import NoEvaluator
+from paddle_mnist.training.job import TrainingJob
+from paddle_mnist.training.step_evaluator import StepEvaluator
+from paddle_mnist.training.trainer import Trainer
 
 log = logging.getLogger("paddle_mnist")
 
-# A step with a sparse gradient ends the process in Paddle 3.3.1, with std::bad_alloc.
-NOT_FOR_SPARSE_GRADIENTS = ("AdamW",)
+STEPS = 2
+MOST_PLAYS = 32  # in search of what matters, before whole groups count as such
+# Of data little is looked at: its arrays may be larger than the memory that is left.
+DATA_ITEMS, DATA_BYTES = 1_000, 2**20
+DATA_ROOTS = ("train", "valid", "collate_fn")
+MOST_NAMES = 8  # in a line of the log
+REMEDY = (
+    'give fit state={"name": object}, with an object that holds it and has state_dict and '
+    "set_state_dict"
+)
+
+_is_rehearsing = False
 
 
-@dataclass(frozen=True)
-class Rehearsal:
-    """What the first batches have shown.
+def is_rehearsal() -> bool:
+    """Return whether the step or the callback that asks is called in a rehearsal.
 
-    metric_functions: how each metric of training follows from its sums, by name.
-    has_sparse_gradients: whether an embedding gives its gradient by rows.
+    Before the first step of a new run, `fit` trains two steps, evaluates a batch and calls the
+    callbacks' `after_step` and `after_epoch`, and undoes it. What acts on the world outside the
+    program, such as a database, should do nothing then.
+    """
+    return _is_rehearsing
+
+
+def rehearse(job: TrainingJob) -> None:
+    """Find the state that checkpoints of a training would lose; save it from now on, or refuse it.
+
+    Everything is given back as it was: the weights, what the callbacks count, the generators. All
+    processes rehearse together. Where the data can be read only once, nothing is rehearsed.
+
+    Raises ConfigError for state that cannot be saved, samples that are others when they are read
+    again, and processes that come to differ.
+    """
+    global _is_rehearsing
+    loader, roots = in_process(job.parts.loader), job.parts.further.roots
+    if not can_be_repeated(loader):
+        log.info("the data can be read only once: whether a resume brings all back is not tried")
+        return
+    _is_rehearsing = True
+    try:
+        with generators_restored(), _put_back(_data_snapshot(roots)):
+            batches = _read(loader, STEPS)
+            _check_samples(loader, roots, batches)
+            _Rehearsal(job, loader, batches).run()
+    finally:
+        _is_rehearsing = False
+
+
+@dataclass
+class _Candidate:
+    """A value that the steps have changed, and the restored checkpoint has not brought back.
+
+    value: what the steps have left: a copy if it is plain, so that it can be saved.
     """
 
-    metric_functions: Mapping[str, Callable[[np.ndarray], float]]
-    has_sparse_gradients: bool
+    change: Change
+    path: Path
+    value: Any
+    is_plain: bool
+
+    @property
+    def digest(self) -> str:
+        digest = hashlib.sha256()
+        if self.is_plain:
+            add_to_digest(digest, self.value)
+        return digest.hexdigest()
 
 
-def rehearse(
-    step: Step,
-    model: nn.Layer,
-    optimizer: paddle.optimizer.Optimizer,
-    loader: Any,
-    seed: int,
-    is_divided: bool = False,
-    is_low_precision: bool = False,
-) -> Rehearsal:
-    """Run the first batch through the step and the backward pass, and leave no trace of it.
+@dataclass
+class _Outcome:
+    """What came of the steps: a digest, and the metrics that callbacks returned, by tag."""
 
-    is_divided: whether steps are divided into shards, batches or between processes; a loss that
-        is no mean over samples is then refused (`check_mean`). is_low_precision: of the forward
-        pass.
+    digest: str
+    reported: Mapping[str, Sequence[float]]
 
-    Buffers and the layers' modes are as before, and parameters have no gradients; global generators
-    are not restored.
-    Raises ConfigError, with the shapes in the batch, for an error in the model, the loss or the
-    metrics; DataError if there is no batch.
-    """
-    shard = _first_shard(loader, "the training data")
-    reseed(seed, 0)
-    place = located([shard], loader, 0, 0, "the training data")
-    with place, _untouched(model), explained(shard.batch, "the first batch"):
-        model.train()
-        unsaved = _unsaved_buffers(model)
-        outputs = run_step(step, model, shard.batch, shard.samples)
-        outputs.loss.backward()
-        _warn_of_changes(unsaved, _unsaved_buffers(model))
-        gradients = [parameter.grad for parameter in model.parameters()]
-        is_sparse = any(
-            gradient is not None and gradient.is_selected_rows() for gradient in gradients
+    def differs_from(self, other: "_Outcome", tags: Collection[str]) -> bool:
+        """Return whether it is another. tags: of the callbacks' metrics that count."""
+        is_other = any(self.reported.get(tag) != other.reported.get(tag) for tag in tags)
+        return is_other or self.digest != other.digest
+
+
+class _Rehearsal:
+    """A rehearsal of a job on its first batches."""
+
+    def __init__(self, job: TrainingJob, loader: Any, batches: Sequence[Any]):
+        self.job, self.loader, self.batches = job, loader, batches
+        self.further, self.world = job.parts.further, job.world
+        self.evaluated = {
+            split: _read(in_process(valid), 1) for split, valid in _splits(job).items()
+        }
+        self.reads_again = False  # whether each play is to read the data
+        self.roots = self.further.roots
+        ours = {name: root for name, root in self.roots.items() if name not in DATA_ROOTS}
+        self.snapshots = [Snapshot(ours, self.further.known), _data_snapshot(self.roots)]
+        parts = job.parts
+        self.weights = _copies(parts.model.state_dict())
+        has_average = parts.average is not NO_AVERAGE
+        self.average = _copies(parts.average.weights(parts.model)) if has_average else {}
+        self.parts = {**self.further.named, **self.further.optional}
+        self.states = {name: copied(dict(p.state_dict())) for name, p in self.parts.items()}
+
+    def run(self) -> None:
+        """Rehearse, and note what is to be saved. Raises ConfigError."""
+        first = self._play()
+        self._require_same_everywhere(self.further.digests())
+        self._restore_saved()
+        candidates = self._candidates()
+        self.put_back()
+        again = self._play()
+        self.put_back()
+        self._check_repeated(first, again)
+        stable = [tag for tag in first.reported if first.reported[tag] == again.reported.get(tag)]
+        relevant = self._relevant(candidates, first, stable)
+        for candidate in relevant:
+            if not candidate.is_plain:
+                raise ConfigError(
+                    f"{describe(candidate.path)} is changed by a step, from "
+                    f"{candidate.change.before} to {candidate.change.now}, and the next steps "
+                    f"depend on it, but a checkpoint cannot hold it; {REMEDY}"
+                )
+        digests = {describe(candidate.path): candidate.digest for candidate in relevant}
+        self._require_same_everywhere(digests)
+        self._say(candidates, relevant)
+
+    def put_back(self) -> None:
+        """Give everything the value that it had before the rehearsal."""
+        self._restore_saved()
+        for snapshot in self.snapshots:
+            snapshot.put_back()
+        layers = [self.job.parts.model, self.roots.get(LOSS), *self.parts.values()]
+        for layer in layers:
+            if isinstance(layer, nn.Layer):
+                for parameter in layer.parameters():
+                    remove_gradient(parameter)
+
+    def _restore_saved(self) -> None:
+        """Restore what a checkpoint holds, with the code that a resume uses.
+
+        But for optimizers and schedules: their state is saved in any case.
+        """
+        parts = self.job.parts
+        load_weights(parts.model, self.weights, "the rehearsal")
+        if self.average:
+            parts.average.load(self.average)
+        for name, part in self.parts.items():
+            set_state(part, copied(self.states[name]))
+
+    def _play(self, candidates: Collection[_Candidate] = ()) -> _Outcome:
+        """Train the steps and end the epoch.
+
+        candidates: what is not to begin as it was, but as the steps have left it.
+        """
+        for candidate in candidates:
+            if candidate.is_plain:
+                put(self.roots, candidate.path, candidate.value)
+            else:
+                assign(find(self.roots, candidate.path[:-1]), candidate.path[-1], candidate.value)
+        if self.reads_again:
+            self.batches = _read(self.loader, STEPS)
+            for split, valid in _splits(self.job).items():
+                self.evaluated[split] = _read(in_process(valid), 1)
+        digest, reported = hashlib.sha256(), {}
+        trainer = self._trainer(digest, reported)
+        try:
+            trainer.train_epoch(_Batches(self.batches, self.loader), 0)
+            trainer.end_epoch()
+        except DivergedError as error:  # the training itself may come to it, or not
+            digest.update(str(error).encode())
+        parts = self.job.parts
+        add_to_digest(digest, parts.model.state_dict())
+        if self.average:
+            add_to_digest(digest, parts.average.weights(parts.model))
+        add_to_digest(digest, self.further.digests())
+        return _Outcome(digest.hexdigest(), reported)
+
+    def _trainer(self, digest: Any, reported: dict[str, list]) -> Trainer:
+        """Return a trainer as the training's, that writes nothing."""
+        job, parts, options = self.job, self.job.parts, self.job.options
+        evaluator = NoEvaluator()
+        if self.evaluated:
+            evaluator = copy.copy(job.evaluator)
+            evaluator.every_epochs = 1
+            evaluator.datasets = {
+                split: _Batches(batches, job.evaluator.datasets[split])
+                for split, batches in self.evaluated.items()
+            }
+        return Trainer(
+            "",
+            parts.model,
+            parts.optimizer,
+            step=job.step,
+            metric_functions=job.metric_functions,
+            schedule=parts.schedule,
+            average=parts.average,
+            evaluator=evaluator,
+            checkpointer=NO_CHECKPOINTER,
+            writer=_Digester(digest),
+            observers=[_Listener(callback, reported) for callback in job.callbacks],
+            state=TrainState(monitor=options.monitor, mode=options.mode),
+            log_every=1,
+            reseed=functools.partial(reseed, options.seed),
+            exchange=job.gradient_exchange(),
         )
-    _check_for_nan(outputs.loss, shard.batch)
-    if all(gradient is None for gradient in gradients):
+
+    def _candidates(self) -> list[Optional[_Candidate]]:
+        """Return what was not brought back, in any process; None where it was in this one."""
+        candidates: dict[str, _Candidate] = {}
+        for change in [change for snapshot in self.snapshots for change in snapshot.changes()]:
+            if self.further.is_saved(change.path):
+                continue
+            where = unit(self.roots, change.path, self.further.known)
+            path = where or change.path
+            value = find(self.roots, path)
+            self.reads_again |= path[0][1] in DATA_ROOTS
+            candidates[describe(path)] = _Candidate(
+                change, path, copied(value) if where else value, is_plain=where is not None
+            )
+        gathered = self.world.all_gather_objects(list(candidates))
+        self.reads_again = any(self.world.all_gather_objects(self.reads_again))
+        names = sorted({name for names in gathered for name in names})
+        return [candidates.get(name) for name in names]
+
+    def _check_repeated(self, first: _Outcome, again: _Outcome) -> None:
+        """Raise ConfigError if the same steps from the same state gave something else."""
+        if not any(self.world.all_gather_objects(first.digest != again.digest)):
+            return
+        if self.job.device.startswith("gpu"):
+            log.info(
+                "the first steps, repeated, gave other bits on this device, so a resumed training "
+                "cannot give the same; deterministic=True chooses algorithms that do"
+            )
+            return
+        iterators = [name for snapshot in self.snapshots for name in snapshot.iterators()]
+        known = f", such as the place of the iterator {', '.join(iterators)}" if iterators else ""
         raise ConfigError(
-            "the loss of the first batch has no gradient for any parameter; expected one that is "
-            "computed from the model's outputs"
+            "the first steps, repeated from the same state, gave another result, so something "
+            f"keeps state that cannot be seen{known}; expected steps that depend on the batch, the "
+            f"model and what Python objects hold; take data from train, and random numbers from "
+            f"random, numpy.random or paddle; or {REMEDY}"
         )
-    with _untouched(model), evaluation_mode(model), paddle.no_grad():
-        check_mean(step, model, shard.batch, is_divided, is_low_precision)
-    name = type(optimizer).__name__
-    if is_sparse and name in NOT_FOR_SPARSE_GRADIENTS:
-        raise ConfigError(
-            f"the optimizer is {name}, and an embedding has sparse=True, a pair with which Paddle "
-            "ends the process; expected sparse=False, or Adam with lazy_mode, SGD or Momentum"
-        )
-    return Rehearsal({name: sums.compute for name, sums in outputs.metrics.items()}, is_sparse)
+
+    def _relevant(
+        self, candidates: Sequence[Optional[_Candidate]], first: _Outcome, tags: Collection[str]
+    ) -> list[_Candidate]:
+        """Return the candidates on which the next steps depend, and those on which these do."""
+        relevant: list[_Candidate] = []
+        groups = _grouped(candidates, self.roots)
+        while groups:
+            self.plays = 0
+            found = self._search(groups, first, tags)
+            groups = [group for group in groups if not any(group is other for other in found)]
+            new = [one for group in found for one in group if one]
+            relevant += new
+            self.further.values += [one.path for one in new if one.is_plain]
+            if not found or not groups:
+                break
+            first = self._play()  # whose digest has the values found
+            self.put_back()
+        return relevant
+
+    def _search(
+        self, groups: Sequence[Sequence[_Candidate]], first: _Outcome, tags: Collection[str]
+    ) -> list[Sequence[_Candidate]]:
+        """Return the groups that matter, by halves: most often none does."""
+        self.plays += 1
+        outcome = self._play([one for group in groups for one in group if one])
+        self.put_back()
+        if not any(self.world.all_gather_objects(outcome.differs_from(first, tags))):
+            return []
+        if len(groups) == 1 or self.plays > MOST_PLAYS:
+            return list(groups)
+        middle = len(groups) // 2
+        halves = groups[:middle], groups[middle:]
+        found = [group for half in halves for group in self._search(half, first, tags)]
+        return found or list(groups)  # they matter only together
+
+    def _require_same_everywhere(self, digests: Mapping[str, str]) -> None:
+        """Raise ConfigError for state that differs between processes: only one saves it."""
+        everywhere = self.world.all_gather_objects(dict(digests))
+        names = [name for name in digests if len({found.get(name) for found in everywhere}) > 1]
+        if names:
+            raise ConfigError(
+                f"{', '.join(names)}: after two steps it is another in each process, because each "
+                "has seen other samples, and only the model's gradients are added up; expected "
+                "one process, or state that does not depend on the samples"
+            )
+
+    def _say(
+        self, candidates: Sequence[Optional[_Candidate]], relevant: Sequence[_Candidate]
+    ) -> None:
+        """Log what is saved, what is not, and what was not looked at."""
+        saved = [describe(one.path) for one in relevant]
+        others = [describe(one.path) for one in candidates if one and one not in relevant]
+        if saved:
+            log.info("checkpoints hold what the steps depend on: %s", _listed(saved))
+            if self.job.parts.loader.passes_per_step * self.world.size > 1:
+                log.warning(
+                    "%s: each pass changes it, so the result depends on the number of shards and "
+                    "processes",
+                    _listed(saved),
+                )
+        if others:
+            log.info("not saved, since the steps do not depend on it: %s", _listed(others))
+        if self.snapshots[0].skipped:
+            log.info("too large to be looked at: %s", _listed(self.snapshots[0].skipped))
 
 
-def rehearse_evaluation(step: Step, model: nn.Layer, loader: Any, split: str) -> list[str]:
-    """Run the first batch of an evaluation; return the tags that it gives: "valid/loss", ...
-
-    Raises as `rehearse` does.
-    """
-    shard = _first_shard(loader, f"the data {split!r}")
-    batch = shard.batch
-    place = located([shard], loader, 0, 0, f"the data {split!r}")
-    explains = explained(batch, f"the first batch of {split}")
-    with place, _untouched(model), evaluation_mode(model), paddle.no_grad(), explains:
-        values = step(model, batch)
-        run_step(lambda *_: values, model, batch, 1)  # checks them
-    return [f"{split}/{name}" for name in values]
+# ------------------------------------------------------------------ data
 
 
-def _unsaved_buffers(model: nn.Layer) -> dict[str, np.ndarray]:
-    """Return the values of the buffers that no checkpoint holds, by name."""
-    saved = model.state_dict()
-    return {
-        name: buffer.numpy()
-        for name, buffer in model.named_buffers()
-        if name not in saved and buffer._is_initialized()
-    }
+def _read(loader: Any, count: int) -> list[Any]:
+    """Return the first batches of the first epoch."""
+    with contextlib.closing(epoch_batches(loader, 0)) as batches:
+        return list(itertools.islice(batches, count))
 
 
-def _warn_of_changes(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]) -> None:
-    changed = [name for name, values in before.items() if (values != after.get(name)).any()]
-    if changed:
-        log.warning(
-            "%s: a step changes them, but checkpoints do not contain buffers with "
-            "persistable=False, so a resumed run starts with their initial values",
-            ", ".join(changed),
-        )
+def _splits(job: TrainingJob) -> Mapping[str, Any]:
+    return job.evaluator.datasets if isinstance(job.evaluator, StepEvaluator) else {}
+
+
+def _data_snapshot(roots: Mapping[str, Any]) -> Snapshot:
+    data = {name: root for name, root in roots.items() if name in DATA_ROOTS}
+    return Snapshot(data, most_items=DATA_ITEMS, most_bytes=DATA_BYTES)
 
 
 @contextlib.contextmanager
-def _untouched(model: nn.Layer) -> Iterator[None]:
-    """Give a model its buffers and its layers' modes back, and its parameters no gradients."""
-    buffers = layer_buffers(model)
-    fixed = [*model.buffers(), *(p for p in model.parameters() if p.stop_gradient)]
-    before = [(tensor, tensor.clone()) for tensor in fixed if tensor._is_initialized()]
-    modes = [(layer, layer.training) for layer in model.sublayers(include_self=True)]
+def _put_back(snapshot: Snapshot) -> Iterator[None]:
     try:
         yield
     finally:
-        for parameter in model.parameters():
-            remove_gradient(parameter)
-        reinstate_buffers(buffers)
-        for tensor, values in before:
-            tensor.set_value(values)
-        for layer, training in modes:
-            layer.training = training
+        snapshot.put_back()
 
 
-def _first_shard(loader: Any, what: str) -> Shard:
-    batches = epoch_batches(loader, 0)
-    with contextlib.closing(batches):
-        batch = next(batches, None)
-    if batch is None:
-        raise DataError(f"{what} have no batches; expected at least one")
-    return shards_of(batch)[0]
+def _check_samples(loader: Any, roots: Mapping[str, Any], batches: Sequence[Any]) -> None:
+    """Raise ConfigError if the first batch is another when it is read again."""
+    before = _data_snapshot(roots)
+    (again,) = _read(loader, 1)
+    changes = before.changes()
+    drawn = [change for change in changes if isinstance(find(roots, change.path), GENERATORS)]
+    if not drawn and _is_same_batch(batches[0], again):
+        return
+    names = ", ".join(describe(change.path) for change in drawn or changes)
+    found = f": {names} {'draws on' if drawn else 'changes'} with each reading" if names else ""
+    raise ConfigError(
+        f"the first batch is another when it is read again{found}, so that a resumed training, or "
+        "workers, would see other samples; expected random numbers from random, numpy.random or "
+        "paddle, which are seeded for each sample, and no other state"
+    )
 
 
-def _check_for_nan(loss: paddle.Tensor, batch: Any) -> None:
-    """Raise DataError if the loss is not finite because the batch is not."""
-    floats = [leaf for leaf in leaves(batch) if isinstance(leaf, paddle.Tensor)]
-    floats = [leaf for leaf in floats if leaf.is_floating_point()]
-    if not np.isfinite(loss.item()) and not all(
-        bool(paddle.isfinite(leaf).all()) for leaf in floats
-    ):
-        raise DataError(
-            f"the loss of the first batch is {loss.item()}, and the batch has numbers that are "
-            f"not finite; expected finite ones; the batch is {describe_batch(batch)}"
-        )
+def _is_same_batch(one: Any, other: Any) -> bool:
+    first, second = (
+        [leaf for shard in shards_of(batch) for leaf in leaves(shard.batch)]
+        for batch in (one, other)
+    )
+    return len(first) == len(second) and all(map(equal, first, second))
+
+
+class _Batches:
+    """Batches that were read before, a copy each time: a step may change them in place.
+
+    loader: which has read them.
+    """
+
+    def __init__(self, batches: Sequence[Any], loader: Any):
+        self._batches, self._loader = batches, loader
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
+        yield from (_copied_batch(batch) for batch in self._batches)
+
+
+def _copied_batch(batch: Any) -> Any:
+    if isinstance(batch, list) and batch and isinstance(batch[0], Shard):
+        return [replace(shard, batch=_copied_batch(shard.batch)) for shard in batch]
+    return mapped(batch, lambda leaf: leaf.clone() if isinstance(leaf, paddle.Tensor) else leaf)
+
+
+# ------------------------------------------------------------------ writing nothing
+
+
+class _Digester:
+    """Adds metrics to a digest, but for those of time."""
+
+    def __init__(self, digest: Any):
+        self._digest = digest
+
+    def write(self, state: TrainState, values: Mapping[str, float]) -> None:
+        measured = {tag: value for tag, value in values.items() if not tag.startswith("speed/")}
+        self._digest.update(repr(sorted(measured.items())).encode())
+
+    def advance(self, state: TrainState) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class _Listener(Observer):
+    """Calls a callback, and keeps the metrics that it returns, which may be of time."""
+
+    def __init__(self, callback: Observer, reported: dict[str, list]):
+        self._callback, self._reported = callback, reported
+
+    def after_step(self, view: View) -> None:
+        self._keep(self._callback.after_step(view))
+
+    def after_epoch(self, view: View) -> None:
+        self._keep(self._callback.after_epoch(view))
+
+    def _keep(self, values: Optional[Mapping[str, Any]]) -> None:
+        name = type(self._callback).__name__
+        for tag, value in (values or {}).items():
+            self._reported.setdefault(tag, []).append(as_number(value, tag, name))
+
+
+def _grouped(
+    candidates: Sequence[Optional[_Candidate]], roots: Mapping[str, Any]
+) -> list[list[Optional[_Candidate]]]:
+    """Return candidates in groups: the tensors of a layer that is not the model's are one."""
+    groups: dict[Any, list[Optional[_Candidate]]] = {}
+    for number, candidate in enumerate(candidates):
+        key: Any = number
+        if candidate and is_tensor(candidate.value):
+            lengths = range(1, len(candidate.path))
+            layers = [n for n in lengths if isinstance(find(roots, candidate.path[:n]), nn.Layer)]
+            if layers and candidate.path[0][1] != "model":
+                key = candidate.path[: layers[0]]
+        groups.setdefault(key, []).append(candidate)
+    return list(groups.values())
+
+
+def _copies(tensors: Mapping[str, paddle.Tensor]) -> dict[str, Any]:
+    return {name: as_array(tensor).copy() for name, tensor in tensors.items()}
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more

@@ -24,7 +24,6 @@ from paddle_mnist.monitor.watch import watch
 from paddle_mnist.nn.conv_blocks import implementation
 from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.nn.seeding import reseed
-from paddle_mnist.parallel.gradients import build_gradient_exchange
 from paddle_mnist.parallel.world import World
 from paddle_mnist.state import Observer, TrainState
 from paddle_mnist.system import heartbeat
@@ -185,12 +184,7 @@ def train_epochs(
             state=start.state,
             log_every=options.log_every,
             reseed=functools.partial(reseed, options.seed),
-            exchange=build_gradient_exchange(
-                parts.model,
-                job.world,
-                options.grad_shards,
-                accumulates=parts.loader.passes_per_step > 1,
-            ),
+            exchange=job.gradient_exchange(),
         )
         return trainer.train(parts.loader, start.state.epoch, options.epochs)
 
@@ -206,6 +200,7 @@ def _checkpointer(job: TrainingJob, run: RunDirectory, start: Start):
         start.saved,
         run.manifest_entries,
         job.model_name,
+        job.parts.further,
     )
 
 

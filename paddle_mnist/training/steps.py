@@ -75,6 +75,8 @@ class SupervisedStep:
                 "for another structure give a step of your own"
             )
         *inputs, labels = batch
+        if isinstance(self.loss, nn.Layer) and self.loss.training != model.training:
+            self.loss.train() if model.training else self.loss.eval()
         with self.autocast():
             compiled = None
             if len(inputs) == 1:

@@ -13,7 +13,7 @@ from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.sample_loader import open_loader
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.training.rehearsal import rehearse_evaluation
+from paddle_mnist.training.first_batch import try_evaluation
 from paddle_mnist.training.step_evaluator import evaluate_step
 from paddle_mnist.training.steps import Step, build_step
 
@@ -111,5 +111,5 @@ def evaluate_run(
     trained = load_trained(weights, model, run)
     loader = trained.open_data(data, batch_size, collate_fn=collate_fn, num_workers=num_workers)
     with generators_restored():
-        rehearse_evaluation(step, trained.model, loader, "data")
+        try_evaluation(step, trained.model, loader, "data")
         return evaluate_step(step, trained.model, loader, "data")

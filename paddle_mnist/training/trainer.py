@@ -144,12 +144,7 @@ class Trainer:
                 if self.evaluator.should_stop(self.state):
                     break
                 self.train_epoch(train_datasets, epoch, self.state.position, checkpointer)
-                with self.average.apply(self.model):
-                    self.state.record_evaluation(self.evaluator.after_epoch(self.state, self.model))
-                self.log.write(self.state, self.state.metrics)
-                self.schedule.after_epoch(self.state.metrics)
-                self.state.end_epoch()
-                self.observe("after_epoch")
+                self.end_epoch()
                 checkpointer.after_epoch(self.state, self.model, self.optimizer)
         except BaseException as error:
             checkpointer.after_error(error, self.state, self.model, self.optimizer)
@@ -194,6 +189,15 @@ class Trainer:
         heartbeat.beat()
         self.running.write_line()
 
+    def end_epoch(self) -> None:
+        """Evaluate after the last step of an epoch, and step a schedule of epochs."""
+        with self.average.apply(self.model):
+            self.state.record_evaluation(self.evaluator.after_epoch(self.state, self.model))
+        self.log.write(self.state, self.state.metrics)
+        self.schedule.after_epoch(self.state.metrics)
+        self.state.end_epoch()
+        self.observe("after_epoch")
+
     def train_step(self, data: Iterable) -> paddle.Tensor:
         """Train a single step, outside any epoch, and return its mean loss [].
 
@@ -230,7 +234,7 @@ class Trainer:
     def _update_weights(self, result: StepResult, batches: int = 1) -> None:
         """Step the optimizer, its schedule and the average; see `TrainState.stepping`."""
         with self.profile.part("optimizer"), self.state.stepping(result.samples, batches):
-            self.running.add(result, self.optimizer.get_lr())
+            self.running.add(result, self.schedule.learning_rate)
             if result.count:
                 # The first step names the optimizer's accumulators by counters of the process. The
                 # guard restarts these, so that the names are those in a checkpoint.

@@ -1,0 +1,303 @@
+"""What a checkpoint holds beside the weights and the optimizer's state_dict.
+
+That is: what the caller names; other optimizers; what optimizers and schedules keep in attributes
+of their own; and the values elsewhere that the rehearsal has found to matter.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path as FilePath
+from typing import Any
+
+import paddle
+from paddle import nn
+from paddle.optimizer.lr import LRScheduler
+
+from paddle_mnist.checkpoint.manifest import FURTHER, Checkpoint
+from paddle_mnist.checkpoint.optimizer_state import (
+    Parameters,
+    generated_names,
+    load_structured_state,
+    parameters_with_state,
+    structured_state,
+)
+from paddle_mnist.checkpoint.plain_data import ABSENT, add_to_digest, is_plain, pack, unpack
+from paddle_mnist.checkpoint.reachable import Path, describe
+from paddle_mnist.checkpoint.snapshot import Snapshot, find, put, unit, walk
+from paddle_mnist.checkpoint.weights import saved_bytes, without_name_table
+from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.nn.schedule import schedule_numbers
+
+LOSS = "loss"  # the root that is the loss
+
+
+class FurtherState:
+    """Saves and restores the state of a training that is in none of its usual places.
+
+    roots: the objects in which it may be, by name; "optimizer" and "schedule" are the training's.
+    named: objects with `state_dict` and `set_state_dict`, by name; of these in `optional` a
+        checkpoint need not have the state.
+    values: (attribute) paths of the values elsewhere that are saved; `fit` finds them, and a
+        checkpoint that is loaded knows its own.
+    parameters: (attribute) all that the optimizer may have, by structured names: the model's, and
+        those of a loss that is a layer, as "loss/centers".
+    """
+
+    def __init__(
+        self,
+        model: nn.Layer,
+        optimizer: paddle.optimizer.Optimizer,
+        roots: Mapping[str, Any],
+        named: Mapping[str, Any],
+        optional: Mapping[str, Any],
+    ):
+        self.optimizer = optimizer
+        self.roots = dict(roots)
+        self.named, self.optional = dict(named), dict(optional)
+        self.parameters: Parameters = dict(model.named_parameters())
+        loss = roots.get(LOSS)
+        if isinstance(loss, nn.Layer):
+            own = loss.named_parameters()
+            self.parameters.update({f"{LOSS}/{name}": parameter for name, parameter in own})
+        layers = [model, *(part for part in self.named.values() if isinstance(part, nn.Layer))]
+        self.known = {id(value) for layer in layers for value in layer.state_dict().values()}
+        self.values: list[Path] = []
+        kinds = (paddle.optimizer.Optimizer, LRScheduler)
+        found = {
+            place.path: place.value
+            for place in walk(self.roots, self.known)
+            if isinstance(place.value, kinds) and not place.is_internal
+        }
+        self.optimizers = {
+            path: value
+            for path, value in found.items()
+            if isinstance(value, kinds[0]) and value is not optimizer
+        }
+        # As they were built: what is another value later is saved.
+        self._built = {
+            path: Snapshot({"": value}, self.known)
+            for path, value in found.items()
+            if not any(path[:length] in found for length in range(1, len(path)))
+        }
+
+    @property
+    def needs_file(self) -> bool:
+        """Whether there is anything to save."""
+        return bool(self.named or self.optional or self.optimizers or self._values())
+
+    def is_saved(self, path: Path) -> bool:
+        """Return whether a value is saved whatever it does, since an optimizer keeps it."""
+        return self._is_built(path) and unit(self.roots, path, self.known) is not None
+
+    def contents(self) -> dict[str, Any]:
+        """Return all of it as plain data. Raises ConfigError for what is none."""
+        names = generated_names(self.parameters)
+        named = {**self.named, **self.optional}
+        return {
+            "named": {name: _state_of(part, name) for name, part in named.items()},
+            "optimizers": {
+                describe(path): _optimizer_contents(optimizer, self._parameters_of(optimizer))
+                for path, optimizer in self.optimizers.items()
+            },
+            "values": [
+                [self._packed_path(path, names), _plain(value, describe(path))]
+                for path, value in self._values().items()
+            ],
+        }
+
+    def files(self) -> dict[str, bytes]:
+        """Return the contents of a checkpoint's file by its suffix; {} if there is nothing."""
+        if not self.needs_file:
+            return {}
+        packed = pack(self.contents(), generated_names(self.parameters))
+        return {FURTHER: saved_bytes(packed)}
+
+    def digests(self) -> dict[str, str]:
+        """Return the SHA-256 of each object and value, by name."""
+        contents = self.contents()
+        values = {describe(path): value for path, value in self._values().items()}
+        return {
+            name: _digest(value)
+            for name, value in {**contents["named"], **contents["optimizers"], **values}.items()
+        }
+
+    def read(self, checkpoint: Checkpoint, is_own: bool = True) -> dict[str, Any]:
+        """Return what a checkpoint holds of it; see `load_checkpoint`. Raises CheckpointError."""
+        saved: dict[str, Any] = {"named": {}, "optimizers": {}, "values": []}
+        path = checkpoint.path.with_suffix(FURTHER)
+        if checkpoint.has_file(FURTHER):
+            names = {name: parameter.name for name, parameter in self.parameters.items()}
+            saved.update(unpack(checkpoint.load(FURTHER), names, path))
+        if is_own:
+            self._require_names(saved, path)
+        return {**saved, "path": path}
+
+    def load_optimizers(self, saved: Mapping[str, Any], is_own: bool = True) -> None:
+        """Load the other optimizers. Changes their parameters, so load those afterwards."""
+        for path, optimizer in self.optimizers.items():
+            contents = saved["optimizers"].get(describe(path))
+            if contents is None or not (is_own or path[0][1] == "optimizer"):
+                continue  # `read` has refused what is the same training's
+            parameters = self._parameters_of(optimizer)
+            load_structured_state(
+                optimizer,
+                contents["state"],
+                parameters,
+                {*parameters} - {*contents["parameters"]},
+                f"{saved['path']}: {describe(path)} does not fit",
+                contents["schedule"],
+            )
+
+    def load_values(
+        self, saved: Mapping[str, Any], schedule: bool = True, is_own: bool = True
+    ) -> None:
+        """Load all but the optimizers. schedule: whether to load what a schedule keeps.
+
+        Raises CheckpointError if the object that is to have a value is not there.
+        """
+        for name, part in {**self.named, **self.optional}.items():
+            if name in saved["named"] and is_own:
+                set_state(part, saved["named"][name])
+        for packed, value in saved["values"]:
+            path = self._unpacked_path(packed)
+            root = path[0][1]
+            if (root == "schedule" and not schedule) or not (is_own or root == "optimizer"):
+                continue
+            if not self._is_built(path):
+                self.values.append(path)
+            if not put(self.roots, path, value):
+                raise CheckpointError(
+                    f"{saved['path']}: has a value for {describe(path)}, and no such object is "
+                    "there; expected the program that wrote it"
+                )
+
+    def _values(self) -> dict[Path, Any]:
+        """Return the values by their paths that are saved beside named objects and state_dicts."""
+        numbers = schedule_numbers(self.optimizer)
+        values: dict[Path, Any] = {}
+        for prefix, built in self._built.items():
+            for change in built.changes():
+                path = (*prefix, *change.path[1:])
+                if prefix[0][1] != "schedule" or not _is_in(numbers, path[1:]):
+                    where = unit(self.roots, path, self.known)
+                    if where is not None:
+                        values[where] = find(self.roots, where)
+        values.update({path: find(self.roots, path) for path in self.values})
+        return {path: value for path, value in values.items() if value is not ABSENT}
+
+    def _is_built(self, path: Path) -> bool:
+        """Return whether a value belongs to an optimizer or a schedule."""
+        return any(path[: len(built)] == built for built in self._built)
+
+    def _parameters_of(self, optimizer: paddle.optimizer.Optimizer) -> Parameters:
+        """Return an optimizer's parameters: by their names in the model, others by number."""
+        names = generated_names(self.parameters)
+        own = optimizer_parameters(optimizer)
+        return {names.get(p.name, f"parameter {number}"): p for number, p in enumerate(own)}
+
+    def _packed_path(self, path: Path, names: Mapping[str, str]) -> list[Any]:
+        """Return a path as plain data; a parameter that is a key as its name in the model."""
+        by_id = {id(parameter): name for name, parameter in self.parameters.items()}
+        packed = []
+        for kind, key in path:
+            if id(key) in by_id:
+                packed.append(["parameter", by_id[id(key)]])
+            elif kind == "item" and type(key) is int and key in by_id:
+                packed.append(["id of parameter", by_id[key]])
+            else:
+                packed.append([kind, _plain(key, describe(path))])
+        return packed
+
+    def _unpacked_path(self, packed: Sequence[Any]) -> Path:
+        path = []
+        for kind, key in packed:
+            if kind == "parameter":
+                path.append(("item", self.parameters[key]))
+            elif kind == "id of parameter":
+                path.append(("item", id(self.parameters[key])))
+            else:
+                path.append((kind, key))
+        return tuple(path)
+
+    def _require_names(self, saved: Mapping[str, Any], path: FilePath) -> None:
+        """Raise CheckpointError unless a checkpoint has just the objects that there are now."""
+        there = {*saved["named"], *saved["optimizers"]} - {*self.optional}
+        now = {*self.named, *map(describe, self.optimizers)}
+        there = {name for name in there if name in now or not name.startswith("callbacks")}
+        if there == now:
+            return
+        missing, further = (", ".join(sorted(names)) for names in (now - there, there - now))
+        raise CheckpointError(
+            f"{path}: "
+            + "; ".join(
+                [f"has no state of {missing}"] * bool(missing)
+                + [f"has the state of {further}, which is not there now"] * bool(further)
+            )
+            + "; expected the same objects as in the run; or start another run with init_from"
+        )
+
+
+def _digest(value: Any) -> str:
+    digest = hashlib.sha256()
+    add_to_digest(digest, value)
+    return digest.hexdigest()
+
+
+def optimizer_parameters(optimizer: paddle.optimizer.Optimizer) -> list[paddle.Tensor]:
+    """Return all parameters of an optimizer, those of its groups too."""
+    groups = optimizer._parameter_list or []
+    return [
+        parameter
+        for group in groups
+        for parameter in (group["params"] if isinstance(group, dict) else [group])
+    ]
+
+
+def has_state(part: Any) -> bool:
+    """Return whether an object gives its state and takes it back."""
+    takes = hasattr(part, "set_state_dict") or hasattr(part, "load_state_dict")
+    return hasattr(part, "state_dict") and takes and not isinstance(part, type)
+
+
+def set_state(part: Any, state: Any) -> None:
+    """Give an object the state that its `state_dict` returned."""
+    load = getattr(part, "set_state_dict", None) or part.load_state_dict
+    load(state)
+
+
+def _state_of(part: Any, name: str) -> Any:
+    return _plain(dict(part.state_dict()), f"the state_dict of {name}")
+
+
+def _plain(value: Any, what: str) -> Any:
+    if not is_plain(value):
+        raise ConfigError(
+            f"{what} is a {type(value).__name__} that cannot be saved; expected numbers, strings, "
+            "arrays, tensors, and lists, dicts and sets of them"
+        )
+    return value
+
+
+def _optimizer_contents(
+    optimizer: paddle.optimizer.Optimizer, parameters: Parameters
+) -> dict[str, Any]:
+    state = structured_state(
+        without_name_table(optimizer.state_dict()), generated_names(parameters)
+    )
+    return {
+        "class": type(optimizer).__name__,
+        "parameters": parameters_with_state(optimizer, parameters),
+        "state": state,
+        "schedule": schedule_numbers(optimizer),
+    }
+
+
+def _is_in(numbers: Any, path: Path) -> bool:
+    """Return whether the numbers of a schedule, by name, have the value at a path."""
+    for kind, key in path:
+        if not isinstance(numbers, Mapping):
+            return True
+        if kind != "attribute" or key not in numbers:
+            return False
+        numbers = numbers[key]
+    return not isinstance(numbers, Mapping)

@@ -1,0 +1,108 @@
+"""The state of an optimizer by the names of its parameters in the model, and back into it."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Optional
+
+import paddle
+from paddle.utils import unique_name
+
+from paddle_mnist.checkpoint.snapshot import Snapshot
+from paddle_mnist.checkpoint.weights import require_match, without_name_table
+from paddle_mnist.nn.schedule import STATE, load_state
+
+# By structured names, such as "conv1.weight": their `.name` is one that Paddle generated, and may
+# be another in the next process.
+Parameters = Mapping[str, paddle.Tensor]
+
+
+def generated_names(parameters: Parameters) -> dict[str, str]:
+    """Return the structured names of parameters by those that Paddle generated."""
+    return {parameter.name: name for name, parameter in parameters.items()}
+
+
+def structured_state(state: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return an optimizer's state_dict by structured names: "conv1.weight moment1".
+
+    names: structured names by the generated ones.
+    """
+    return {_structured_key(key, names): value for key, value in state.items()}
+
+
+def parameters_with_state(
+    optimizer: paddle.optimizer.Optimizer, parameters: Parameters
+) -> list[str]:
+    """Return the structured names of the parameters for which an optimizer has a state.
+
+    Paddle creates it in the first step that has a gradient for the parameter.
+    """
+    owners = {_owner(key, generated_names(parameters)) for key in optimizer.state_dict()}
+    return [name for name, parameter in parameters.items() if parameter.name in owners]
+
+
+def load_structured_state(
+    optimizer: paddle.optimizer.Optimizer,
+    saved: Mapping[str, Any],
+    parameters: Parameters,
+    without_state: Collection[str],
+    error: str,
+    numbers: Mapping[str, Any] = {},
+    keeps_schedule: bool = False,
+) -> None:
+    """Load what `structured_state` returned. Raises CheckpointError, with a diff, if it differs.
+
+    without_state: the structured names of parameters for which nothing was saved. error: how the
+    error begins. numbers: of the schedule, see `schedule_numbers`. keeps_schedule: leave the
+    schedule where it is.
+
+    Changes the weights, so load those afterwards.
+    """
+    _create_state(optimizer, parameters, without_state)
+    current = optimizer.state_dict()
+    if keeps_schedule and STATE in current:
+        saved = {**saved, STATE: current[STATE]}
+    names = generated_names(parameters)
+    keys = {_structured_key(key, names): key for key in without_name_table(current)}
+    require_match(saved, {name: current[key] for name, key in keys.items()}, error)
+    load_state(optimizer, {keys[name]: value for name, value in saved.items()}, numbers)
+
+
+def _create_state(
+    optimizer: paddle.optimizer.Optimizer, parameters: Parameters, left_out: Collection[str]
+) -> None:
+    """Have an optimizer create its state, for all trainable parameters but those left out.
+
+    Paddle does so in the first step, and before that accepts any state. So a step with zero
+    gradients is taken; what is loaded afterwards must have the entries it creates. What such a step
+    does to attributes of an optimizer of the caller's own is undone.
+    """
+    chosen = [
+        parameter
+        for name, parameter in parameters.items()
+        if not parameter.stop_gradient and name not in left_out
+    ]
+    if not chosen:
+        return
+    own = Snapshot({"optimizer": optimizer}, {id(parameter) for parameter in parameters.values()})
+    for parameter in chosen:
+        parameter.grad = paddle.zeros_like(parameter)
+    with unique_name.guard():
+        optimizer.step()
+    optimizer.clear_grad()
+    own.put_back(internals=False)
+
+
+def _structured_key(key: str, structured_names: Mapping[str, str]) -> str:
+    """Translate `conv2d_0.w_0_moment1_0` to `conv1.weight moment1`; return other keys as they are.
+
+    The number at the end counts the optimizers of a process; it is no part of the state's name.
+    """
+    owner = _owner(key, structured_names)
+    if owner is None:
+        return key
+    return f"{structured_names[owner]} {key[len(owner) + 1 :].rpartition('_')[0]}"
+
+
+def _owner(key: str, generated_names: Iterable[str]) -> Optional[str]:
+    """Return the generated name of the parameter to which an optimizer's entry belongs."""
+    owners = [name for name in generated_names if key.startswith(f"{name}_")]
+    return max(owners, key=len, default=None)

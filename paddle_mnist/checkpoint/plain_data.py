@@ -1,0 +1,290 @@
+"""Plain data: numbers, strings, arrays, tensors, generators of random numbers, and containers of
+them; copied, replaced in place, and packed into what `paddle.save` writes.
+"""
+
+import collections
+import json
+import random
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import paddle
+
+from paddle_mnist.errors import CheckpointError
+from paddle_mnist.system.arrays import as_array
+
+SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic)
+GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
+SETS = (set, frozenset)
+CONTAINERS = (dict, list, tuple, collections.deque)
+KINDS_OF_DICT = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
+MOST_ITEMS = 10_000  # of a container that is looked into
+MAX_DEPTH = 8  # of containers in containers
+
+STRUCTURE = "structure"  # of packed data: the entry that is JSON; the others are its arrays
+
+
+class _Absent:
+    """What is not there."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+ABSENT = _Absent()
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, paddle.Tensor)
+
+
+def is_leaf(value: Any) -> bool:
+    """Return whether a value is data that holds no other values."""
+    return isinstance(value, (*SCALARS, *GENERATORS, *SETS, np.ndarray)) or is_tensor(value)
+
+
+def is_plain(value: Any, known: Collection[int] = (), depth: int = MAX_DEPTH) -> bool:
+    """Return whether a value is plain data.
+
+    known: the `id` of tensors that are others' affair, such as a model's parameters.
+    """
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "biufc" and value.dtype.itemsize <= 16
+    if is_tensor(value):
+        return id(value) not in known and value.is_dense() and value._is_initialized()
+    if type(value) in SCALARS or isinstance(value, (np.generic, *GENERATORS)):
+        return True
+    is_container = type(value) in (*CONTAINERS, *SETS, *KINDS_OF_DICT)
+    if not is_container or not depth or len(value) > MOST_ITEMS:
+        return False
+    items = list(value)  # of a dict its keys
+    if isinstance(value, dict):
+        if any(is_tensor(key) or not is_plain(key) for key in items):
+            return False
+        items = list(value.values())
+    return all(is_plain(item, known, depth - 1) for item in items)
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of plain data that shares nothing with it."""
+    if is_tensor(value):
+        copy = value.detach().clone()
+        copy.stop_gradient = value.stop_gradient
+        return copy
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, GENERATORS):
+        return _generator(type(value).__name__, generator_state(value), _bits_of(value))
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    if isinstance(value, collections.deque):
+        return collections.deque(map(copied, value), value.maxlen)
+    if isinstance(value, (*CONTAINERS, *SETS)):
+        return type(value)(map(copied, value))
+    return value
+
+
+def replace_in_place(current: Any, new: Any) -> bool:
+    """Give an object the contents of another, if it can take them; return whether it has.
+
+    Whoever else refers to the object then sees them, too. A dict of any kind takes a dict's.
+    """
+    if isinstance(current, dict) and isinstance(new, dict):
+        current.clear()
+        current.update(new)
+        return True
+    if type(current) is not type(new):
+        return False
+    if is_tensor(current) and _fits(current, new):
+        current.set_value(new)
+    elif isinstance(current, np.ndarray) and _fits(current, new) and current.flags.writeable:
+        current[...] = new
+    elif isinstance(current, GENERATORS) and _bits_of(current) == _bits_of(new):
+        set_generator_state(current, generator_state(new))
+    elif isinstance(current, list):
+        current[:] = new
+    elif isinstance(current, set):
+        current.clear()
+        current.update(new)
+    elif isinstance(current, collections.deque) and current.maxlen == new.maxlen:
+        current.clear()
+        current.extend(new)
+    else:
+        return False
+    return True
+
+
+def _fits(current: Any, new: Any) -> bool:
+    return list(current.shape) == list(new.shape) and current.dtype == new.dtype
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Return whether two values of plain data are the same to the bit."""
+    if isinstance(one, (np.ndarray, paddle.Tensor)) and type(one) is type(other):
+        first, second = as_array(one), as_array(other)
+        is_alike = first.shape == second.shape and first.dtype == second.dtype
+        return is_alike and np.array_equal(_as_bits(first), _as_bits(second))
+    if isinstance(one, GENERATORS) and type(one) is type(other):
+        return equal(generator_state(one), generator_state(other))
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple, collections.deque)):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return bool(one == other) or (one != one and other != other)  # NaN
+
+
+def add_to_digest(digest: Any, value: Any) -> None:
+    """Add plain data to a digest, bit by bit."""
+    if isinstance(value, GENERATORS):
+        value = generator_state(value)
+    digest.update(type(value).__name__.encode())
+    if isinstance(value, np.ndarray) or is_tensor(value):
+        array = as_array(value)
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(_as_bits(array))
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            add_to_digest(digest, key)
+            add_to_digest(digest, item)
+    elif isinstance(value, (list, tuple, collections.deque)):
+        for item in value:
+            add_to_digest(digest, item)
+    elif isinstance(value, SETS):
+        digest.update(repr(sorted(value, key=repr)).encode())
+    else:
+        digest.update(repr(value).encode())
+
+
+def _as_bits(array: np.ndarray) -> np.ndarray:
+    """Return an array as bytes, for NaN differs from itself, and 0.0 not from -0.0."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+# ------------------------------------------------------------------ generators of random numbers
+
+
+def generator_state(generator: Any) -> Any:
+    """Return the state of a generator of random numbers, as plain data."""
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state(legacy=False)
+    return generator.getstate()
+
+
+def set_generator_state(generator: Any, state: Any) -> None:
+    """Give a generator the state that `generator_state` returned."""
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, np.random.RandomState):
+        generator.set_state(state)
+    else:
+        generator.setstate(state)
+
+
+def _bits_of(generator: Any) -> str:
+    return type(getattr(generator, "bit_generator", generator)).__name__
+
+
+def _generator(kind: str, state: Any, bits: str) -> Any:
+    """Return a new generator in a state. Raises KeyError for an unknown one."""
+    if kind == "Generator":
+        known = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+        makers = {name: getattr(np.random, name) for name in known}
+        generator = np.random.Generator(makers[bits]())
+    else:
+        generator = {"RandomState": np.random.RandomState, "Random": random.Random}[kind]()
+    set_generator_state(generator, state)
+    return generator
+
+
+# ------------------------------------------------------------------ packed
+
+
+def pack(value: Any, parameters: Mapping[str, str] = {}) -> dict[str, Any]:
+    """Return plain data as a flat dictionary of NumPy arrays and one text, for `paddle.save`.
+
+    parameters: the generated names of parameters to those in the model. Strings that are such
+        names, as an optimizer's dict has them as keys, are saved as the latter, since the former
+        may be others in the next process.
+    """
+    arrays: list[np.ndarray] = []
+
+    def array(value: Any) -> int:
+        arrays.append(as_array(value))
+        return len(arrays) - 1
+
+    def tree(value: Any) -> Any:
+        if isinstance(value, str) and value in parameters:
+            return {"parameter": parameters[value]}
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        if is_tensor(value):
+            return {"tensor": [array(value), bool(value.stop_gradient)]}
+        if isinstance(value, np.ndarray):
+            return {"array": array(value)}
+        if isinstance(value, np.generic) and not isinstance(value, (str, bytes)):
+            return {"scalar": array(value)}
+        if isinstance(value, complex):
+            return {"complex": [value.real, value.imag]}
+        if isinstance(value, bytes):
+            return {"bytes": value.hex()}
+        if isinstance(value, GENERATORS):
+            state = tree(generator_state(value))
+            return {"generator": [type(value).__name__, state, _bits_of(value)]}
+        if isinstance(value, Mapping):
+            return {"dict": [[tree(key), tree(item)] for key, item in value.items()]}
+        if isinstance(value, collections.deque):
+            return {"deque": [list(map(tree, value)), value.maxlen]}
+        if isinstance(value, SETS):  # in an order that is the same in the next process
+            return {type(value).__name__: sorted(map(tree, value), key=json.dumps)}
+        if isinstance(value, (list, tuple)):
+            return {"tuple" if isinstance(value, tuple) else "list": list(map(tree, value))}
+        raise TypeError(f"a {type(value).__name__}")
+
+    text = json.dumps(tree(value))
+    return {STRUCTURE: text, **{str(number): values for number, values in enumerate(arrays)}}
+
+
+def unpack(packed: Mapping[str, Any], parameters: Mapping[str, str], origin: Any) -> Any:
+    """Return the plain data that `pack` packed.
+
+    parameters: the names of parameters in the model to those that Paddle generated. origin: names
+    the file in errors. Runs no code of the file. Raises CheckpointError.
+    """
+
+    def value(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        ((kind, item),) = node.items()
+        if kind == "parameter":
+            return parameters[item]
+        if kind == "tensor":
+            return paddle.to_tensor(packed[str(item[0])], stop_gradient=item[1])
+        if kind == "array":
+            return np.array(packed[str(item)])
+        if kind == "scalar":
+            return packed[str(item)][()]
+        if kind == "complex":
+            return complex(*item)
+        if kind == "bytes":
+            return bytes.fromhex(item)
+        if kind == "generator":
+            return _generator(item[0], value(item[1]), item[2])
+        if kind == "dict":
+            return {value(key): value(entry) for key, entry in item}
+        if kind == "deque":
+            return collections.deque(map(value, item[0]), item[1])
+        makers = {"set": set, "frozenset": frozenset, "tuple": tuple, "list": list}
+        return makers[kind](map(value, item))
+
+    try:
+        return value(json.loads(packed[STRUCTURE]))
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise CheckpointError(
+            f"{origin}: holds values that cannot be read ({type(error).__name__}: {error!s:.100}); "
+            "expected those of this training; use another checkpoint"
+        ) from error

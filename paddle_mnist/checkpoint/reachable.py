@@ -1,0 +1,267 @@
+"""The ways from an object to the values that can be reached from it.
+
+A training's state may be anywhere: in an attribute of a layer, in a variable that a function closes
+over, in a list in a dict. So the ways go through attributes, containers, closures, defaults, bound
+objects, class attributes of the user's classes, and the globals that a function's code names. They
+do not enter objects of the standard library, of NumPy or of this package; of Paddle's only layers,
+optimizers, schedules, metrics and what belongs to data.
+"""
+
+import collections
+import dis
+import functools
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional
+
+import paddle
+from paddle import nn
+from paddle.optimizer.lr import LRScheduler
+
+from paddle_mnist.checkpoint.plain_data import ABSENT, is_leaf, is_tensor
+
+# From one value to another: the kind of the way, and the name or number. Kinds: "attribute",
+# "item" of a container, "variable" of a function's closure, "default" of an argument, "global" that
+# a function's code names, "hook" of a layer.
+Step = tuple[str, Any]
+Path = tuple[Step, ...]  # the first step, of kind "root", names the object where it begins
+
+LAYER_PARTS = ("_parameters", "_buffers", "_sub_layers")  # where a Layer keeps what it registers
+_HOOKS = ("_forward_pre_hooks", "_forward_post_hooks")
+_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, staticmethod, classmethod)
+_SEQUENCES = (list, tuple, collections.deque)
+# Attributes of Paddle's optimizers that their state_dict does not hold, and a step may change.
+_OPEN = ("_learning_rate", "_grad_clip", "regularization")
+# Parts of Paddle whose objects hold the user's, or count.
+_ENTERED = ("paddle.io", "paddle.vision", "paddle.metric", "paddle.nn", "paddle.optimizer")
+_ENTERED += ("paddle.incubate.optimizer", "paddle.regularizer")
+_NOT_SAID = ("__self__", "__func__", "__class__", "__wrapped__", "func")
+
+
+def describe(path: Path) -> str:
+    """Return a path as a reader finds it: `model.encoder.calls`, `step.queue`, `callbacks[0].n`."""
+    (_, text), *rest = path
+    for kind, key in rest:
+        if kind == "item":
+            text += f"[{key.name if is_tensor(key) else repr(key):.60}]"
+        elif kind == "hook":
+            text += f".{key[0].lstrip('_')}[{key[1]}]"
+        elif key not in _NOT_SAID:
+            text += f".{key}"
+    return text
+
+
+def steps(value: Any) -> Iterator[Step]:
+    """Yield the steps to all values that a value holds."""
+    if is_leaf(value):
+        return
+    if isinstance(value, Mapping):
+        yield from (("item", key) for key in value)
+    elif isinstance(value, _SEQUENCES):
+        yield from (("item", number) for number in range(len(value)))
+    elif isinstance(value, types.MethodType):
+        yield from (("attribute", name) for name in ("__self__", "__func__"))
+    elif isinstance(value, functools.partial):
+        yield from (("attribute", name) for name in ("func", "args", "keywords"))
+    elif isinstance(value, (staticmethod, classmethod)):
+        yield "attribute", "__func__"
+    elif isinstance(value, functools._lru_cache_wrapper):
+        yield "attribute", "__wrapped__"
+    elif isinstance(value, nn.Layer):
+        for part in LAYER_PARTS:
+            yield from (("attribute", name) for name in vars(value)[part])
+        for name in _HOOKS:
+            yield from (("hook", (name, number)) for number in range(len(getattr(value, name))))
+    yield from own_steps(value)
+    if isinstance(value, type):
+        if is_users(value.__module__):
+            yield "attribute", "__bases__"
+    elif is_users(type(value).__module__):
+        yield "attribute", "__class__"
+
+
+def own_steps(value: Any) -> Iterator[Step]:
+    """Yield the steps to the values by name, which can be replaced: not to items."""
+    if isinstance(value, types.FunctionType):
+        if is_users(value.__module__):
+            yield from _steps_of_function(value)
+    elif isinstance(value, type):
+        if is_users(value.__module__):
+            yield from _steps_of_class(value)
+    elif isinstance(value, nn.Layer):
+        kept = _internals(nn.Layer) - {"training"}
+        yield from (("attribute", name) for name in list(vars(value)) if name not in kept)
+    elif is_entered(value):
+        names = dict.fromkeys([*getattr(value, "__dict__", ()), *_slots(value)])
+        yield from (("attribute", name) for name in names)
+
+
+def _steps_of_function(function: types.FunctionType) -> Iterator[Step]:
+    yield from (("attribute", name) for name in list(vars(function)))
+    yield from (("variable", name) for name in function.__code__.co_freevars)
+    yield from (("default", name) for name in _defaults(function))
+    for name in _names_in(function.__code__):
+        if name in function.__globals__ and _is_of_interest(function.__globals__[name]):
+            yield "global", name
+
+
+def _steps_of_class(kind: type) -> Iterator[Step]:
+    for name, member in list(vars(kind).items()):
+        is_function = isinstance(member, (types.FunctionType, staticmethod, classmethod))
+        is_ours = not isinstance(member, (types.MemberDescriptorType, types.GetSetDescriptorType))
+        if is_function or (is_ours and not name.startswith("__")):
+            yield "attribute", name
+
+
+def _is_of_interest(value: Any) -> bool:
+    """Return whether a global may hold state: no module, no class or function of a library."""
+    if isinstance(value, (types.ModuleType, types.BuiltinFunctionType)):
+        return False
+    return not isinstance(value, (type, types.FunctionType)) or is_users(value.__module__)
+
+
+@functools.cache
+def _names_in(code: types.CodeType) -> tuple[str, ...]:
+    """Return the globals that code names, in it and in the functions that it defines."""
+    names = [entry.argval for entry in dis.get_instructions(code) if "GLOBAL" in entry.opname]
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names += _names_in(constant)
+    return tuple(dict.fromkeys(names))
+
+
+def child(value: Any, step: Step) -> Any:
+    """Return the value to which a step leads; ABSENT if there is none."""
+    kind, key = step
+    try:
+        if kind == "item":
+            return value[key]
+        if kind == "hook":
+            return list(getattr(value, key[0]).values())[key[1]]
+        if kind == "variable":
+            return _cell(value, key).cell_contents
+        if kind == "default":
+            return _defaults(value)[key]
+        if kind == "global":
+            return value.__globals__[key]
+        if isinstance(value, type) and key != "__bases__":
+            return vars(value)[key]
+        namespace = _namespace(value, key)
+        return namespace[key] if key in namespace else getattr(value, key)
+    except (LookupError, AttributeError, TypeError, ValueError):  # ValueError: of an empty cell
+        return ABSENT
+
+
+def assign(value: Any, step: Step, new: Any) -> None:
+    """Put a value where a step leads; with ABSENT, remove what is there."""
+    kind, key = step
+    if kind == "variable":
+        cell = _cell(value, key)
+        if new is not ABSENT:
+            cell.cell_contents = new
+        elif child(value, step) is not ABSENT:
+            del cell.cell_contents
+    elif kind == "default" and key not in (value.__kwdefaults__ or {}):
+        value.__defaults__ = tuple({**_positional_defaults(value), key: new}.values())
+    elif kind == "attribute" and (isinstance(value, type) or key in _slots(value)):
+        delattr(value, key) if new is ABSENT else setattr(value, key, new)
+    else:
+        # The dictionary itself: a Layer's __setattr__ would register a tensor.
+        if kind == "item":
+            namespace = value
+        elif kind == "default":
+            namespace = value.__kwdefaults__
+        else:
+            namespace = value.__globals__ if kind == "global" else _namespace(value, key)
+        if new is not ABSENT:
+            namespace[key] = new
+        elif key in namespace:
+            del namespace[key]
+
+
+def _namespace(value: Any, key: Any) -> dict:
+    """Return the dictionary that holds an attribute, or is to hold it."""
+    own = getattr(value, "__dict__", {})
+    if isinstance(value, nn.Layer):
+        return next((own[part] for part in LAYER_PARTS if key in own[part]), own)
+    return own
+
+
+def _cell(function: Any, name: str) -> Any:
+    return function.__closure__[function.__code__.co_freevars.index(name)]
+
+
+def _positional_defaults(function: Any) -> dict[str, Any]:
+    values = function.__defaults__ or ()
+    code = function.__code__
+    names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
+    return dict(zip(names, values))
+
+
+def _defaults(function: Any) -> dict[str, Any]:
+    return {**_positional_defaults(function), **(function.__kwdefaults__ or {})}
+
+
+def _slots(value: Any) -> list[str]:
+    """Return the names of the attributes that an object keeps in slots, and has."""
+    names: list[str] = []
+    for base in type(value).__mro__:
+        slots = vars(base).get("__slots__", ())
+        names += [slots] if isinstance(slots, str) else slots
+    return [name for name in names if name != "__dict__" and hasattr(value, name)]
+
+
+def is_entered(value: Any) -> bool:
+    """Return whether the attributes of an object are looked at."""
+    kind = type(value)
+    if isinstance(value, (paddle.optimizer.Optimizer, LRScheduler, types.SimpleNamespace)):
+        return True
+    if kind.__module__.partition(".")[0] == "paddle":
+        return kind.__module__.startswith(_ENTERED)
+    return not _is_of_library(kind.__module__, installed=False)
+
+
+def is_internal(value: Any, step: Step) -> bool:
+    """Return whether a step leads to what Paddle itself keeps, saves and restores."""
+    kind, name = step
+    if kind != "attribute":
+        return False
+    if isinstance(value, nn.Layer):
+        return name == "training"
+    if isinstance(value, LRScheduler):
+        return name == "_var_name"
+    if not isinstance(value, paddle.optimizer.Optimizer) or name in _OPEN:
+        return False
+    is_paddles = type(value).__module__.startswith("paddle.optimizer")
+    return is_paddles or name in _internals(paddle.optimizer.Optimizer)
+
+
+@functools.cache
+def _internals(kind: type) -> frozenset[str]:
+    """Return the attributes that Paddle's base classes keep for themselves."""
+    if kind is nn.Layer:
+        return frozenset(vars(nn.Layer()))
+    return frozenset(vars(paddle.optimizer.SGD(0.1, parameters=[nn.Linear(1, 1).weight])))
+
+
+def is_users(module: Optional[str]) -> bool:
+    """Return whether code is the user's own: of no installed package."""
+    return not _is_of_library(module or "builtins")
+
+
+@functools.cache
+def _is_of_library(module: str, installed: bool = True) -> bool:
+    """Return whether a module is Python's, NumPy's, Paddle's, ours, or of an installed package.
+
+    installed: whether to count packages other than these.
+    """
+    top = module.partition(".")[0]
+    if top in ("paddle", "numpy", "paddle_mnist", "visualdl", *sys.builtin_module_names):
+        return True
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    paths = sysconfig.get_paths()
+    is_installed = "site-packages" in file or "dist-packages" in file
+    is_pythons = file.startswith((paths["stdlib"], paths["platstdlib"])) and not is_installed
+    return is_pythons or (installed and is_installed)

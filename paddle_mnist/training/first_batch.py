@@ -1,0 +1,153 @@
+"""The first batch, tried before anything is written: what is wrong shows now, with the shapes."""
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import nn
+
+from paddle_mnist.data.collate import leaves
+from paddle_mnist.data.loader import Shard, epoch_batches, shards_of
+from paddle_mnist.errors import ConfigError, DataError
+from paddle_mnist.monitor.hooks import evaluation_mode
+from paddle_mnist.nn.seeding import reseed
+from paddle_mnist.nn.sparse_gradients import remove_gradient
+from paddle_mnist.nn.statistics import layer_buffers, reinstate_buffers
+from paddle_mnist.training.batch_errors import describe_batch, explained, located
+from paddle_mnist.training.mean_check import check_mean
+from paddle_mnist.training.steps import Step, run_step
+
+# A step with a sparse gradient ends the process in Paddle 3.3.1, with std::bad_alloc.
+NOT_FOR_SPARSE_GRADIENTS = ("AdamW",)
+
+
+@dataclass(frozen=True)
+class FirstBatch:
+    """What the first batch has shown.
+
+    metric_functions: how each metric of training follows from its sums, by name.
+    has_sparse_gradients: whether an embedding gives its gradient by rows.
+    """
+
+    metric_functions: Mapping[str, Callable[[np.ndarray], float]]
+    has_sparse_gradients: bool
+
+
+def try_first_batch(
+    step: Step,
+    model: nn.Layer,
+    optimizer: paddle.optimizer.Optimizer,
+    loader: Any,
+    seed: int,
+    is_divided: bool = False,
+    is_low_precision: bool = False,
+) -> FirstBatch:
+    """Run the first batch through the step and the backward pass, and leave no trace of it.
+
+    is_divided: whether steps are divided into shards, batches or between processes; a loss that
+        is no mean over samples is then refused (`check_mean`). is_low_precision: of the forward
+        pass.
+
+    Buffers and the layers' modes are as before, and parameters have no gradients; global generators
+    are not restored.
+    Raises ConfigError, with the shapes in the batch, for an error in the model, the loss or the
+    metrics; DataError if there is no batch.
+    """
+    shard = _first_shard(loader, "the training data")
+    reseed(seed, 0)
+    place = located([shard], loader, 0, 0, "the training data")
+    with place, _untouched(model), explained(shard.batch, "the first batch"):
+        model.train()
+        before = [name for name, _ in model.named_parameters()]
+        outputs = run_step(step, model, shard.batch, shard.samples)
+        outputs.loss.backward()
+        _check_for_late_parameters(model, before)
+        gradients = [parameter.grad for parameter in model.parameters()]
+        is_sparse = any(
+            gradient is not None and gradient.is_selected_rows() for gradient in gradients
+        )
+    _check_for_nan(outputs.loss, shard.batch)
+    if all(gradient is None for gradient in gradients):
+        raise ConfigError(
+            "the loss of the first batch has no gradient for any parameter; expected one that is "
+            "computed from the model's outputs"
+        )
+    with _untouched(model), evaluation_mode(model), paddle.no_grad():
+        check_mean(step, model, shard.batch, is_divided, is_low_precision)
+    name = type(optimizer).__name__
+    if is_sparse and name in NOT_FOR_SPARSE_GRADIENTS:
+        raise ConfigError(
+            f"the optimizer is {name}, and an embedding has sparse=True, a pair with which Paddle "
+            "ends the process; expected sparse=False, or Adam with lazy_mode, SGD or Momentum"
+        )
+    return FirstBatch({name: sums.compute for name, sums in outputs.metrics.items()}, is_sparse)
+
+
+def try_evaluation(step: Step, model: nn.Layer, loader: Any, split: str) -> list[str]:
+    """Run the first batch of an evaluation; return the tags that it gives: "valid/loss", ...
+
+    Raises as `try_first_batch` does.
+    """
+    shard = _first_shard(loader, f"the data {split!r}")
+    batch = shard.batch
+    place = located([shard], loader, 0, 0, f"the data {split!r}")
+    explains = explained(batch, f"the first batch of {split}")
+    with place, _untouched(model), evaluation_mode(model), paddle.no_grad(), explains:
+        values = step(model, batch)
+        run_step(lambda *_: values, model, batch, 1)  # checks them
+    return [f"{split}/{name}" for name in values]
+
+
+def _check_for_late_parameters(model: nn.Layer, before: Collection[str]) -> None:
+    """Raise ConfigError for parameters that the first forward pass has made."""
+    late = [name for name, _ in model.named_parameters() if name not in before]
+    if late:
+        raise ConfigError(
+            f"the first forward pass has made {', '.join(late)}, which the optimizer was not "
+            "given, so that they would never be trained; expected all layers to be made in the "
+            "model's __init__"
+        )
+
+
+@contextlib.contextmanager
+def _untouched(model: nn.Layer) -> Iterator[None]:
+    """Give a model its buffers and its layers' modes back, and its parameters no gradients."""
+    buffers = layer_buffers(model)
+    fixed = [*model.buffers(), *(p for p in model.parameters() if p.stop_gradient)]
+    before = [(tensor, tensor.clone()) for tensor in fixed if tensor._is_initialized()]
+    modes = [(layer, layer.training) for layer in model.sublayers(include_self=True)]
+    try:
+        yield
+    finally:
+        for parameter in model.parameters():
+            remove_gradient(parameter)
+        reinstate_buffers(buffers)
+        for tensor, values in before:
+            tensor.set_value(values)
+        for layer, training in modes:
+            layer.training = training
+
+
+def _first_shard(loader: Any, what: str) -> Shard:
+    batches = loader.peek() if hasattr(loader, "peek") else epoch_batches(loader, 0)
+    with contextlib.closing(batches):
+        batch = next(batches, None)
+    if batch is None:
+        raise DataError(f"{what} have no batches; expected at least one")
+    return shards_of(batch)[0]
+
+
+def _check_for_nan(loss: paddle.Tensor, batch: Any) -> None:
+    """Raise DataError if the loss is not finite because the batch is not."""
+    floats = [leaf for leaf in leaves(batch) if isinstance(leaf, paddle.Tensor)]
+    floats = [leaf for leaf in floats if leaf.is_floating_point()]
+    if not np.isfinite(loss.item()) and not all(
+        bool(paddle.isfinite(leaf).all()) for leaf in floats
+    ):
+        raise DataError(
+            f"the loss of the first batch is {loss.item()}, and the batch has numbers that are "
+            f"not finite; expected finite ones; the batch is {describe_batch(batch)}"
+        )
