@@ -10,7 +10,7 @@ import paddle
 from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.data.collate import data_error, make_batch, num_samples, read_sample, tensors
 from paddle_mnist.data.epochs import read_epoch
-from paddle_mnist.data.loader import OrderedLoader, Shard
+from paddle_mnist.data.loader import OrderedLoader, Shard, is_loader
 from paddle_mnist.data.sampler import BatchSampler, ShardSpec
 from paddle_mnist.data.sampler_state import set_epoch
 from paddle_mnist.data.seeding import seed_generators
@@ -222,7 +222,7 @@ def open_loader(
         takes, which yields batches. For the others see `SampleLoader`.
     Raises ConfigError.
     """
-    if hasattr(data, "epoch"):
+    if is_loader(data):
         return data
     if isinstance(data, paddle.io.IterableDataset):
         return ExternalLoader(_IterableBatches(data, batch_size, collate_fn), seed)
