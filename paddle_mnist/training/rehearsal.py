@@ -126,8 +126,12 @@ def _warn_of_changes(before: Mapping[str, np.ndarray], after: Mapping[str, np.nd
 
 @contextlib.contextmanager
 def _untouched(model: nn.Layer) -> Iterator[None]:
-    """Give a model its buffers and its layers' modes back, and its parameters no gradients."""
+    """Give a model its buffers and its layers' modes back, and its parameters no gradients.
+
+    Attributes that have become buffers are attributes again.
+    """
     buffers = layer_buffers(model)
+    attributes = [(layer, dict(vars(layer))) for layer in buffers]
     fixed = [*model.buffers(), *(p for p in model.parameters() if p.stop_gradient)]
     before = [(tensor, tensor.clone()) for tensor in fixed if tensor._is_initialized()]
     modes = [(layer, layer.training) for layer in model.sublayers(include_self=True)]
@@ -137,6 +141,10 @@ def _untouched(model: nn.Layer) -> Iterator[None]:
         for parameter in model.parameters():
             remove_gradient(parameter)
         reinstate_buffers(buffers)
+        for layer, before_pass in attributes:
+            # An attribute to which a pass has assigned a tensor is a buffer instead since.
+            lost = before_pass.keys() - vars(layer).keys()
+            vars(layer).update({name: before_pass[name] for name in lost})
         for tensor, values in before:
             tensor.set_value(values)
         for layer, training in modes:
