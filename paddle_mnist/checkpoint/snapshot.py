@@ -223,32 +223,46 @@ def unit(roots: Mapping[str, Any], path: Path, known: Collection[int] = ()) -> O
     return next((part for part in beginnings if is_plain(find(roots, part), known)), None)
 
 
-def _contents(value: Any) -> Optional[tuple[dict, Any]]:
+def _contents(value: Any) -> Optional[tuple[Mapping, Any]]:
     """Return what a value holds: by the steps to it, and the items of a container."""
+    if isinstance(value, nn.Layer):
+        return _namespaces(value), None
     items = None
     if isinstance(value, dict):
         items = dict(value)
     elif isinstance(value, (list, collections.deque)):
         items = list(value)
-    elif isinstance(value, nn.Layer):
-        items = {part: dict(vars(value)[part]) for part in reachable.LAYER_PARTS}
-    if isinstance(value, (types.FunctionType, type)) and not reachable.is_users(value.__module__):
-        return None
     return {step: child(value, step) for step in reachable.own_steps(value)}, items
 
 
-def _restore_contents(value: Any, held: Mapping[reachable.Step, Any], items: Any) -> None:
+def _restore_contents(value: Any, held: Mapping, items: Any) -> None:
+    if isinstance(value, nn.Layer):
+        for name, namespace in _namespaces(value, copy=False).items():
+            _restore_items(namespace, held[name])
+        return
     for step in {*held, *reachable.own_steps(value)}:
         if child(value, step) is not held.get(step, ABSENT):
             reachable.assign(value, step, held.get(step, ABSENT))
-    if isinstance(value, nn.Layer):
-        for part, kept in items.items():
-            _restore_items(vars(value)[part], kept)
-    elif items is not None:
+    if items is not None:
         _restore_items(value, items)
 
 
+def _namespaces(layer: nn.Layer, copy: bool = True) -> dict[str, Any]:
+    """Return the dictionaries, and the set, in which a layer keeps what is assigned to it.
+
+    They belong together: with a tensor an attribute moves from its `__dict__` to its buffers.
+    """
+    names = (*reachable.LAYER_PARTS, "_non_persistable_buffer_names_set")
+    namespaces = {"__dict__": vars(layer), **{name: vars(layer)[name] for name in names}}
+    if not copy:
+        return namespaces
+    return {name: namespace.copy() for name, namespace in namespaces.items()}
+
+
 def _restore_items(container: Any, items: Any) -> None:
+    if isinstance(container, set):
+        replace_in_place(container, set(items))
+        return
     is_dict = isinstance(container, dict)
     now = list(container.items()) if is_dict else [(None, item) for item in container]
     kept = list(items.items()) if is_dict else [(None, item) for item in items]

@@ -19,6 +19,7 @@ def forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
     alive is hidden from the collector of the workers. An iterator that is only dropped keeps its
     threads, which keep it, and its workers.
     """
+    is_over = False
     gc.collect()
     gc.freeze()
     try:
@@ -27,6 +28,7 @@ def forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
         gc.unfreeze()
     try:
         yield from iterator
+        is_over = True
     except SystemError as error:  # Paddle's, of many lines
         raise ProcessError(
             f"one of the {loader.num_workers} workers that read the data has died "
@@ -35,8 +37,11 @@ def forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
             exit_code=1,
         ) from error
     finally:
-        if not getattr(loader, "_persistent_workers", False):
+        is_persistent = getattr(loader, "_persistent_workers", False)
+        if not is_over or not is_persistent:
             iterator._try_shutdown_all()
+        if not is_over and is_persistent:
+            loader._iterator = None  # Paddle fails to begin again with workers inside an epoch
 
 
 _set_handler = dataloader_iter._set_SIGCHLD_handler

@@ -223,6 +223,11 @@ class BatchLoader(OrderedLoader):
         return images, labels
 
 
+def is_loader(data: Any) -> bool:
+    """Return whether data are a loader, which has a method `epoch`; a dataset may count epochs."""
+    return callable(getattr(data, "epoch", None))
+
+
 def epoch_batches(loader: Any, epoch: int, start: int = 0, stride: int = 1) -> Iterator:
     """Yield the batches of one epoch of any loader, from number `start` on, every `stride`-th.
 
@@ -230,7 +235,7 @@ def epoch_batches(loader: Any, epoch: int, start: int = 0, stride: int = 1) -> I
         returns an iterator each time it is called. Of these all batches are read, and those before
         `start` dropped.
     """
-    if hasattr(loader, "epoch"):
+    if is_loader(loader):
         yield from _interruptible(loader.epoch(epoch, start, stride))
         return
     # a DataLoader is callable as well

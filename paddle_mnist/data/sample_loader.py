@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
@@ -13,7 +12,7 @@ import paddle
 from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.data.collate import data_error, make_batch, num_samples, read_sample, tensors
 from paddle_mnist.data.epochs import read_epoch
-from paddle_mnist.data.loader import OrderedLoader, Shard
+from paddle_mnist.data.loader import OrderedLoader, Shard, is_loader
 from paddle_mnist.data.sampler import BatchSampler, ShardSpec
 from paddle_mnist.data.sampler_state import set_epoch
 from paddle_mnist.data.seeding import seed_generators
@@ -64,6 +63,10 @@ class SampleLoader(OrderedLoader):
             ]
             yield shards if self.shard_spec else shards[0].batch
 
+    def first_batch(self) -> Any:
+        """Return what this process reads first in the first epoch, as arrays, without workers."""
+        return self._read(next(self._parts(0, 0, 1)).keys)
+
     def _parts(self, epoch: int, start: int, stride: int) -> Iterator["_Part"]:
         order = self.sampler.order(epoch)
         spec = self.shard_spec or ShardSpec()
@@ -102,15 +105,6 @@ class _BatchReader:
     def _sample(self, epoch: int, index: int) -> Any:
         seed_generators(self.seed, epoch, index)
         return read_sample(self.dataset, index)
-
-
-def in_process(loader: Any) -> Any:
-    """Return a loader of the same batches that starts no workers, where it can be."""
-    if not isinstance(loader, SampleLoader) or not loader.num_workers:
-        return loader
-    alone = copy.copy(loader)
-    alone.num_workers = 0
-    return alone
 
 
 def can_be_repeated(loader: Any) -> bool:
@@ -286,7 +280,7 @@ def open_loader(
         takes, which yields batches. For the others see `SampleLoader`.
     Raises ConfigError.
     """
-    if hasattr(data, "epoch"):
+    if is_loader(data):
         return data
     if isinstance(data, paddle.io.IterableDataset):
         return ExternalLoader(_IterableBatches(data, batch_size, collate_fn), seed)

@@ -1,5 +1,6 @@
 """What makes two calls of `fit` the same training: what a resume compares, as plain values."""
 
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
@@ -12,6 +13,7 @@ from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.contents import parameter_names
 from paddle_mnist.data.collate import leaves
 from paddle_mnist.data.seeding import generators_restored, seed_generators
+from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.nn.schedule import inner_optimizers, schedule_numbers, scheduler_of
 from paddle_mnist.system.arrays import as_array
 
@@ -85,13 +87,16 @@ def describe_schedule(optimizer: paddle.optimizer.Optimizer) -> dict[str, Any]:
     return {"class": type(scheduler).__name__, **schedule_numbers(optimizer)}
 
 
-def describe_data(data: Any, seed: int) -> dict[str, Any]:
+def describe_data(data: Any, seed: int, num_workers: int = 0) -> dict[str, Any]:
     """Return the length of some data, and a hash of what tells them from others.
 
     data: of a map-style dataset the first, the middle and the last sample are hashed, each read
         with generators seeded alike, of objects that are neither numbers nor strings only their
         class; or its `fingerprint`, a value or a method, where it has one.
         Of anything else the class counts, and its length where it has one.
+    num_workers: if any read the data, one reads these samples, too: a file that a dataset opens for
+        its first sample is then open in no process from which others are forked, which would share
+        its position.
     """
     fingerprint = getattr(data, "fingerprint", None)
     length = _length(data)
@@ -101,13 +106,21 @@ def describe_data(data: Any, seed: int) -> dict[str, Any]:
     is_iterable = isinstance(data, paddle.io.IterableDataset)
     if is_iterable or not hasattr(data, "__getitem__") or not length:
         return {"length": length, "class": type(data).__name__}
-    digest = hashlib.sha256()
+    hash_samples = functools.partial(_hash_samples, data, seed)
+    places = [sorted({0, length // 2, length - 1})]
     with generators_restored():
-        for index in sorted({0, length // 2, length - 1}):
-            seed_generators(seed, index)
-            for leaf in leaves(data[index]):
-                digest.update(_content(leaf))
-    return {"length": length, SAMPLES: digest.hexdigest()[:12]}
+        map_places = functools.partial(map_in_workers, num_workers=1) if num_workers else map
+        (digest,) = map_places(hash_samples, iter(places))
+    return {"length": length, SAMPLES: digest}
+
+
+def _hash_samples(data: Any, seed: int, indices: Sequence[int]) -> str:
+    digest = hashlib.sha256()
+    for index in indices:
+        seed_generators(seed, index)
+        for leaf in leaves(data[index]):
+            digest.update(_content(leaf))
+    return digest.hexdigest()[:12]
 
 
 def _length(data: Any) -> Any:

@@ -336,9 +336,9 @@ def _run_config(arguments: FitArguments, parts: TrainingParts) -> RunConfig:
         "parameters": describe_parameters(parts.model),
         "optimizer": describe_optimizer(parts.optimizer, parts.model),
         "schedule": describe_schedule(parts.optimizer),
-        "data": describe_data(arguments.train, arguments.seed),
+        "data": describe_data(arguments.train, arguments.seed, arguments.num_workers),
         "valid": {
-            split: describe_data(data, arguments.seed)
+            split: describe_data(data, arguments.seed, arguments.num_workers)
             for split, data in _splits(arguments.valid).items()
         },
         "binding": dict(arguments.binding or {}),

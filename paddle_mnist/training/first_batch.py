@@ -9,13 +9,13 @@ import numpy as np
 import paddle
 from paddle import nn
 
+from paddle_mnist.checkpoint.snapshot import Snapshot
 from paddle_mnist.data.collate import leaves
 from paddle_mnist.data.loader import Shard, epoch_batches, shards_of
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.monitor.hooks import evaluation_mode
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.nn.sparse_gradients import remove_gradient
-from paddle_mnist.nn.statistics import layer_buffers, reinstate_buffers
 from paddle_mnist.training.batch_errors import describe_batch, explained, located
 from paddle_mnist.training.mean_check import check_mean
 from paddle_mnist.training.steps import Step, run_step
@@ -114,21 +114,15 @@ def _check_for_late_parameters(model: nn.Layer, before: Collection[str]) -> None
 
 @contextlib.contextmanager
 def _untouched(model: nn.Layer) -> Iterator[None]:
-    """Give a model its buffers and its layers' modes back, and its parameters no gradients."""
-    buffers = layer_buffers(model)
-    fixed = [*model.buffers(), *(p for p in model.parameters() if p.stop_gradient)]
-    before = [(tensor, tensor.clone()) for tensor in fixed if tensor._is_initialized()]
-    modes = [(layer, layer.training) for layer in model.sublayers(include_self=True)]
+    """Give a model all that a pass may change back, and its parameters no gradients."""
+    trained = [parameter for parameter in model.parameters() if not parameter.stop_gradient]
+    before = Snapshot({"model": model}, {id(parameter) for parameter in trained})
     try:
         yield
     finally:
+        before.put_back()
         for parameter in model.parameters():
             remove_gradient(parameter)
-        reinstate_buffers(buffers)
-        for tensor, values in before:
-            tensor.set_value(values)
-        for layer, training in modes:
-            layer.training = training
 
 
 def _first_shard(loader: Any, what: str) -> Shard:

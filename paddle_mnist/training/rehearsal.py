@@ -25,8 +25,9 @@ from paddle_mnist.checkpoint.snapshot import Change, Snapshot, find, put, unit
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.collate import leaves, mapped
 from paddle_mnist.data.loader import Shard, epoch_batches, shards_of
-from paddle_mnist.data.sample_loader import can_be_repeated, in_process
+from paddle_mnist.data.sample_loader import can_be_repeated
 from paddle_mnist.data.seeding import generators_restored
+from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError, DivergedError
 from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.nn.seeding import reseed
@@ -74,16 +75,15 @@ def rehearse(job: TrainingJob) -> None:
     again, and processes that come to differ.
     """
     global _is_rehearsing
-    loader, roots = in_process(job.parts.loader), job.parts.further.roots
+    loader, roots = job.parts.loader, job.parts.further.roots
     if not can_be_repeated(loader):
         log.info("the data can be read only once: whether a resume brings all back is not tried")
         return
     _is_rehearsing = True
     try:
         with generators_restored(), _put_back(_data_snapshot(roots)):
-            batches = _read(loader, STEPS)
-            _check_samples(loader, roots, batches)
-            _Rehearsal(job, loader, batches).run()
+            _check_samples(loader, roots)
+            _Rehearsal(job).run()
     finally:
         _is_rehearsing = False
 
@@ -124,12 +124,9 @@ class _Outcome:
 class _Rehearsal:
     """A rehearsal of a job on its first batches."""
 
-    def __init__(self, job: TrainingJob, loader: Any, batches: Sequence[Any]):
-        self.job, self.loader, self.batches = job, loader, batches
-        self.further, self.world = job.parts.further, job.world
-        self.evaluated = {
-            split: _read(in_process(valid), 1) for split, valid in _splits(job).items()
-        }
+    def __init__(self, job: TrainingJob):
+        self.job, self.further, self.world = job, job.parts.further, job.world
+        self._read_data()
         self.reads_again = False  # whether each play is to read the data
         self.roots = self.further.roots
         ours = {name: root for name, root in self.roots.items() if name not in DATA_ROOTS}
@@ -163,6 +160,10 @@ class _Rehearsal:
         digests = {describe(candidate.path): candidate.digest for candidate in relevant}
         self._require_same_everywhere(digests)
         self._say(candidates, relevant)
+
+    def _read_data(self) -> None:
+        self.batches = _read(self.job.parts.loader, STEPS)
+        self.evaluated = {split: _read(data, 1) for split, data in _splits(self.job).items()}
 
     def put_back(self) -> None:
         """Give everything the value that it had before the rehearsal."""
@@ -198,13 +199,11 @@ class _Rehearsal:
             else:
                 assign(find(self.roots, candidate.path[:-1]), candidate.path[-1], candidate.value)
         if self.reads_again:
-            self.batches = _read(self.loader, STEPS)
-            for split, valid in _splits(self.job).items():
-                self.evaluated[split] = _read(in_process(valid), 1)
+            self._read_data()
         digest, reported = hashlib.sha256(), {}
         trainer = self._trainer(digest, reported)
         try:
-            trainer.train_epoch(_Batches(self.batches, self.loader), 0)
+            trainer.train_epoch(_Batches(self.batches, self.job.parts.loader), 0)
             trainer.end_epoch()
         except DivergedError as error:  # the training itself may come to it, or not
             digest.update(str(error).encode())
@@ -373,21 +372,38 @@ def _put_back(snapshot: Snapshot) -> Iterator[None]:
         snapshot.put_back()
 
 
-def _check_samples(loader: Any, roots: Mapping[str, Any], batches: Sequence[Any]) -> None:
+def _check_samples(loader: Any, roots: Mapping[str, Any]) -> None:
     """Raise ConfigError if the first batch is another when it is read again."""
-    before = _data_snapshot(roots)
-    (again,) = _read(loader, 1)
+    data = {name: root for name, root in roots.items() if name in DATA_ROOTS}
+    what_differs = functools.partial(_what_differs, loader, data)
+    # A file that the dataset opens is not to be shared with the workers that are forked later.
+    in_worker = functools.partial(map_in_workers, num_workers=1)
+    map_once = in_worker if getattr(loader, "num_workers", 0) else map
+    (differs,) = map_once(what_differs, iter([["the first batch"]]))
+    if differs:
+        raise ConfigError(
+            f"{differs}, so that a resumed training, or workers, would see other samples; expected "
+            "random numbers from random, numpy.random or paddle, which are seeded for each "
+            "sample, and no other state"
+        )
+
+
+def _what_differs(loader: Any, data: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """Read the first batch twice, and return what is another the second time, if anything is."""
+
+    def read() -> Any:
+        return loader.first_batch() if hasattr(loader, "first_batch") else _read(loader, 1)[0]
+
+    first = read()
+    before = _data_snapshot(data)
+    is_same = _is_same_batch(first, read())
     changes = before.changes()
-    drawn = [change for change in changes if isinstance(find(roots, change.path), GENERATORS)]
-    if not drawn and _is_same_batch(batches[0], again):
-        return
-    names = ", ".join(describe(change.path) for change in drawn or changes)
+    drawn = [change for change in changes if isinstance(find(data, change.path), GENERATORS)]
+    if is_same and not drawn:
+        return ""
+    names = _listed([describe(change.path) for change in drawn or changes])
     found = f": {names} {'draws on' if drawn else 'changes'} with each reading" if names else ""
-    raise ConfigError(
-        f"the first batch is another when it is read again{found}, so that a resumed training, or "
-        "workers, would see other samples; expected random numbers from random, numpy.random or "
-        "paddle, which are seeded for each sample, and no other state"
-    )
+    return f"{keys[0]} is another when it is read again{found}"
 
 
 def _is_same_batch(one: Any, other: Any) -> bool:

@@ -351,6 +351,13 @@ def test_random_samples_have_one_description_and_draw_from_nobody():
     assert (random.random(), np.random.rand(), paddle.rand([1]).item()) == drawn
 
 
+def test_samples_that_workers_read_are_read_by_one_here_too():
+    """A file that a dataset opened in this process would be one for all workers."""
+    data = Samples(FIVE)
+    assert describe_data(data, 1, num_workers=2) == describe_data(Samples(FIVE), 1)
+    assert data.read == []
+
+
 class Thing:
     """An object for a `collate_fn` to make something of."""
 

@@ -29,6 +29,7 @@ class Everything(nn.Layer):
         self.register_buffer("in_place", paddle.zeros([4]))
         self.register_buffer("replaced", paddle.zeros([], "int64"))
         self.register_buffer("later", None)
+        self.mask = None
         self.fails = fails
 
     def forward(self, points):
@@ -36,9 +37,11 @@ class Everything(nn.Layer):
         self.in_place.set_value(self.in_place + hidden.detach().mean(axis=0))
         self.replaced = self.replaced + 1
         self.later = self.seen = hidden
+        if self.mask is None:
+            self.mask = paddle.ones([4])  # which is now a buffer, and no attribute
         if self.fails:
             raise ZeroDivisionError("by hand")
-        return self.spectral(hidden)
+        return self.spectral(hidden * self.mask)
 
 
 def sgd(model):
@@ -58,7 +61,7 @@ def traces(model):
     tensors = {**dict(model.named_buffers()), **dict(model.named_parameters())}
     modes = [layer.training for layer in model.sublayers(include_self=True)]
     values = {name: (id(one), one.numpy().tobytes()) for name, one in tensors.items()}
-    return values, modes, model.state_dict().keys()
+    return values, modes, model.state_dict().keys(), vars(model).keys()
 
 
 @pytest.mark.parametrize("is_training", [True, False, None])

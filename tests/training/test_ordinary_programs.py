@@ -1,0 +1,1324 @@
+"""Programs as people write them train as they are: nothing is refused, nothing warned of.
+
+Much of what they keep in Python is no state of the training: caches, statistics, open files, locks,
+times. Each program is a function that returns arguments of `fit`, and is run in an empty folder.
+"""
+
+import csv
+import enum
+import functools
+import io
+import logging
+import random
+import sqlite3
+import threading
+import time
+import types
+import warnings
+import weakref
+import zipfile
+from collections import Counter, OrderedDict, defaultdict, deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from fit_rows import CLASSES, VOCABULARY, WIDTH, Points, Recurrent, Texts, TwoHeads, perceptron
+from paddle import nn
+from paddle.distributed.fleet.utils import recompute
+from paddle.nn import functional as F
+from paddle.optimizer import lr
+from paddle.vision import transforms
+from paddle.vision.models.resnet import BasicBlock
+from PIL import Image
+from tqdm import tqdm
+
+from paddle_mnist import Callback, Gathered, Mean, ResumableBatchSampler, Sums, fit
+
+LENGTH, SIDE = 5, 8  # of a text of `Texts`, and of an image of `Pictures`
+log = logging.getLogger("program")
+# What Paddle says of its own, whoever trains: of BatchNorm, and of DataParallel.
+PADDLE_SAYS = "we now always track global mean", "return to single-card operation"
+PROGRAMS = {}
+
+
+def program(function):
+    """Add a program to the table."""
+    PROGRAMS[function.__name__] = function
+    return function
+
+
+def adam(parameters):
+    return paddle.optimizer.Adam(0.01, parameters=parameters)
+
+
+def arguments():
+    """What a program does not name itself."""
+    return {
+        "model": perceptron,
+        "train": Points(),
+        "valid": Points(17),
+        "loss": nn.CrossEntropyLoss(),
+        "optimizer": adam,
+        "epochs": 2,
+        "batch_size": 8,
+        "output": "run",
+        "log_every": 2,
+        "visualdl": (),
+        "figures": False,
+        "device": "cpu",
+    }
+
+
+# Layers that derive their weights, and layers that keep something to look at or to be quicker.
+
+
+@program
+def weight_norm():
+    def build():
+        net = perceptron()
+        nn.utils.weight_norm(net[0])
+        nn.utils.weight_norm(net[2], dim=None)
+        return net
+
+    return {"model": build}
+
+
+@program
+def spectral_norm():
+    return {"model": lambda: perceptron(nn.utils.spectral_norm(nn.Linear(16, 16)))}
+
+
+@program
+def spectral_norm_as_a_layer():
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.body, self.out = nn.Linear(WIDTH, 16), nn.Linear(16, CLASSES)
+            self.norm = nn.SpectralNorm(self.out.weight.shape, power_iters=2)
+
+        def forward(self, points):
+            weight = self.norm(self.out.weight)
+            return F.linear(F.relu(self.body(points)), weight, self.out.bias)
+
+    return {"model": Net}
+
+
+@program
+def attention_maps_kept_on_the_layer():
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.words, self.score = nn.Embedding(VOCABULARY, 8), nn.Linear(8, 1)
+            self.out = nn.Linear(8, CLASSES)
+            self.attention = None
+
+        def forward(self, words):
+            hidden = self.words(words)
+            weights = F.softmax(self.score(hidden), axis=1)
+            self.attention = weights.detach()
+            return self.out((weights * hidden).sum(axis=1))
+
+    return {"model": Net, "train": Texts(), "valid": Texts()}
+
+
+@program
+def multi_head_attention_that_keeps_every_map():
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(VOCABULARY, 8)
+            self.attend = nn.MultiHeadAttention(8, 2, dropout=0.1, need_weights=True)
+            self.out = nn.Linear(8, CLASSES)
+            self.maps = deque(maxlen=3)
+
+        def forward(self, words):
+            hidden, weights = self.attend(self.words(words))
+            self.maps.append(weights.detach().numpy())
+            return self.out(hidden.mean(axis=1))
+
+    return {"model": Net, "train": Texts(), "valid": Texts()}
+
+
+@program
+def activations_kept_by_a_forward_hook():
+    net, activations = perceptron(), {}
+
+    def keep(name):
+        def hook(layer, inputs, output):
+            activations[name] = output
+
+        return hook
+
+    for name, layer in net.named_sublayers():
+        layer.register_forward_post_hook(keep(name))
+    return {"model": net, "optimizer": adam(net.parameters())}
+
+
+@program
+def gradients_watched_by_a_hook():
+    net, norms = perceptron(), defaultdict(list)
+    for name, parameter in net.named_parameters():
+        parameter.register_hook(lambda grad, name=name: norms[name].append(grad.norm().item()))
+    return {"model": net, "optimizer": adam(net.parameters())}
+
+
+@program
+def positional_encoding_made_in_the_first_forward_pass():
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.words, self.out = nn.Embedding(VOCABULARY, 8), nn.Linear(8, CLASSES)
+            self.positions = None
+
+        def forward(self, words):
+            hidden = self.words(words)
+            length, width = hidden.shape[1:]
+            if self.positions is None or self.positions.shape[0] < length:
+                angles = np.arange(length)[:, None] / 10000 ** (np.arange(0, width, 2) / width)
+                table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+                self.positions = paddle.to_tensor(table, "float32")
+            return self.out((hidden + self.positions[:length]).mean(axis=1))
+
+    return {"model": Net, "train": Texts(), "valid": Texts()}
+
+
+@program
+def masks_cached_by_length():
+    @functools.cache
+    def causal_mask(length):
+        return paddle.triu(paddle.full([length, length], -1e9), diagonal=1)
+
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.words, self.out = nn.Embedding(VOCABULARY, 8), nn.Linear(8, CLASSES)
+
+        def forward(self, words):
+            hidden = self.words(words)
+            scores = hidden @ hidden.transpose([0, 2, 1]) + causal_mask(words.shape[1])
+            return self.out((F.softmax(scores) @ hidden)[:, -1])
+
+    return {"model": Net, "train": Texts(), "valid": Texts()}
+
+
+@program
+def statistics_of_activations_and_times():
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.body, self.out = nn.Linear(WIDTH, 16), nn.Linear(16, CLASSES)
+            self.calls, self.seconds, self.largest = 0, 0.0, -np.inf
+            self.shapes = Counter()
+
+        def forward(self, points):
+            start = time.perf_counter()
+            hidden = F.relu(self.body(points))
+            if self.calls == 0:
+                print("the first batch is", points.shape)
+            self.calls += 1
+            self.largest = max(self.largest, hidden.max().item())
+            self.shapes[tuple(points.shape)] += 1
+            self.seconds += time.perf_counter() - start
+            return self.out(hidden)
+
+    return {"model": Net}
+
+
+@program
+def running_mean_in_a_buffer():
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.body = perceptron()
+            self.register_buffer("mean", paddle.zeros([WIDTH]))
+            self.register_buffer("scale", paddle.full([WIDTH], 2.0), persistable=False)
+
+        def forward(self, points):
+            if self.training:
+                self.mean = 0.9 * self.mean + 0.1 * points.mean(axis=0)
+            return self.body((points - self.mean) / self.scale)
+
+    return {"model": Net}
+
+
+# What a layer holds that is no tensor.
+
+
+class Pooling(enum.Enum):
+    MEAN = "mean"
+    MAX = "max"
+
+
+@dataclass
+class Config:
+    width: int = 16
+    pooling: Pooling = Pooling.MEAN
+    dropout: float = 0.1
+    names: list = field(default_factory=lambda: ["a", "b", "c"])
+
+
+@program
+def config_object_and_logger_on_the_model():
+    class Net(nn.Layer):
+        def __init__(self, config):
+            super().__init__()
+            self.config, self.log = config, logging.getLogger("program.net")
+            self.options = types.SimpleNamespace(verbose=True)
+            self.words = nn.Embedding(VOCABULARY, config.width)
+            self.drop = nn.Dropout(config.dropout)
+            self.out = nn.Linear(config.width, len(config.names))
+
+        def forward(self, words):
+            hidden = self.drop(self.words(words))
+            self.log.debug("hidden: %s", hidden.shape)
+            is_mean = self.config.pooling is Pooling.MEAN
+            return self.out(hidden.mean(axis=1) if is_mean else hidden.max(axis=1))
+
+    return {"model": lambda: Net(Config()), "train": Texts(), "valid": Texts()}
+
+
+@program
+def layers_that_know_their_parent():
+    class Head(nn.Layer):
+        def __init__(self, parent):
+            super().__init__()
+            self.out, self.parent = nn.Linear(16, CLASSES), weakref.ref(parent)
+
+        def forward(self, hidden):
+            return self.out(hidden) * self.parent().scale
+
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.body, self.scale, self.activation = nn.Linear(WIDTH, 16), 0.5, F.gelu
+            self.head = Head(self)
+
+        def forward(self, points):
+            return self.head(self.activation(self.body(points)))
+
+    return {"model": Net}
+
+
+# Nets.
+
+
+@program
+def lstm():
+    return {"model": Recurrent}
+
+
+@program
+def gru_in_two_directions():
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(VOCABULARY, 4)
+            self.gru = nn.GRU(4, 4, num_layers=2, direction="bidirect", dropout=0.1)
+            self.out = nn.Linear(8, CLASSES)
+
+        def forward(self, words):
+            return self.out(self.gru(self.words(words))[0].mean(axis=1))
+
+    return {"model": Net, "train": Texts(), "valid": Texts()}
+
+
+@program
+def transformer():
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(VOCABULARY, 8)
+            self.positions = self.create_parameter([LENGTH, 8])
+            self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2)
+            self.out = nn.Linear(8, CLASSES)
+
+        def forward(self, words):
+            return self.out(self.encoder(self.words(words) + self.positions).mean(axis=1))
+
+    return {"model": Net, "train": Texts(), "valid": Texts()}
+
+
+class NextWords(Texts):
+    def __getitem__(self, index):
+        words, _ = super().__getitem__(index)
+        return words[:-1], words[1:]
+
+
+@program
+def tied_weights():
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.words, self.body = nn.Embedding(VOCABULARY, 8), nn.LSTM(8, 8)
+            self.table = self.words.weight  # the same parameter under a second name
+
+        def forward(self, words):
+            hidden, _ = self.body(self.words(words))
+            return paddle.matmul(hidden, self.table, transpose_y=True)
+
+    return {"model": Net, "train": NextWords(), "valid": NextWords()}
+
+
+@program
+def to_static():
+    return {"model": lambda: paddle.jit.to_static(perceptron())}
+
+
+@program
+def data_parallel_in_one_process():
+    net = paddle.DataParallel(perceptron())
+    return {"model": net, "optimizer": adam(net.parameters())}
+
+
+@program
+def batch_norm_with_momentum():
+    return {"model": lambda: perceptron(nn.BatchNorm1D(16, momentum=0.8))}
+
+
+@program
+def dropout():
+    return {"model": lambda: perceptron(nn.Dropout(0.3), nn.AlphaDropout(0.1))}
+
+
+class Pictures(paddle.io.Dataset):
+    """Images with random crops and flips."""
+
+    def __init__(self, samples=24):
+        self.images = np.random.RandomState(1).randint(0, 255, [samples, SIDE, SIDE, 3], "uint8")
+        self.transform = transforms.Compose(
+            [
+                transforms.RandomCrop(SIDE, padding=1),
+                transforms.RandomHorizontalFlip(),
+                transforms.ColorJitter(0.1, 0.1),
+                transforms.ToTensor(),
+                transforms.Normalize([0.5] * 3, [0.5] * 3),
+            ]
+        )
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        return self.transform(Image.fromarray(self.images[index])), np.int64(index % CLASSES)
+
+
+def residual_net():
+    norm = functools.partial(nn.BatchNorm2D, momentum=0.9)
+    down = nn.Sequential(nn.Conv2D(3, 8, 1, stride=2, bias_attr=False), norm(8))
+    blocks = BasicBlock(3, 8, 2, down), BasicBlock(8, 8)
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2D(1), nn.Flatten(), nn.Linear(8, CLASSES))
+
+
+@program
+def residual_net_on_crops_and_flips():
+    return {"model": residual_net, "train": Pictures(), "valid": Pictures(8)}
+
+
+@program
+def crops_and_flips_in_workers():
+    return {
+        "model": residual_net,
+        "train": Pictures(),
+        "valid": None,
+        "num_workers": 2,
+        "epochs": 1,
+    }
+
+
+@program
+def lists_and_dicts_of_layers():
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.LayerList([nn.Linear(WIDTH, WIDTH) for _ in range(3)])
+            self.heads = nn.LayerDict({"class": nn.Linear(WIDTH, CLASSES)})
+            self.scales = nn.ParameterList([self.create_parameter([1]) for _ in self.blocks])
+
+        def forward(self, points):
+            for block, scale in zip(self.blocks, self.scales):
+                points = points + scale * F.relu(block(points))
+            return self.heads["class"](points)
+
+    return {"model": Net}
+
+
+@program
+def recomputed_activations():
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Dropout(0.1))
+            self.block, self.out = nn.Linear(16, 16), nn.Linear(16, CLASSES)
+
+        def forward(self, points):
+            hidden = self.body(points)
+            return self.out(recompute(self.block, hidden) if self.training else self.block(hidden))
+
+    return {"model": Net}
+
+
+@program
+def frozen_backbone():
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.backbone = perceptron(nn.BatchNorm1D(16))
+            self.backbone.eval()
+            for parameter in self.backbone.parameters():
+                parameter.stop_gradient = True
+            self.head = nn.Linear(CLASSES, CLASSES)
+
+        def forward(self, points):
+            with paddle.no_grad():
+                features = self.backbone(points)
+            return self.head(features)
+
+    return {"model": Net}
+
+
+@program
+def variational_autoencoder():
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.encode, self.decode = nn.Linear(WIDTH, 4), nn.Linear(2, WIDTH)
+
+        def forward(self, points):
+            mean, spread = self.encode(points).chunk(2, axis=1)
+            noise = paddle.randn(mean.shape) if self.training else paddle.zeros_like(mean)
+            self.divergence = 0.5 * (spread.exp() + mean**2 - 1 - spread).sum(axis=1).mean()
+            return self.decode(mean + noise * (0.5 * spread).exp())
+
+    def step(model, batch):
+        points, _ = batch
+        return {"loss": F.mse_loss(model(points), points) + 0.1 * model.divergence}
+
+    return {"model": Net, "step": step}
+
+
+@program
+def function_with_a_gradient_of_its_own():
+    class Sign(paddle.autograd.PyLayer):
+        @staticmethod
+        def forward(ctx, values):
+            ctx.save_for_backward(values)
+            return values.sign()
+
+        @staticmethod
+        def backward(ctx, grad):
+            (values,) = ctx.saved_tensor()
+            return grad * (values.abs() < 1).astype(grad.dtype)
+
+    class Binary(nn.Layer):
+        def forward(self, hidden):
+            return Sign.apply(hidden)
+
+    return {"model": lambda: perceptron(Binary())}
+
+
+@program
+def own_initializers_and_rates_of_parameters():
+    def build():
+        attribute = paddle.ParamAttr(
+            initializer=nn.initializer.KaimingNormal(),
+            learning_rate=0.5,
+            regularizer=paddle.regularizer.L2Decay(1e-3),
+        )
+        return nn.Sequential(nn.Linear(WIDTH, CLASSES, weight_attr=attribute))
+
+    return {"model": build}
+
+
+# Datasets with files, caches, locks and counters.
+
+
+def write_arrays():
+    points = Points()
+    np.save("points.npy", points.points)
+    np.save("classes.npy", points.classes)
+
+
+class Mapped(paddle.io.Dataset):
+    """Opens its arrays when the first sample is read, as one does with an HDF5 file."""
+
+    def __init__(self):
+        self.arrays = None
+
+    def __len__(self):
+        return 33
+
+    def __getitem__(self, index):
+        if self.arrays is None:
+            names = ("points.npy", "classes.npy")
+            self.arrays = [np.load(name, mmap_mode="r") for name in names]
+        points, classes = self.arrays
+        return np.array(points[index]), classes[index]
+
+
+@program
+def lazily_opened_arrays():
+    write_arrays()
+    return {"train": Mapped(), "valid": Mapped()}
+
+
+@program
+def lazily_opened_arrays_in_workers():
+    write_arrays()
+    return {"train": Mapped(), "valid": None, "num_workers": 2, "epochs": 1}
+
+
+class Zipped(paddle.io.Dataset):
+    """Opens a zip file once for each process that reads it."""
+
+    def __init__(self, path):
+        self.path, self.files = path, threading.local()
+        with zipfile.ZipFile(path, "w") as file:
+            for number, point in enumerate(Points().points):
+                buffer = io.BytesIO()
+                np.save(buffer, point)
+                file.writestr(f"{number}.npy", buffer.getvalue())
+            self.names = sorted(file.namelist())
+
+    def __len__(self):
+        return len(self.names)
+
+    def __getitem__(self, index):
+        if not hasattr(self.files, "zip"):
+            self.files.zip = zipfile.ZipFile(self.path)
+        point = np.load(io.BytesIO(self.files.zip.read(self.names[index])))
+        return point, point[:CLASSES].argmax()
+
+
+@program
+def lazily_opened_zip_file():
+    data = Zipped("points.zip")
+    return {"train": data, "valid": data}
+
+
+@program
+def lazily_opened_zip_file_in_workers():
+    data = Zipped("points.zip")
+    return {"train": data, "valid": data, "num_workers": 2, "epochs": 1}
+
+
+class Records(paddle.io.Dataset):
+    """Reads from one open file, which has a position, under a lock."""
+
+    def __init__(self, path):
+        Points().points.tofile(path)
+        self.file, self.lock = open(path, "rb"), threading.Lock()  # noqa: SIM115
+        self.size = 4 * WIDTH
+
+    def __len__(self):
+        return Path(self.file.name).stat().st_size // self.size
+
+    def __getitem__(self, index):
+        with self.lock:
+            self.file.seek(index * self.size)
+            point = np.frombuffer(self.file.read(self.size), "float32")
+        return point, point[:CLASSES].argmax()
+
+
+@program
+def open_file_under_a_lock():
+    return {"train": Records("train.bin"), "valid": Records("valid.bin")}
+
+
+class Table(paddle.io.Dataset):
+    """Reads a table of SQLite, whose connection cannot be copied."""
+
+    def __init__(self, path):
+        self.path, self._connection = path, None
+        with sqlite3.connect(path) as connection:
+            connection.execute("create table points (id integer primary key, data blob)")
+            rows = [(number, row.tobytes()) for number, row in enumerate(Points().points)]
+            connection.executemany("insert into points values (?, ?)", rows)
+        connection.close()
+
+    @property
+    def connection(self):
+        if self._connection is None:
+            self._connection = sqlite3.connect(self.path)
+        return self._connection
+
+    def __len__(self):
+        return self.connection.execute("select count(*) from points").fetchone()[0]
+
+    def __getitem__(self, index):
+        query = "select data from points where id = ?"
+        point = np.frombuffer(self.connection.execute(query, [index]).fetchone()[0], "float32")
+        return point, point[:CLASSES].argmax()
+
+
+@program
+def data_base():
+    data = Table("points.sqlite")
+    return {"train": data, "valid": data}
+
+
+class Cached(Pictures):
+    """Keeps the images it has decoded, and counts what it reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.cache, self.reads, self.seconds = {}, 0, 0.0
+        self.recent = OrderedDict()
+
+    def __getitem__(self, index):
+        start = time.perf_counter()
+        if index not in self.cache:
+            self.cache[index] = Image.fromarray(self.images[index])
+        self.recent[index] = start
+        while len(self.recent) > 5:
+            self.recent.popitem(last=False)
+        self.reads += 1
+        self.seconds += time.perf_counter() - start
+        return self.transform(self.cache[index]), np.int64(index % CLASSES)
+
+
+@program
+def image_cache():
+    data = Cached()
+    return {"model": residual_net, "train": data, "valid": data}
+
+
+@functools.lru_cache(maxsize=16)
+def read_point(path, index):
+    return np.load(path)[index]
+
+
+class Remembered(Points):
+    """Reads by a function and by a method that remember, and keeps derived data."""
+
+    @functools.cache  # noqa: B019, as people write it
+    def label(self, index):
+        return np.array([self.classes[index]])
+
+    @functools.cached_property
+    def scale(self):
+        return self.points.std(axis=0)
+
+    def __getitem__(self, index):
+        return read_point("points.npy", index) / self.scale, self.label(index)
+
+
+@program
+def functions_that_remember():
+    write_arrays()
+    return {"train": Remembered(), "valid": Remembered()}
+
+
+class Divided(Points):
+    """Keeps the generator by which it has chosen its samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = np.random.default_rng(0)
+        self.chosen = self.generator.permutation(len(self.points))[:20]
+
+    def __len__(self):
+        return len(self.chosen)
+
+    def __getitem__(self, index):
+        return super().__getitem__(self.chosen[index])
+
+
+@program
+def generator_kept_after_the_samples_are_chosen():
+    return {"train": Divided(), "valid": Divided()}
+
+
+@program
+def samples_prepared_by_threads():
+    class Prepared(Points):
+        def __init__(self):
+            super().__init__()
+            self.pool = ThreadPoolExecutor(2)
+
+        def __getitem__(self, index):
+            point, label = super().__getitem__(index)
+            return np.stack(list(self.pool.map(np.tanh, point))), label
+
+    return {"train": Prepared(), "valid": Prepared()}
+
+
+@program
+def curriculum_by_epochs():
+    class Harder(Points):
+        def __init__(self):
+            super().__init__()
+            self.epoch = 0
+
+        def set_epoch(self, epoch):
+            self.epoch = epoch
+
+        def __getitem__(self, index):
+            point, label = super().__getitem__(index)
+            return point + 0.1 * self.epoch * np.random.randn(WIDTH).astype("float32"), label
+
+    return {"train": Harder()}
+
+
+@program
+def noise_from_the_global_generators():
+    return {"train": Points(noise=0.1)}
+
+
+# Feeding.
+
+
+@program
+def tensor_dataset():
+    points = Points()
+    tensors = [paddle.to_tensor(points.points), paddle.to_tensor(points.classes)]
+    return {"train": paddle.io.TensorDataset(tensors)}
+
+
+@program
+def parts_of_datasets():
+    joined = paddle.io.ConcatDataset([Points(), Points(noise=0.1)])
+    train, valid = paddle.io.random_split(joined, [50, 16])
+    return {
+        "train": train,
+        "valid": {"random": valid, "first": paddle.io.Subset(joined, [0, 1, 2])},
+        "monitor": "first/loss",
+    }
+
+
+class Lines(paddle.io.IterableDataset):
+    """Reads a file line by line, with a buffer that shuffles."""
+
+    def __init__(self, path):
+        self.path, self.epoch, self.lines = path, 0, 0
+        with open(path, "w", newline="") as file:
+            csv.writer(file).writerows(Points().points)
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        buffer = []
+        with open(self.path, newline="") as file:
+            for row in csv.reader(file):
+                self.lines += 1
+                buffer.append(np.array(row, "float32"))
+                if len(buffer) == 8:
+                    yield self.sample(buffer.pop(random.randrange(8)))
+        yield from map(self.sample, buffer)
+
+    @staticmethod
+    def sample(point):
+        return point, point[:CLASSES].argmax()
+
+
+@program
+def iterable_dataset():
+    return {"train": Lines("points.csv")}
+
+
+@program
+def data_loader():
+    return {
+        "train": paddle.io.DataLoader(Points(), batch_size=8, shuffle=True, drop_last=True),
+        "valid": paddle.io.DataLoader(Points(17), batch_size=8),
+    }
+
+
+@program
+def data_loader_with_workers():
+    data = paddle.io.DataLoader(Points(), batch_size=8, shuffle=True, num_workers=2)
+    return {"train": data, "epochs": 1}
+
+
+@program
+def data_loader_whose_workers_persist():
+    options = {"num_workers": 2, "persistent_workers": True}
+    data = paddle.io.DataLoader(Points(), batch_size=8, shuffle=True, **options)
+    return {"train": data, "epochs": 1}
+
+
+@program
+def samplers_of_paddle():
+    data = Points()
+    weights = paddle.io.WeightedRandomSampler(1 + data.classes, len(data))
+    sampler = paddle.io.BatchSampler(sampler=weights, batch_size=8)
+    distributed = paddle.io.DistributedBatchSampler(Points(17), 8, num_replicas=1, rank=0)
+    return {
+        "train": paddle.io.DataLoader(data, batch_sampler=sampler),
+        "valid": paddle.io.DataLoader(Points(17), batch_sampler=distributed),
+    }
+
+
+class Buckets(paddle.io.BatchSampler):
+    """Batches of samples of the same class, in random order."""
+
+    def __init__(self, classes, batch_size):
+        super().__init__(dataset=range(len(classes)), batch_size=batch_size)
+        self.buckets = [np.flatnonzero(classes == kind) for kind in range(CLASSES)]
+        self.size = batch_size
+
+    def __iter__(self):
+        parts = [np.array_split(one, -(-len(one) // self.size)) for one in self.buckets]
+        batches = [part.tolist() for bucket in parts for part in bucket]
+        np.random.shuffle(batches)
+        return iter(batches)
+
+    def __len__(self):
+        return sum(-(-len(one) // self.size) for one in self.buckets)
+
+
+@program
+def batch_sampler_of_its_own():
+    data = Points()
+    return {"train": paddle.io.DataLoader(data, batch_sampler=Buckets(data.classes, 6))}
+
+
+@program
+def data_loader_that_resumes():
+    data = Points()
+    sampler = ResumableBatchSampler(data, batch_size=8, seed=1)
+    return {"train": paddle.io.DataLoader(data, batch_sampler=sampler)}
+
+
+@program
+def generator_function_of_batches():
+    data = Points()
+
+    def batches():
+        order = np.random.permutation(len(data))
+        for start in range(0, len(order), 8):
+            part = order[start : start + 8]
+            yield paddle.to_tensor(data.points[part]), paddle.to_tensor(data.classes[part])
+
+    return {"train": batches, "valid": batches}
+
+
+@program
+def padding_collate_function():
+    class Sentences(Texts):
+        def __getitem__(self, index):
+            words, label = super().__getitem__(index)
+            return words[: 1 + index % LENGTH], label
+
+    longest = Counter()
+
+    def pad(samples):
+        length = max(len(words) for words, _ in samples)
+        longest[length] += 1
+        rows = [np.pad(words, (0, length - len(words))) for words, _ in samples]
+        return np.stack(rows), np.stack([label for _, label in samples])
+
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(VOCABULARY, 4, padding_idx=0)
+            self.out = nn.Linear(4, CLASSES)
+
+        def forward(self, words):
+            return self.out(self.words(words).sum(axis=1))
+
+    return {"model": Net, "train": Sentences(), "valid": Sentences(), "collate_fn": pad}
+
+
+@program
+def mixed_samples():
+    """Mixup in the collate function, with the global generator."""
+
+    def mix(samples):
+        points, labels = (np.stack(column) for column in zip(*samples))
+        share = np.random.beta(0.4, 0.4)
+        order = np.random.permutation(len(points))
+        mixed = share * points + (1 - share) * points[order]
+        one_hot = np.eye(CLASSES, dtype="float32")[labels.flatten()]
+        return mixed.astype("float32"), share * one_hot + (1 - share) * one_hot[order]
+
+    return {"collate_fn": mix, "loss": functools.partial(F.cross_entropy, soft_label=True)}
+
+
+@program
+def several_inputs():
+    class Pairs(Points):
+        def __getitem__(self, index):
+            point, label = super().__getitem__(index)
+            return point[:4], point[4:], label
+
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.left, self.right = nn.Linear(4, CLASSES), nn.Linear(WIDTH - 4, CLASSES)
+
+        def forward(self, left, right):
+            return self.left(left) + self.right(right)
+
+    return {"model": Net, "train": Pairs(), "valid": Pairs()}
+
+
+# Losses, metrics and steps.
+
+
+@program
+def multi_task_losses_of_dict_batches():
+    weights = {"class": 1.0, "total": 0.1}
+    newest = {}
+
+    def step(model, batch):
+        labels, total = batch["targets"]
+        logits, estimate = model(batch["point"])
+        losses = {"class": F.cross_entropy(logits, labels), "total": F.mse_loss(estimate, total)}
+        newest.update(losses)
+        loss = sum(weights[name] * value for name, value in losses.items())
+        return {"loss": loss, **{f"loss_{name}": value for name, value in losses.items()}}
+
+    data = Points(target="dict")
+    return {"model": TwoHeads, "train": data, "valid": data, "step": step}
+
+
+@program
+def step_that_prints_and_keeps_its_losses():
+    losses, last = [], {"time": time.time()}
+
+    def step(model, batch):
+        points, labels = batch
+        logits = model(points)
+        loss = F.cross_entropy(logits, labels)
+        losses.append(loss.item())
+        if len(losses) % 5 == 0:
+            print(f"{len(losses)}: {np.mean(losses[-5:]):.3f}, {time.time() - last['time']:.1f} s")
+            last["time"] = time.time()
+        return {
+            "loss": loss,
+            "acc": (logits.argmax(axis=1) == labels.flatten()).sum() / len(labels),
+        }
+
+    return {"step": step}
+
+
+seen_samples, seen_batches = 0, []
+
+
+@program
+def counters_in_globals_for_logging():
+    def step(model, batch):
+        global seen_samples
+        points, labels = batch
+        seen_samples += len(labels)
+        seen_batches.append(time.time())
+        if len(seen_batches) % 4 == 0:
+            log.info("%d samples", seen_samples)
+        return {"loss": F.cross_entropy(model(points), labels)}
+
+    return {"step": step}
+
+
+@program
+def step_that_is_a_method():
+    class Task:
+        def __init__(self, smoothing, history=[]):  # noqa: B006, as people write it
+            self.loss, self.smoothing = nn.CrossEntropyLoss(soft_label=True), smoothing
+            self.history, self.timer = history, None
+
+        def step(self, model, batch, tick=[0]):  # noqa: B006, as people write it
+            tick[0] += 1
+            points, labels = batch
+            targets = F.label_smooth(F.one_hot(labels.flatten(), CLASSES), epsilon=self.smoothing)
+            outputs = model(points)
+            self.newest_outputs = outputs.detach()
+            loss = self.loss(outputs, targets)
+            self.history.append(loss.item())
+            self.timer = time.perf_counter()
+            return {"loss": loss}
+
+    return {"step": Task(0.1).step}
+
+
+@program
+def step_that_prints_the_learning_rate():
+    net = perceptron()
+    schedule = lr.ExponentialDecay(0.1, 0.9)
+    optimizer = paddle.optimizer.Adam(schedule, parameters=net.parameters())
+
+    def step(model, batch):
+        points, labels = batch
+        print(schedule.last_epoch, optimizer.get_lr(), len(net.parameters()))
+        return {"loss": F.cross_entropy(model(points), labels)}
+
+    return {"model": net, "optimizer": optimizer, "step": step}
+
+
+@program
+def distilled_from_a_frozen_teacher():
+    teacher = perceptron(nn.BatchNorm1D(16), nn.Dropout(0.1), width=16)
+    teacher.eval()
+
+    def step(model, batch):
+        points, labels = batch
+        with paddle.no_grad():
+            targets = F.softmax(teacher(points) / 2)
+        logits = model(points)
+        soft = F.kl_div(F.log_softmax(logits / 2), targets, reduction="batchmean")
+        return {"loss": F.cross_entropy(logits, labels) + soft}
+
+    return {"step": step}
+
+
+@program
+def focal_loss():
+    def focal(gamma):
+        def loss(outputs, labels):
+            log_p = F.log_softmax(outputs).take_along_axis(labels, axis=1)
+            return -((1 - log_p.exp()) ** gamma * log_p).mean()
+
+        return loss
+
+    return {"loss": focal(2.0)}
+
+
+@program
+def loss_without_parameters():
+    class Smoothed(nn.Layer):
+        def __init__(self, epsilon):
+            super().__init__()
+            self.epsilon, self.newest = epsilon, None
+
+        def forward(self, outputs, labels):
+            targets = F.label_smooth(F.one_hot(labels.flatten(), CLASSES), epsilon=self.epsilon)
+            losses = -(targets * F.log_softmax(outputs)).sum(axis=1)
+            self.newest = losses.detach()
+            return losses.mean()
+
+    return {"loss": Smoothed(0.1)}
+
+
+@program
+def weighted_loss_that_ignores_a_label():
+    weight = paddle.to_tensor([1.0, 2.0, 0.5])
+    return {"loss": nn.CrossEntropyLoss(weight=weight, ignore_index=2)}
+
+
+@program
+def regression_with_a_scaler():
+    data = Points()
+    targets = data.points.sum(axis=1, keepdims=True)
+    scaler = types.SimpleNamespace(mean=targets.mean(), std=targets.std())
+    samples = [(p, (t - scaler.mean) / scaler.std) for p, t in zip(data.points, targets)]
+
+    def error(outputs, labels):
+        return ((outputs - labels) * float(scaler.std)).abs().mean()
+
+    return {
+        "model": lambda: nn.Linear(WIDTH, 1),
+        "train": samples,
+        "valid": samples,
+        "loss": nn.SmoothL1Loss(),
+        "metrics": {"error": error},
+    }
+
+
+@program
+def metrics_with_running_statistics():
+    class Confusion:
+        """Counts for itself, too, to be drawn afterwards."""
+
+        def __init__(self):
+            self.matrix, self.batches, self.average = np.zeros([CLASSES, CLASSES]), 0, None
+
+        def __call__(self, outputs, labels):
+            guesses, truth = outputs.argmax(axis=1).numpy(), labels.numpy().flatten()
+            np.add.at(self.matrix, (truth, guesses), 1)
+            self.batches += 1
+            accuracy = (guesses == truth).mean()
+            last = accuracy if self.average is None else self.average
+            self.average = 0.9 * last + 0.1 * accuracy
+            return Mean((guesses == truth).sum(), len(truth))
+
+    def recall(outputs, labels):
+        is_first = labels.flatten() == 0
+        hits = paddle.logical_and(outputs.argmax(axis=1) == 0, is_first)
+        return Sums(paddle.stack([hits.sum(), is_first.sum()]), lambda v: v[0] / max(v[1], 1))
+
+    return {"metrics": {"acc": Confusion(), "recall": recall}}
+
+
+@program
+def metrics_of_paddle():
+    def macro(outputs, labels):
+        hits = outputs.argmax(axis=1) == labels.flatten()
+        return np.mean([hits[labels.flatten() == one].mean() for one in np.unique(labels)])
+
+    accuracy = paddle.metric.Accuracy(topk=(1, 2))
+    return {
+        "metrics": {"acc": accuracy, "macro": Gathered(macro)},
+        "monitor": "valid/macro",
+        "mode": "max",
+    }
+
+
+# Optimizers and options.
+
+
+@program
+def parameter_groups_and_clipping():
+    def optimizer(parameters):
+        decayed = [one for one in parameters if len(one.shape) > 1]
+        others = [one for one in parameters if len(one.shape) == 1]
+        groups = [
+            {"params": decayed, "weight_decay": 0.01},
+            {"params": others, "weight_decay": 0.0},
+        ]
+        clip = nn.ClipGradByGlobalNorm(1.0)
+        return paddle.optimizer.AdamW(0.01, parameters=groups, grad_clip=clip)
+
+    return {"optimizer": optimizer}
+
+
+@program
+def clipping_of_values():
+    def optimizer(parameters):
+        clip, decay = nn.ClipGradByValue(0.1), paddle.regularizer.L1Decay(1e-4)
+        return paddle.optimizer.Momentum(
+            0.1, 0.9, parameters, use_nesterov=True, weight_decay=decay, grad_clip=clip
+        )
+
+    return {"optimizer": optimizer}
+
+
+def with_schedule(make):
+    return lambda parameters: paddle.optimizer.Adam(make(), parameters=parameters)
+
+
+@program
+def rate_reduced_on_a_plateau():
+    schedule = functools.partial(lr.ReduceOnPlateau, 0.1, patience=0)
+    return {"optimizer": with_schedule(schedule)}
+
+
+@program
+def warmup_and_cosine():
+    cosine = functools.partial(lr.CosineAnnealingDecay, 0.1, T_max=8)
+    return {"optimizer": with_schedule(lambda: lr.LinearWarmup(cosine(), 3, 0.0, 0.1))}
+
+
+@program
+def schedule_by_a_closure():
+    rates = []
+
+    def factor(step):
+        rates.append(0.9**step)
+        return rates[-1]
+
+    return {"optimizer": with_schedule(lambda: lr.LambdaDecay(0.1, factor))}
+
+
+@program
+def schedule_by_epochs():
+    schedule = functools.partial(lr.MultiStepDecay, 0.1, milestones=[1])
+    return {"optimizer": with_schedule(schedule), "schedule_every": "epoch"}
+
+
+@program
+def moving_average_of_the_weights():
+    return {"ema": 0.9, "model": lambda: perceptron(nn.BatchNorm1D(16))}
+
+
+@program
+def accumulated_batches():
+    return {"accumulate": 2}
+
+
+@program
+def divided_batches():
+    return {"grad_shards": 2, "model": lambda: perceptron(nn.Dropout(0.1))}
+
+
+@program
+def early_stopping():
+    def still(parameters):
+        return paddle.optimizer.SGD(0.0, parameters)
+
+    return {"optimizer": still, "epochs": 9, "early_stop_patience": 1}
+
+
+# Callbacks.
+
+
+class History(Callback):
+    """Keeps values, times and the best of them, and writes them to a file and a progress bar."""
+
+    def __init__(self, path):
+        self.losses, self.times, self.best, self.patience = [], deque(maxlen=4), None, 0
+        self.start, self.file = time.time(), open(path, "w", newline="")  # noqa: SIM115
+        self.rows, self.bar = csv.writer(self.file), None
+        self.weights, self.training, self.view = {}, None, None
+
+    def before_training(self, training):
+        self.training = training
+        self.start, self.bar = time.time(), tqdm(total=training.job.steps, disable=None)
+
+    def after_step(self, view):
+        self.view = view
+        self.losses.append(view.loss)
+        self.times.append(time.time() - self.start)
+        self.rows.writerow([view.step, view.loss])
+        self.bar.update()
+        self.weights = {name: view.parameter(name) for name in view.parameters}
+        return {"seconds": self.times[-1]}
+
+    def after_epoch(self, view):
+        loss = view.metrics["valid/loss"]
+        is_better = self.best is None or loss < self.best
+        self.best, self.patience = (loss, 0) if is_better else (self.best, self.patience + 1)
+
+    def after_training(self, training, result):
+        self.bar.close()
+        self.file.close()
+
+
+@program
+def callback_with_history_and_times():
+    return {"callbacks": [History("history.csv")]}
+
+
+@program
+def net_that_the_script_goes_on_using():
+    net = perceptron()
+    optimizer = adam(net.parameters())
+    predictions = []
+
+    class Predicts(Callback):
+        def after_epoch(self, view):
+            net.eval()
+            with paddle.no_grad():
+                predictions.append(net(paddle.ones([1, WIDTH])).numpy())
+            net.train()
+
+    return {"model": net, "optimizer": optimizer, "callbacks": [Predicts()]}
+
+
+@pytest.fixture
+def records(caplog):
+    """The records so far of every logger, of level WARNING and above."""
+    loggers = [logging.getLogger(name) for name in ("paddle_mnist", "paddle")]
+    for logger in loggers:  # which do not propagate
+        logger.addHandler(caplog.handler)
+    yield lambda: [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    for logger in loggers:
+        logger.removeHandler(caplog.handler)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_an_ordinary_program_trains_without_a_warning(name, tmp_path, monkeypatch, records):
+    monkeypatch.chdir(tmp_path)
+    for seed in (random.seed, np.random.seed, paddle.seed):
+        seed(0)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        given = PROGRAMS[name]()
+        without = {"loss": None} if "step" in given else {}
+        result = fit(**{**arguments(), **without, **given})
+    assert result.stopped == ("early" if "early_stop_patience" in given else "finished")
+    texts = [str(one.message) for one in warned]
+    assert [text for text in texts if not any(words in text for words in PADDLE_SAYS)] == []
+    assert records() == []
