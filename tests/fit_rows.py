@@ -10,7 +10,7 @@ from paddle import nn
 from paddle.nn import functional as F
 from paddle.optimizer import lr
 
-from paddle_mnist import Callback, Mean, fit
+from paddle_mnist import Callback, Mean, fit, is_rehearsal
 from paddle_mnist.checkpoint.contents import optimizer_state
 from paddle_mnist.checkpoint.manifest import read_manifest
 from paddle_mnist.checkpoint.weights import load
@@ -214,7 +214,7 @@ class StopsAt(Callback):
         self.step, self.end = step, end
 
     def after_step(self, view):
-        if view.step == self.step:
+        if view.step == self.step and not is_rehearsal():
             self.end()
 
 

@@ -32,7 +32,7 @@ from paddle_mnist.checkpoint.reachable import Path, child, describe
 from paddle_mnist.nn.sparse_gradients import remove_gradient
 from paddle_mnist.system.arrays import as_array
 
-MOST_BYTES = 2**28  # of arrays and tensors that a snapshot copies
+MOST_BYTES = 256 * 2**20  # of arrays and tensors that a snapshot copies
 
 
 class Place(NamedTuple):

@@ -203,7 +203,7 @@ class _Rehearsal:
         digest, reported = hashlib.sha256(), {}
         trainer = self._trainer(digest, reported)
         try:
-            trainer.train_epoch(_Batches(self.batches, self.job.parts.loader), 0)
+            trainer.train_epoch(_with_batches(self.job.parts.loader, self.batches), 0)
             trainer.end_epoch()
         except DivergedError as error:  # the training itself may come to it, or not
             digest.update(str(error).encode())
@@ -222,7 +222,7 @@ class _Rehearsal:
             evaluator = copy.copy(job.evaluator)
             evaluator.every_epochs = 1
             evaluator.datasets = {
-                split: _Batches(batches, job.evaluator.datasets[split])
+                split: _with_batches(job.evaluator.datasets[split], batches)
                 for split, batches in self.evaluated.items()
             }
         return Trainer(
@@ -414,23 +414,15 @@ def _is_same_batch(one: Any, other: Any) -> bool:
     return len(first) == len(second) and all(map(equal, first, second))
 
 
-class _Batches:
-    """Batches that were read before, a copy each time: a step may change them in place.
+def _with_batches(loader: Any, batches: Sequence[Any]) -> Any:
+    """Return a loader whose epoch has only some batches, a copy of each: steps may change them."""
 
-    loader: which has read them.
-    """
+    def epoch(epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
+        return map(_copied_batch, batches[start::stride])
 
-    def __init__(self, batches: Sequence[Any], loader: Any):
-        self._batches, self._loader = batches, loader
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
-        yield from (_copied_batch(batch) for batch in self._batches)
+    other = copy.copy(loader)
+    other.epoch = epoch
+    return other
 
 
 def _copied_batch(batch: Any) -> Any:

@@ -16,7 +16,7 @@ from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.training.batch_errors import located
-from paddle_mnist.training.rehearsal import rehearse
+from paddle_mnist.training.first_batch import try_first_batch
 from paddle_mnist.training.step_evaluator import evaluate_step
 from paddle_mnist.training.steps import SupervisedStep
 from paddle_mnist.training.trainer import Trainer
@@ -173,4 +173,4 @@ def test_a_first_batch_with_such_a_label_is_data_not_the_model():
     optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
     with says("batch 1 of the training data: the label of sample 0 of Mislabelled is -1"):
         loader = open_loader(Mislabelled(-1, at=0), 8)
-        rehearse(SupervisedStep(F.cross_entropy), model, optimizer, loader, seed=1)
+        try_first_batch(SupervisedStep(F.cross_entropy), model, optimizer, loader, seed=1)

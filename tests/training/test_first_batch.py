@@ -12,7 +12,7 @@ from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.metrics.sums import Mean, Sums
 from paddle_mnist.training.batch_errors import describe_batch
-from paddle_mnist.training.rehearsal import rehearse, rehearse_evaluation
+from paddle_mnist.training.first_batch import try_evaluation, try_first_batch
 from paddle_mnist.training.steps import SupervisedStep
 
 
@@ -74,8 +74,8 @@ def test_the_first_batch_leaves_no_trace(fails, shards, is_training):
         model.body[1].train()  # one layer in a mode of its own
     before = traces(model)
     for run in (
-        lambda: rehearse(STEP, model, sgd(model), loader(shards=shards), seed=1),
-        lambda: rehearse_evaluation(STEP, model, loader(), "valid"),
+        lambda: try_first_batch(STEP, model, sgd(model), loader(shards=shards), seed=1),
+        lambda: try_evaluation(STEP, model, loader(), "valid"),
     ):
         if fails:
             with pytest.raises(ConfigError, match="ZeroDivisionError: by hand"):
@@ -93,8 +93,8 @@ def test_a_training_that_was_rehearsed_is_that_of_one_that_was_not():
             model = Everything()
             optimizer = sgd(model)
         if rehearses:
-            rehearse(STEP, model, optimizer, loader(), seed=1)
-            rehearse_evaluation(STEP, model, loader(), "valid")
+            try_first_batch(STEP, model, optimizer, loader(), seed=1)
+            try_evaluation(STEP, model, loader(), "valid")
         paddle.seed(4)
         for batch in loader().epoch(0):
             STEP(model, batch)["loss"].backward()
@@ -168,8 +168,8 @@ WRONG = {
 def test_what_is_wrong_is_said_with_the_shapes_of_the_batch(wrong):
     model, step, messages = WRONG[wrong]
     for what, run in (
-        ("the first batch", lambda: rehearse(step, model, sgd(model), loader(), seed=1)),
-        ("the first batch of far", lambda: rehearse_evaluation(step, model, loader(), "far")),
+        ("the first batch", lambda: try_first_batch(step, model, sgd(model), loader(), seed=1)),
+        ("the first batch of far", lambda: try_evaluation(step, model, loader(), "far")),
     ):
         with pytest.raises(ConfigError) as refusal:
             run()
@@ -183,22 +183,22 @@ def test_what_is_wrong_is_said_with_the_shapes_of_the_batch(wrong):
 def test_errors_of_this_package_are_not_explained():
     model = nn.Sequential(Picky(), nn.Linear(6, 3))
     with pytest.raises(DataError, match=r"^image 3 is torn$"):
-        rehearse(STEP, model, sgd(model), loader(), seed=1)
+        try_first_batch(STEP, model, sgd(model), loader(), seed=1)
 
 
 def test_a_loss_without_a_gradient_is_refused():
     model = nn.Linear(6, 3)
     step = SupervisedStep(lambda outputs, labels: F.cross_entropy(outputs.detach(), labels))
     with pytest.raises(ConfigError, match="gradient"):
-        rehearse(step, model, sgd(model), loader(), seed=1)
+        try_first_batch(step, model, sgd(model), loader(), seed=1)
 
 
 def test_data_without_batches_are_refused():
     model = nn.Linear(6, 3)
     with pytest.raises(DataError, match="the training data have no batches"):
-        rehearse(STEP, model, sgd(model), [], seed=1)
+        try_first_batch(STEP, model, sgd(model), [], seed=1)
     with pytest.raises(DataError, match="the data 'far' have no batches"):
-        rehearse_evaluation(STEP, model, [], "far")
+        try_evaluation(STEP, model, [], "far")
 
 
 def adam(parameters):
@@ -222,7 +222,7 @@ def test_adamw_and_a_sparse_embedding_are_refused_but_only_together(make, sparse
     before = traces(model)
 
     def run():
-        return rehearse(STEP, model, make(model.parameters()), loader(Texts()), seed=1)
+        return try_first_batch(STEP, model, make(model.parameters()), loader(Texts()), seed=1)
 
     if make is adamw and sparse:
         with pytest.raises(
@@ -246,12 +246,12 @@ def test_what_the_first_batches_tell():
         return {"loss": loss, "a": Mean(3, 4), "b": Sums([1], twice), "c": 0.5}
 
     model = nn.Linear(6, 3)
-    rehearsal = rehearse(step, model, sgd(model), loader(), seed=1)
+    shown = try_first_batch(step, model, sgd(model), loader(), seed=1)
     values = {
-        name: compute(np.array([3, 4.0])) for name, compute in rehearsal.metric_functions.items()
+        name: compute(np.array([3, 4.0])) for name, compute in shown.metric_functions.items()
     }
     assert values == {"a": 0.75, "b": 6, "c": 0.75}
-    assert rehearse_evaluation(step, model, loader(), "far") == [
+    assert try_evaluation(step, model, loader(), "far") == [
         "far/loss",
         "far/a",
         "far/b",
@@ -268,8 +268,8 @@ def test_the_model_is_in_the_mode_of_the_rehearsal():
 
     model = nn.Linear(6, 3)
     model.eval()
-    rehearse(step, model, sgd(model), loader(), seed=1)
-    rehearse_evaluation(step, model, loader(), "valid")
+    try_first_batch(step, model, sgd(model), loader(), seed=1)
+    try_evaluation(step, model, loader(), "valid")
     training, *evaluation = modes
     assert training == (True, True) and set(evaluation) == {(False, False)}
 
