@@ -141,10 +141,11 @@ class StopsAt(Callback):
 
 
 def arguments(row, output, callbacks=(), **others):
-    """Return the arguments of a row's training. callbacks: after those of the row."""
+    """Return the arguments of a row's training. callbacks: called after those of the row."""
     values = {**CLASSIFICATION, **ROWS[row]}
     values.update(values.pop("build", dict)())
-    callbacks = [*values.pop("callbacks", ()), *callbacks]
+    if "callbacks" in values:
+        callbacks = [*values.pop("callbacks"), *callbacks]
     defaults = {
         "valid": values["train"],
         "epochs": EPOCHS,
