@@ -152,6 +152,7 @@ KINDS = {
     "iterator": Kind(lambda: iter([part(number) for number in range(1, 500)]), drawn(next)),
     "generator": Kind(numbers, drawn(next)),
 }
+DRAWN = ("Generator", "RandomState", "Random")
 UNSAVABLE = ("iterator", "generator")
 
 

@@ -1,6 +1,7 @@
 """A new run rehearses and then starts from the untouched beginning; a resumed run does not."""
 
 import functools
+import hashlib
 import logging
 import random
 
@@ -227,6 +228,45 @@ def test_a_run_has_the_bits_of_a_trainer_that_does_not_rehearse(model, make, tmp
     expected = load(tmp_path / "trainer.pdparams")
     for name, values in load(result.weights).items():
         np.testing.assert_array_equal(values, expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_first_step_finds_what_was_built(stopped, tmp_path, witness):
+    """What the step itself trains and counts: neither the first batch's trial nor the rehearsal
+    has moved it, nor has it in a run that resumes from step 0.
+    """
+
+    def built():
+        with generators_restored():
+            paddle.seed(7)
+            other = nn.Linear(WIDTH, CLASSES)
+        optimizer = paddle.optimizer.Momentum(0.1, parameters=other.parameters())
+        count = 0
+
+        def step(model, batch):
+            nonlocal count
+            points, labels = batch
+            if model.training:
+                has_gradient = other.weight.grad is not None and bool(other.weight.grad.any())
+                weights = hashlib.sha256(other.weight.numpy().tobytes()).hexdigest()
+                witness.add(is_rehearsal(), count, weights, has_gradient)
+                count += 1
+                F.cross_entropy(other(points), labels).backward()
+                optimizer.step()
+                optimizer.clear_grad()
+            return {"loss": F.cross_entropy(model(points) + other(points).detach(), labels)}
+
+        options = {"step": step, "loss": None, "metrics": None, "save_on_exception": False}
+        return other, {**options, "state": {"other": other, "optimizer": optimizer}}
+
+    if stopped:
+        with pytest.raises(ProgramError):
+            train(ROW, tmp_path / "run", callbacks=[StopsAt(1, stop)], **built()[1])
+        witness.path.unlink()
+    other, options = built()
+    expected = hashlib.sha256(other.weight.numpy().tobytes()).hexdigest()
+    train(ROW, tmp_path / "run", **options)
+    assert witness.said(False)[0] == ["0", expected, "False"]
 
 
 def test_the_callers_generators_are_where_they_were(tmp_path):
