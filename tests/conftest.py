@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 LONGEST = """
     test_install parallel/test_distributed tools/test_benchmark tools/test_reproduce tools/test_soak
     test_docs test_examples apps/test_demo test_notebook training/test_fit_resume
+    training/test_hidden_state
     system/test_supervisor mnist/test_report mnist/test_fast_conv mnist/test_paper
     apps/test_dashboard test_readme mnist/test_recipes nn/test_conv_blocks nn/test_compiler
     checkpoint/test_faults mnist/test_pictures training/test_fit_script mnist/test_run

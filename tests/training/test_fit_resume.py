@@ -6,11 +6,25 @@ import signal
 import numpy as np
 import paddle
 import pytest
-from fit_rows import ROWS, STOP_AT, ProgramError, StopsAt, bits, stop, train, train_rows
+from fit_rows import (
+    DIVIDED,
+    ROWS,
+    STOP_AT,
+    ProgramError,
+    StopsAt,
+    arguments,
+    bits,
+    refuse_rows,
+    stop,
+    train,
+    train_rows,
+)
 from paddle.optimizer import lr
+from stateful_rows import REFUSED_DIVIDED, falling_rate
 
 from paddle_mnist.errors import StoppedError
 from paddle_mnist.parallel.world import spawn
+from paddle_mnist.plots.history import read_history, series
 
 rows = pytest.mark.parametrize("row", ROWS)
 
@@ -56,11 +70,40 @@ def two_processes(request, tmp_path_factory):
     return folder
 
 
-@rows
+@pytest.mark.parametrize("row", DIVIDED)
 def test_two_processes(row, two_processes, unbroken):
     result = train(row, two_processes / row, grad_shards=2)
     assert result.stopped == "already finished"
     assert bits(result) == unbroken(row, shards=2)
+
+
+def test_state_that_differs_between_processes_is_refused(tmp_path):
+    spawn(refuse_rows, (str(tmp_path),), 2, device="cpu")
+    for row in REFUSED_DIVIDED:
+        messages = {(tmp_path / f"{row} {rank}.txt").read_text() for rank in (0, 1)}
+        assert messages != {""}, f"{row}: trained in two processes, each with a state of its own"
+        assert len(messages) == 1, f"{row}: the processes say different things: {messages}"
+        assert "process" in messages.pop()
+        assert not list((tmp_path / row).rglob("*.pdparams"))
+
+
+def test_the_schedule_of_an_inner_optimizer_is_stepped(tmp_path):
+    """The rate that LookAhead's inner optimizer steps with is the schedule's, and is logged."""
+    built, expected = [], falling_rate()
+    build = arguments("LookAhead", tmp_path)["optimizer"]
+
+    def remembered(parameters):
+        built.append(build(parameters))
+        return built[-1]
+
+    result = train("LookAhead", tmp_path, optimizer=remembered, log_every=1)
+    rates = []
+    for _ in range(result.steps):
+        rates.append(expected.get_lr())
+        expected.step()
+    assert built[-1].inner_optimizer.get_lr() == expected.get_lr() < rates[0]
+    _, logged = series(read_history(tmp_path / "metrics.jsonl"), "train/lr")
+    assert list(logged) == pytest.approx(rates)
 
 
 OPTIMIZERS = {

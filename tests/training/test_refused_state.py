@@ -1,0 +1,280 @@
+"""What `fit` refuses before its first step: state that it cannot save, and waste nobody sees."""
+
+import random
+
+import numpy as np
+import paddle
+import pytest
+from fit_rows import momentum
+from paddle import nn
+from paddle.nn import functional as F
+from small_nets import CLASSES, WIDTH, Points, perceptron
+from stateful_rows import CenterLoss
+
+from paddle_mnist import fit
+from paddle_mnist.errors import ConfigError
+
+SEEDED = ["numpy.random", "seeded"]  # the remedy for samples that differ
+
+
+class Noisy(Points):
+    """Adds noise from a generator of its own."""
+
+    def __init__(self, rng):
+        super().__init__()
+        self.rng = rng
+
+    def __getitem__(self, index):
+        point, label = super().__getitem__(index)
+        return point + np.float32(0.3 * self.rng.random()), label
+
+
+class NoisyClass(Points):
+    """The same from a generator of its class."""
+
+    rng = np.random.default_rng(0)
+
+    def __getitem__(self, index):
+        point, label = super().__getitem__(index)
+        return point + np.float32(0.3 * type(self).rng.random()), label
+
+
+class Counter(Points):
+    def __init__(self):
+        super().__init__()
+        self.reads = 0
+
+    def __getitem__(self, index):
+        self.reads += 1
+        point, label = super().__getitem__(index)
+        return point * np.float32(1 + 0.01 * self.reads), label
+
+
+def counting_collate():
+    batches = [0]
+
+    def collate(samples):
+        batches[0] += 1
+        points, labels = (np.stack(column) for column in zip(*samples))
+        return points * np.float32(1 + 0.01 * batches[0]), labels
+
+    return collate
+
+
+class Lazy(nn.Layer):
+    """Makes its last layer when it sees what comes to it."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(WIDTH, 8), None
+
+    def forward(self, points):
+        hidden = F.relu(self.body(points))
+        if self.head is None:
+            self.head = nn.Linear(hidden.shape[-1], CLASSES)
+        return self.head(hidden)
+
+
+def first_layer_only(parameters):
+    return momentum(parameters[:2])
+
+
+def net_only(parameters):
+    return momentum(parameters[:4])  # the loss's follow
+
+
+def step_with_iterator():
+    scales = iter([1 + number / 10 for number in range(500)])
+
+    def step(model, batch):
+        points, labels = batch
+        scale = next(scales) if model.training else 1.0
+        return {"loss": F.cross_entropy(model(points), labels) * scale}
+
+    return step
+
+
+class Task:
+    """Has a step that takes its scales from an iterator."""
+
+    def __init__(self):
+        self.scales = iter([1 + number / 10 for number in range(500)])
+
+    def step(self, model, batch):
+        scale = next(self.scales) if model.training else 1.0
+        return {"loss": F.cross_entropy(model(batch[0]), batch[1]) * scale}
+
+
+class HalfAState:
+    def state_dict(self):
+        return {}
+
+
+def plain_step(model, batch):
+    return {"loss": F.cross_entropy(model(batch[0]), batch[1])}
+
+
+def with_step(step, **others):
+    return {"step": step, "loss": None, **others}
+
+
+# What is given to fit, made anew for each call, and what the error must say.
+REFUSED = {
+    "dataset's NumPy generator": (
+        lambda: {"train": Noisy(np.random.default_rng(0)), "valid": Points()},
+        ["rng", *SEEDED],
+    ),
+    "dataset's Python generator": (
+        lambda: {"train": Noisy(random.Random(0)), "valid": Points()},
+        ["rng", *SEEDED],
+    ),
+    "generator of the dataset's class": (
+        lambda: {"train": NoisyClass(), "valid": Points()},
+        ["rng", *SEEDED],
+    ),
+    "dataset's counter": (lambda: {"train": Counter(), "valid": Points()}, ["reads"]),
+    "counter of the data to evaluate": (lambda: {"valid": Counter()}, ["reads"]),
+    "collate_fn's counter": (lambda: {"collate_fn": counting_collate()}, ["batches"]),
+    "layer made in the first pass": (lambda: {"model": Lazy}, ["head", "first"]),
+    "parameters without an optimizer": (
+        lambda: {"optimizer": first_layer_only},
+        ["2.weight", "optimizer", "stop_gradient"],
+    ),
+    "loss's parameters without an optimizer": (
+        lambda: {"loss": CenterLoss(), "optimizer": net_only},
+        ["centers", "optimizer"],
+    ),
+    "iterator in the step's closure": (
+        lambda: with_step(step_with_iterator()),
+        ["scales", "state="],
+    ),
+    "iterator in the step's object": (lambda: with_step(Task().step), ["scales", "state="]),
+    "state without a state_dict": (
+        lambda: {"state": {"teacher": object()}},
+        ["teacher", "object", "state_dict"],
+    ),
+    "state that cannot be set": (
+        lambda: {"state": {"teacher": HalfAState()}},
+        ["teacher", "HalfAState", "set_state_dict"],
+    ),
+    "a list of states": (lambda: {"state": [nn.Linear(2, 2)]}, ["state", "list", "dict"]),
+}
+
+
+def call(output, values):
+    return fit(
+        **{
+            "model": perceptron,
+            "optimizer": momentum,
+            "loss": F.cross_entropy,
+            "train": Points(),
+            "valid": Points(),
+            **values,
+        },
+        epochs=1,
+        batch_size=8,
+        seed=5,
+        output=output,
+        visualdl=(),
+        figures=False,
+        device="cpu",
+    )
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused_by_name_with_the_remedy_before_anything_is_saved(what, tmp_path):
+    build, words = REFUSED[what]
+    with pytest.raises(ConfigError) as refusal:
+        call(tmp_path, build())
+    text = str(refusal.value)
+    missing = [word for word in words if word not in text]
+    assert not missing, f"the text lacks {missing}: {text}"
+    assert "\n" not in text and len(text) < 700
+    assert "expected" in text, f"the text names no remedy: {text}"
+    written = [
+        path for kind in ("*.pdparams", "*.pdopt", "*.json") for path in tmp_path.rglob(kind)
+    ]
+    assert not written, "something of a training was written"
+    with pytest.raises(ConfigError):  # nothing is left that the second call would resume
+        call(tmp_path, build())
+
+
+class SharedHead(nn.Layer):
+    """Has a layer that no pass uses: it gets no gradient, though the optimizer has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Linear(WIDTH, CLASSES), nn.Linear(2, 2)
+
+    def forward(self, points):
+        return self.used(points)
+
+
+class Frozen(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(WIDTH, 8), nn.Linear(8, CLASSES)
+        for parameter in self.body.parameters():
+            parameter.stop_gradient = True
+
+    def forward(self, points):
+        return self.head(F.relu(self.body(points)))
+
+
+def of_unfrozen(parameters):
+    return momentum([parameter for parameter in parameters if not parameter.stop_gradient])
+
+
+def by_two_optimizers():
+    """The step trains the last layer, by an optimizer in `state`."""
+    model = perceptron()
+    second = paddle.optimizer.Adam(0.01, parameters=model[-1].parameters())
+
+    def step(model, batch):
+        points, labels = batch
+        if model.training:
+            second.clear_grad()
+            F.cross_entropy(model(points), labels).backward()
+            second.step()
+            model.clear_gradients()
+        return {"loss": F.cross_entropy(model(points), labels)}
+
+    return {
+        **with_step(step),
+        "model": model,
+        "optimizer": momentum(model[0].parameters()),
+        "state": {"second": second},
+    }
+
+
+def net_and_loss_in_one_optimizer():
+    model, loss = perceptron(), CenterLoss()
+    optimizer = momentum([*model.parameters(), *loss.parameters()])
+    return {"model": model, "loss": loss, "optimizer": optimizer}
+
+
+ALLOWED = {
+    "a layer that no pass uses": lambda: {"model": SharedHead},
+    "frozen layers": lambda: {"model": Frozen, "optimizer": of_unfrozen},
+    "parameters of an optimizer in state": by_two_optimizers,
+    "objects: one optimizer of net and loss": net_and_loss_in_one_optimizer,
+    "a loss without parameters": lambda: {"loss": nn.CrossEntropyLoss()},
+    "state that does not change": lambda: {"state": {"other": nn.Linear(2, 2)}},
+    "empty state": lambda: {"state": {}},
+}
+
+
+@pytest.mark.parametrize("what", ALLOWED)
+def test_what_is_no_waste_is_not_refused(what, tmp_path):
+    assert call(tmp_path, ALLOWED[what]()).stopped == "finished"
+
+
+def test_parameters_of_a_loss_are_trained_and_come_back(tmp_path):
+    """After a resume the loss's parameters are those that were trained, not the initial ones."""
+    losses = [CenterLoss(), CenterLoss()]
+    initial = losses[0].centers.numpy()
+    for loss in losses:  # the second call finds the run finished
+        call(tmp_path, {"loss": loss})
+    trained = losses[0].centers.numpy()
+    assert np.abs(trained - initial).max() > 1e-3
+    np.testing.assert_array_equal(losses[1].centers.numpy(), trained)
