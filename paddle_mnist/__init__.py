@@ -35,7 +35,7 @@ _PUBLIC = {
     "evaluate_run": "paddle_mnist.training.trained_model",
     "export_run": "paddle_mnist.inference.trained_model",
     "fit": "paddle_mnist.training.fit",
-    "is_rehearsal": "paddle_mnist.training.rehearsal",
+    "is_rehearsal": "paddle_mnist.training.rehearsing",
     "load_data": "paddle_mnist.mnist.dataset",
     "load_model": "paddle_mnist.training.trained_model",
     "predict_run": "paddle_mnist.inference.trained_model",

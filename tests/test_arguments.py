@@ -140,8 +140,8 @@ NEEDED = {
     "soften": {"incremental_from": "run"},
 }
 OTHERS = {  # nets, data, functions, objects of this package's
-    "model train valid optimizer loss metrics step state collate_fn binding evaluator callbacks config "
-    "find_weights"
+    "model train valid optimizer loss metrics step state collate_fn binding evaluator callbacks "
+    "config find_weights"
 }
 
 

@@ -62,6 +62,7 @@ class FurtherState:
         layers = [model, *(part for part in self.named.values() if isinstance(part, nn.Layer))]
         self.known = {id(value) for layer in layers for value in layer.state_dict().values()}
         self.values: list[Path] = []
+        self._is_frozen = self._frozen()
         kinds = (paddle.optimizer.Optimizer, LRScheduler)
         found = {
             place.path: place.value
@@ -83,7 +84,13 @@ class FurtherState:
     @property
     def needs_file(self) -> bool:
         """Whether there is anything to save."""
-        return bool(self.named or self.optional or self.optimizers or self._values())
+        return bool(
+            self.named
+            or self.optional
+            or self.optimizers
+            or self._values()
+            or self._frozen() != self._is_frozen
+        )
 
     def is_saved(self, path: Path) -> bool:
         """Return whether a value is saved whatever it does, since an optimizer keeps it."""
@@ -103,6 +110,7 @@ class FurtherState:
                 [self._packed_path(path, names), _plain(value, describe(path))]
                 for path, value in self._values().items()
             ],
+            "frozen": self._frozen(),
         }
 
     def files(self) -> dict[str, bytes]:
@@ -121,9 +129,13 @@ class FurtherState:
             for name, value in {**contents["named"], **contents["optimizers"], **values}.items()
         }
 
+    def _frozen(self) -> dict[str, bool]:
+        """Return whether each parameter is frozen."""
+        return {name: parameter.stop_gradient for name, parameter in self.parameters.items()}
+
     def read(self, checkpoint: Checkpoint, is_own: bool = True) -> dict[str, Any]:
         """Return what a checkpoint holds of it; see `load_checkpoint`. Raises CheckpointError."""
-        saved: dict[str, Any] = {"named": {}, "optimizers": {}, "values": []}
+        saved: dict[str, Any] = {"named": {}, "optimizers": {}, "values": [], "frozen": {}}
         path = checkpoint.path.with_suffix(FURTHER)
         if checkpoint.has_file(FURTHER):
             names = {name: parameter.name for name, parameter in self.parameters.items()}
@@ -170,6 +182,11 @@ class FurtherState:
                     f"{saved['path']}: has a value for {describe(path)}, and no such object is "
                     "there; expected the program that wrote it"
                 )
+        for name, is_frozen in saved["frozen"].items() if is_own else ():
+            self.parameters[name].stop_gradient = is_frozen
+        for optimizer in (self.optimizer, *self.optimizers.values()):
+            if isinstance(optimizer._learning_rate, float):
+                optimizer.set_lr(optimizer._learning_rate)  # Paddle keeps a tensor of it, too
 
     def _values(self) -> dict[Path, Any]:
         """Return the values by their paths that are saved beside named objects and state_dicts."""

@@ -24,7 +24,8 @@ from paddle_mnist.checkpoint.plain_data import ABSENT, is_leaf, is_tensor
 
 # From one value to another: the kind of the way, and the name or number. Kinds: "attribute",
 # "item" of a container, "variable" of a function's closure, "default" of an argument, "global" that
-# a function's code names, "hook" of a layer.
+# a function's code names; and what cannot be replaced: "hook" of a layer, "part" of a bound
+# function, a class.
 Step = tuple[str, Any]
 Path = tuple[Step, ...]  # the first step, of kind "root", names the object where it begins
 
@@ -37,7 +38,6 @@ _OPEN = ("_learning_rate", "_grad_clip", "regularization")
 # Parts of Paddle whose objects hold the user's, or count.
 _ENTERED = ("paddle.io", "paddle.vision", "paddle.metric", "paddle.nn", "paddle.optimizer")
 _ENTERED += ("paddle.incubate.optimizer", "paddle.regularizer")
-_NOT_SAID = ("__self__", "__func__", "__class__", "__wrapped__", "func")
 
 
 def describe(path: Path) -> str:
@@ -48,7 +48,7 @@ def describe(path: Path) -> str:
             text += f"[{key.name if is_tensor(key) else repr(key):.60}]"
         elif kind == "hook":
             text += f".{key[0].lstrip('_')}[{key[1]}]"
-        elif key not in _NOT_SAID:
+        elif kind != "part":
             text += f".{key}"
     return text
 
@@ -62,13 +62,13 @@ def steps(value: Any) -> Iterator[Step]:
     elif isinstance(value, _SEQUENCES):
         yield from (("item", number) for number in range(len(value)))
     elif isinstance(value, types.MethodType):
-        yield from (("attribute", name) for name in ("__self__", "__func__"))
+        yield from (("part", name) for name in ("__self__", "__func__"))
     elif isinstance(value, functools.partial):
-        yield from (("attribute", name) for name in ("func", "args", "keywords"))
+        yield from (("part", name) for name in ("func", "args", "keywords"))
     elif isinstance(value, (staticmethod, classmethod)):
-        yield "attribute", "__func__"
+        yield "part", "__func__"
     elif isinstance(value, functools._lru_cache_wrapper):
-        yield "attribute", "__wrapped__"
+        yield "part", "__wrapped__"
     elif isinstance(value, nn.Layer):
         for part in LAYER_PARTS:
             yield from (("attribute", name) for name in vars(value)[part])
@@ -77,9 +77,9 @@ def steps(value: Any) -> Iterator[Step]:
     yield from own_steps(value)
     if isinstance(value, type):
         if is_users(value.__module__):
-            yield "attribute", "__bases__"
+            yield "part", "__bases__"
     elif is_users(type(value).__module__):
-        yield "attribute", "__class__"
+        yield "part", "__class__"
 
 
 def own_steps(value: Any) -> Iterator[Step]:
@@ -132,6 +132,11 @@ def _names_in(code: types.CodeType) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def can_be_replaced(step: Step) -> bool:
+    """Return whether `assign` can put another value where a step leads."""
+    return step[0] not in ("hook", "part")
+
+
 def child(value: Any, step: Step) -> Any:
     """Return the value to which a step leads; ABSENT if there is none."""
     kind, key = step
@@ -146,7 +151,9 @@ def child(value: Any, step: Step) -> Any:
             return _defaults(value)[key]
         if kind == "global":
             return value.__globals__[key]
-        if isinstance(value, type) and key != "__bases__":
+        if kind == "part":
+            return getattr(value, key)
+        if isinstance(value, type):
             return vars(value)[key]
         namespace = _namespace(value, key)
         return namespace[key] if key in namespace else getattr(value, key)

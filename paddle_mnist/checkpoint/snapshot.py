@@ -219,7 +219,8 @@ def put(roots: Mapping[str, Any], path: Path, new: Any) -> bool:
 
 def unit(roots: Mapping[str, Any], path: Path, known: Collection[int] = ()) -> Optional[Path]:
     """Return the shortest beginning of a path where all is plain data; None if there is none."""
-    beginnings = (path[:length] for length in range(2, len(path) + 1))
+    lengths = range(2, len(path) + 1)
+    beginnings = (path[:n] for n in lengths if reachable.can_be_replaced(path[n - 1]))
     return next((part for part in beginnings if is_plain(find(roots, part), known)), None)
 
 

@@ -105,7 +105,8 @@ class GradientExchange:
         self._ordered = ordered
         layers = [model] if loss is None else [model, loss]
         parameters = {id(p): p for layer in layers for p in layer.parameters()}
-        self._parameters = [p for p in parameters.values() if not p.stop_gradient]
+        self._all_parameters = list(parameters.values())
+        self._parameters = self._trained()
         self._places = {
             owner: tensors for layer in layers for owner, tensors in layer_buffers(layer).items()
         }
@@ -126,9 +127,13 @@ class GradientExchange:
         # Of the previous step, per signal: how many shards were of a process that received it.
         self._signal_counts: Optional[paddle.Tensor] = None
 
+    def _trained(self) -> list[paddle.Tensor]:
+        return [parameter for parameter in self._all_parameters if not parameter.stop_gradient]
+
     def before_pass(self) -> None:
         """Give the model the buffers with which the step began, before a shard's forward pass."""
         if not self._shard_vectors:
+            self._parameters = self._trained()  # a callback may have frozen some
             self._buffers_before = [buffer.clone() for buffer in self._buffers]
             return
         for buffer, before in zip(self._buffers, self._buffers_before):

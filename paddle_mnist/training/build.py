@@ -97,8 +97,9 @@ def build_job(arguments: FitArguments) -> TrainingJob:
             arguments.seed,
             is_divided=passes > 1,
             is_low_precision=arguments.amp != "off",
+            further=parts.further,
         )
-        tags = _evaluated_tags(arguments, step, parts.model, evaluator)
+        tags = _evaluated_tags(arguments, step, parts, evaluator)
         config = arguments.config or _run_config(arguments, parts)
     if first_batch.has_sparse_gradients and passes > 1:
         log.info("sparse gradients are made dense for the exchange between shards and processes")
@@ -285,7 +286,7 @@ def _splits(valid: Union[Any, Mapping[str, Any], None]) -> Mapping[str, Any]:
 
 
 def _evaluated_tags(
-    arguments: FitArguments, step: Step, model: nn.Layer, evaluator: EpochEvaluator
+    arguments: FitArguments, step: Step, parts: TrainingParts, evaluator: EpochEvaluator
 ) -> list[str]:
     """Evaluate a first batch of each split, and return the tags of its metrics.
 
@@ -296,7 +297,7 @@ def _evaluated_tags(
     tags = [
         tag
         for split, loader in evaluator.datasets.items()
-        for tag in try_evaluation(step, model, loader, split)
+        for tag in try_evaluation(step, parts.model, loader, split, parts.further)
     ]
     monitor, _ = arguments.monitored
     if tags and monitor not in tags:

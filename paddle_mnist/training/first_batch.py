@@ -3,12 +3,13 @@
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import paddle
 from paddle import nn
 
+from paddle_mnist.checkpoint.further_state import FurtherState
 from paddle_mnist.checkpoint.snapshot import Snapshot
 from paddle_mnist.data.collate import leaves
 from paddle_mnist.data.loader import Shard, epoch_batches, shards_of
@@ -17,7 +18,9 @@ from paddle_mnist.monitor.hooks import evaluation_mode
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.nn.sparse_gradients import remove_gradient
 from paddle_mnist.training.batch_errors import describe_batch, explained, located
+from paddle_mnist.training.beginning import Beginning
 from paddle_mnist.training.mean_check import check_mean
+from paddle_mnist.training.rehearsing import rehearsing
 from paddle_mnist.training.steps import Step, run_step
 
 # A step with a sparse gradient ends the process in Paddle 3.3.1, with std::bad_alloc.
@@ -44,22 +47,23 @@ def try_first_batch(
     seed: int,
     is_divided: bool = False,
     is_low_precision: bool = False,
+    further: Optional[FurtherState] = None,
 ) -> FirstBatch:
     """Run the first batch through the step and the backward pass, and leave no trace of it.
 
     is_divided: whether steps are divided into shards, batches or between processes; a loss that
         is no mean over samples is then refused (`check_mean`). is_low_precision: of the forward
-        pass.
+        pass. further: what else than the model a step may change.
 
-    Buffers and the layers' modes are as before, and parameters have no gradients; global generators
-    are not restored.
+    All of it is as before, and parameters have no gradients; global generators are not restored.
     Raises ConfigError, with the shapes in the batch, for an error in the model, the loss or the
     metrics; DataError if there is no batch.
     """
     shard = _first_shard(loader, "the training data")
     reseed(seed, 0)
     place = located([shard], loader, 0, 0, "the training data")
-    with place, _untouched(model), explained(shard.batch, "the first batch"):
+    explains = explained(shard.batch, "the first batch")
+    with rehearsing(), place, _untouched(model, further), explains:
         model.train()
         before = [name for name, _ in model.named_parameters()]
         outputs = run_step(step, model, shard.batch, shard.samples)
@@ -75,7 +79,7 @@ def try_first_batch(
             "the loss of the first batch has no gradient for any parameter; expected one that is "
             "computed from the model's outputs"
         )
-    with _untouched(model), evaluation_mode(model), paddle.no_grad():
+    with rehearsing(), _untouched(model, further), evaluation_mode(model), paddle.no_grad():
         check_mean(step, model, shard.batch, is_divided, is_low_precision)
     name = type(optimizer).__name__
     if is_sparse and name in NOT_FOR_SPARSE_GRADIENTS:
@@ -86,7 +90,13 @@ def try_first_batch(
     return FirstBatch({name: sums.compute for name, sums in outputs.metrics.items()}, is_sparse)
 
 
-def try_evaluation(step: Step, model: nn.Layer, loader: Any, split: str) -> list[str]:
+def try_evaluation(
+    step: Step,
+    model: nn.Layer,
+    loader: Any,
+    split: str,
+    further: Optional[FurtherState] = None,
+) -> list[str]:
     """Run the first batch of an evaluation; return the tags that it gives: "valid/loss", ...
 
     Raises as `try_first_batch` does.
@@ -95,7 +105,8 @@ def try_evaluation(step: Step, model: nn.Layer, loader: Any, split: str) -> list
     batch = shard.batch
     place = located([shard], loader, 0, 0, f"the data {split!r}")
     explains = explained(batch, f"the first batch of {split}")
-    with place, _untouched(model), evaluation_mode(model), paddle.no_grad(), explains:
+    trial = _untouched(model, further), evaluation_mode(model), paddle.no_grad()
+    with rehearsing(), place, trial[0], trial[1], trial[2], explains:
         values = step(model, batch)
         run_step(lambda *_: values, model, batch, 1)  # checks them
     return [f"{split}/{name}" for name in values]
@@ -113,8 +124,12 @@ def _check_for_late_parameters(model: nn.Layer, before: Collection[str]) -> None
 
 
 @contextlib.contextmanager
-def _untouched(model: nn.Layer) -> Iterator[None]:
-    """Give a model all that a pass may change back, and its parameters no gradients."""
+def _untouched(model: nn.Layer, further: Optional[FurtherState] = None) -> Iterator[None]:
+    """Put all that a pass may change back; the parameters have no gradients then."""
+    if further:
+        with Beginning(model, further).kept():
+            yield
+        return
     trained = [parameter for parameter in model.parameters() if not parameter.stop_gradient]
     before = Snapshot({"model": model}, {id(parameter) for parameter in trained})
     try:

@@ -234,7 +234,7 @@ def _fit(arguments: FitArguments) -> FitResult:
         checkpoint = resume_point(job, run)
         result = result_so_far(training, checkpoint)
         if result:
-            return _repeat(training.at(checkpoint.state), result)
+            return _repeat(training.at(checkpoint.state), result, checkpoint)
         return _train(training, checkpoint)
 
 
@@ -274,14 +274,16 @@ def _modified(path: Path) -> Optional[int]:
     return os.stat(path).st_mtime_ns if path.exists() else None
 
 
-def _repeat(training: Training, result: FitResult) -> FitResult:
+def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> FitResult:
     """Log the result of a finished run, and let the callbacks repair what it lacks.
 
-    The model, which the caller may hold, gets the final weights, as at the end of a training.
+    The model and the other objects, which the caller may hold, get what they had at the end.
     """
     model, world = training.model, training.world
     world.run_on_main(lambda: load_weights(model, safe_load(result.weights), result.weights))
     world.broadcast(model.state_dict().values())
+    further = training.job.parts.further
+    further.load_values(further.read(checkpoint))
     log_result(training, result)
     log.info(
         "this run is finished; to train anew: %s, or %s",

@@ -18,24 +18,22 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER
-from paddle_mnist.checkpoint.further_state import LOSS, set_state
+from paddle_mnist.checkpoint.further_state import optimizer_parameters
 from paddle_mnist.checkpoint.plain_data import GENERATORS, add_to_digest, copied, equal, is_tensor
 from paddle_mnist.checkpoint.reachable import Path, assign, describe
 from paddle_mnist.checkpoint.snapshot import Change, Snapshot, find, put, unit
-from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.collate import leaves, mapped
 from paddle_mnist.data.loader import Shard, epoch_batches, shards_of
 from paddle_mnist.data.sample_loader import can_be_repeated
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError, DivergedError
-from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.nn.seeding import reseed
-from paddle_mnist.nn.sparse_gradients import remove_gradient
 from paddle_mnist.state import Observer, TrainState, View, as_number
-from paddle_mnist.system.arrays import as_array
+from paddle_mnist.training.beginning import DATA_ROOTS, Beginning, data_snapshot
 from paddle_mnist.training.evaluator import NoEvaluator
 from paddle_mnist.training.job import TrainingJob
+from paddle_mnist.training.rehearsing import rehearsing
 from paddle_mnist.training.step_evaluator import StepEvaluator
 from paddle_mnist.training.trainer import Trainer
 
@@ -43,26 +41,12 @@ log = logging.getLogger("paddle_mnist")
 
 STEPS = 2
 MOST_PLAYS = 32  # in search of what matters, before whole groups count as such
-# Of data little is looked at: its arrays may be larger than the memory that is left.
-DATA_ITEMS, DATA_BYTES = 1_000, 2**20
-DATA_ROOTS = ("train", "valid", "collate_fn")
 MOST_NAMES = 8  # in a line of the log
 REMEDY = (
     'give fit state={"name": object}, with an object that holds it and has state_dict and '
     "set_state_dict"
 )
-
-_is_rehearsing = False
-
-
-def is_rehearsal() -> bool:
-    """Return whether the step or the callback that asks is called in a rehearsal.
-
-    Before the first step of a new run, `fit` trains two steps, evaluates a batch and calls the
-    callbacks' `after_step` and `after_epoch`, and undoes it. What acts on the world outside the
-    program, such as a database, should do nothing then.
-    """
-    return _is_rehearsing
+CLEAR = "call clear_grad() before the backward pass that adds to it"
 
 
 def rehearse(job: TrainingJob) -> None:
@@ -74,18 +58,15 @@ def rehearse(job: TrainingJob) -> None:
     Raises ConfigError for state that cannot be saved, samples that are others when they are read
     again, and processes that come to differ.
     """
-    global _is_rehearsing
     loader, roots = job.parts.loader, job.parts.further.roots
     if not can_be_repeated(loader):
-        log.info("the data can be read only once: whether a resume brings all back is not tried")
+        log.info("the data can be read only once, so the resume is not rehearsed")
         return
-    _is_rehearsing = True
-    try:
-        with generators_restored(), _put_back(_data_snapshot(roots)):
-            _check_samples(loader, roots)
-            _Rehearsal(job).run()
-    finally:
-        _is_rehearsing = False
+    with rehearsing(), generators_restored(), _put_back(data_snapshot(roots)):
+        _check_samples(loader, roots, "the first batch")
+        for split, valid in _splits(job).items():
+            _check_samples(valid, roots, f"the first batch of {split}")
+        _Rehearsal(job).run()
 
 
 @dataclass
@@ -93,12 +74,27 @@ class _Candidate:
     """A value that the steps have changed, and the restored checkpoint has not brought back.
 
     value: what the steps have left: a copy if it is plain, so that it can be saved.
+    parameter: whose gradient it is, if it is one.
     """
 
     change: Change
     path: Path
     value: Any
     is_plain: bool
+    parameter: Optional[paddle.Tensor] = None
+
+    @property
+    def name(self) -> str:
+        return describe(self.path)
+
+    def apply(self, roots: Mapping[str, Any]) -> None:
+        """Put the value where the steps have left it."""
+        if self.parameter is not None:
+            self.parameter.grad = self.value.clone()
+        elif self.is_plain:
+            put(roots, self.path, self.value)
+        else:
+            assign(find(roots, self.path[:-1]), self.path[-1], self.value)
 
     @property
     def digest(self) -> str:
@@ -126,90 +122,70 @@ class _Rehearsal:
 
     def __init__(self, job: TrainingJob):
         self.job, self.further, self.world = job, job.parts.further, job.world
+        self.steps = STEPS
         self._read_data()
         self.reads_again = False  # whether each play is to read the data
         self.roots = self.further.roots
-        ours = {name: root for name, root in self.roots.items() if name not in DATA_ROOTS}
-        self.snapshots = [Snapshot(ours, self.further.known), _data_snapshot(self.roots)]
-        parts = job.parts
-        self.weights = _copies(parts.model.state_dict())
-        has_average = parts.average is not NO_AVERAGE
-        self.average = _copies(parts.average.weights(parts.model)) if has_average else {}
-        self.parts = {**self.further.named, **self.further.optional}
-        self.states = {name: copied(dict(p.state_dict())) for name, p in self.parts.items()}
+        self.beginning = Beginning(job.parts.model, self.further, job.parts.average)
 
     def run(self) -> None:
         """Rehearse, and note what is to be saved. Raises ConfigError."""
-        first = self._play()
-        self._require_same_everywhere(self.further.digests())
-        self._restore_saved()
-        candidates = self._candidates()
-        self.put_back()
+        first, candidates = self._play_and_restore(STEPS)
+        # What two steps leave as they found it, such as a switch, one step does not.
+        _, others = self._play_and_restore(1)
+        candidates = self._agreed({**others, **candidates})
         again = self._play()
-        self.put_back()
+        self.beginning.put_back()
         self._check_repeated(first, again)
         stable = [tag for tag in first.reported if first.reported[tag] == again.reported.get(tag)]
-        relevant = self._relevant(candidates, first, stable)
+        relevant = self._relevant(candidates, stable) if candidates else []
         for candidate in relevant:
             if not candidate.is_plain:
                 raise ConfigError(
-                    f"{describe(candidate.path)} is changed by a step, from "
-                    f"{candidate.change.before} to {candidate.change.now}, and the next steps "
-                    f"depend on it, but a checkpoint cannot hold it; {REMEDY}"
+                    f"{candidate.name} is changed by a step, from {candidate.change.before} to "
+                    f"{candidate.change.now}, and the next steps depend on it, but a checkpoint "
+                    f"cannot hold it; {CLEAR if candidate.parameter is not None else REMEDY}"
                 )
-        digests = {describe(candidate.path): candidate.digest for candidate in relevant}
-        self._require_same_everywhere(digests)
+        self._require_same_everywhere({one.name: one.digest for one in relevant})
         self._say(candidates, relevant)
 
+    def _play_and_restore(self, steps: int) -> tuple[_Outcome, dict[str, _Candidate]]:
+        """Train steps, restore what a checkpoint holds, and return what that did not bring back."""
+        outcome = self._play(steps=steps)
+        self._require_same_everywhere(self.further.digests())
+        self.beginning.restore_saved()
+        candidates = self._candidates()
+        self.beginning.put_back()
+        return outcome, candidates
+
     def _read_data(self) -> None:
-        self.batches = _read(self.job.parts.loader, STEPS)
+        self.batches = _read(self.job.parts.loader, self.steps)
+        # The next steps' first: a maximum, say, shows only on them; what is kept of each sample
+        # only on those seen before.
+        self.batches = [*self.batches[STEPS:], *self.batches[:STEPS]]
         self.evaluated = {split: _read(data, 1) for split, data in _splits(self.job).items()}
 
-    def put_back(self) -> None:
-        """Give everything the value that it had before the rehearsal."""
-        self._restore_saved()
-        for snapshot in self.snapshots:
-            snapshot.put_back()
-        layers = [self.job.parts.model, self.roots.get(LOSS), *self.parts.values()]
-        for layer in layers:
-            if isinstance(layer, nn.Layer):
-                for parameter in layer.parameters():
-                    remove_gradient(parameter)
-
-    def _restore_saved(self) -> None:
-        """Restore what a checkpoint holds, with the code that a resume uses.
-
-        But for optimizers and schedules: their state is saved in any case.
-        """
-        parts = self.job.parts
-        load_weights(parts.model, self.weights, "the rehearsal")
-        if self.average:
-            parts.average.load(self.average)
-        for name, part in self.parts.items():
-            set_state(part, copied(self.states[name]))
-
-    def _play(self, candidates: Collection[_Candidate] = ()) -> _Outcome:
-        """Train the steps and end the epoch.
+    def _play(
+        self, candidates: Collection[_Candidate] = (), steps: Optional[int] = None
+    ) -> _Outcome:
+        """Train steps and end the epoch.
 
         candidates: what is not to begin as it was, but as the steps have left it.
         """
         for candidate in candidates:
-            if candidate.is_plain:
-                put(self.roots, candidate.path, candidate.value)
-            else:
-                assign(find(self.roots, candidate.path[:-1]), candidate.path[-1], candidate.value)
+            candidate.apply(self.roots)
         if self.reads_again:
             self._read_data()
         digest, reported = hashlib.sha256(), {}
         trainer = self._trainer(digest, reported)
         try:
-            trainer.train_epoch(_with_batches(self.job.parts.loader, self.batches), 0)
+            trainer.train_epoch(_with_batches(self.job.parts.loader, self.batches[:steps]), 0)
             trainer.end_epoch()
         except DivergedError as error:  # the training itself may come to it, or not
             digest.update(str(error).encode())
         parts = self.job.parts
         add_to_digest(digest, parts.model.state_dict())
-        if self.average:
+        if self.beginning.has_average:
             add_to_digest(digest, parts.average.weights(parts.model))
         add_to_digest(digest, self.further.digests())
         return _Outcome(digest.hexdigest(), reported)
@@ -243,10 +219,10 @@ class _Rehearsal:
             exchange=job.gradient_exchange(),
         )
 
-    def _candidates(self) -> list[Optional[_Candidate]]:
-        """Return what was not brought back, in any process; None where it was in this one."""
-        candidates: dict[str, _Candidate] = {}
-        for change in [change for snapshot in self.snapshots for change in snapshot.changes()]:
+    def _candidates(self) -> dict[str, _Candidate]:
+        """Return what the restored checkpoint has not brought back, by name."""
+        candidates = {}
+        for change in self.beginning.changes():
             if self.further.is_saved(change.path):
                 continue
             where = unit(self.roots, change.path, self.further.known)
@@ -256,6 +232,27 @@ class _Rehearsal:
             candidates[describe(path)] = _Candidate(
                 change, path, copied(value) if where else value, is_plain=where is not None
             )
+        for name, parameter in self._others_parameters():
+            gradient = parameter.grad
+            if gradient is not None and not gradient.is_selected_rows() and gradient.any():
+                path = (("root", f"the gradient of {name}"),)
+                change = Change(path, "nothing", "what it left there")
+                candidates[describe(path)] = _Candidate(
+                    change, path, gradient.detach().clone(), False, parameter
+                )
+        return candidates
+
+    def _others_parameters(self) -> Iterator[tuple[str, paddle.Tensor]]:
+        """Yield the parameters whose gradients the trainer does not clear, by name."""
+        cleared = {id(parameter) for parameter in optimizer_parameters(self.job.parts.optimizer)}
+        named = dict(self.further.parameters)
+        for part_name, part in self.beginning.parts.items():
+            if isinstance(part, nn.Layer):
+                named.update((f"{part_name}.{name}", p) for name, p in part.named_parameters())
+        return ((name, p) for name, p in named.items() if id(p) not in cleared)
+
+    def _agreed(self, candidates: Mapping[str, _Candidate]) -> list[Optional[_Candidate]]:
+        """Return the candidates of all processes in one order; None for those of others."""
         gathered = self.world.all_gather_objects(list(candidates))
         self.reads_again = any(self.world.all_gather_objects(self.reads_again))
         names = sorted({name for names in gathered for name in names})
@@ -271,7 +268,7 @@ class _Rehearsal:
                 "cannot give the same; deterministic=True chooses algorithms that do"
             )
             return
-        iterators = [name for snapshot in self.snapshots for name in snapshot.iterators()]
+        iterators = self.beginning.iterators()
         known = f", such as the place of the iterator {', '.join(iterators)}" if iterators else ""
         raise ConfigError(
             "the first steps, repeated from the same state, gave another result, so something "
@@ -281,9 +278,13 @@ class _Rehearsal:
         )
 
     def _relevant(
-        self, candidates: Sequence[Optional[_Candidate]], first: _Outcome, tags: Collection[str]
+        self, candidates: Sequence[Optional[_Candidate]], tags: Collection[str]
     ) -> list[_Candidate]:
         """Return the candidates on which the next steps depend, and those on which these do."""
+        self.steps = 2 * STEPS
+        self._read_data()
+        first = self._play()
+        self.beginning.put_back()
         relevant: list[_Candidate] = []
         groups = _grouped(candidates, self.roots)
         while groups:
@@ -296,7 +297,7 @@ class _Rehearsal:
             if not found or not groups:
                 break
             first = self._play()  # whose digest has the values found
-            self.put_back()
+            self.beginning.put_back()
         return relevant
 
     def _search(
@@ -305,7 +306,7 @@ class _Rehearsal:
         """Return the groups that matter, by halves: most often none does."""
         self.plays += 1
         outcome = self._play([one for group in groups for one in group if one])
-        self.put_back()
+        self.beginning.put_back()
         if not any(self.world.all_gather_objects(outcome.differs_from(first, tags))):
             return []
         if len(groups) == 1 or self.plays > MOST_PLAYS:
@@ -330,8 +331,8 @@ class _Rehearsal:
         self, candidates: Sequence[Optional[_Candidate]], relevant: Sequence[_Candidate]
     ) -> None:
         """Log what is saved, what is not, and what was not looked at."""
-        saved = [describe(one.path) for one in relevant]
-        others = [describe(one.path) for one in candidates if one and one not in relevant]
+        saved = [one.name for one in relevant]
+        others = [one.name for one in candidates if one and one not in relevant]
         if saved:
             log.info("checkpoints hold what the steps depend on: %s", _listed(saved))
             if self.job.parts.loader.passes_per_step * self.world.size > 1:
@@ -342,8 +343,8 @@ class _Rehearsal:
                 )
         if others:
             log.info("not saved, since the steps do not depend on it: %s", _listed(others))
-        if self.snapshots[0].skipped:
-            log.info("too large to be looked at: %s", _listed(self.snapshots[0].skipped))
+        if self.beginning.skipped:
+            log.info("too large to be looked at: %s", _listed(self.beginning.skipped))
 
 
 # ------------------------------------------------------------------ data
@@ -359,11 +360,6 @@ def _splits(job: TrainingJob) -> Mapping[str, Any]:
     return job.evaluator.datasets if isinstance(job.evaluator, StepEvaluator) else {}
 
 
-def _data_snapshot(roots: Mapping[str, Any]) -> Snapshot:
-    data = {name: root for name, root in roots.items() if name in DATA_ROOTS}
-    return Snapshot(data, most_items=DATA_ITEMS, most_bytes=DATA_BYTES)
-
-
 @contextlib.contextmanager
 def _put_back(snapshot: Snapshot) -> Iterator[None]:
     try:
@@ -372,14 +368,14 @@ def _put_back(snapshot: Snapshot) -> Iterator[None]:
         snapshot.put_back()
 
 
-def _check_samples(loader: Any, roots: Mapping[str, Any]) -> None:
+def _check_samples(loader: Any, roots: Mapping[str, Any], what: str) -> None:
     """Raise ConfigError if the first batch is another when it is read again."""
     data = {name: root for name, root in roots.items() if name in DATA_ROOTS}
     what_differs = functools.partial(_what_differs, loader, data)
     # A file that the dataset opens is not to be shared with the workers that are forked later.
     in_worker = functools.partial(map_in_workers, num_workers=1)
     map_once = in_worker if getattr(loader, "num_workers", 0) else map
-    (differs,) = map_once(what_differs, iter([["the first batch"]]))
+    (differs,) = map_once(what_differs, iter([[what]]))
     if differs:
         raise ConfigError(
             f"{differs}, so that a resumed training, or workers, would see other samples; expected "
@@ -388,22 +384,22 @@ def _check_samples(loader: Any, roots: Mapping[str, Any]) -> None:
         )
 
 
-def _what_differs(loader: Any, data: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """Read the first batch twice, and return what is another the second time, if anything is."""
+def _what_differs(loader: Any, data: Mapping[str, Any], what: Sequence[str]) -> str:
+    """Read the first batch twice, and say what is another the second time, if anything is."""
 
     def read() -> Any:
         return loader.first_batch() if hasattr(loader, "first_batch") else _read(loader, 1)[0]
 
     first = read()
-    before = _data_snapshot(data)
+    before = data_snapshot(data)
     is_same = _is_same_batch(first, read())
     changes = before.changes()
     drawn = [change for change in changes if isinstance(find(data, change.path), GENERATORS)]
     if is_same and not drawn:
         return ""
-    names = _listed([describe(change.path) for change in drawn or changes])
+    names = _listed([describe(one.path) for one in drawn or changes] or before.iterators())
     found = f": {names} {'draws on' if drawn else 'changes'} with each reading" if names else ""
-    return f"{keys[0]} is another when it is read again{found}"
+    return f"{what[0]} is another when it is read again{found}"
 
 
 def _is_same_batch(one: Any, other: Any) -> bool:
@@ -483,10 +479,6 @@ def _grouped(
                 key = candidate.path[: layers[0]]
         groups.setdefault(key, []).append(candidate)
     return list(groups.values())
-
-
-def _copies(tensors: Mapping[str, paddle.Tensor]) -> dict[str, Any]:
-    return {name: as_array(tensor).copy() for name, tensor in tensors.items()}
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,0 +1,91 @@
+"""`Beginning`: all that a training has before a step, to be put back after a trial."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import paddle
+from paddle import nn
+
+from paddle_mnist.checkpoint.further_state import LOSS, FurtherState, set_state
+from paddle_mnist.checkpoint.plain_data import copied
+from paddle_mnist.checkpoint.snapshot import Change, Snapshot
+from paddle_mnist.checkpoint.weights import load_weights
+from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
+from paddle_mnist.nn.sparse_gradients import remove_gradient
+from paddle_mnist.system.arrays import as_array
+
+# Of data little is looked at: its arrays may be larger than the memory that is left.
+DATA_ITEMS, DATA_BYTES = 1_000, 2**20
+DATA_ROOTS = ("train", "valid", "collate_fn")
+
+
+class Beginning:
+    """The values of everything that a training may change.
+
+    model, average: whose weights it has. further: what else there is.
+    """
+
+    def __init__(self, model: nn.Layer, further: FurtherState, average: WeightAverage = NO_AVERAGE):
+        self.model, self.further, self.average = model, further, average
+        ours = {name: root for name, root in further.roots.items() if name not in DATA_ROOTS}
+        self.snapshots = [Snapshot(ours, further.known), data_snapshot(further.roots)]
+        self.parts = {**further.named, **further.optional}
+        self._states = {name: copied(dict(p.state_dict())) for name, p in self.parts.items()}
+        self._weights = _copies(model.state_dict())
+        self.has_average = average is not NO_AVERAGE
+        self._average = _copies(average.weights(model)) if self.has_average else {}
+
+    def restore_saved(self) -> None:
+        """Restore what a checkpoint holds, with the code that a resume uses.
+
+        But for optimizers and schedules: what they keep is saved in any case.
+        """
+        load_weights(self.model, self._weights, "the rehearsal")
+        if self.has_average:
+            self.average.load(self._average)
+        for name, part in self.parts.items():
+            set_state(part, copied(self._states[name]))
+
+    def put_back(self) -> None:
+        """Give everything the value that it had, and parameters no gradients."""
+        for snapshot in self.snapshots:
+            snapshot.put_back()  # first: a layer made in a pass has no saved weights
+        self.restore_saved()
+        for snapshot in self.snapshots:
+            snapshot.put_back()  # again: `set_state_dict` may have made other objects
+        for layer in [self.model, self.further.roots.get(LOSS), *self.parts.values()]:
+            if isinstance(layer, nn.Layer):
+                for parameter in layer.parameters():
+                    remove_gradient(parameter)
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Put everything back at the end of the context."""
+        try:
+            yield
+        finally:
+            self.put_back()
+
+    def changes(self) -> list[Change]:
+        """Return what is another value now."""
+        return [change for snapshot in self.snapshots for change in snapshot.changes()]
+
+    def iterators(self) -> list[str]:
+        """Return the names of what gives values one by one."""
+        return [name for snapshot in self.snapshots for name in snapshot.iterators()]
+
+    @property
+    def skipped(self) -> list[str]:
+        """What is too large to be looked at, but for the data."""
+        return self.snapshots[0].skipped
+
+
+def data_snapshot(roots: Mapping[str, Any]) -> Snapshot:
+    """Return a snapshot of the data among some roots, which looks at little of it."""
+    data = {name: root for name, root in roots.items() if name in DATA_ROOTS}
+    return Snapshot(data, most_items=DATA_ITEMS, most_bytes=DATA_BYTES)
+
+
+def _copies(tensors: Mapping[str, paddle.Tensor]) -> dict[str, Any]:
+    return {name: as_array(tensor).copy() for name, tensor in tensors.items()}
