@@ -82,7 +82,7 @@ def resumed(folder, build, step, killed):
     return train(folder, build, **options)
 
 
-def check(folder, build, step, killed, has_influence=True, names=("hidden",)):
+def check(folder, build, step, killed, has_influence=True, names=("hidden", "step.args")):
     """Return whether hidden state is saved; else it was refused by its name."""
     unbroken, text = train_or_refuse(folder / "unbroken", build)
     if text:
