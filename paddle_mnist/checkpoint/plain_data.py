@@ -94,11 +94,12 @@ def replace_in_place(current: Any, new: Any) -> bool:
         current.clear()
         current.update(new)
         return True
+    if is_tensor(current) and is_tensor(new) and _fits(current, new):
+        current.set_value(new)  # a parameter, as BatchNorm's statistics are, takes a tensor's
+        return True
     if type(current) is not type(new):
         return False
-    if is_tensor(current) and _fits(current, new):
-        current.set_value(new)
-    elif isinstance(current, np.ndarray) and _fits(current, new) and current.flags.writeable:
+    if isinstance(current, np.ndarray) and _fits(current, new) and current.flags.writeable:
         current[...] = new
     elif isinstance(current, GENERATORS) and _bits_of(current) == _bits_of(new):
         set_generator_state(current, generator_state(new))
