@@ -8,7 +8,7 @@ from pathlib import Path
 import paddle
 from fit_rows import Points, StopsAt, momentum, with_batch_norm
 
-from paddle_mnist import fit
+from paddle_mnist import fit, is_rehearsal
 
 
 class SendsOnce(StopsAt):
@@ -18,7 +18,7 @@ class SendsOnce(StopsAt):
         self.step, self.signum, self.mark = step, signum, Path(folder, f"sent_at_{step}")
 
     def after_step(self, view):
-        if view.step == self.step and not self.mark.exists():
+        if view.step == self.step and not is_rehearsal() and not self.mark.exists():
             self.mark.touch()
             os.kill(os.getpid(), self.signum)
 

@@ -1,7 +1,7 @@
 """State that no `state_dict` holds: kinds of it, and the places of a training where it hides.
 
-Every place keeps it under a name that contains "hidden". Each call builds everything anew, as a new
-process does.
+Every place keeps it under a name that contains "hidden", if it has a name. Each call builds
+everything anew, as a new process does.
 """
 
 import collections
@@ -133,7 +133,7 @@ KINDS = {
         lambda: {"net": {"sums": np.zeros(2)}, "calls": [0, 0]},
         changed(count_inside, lambda value: value["net"]["sums"][1] + value["calls"][-1]),
     ),
-    "list": Kind(list, changed(lambda value: value.append(len(value) / 2), sum)),
+    "list": Kind(list, changed(lambda value: value.append(1 + len(value) / 2), sum)),
     "list of tensors": Kind(
         lambda: [paddle.zeros([2])],
         changed(lambda value: value.__setitem__(0, value[0] + 1), lambda value: value[0].sum()),
@@ -386,13 +386,25 @@ def in_step_attribute(kind, influence):
 
 
 def in_step_partial(kind, influence):
+    """By position: the text can only say `args`."""
+    return as_step(functools.partial(stepping(kind, influence), [kind.make()]))
+
+
+def in_step_keyword(kind, influence):
+    def step(model, batch, hidden):
+        return stepping(kind, influence)(hidden, model, batch)
+
+    return as_step(functools.partial(step, hidden=[kind.make()]))
+
+
+def stepping(kind, influence):
     def step(hidden, model, batch):
         number = 0.0
         if model.training:
             hidden[0], number = kind.turn(hidden[0])
         return computed(model, batch, number, influence)
 
-    return as_step(functools.partial(step, [kind.make()]))
+    return step
 
 
 def in_step_object(kind, influence):
@@ -540,6 +552,7 @@ PLACES = {
     "step's helper": Place(in_step_helper, STEPS_INFLUENCES),
     "step's attribute": Place(in_step_attribute, STEPS_INFLUENCES),
     "step's partial": Place(in_step_partial, STEPS_INFLUENCES),
+    "step's keyword": Place(in_step_keyword, STEPS_INFLUENCES),
     "step object": Place(in_step_object, STEPS_INFLUENCES),
     "step's class": Place(in_step_class, STEPS_INFLUENCES),
     "collate_fn": Place(in_collate, ("inputs",), of_data=True),

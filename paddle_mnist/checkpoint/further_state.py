@@ -21,8 +21,15 @@ from paddle_mnist.checkpoint.optimizer_state import (
     parameters_with_state,
     structured_state,
 )
-from paddle_mnist.checkpoint.plain_data import ABSENT, add_to_digest, is_plain, pack, unpack
-from paddle_mnist.checkpoint.reachable import Path, describe
+from paddle_mnist.checkpoint.plain_data import (
+    ABSENT,
+    add_to_digest,
+    is_plain,
+    is_tensor,
+    pack,
+    unpack,
+)
+from paddle_mnist.checkpoint.reachable import Path, describe, is_registered
 from paddle_mnist.checkpoint.snapshot import Snapshot, find, put, unit, walk
 from paddle_mnist.checkpoint.weights import saved_bytes, without_name_table
 from paddle_mnist.errors import CheckpointError, ConfigError
@@ -63,6 +70,14 @@ class FurtherState:
         self.known = {id(value) for layer in layers for value in layer.state_dict().values()}
         self.values: list[Path] = []
         self._is_frozen = self._frozen()
+        # Of layers that are not the model's, such as a target network that is now and then updated.
+        self._others_tensors = {
+            place.path: _digest(place.value)
+            for place in walk(self.roots, self.known)
+            if is_tensor(place.value)
+            and place.path[0][1] != "model"
+            and is_registered(find(self.roots, place.path[:-1]), place.path[-1])
+        }
         kinds = (paddle.optimizer.Optimizer, LRScheduler)
         found = {
             place.path: place.value
@@ -93,7 +108,9 @@ class FurtherState:
         )
 
     def is_saved(self, path: Path) -> bool:
-        """Return whether a value is saved whatever it does, since an optimizer keeps it."""
+        """Return whether a value is saved whatever it does: an optimizer's, or a layer's tensor."""
+        if path in self._others_tensors:
+            return True
         return self._is_built(path) and unit(self.roots, path, self.known) is not None
 
     def contents(self) -> dict[str, Any]:
@@ -175,7 +192,7 @@ class FurtherState:
             root = path[0][1]
             if (root == "schedule" and not schedule) or not (is_own or root == "optimizer"):
                 continue
-            if not self._is_built(path):
+            if not self._is_built(path) and path not in self._others_tensors:
                 self.values.append(path)
             if not put(self.roots, path, value):
                 raise CheckpointError(
@@ -199,6 +216,10 @@ class FurtherState:
                     where = unit(self.roots, path, self.known)
                     if where is not None:
                         values[where] = find(self.roots, where)
+        for path, built in self._others_tensors.items():
+            tensor = find(self.roots, path)
+            if is_plain(tensor) and _digest(tensor) != built:
+                values[path] = tensor
         values.update({path: find(self.roots, path) for path in self.values})
         return {path: value for path, value in values.items() if value is not ABSENT}
 

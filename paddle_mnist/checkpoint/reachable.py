@@ -137,6 +137,12 @@ def can_be_replaced(step: Step) -> bool:
     return step[0] not in ("hook", "part")
 
 
+def is_registered(value: Any, step: Step) -> bool:
+    """Return whether a step leads to a parameter or a buffer of a layer."""
+    is_layer = isinstance(value, nn.Layer) and step[0] == "attribute"
+    return is_layer and any(step[1] in vars(value)[part] for part in LAYER_PARTS)
+
+
 def child(value: Any, step: Step) -> Any:
     """Return the value to which a step leads; ABSENT if there is none."""
     kind, key = step
@@ -236,7 +242,8 @@ def is_internal(value: Any, step: Step) -> bool:
     if kind != "attribute":
         return False
     if isinstance(value, nn.Layer):
-        return name == "training"
+        is_paddles = type(value).__module__.startswith("paddle.")
+        return name == "training" or (is_paddles and name.startswith("_"))
     if isinstance(value, LRScheduler):
         return name == "_var_name"
     if not isinstance(value, paddle.optimizer.Optimizer) or name in _OPEN:

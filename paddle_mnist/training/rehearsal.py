@@ -14,12 +14,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
+import numpy as np
 import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER
 from paddle_mnist.checkpoint.further_state import optimizer_parameters
-from paddle_mnist.checkpoint.plain_data import GENERATORS, add_to_digest, copied, equal, is_tensor
+from paddle_mnist.checkpoint.plain_data import GENERATORS, add_to_digest, copied, equal
 from paddle_mnist.checkpoint.reachable import Path, assign, describe
 from paddle_mnist.checkpoint.snapshot import Change, Snapshot, find, put, unit
 from paddle_mnist.data.collate import leaves, mapped
@@ -27,7 +28,7 @@ from paddle_mnist.data.loader import Shard, epoch_batches, shards_of
 from paddle_mnist.data.sample_loader import can_be_repeated
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.data.workers import map_in_workers
-from paddle_mnist.errors import ConfigError, DivergedError
+from paddle_mnist.errors import ConfigError, DivergedError, PeerError
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.state import Observer, TrainState, View, as_number
 from paddle_mnist.training.beginning import DATA_ROOTS, Beginning, data_snapshot
@@ -40,7 +41,7 @@ from paddle_mnist.training.trainer import Trainer
 log = logging.getLogger("paddle_mnist")
 
 STEPS = 2
-MOST_PLAYS = 32  # in search of what matters, before whole groups count as such
+MOST_ATTEMPTS = 32  # to leave candidates out
 MOST_NAMES = 8  # in a line of the log
 REMEDY = (
     'give fit state={"name": object}, with an object that holds it and has state_dict and '
@@ -86,6 +87,10 @@ class _Candidate:
     @property
     def name(self) -> str:
         return describe(self.path)
+
+    @property
+    def is_counter(self) -> bool:
+        return isinstance(self.value, (int, float, np.number)) and self.path[0][1] != "train"
 
     def apply(self, roots: Mapping[str, Any]) -> None:
         """Put the value where the steps have left it."""
@@ -280,41 +285,75 @@ class _Rehearsal:
     def _relevant(
         self, candidates: Sequence[Optional[_Candidate]], tags: Collection[str]
     ) -> list[_Candidate]:
-        """Return the candidates on which the next steps depend, and those on which these do."""
+        """Return candidates without which the next steps, and what these save, are others.
+
+        They are enough: with them alone as the steps have left them, as after a resume, all comes
+        out as with all of the candidates.
+        """
         self.steps = 2 * STEPS
         self._read_data()
-        first = self._play()
-        self.beginning.put_back()
-        relevant: list[_Candidate] = []
-        groups = _grouped(candidates, self.roots)
-        while groups:
-            self.plays = 0
-            found = self._search(groups, first, tags)
-            groups = [group for group in groups if not any(group is other for other in found)]
-            new = [one for group in found for one in group if one]
-            relevant += new
-            self.further.values += [one.path for one in new if one.is_plain]
-            if not found or not groups:
+        relevant: list[Optional[_Candidate]] = []
+        while True:
+            self.further.values = [one.path for one in relevant if one and one.is_plain]
+            unbroken = self._outcome_with(candidates)
+            self._check_repeated(unbroken, self._outcome_with(candidates))
+            if self._is_enough(relevant, unbroken, tags):
                 break
-            first = self._play()  # whose digest has the values found
-            self.beginning.put_back()
+            relevant += self._needed(candidates, relevant, unbroken, tags)
+        # Counters are saved even so: every hundredth step, say, may look at them.
+        counters = [one for one in candidates if one not in relevant and one and one.is_counter]
+        for some in [counters, *([one] for one in counters)]:
+            if some and self._is_enough([*relevant, *some], unbroken, tags):
+                relevant += [one for one in some if one not in relevant]
+        relevant = [one for one in relevant if one]
+        self.further.values = [one.path for one in relevant if one.is_plain]
         return relevant
 
-    def _search(
-        self, groups: Sequence[Sequence[_Candidate]], first: _Outcome, tags: Collection[str]
-    ) -> list[Sequence[_Candidate]]:
-        """Return the groups that matter, by halves: most often none does."""
-        self.plays += 1
-        outcome = self._play([one for group in groups for one in group if one])
-        self.beginning.put_back()
-        if not any(self.world.all_gather_objects(outcome.differs_from(first, tags))):
-            return []
-        if len(groups) == 1 or self.plays > MOST_PLAYS:
-            return list(groups)
-        middle = len(groups) // 2
-        halves = groups[:middle], groups[middle:]
-        found = [group for half in halves for group in self._search(half, first, tags)]
-        return found or list(groups)  # they matter only together
+    def _needed(
+        self,
+        candidates: Sequence[Optional[_Candidate]],
+        relevant: Sequence[Optional[_Candidate]],
+        unbroken: _Outcome,
+        tags: Collection[str],
+    ) -> list[Optional[_Candidate]]:
+        """Return few further candidates that are enough: none of them can be left out.
+
+        After A. Zeller and R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input",
+        2002. Where it takes too many attempts, some are kept that could be left out.
+        """
+        rest = [one for one in candidates if one not in relevant]
+        rest.sort(key=lambda one: one is not None and one.is_plain)  # others can only be refused
+        attempts = 0
+        for size in _halved(len(rest)):
+            start = 0
+            while start < len(rest) and attempts < MOST_ATTEMPTS:
+                attempts += 1
+                fewer = rest[:start] + rest[start + size :]
+                if self._is_enough([*relevant, *fewer], unbroken, tags):
+                    rest = fewer
+                else:
+                    start += size
+        return rest
+
+    def _is_enough(
+        self,
+        candidates: Sequence[Optional[_Candidate]],
+        unbroken: _Outcome,
+        tags: Collection[str],
+    ) -> bool:
+        """Return whether all comes out as in an unbroken training, with these alone."""
+        try:
+            is_other = self._outcome_with(candidates).differs_from(unbroken, tags)
+        except PeerError:
+            raise
+        except Exception:  # a step may fail on a part of what belongs together
+            is_other = True
+        return not any(self.world.all_gather_objects(is_other))
+
+    def _outcome_with(self, candidates: Sequence[Optional[_Candidate]]) -> _Outcome:
+        """Play with some values as the steps have left them, and put all back."""
+        with self.beginning.kept():
+            return self._play([one for one in candidates if one])
 
     def _require_same_everywhere(self, digests: Mapping[str, str]) -> None:
         """Raise ConfigError for state that differs between processes: only one saves it."""
@@ -465,20 +504,13 @@ class _Listener(Observer):
             self._reported.setdefault(tag, []).append(as_number(value, tag, name))
 
 
-def _grouped(
-    candidates: Sequence[Optional[_Candidate]], roots: Mapping[str, Any]
-) -> list[list[Optional[_Candidate]]]:
-    """Return candidates in groups: the tensors of a layer that is not the model's are one."""
-    groups: dict[Any, list[Optional[_Candidate]]] = {}
-    for number, candidate in enumerate(candidates):
-        key: Any = number
-        if candidate and is_tensor(candidate.value):
-            lengths = range(1, len(candidate.path))
-            layers = [n for n in lengths if isinstance(find(roots, candidate.path[:n]), nn.Layer)]
-            if layers and candidate.path[0][1] != "model":
-                key = candidate.path[: layers[0]]
-        groups.setdefault(key, []).append(candidate)
-    return list(groups.values())
+def _halved(size: int) -> Iterator[int]:
+    """Yield half a size, half of that, and so on, to 1."""
+    while size > 1:
+        size //= 2
+        yield size
+    if not size or size == 1:
+        yield 1
 
 
 def _listed(names: Sequence[str]) -> str:

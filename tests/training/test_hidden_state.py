@@ -82,7 +82,7 @@ def resumed(folder, build, step, killed):
     return train(folder, build, **options)
 
 
-def check(folder, build, step, killed, has_influence=True, names=("hidden",)):
+def check(folder, build, step, killed, has_influence=True, names=("hidden", "step.args")):
     """Return whether hidden state is saved; else it was refused by its name."""
     unbroken, text = train_or_refuse(folder / "unbroken", build)
     if text:
@@ -258,6 +258,34 @@ def every_second_batch():
     return base(step=step, loss=None)
 
 
+class ScaledByFirst(nn.Layer):
+    """Takes its scale from the first batch, as ActNorm and weight normalization can."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.scale = linear(), None
+
+    def forward(self, points):
+        outputs = self.linear(points)
+        if self.scale is None:
+            self.scale = 1 / np.abs(outputs.numpy()).max()
+        return outputs * self.scale
+
+
+class ScaledByLargest(nn.Layer):
+    """Keeps the largest value so far, as an observer of a quantization does."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.largest = linear(), 0.1
+
+    def forward(self, points):
+        outputs = self.linear(points)
+        if self.training:
+            self.largest = max(self.largest, outputs.abs().max().item())
+        return outputs / self.largest
+
+
 def loss_scale_in_shared_list():
     """A callback and the loss share a list: what is restored must be the same list for both."""
     recent = [1.0]
@@ -283,6 +311,8 @@ PROGRAMS = {
     "layers frozen by a callback": (lambda: with_objects(toggle_freezing), ["stop_gradient"]),
     "parts trained in turn": (turns, ["is_first"]),
     "a cycle of two": (every_second_batch, ["weights"]),
+    "scale of the first batch": (lambda: base(model=ScaledByFirst), ["scale"]),
+    "largest value so far": (lambda: base(model=ScaledByLargest), ["largest"]),
     "a list shared by callback and loss": (loss_scale_in_shared_list, ["recent"]),
 }
 

@@ -25,7 +25,16 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
-from fit_rows import CLASSES, VOCABULARY, WIDTH, Points, Recurrent, Texts, TwoHeads, perceptron
+from small_nets import (
+    CLASSES,
+    VOCABULARY,
+    WIDTH,
+    Points,
+    Recurrent,
+    Texts,
+    TwoHeads,
+    perceptron,
+)
 from paddle import nn
 from paddle.distributed.fleet.utils import recompute
 from paddle.nn import functional as F
