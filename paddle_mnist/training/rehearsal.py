@@ -28,7 +28,7 @@ from paddle_mnist.data.loader import Shard, epoch_batches, shards_of
 from paddle_mnist.data.sample_loader import can_be_repeated
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.data.workers import map_in_workers
-from paddle_mnist.errors import ConfigError, DivergedError, PeerError
+from paddle_mnist.errors import ConfigError, DivergedError, PeerError, StoppedError
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.state import Observer, TrainState, View, as_number
 from paddle_mnist.training.beginning import DATA_ROOTS, Beginning, data_snapshot
@@ -344,7 +344,7 @@ class _Rehearsal:
         """Return whether all comes out as in an unbroken training, with these alone."""
         try:
             is_other = self._outcome_with(candidates).differs_from(unbroken, tags)
-        except PeerError:
+        except (PeerError, StoppedError):
             raise
         except Exception:  # a step may fail on a part of what belongs together
             is_other = True

@@ -25,6 +25,13 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
+from paddle import nn
+from paddle.distributed.fleet.utils import recompute
+from paddle.nn import functional as F
+from paddle.optimizer import lr
+from paddle.vision import transforms
+from paddle.vision.models.resnet import BasicBlock
+from PIL import Image
 from small_nets import (
     CLASSES,
     VOCABULARY,
@@ -35,13 +42,6 @@ from small_nets import (
     TwoHeads,
     perceptron,
 )
-from paddle import nn
-from paddle.distributed.fleet.utils import recompute
-from paddle.nn import functional as F
-from paddle.optimizer import lr
-from paddle.vision import transforms
-from paddle.vision.models.resnet import BasicBlock
-from PIL import Image
 from tqdm import tqdm
 
 from paddle_mnist import Callback, Gathered, Mean, ResumableBatchSampler, Sums, fit
