@@ -7,7 +7,7 @@ of their own; and the values elsewhere that the rehearsal has found to matter.
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, Optional
 
 import paddle
 from paddle import nn
@@ -90,10 +90,15 @@ class FurtherState:
             if isinstance(value, kinds[0]) and value is not optimizer
         }
         # As they were built: what is another value later is saved.
-        self._built = {
-            path: Snapshot({"": value}, self.known)
+        topmost = {
+            path: value
             for path, value in found.items()
             if not any(path[:length] in found for length in range(1, len(path)))
+        }
+        own = {id(value) for value in topmost.values()}
+        self._built = {
+            path: Snapshot({"": value}, {*self.known, *own} - {id(value)})
+            for path, value in topmost.items()
         }
 
     @property
@@ -279,6 +284,15 @@ def _digest(value: Any) -> str:
     digest = hashlib.sha256()
     add_to_digest(digest, value)
     return digest.hexdigest()
+
+
+def read_loss(checkpoint: Optional[Checkpoint]) -> Optional[dict[str, Any]]:
+    """Return the state of the loss in a checkpoint, or None. Raises CheckpointError."""
+    if checkpoint is None or not checkpoint.has_file(FURTHER):
+        return None
+    names = {name: name for name in checkpoint.manifest["names"]}
+    saved = unpack(checkpoint.load(FURTHER), names, checkpoint.path.with_suffix(FURTHER))
+    return saved["named"].get(LOSS)
 
 
 def optimizer_parameters(optimizer: paddle.optimizer.Optimizer) -> list[paddle.Tensor]:

@@ -48,7 +48,7 @@ def describe(path: Path) -> str:
             text += f"[{key.name if is_tensor(key) else repr(key):.60}]"
         elif kind == "hook":
             text += f".{key[0].lstrip('_')}[{key[1]}]"
-        elif kind != "part":
+        elif kind != "part" or key in ("args", "keywords"):
             text += f".{key}"
     return text
 
@@ -245,7 +245,7 @@ def is_internal(value: Any, step: Step) -> bool:
         is_paddles = type(value).__module__.startswith("paddle.")
         return name == "training" or (is_paddles and name.startswith("_"))
     if isinstance(value, LRScheduler):
-        return name == "_var_name"
+        return name in ("_var_name", "keys")
     if not isinstance(value, paddle.optimizer.Optimizer) or name in _OPEN:
         return False
     is_paddles = type(value).__module__.startswith("paddle.optimizer")

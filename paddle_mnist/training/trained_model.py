@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Optional, Union
 from paddle import nn
 
 from paddle_mnist._arguments import accepts_numpy
+from paddle_mnist.checkpoint.further_state import read_loss
 from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.sample_loader import open_loader
@@ -101,7 +102,8 @@ def evaluate_run(
 
     weights, model, run: see `load_model`.
     data: a dataset, or anything else that `fit` takes as `valid`.
-    loss, metrics, step, collate_fn, num_workers, amp: see `fit`. batch_size: by default the run's.
+    loss, metrics, step, collate_fn, num_workers, amp: see `fit`. A loss that is a layer gets the
+    parameters that the run has trained. batch_size: by default the run's.
 
     With the same arguments as the call of `fit`, it returns the same numbers, to the last bit.
     Computes on Paddle's current device. Raises ConfigError, DataError, CheckpointError, and
@@ -109,7 +111,23 @@ def evaluate_run(
     """
     step = build_step(loss, metrics, step, amp)
     trained = load_trained(weights, model, run)
+    if isinstance(loss, nn.Layer) and loss.state_dict():
+        _load_loss(loss, trained.weights)
     loader = trained.open_data(data, batch_size, collate_fn=collate_fn, num_workers=num_workers)
     with generators_restored():
         try_evaluation(step, trained.model, loader, "data")
         return evaluate_step(step, trained.model, loader, "data")
+
+
+def _load_loss(loss: nn.Layer, weights: SavedWeights) -> None:
+    """Load what a run has trained of a loss that is a layer; warn if it is not saved."""
+    state = read_loss(weights.checkpoint)
+    if state is None:
+        log.warning(
+            "%s: no checkpoint with the parameters of the loss, a %s, is there; it is evaluated "
+            "with those it has",
+            weights.path,
+            type(loss).__name__,
+        )
+    else:
+        load_weights(loss, state, weights.path)

@@ -1,8 +1,12 @@
 """Loading and evaluating what `fit` has trained."""
 
+import logging
+import shutil
+
 import paddle
 import pytest
-from fit_rows import CLASSIFICATION, ROWS, Points, arguments, perceptron, train
+from fit_rows import CLASSIFICATION, ROWS, Points, arguments, momentum, perceptron, train
+from stateful_rows import CenterLoss
 
 from paddle_mnist import Gathered, evaluate_run, load_model
 from paddle_mnist.checkpoint.weights import load
@@ -38,6 +42,19 @@ def test_evaluation_of_a_run_is_that_of_its_fit(row, tmp_path):
     task = {name: call[name] for name in ("loss", "metrics") if call.get(name)}
     task = {"step": call["step"]} if call.get("step") else task
     assert evaluate_run(tmp_path, call["model"], call["valid"], **task) == by_name(result.metrics)
+
+
+def test_a_loss_that_is_a_layer_gets_what_the_run_has_trained(tmp_path, caplog):
+    result = train("SGD with clipping", tmp_path / "run", loss=CenterLoss(), optimizer=momentum)
+    expected, task = by_name(result.metrics), {"metrics": TASK["metrics"]}
+    values = evaluate_run(tmp_path / "run", perceptron, Points(), loss=CenterLoss(), **task)
+    assert values == expected
+    shutil.copy(result.weights, tmp_path)
+    logging.getLogger("paddle_mnist").addHandler(caplog.handler)
+    bare = tmp_path / result.weights.name
+    values = evaluate_run(bare, perceptron, Points(), loss=CenterLoss(), batch_size=8, **task)
+    assert values["acc"] == expected["acc"] and values["loss"] != expected["loss"]
+    assert "no checkpoint with the parameters of the loss, a CenterLoss, is there" in caplog.text
 
 
 def test_checkpoints_are_evaluated_by_name_and_path(run):
