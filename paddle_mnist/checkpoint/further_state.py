@@ -5,7 +5,7 @@ of their own; and the values elsewhere that the rehearsal has found to matter.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any, Optional
 
@@ -30,12 +30,13 @@ from paddle_mnist.checkpoint.plain_data import (
     unpack,
 )
 from paddle_mnist.checkpoint.reachable import Path, describe, is_registered
-from paddle_mnist.checkpoint.snapshot import Snapshot, find, put, unit, walk
-from paddle_mnist.checkpoint.weights import saved_bytes, without_name_table
+from paddle_mnist.checkpoint.snapshot import Snapshot, find, may_be_put, put, unit, walk
+from paddle_mnist.checkpoint.weights import load_weights, saved_bytes, without_name_table
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.nn.schedule import schedule_numbers
 
 LOSS = "loss"  # the root that is the loss
+DATA_ROOTS = ("train", "valid", "collate_fn")
 
 
 class FurtherState:
@@ -60,6 +61,8 @@ class FurtherState:
     ):
         self.optimizer = optimizer
         self.roots = dict(roots)
+        self.data = {name: root for name, root in roots.items() if name in DATA_ROOTS}
+        self.others = {name: root for name, root in roots.items() if name not in DATA_ROOTS}
         self.named, self.optional = dict(named), dict(optional)
         self.parameters: Parameters = dict(model.named_parameters())
         loss = roots.get(LOSS)
@@ -68,12 +71,14 @@ class FurtherState:
             self.parameters.update({f"{LOSS}/{name}": parameter for name, parameter in own})
         layers = [model, *(part for part in self.named.values() if isinstance(part, nn.Layer))]
         self.known = {id(value) for layer in layers for value in layer.state_dict().values()}
+        # The data are looked at by themselves, and not in a callback, say, that refers to them.
+        self.others_known = self.known | set(map(id, _values_of(self.data)))
         self.values: list[Path] = []
         self._is_frozen = self._frozen()
         # Of layers that are not the model's, such as a target network that is now and then updated.
         self._others_tensors = {
             place.path: _digest(place.value)
-            for place in walk(self.roots, self.known)
+            for place in walk(self.others, self.others_known)
             if is_tensor(place.value)
             and place.path[0][1] != "model"
             and is_registered(find(self.roots, place.path[:-1]), place.path[-1])
@@ -81,7 +86,7 @@ class FurtherState:
         kinds = (paddle.optimizer.Optimizer, LRScheduler)
         found = {
             place.path: place.value
-            for place in walk(self.roots, self.known)
+            for place in walk(self.others, self.others_known)
             if isinstance(place.value, kinds) and not place.is_internal
         }
         self.optimizers = {
@@ -97,20 +102,9 @@ class FurtherState:
         }
         own = {id(value) for value in topmost.values()}
         self._built = {
-            path: Snapshot({"": value}, {*self.known, *own} - {id(value)})
+            path: Snapshot({"": value}, {*self.known, *own} - {id(value)}, has_internals=False)
             for path, value in topmost.items()
         }
-
-    @property
-    def needs_file(self) -> bool:
-        """Whether there is anything to save."""
-        return bool(
-            self.named
-            or self.optional
-            or self.optimizers
-            or self._values()
-            or self._frozen() != self._is_frozen
-        )
 
     def is_saved(self, path: Path) -> bool:
         """Return whether a value is saved whatever it does: an optimizer's, or a layer's tensor."""
@@ -120,7 +114,6 @@ class FurtherState:
 
     def contents(self) -> dict[str, Any]:
         """Return all of it as plain data. Raises ConfigError for what is none."""
-        names = generated_names(self.parameters)
         named = {**self.named, **self.optional}
         return {
             "named": {name: _state_of(part, name) for name, part in named.items()},
@@ -129,7 +122,7 @@ class FurtherState:
                 for path, optimizer in self.optimizers.items()
             },
             "values": [
-                [self._packed_path(path, names), _plain(value, describe(path))]
+                [self._packed_path(path), _plain(value, describe(path))]
                 for path, value in self._values().items()
             ],
             "frozen": self._frozen(),
@@ -137,15 +130,17 @@ class FurtherState:
 
     def files(self) -> dict[str, bytes]:
         """Return the contents of a checkpoint's file by its suffix; {} if there is nothing."""
-        if not self.needs_file:
+        contents = self.contents()
+        if self._frozen() == self._is_frozen and not any(
+            contents[kind] for kind in ("named", "optimizers", "values")
+        ):
             return {}
-        packed = pack(self.contents(), generated_names(self.parameters))
-        return {FURTHER: saved_bytes(packed)}
+        return {FURTHER: saved_bytes(pack(contents, generated_names(self.parameters)))}
 
     def digests(self) -> dict[str, str]:
         """Return the SHA-256 of each object and value, by name."""
         contents = self.contents()
-        values = {describe(path): value for path, value in self._values().items()}
+        values = {describe(self._unpacked_path(path)): value for path, value in contents["values"]}
         return {
             name: _digest(value)
             for name, value in {**contents["named"], **contents["optimizers"], **values}.items()
@@ -162,6 +157,7 @@ class FurtherState:
         if checkpoint.has_file(FURTHER):
             names = {name: parameter.name for name, parameter in self.parameters.items()}
             saved.update(unpack(checkpoint.load(FURTHER), names, path))
+            self._check(saved, path)
         if is_own:
             self._require_names(saved, path)
         return {**saved, "path": path}
@@ -191,7 +187,12 @@ class FurtherState:
         """
         for name, part in {**self.named, **self.optional}.items():
             if name in saved["named"] and is_own:
-                set_state(part, saved["named"][name])
+                set_state(part, saved["named"][name], saved["path"])
+        places = {
+            place.path: place
+            for roots, known in ((self.others, self.others_known), (self.data, self.known))
+            for place in walk(roots, known)
+        }
         for packed, value in saved["values"]:
             path = self._unpacked_path(packed)
             root = path[0][1]
@@ -199,7 +200,7 @@ class FurtherState:
                 continue
             if not self._is_built(path) and path not in self._others_tensors:
                 self.values.append(path)
-            if not put(self.roots, path, value):
+            if not (may_be_put(places, path) and put(self.roots, path, value)):
                 raise CheckpointError(
                     f"{saved['path']}: has a value for {describe(path)}, and no such object is "
                     "there; expected the program that wrote it"
@@ -209,6 +210,25 @@ class FurtherState:
         for optimizer in (self.optimizer, *self.optimizers.values()):
             if isinstance(optimizer._learning_rate, float):
                 optimizer.set_lr(optimizer._learning_rate)  # Paddle keeps a tensor of it, too
+
+    def _check(self, saved: Mapping[str, Any], path: FilePath) -> None:
+        """Raise CheckpointError unless what a file holds is of the structure of `contents`."""
+        try:
+            for packed, _ in saved["values"]:
+                self._unpacked_path(packed)
+            known = isinstance(saved["named"], dict) and {*saved["frozen"]} <= {*self.parameters}
+            known &= all(isinstance(is_frozen, bool) for is_frozen in saved["frozen"].values())
+            for contents in saved["optimizers"].values():
+                known &= isinstance(contents["state"], dict)
+                known &= isinstance(contents["schedule"], dict)
+                known &= isinstance(contents["parameters"], list)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            known = False
+        if not known:
+            raise CheckpointError(
+                f"{path}: does not fit the model, or is damaged; expected the state of this "
+                "training; use another checkpoint"
+            )
 
     def _values(self) -> dict[Path, Any]:
         """Return the values by their paths that are saved beside named objects and state_dicts."""
@@ -238,7 +258,7 @@ class FurtherState:
         own = optimizer_parameters(optimizer)
         return {names.get(p.name, f"parameter {number}"): p for number, p in enumerate(own)}
 
-    def _packed_path(self, path: Path, names: Mapping[str, str]) -> list[Any]:
+    def _packed_path(self, path: Path) -> list[Any]:
         """Return a path as plain data; a parameter that is a key as its name in the model."""
         by_id = {id(parameter): name for name, parameter in self.parameters.items()}
         packed = []
@@ -252,7 +272,7 @@ class FurtherState:
         return packed
 
     def _unpacked_path(self, packed: Sequence[Any]) -> Path:
-        path = []
+        path: list[Any] = []
         for kind, key in packed:
             if kind == "parameter":
                 path.append(("item", self.parameters[key]))
@@ -278,6 +298,12 @@ class FurtherState:
             )
             + "; expected the same objects as in the run; or start another run with init_from"
         )
+
+
+def _values_of(roots: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield some roots, and those in a dict."""
+    for root in roots.values():
+        yield from root.values() if isinstance(root, Mapping) else [root]
 
 
 def _digest(value: Any) -> str:
@@ -311,8 +337,11 @@ def has_state(part: Any) -> bool:
     return hasattr(part, "state_dict") and takes and not isinstance(part, type)
 
 
-def set_state(part: Any, state: Any) -> None:
-    """Give an object the state that its `state_dict` returned."""
+def set_state(part: Any, state: Any, origin: Any) -> None:
+    """Give an object the state that its `state_dict` returned. origin: names it in errors."""
+    if isinstance(part, nn.Layer):
+        load_weights(part, state, origin)  # Paddle's own only warns of what does not match
+        return
     load = getattr(part, "set_state_dict", None) or part.load_state_dict
     load(state)
 

@@ -61,14 +61,16 @@ class Snapshot:
 
     roots: objects by name. known: the `id` of tensors that are saved and restored by themselves,
         which are left out.
-    most_items, most_bytes: of containers that are looked into, and of arrays that are copied;
-        `skipped` names those beyond.
+    most_items, most_bytes: of containers that are looked into, and of arrays that are copied, but
+        for Paddle's own; `skipped` names those beyond.
+    has_internals: whether to look at what Paddle keeps, to put it back.
     """
 
     roots: Mapping[str, Any]
     known: Collection[int] = frozenset()
     most_items: int = MOST_ITEMS
     most_bytes: int = MOST_BYTES
+    has_internals: bool = True
     skipped: list[str] = field(default_factory=list, init=False)
 
     def __post_init__(self):
@@ -115,7 +117,8 @@ class Snapshot:
                 remove_gradient(found.value)
 
     def _walk(self, skipped: list[str]) -> Iterator[Place]:
-        return walk(self.roots, self.known, self.most_items, skipped)
+        places = walk(self.roots, self.known, self.most_items, skipped)
+        return (place for place in places if self.has_internals or not place.is_internal)
 
     def _copy(self, found: Place) -> Any:
         """Return what is needed to compare a value and to put it back."""
@@ -126,6 +129,8 @@ class Snapshot:
             if not is_plain(value):
                 return ABSENT
             array = as_array(value)
+            if found.is_internal:
+                return array.copy()
             if array.nbytes > self._room:
                 self.skipped.append(f"{describe(found.path)} ({array.nbytes / 2**20:.0f} MiB)")
                 return ABSENT
@@ -204,6 +209,24 @@ def find(roots: Mapping[str, Any], path: Path) -> Any:
     """Return the value at a path; ABSENT if there is none."""
     (_, root), *rest = path
     return functools.reduce(child, rest, roots.get(root, ABSENT))
+
+
+def may_be_put(places: Mapping[Path, Place], path: Path) -> bool:
+    """Return whether a file may say what is at a path.
+
+    places: what the walk finds, by path. A file is not trusted to name any other, such as the
+    globals of a function, through which it could change what the program does.
+    """
+    parent = places.get(path[:-1])
+    if len(path) < 2 or parent is None or not reachable.can_be_replaced(path[-1]):
+        return False
+    if path in places:
+        return not places[path].is_internal
+    kind, key = path[-1]
+    is_new_item = kind == "item" and isinstance(parent.value, dict)
+    is_instance = reachable.is_entered(parent.value) and not isinstance(parent.value, type)
+    is_new_attribute = kind == "attribute" and is_instance and not str(key).startswith("__")
+    return not parent.is_internal and (is_new_item or is_new_attribute)
 
 
 def put(roots: Mapping[str, Any], path: Path, new: Any) -> bool:

@@ -17,7 +17,6 @@ from paddle_mnist.system.arrays import as_array
 
 # Of data little is looked at: its arrays may be larger than the memory that is left.
 DATA_ITEMS, DATA_BYTES = 1_000, 2**20
-DATA_ROOTS = ("train", "valid", "collate_fn")
 
 
 class Beginning:
@@ -28,8 +27,8 @@ class Beginning:
 
     def __init__(self, model: nn.Layer, further: FurtherState, average: WeightAverage = NO_AVERAGE):
         self.model, self.further, self.average = model, further, average
-        ours = {name: root for name, root in further.roots.items() if name not in DATA_ROOTS}
-        self.snapshots = [Snapshot(ours, further.known), data_snapshot(further.roots)]
+        others = Snapshot(further.others, further.others_known)
+        self.snapshots = [others, data_snapshot(further.data)]
         self.parts = {**further.named, **further.optional}
         self._states = {name: copied(dict(p.state_dict())) for name, p in self.parts.items()}
         self._weights = _copies(model.state_dict())
@@ -45,7 +44,7 @@ class Beginning:
         if self.has_average:
             self.average.load(self._average)
         for name, part in self.parts.items():
-            set_state(part, copied(self._states[name]))
+            set_state(part, copied(self._states[name]), "the rehearsal")
 
     def put_back(self) -> None:
         """Give everything the value that it had, and parameters no gradients."""
@@ -81,9 +80,8 @@ class Beginning:
         return self.snapshots[0].skipped
 
 
-def data_snapshot(roots: Mapping[str, Any]) -> Snapshot:
-    """Return a snapshot of the data among some roots, which looks at little of it."""
-    data = {name: root for name, root in roots.items() if name in DATA_ROOTS}
+def data_snapshot(data: Mapping[str, Any]) -> Snapshot:
+    """Return a snapshot of data, which looks at little of it."""
     return Snapshot(data, most_items=DATA_ITEMS, most_bytes=DATA_BYTES)
 
 

@@ -19,7 +19,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER
-from paddle_mnist.checkpoint.further_state import optimizer_parameters
+from paddle_mnist.checkpoint.further_state import DATA_ROOTS, optimizer_parameters
 from paddle_mnist.checkpoint.plain_data import GENERATORS, add_to_digest, copied, equal
 from paddle_mnist.checkpoint.reachable import Path, assign, describe
 from paddle_mnist.checkpoint.snapshot import Change, Snapshot, find, put, unit
@@ -31,7 +31,7 @@ from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError, DivergedError, PeerError, StoppedError
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.state import Observer, TrainState, View, as_number
-from paddle_mnist.training.beginning import DATA_ROOTS, Beginning, data_snapshot
+from paddle_mnist.training.beginning import Beginning, data_snapshot
 from paddle_mnist.training.evaluator import NoEvaluator
 from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.rehearsing import rehearsing
@@ -59,14 +59,14 @@ def rehearse(job: TrainingJob) -> None:
     Raises ConfigError for state that cannot be saved, samples that are others when they are read
     again, and processes that come to differ.
     """
-    loader, roots = job.parts.loader, job.parts.further.roots
+    loader, data = job.parts.loader, job.parts.further.data
     if not can_be_repeated(loader):
         log.info("the data can be read only once, so the resume is not rehearsed")
         return
-    with rehearsing(), generators_restored(), _put_back(data_snapshot(roots)):
-        _check_samples(loader, roots, "the first batch")
+    with rehearsing(), generators_restored(), _put_back(data_snapshot(data)):
+        _check_samples(loader, data, "the first batch")
         for split, valid in _splits(job).items():
-            _check_samples(valid, roots, f"the first batch of {split}")
+            _check_samples(valid, data, f"the first batch of {split}")
         _Rehearsal(job).run()
 
 
@@ -407,9 +407,8 @@ def _put_back(snapshot: Snapshot) -> Iterator[None]:
         snapshot.put_back()
 
 
-def _check_samples(loader: Any, roots: Mapping[str, Any], what: str) -> None:
+def _check_samples(loader: Any, data: Mapping[str, Any], what: str) -> None:
     """Raise ConfigError if the first batch is another when it is read again."""
-    data = {name: root for name, root in roots.items() if name in DATA_ROOTS}
     what_differs = functools.partial(_what_differs, loader, data)
     # A file that the dataset opens is not to be shared with the workers that are forked later.
     in_worker = functools.partial(map_in_workers, num_workers=1)
