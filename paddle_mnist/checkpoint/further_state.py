@@ -156,8 +156,9 @@ class FurtherState:
         path = checkpoint.path.with_suffix(FURTHER)
         if checkpoint.has_file(FURTHER):
             names = {name: parameter.name for name, parameter in self.parameters.items()}
-            saved.update(unpack(checkpoint.load(FURTHER), names, path))
-            self._check(saved, path)
+            contents = unpack(checkpoint.load(FURTHER), names, path)
+            self._check(contents, path)
+            saved.update(contents)
         if is_own:
             self._require_names(saved, path)
         return {**saved, "path": path}
@@ -215,14 +216,14 @@ class FurtherState:
         """Raise CheckpointError unless what a file holds is of the structure of `contents`."""
         try:
             for packed, _ in saved["values"]:
-                self._unpacked_path(packed)
+                self._unpacked_path(packed)[0]
             known = isinstance(saved["named"], dict) and {*saved["frozen"]} <= {*self.parameters}
             known &= all(isinstance(is_frozen, bool) for is_frozen in saved["frozen"].values())
             for contents in saved["optimizers"].values():
                 known &= isinstance(contents["state"], dict)
                 known &= isinstance(contents["schedule"], dict)
                 known &= isinstance(contents["parameters"], list)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (LookupError, TypeError, ValueError, AttributeError):
             known = False
         if not known:
             raise CheckpointError(

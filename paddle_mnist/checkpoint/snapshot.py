@@ -32,6 +32,7 @@ from paddle_mnist.checkpoint.reachable import Path, child, describe
 from paddle_mnist.nn.sparse_gradients import remove_gradient
 from paddle_mnist.system.arrays import as_array
 
+DATA = (*SCALARS, *SETS, *GENERATORS, np.ndarray, paddle.Tensor)
 MOST_BYTES = 256 * 2**20  # of arrays and tensors that a snapshot copies
 
 
@@ -221,12 +222,16 @@ def may_be_put(places: Mapping[Path, Place], path: Path) -> bool:
     if len(path) < 2 or parent is None or not reachable.can_be_replaced(path[-1]):
         return False
     if path in places:
-        return not places[path].is_internal
+        place = places[path]
+        return not place.is_internal and isinstance(place.value, (*CONTAINERS, *DATA))
     kind, key = path[-1]
     is_new_item = kind == "item" and isinstance(parent.value, dict)
     is_instance = reachable.is_entered(parent.value) and not isinstance(parent.value, type)
-    is_new_attribute = kind == "attribute" and is_instance and not str(key).startswith("__")
-    return not parent.is_internal and (is_new_item or is_new_attribute)
+    hidden = getattr(type(parent.value), str(key), None)  # by a new attribute of the name
+    is_free = isinstance(hidden, DATA) and not str(key).startswith("__")
+    is_new_attribute = kind == "attribute" and is_instance and is_free
+    is_internal = parent.is_internal or reachable.is_internal(parent.value, path[-1])
+    return not is_internal and (is_new_item or is_new_attribute)
 
 
 def put(roots: Mapping[str, Any], path: Path, new: Any) -> bool:
