@@ -16,17 +16,6 @@ def layer_buffers(model: nn.Layer) -> Buffers:
     return {layer: dict(layer._buffers) for layer in model.sublayers(include_self=True)}
 
 
-def reinstate_buffers(buffers: Buffers) -> None:
-    """Give layers the tensors that `layer_buffers` returned.
-
-    A layer that computes `self.count = self.count + 1` has another tensor as its buffer since. The
-    values of the tensors are as they were, unless a pass has changed them in place.
-    """
-    for layer, tensors in buffers.items():
-        layer._buffers.clear()
-        layer._buffers.update(tensors)
-
-
 def keep_buffers_in_place(buffers: Buffers) -> None:
     """Move the values of buffers that a pass has replaced into the tensors that they were."""
     for layer, tensors in buffers.items():

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paddle import nn
 
+from paddle_mnist.checkpoint.snapshot import Snapshot
 from paddle_mnist.nn.sparse_gradients import dense_gradient, remove_gradient
 from paddle_mnist.nn.statistics import (
     keep_buffers_in_place,
     layer_buffers,
-    reinstate_buffers,
     running_statistics,
 )
 
@@ -74,12 +74,12 @@ def test_what_a_pass_may_change_is_found(name):
     assert sorted(statistics) == expected.split()
 
 
-def test_replaced_buffers_are_reinstated():
+def test_replaced_buffers_are_put_back():
     model = Counter()
-    before, tensors = layer_buffers(model), dict(model.named_buffers())
+    before, tensors = Snapshot({"model": model}), dict(model.named_buffers())
     model(paddle.ones([2, 3]))
     assert set(dict(model.named_buffers())) == {*tensors, "later", "seen"}
-    reinstate_buffers(before)
+    before.put_back()
     assert {name: id(one) for name, one in model.named_buffers()} == {
         name: id(one) for name, one in tensors.items()
     }
