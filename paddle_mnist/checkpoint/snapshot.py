@@ -34,6 +34,9 @@ from paddle_mnist.system.arrays import as_array
 
 MOST_BYTES = 256 * 2**20  # of arrays and tensors that a snapshot copies
 
+_SEQUENCES = (list, tuple, collections.deque)
+_MUTABLE = (list, collections.deque, set)
+
 
 class Place(NamedTuple):
     """A value, and the path on which it was found.
@@ -178,8 +181,10 @@ def walk(
     seen = set(known)
     stack = [Place((("root", name),), value, False) for name, value in roots.items()]
     stack.reverse()
-    while stack:
-        place = stack.pop()
+    # Internal values come last: a layer's weights are to be found in it, not in its optimizer.
+    internal: list[Place] = []
+    while stack or internal:
+        place = (stack or internal).pop()
         value = place.value
         if value is ABSENT or isinstance(value, types.ModuleType) or id(value) in seen:
             continue
@@ -198,7 +203,8 @@ def walk(
             )
             for step in reachable.steps(value)
         ]
-        stack.extend(reversed(below))
+        for one in reversed(below):
+            (internal if one.is_internal else stack).append(one)
 
 
 def find(roots: Mapping[str, Any], path: Path) -> Any:
@@ -223,6 +229,26 @@ def unit(roots: Mapping[str, Any], path: Path, known: Collection[int] = ()) -> O
     lengths = range(2, len(path) + 1)
     beginnings = (path[:n] for n in lengths if reachable.can_be_replaced(path[n - 1]))
     return next((part for part in beginnings if is_plain(find(roots, part), known)), None)
+
+
+def replaceable(roots: Mapping[str, Any], path: Path) -> Path:
+    """Return a path, without the steps to items of sequences at its end.
+
+    An item cannot be put into a list that is shorter now, or into a tuple; all of them can.
+    """
+    while path[-1][0] == "item" and isinstance(find(roots, path[:-1]), _SEQUENCES):
+        path = path[:-1]
+    return path
+
+
+def with_own_items(value: Any) -> Any:
+    """Return a copy of a list, deque or set, with the same items; any other value as it is."""
+    return value.copy() if isinstance(value, _MUTABLE) else value
+
+
+def replace_items(current: Any, new: Any) -> bool:
+    """Replace the items of a list, deque or set by those of another; return whether it is one."""
+    return isinstance(current, _MUTABLE) and replace_in_place(current, new)
 
 
 def _contents(value: Any) -> Optional[tuple[Mapping, Any]]:

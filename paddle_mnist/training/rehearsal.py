@@ -23,7 +23,16 @@ from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER
 from paddle_mnist.checkpoint.further_state import optimizer_parameters
 from paddle_mnist.checkpoint.plain_data import GENERATORS, add_to_digest, copied, equal
 from paddle_mnist.checkpoint.reachable import Path, assign, describe
-from paddle_mnist.checkpoint.snapshot import Change, Snapshot, find, put, unit
+from paddle_mnist.checkpoint.snapshot import (
+    Change,
+    Snapshot,
+    find,
+    put,
+    replace_items,
+    replaceable,
+    unit,
+    with_own_items,
+)
 from paddle_mnist.data.collate import leaves, mapped
 from paddle_mnist.data.loader import Shard, epoch_batches, shards_of
 from paddle_mnist.data.sample_loader import can_be_repeated
@@ -100,8 +109,8 @@ class _Candidate:
             self.parameter.grad = self.value.clone()
         elif self.is_plain:
             put(roots, self.path, self.value)
-        else:
-            assign(find(roots, self.path[:-1]), self.path[-1], self.value)
+        elif not replace_items(find(roots, self.path), self.value):
+            assign(find(roots, self.path[:-1]), self.path[-1], with_own_items(self.value))
 
     @property
     def digest(self) -> str:
@@ -148,10 +157,11 @@ class _Rehearsal:
         relevant = self._relevant(candidates, stable) if candidates else []
         for candidate in relevant:
             if not candidate.is_plain:
+                change = candidate.change
                 raise ConfigError(
-                    f"a step changes {candidate.name} from {candidate.change.before} to "
-                    f"{candidate.change.now}, and later steps depend on it, but a checkpoint "
-                    f"cannot hold it; {CLEAR if candidate.parameter is not None else REMEDY}"
+                    f"a step changes {describe(change.path)} from {change.before} to {change.now}, "
+                    "and later steps depend on it, but a checkpoint cannot hold it; "
+                    f"{CLEAR if candidate.parameter is not None else REMEDY}"
                 )
         self._require_same_everywhere({one.name: one.digest for one in relevant})
         self._say(candidates, relevant)
@@ -233,12 +243,11 @@ class _Rehearsal:
             if self.further.is_saved(change.path):
                 continue
             where = unit(self.roots, change.path, self.further.known)
-            path = where or change.path
+            path = where or replaceable(self.roots, change.path)
             value = find(self.roots, path)
             self.reads_again |= path[0][1] in DATA_ROOTS
-            candidates[describe(path)] = _Candidate(
-                change, path, copied(value) if where else value, is_plain=where is not None
-            )
+            value = copied(value) if where else with_own_items(value)
+            candidates[describe(path)] = _Candidate(change, path, value, is_plain=where is not None)
         for name, parameter in self._others_parameters():
             gradient = parameter.grad
             if gradient is not None and not gradient.is_selected_rows() and gradient.any():
