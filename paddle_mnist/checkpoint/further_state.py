@@ -114,6 +114,11 @@ class FurtherState:
             or self._frozen() != self._is_frozen
         )
 
+    def others_tensors(self) -> dict[str, paddle.Tensor]:
+        """Return the tensors of layers other than the model and the named ones, by name."""
+        found = {describe(path): find(self.roots, path) for path in self._others_tensors}
+        return {name: value for name, value in found.items() if is_tensor(value)}
+
     def is_saved(self, path: Path) -> bool:
         """Return whether a value is saved in any case: an optimizer's value or a layer's tensor."""
         if path in self._others_tensors:

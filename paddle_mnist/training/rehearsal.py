@@ -261,7 +261,7 @@ class _Rehearsal:
     def _others_parameters(self) -> Iterator[tuple[str, paddle.Tensor]]:
         """Yield the names and parameters whose gradients the trainer does not clear."""
         cleared = {id(parameter) for parameter in optimizer_parameters(self.job.parts.optimizer)}
-        named = dict(self.further.parameters)
+        named = {**self.further.parameters, **self.further.others_tensors()}
         for part_name, part in self.beginning.parts.items():
             if isinstance(part, nn.Layer):
                 named.update((f"{part_name}.{name}", p) for name, p in part.named_parameters())

@@ -204,6 +204,21 @@ def gradients_left_over():
     return base(step=step, loss=None, state=state)
 
 
+def gradients_never_cleared():
+    """The step adds to the gradients of a layer that only it knows."""
+    other = seeded(lambda: nn.Linear(CLASSES, 1))
+    optimizer = paddle.optimizer.SGD(0.1, parameters=other.parameters())
+
+    def step(model, batch):
+        outputs = model(batch[0])
+        if model.training:
+            (other(outputs.detach()) ** 2).mean().backward()
+            optimizer.step()
+        return {"loss": (outputs + other(outputs).detach()).square().mean()}
+
+    return base(step=step, loss=None)
+
+
 def with_objects(act, model=linear, **options):
     """Build the net and the optimizer; a callback acts on both after each epoch."""
     net = seeded(model)
@@ -352,6 +367,7 @@ def recent_notes(notes):
 # Programs as people write them: what builds one, and words one of which a refusal must contain.
 PROGRAMS = {
     "gradients left over": (gradients_left_over, ["grad", "discriminator"]),
+    "gradients never cleared": (gradients_never_cleared, ["gradient of step.other"]),
     "rate set by a callback": (lambda: with_objects(halve_rate), ["learning_rate"]),
     "clipping changed by a callback": (
         lambda: with_objects(clip_more, grad_clip=nn.ClipGradByGlobalNorm(0.4)),
