@@ -56,7 +56,7 @@ NAVIGATION = (
     ({"en": "Start", "zh": "入门"}, ("get-started", "install")),
     (
         {"en": "Train", "zh": "训练"},
-        ("train", "resume", "checkpoints", "incremental", "several-processes", "any-net"),
+        ("train", "resume", "checkpoints", "incremental", "several-processes", "any-net", "state"),
     ),
     ({"en": "Use the model", "zh": "诊断与部署"}, ("looking-inside", "deployment")),
     ({"en": "Measurements", "zh": "性能与复现"}, ("speed", "scale", "reproduction")),

@@ -1,7 +1,8 @@
-"""What a checkpoint holds beside the weights and the optimizer's state_dict.
+"""Save and restore the state beside the weights and the optimizer's state_dict.
 
-That is: what the caller names; other optimizers; what optimizers and schedules keep in attributes
-of their own; and the values elsewhere that the rehearsal has found to matter.
+This is the state of objects that the caller names and of other optimizers, the attributes of
+optimizers and schedules that their state_dict omits, tensors of layers other than the model, and
+values elsewhere on which the steps depend, as the rehearsal has found.
 """
 
 import hashlib
@@ -40,15 +41,16 @@ DATA_ROOTS = ("train", "valid", "collate_fn")
 
 
 class FurtherState:
-    """Saves and restores the state of a training that is in none of its usual places.
+    """Saves and restores the state beside the weights and the optimizer's state_dict.
 
-    roots: the objects in which it may be, by name; "optimizer" and "schedule" are the training's.
-    named: objects with `state_dict` and `set_state_dict`, by name; of these in `optional` a
-        checkpoint need not have the state.
-    values: (attribute) paths of the values elsewhere that are saved; `fit` finds them, and a
-        checkpoint that is loaded knows its own.
-    parameters: (attribute) all that the optimizer may have, by structured names: the model's, and
-        those of a loss that is a layer, as "loss/centers".
+    roots: the objects that may hold state, by name. "optimizer" and "schedule" are those of the
+        training.
+    named, optional: objects with `state_dict` and `set_state_dict`, by name. A checkpoint need not
+        contain the state of those in `optional`.
+    values: (attribute) the paths of values elsewhere to save. `fit` finds them; loading a
+        checkpoint adds those that it contains.
+    parameters: (attribute) the parameters that the optimizer may have, by structured name: the
+        model's, and those of a loss that is a layer, such as "loss/centers".
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class FurtherState:
         self.others_known = self.known | set(map(id, _values_of(self.data)))
         self.values: list[Path] = []
         self._is_frozen = self._frozen()
-        # Of layers that are not the model's, such as a target network that is now and then updated.
+        # Tensors of other layers, such as a target network that is updated from time to time.
         self._others_tensors = {
             place.path: _digest(place.value)
             for place in walk(self.others, self.others_known)
@@ -94,7 +96,7 @@ class FurtherState:
             for path, value in found.items()
             if isinstance(value, kinds[0]) and value is not optimizer
         }
-        # As they were built: what is another value later is saved.
+        # As they were built: values that differ later are saved.
         topmost = {
             path: value
             for path, value in found.items()
@@ -106,14 +108,19 @@ class FurtherState:
             for path, value in topmost.items()
         }
 
+    def others_tensors(self) -> dict[str, paddle.Tensor]:
+        """Return the tensors of layers other than the model and the named ones, by name."""
+        found = {describe(path): find(self.roots, path) for path in self._others_tensors}
+        return {name: value for name, value in found.items() if is_tensor(value)}
+
     def is_saved(self, path: Path) -> bool:
-        """Return whether a value is saved whatever it does: an optimizer's, or a layer's tensor."""
+        """Return whether a value is saved in any case: an optimizer's value or a layer's tensor."""
         if path in self._others_tensors:
             return True
         return self._is_built(path) and unit(self.roots, path, self.known) is not None
 
     def contents(self) -> dict[str, Any]:
-        """Return all of it as plain data. Raises ConfigError for what is none."""
+        """Return the state as plain data. Raises ConfigError for values that are not plain."""
         named = {**self.named, **self.optional}
         return {
             "named": {name: _state_of(part, name) for name, part in named.items()},
@@ -129,7 +136,7 @@ class FurtherState:
         }
 
     def files(self) -> dict[str, bytes]:
-        """Return the contents of a checkpoint's file by its suffix; {} if there is nothing."""
+        """Return the bytes of the checkpoint's file by its suffix; {} if there is no state."""
         contents = self.contents()
         if self._frozen() == self._is_frozen and not any(
             contents[kind] for kind in ("named", "optimizers", "values")
@@ -151,7 +158,7 @@ class FurtherState:
         return {name: parameter.stop_gradient for name, parameter in self.parameters.items()}
 
     def read(self, checkpoint: Checkpoint, is_own: bool = True) -> dict[str, Any]:
-        """Return what a checkpoint holds of it; see `load_checkpoint`. Raises CheckpointError."""
+        """Return the state in a checkpoint; see `load_checkpoint`. Raises CheckpointError."""
         saved: dict[str, Any] = {"named": {}, "optimizers": {}, "values": [], "frozen": {}}
         path = checkpoint.path.with_suffix(FURTHER)
         if checkpoint.has_file(FURTHER):
@@ -164,11 +171,11 @@ class FurtherState:
         return {**saved, "path": path}
 
     def load_optimizers(self, saved: Mapping[str, Any], is_own: bool = True) -> None:
-        """Load the other optimizers. Changes their parameters, so load those afterwards."""
+        """Load the other optimizers. This changes their parameters, so load those afterwards."""
         for path, optimizer in self.optimizers.items():
             contents = saved["optimizers"].get(describe(path))
             if contents is None or not (is_own or path[0][1] == "optimizer"):
-                continue  # `read` has refused what is the same training's
+                continue  # `read` has raised if the checkpoint is of the same training
             parameters = self._parameters_of(optimizer)
             load_structured_state(
                 optimizer,
@@ -182,9 +189,9 @@ class FurtherState:
     def load_values(
         self, saved: Mapping[str, Any], schedule: bool = True, is_own: bool = True
     ) -> None:
-        """Load all but the optimizers. schedule: whether to load what a schedule keeps.
+        """Load everything except the optimizers. schedule: whether to load values of a schedule.
 
-        Raises CheckpointError if the object that is to have a value is not there.
+        Raises CheckpointError if the object to which a value belongs does not exist.
         """
         for name, part in {**self.named, **self.optional}.items():
             if name in saved["named"] and is_own:
@@ -203,14 +210,14 @@ class FurtherState:
                 self.values.append(path)
             if not (may_be_put(places, path) and put(self.roots, path, value)):
                 raise CheckpointError(
-                    f"{saved['path']}: has a value for {describe(path)}, and no such object is "
-                    "there; expected the program that wrote it"
+                    f"{saved['path']}: holds a value for {describe(path)}, which does not exist; "
+                    "expected the program that wrote the checkpoint"
                 )
         for name, is_frozen in saved["frozen"].items() if is_own else ():
             self.parameters[name].stop_gradient = is_frozen
         for optimizer in (self.optimizer, *self.optimizers.values()):
             if isinstance(optimizer._learning_rate, float):
-                optimizer.set_lr(optimizer._learning_rate)  # Paddle keeps a tensor of it, too
+                optimizer.set_lr(optimizer._learning_rate)  # also updates Paddle's tensor of it
 
     def _check(self, saved: Mapping[str, Any], path: FilePath) -> None:
         """Raise CheckpointError unless what a file holds is of the structure of `contents`."""
@@ -232,7 +239,7 @@ class FurtherState:
             )
 
     def _values(self) -> dict[Path, Any]:
-        """Return the values by their paths that are saved beside named objects and state_dicts."""
+        """Return the values to save beside named objects and state_dicts, by path."""
         numbers = schedule_numbers(self.optimizer)
         values: dict[Path, Any] = {}
         for prefix, built in self._built.items():
@@ -254,13 +261,13 @@ class FurtherState:
         return any(path[: len(built)] == built for built in self._built)
 
     def _parameters_of(self, optimizer: paddle.optimizer.Optimizer) -> Parameters:
-        """Return an optimizer's parameters: by their names in the model, others by number."""
+        """Return an optimizer's parameters by their names in the model, or else by number."""
         names = generated_names(self.parameters)
         own = optimizer_parameters(optimizer)
         return {names.get(p.name, f"parameter {number}"): p for number, p in enumerate(own)}
 
     def _packed_path(self, path: Path) -> list[Any]:
-        """Return a path as plain data; a parameter that is a key as its name in the model."""
+        """Return a path as plain data, with the names in the model of keys that are parameters."""
         by_id = {id(parameter): name for name, parameter in self.parameters.items()}
         packed = []
         for kind, key in path:
@@ -284,7 +291,7 @@ class FurtherState:
         return tuple(path)
 
     def _require_names(self, saved: Mapping[str, Any], path: FilePath) -> None:
-        """Raise CheckpointError unless a checkpoint has just the objects that there are now."""
+        """Raise CheckpointError unless a checkpoint has exactly the current objects."""
         there = {*saved["named"], *saved["optimizers"]} - {*self.optional}
         now = {*self.named, *map(describe, self.optimizers)}
         there = {name for name in there if name in now or not name.startswith("callbacks")}
@@ -295,9 +302,9 @@ class FurtherState:
             f"{path}: "
             + "; ".join(
                 [f"has no state of {missing}"] * bool(missing)
-                + [f"has the state of {further}, which is not there now"] * bool(further)
+                + [f"has the state of {further}, which does not exist now"] * bool(further)
             )
-            + "; expected the same objects as in the run; or start another run with init_from"
+            + "; expected the same objects as in the run; or start a new run with init_from"
         )
 
 
@@ -323,7 +330,7 @@ def read_loss(checkpoint: Optional[Checkpoint]) -> Optional[dict[str, Any]]:
 
 
 def optimizer_parameters(optimizer: paddle.optimizer.Optimizer) -> list[paddle.Tensor]:
-    """Return all parameters of an optimizer, those of its groups too."""
+    """Return all parameters of an optimizer, including those of its groups."""
     groups = optimizer._parameter_list or []
     return [
         parameter
@@ -333,13 +340,13 @@ def optimizer_parameters(optimizer: paddle.optimizer.Optimizer) -> list[paddle.T
 
 
 def has_state(part: Any) -> bool:
-    """Return whether an object gives its state and takes it back."""
+    """Return whether an object can return its state and load it again."""
     takes = hasattr(part, "set_state_dict") or hasattr(part, "load_state_dict")
     return hasattr(part, "state_dict") and takes and not isinstance(part, type)
 
 
 def set_state(part: Any, state: Any, origin: Any) -> None:
-    """Give an object the state that its `state_dict` returned. origin: names it in errors."""
+    """Load the state that the object's `state_dict` returned. origin: names it in errors."""
     if isinstance(part, nn.Layer):
         load_weights(part, state, origin)  # Paddle's own only warns of what does not match
         return
@@ -375,7 +382,7 @@ def _optimizer_contents(
 
 
 def _is_in(numbers: Any, path: Path) -> bool:
-    """Return whether the numbers of a schedule, by name, have the value at a path."""
+    """Return whether the numbers of a schedule, by name, contain the value at a path."""
     for kind, key in path:
         if not isinstance(numbers, Mapping):
             return True

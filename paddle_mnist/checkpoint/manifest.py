@@ -1,9 +1,9 @@
 """The manifest of a checkpoint: reading it, and verifying the files that it names.
 
-A checkpoint consists of `{NAME}_epoch{E}.pdparams` (weights), `.pdopt` (optimizer), with a moving
-average of the weights also `.pdtrain`, where a training has other state also `.pdstate`, and
-`.json`, the manifest. It exists if its manifest does, the manifest matches its own checksum, and
-each file has the size and SHA-256 listed there.
+A checkpoint consists of `{NAME}_epoch{E}.pdparams` (weights), `.pdopt` (optimizer), `.pdtrain` if
+there is a moving average of the weights, `.pdstate` if the training has further state, and `.json`,
+the manifest. It exists if its manifest does, the manifest matches its own checksum, and each file
+has the size and SHA-256 listed there.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from paddle_mnist.state import MODES, TrainState
 FORMAT = 4
 PARAMS, OPTIMIZER = ".pdparams", ".pdopt"
 TRAINING = ".pdtrain"  # the weights in training, where .pdparams holds their average
-FURTHER = ".pdstate"  # what else the training needs (`further_state`)
+FURTHER = ".pdstate"  # the state beside the weights and the optimizer's (`further_state`)
 DATA_SUFFIXES = (PARAMS, OPTIMIZER, TRAINING, FURTHER)
 BREAKPOINT = "_breakpoint"  # the end of a name
 CHECKSUM = "checksum"  # the entry of a manifest that protects the others

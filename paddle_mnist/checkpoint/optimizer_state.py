@@ -1,4 +1,4 @@
-"""The state of an optimizer by the names of its parameters in the model, and back into it."""
+"""Translate the state of an optimizer to the names of parameters in the model, and load it."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Optional
@@ -10,8 +10,8 @@ from paddle_mnist.checkpoint.snapshot import Snapshot
 from paddle_mnist.checkpoint.weights import require_match, without_name_table
 from paddle_mnist.nn.schedule import STATE, load_state
 
-# By structured names, such as "conv1.weight": their `.name` is one that Paddle generated, and may
-# be another in the next process.
+# By structured names, such as "conv1.weight". Paddle generates `.name`, which may differ in another
+# process.
 Parameters = Mapping[str, paddle.Tensor]
 
 
@@ -21,9 +21,9 @@ def generated_names(parameters: Parameters) -> dict[str, str]:
 
 
 def structured_state(state: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return an optimizer's state_dict by structured names: "conv1.weight moment1".
+    """Return an optimizer's state_dict by structured names, such as "conv1.weight moment1".
 
-    names: structured names by the generated ones.
+    names: the structured names, by generated names.
     """
     return {_structured_key(key, names): value for key, value in state.items()}
 
@@ -31,9 +31,9 @@ def structured_state(state: Mapping[str, Any], names: Mapping[str, str]) -> dict
 def parameters_with_state(
     optimizer: paddle.optimizer.Optimizer, parameters: Parameters
 ) -> list[str]:
-    """Return the structured names of the parameters for which an optimizer has a state.
+    """Return the structured names of the parameters for which an optimizer has state.
 
-    Paddle creates it in the first step that has a gradient for the parameter.
+    Paddle creates the state in the first step that has a gradient for the parameter.
     """
     owners = {_owner(key, generated_names(parameters)) for key in optimizer.state_dict()}
     return [name for name, parameter in parameters.items() if parameter.name in owners]
@@ -48,13 +48,14 @@ def load_structured_state(
     numbers: Mapping[str, Any] = {},
     keeps_schedule: bool = False,
 ) -> None:
-    """Load what `structured_state` returned. Raises CheckpointError, with a diff, if it differs.
+    """Load the state that `structured_state` returned into an optimizer.
 
-    without_state: the structured names of parameters for which nothing was saved. error: how the
-    error begins. numbers: of the schedule, see `schedule_numbers`. keeps_schedule: leave the
-    schedule where it is.
+    without_state: the structured names of parameters for which no state was saved. error: the
+    beginning of the error message. numbers: those of the schedule, see `schedule_numbers`.
+    keeps_schedule: whether to leave the schedule unchanged.
 
-    Changes the weights, so load those afterwards.
+    This changes the weights, so load those afterwards. Raises CheckpointError, with a diff, if the
+    entries do not match.
     """
     _create_state(optimizer, parameters, without_state)
     current = optimizer.state_dict()
@@ -69,11 +70,11 @@ def load_structured_state(
 def _create_state(
     optimizer: paddle.optimizer.Optimizer, parameters: Parameters, left_out: Collection[str]
 ) -> None:
-    """Have an optimizer create its state, for all trainable parameters but those left out.
+    """Have an optimizer create its state for all trainable parameters except those left out.
 
-    Paddle does so in the first step, and before that accepts any state. So a step with zero
-    gradients is taken; what is loaded afterwards must have the entries it creates. What such a step
-    does to attributes of an optimizer of the caller's own is undone.
+    Paddle creates it in the first step, and accepts any state before that. So this takes a step
+    with zero gradients; the state that is loaded afterwards must have the same entries. What the
+    step does to attributes that the user's optimizer class adds is undone.
     """
     chosen = [
         parameter
@@ -94,7 +95,7 @@ def _create_state(
 def _structured_key(key: str, structured_names: Mapping[str, str]) -> str:
     """Translate `conv2d_0.w_0_moment1_0` to `conv1.weight moment1`; return other keys as they are.
 
-    The number at the end counts the optimizers of a process; it is no part of the state's name.
+    The number at the end counts the optimizers of a process; it is not part of the name.
     """
     owner = _owner(key, structured_names)
     if owner is None:

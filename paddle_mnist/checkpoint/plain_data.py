@@ -1,5 +1,7 @@
-"""Plain data: numbers, strings, arrays, tensors, generators of random numbers, and containers of
-them; copied, replaced in place, and packed into what `paddle.save` writes.
+"""Copy, compare and pack plain data.
+
+Plain data are numbers, strings, arrays, tensors, generators of random numbers, and containers of
+them. Packed data are what `paddle.save` can write: a flat dict of arrays and one text.
 """
 
 import collections
@@ -19,14 +21,14 @@ GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 SETS = (set, frozenset)
 CONTAINERS = (dict, list, tuple, collections.deque)
 KINDS_OF_DICT = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
-MOST_ITEMS = 10_000  # of a container that is looked into
+MOST_ITEMS = 10_000  # of a container that is examined
 MAX_DEPTH = 8  # of containers in containers
 
-STRUCTURE = "structure"  # of packed data: the entry that is JSON; the others are its arrays
+STRUCTURE = "structure"  # the entry of packed data that is JSON; the others are its arrays
 
 
 class _Absent:
-    """What is not there."""
+    """Stands for a value that does not exist."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -47,7 +49,7 @@ def is_leaf(value: Any) -> bool:
 def is_plain(value: Any, known: Collection[int] = (), depth: int = MAX_DEPTH) -> bool:
     """Return whether a value is plain data.
 
-    known: the `id` of tensors that are others' affair, such as a model's parameters.
+    known: the `id` of tensors that do not count, such as the parameters of a model.
     """
     if isinstance(value, np.ndarray):
         return value.dtype.kind in "biufc" and value.dtype.itemsize <= 16
@@ -67,7 +69,7 @@ def is_plain(value: Any, known: Collection[int] = (), depth: int = MAX_DEPTH) ->
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of plain data that shares nothing with it."""
+    """Return a deep copy of plain data."""
     if is_tensor(value):
         copy = value.detach().clone()
         copy.stop_gradient = value.stop_gradient
@@ -86,9 +88,9 @@ def copied(value: Any) -> Any:
 
 
 def replace_in_place(current: Any, new: Any) -> bool:
-    """Give an object the contents of another, if it can take them; return whether it has.
+    """Replace the contents of an object by those of another; return whether that was possible.
 
-    Whoever else refers to the object then sees them, too. A dict of any kind takes a dict's.
+    Other references to the object then see the new contents, too. The kinds of dict may differ.
     """
     if isinstance(current, dict) and isinstance(new, dict):
         current.clear()
@@ -121,7 +123,7 @@ def _fits(current: Any, new: Any) -> bool:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Return whether two values of plain data are the same to the bit."""
+    """Return whether two values of plain data are bit-identical."""
     if isinstance(one, (np.ndarray, paddle.Tensor)) and type(one) is type(other):
         first, second = as_array(one), as_array(other)
         is_alike = first.shape == second.shape and first.dtype == second.dtype
@@ -138,7 +140,7 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def add_to_digest(digest: Any, value: Any) -> None:
-    """Add plain data to a digest, bit by bit."""
+    """Add the bits of plain data to a digest."""
     if isinstance(value, GENERATORS):
         value = generator_state(value)
     digest.update(type(value).__name__.encode())
@@ -160,7 +162,7 @@ def add_to_digest(digest: Any, value: Any) -> None:
 
 
 def _as_bits(array: np.ndarray) -> np.ndarray:
-    """Return an array as bytes, for NaN differs from itself, and 0.0 not from -0.0."""
+    """Return an array as bytes, because NaN != NaN and 0.0 == -0.0."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
@@ -177,7 +179,7 @@ def generator_state(generator: Any) -> Any:
 
 
 def set_generator_state(generator: Any, state: Any) -> None:
-    """Give a generator the state that `generator_state` returned."""
+    """Set the state of a generator that `generator_state` returned."""
     if isinstance(generator, np.random.Generator):
         generator.bit_generator.state = state
     elif isinstance(generator, np.random.RandomState):
@@ -191,7 +193,7 @@ def _bits_of(generator: Any) -> str:
 
 
 def _generator(kind: str, state: Any, bits: str) -> Any:
-    """Return a new generator in a state. Raises KeyError for an unknown one."""
+    """Return a new generator with a state. Raises KeyError for an unknown kind."""
     if kind == "Generator":
         known = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
         makers = {name: getattr(np.random, name) for name in known}
@@ -208,9 +210,9 @@ def _generator(kind: str, state: Any, bits: str) -> Any:
 def pack(value: Any, parameters: Mapping[str, str] = {}) -> dict[str, Any]:
     """Return plain data as a flat dictionary of NumPy arrays and one text, for `paddle.save`.
 
-    parameters: the generated names of parameters to those in the model. Strings that are such
-        names, as an optimizer's dict has them as keys, are saved as the latter, since the former
-        may be others in the next process.
+    parameters: the names of parameters in the model, by the names that Paddle generated. Strings
+        that are generated names, such as keys in a dict of an optimizer, are saved as names in the
+        model, because another process may generate other names.
     """
     arrays: list[np.ndarray] = []
 
@@ -240,7 +242,7 @@ def pack(value: Any, parameters: Mapping[str, str] = {}) -> dict[str, Any]:
             return {"dict": [[tree(key), tree(item)] for key, item in value.items()]}
         if isinstance(value, collections.deque):
             return {"deque": [list(map(tree, value)), value.maxlen]}
-        if isinstance(value, SETS):  # in an order that is the same in the next process
+        if isinstance(value, SETS):  # in an order that does not depend on the process
             return {type(value).__name__: sorted(map(tree, value), key=json.dumps)}
         if isinstance(value, (list, tuple)):
             return {"tuple" if isinstance(value, tuple) else "list": list(map(tree, value))}
@@ -251,10 +253,10 @@ def pack(value: Any, parameters: Mapping[str, str] = {}) -> dict[str, Any]:
 
 
 def unpack(packed: Mapping[str, Any], parameters: Mapping[str, str], origin: Any) -> Any:
-    """Return the plain data that `pack` packed.
+    """Return the plain data that `pack` packed, without executing code from the file.
 
-    parameters: the names of parameters in the model to those that Paddle generated. origin: names
-    the file in errors. Runs no code of the file. Raises CheckpointError.
+    parameters: the names of parameters that Paddle generated, by those in the model. origin: the
+    file, for errors. Raises CheckpointError.
     """
 
     def value(node: Any) -> Any:

@@ -1,10 +1,10 @@
-"""The ways from an object to the values that can be reached from it.
+"""Find the values that can be reached from an object.
 
-A training's state may be anywhere: in an attribute of a layer, in a variable that a function closes
-over, in a list in a dict. So the ways go through attributes, containers, closures, defaults, bound
-objects, class attributes of the user's classes, and the globals that a function's code names. They
-do not enter objects of the standard library, of NumPy or of this package; of Paddle's only layers,
-optimizers, schedules, metrics and what belongs to data.
+The state of a training may be anywhere: in an attribute of a layer, in a closure, in a list in a
+dict. Paths therefore lead through attributes, containers, closures, defaults, bound objects, class
+attributes of the user's classes, and the globals that the code of a function names. They do not
+enter objects of the standard library, of NumPy or of this package; of Paddle's objects, they enter
+only layers, optimizers, schedules, metrics, and those that belong to data.
 """
 
 import collections
@@ -22,26 +22,26 @@ from paddle.optimizer.lr import LRScheduler
 
 from paddle_mnist.checkpoint.plain_data import ABSENT, is_leaf, is_tensor
 
-# From one value to another: the kind of the way, and the name or number. Kinds: "attribute",
-# "item" of a container, "variable" of a function's closure, "default" of an argument, "global" that
-# a function's code names; and what cannot be replaced: "hook" of a layer, "part" of a bound
-# function, a class.
+# A step from one value to another: its kind, and a name or number. The kinds are "attribute",
+# "item" of a container, "variable" of a closure, "default" of an argument, and "global" that the
+# code of a function names; and two whose values cannot be replaced: "hook" of a layer, and "part"
+# of a bound function or an object, such as its class.
 Step = tuple[str, Any]
-Path = tuple[Step, ...]  # the first step, of kind "root", names the object where it begins
+Path = tuple[Step, ...]  # the first step, of kind "root", names the object where the path begins
 
 LAYER_PARTS = ("_parameters", "_buffers", "_sub_layers")  # where a Layer keeps what it registers
 _HOOKS = ("_forward_pre_hooks", "_forward_post_hooks")
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, staticmethod, classmethod)
 _SEQUENCES = (list, tuple, collections.deque)
-# Attributes of Paddle's optimizers that their state_dict does not hold, and a step may change.
+# Attributes of Paddle's optimizers that their state_dict omits and that a step may change.
 _OPEN = ("_learning_rate", "_grad_clip", "regularization")
-# Parts of Paddle whose objects hold the user's, or count.
+# Parts of Paddle whose objects may hold the user's objects, or count.
 _ENTERED = ("paddle.io", "paddle.vision", "paddle.metric", "paddle.nn", "paddle.optimizer")
 _ENTERED += ("paddle.incubate.optimizer", "paddle.regularizer")
 
 
 def describe(path: Path) -> str:
-    """Return a path as a reader finds it: `model.encoder.calls`, `step.queue`, `callbacks[0].n`."""
+    """Return a readable path, such as `model.encoder.calls`, `step.queue` or `callbacks[0].n`."""
     (_, text), *rest = path
     for kind, key in rest:
         if kind == "item":
@@ -54,7 +54,7 @@ def describe(path: Path) -> str:
 
 
 def steps(value: Any) -> Iterator[Step]:
-    """Yield the steps to all values that a value holds."""
+    """Yield the steps to all values that a value directly holds."""
     if is_leaf(value):
         return
     if isinstance(value, Mapping):
@@ -83,7 +83,7 @@ def steps(value: Any) -> Iterator[Step]:
 
 
 def own_steps(value: Any) -> Iterator[Step]:
-    """Yield the steps to the values by name, which can be replaced: not to items."""
+    """Yield the steps to the values that have names and can be replaced, but not to items."""
     if isinstance(value, types.FunctionType):
         if is_users(value.__module__):
             yield from _steps_of_function(value)
@@ -116,7 +116,7 @@ def _steps_of_class(kind: type) -> Iterator[Step]:
 
 
 def _is_of_interest(value: Any) -> bool:
-    """Return whether a global may hold state: no module, no class or function of a library."""
+    """Return whether a global may hold state; modules and what libraries define do not."""
     if isinstance(value, (types.ModuleType, types.BuiltinFunctionType)):
         return False
     return not isinstance(value, (type, types.FunctionType)) or is_users(value.__module__)
@@ -124,7 +124,7 @@ def _is_of_interest(value: Any) -> bool:
 
 @functools.cache
 def _names_in(code: types.CodeType) -> tuple[str, ...]:
-    """Return the globals that code names, in it and in the functions that it defines."""
+    """Return the globals that code names, including those in the functions that it defines."""
     names = [entry.argval for entry in dis.get_instructions(code) if "GLOBAL" in entry.opname]
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -133,7 +133,7 @@ def _names_in(code: types.CodeType) -> tuple[str, ...]:
 
 
 def can_be_replaced(step: Step) -> bool:
-    """Return whether `assign` can put another value where a step leads."""
+    """Return whether `assign` can replace the value to which a step leads."""
     return step[0] not in ("hook", "part")
 
 
@@ -168,7 +168,7 @@ def child(value: Any, step: Step) -> Any:
 
 
 def assign(value: Any, step: Step, new: Any) -> None:
-    """Put a value where a step leads; with ABSENT, remove what is there."""
+    """Replace the value to which a step leads; with ABSENT, remove it."""
     kind, key = step
     if kind == "variable":
         cell = _cell(value, key)
@@ -195,7 +195,7 @@ def assign(value: Any, step: Step, new: Any) -> None:
 
 
 def _namespace(value: Any, key: Any) -> dict:
-    """Return the dictionary that holds an attribute, or is to hold it."""
+    """Return the dictionary that holds, or would hold, an attribute."""
     own = getattr(value, "__dict__", {})
     if isinstance(value, nn.Layer):
         return next((own[part] for part in LAYER_PARTS if key in own[part]), own)
@@ -218,7 +218,7 @@ def _defaults(function: Any) -> dict[str, Any]:
 
 
 def _slots(value: Any) -> list[str]:
-    """Return the names of the attributes that an object keeps in slots, and has."""
+    """Return the names of the attributes that an object has in slots."""
     names: list[str] = []
     for base in type(value).__mro__:
         slots = vars(base).get("__slots__", ())
@@ -227,7 +227,7 @@ def _slots(value: Any) -> list[str]:
 
 
 def is_entered(value: Any) -> bool:
-    """Return whether the attributes of an object are looked at."""
+    """Return whether the attributes of an object are examined."""
     kind = type(value)
     if isinstance(value, (paddle.optimizer.Optimizer, LRScheduler, types.SimpleNamespace)):
         return True
@@ -237,7 +237,7 @@ def is_entered(value: Any) -> bool:
 
 
 def is_internal(value: Any, step: Step) -> bool:
-    """Return whether a step leads to what Paddle itself keeps, saves and restores."""
+    """Return whether a step leads to a value that Paddle itself manages."""
     kind, name = step
     if kind != "attribute":
         return False
@@ -254,22 +254,22 @@ def is_internal(value: Any, step: Step) -> bool:
 
 @functools.cache
 def _internals(kind: type) -> frozenset[str]:
-    """Return the attributes that Paddle's base classes keep for themselves."""
+    """Return the names of the internal attributes of one of Paddle's base classes."""
     if kind is nn.Layer:
         return frozenset(vars(nn.Layer()))
     return frozenset(vars(paddle.optimizer.SGD(0.1, parameters=[nn.Linear(1, 1).weight])))
 
 
 def is_users(module: Optional[str]) -> bool:
-    """Return whether code is the user's own: of no installed package."""
+    """Return whether a module is the user's own, and not of an installed package."""
     return not _is_of_library(module or "builtins")
 
 
 @functools.cache
 def _is_of_library(module: str, installed: bool = True) -> bool:
-    """Return whether a module is Python's, NumPy's, Paddle's, ours, or of an installed package.
+    """Return whether a module belongs to Python, NumPy, Paddle, this or another installed package.
 
-    installed: whether to count packages other than these.
+    installed: whether other installed packages count.
     """
     top = module.partition(".")[0]
     if top in ("paddle", "numpy", "paddle_mnist", "visualdl", *sys.builtin_module_names):

@@ -1,4 +1,4 @@
-"""A snapshot of every value that can be reached: what has changed since, and putting it back."""
+"""Take snapshots of every value that can be reached, list what has changed, and restore it."""
 
 import collections
 import functools
@@ -35,11 +35,14 @@ from paddle_mnist.system.arrays import as_array
 DATA = (*SCALARS, *SETS, *GENERATORS, np.ndarray, paddle.Tensor)
 MOST_BYTES = 256 * 2**20  # of arrays and tensors that a snapshot copies
 
+_SEQUENCES = (list, tuple, collections.deque)
+_MUTABLE = (list, collections.deque, set)
+
 
 class Place(NamedTuple):
     """A value, and the path on which it was found.
 
-    is_internal: Paddle keeps it, and saves and restores it.
+    is_internal: whether Paddle itself manages it.
     """
 
     path: Path
@@ -49,7 +52,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Change:
-    """A value that is another than in a snapshot. before, now: what to show of both."""
+    """A value that differs from the snapshot. before, now: both values, as text."""
 
     path: Path
     before: str
@@ -58,13 +61,14 @@ class Change:
 
 @dataclass
 class Snapshot:
-    """All values that can be reached from some roots, as they are now.
+    """The current state of all values that can be reached from some roots.
 
-    roots: objects by name. known: the `id` of tensors that are saved and restored by themselves,
-        which are left out.
-    most_items, most_bytes: of containers that are looked into, and of arrays that are copied, but
-        for Paddle's own; `skipped` names those beyond.
-    has_internals: whether to look at what Paddle keeps, to put it back.
+    roots: objects by name. known: the `id` of tensors to leave out, because they are saved and
+        restored separately.
+    most_items, most_bytes: limits on the items of a container and on the bytes of all arrays, but
+        for Paddle's own.
+    has_internals: whether to look at what Paddle keeps, to restore it.
+    skipped: (attribute) the names of objects that exceed the limits.
     """
 
     roots: Mapping[str, Any]
@@ -76,13 +80,13 @@ class Snapshot:
 
     def __post_init__(self):
         self._room = self.most_bytes
-        # A list, which keeps the values alive: no `id` is used twice.
+        # A list keeps the values alive, so that no `id` is used twice.
         self._found = list(self._walk(self.skipped))
         self._places = {found.path: found for found in self._found}
         self._copies = {found.path: self._copy(found) for found in self._found}
 
     def iterators(self) -> list[str]:
-        """Return the paths of what gives values one by one, and does not tell where it stands."""
+        """Return the paths of iterators, whose position cannot be read."""
         return [
             describe(found.path)
             for found in self._found
@@ -90,7 +94,7 @@ class Snapshot:
         ]
 
     def changes(self) -> list[Change]:
-        """Return what is another value now, but for what Paddle keeps: the topmost paths."""
+        """Return the values that have changed, except internal ones; only the topmost paths."""
         changed: dict[Path, Change] = {}
         for found in self._found:
             now = find(self.roots, found.path)
@@ -107,9 +111,9 @@ class Snapshot:
         ]
 
     def put_back(self, internals: bool = True) -> None:
-        """Give everything the value that it had, and parameters no gradients.
+        """Restore all values, and remove the gradients of parameters.
 
-        internals: whether to put back what Paddle keeps, too.
+        internals: whether to restore values that Paddle itself manages, too.
         """
         for found in self._found:
             if internals or not found.is_internal:
@@ -122,7 +126,7 @@ class Snapshot:
         return (place for place in places if self.has_internals or not place.is_internal)
 
     def _copy(self, found: Place) -> Any:
-        """Return what is needed to compare a value and to put it back."""
+        """Return what is needed to compare a value and to restore it."""
         value = found.value
         if isinstance(value, GENERATORS):
             return generator_state(value)
@@ -176,15 +180,18 @@ def walk(
     most_items: int = MOST_ITEMS,
     skipped: Optional[list[str]] = None,
 ) -> Iterator[Place]:
-    """Yield every value that can be reached, once, where it is found first.
+    """Yield every value that can be reached, once, at the path on which it is found first.
 
-    For the arguments see `Snapshot`. skipped: a list that takes the names of what is left out.
+    For the arguments, see `Snapshot`. skipped: a list to which to add the names of containers that
+    are too large.
     """
     seen = set(known)
     stack = [Place((("root", name),), value, False) for name, value in roots.items()]
     stack.reverse()
-    while stack:
-        place = stack.pop()
+    # Internal values come last: a layer's weights are to be found in it, not in its optimizer.
+    internal: list[Place] = []
+    while stack or internal:
+        place = (stack or internal).pop()
         value = place.value
         if value is ABSENT or isinstance(value, types.ModuleType) or id(value) in seen:
             continue
@@ -203,7 +210,8 @@ def walk(
             )
             for step in reachable.steps(value)
         ]
-        stack.extend(reversed(below))
+        for one in reversed(below):
+            (internal if one.is_internal else stack).append(one)
 
 
 def find(roots: Mapping[str, Any], path: Path) -> Any:
@@ -235,7 +243,7 @@ def may_be_put(places: Mapping[Path, Place], path: Path) -> bool:
 
 
 def put(roots: Mapping[str, Any], path: Path, new: Any) -> bool:
-    """Put a copy of plain data at a path; return whether the object is there that is to have it."""
+    """Put a copy of plain data at a path; return False if the object that holds it is missing."""
     parent = find(roots, path[:-1])
     if parent is ABSENT:
         return False
@@ -246,14 +254,34 @@ def put(roots: Mapping[str, Any], path: Path, new: Any) -> bool:
 
 
 def unit(roots: Mapping[str, Any], path: Path, known: Collection[int] = ()) -> Optional[Path]:
-    """Return the shortest beginning of a path where all is plain data; None if there is none."""
+    """Return the shortest beginning of a path that leads to plain data; None if there is none."""
     lengths = range(2, len(path) + 1)
     beginnings = (path[:n] for n in lengths if reachable.can_be_replaced(path[n - 1]))
     return next((part for part in beginnings if is_plain(find(roots, part), known)), None)
 
 
+def replaceable(roots: Mapping[str, Any], path: Path) -> Path:
+    """Return a path, without the steps to items of sequences at its end.
+
+    An item cannot be put into a list that is shorter now, or into a tuple; all of them can.
+    """
+    while path[-1][0] == "item" and isinstance(find(roots, path[:-1]), _SEQUENCES):
+        path = path[:-1]
+    return path
+
+
+def with_own_items(value: Any) -> Any:
+    """Return a copy of a list, deque or set, with the same items; any other value as it is."""
+    return value.copy() if isinstance(value, _MUTABLE) else value
+
+
+def replace_items(current: Any, new: Any) -> bool:
+    """Replace the items of a list, deque or set by those of another; return whether it is one."""
+    return isinstance(current, _MUTABLE) and replace_in_place(current, new)
+
+
 def _contents(value: Any) -> Optional[tuple[Mapping, Any]]:
-    """Return what a value holds: by the steps to it, and the items of a container."""
+    """Return the values that an object holds, by step, and the items of a container."""
     if isinstance(value, nn.Layer):
         return _namespaces(value), None
     items = None
@@ -277,9 +305,9 @@ def _restore_contents(value: Any, held: Mapping, items: Any) -> None:
 
 
 def _namespaces(layer: nn.Layer, copy: bool = True) -> dict[str, Any]:
-    """Return the dictionaries, and the set, in which a layer keeps what is assigned to it.
+    """Return the dictionaries, and the set, in which a layer keeps its attributes.
 
-    They belong together: with a tensor an attribute moves from its `__dict__` to its buffers.
+    They belong together: assigning a tensor moves an attribute from `__dict__` to the buffers.
     """
     names = (*reachable.LAYER_PARTS, "_non_persistable_buffer_names_set")
     namespaces = {"__dict__": vars(layer), **{name: vars(layer)[name] for name in names}}
@@ -304,7 +332,7 @@ def _restore_items(container: Any, items: Any) -> None:
 
 
 def _show(value: Any, copy: Any = ABSENT) -> str:
-    """Return what to tell a reader of a value. copy: of what it was, if it is an array."""
+    """Return a value as text for messages. copy: its former contents, if it is an array."""
     name = type(value).__name__
     if isinstance(value, np.ndarray) or is_tensor(value):
         if not is_plain(value) or value.size > 6:

@@ -1,4 +1,4 @@
-"""`Beginning`: all that a training has before a step, to be put back after a trial."""
+"""`Beginning`: the state of a training before its first step, to be restored after a trial."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -15,14 +15,14 @@ from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.sparse_gradients import remove_gradient
 from paddle_mnist.system.arrays import as_array
 
-# Of data little is looked at: its arrays may be larger than the memory that is left.
+# Limits for data, whose arrays may be larger than the free memory.
 DATA_ITEMS, DATA_BYTES = 1_000, 2**20
 
 
 class Beginning:
     """The values of everything that a training may change.
 
-    model, average: whose weights it has. further: what else there is.
+    model, average: the net and the moving average of its weights. further: the rest of the state.
     """
 
     def __init__(self, model: nn.Layer, further: FurtherState, average: WeightAverage = NO_AVERAGE):
@@ -38,7 +38,7 @@ class Beginning:
     def restore_saved(self) -> None:
         """Restore what a checkpoint holds, with the code that a resume uses.
 
-        But for optimizers and schedules: what they keep is saved in any case.
+        Optimizers and schedules are left alone, because all of their state is saved in any case.
         """
         load_weights(self.model, self._weights, "the rehearsal")
         if self.has_average:
@@ -47,12 +47,12 @@ class Beginning:
             set_state(part, copied(self._states[name]), "the rehearsal")
 
     def put_back(self) -> None:
-        """Give everything the value that it had, and parameters no gradients."""
+        """Restore all values, and remove the gradients of all parameters."""
         for snapshot in self.snapshots:
-            snapshot.put_back()  # first: a layer made in a pass has no saved weights
+            snapshot.put_back()  # first: a layer created in a pass has no saved weights
         self.restore_saved()
         for snapshot in self.snapshots:
-            snapshot.put_back()  # again: `set_state_dict` may have made other objects
+            snapshot.put_back()  # again: `set_state_dict` may have created new objects
         for layer in [self.model, self.further.roots.get(LOSS), *self.parts.values()]:
             if isinstance(layer, nn.Layer):
                 for parameter in layer.parameters():
@@ -60,28 +60,28 @@ class Beginning:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Put everything back at the end of the context."""
+        """Restore all values at the end of the context."""
         try:
             yield
         finally:
             self.put_back()
 
     def changes(self) -> list[Change]:
-        """Return what is another value now."""
+        """Return the values that have changed."""
         return [change for snapshot in self.snapshots for change in snapshot.changes()]
 
     def iterators(self) -> list[str]:
-        """Return the names of what gives values one by one."""
+        """Return the names of the iterators."""
         return [name for snapshot in self.snapshots for name in snapshot.iterators()]
 
     @property
     def skipped(self) -> list[str]:
-        """What is too large to be looked at, but for the data."""
+        """The names of objects, other than data, that are too large to be examined."""
         return self.snapshots[0].skipped
 
 
 def data_snapshot(data: Mapping[str, Any]) -> Snapshot:
-    """Return a snapshot of data, which looks at little of it."""
+    """Return a snapshot of data, with low limits on its size."""
     return Snapshot(data, most_items=DATA_ITEMS, most_bytes=DATA_BYTES)
 
 

@@ -157,7 +157,7 @@ def _build_parts(arguments: FitArguments, world: World) -> TrainingParts:
 def _further_state(
     arguments: FitArguments, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
 ) -> FurtherState:
-    """Return what is to be saved beside the weights and the optimizer's state_dict."""
+    """Return the state to save beside the weights and the optimizer's state_dict."""
     roots = {
         "schedule": scheduler_of(optimizer),
         "optimizer": optimizer,
@@ -194,7 +194,7 @@ def _further_state(
 
 
 def _check_all_are_trained(model: nn.Layer, loss: nn.Layer, optimizers: Sequence[Any]) -> None:
-    """Raise ConfigError for parameters that are not frozen and that no optimizer has."""
+    """Raise ConfigError for trainable parameters that no optimizer has."""
     trained = {id(p) for optimizer in optimizers for p in optimizer_parameters(optimizer)}
     named = [*model.named_parameters()]
     named += [(f"{LOSS}.{name}", parameter) for name, parameter in loss.named_parameters()]
@@ -202,9 +202,9 @@ def _check_all_are_trained(model: nn.Layer, loss: nn.Layer, optimizers: Sequence
     if left:
         names = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
         raise ConfigError(
-            f"no optimizer has {names}, so they would never be trained; expected all parameters in "
-            "the optimizer, which as a function is given the model's and then the loss's; or "
-            "frozen ones, with stop_gradient=True; or an optimizer in state that has them"
+            f"no optimizer has {names}, so they would never be trained; expected every parameter "
+            "to be frozen with stop_gradient=True or to belong to an optimizer: to the one passed "
+            "to fit (a function gets the model's parameters, then the loss's) or to one in state"
         )
 
 

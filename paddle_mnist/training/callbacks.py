@@ -75,7 +75,10 @@ class Callback(Observer):
 
     Every process calls each method, in the same order; only the process in which
     `training.world.is_main_process` is true should write. As an `Observer`, a callback is also
-    called after every step and epoch.
+    called after every step and epoch, and before a new run's first step in a rehearsal: see
+    `is_rehearsal`.
+
+    If a callback has `state_dict` and `set_state_dict`, checkpoints save and restore its state.
     """
 
     def run_opened(self, training: Training) -> None:

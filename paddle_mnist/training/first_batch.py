@@ -1,4 +1,4 @@
-"""The first batch, tried before anything is written: what is wrong shows now, with the shapes."""
+"""Try the first batch before anything is written, so that errors show at once, with the shapes."""
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -31,8 +31,8 @@ NOT_FOR_SPARSE_GRADIENTS = ("AdamW",)
 class FirstBatch:
     """What the first batch has shown.
 
-    metric_functions: how each metric of training follows from its sums, by name.
-    has_sparse_gradients: whether an embedding gives its gradient by rows.
+    metric_functions: the functions that compute the metrics of training from their sums, by name.
+    has_sparse_gradients: whether an embedding has sparse gradients.
     """
 
     metric_functions: Mapping[str, Callable[[np.ndarray], float]]
@@ -49,15 +49,16 @@ def try_first_batch(
     is_low_precision: bool = False,
     further: Optional[FurtherState] = None,
 ) -> FirstBatch:
-    """Run the first batch through the step and the backward pass, and leave no trace of it.
+    """Run the first batch through the step and the backward pass, and undo all changes.
 
     is_divided: whether steps are divided into shards, batches or between processes; a loss that
-        is no mean over samples is then refused (`check_mean`). is_low_precision: of the forward
-        pass. further: what else than the model a step may change.
+        is no mean over samples is then refused (`check_mean`). is_low_precision: whether the
+        forward pass computes in low precision. further: the state beside the model that a step may
+        change.
 
-    All of it is as before, and parameters have no gradients; global generators are not restored.
-    Raises ConfigError, with the shapes in the batch, for an error in the model, the loss or the
-    metrics; DataError if there is no batch.
+    Afterwards, all values are as before and no parameter has a gradient. The global generators of
+    random numbers are not restored. Raises ConfigError, with the shapes in the batch, for an error
+    in the model, the loss or the metrics; DataError if there is no batch.
     """
     shard = _first_shard(loader, "the training data")
     reseed(seed, 0)
@@ -97,7 +98,7 @@ def try_evaluation(
     split: str,
     further: Optional[FurtherState] = None,
 ) -> list[str]:
-    """Run the first batch of an evaluation; return the tags that it gives: "valid/loss", ...
+    """Run the first batch of an evaluation; return the tags of its metrics: "valid/loss", ...
 
     Raises as `try_first_batch` does.
     """
@@ -113,19 +114,18 @@ def try_evaluation(
 
 
 def _check_for_late_parameters(model: nn.Layer, before: Collection[str]) -> None:
-    """Raise ConfigError for parameters that the first forward pass has made."""
+    """Raise ConfigError for parameters that the first forward pass has created."""
     late = [name for name, _ in model.named_parameters() if name not in before]
     if late:
         raise ConfigError(
-            f"the first forward pass has made {', '.join(late)}, which the optimizer was not "
-            "given, so that they would never be trained; expected all layers to be made in the "
-            "model's __init__"
+            f"the first forward pass has created {', '.join(late)}, which no optimizer has, so "
+            "they would never be trained; expected the model's __init__ to create all layers"
         )
 
 
 @contextlib.contextmanager
 def _untouched(model: nn.Layer, further: Optional[FurtherState] = None) -> Iterator[None]:
-    """Put all that a pass may change back; the parameters have no gradients then."""
+    """Restore what a pass may change, and remove the gradients of the parameters."""
     if further:
         with Beginning(model, further).kept():
             yield

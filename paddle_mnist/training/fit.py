@@ -130,8 +130,8 @@ def fit(
 
     The net and its task
         model: a `paddle.nn.Layer`, or a function that builds one.
-        optimizer: a `paddle.optimizer`, or a function that takes the model's parameters and builds
-            one.
+        optimizer: a `paddle.optimizer`, or a function that builds one from a list of parameters:
+            the model's, and then those of a loss that is a `Layer`.
         loss: (outputs, labels) -> mean loss []. A batch is (inputs, labels), or (input, input,
             ..., labels) for a model with several inputs.
         metrics: a dict of metrics by name. Each is a `paddle.metric`; a function (outputs, labels)
@@ -161,8 +161,8 @@ def fit(
             training stops; the result is then that of the best checkpoint.
         monitor: the tag of the metric that determines the best checkpoint; by default "valid/loss".
         mode: whether "min" or "max" of `monitor` is the best.
-        state: a dict of further objects with `state_dict` and `set_state_dict`, which are saved and
-            restored: a teacher, a discriminator and its optimizer.
+        state: a dict of further objects with `state_dict` and `set_state_dict` to save and restore,
+            such as a teacher, or a discriminator and its optimizer (docs/en/state.md).
     The run directory
         output: the path of the directory.
         name: the prefix of its files; by default the model's `checkpoint_name`, or "model".
@@ -186,6 +186,12 @@ def fit(
         max_restarts: must be 0; the error gives the command of a supervisor that restarts a script.
     Further collaborators
         evaluator, callbacks (`Callback`), config, find_weights: replace those of `fit`.
+
+    Before the first step of a new run, `fit` rehearses a resume: it trains a few steps, evaluates
+    one batch of each split, calls the callbacks' `after_step` and `after_epoch`, and undoes all of
+    this. It then saves any other state on which the steps depend, or raises ConfigError if that is
+    not possible (docs/en/state.md). Where steps have effects outside the program, see
+    `is_rehearsal`.
 
     Code is not compared between calls, only arguments, parameters and data (docs/en/any-net.md).
 

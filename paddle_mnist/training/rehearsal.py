@@ -1,7 +1,8 @@
-"""The rehearsal of a resume, before a training starts: what a checkpoint would lose shows now.
+"""Rehearse a resume before a training starts, to find the state that checkpoints would lose.
 
-Two steps are trained, a batch of each split is evaluated, and the callbacks are called. Then the
-code that a resume uses restores the beginning, and what it does not bring back is looked at.
+The rehearsal trains two steps, evaluates a batch of each split and calls the callbacks. Then it
+restores the beginning with the code that a resume uses, and examines the values that this does not
+bring back.
 """
 
 import contextlib
@@ -22,7 +23,16 @@ from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER
 from paddle_mnist.checkpoint.further_state import DATA_ROOTS, optimizer_parameters
 from paddle_mnist.checkpoint.plain_data import GENERATORS, add_to_digest, copied, equal
 from paddle_mnist.checkpoint.reachable import Path, assign, describe
-from paddle_mnist.checkpoint.snapshot import Change, Snapshot, find, put, unit
+from paddle_mnist.checkpoint.snapshot import (
+    Change,
+    Snapshot,
+    find,
+    put,
+    replace_items,
+    replaceable,
+    unit,
+    with_own_items,
+)
 from paddle_mnist.data.collate import leaves, mapped
 from paddle_mnist.data.loader import Shard, epoch_batches, shards_of
 from paddle_mnist.data.sample_loader import can_be_repeated
@@ -44,20 +54,21 @@ STEPS = 2
 MOST_ATTEMPTS = 32  # to leave candidates out
 MOST_NAMES = 8  # in a line of the log
 REMEDY = (
-    'give fit state={"name": object}, with an object that holds it and has state_dict and '
+    'pass state={"name": object} to fit, where the object holds the value and has state_dict and '
     "set_state_dict"
 )
 CLEAR = "call clear_grad() before the backward pass that adds to it"
 
 
 def rehearse(job: TrainingJob) -> None:
-    """Find the state that checkpoints of a training would lose; save it from now on, or refuse it.
+    """Find the state that checkpoints would lose, and have them save it or refuse it.
 
-    Everything is given back as it was: the weights, what the callbacks count, the generators. All
-    processes rehearse together. Where the data can be read only once, nothing is rehearsed.
+    Afterwards, everything is as before: the weights, the attributes of callbacks, the generators
+    of random numbers. All processes rehearse together. Data that can be read only once are not
+    rehearsed.
 
-    Raises ConfigError for state that cannot be saved, samples that are others when they are read
-    again, and processes that come to differ.
+    Raises ConfigError for state that cannot be saved, for samples that differ when they are read
+    again, and for state that differs between processes.
     """
     loader, data = job.parts.loader, job.parts.further.data
     if not can_be_repeated(loader):
@@ -72,10 +83,10 @@ def rehearse(job: TrainingJob) -> None:
 
 @dataclass
 class _Candidate:
-    """A value that the steps have changed, and the restored checkpoint has not brought back.
+    """A value that the steps have changed and that the restored checkpoint has not brought back.
 
-    value: what the steps have left: a copy if it is plain, so that it can be saved.
-    parameter: whose gradient it is, if it is one.
+    value: the value after the steps; a copy if it is plain data and can be saved.
+    parameter: for a gradient, the parameter to which it belongs.
     """
 
     change: Change
@@ -93,13 +104,13 @@ class _Candidate:
         return isinstance(self.value, (int, float, np.number)) and self.path[0][1] != "train"
 
     def apply(self, roots: Mapping[str, Any]) -> None:
-        """Put the value where the steps have left it."""
+        """Set the value that it had after the steps."""
         if self.parameter is not None:
             self.parameter.grad = self.value.clone()
         elif self.is_plain:
             put(roots, self.path, self.value)
-        else:
-            assign(find(roots, self.path[:-1]), self.path[-1], self.value)
+        elif not replace_items(find(roots, self.path), self.value):
+            assign(find(roots, self.path[:-1]), self.path[-1], with_own_items(self.value))
 
     @property
     def digest(self) -> str:
@@ -111,32 +122,32 @@ class _Candidate:
 
 @dataclass
 class _Outcome:
-    """What came of the steps: a digest, and the metrics that callbacks returned, by tag."""
+    """The outcome of steps: a digest, and the metrics that callbacks returned, by tag."""
 
     digest: str
     reported: Mapping[str, Sequence[float]]
 
     def differs_from(self, other: "_Outcome", tags: Collection[str]) -> bool:
-        """Return whether it is another. tags: of the callbacks' metrics that count."""
+        """Return whether the outcomes differ. tags: the metrics of callbacks to compare."""
         is_other = any(self.reported.get(tag) != other.reported.get(tag) for tag in tags)
         return is_other or self.digest != other.digest
 
 
 class _Rehearsal:
-    """A rehearsal of a job on its first batches."""
+    """The rehearsal of a job on its first batches."""
 
     def __init__(self, job: TrainingJob):
         self.job, self.further, self.world = job, job.parts.further, job.world
         self.steps = STEPS
         self._read_data()
-        self.reads_again = False  # whether each play is to read the data
+        self.reads_again = False  # whether to read the data before each play
         self.roots = self.further.roots
         self.beginning = Beginning(job.parts.model, self.further, job.parts.average)
 
     def run(self) -> None:
-        """Rehearse, and note what is to be saved. Raises ConfigError."""
+        """Rehearse, and choose the values to save. Raises ConfigError."""
         first, candidates = self._play_and_restore(STEPS)
-        # What two steps leave as they found it, such as a switch, one step does not.
+        # Two steps may leave a value as they found it, such as a switch; one step does not.
         _, others = self._play_and_restore(1)
         candidates = self._agreed({**others, **candidates})
         again = self._play()
@@ -146,16 +157,17 @@ class _Rehearsal:
         relevant = self._relevant(candidates, stable) if candidates else []
         for candidate in relevant:
             if not candidate.is_plain:
+                change = candidate.change
                 raise ConfigError(
-                    f"{candidate.name} is changed by a step, from {candidate.change.before} to "
-                    f"{candidate.change.now}, and the next steps depend on it, but a checkpoint "
-                    f"cannot hold it; {CLEAR if candidate.parameter is not None else REMEDY}"
+                    f"a step changes {describe(change.path)} from {change.before} to {change.now}, "
+                    "and later steps depend on it, but a checkpoint cannot hold it; "
+                    f"{CLEAR if candidate.parameter is not None else REMEDY}"
                 )
         self._require_same_everywhere({one.name: one.digest for one in relevant})
         self._say(candidates, relevant)
 
     def _play_and_restore(self, steps: int) -> tuple[_Outcome, dict[str, _Candidate]]:
-        """Train steps, restore what a checkpoint holds, and return what that did not bring back."""
+        """Train steps, restore what a checkpoint holds, and return the values that it lacks."""
         outcome = self._play(steps=steps)
         self._require_same_everywhere(self.further.digests())
         self.beginning.restore_saved()
@@ -165,8 +177,8 @@ class _Rehearsal:
 
     def _read_data(self) -> None:
         self.batches = _read(self.job.parts.loader, self.steps)
-        # The next steps' first: a maximum, say, shows only on them; what is kept of each sample
-        # only on those seen before.
+        # The next batches come first. The effect of a maximum, for example, shows only on these;
+        # that of values kept for each sample only on batches seen before.
         self.batches = [*self.batches[STEPS:], *self.batches[:STEPS]]
         self.evaluated = {split: _read(data, 1) for split, data in _splits(self.job).items()}
 
@@ -175,7 +187,7 @@ class _Rehearsal:
     ) -> _Outcome:
         """Train steps and end the epoch.
 
-        candidates: what is not to begin as it was, but as the steps have left it.
+        candidates: the values that begin as the steps have left them, not as they were.
         """
         for candidate in candidates:
             candidate.apply(self.roots)
@@ -186,7 +198,7 @@ class _Rehearsal:
         try:
             trainer.train_epoch(_with_batches(self.job.parts.loader, self.batches[:steps]), 0)
             trainer.end_epoch()
-        except DivergedError as error:  # the training itself may come to it, or not
+        except DivergedError as error:  # not an error yet: the training itself may not diverge
             digest.update(str(error).encode())
         parts = self.job.parts
         add_to_digest(digest, parts.model.state_dict())
@@ -196,7 +208,7 @@ class _Rehearsal:
         return _Outcome(digest.hexdigest(), reported)
 
     def _trainer(self, digest: Any, reported: dict[str, list]) -> Trainer:
-        """Return a trainer as the training's, that writes nothing."""
+        """Return a trainer like that of the training, which writes nothing."""
         job, parts, options = self.job, self.job.parts, self.job.options
         evaluator = NoEvaluator()
         if self.evaluated:
@@ -225,70 +237,69 @@ class _Rehearsal:
         )
 
     def _candidates(self) -> dict[str, _Candidate]:
-        """Return what the restored checkpoint has not brought back, by name."""
+        """Return the values that the restored checkpoint has not brought back, by name."""
         candidates = {}
         for change in self.beginning.changes():
             if self.further.is_saved(change.path):
                 continue
             where = unit(self.roots, change.path, self.further.known)
-            path = where or change.path
+            path = where or replaceable(self.roots, change.path)
             value = find(self.roots, path)
             self.reads_again |= path[0][1] in DATA_ROOTS
-            candidates[describe(path)] = _Candidate(
-                change, path, copied(value) if where else value, is_plain=where is not None
-            )
+            value = copied(value) if where else with_own_items(value)
+            candidates[describe(path)] = _Candidate(change, path, value, is_plain=where is not None)
         for name, parameter in self._others_parameters():
             gradient = parameter.grad
             if gradient is not None and not gradient.is_selected_rows() and gradient.any():
                 path = (("root", f"the gradient of {name}"),)
-                change = Change(path, "nothing", "what it left there")
+                change = Change(path, "nothing", "a gradient that is not 0")
                 candidates[describe(path)] = _Candidate(
                     change, path, gradient.detach().clone(), False, parameter
                 )
         return candidates
 
     def _others_parameters(self) -> Iterator[tuple[str, paddle.Tensor]]:
-        """Yield the parameters whose gradients the trainer does not clear, by name."""
+        """Yield the names and parameters whose gradients the trainer does not clear."""
         cleared = {id(parameter) for parameter in optimizer_parameters(self.job.parts.optimizer)}
-        named = dict(self.further.parameters)
+        named = {**self.further.parameters, **self.further.others_tensors()}
         for part_name, part in self.beginning.parts.items():
             if isinstance(part, nn.Layer):
                 named.update((f"{part_name}.{name}", p) for name, p in part.named_parameters())
         return ((name, p) for name, p in named.items() if id(p) not in cleared)
 
     def _agreed(self, candidates: Mapping[str, _Candidate]) -> list[Optional[_Candidate]]:
-        """Return the candidates of all processes in one order; None for those of others."""
+        """Return the candidates of all processes in one order; None for those of others only."""
         gathered = self.world.all_gather_objects(list(candidates))
         self.reads_again = any(self.world.all_gather_objects(self.reads_again))
         names = sorted({name for names in gathered for name in names})
         return [candidates.get(name) for name in names]
 
     def _check_repeated(self, first: _Outcome, again: _Outcome) -> None:
-        """Raise ConfigError if the same steps from the same state gave something else."""
+        """Raise ConfigError if the same steps from the same state gave another result."""
         if not any(self.world.all_gather_objects(first.digest != again.digest)):
             return
         if self.job.device.startswith("gpu"):
             log.info(
-                "the first steps, repeated, gave other bits on this device, so a resumed training "
-                "cannot give the same; deterministic=True chooses algorithms that do"
+                "repeating the first steps gave different bits on this device, so a resumed run "
+                "will not end with the same bits; deterministic=True selects algorithms that do"
             )
             return
         iterators = self.beginning.iterators()
-        known = f", such as the place of the iterator {', '.join(iterators)}" if iterators else ""
+        known = f", such as the position of {', '.join(iterators)}" if iterators else ""
         raise ConfigError(
-            "the first steps, repeated from the same state, gave another result, so something "
-            f"keeps state that cannot be seen{known}; expected steps that depend on the batch, the "
-            f"model and what Python objects hold; take data from train, and random numbers from "
-            f"random, numpy.random or paddle; or {REMEDY}"
+            "repeating the first steps from the same state gave another result, so they depend on "
+            f"state that fit cannot see{known}; expected steps that depend only on the batch and "
+            "on values that objects hold; take data from train and random numbers from random, "
+            f"numpy.random or paddle, or {REMEDY}"
         )
 
     def _relevant(
         self, candidates: Sequence[Optional[_Candidate]], tags: Collection[str]
     ) -> list[_Candidate]:
-        """Return candidates without which the next steps, and what these save, are others.
+        """Return the candidates on which the outcome of the next steps depends.
 
-        They are enough: with them alone as the steps have left them, as after a resume, all comes
-        out as with all of the candidates.
+        They are sufficient: if only these are as the steps have left them, as after a resume, the
+        outcome is the same as with all candidates.
         """
         self.steps = 2 * STEPS
         self._read_data()
@@ -300,7 +311,7 @@ class _Rehearsal:
             if self._is_enough(relevant, unbroken, tags):
                 break
             relevant += self._needed(candidates, relevant, unbroken, tags)
-        # Counters are saved even so: every hundredth step, say, may look at them.
+        # Save counters in any case: every hundredth step, for example, may read them.
         counters = [one for one in candidates if one not in relevant and one and one.is_counter]
         for some in [counters, *([one] for one in counters)]:
             if some and self._is_enough([*relevant, *some], unbroken, tags):
@@ -316,13 +327,14 @@ class _Rehearsal:
         unbroken: _Outcome,
         tags: Collection[str],
     ) -> list[Optional[_Candidate]]:
-        """Return few further candidates that are enough: none of them can be left out.
+        """Return a small sufficient set of further candidates, of which none can be left out.
 
-        After A. Zeller and R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input",
-        2002. Where it takes too many attempts, some are kept that could be left out.
+        This is the algorithm of A. Zeller and R. Hildebrandt, "Simplifying and Isolating
+        Failure-Inducing Input", 2002. After too many attempts, it keeps what remains.
         """
         rest = [one for one in candidates if one not in relevant]
-        rest.sort(key=lambda one: one is not None and one.is_plain)  # others can only be refused
+        # First leave out values that cannot be saved.
+        rest.sort(key=lambda one: one is not None and one.is_plain)
         attempts = 0
         for size in _halved(len(rest)):
             start = 0
@@ -341,49 +353,49 @@ class _Rehearsal:
         unbroken: _Outcome,
         tags: Collection[str],
     ) -> bool:
-        """Return whether all comes out as in an unbroken training, with these alone."""
+        """Return whether these candidates alone give the outcome of an unbroken training."""
         try:
             is_other = self._outcome_with(candidates).differs_from(unbroken, tags)
         except (PeerError, StoppedError):
             raise
-        except Exception:  # a step may fail on a part of what belongs together
+        except Exception:  # a step may fail if only some of the values that belong together are set
             is_other = True
         return not any(self.world.all_gather_objects(is_other))
 
     def _outcome_with(self, candidates: Sequence[Optional[_Candidate]]) -> _Outcome:
-        """Play with some values as the steps have left them, and put all back."""
+        """Play with some values as the steps have left them, and restore everything."""
         with self.beginning.kept():
             return self._play([one for one in candidates if one])
 
     def _require_same_everywhere(self, digests: Mapping[str, str]) -> None:
-        """Raise ConfigError for state that differs between processes: only one saves it."""
+        """Raise ConfigError for state that differs between processes: only one of them saves it."""
         everywhere = self.world.all_gather_objects(dict(digests))
         names = [name for name in digests if len({found.get(name) for found in everywhere}) > 1]
         if names:
             raise ConfigError(
-                f"{', '.join(names)}: after two steps it is another in each process, because each "
-                "has seen other samples, and only the model's gradients are added up; expected "
-                "one process, or state that does not depend on the samples"
+                f"{', '.join(names)}: after two steps, the values differ between the processes, "
+                "because each has seen other samples and only the model's gradients are added up; "
+                "expected state that does not depend on the samples, or one process"
             )
 
     def _say(
         self, candidates: Sequence[Optional[_Candidate]], relevant: Sequence[_Candidate]
     ) -> None:
-        """Log what is saved, what is not, and what was not looked at."""
+        """Log the values that are saved, that are not saved, and that were not examined."""
         saved = [one.name for one in relevant]
         others = [one.name for one in candidates if one and one not in relevant]
         if saved:
             log.info("checkpoints hold what the steps depend on: %s", _listed(saved))
             if self.job.parts.loader.passes_per_step * self.world.size > 1:
                 log.warning(
-                    "%s: each pass changes it, so the result depends on the number of shards and "
+                    "each pass changes %s, so the result depends on the number of shards and "
                     "processes",
                     _listed(saved),
                 )
         if others:
             log.info("not saved, since the steps do not depend on it: %s", _listed(others))
         if self.beginning.skipped:
-            log.info("too large to be looked at: %s", _listed(self.beginning.skipped))
+            log.info("too large to be examined: %s", _listed(self.beginning.skipped))
 
 
 # ------------------------------------------------------------------ data
@@ -408,22 +420,22 @@ def _put_back(snapshot: Snapshot) -> Iterator[None]:
 
 
 def _check_samples(loader: Any, data: Mapping[str, Any], what: str) -> None:
-    """Raise ConfigError if the first batch is another when it is read again."""
+    """Raise ConfigError if the first batch differs when it is read again."""
     what_differs = functools.partial(_what_differs, loader, data)
-    # A file that the dataset opens is not to be shared with the workers that are forked later.
+    # In a worker, because workers that are forked later must not share files that it opens.
     in_worker = functools.partial(map_in_workers, num_workers=1)
     map_once = in_worker if getattr(loader, "num_workers", 0) else map
     (differs,) = map_once(what_differs, iter([[what]]))
     if differs:
         raise ConfigError(
-            f"{differs}, so that a resumed training, or workers, would see other samples; expected "
-            "random numbers from random, numpy.random or paddle, which are seeded for each "
-            "sample, and no other state"
+            f"{differs}, so a resumed run and workers would see other samples; expected samples "
+            "that depend only on their index and on random numbers from random, numpy.random or "
+            "paddle, which are seeded for each sample"
         )
 
 
 def _what_differs(loader: Any, data: Mapping[str, Any], what: Sequence[str]) -> str:
-    """Read the first batch twice, and say what is another the second time, if anything is."""
+    """Read the first batch twice; return what differs, or "" if nothing does."""
 
     def read() -> Any:
         return loader.first_batch() if hasattr(loader, "first_batch") else _read(loader, 1)[0]
@@ -436,8 +448,9 @@ def _what_differs(loader: Any, data: Mapping[str, Any], what: Sequence[str]) -> 
     if is_same and not drawn:
         return ""
     names = _listed([describe(one.path) for one in drawn or changes] or before.iterators())
-    found = f": {names} {'draws on' if drawn else 'changes'} with each reading" if names else ""
-    return f"{what[0]} is another when it is read again{found}"
+    change = "draws new numbers" if drawn else "changes"
+    found = f": {names} {change} with each reading" if names else ""
+    return f"{what[0]} differs when it is read again{found}"
 
 
 def _is_same_batch(one: Any, other: Any) -> bool:
@@ -449,7 +462,7 @@ def _is_same_batch(one: Any, other: Any) -> bool:
 
 
 def _with_batches(loader: Any, batches: Sequence[Any]) -> Any:
-    """Return a loader whose epoch has only some batches, a copy of each: steps may change them."""
+    """Return a loader of some batches only; copies, because steps may change them."""
 
     def epoch(epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
         return map(_copied_batch, batches[start::stride])
@@ -469,7 +482,7 @@ def _copied_batch(batch: Any) -> Any:
 
 
 class _Digester:
-    """Adds metrics to a digest, but for those of time."""
+    """Adds metrics to a digest, except times."""
 
     def __init__(self, digest: Any):
         self._digest = digest
@@ -486,7 +499,7 @@ class _Digester:
 
 
 class _Listener(Observer):
-    """Calls a callback, and keeps the metrics that it returns, which may be of time."""
+    """Calls a callback, and keeps the metrics that it returns, which may be times."""
 
     def __init__(self, callback: Observer, reported: dict[str, list]):
         self._callback, self._reported = callback, reported
@@ -504,7 +517,7 @@ class _Listener(Observer):
 
 
 def _halved(size: int) -> Iterator[int]:
-    """Yield half a size, half of that, and so on, to 1."""
+    """Yield half of a size, half of that, and so on, down to 1."""
     while size > 1:
         size //= 2
         yield size

@@ -1,4 +1,4 @@
-"""Whether what runs is a rehearsal."""
+"""Whether the code that runs is part of a rehearsal."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,18 +7,19 @@ _depth = 0  # of trials within each other
 
 
 def is_rehearsal() -> bool:
-    """Return whether the step or the callback that asks is called in a rehearsal.
+    """Return whether the calling step or callback runs in a rehearsal.
 
-    Before the first step, `fit` tries the first batch; and in a new run it also trains two steps,
-    evaluates a batch, calls the callbacks' `after_step` and `after_epoch`, and undoes all that.
-    What acts on the world outside the program, such as a database, should do nothing then.
+    Before the first step, `fit` tries the first batch. In a new run, it also trains a few steps,
+    evaluates a batch of each split and calls the callbacks' `after_step` and `after_epoch`, and
+    then restores every value that these have changed. It cannot undo effects outside the program,
+    such as writes to a database: skip them while this function returns True.
     """
     return _depth > 0
 
 
 @contextlib.contextmanager
 def rehearsing() -> Iterator[None]:
-    """Within the context, what runs is a rehearsal."""
+    """Mark everything that runs inside the context as a rehearsal."""
     global _depth
     _depth += 1
     try:

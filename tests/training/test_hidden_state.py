@@ -1,5 +1,6 @@
 """State hidden anywhere: a run resumes to the same bits, or is refused by the state's name."""
 
+import collections
 import functools
 import itertools
 
@@ -203,6 +204,21 @@ def gradients_left_over():
     return base(step=step, loss=None, state=state)
 
 
+def gradients_never_cleared():
+    """The step adds to the gradients of a layer that only it knows."""
+    other = seeded(lambda: nn.Linear(CLASSES, 1))
+    optimizer = paddle.optimizer.SGD(0.1, parameters=other.parameters())
+
+    def step(model, batch):
+        outputs = model(batch[0])
+        if model.training:
+            (other(outputs.detach()) ** 2).mean().backward()
+            optimizer.step()
+        return {"loss": (outputs + other(outputs).detach()).square().mean()}
+
+    return base(step=step, loss=None)
+
+
 def with_objects(act, model=linear, **options):
     """Build the net and the optimizer; a callback acts on both after each epoch."""
     net = seeded(model)
@@ -299,9 +315,59 @@ def loss_scale_in_shared_list():
     return base(loss=loss, callbacks=[After(step=remember)])
 
 
+def optimizer_before_discriminator():
+    """The step names the optimizer first, by which the discriminator's weights are found, too."""
+    discriminator = seeded(lambda: nn.Linear(CLASSES, 1))
+    optimizer = paddle.optimizer.SGD(0.1, parameters=discriminator.parameters())
+
+    def step(model, batch, optimizer=optimizer, discriminator=discriminator):
+        outputs = model(batch[0])
+        if model.training:
+            optimizer.clear_grad()
+            (discriminator(outputs.detach()) ** 2).mean().backward()
+            optimizer.step()
+        return {"loss": (discriminator(outputs) - 1).square().mean()}
+
+    return base(step=step, loss=None)
+
+
+class Note:
+    """An object of the user's own."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+class KeepsNotes(nn.Layer):
+    """Keeps objects in a sequence that grows."""
+
+    def __init__(self, kind, influence):
+        super().__init__()
+        self.linear, self.notes, self.influence = linear(), kind([Note(1.0)]), influence
+
+    def forward(self, points):
+        if self.training:
+            note = Note(0.9 * list(self.notes)[-1].value)
+            if isinstance(self.notes, tuple):
+                self.notes = (*self.notes, note)
+            else:
+                self.notes.append(note)
+        outputs = self.linear(points)
+        return outputs * list(self.notes)[-1].value if self.influence else outputs
+
+
+def keeps_notes(kind, influence=True):
+    return lambda: base(model=lambda: KeepsNotes(kind, influence))
+
+
+def recent_notes(notes):
+    return collections.deque(notes, maxlen=3)
+
+
 # Programs as people write them: what builds one, and words one of which a refusal must contain.
 PROGRAMS = {
     "gradients left over": (gradients_left_over, ["grad", "discriminator"]),
+    "gradients never cleared": (gradients_never_cleared, ["gradient of step.other"]),
     "rate set by a callback": (lambda: with_objects(halve_rate), ["learning_rate"]),
     "clipping changed by a callback": (
         lambda: with_objects(clip_more, grad_clip=nn.ClipGradByGlobalNorm(0.4)),
@@ -314,6 +380,10 @@ PROGRAMS = {
     "scale of the first batch": (lambda: base(model=ScaledByFirst), ["scale"]),
     "largest value so far": (lambda: base(model=ScaledByLargest), ["largest"]),
     "a list shared by callback and loss": (loss_scale_in_shared_list, ["recent"]),
+    "optimizer named before its discriminator": (optimizer_before_discriminator, []),
+    "a list of objects": (keeps_notes(list), ["notes"]),
+    "a deque of objects": (keeps_notes(recent_notes), ["notes"]),
+    "a tuple of objects": (keeps_notes(tuple), ["notes"]),
 }
 
 
@@ -322,3 +392,9 @@ PROGRAMS = {
 def test_programs_resume_or_are_refused(program, step, tmp_path):
     build, names = PROGRAMS[program]
     check(tmp_path, build, step, killed=False, names=names)
+
+
+@pytest.mark.parametrize("kind", [list, recent_notes, tuple])
+def test_objects_without_influence_are_not_refused(kind, tmp_path):
+    build = keeps_notes(kind, influence=False)
+    assert check(tmp_path, build, step=6, killed=False, has_influence=False)
