@@ -3,7 +3,7 @@
 import collections
 import functools
 import types
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
 
@@ -30,7 +30,7 @@ from paddle_mnist.checkpoint.plain_data import (
 )
 from paddle_mnist.checkpoint.reachable import Path, child, describe
 from paddle_mnist.nn.sparse_gradients import remove_gradient
-from paddle_mnist.system.arrays import as_array
+from paddle_mnist.system.arrays import as_array, copied_array
 
 MOST_BYTES = 256 * 2**20  # of arrays and tensors that a snapshot copies
 
@@ -62,14 +62,17 @@ class Snapshot:
     roots: objects by name. known: the `id` of tensors that are saved and restored by themselves,
         which are left out.
     most_items, most_bytes: of containers that are looked into, and of arrays that are copied;
-        `skipped` names those beyond.
+        `skipped` names those beyond, and `uncopied` has the paths of the arrays.
+    is_state: whether an array is copied whatever its size.
     """
 
     roots: Mapping[str, Any]
     known: Collection[int] = frozenset()
     most_items: int = MOST_ITEMS
-    most_bytes: int = MOST_BYTES
+    most_bytes: int = field(default_factory=lambda: MOST_BYTES)
+    is_state: Callable[[Place], bool] = lambda place: False
     skipped: list[str] = field(default_factory=list, init=False)
+    uncopied: list[Path] = field(default_factory=list, init=False)
 
     def __post_init__(self):
         self._room = self.most_bytes
@@ -123,17 +126,23 @@ class Snapshot:
         if isinstance(value, GENERATORS):
             return generator_state(value)
         if isinstance(value, np.ndarray) or is_tensor(value):
-            if not is_plain(value):
-                return ABSENT
-            array = as_array(value)
-            if array.nbytes > self._room:
-                self.skipped.append(f"{describe(found.path)} ({array.nbytes / 2**20:.0f} MiB)")
-                return ABSENT
-            self._room -= array.nbytes
-            return array.copy()
+            return self._copy_array(found) if is_plain(value) else ABSENT
         if is_leaf(value):
             return set(value) if isinstance(value, SETS) else value
         return _contents(value)
+
+    def _copy_array(self, found: Place) -> Any:
+        value = found.value
+        size = value.size * (value.element_size() if is_tensor(value) else value.itemsize)
+        if self.is_state(found):
+            return copied_array(value)
+        if size > self._room:
+            self.skipped.append(f"{describe(found.path)} ({size / 2**20:.0f} MiB)")
+            if not found.is_internal:
+                self.uncopied.append(found.path)
+            return ABSENT
+        self._room -= size
+        return copied_array(value)
 
     def _differs(self, found: Place, now: Any) -> bool:
         before, copy = found.value, self._copies[found.path]

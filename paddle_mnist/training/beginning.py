@@ -9,11 +9,11 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.further_state import LOSS, FurtherState, set_state
 from paddle_mnist.checkpoint.plain_data import copied
-from paddle_mnist.checkpoint.snapshot import Change, Snapshot
+from paddle_mnist.checkpoint.snapshot import Change, Place, Snapshot
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.sparse_gradients import remove_gradient
-from paddle_mnist.system.arrays import as_array
+from paddle_mnist.system.arrays import copied_array
 
 # Of data little is looked at: its arrays may be larger than the memory that is left.
 DATA_ITEMS, DATA_BYTES = 1_000, 2**20
@@ -29,12 +29,18 @@ class Beginning:
     def __init__(self, model: nn.Layer, further: FurtherState, average: WeightAverage = NO_AVERAGE):
         self.model, self.further, self.average = model, further, average
         ours = {name: root for name, root in further.roots.items() if name not in DATA_ROOTS}
-        self.snapshots = [Snapshot(ours, further.known), data_snapshot(further.roots)]
+        self.snapshots = [
+            Snapshot(ours, further.known, is_state=self._is_state),
+            data_snapshot(further.roots),
+        ]
         self.parts = {**further.named, **further.optional}
         self._states = {name: copied(dict(p.state_dict())) for name, p in self.parts.items()}
         self._weights = _copies(model.state_dict())
         self.has_average = average is not NO_AVERAGE
         self._average = _copies(average.weights(model)) if self.has_average else {}
+
+    def _is_state(self, place: Place) -> bool:
+        return place.is_internal or self.further.has(place.path)
 
     def restore_saved(self) -> None:
         """Restore what a checkpoint holds, with the code that a resume uses.
@@ -88,4 +94,4 @@ def data_snapshot(roots: Mapping[str, Any]) -> Snapshot:
 
 
 def _copies(tensors: Mapping[str, paddle.Tensor]) -> dict[str, Any]:
-    return {name: as_array(tensor).copy() for name, tensor in tensors.items()}
+    return {name: copied_array(tensor) for name, tensor in tensors.items()}
