@@ -273,8 +273,9 @@ class _Rehearsal:
                 "cannot give the same; deterministic=True chooses algorithms that do"
             )
             return
-        iterators = self.beginning.iterators()
-        known = f", such as the place of the iterator {', '.join(iterators)}" if iterators else ""
+        hidden = [f"the place of the iterator {name}" for name in self.beginning.iterators()]
+        hidden += [f"{name}, too large to be looked at" for name in self.beginning.skipped]
+        known = f", such as {_listed(hidden)}" if hidden else ""
         raise ConfigError(
             "the first steps, repeated from the same state, gave another result, so something "
             f"keeps state that cannot be seen{known}; expected steps that depend on the batch, the "

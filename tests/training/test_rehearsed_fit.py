@@ -301,6 +301,18 @@ def test_large_state_is_put_back_and_saved(row, options, tmp_path, monkeypatch):
     assert bits(train(row, tmp_path / "large", **options)) == expected
 
 
+def test_what_is_too_large_to_be_looked_at_is_named_where_it_matters(tmp_path, monkeypatch):
+    table = np.ones(CLASSES, "float32")
+
+    def step(model, batch):
+        table[:] *= np.float32(1.1)
+        return {"loss": F.cross_entropy(model(batch[0]) * paddle.to_tensor(table), batch[1])}
+
+    monkeypatch.setattr(snapshot, "MOST_BYTES", 8)
+    with pytest.raises(ConfigError, match=r"such as step\.table \(0 MiB\), too large to be looked"):
+        train(ROW, tmp_path, step=step, loss=None, metrics=None)
+
+
 def test_the_callers_generators_are_where_they_were(tmp_path):
     def state():
         return random.getstate(), np.random.get_state()[1].tolist(), paddle.rand([1]).item()
