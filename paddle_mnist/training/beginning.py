@@ -1,6 +1,7 @@
 """`Beginning`: all that a training has before a step, to be put back after a trial."""
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -30,7 +31,7 @@ class Beginning:
         self.model, self.further, self.average = model, further, average
         ours = {name: root for name, root in further.roots.items() if name not in DATA_ROOTS}
         self.snapshots = [
-            Snapshot(ours, further.known, is_state=self._is_state),
+            Snapshot(ours, further.known, is_state=functools.partial(_is_state, further)),
             data_snapshot(further.roots),
         ]
         self.parts = {**further.named, **further.optional}
@@ -38,9 +39,6 @@ class Beginning:
         self._weights = _copies(model.state_dict())
         self.has_average = average is not NO_AVERAGE
         self._average = _copies(average.weights(model)) if self.has_average else {}
-
-    def _is_state(self, place: Place) -> bool:
-        return place.is_internal or self.further.has(place.path)
 
     def restore_saved(self) -> None:
         """Restore what a checkpoint holds, with the code that a resume uses.
@@ -91,6 +89,11 @@ def data_snapshot(roots: Mapping[str, Any]) -> Snapshot:
     """Return a snapshot of the data among some roots, which looks at little of it."""
     data = {name: root for name, root in roots.items() if name in DATA_ROOTS}
     return Snapshot(data, most_items=DATA_ITEMS, most_bytes=DATA_BYTES)
+
+
+def _is_state(further: FurtherState, place: Place) -> bool:
+    """Return whether a value is part of what is trained, and not only data."""
+    return place.is_internal or further.has(place.path)
 
 
 def _copies(tensors: Mapping[str, paddle.Tensor]) -> dict[str, Any]:

@@ -135,10 +135,11 @@ class _Rehearsal:
 
     def run(self) -> None:
         """Rehearse, and note what is to be saved. Raises ConfigError."""
-        first, candidates = self._play_and_restore(STEPS)
+        first = self._play()
+        candidates = self._restore()
         # What two steps leave as they found it, such as a switch, one step does not.
-        _, others = self._play_and_restore(1)
-        candidates = self._agreed({**others, **candidates})
+        self._train(steps=1)
+        candidates = self._agreed({**self._restore(), **candidates})
         again = self._play()
         self.beginning.put_back()
         self._check_repeated(first, again)
@@ -154,14 +155,17 @@ class _Rehearsal:
         self._require_same_everywhere({one.name: one.digest for one in relevant})
         self._say(candidates, relevant)
 
-    def _play_and_restore(self, steps: int) -> tuple[_Outcome, dict[str, _Candidate]]:
-        """Train steps, restore what a checkpoint holds, and return what that did not bring back."""
-        outcome = self._play(steps=steps)
-        self._require_same_everywhere(self.further.digests())
+    def _restore(self) -> dict[str, _Candidate]:
+        """Restore what a checkpoint holds, return what that did not bring back, and bring it back.
+
+        Raises ConfigError if what a checkpoint holds differs between processes.
+        """
+        if self.world.size > 1:
+            self._require_same_everywhere(self.further.digests())
         self.beginning.restore_saved()
         candidates = self._candidates()
         self.beginning.put_back()
-        return outcome, candidates
+        return candidates
 
     def _read_data(self) -> None:
         self.batches = _read(self.job.parts.loader, self.steps)
@@ -170,12 +174,23 @@ class _Rehearsal:
         self.batches = [*self.batches[STEPS:], *self.batches[:STEPS]]
         self.evaluated = {split: _read(data, 1) for split, data in _splits(self.job).items()}
 
-    def _play(
-        self, candidates: Collection[_Candidate] = (), steps: Optional[int] = None
-    ) -> _Outcome:
-        """Train steps and end the epoch.
+    def _play(self, candidates: Collection[_Candidate] = ()) -> _Outcome:
+        """Train steps, end the epoch, and return what came of it; see `_train`."""
+        digest, reported = self._train(candidates)
+        parts = self.job.parts
+        add_to_digest(digest, parts.model.state_dict())
+        if self.beginning.has_average:
+            add_to_digest(digest, parts.average.weights(parts.model))
+        add_to_digest(digest, self.further.digests())
+        return _Outcome(digest.hexdigest(), reported)
 
-        candidates: what is not to begin as it was, but as the steps have left it.
+    def _train(
+        self, candidates: Collection[_Candidate] = (), steps: Optional[int] = None
+    ) -> tuple[Any, dict[str, list]]:
+        """Train steps and end the epoch; return a digest of the metrics, and the callbacks'.
+
+        candidates: what is not to begin as it was, but as the steps have left it. steps: by default
+            all that there are batches for.
         """
         for candidate in candidates:
             candidate.apply(self.roots)
@@ -188,12 +203,7 @@ class _Rehearsal:
             trainer.end_epoch()
         except DivergedError as error:  # the training itself may come to it, or not
             digest.update(str(error).encode())
-        parts = self.job.parts
-        add_to_digest(digest, parts.model.state_dict())
-        if self.beginning.has_average:
-            add_to_digest(digest, parts.average.weights(parts.model))
-        add_to_digest(digest, self.further.digests())
-        return _Outcome(digest.hexdigest(), reported)
+        return digest, reported
 
     def _trainer(self, digest: Any, reported: dict[str, list]) -> Trainer:
         """Return a trainer as the training's, that writes nothing."""

@@ -1,6 +1,7 @@
 """A new run rehearses and then starts from the untouched beginning; a resumed run does not."""
 
 import functools
+import gc
 import hashlib
 import logging
 import random
@@ -23,6 +24,7 @@ from paddle_mnist.data.sample_loader import SampleLoader
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.nn.seeding import reseed
+from paddle_mnist.training.beginning import Beginning
 from paddle_mnist.training.evaluator import NoEvaluator
 from paddle_mnist.training.steps import SupervisedStep
 
@@ -299,6 +301,21 @@ def test_large_state_is_put_back_and_saved(row, options, tmp_path, monkeypatch):
     with pytest.raises(ProgramError):
         train(row, tmp_path / "large", callbacks=[StopsAt(STOP_AT, stop)], **options)
     assert bits(train(row, tmp_path / "large", **options)) == expected
+
+
+def test_copies_of_the_beginning_are_gone_when_the_training_starts(tmp_path):
+    """At once, and not when garbage is collected: they are as large as the net."""
+    left = []
+
+    def look():
+        left.extend(one for one in gc.get_objects() if isinstance(one, Beginning))
+
+    gc.disable()
+    try:
+        train("EMA teacher in state", tmp_path, callbacks=[StopsAt(1, look)])
+    finally:
+        gc.enable()
+    assert not left
 
 
 def test_what_is_too_large_to_be_looked_at_is_named_where_it_matters(tmp_path, monkeypatch):
