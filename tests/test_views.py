@@ -18,7 +18,7 @@ from paddle_mnist.inference.predictor import _as_input
 from paddle_mnist.inference.trained_model import _as_array, _example
 from paddle_mnist.metrics.paddle_metrics import metric_functions
 from paddle_mnist.mnist.predictor import as_pixels
-from paddle_mnist.system.arrays import as_array
+from paddle_mnist.system.arrays import as_array, copied_array
 from paddle_mnist.training.binding import describe_data
 from paddle_mnist.training.step_evaluator import evaluate_step
 from paddle_mnist.training.steps import SupervisedStep
@@ -121,6 +121,15 @@ def test_arrays_of_views_are_the_same_bits(images):
         )
     assert as_array(paddle.full([2], 0.5, "bfloat16")).dtype == np.uint16
     assert as_array([1, 2.5]).tolist() == [1, 2.5]
+
+
+def test_copies_share_no_memory(images):
+    for values in (images, images[7], images.numpy(), paddle.zeros([]), paddle.zeros([2, 0])):
+        before = as_array(values).copy()
+        copy = copied_array(values)
+        assert np.array_equal(copy, before) and copy.dtype == before.dtype
+        copy += 1
+        assert np.array_equal(as_array(values), before)
 
 
 def test_a_batch_keeps_its_graph():

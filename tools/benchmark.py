@@ -24,6 +24,7 @@ from benchmarks import (
     operators,
     pictures,
     promises,
+    rehearsal,
     scale,
     sigterm,
     sparse,
@@ -52,6 +53,7 @@ BENCHMARKS = {
     "operators": operators,
     "conv-blocks": any_size,
     "checkpoint": checkpoint,
+    "rehearsal": rehearsal,
     "watch": watch,
     "sparse": sparse,
     "promises": promises,
@@ -66,6 +68,7 @@ QUICK = {
     "train": {"seconds": 0.5},
     "time-to-accuracy": {"seeds": 1},
     "feeding": {"sizes": (100, 200)},
+    "rehearsal": {"steps": 3, "width": 50},
 }
 TITLES = {name: module.__doc__.splitlines()[0] for name, module in BENCHMARKS.items()}
 

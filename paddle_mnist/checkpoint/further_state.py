@@ -119,6 +119,10 @@ class FurtherState:
             return True
         return self._is_built(path) and unit(self.roots, path, self.known) is not None
 
+    def has(self, path: Path) -> bool:
+        """Return whether a value is in an optimizer or a schedule, or a tensor of a layer."""
+        return path in self._others_tensors or self._is_built(path)
+
     def contents(self) -> dict[str, Any]:
         """Return the state as plain data. Raises ConfigError for values that are not plain."""
         named = {**self.named, **self.optional}
@@ -243,8 +247,9 @@ class FurtherState:
         numbers = schedule_numbers(self.optimizer)
         values: dict[Path, Any] = {}
         for prefix, built in self._built.items():
-            for change in built.changes():
-                path = (*prefix, *change.path[1:])
+            # What is too large to be compared is saved, too.
+            for changed in [*(change.path for change in built.changes()), *built.uncopied]:
+                path = (*prefix, *changed[1:])
                 if prefix[0][1] != "schedule" or not _is_in(numbers, path[1:]):
                     where = unit(self.roots, path, self.known)
                     if where is not None:

@@ -3,7 +3,7 @@
 import collections
 import functools
 import types
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
 
@@ -30,7 +30,7 @@ from paddle_mnist.checkpoint.plain_data import (
 )
 from paddle_mnist.checkpoint.reachable import Path, child, describe
 from paddle_mnist.nn.sparse_gradients import remove_gradient
-from paddle_mnist.system.arrays import as_array
+from paddle_mnist.system.arrays import as_array, copied_array
 
 DATA = (*SCALARS, *SETS, *GENERATORS, np.ndarray, paddle.Tensor)
 MOST_BYTES = 256 * 2**20  # of arrays and tensors that a snapshot copies
@@ -65,18 +65,21 @@ class Snapshot:
 
     roots: objects by name. known: the `id` of tensors to leave out, because they are saved and
         restored separately.
-    most_items, most_bytes: limits on the items of a container and on the bytes of all arrays, but
-        for Paddle's own.
+    most_items, most_bytes: limits on the items of a container and on the bytes of all arrays.
+    is_state: whether an array is copied whatever its size.
     has_internals: whether to look at what Paddle keeps, to restore it.
-    skipped: (attribute) the names of objects that exceed the limits.
+    skipped, uncopied: (attributes) the names of objects that exceed the limits, and the paths of
+        the arrays among them.
     """
 
     roots: Mapping[str, Any]
     known: Collection[int] = frozenset()
     most_items: int = MOST_ITEMS
-    most_bytes: int = MOST_BYTES
+    most_bytes: int = field(default_factory=lambda: MOST_BYTES)
+    is_state: Callable[[Place], bool] = lambda place: False
     has_internals: bool = True
     skipped: list[str] = field(default_factory=list, init=False)
+    uncopied: list[Path] = field(default_factory=list, init=False)
 
     def __post_init__(self):
         self._room = self.most_bytes
@@ -131,19 +134,23 @@ class Snapshot:
         if isinstance(value, GENERATORS):
             return generator_state(value)
         if isinstance(value, np.ndarray) or is_tensor(value):
-            if not is_plain(value):
-                return ABSENT
-            array = as_array(value)
-            if found.is_internal:
-                return array.copy()
-            if array.nbytes > self._room:
-                self.skipped.append(f"{describe(found.path)} ({array.nbytes / 2**20:.0f} MiB)")
-                return ABSENT
-            self._room -= array.nbytes
-            return array.copy()
+            return self._copy_array(found) if is_plain(value) else ABSENT
         if is_leaf(value):
             return set(value) if isinstance(value, SETS) else value
         return _contents(value)
+
+    def _copy_array(self, found: Place) -> Any:
+        value = found.value
+        size = value.size * (value.element_size() if is_tensor(value) else value.itemsize)
+        if self.is_state(found):
+            return copied_array(value)
+        if size > self._room:
+            self.skipped.append(f"{describe(found.path)} ({size / 2**20:.0f} MiB)")
+            if not found.is_internal:
+                self.uncopied.append(found.path)
+            return ABSENT
+        self._room -= size
+        return copied_array(value)
 
     def _differs(self, found: Place, now: Any) -> bool:
         before, copy = found.value, self._copies[found.path]

@@ -12,11 +12,21 @@ def as_array(values: Any) -> np.ndarray:
     For the array of a view, such as `images[i]`, Paddle copies all of the tensor behind it, so that
     an epoch of views would take time in proportion to the square of their number.
     """
-    paddle = sys.modules.get("paddle")  # whoever has no tensors need not import it
-    if paddle is not None and isinstance(values, paddle.Tensor):
+    if _is_tensor(values):
         # bfloat16 comes as uint16, as `to_tensor` takes it
         return own_memory(values.detach()).numpy()
     return np.asarray(values)
+
+
+def copied_array(values: Any) -> np.ndarray:
+    """Return a NumPy array that shares no memory with the values; of a tensor with one copy."""
+    array = as_array(values)
+    return array if _is_tensor(values) else array.copy()  # Paddle has copied a tensor's
+
+
+def _is_tensor(values: Any) -> bool:
+    paddle = sys.modules.get("paddle")  # whoever has no tensors need not import it
+    return paddle is not None and isinstance(values, paddle.Tensor)
 
 
 def own_memory(tensor: Any) -> Any:

@@ -1,6 +1,7 @@
 """`Beginning`: the state of a training before its first step, to be restored after a trial."""
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,11 +10,11 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.further_state import LOSS, FurtherState, set_state
 from paddle_mnist.checkpoint.plain_data import copied
-from paddle_mnist.checkpoint.snapshot import Change, Snapshot
+from paddle_mnist.checkpoint.snapshot import Change, Place, Snapshot
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.sparse_gradients import remove_gradient
-from paddle_mnist.system.arrays import as_array
+from paddle_mnist.system.arrays import copied_array
 
 # Limits for data, whose arrays may be larger than the free memory.
 DATA_ITEMS, DATA_BYTES = 1_000, 2**20
@@ -27,7 +28,8 @@ class Beginning:
 
     def __init__(self, model: nn.Layer, further: FurtherState, average: WeightAverage = NO_AVERAGE):
         self.model, self.further, self.average = model, further, average
-        others = Snapshot(further.others, further.others_known)
+        is_state = functools.partial(_is_state, further)
+        others = Snapshot(further.others, further.others_known, is_state=is_state)
         self.snapshots = [others, data_snapshot(further.data)]
         self.parts = {**further.named, **further.optional}
         self._states = {name: copied(dict(p.state_dict())) for name, p in self.parts.items()}
@@ -85,5 +87,10 @@ def data_snapshot(data: Mapping[str, Any]) -> Snapshot:
     return Snapshot(data, most_items=DATA_ITEMS, most_bytes=DATA_BYTES)
 
 
+def _is_state(further: FurtherState, place: Place) -> bool:
+    """Return whether a value is part of what is trained, and not only data."""
+    return place.is_internal or further.has(place.path)
+
+
 def _copies(tensors: Mapping[str, paddle.Tensor]) -> dict[str, Any]:
-    return {name: as_array(tensor).copy() for name, tensor in tensors.items()}
+    return {name: copied_array(tensor) for name, tensor in tensors.items()}

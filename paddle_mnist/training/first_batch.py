@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 import paddle
@@ -64,7 +64,8 @@ def try_first_batch(
     reseed(seed, 0)
     place = located([shard], loader, 0, 0, "the training data")
     explains = explained(shard.batch, "the first batch")
-    with rehearsing(), place, _untouched(model, further), explains:
+    beginning = _beginning(model, further)
+    with rehearsing(), place, _untouched(model, beginning), explains:
         model.train()
         before = [name for name, _ in model.named_parameters()]
         outputs = run_step(step, model, shard.batch, shard.samples)
@@ -80,7 +81,7 @@ def try_first_batch(
             "the loss of the first batch has no gradient for any parameter; expected one that is "
             "computed from the model's outputs"
         )
-    with rehearsing(), _untouched(model, further), evaluation_mode(model), paddle.no_grad():
+    with rehearsing(), _untouched(model, beginning), evaluation_mode(model), paddle.no_grad():
         check_mean(step, model, shard.batch, is_divided, is_low_precision)
     name = type(optimizer).__name__
     if is_sparse and name in NOT_FOR_SPARSE_GRADIENTS:
@@ -106,7 +107,7 @@ def try_evaluation(
     batch = shard.batch
     place = located([shard], loader, 0, 0, f"the data {split!r}")
     explains = explained(batch, f"the first batch of {split}")
-    trial = _untouched(model, further), evaluation_mode(model), paddle.no_grad()
+    trial = _untouched(model, _beginning(model, further)), evaluation_mode(model), paddle.no_grad()
     with rehearsing(), place, trial[0], trial[1], trial[2], explains:
         values = step(model, batch)
         run_step(lambda *_: values, model, batch, 1)  # checks them
@@ -123,19 +124,21 @@ def _check_for_late_parameters(model: nn.Layer, before: Collection[str]) -> None
         )
 
 
-@contextlib.contextmanager
-def _untouched(model: nn.Layer, further: Optional[FurtherState] = None) -> Iterator[None]:
-    """Restore what a pass may change, and remove the gradients of the parameters."""
+def _beginning(model: nn.Layer, further: Optional[FurtherState]) -> Union[Beginning, Snapshot]:
+    """Return the current state of what a pass may change."""
     if further:
-        with Beginning(model, further).kept():
-            yield
-        return
+        return Beginning(model, further)
     trained = [parameter for parameter in model.parameters() if not parameter.stop_gradient]
-    before = Snapshot({"model": model}, {id(parameter) for parameter in trained})
+    return Snapshot({"model": model}, {id(parameter) for parameter in trained})
+
+
+@contextlib.contextmanager
+def _untouched(model: nn.Layer, beginning: Union[Beginning, Snapshot]) -> Iterator[None]:
+    """Restore what a pass may change, and remove the gradients of the parameters."""
     try:
         yield
     finally:
-        before.put_back()
+        beginning.put_back()
         for parameter in model.parameters():
             remove_gradient(parameter)
 

@@ -146,10 +146,11 @@ class _Rehearsal:
 
     def run(self) -> None:
         """Rehearse, and choose the values to save. Raises ConfigError."""
-        first, candidates = self._play_and_restore(STEPS)
+        first = self._play()
+        candidates = self._restore()
         # Two steps may leave a value as they found it, such as a switch; one step does not.
-        _, others = self._play_and_restore(1)
-        candidates = self._agreed({**others, **candidates})
+        self._train(steps=1)
+        candidates = self._agreed({**self._restore(), **candidates})
         again = self._play()
         self.beginning.put_back()
         self._check_repeated(first, again)
@@ -166,14 +167,17 @@ class _Rehearsal:
         self._require_same_everywhere({one.name: one.digest for one in relevant})
         self._say(candidates, relevant)
 
-    def _play_and_restore(self, steps: int) -> tuple[_Outcome, dict[str, _Candidate]]:
-        """Train steps, restore what a checkpoint holds, and return the values that it lacks."""
-        outcome = self._play(steps=steps)
-        self._require_same_everywhere(self.further.digests())
+    def _restore(self) -> dict[str, _Candidate]:
+        """Restore what a checkpoint holds, return the values that it lacks, and restore them, too.
+
+        Raises ConfigError if what a checkpoint holds differs between processes.
+        """
+        if self.world.size > 1:
+            self._require_same_everywhere(self.further.digests())
         self.beginning.restore_saved()
         candidates = self._candidates()
         self.beginning.put_back()
-        return outcome, candidates
+        return candidates
 
     def _read_data(self) -> None:
         self.batches = _read(self.job.parts.loader, self.steps)
@@ -182,12 +186,23 @@ class _Rehearsal:
         self.batches = [*self.batches[STEPS:], *self.batches[:STEPS]]
         self.evaluated = {split: _read(data, 1) for split, data in _splits(self.job).items()}
 
-    def _play(
-        self, candidates: Collection[_Candidate] = (), steps: Optional[int] = None
-    ) -> _Outcome:
-        """Train steps and end the epoch.
+    def _play(self, candidates: Collection[_Candidate] = ()) -> _Outcome:
+        """Train steps, end the epoch, and return what came of it; see `_train`."""
+        digest, reported = self._train(candidates)
+        parts = self.job.parts
+        add_to_digest(digest, parts.model.state_dict())
+        if self.beginning.has_average:
+            add_to_digest(digest, parts.average.weights(parts.model))
+        add_to_digest(digest, self.further.digests())
+        return _Outcome(digest.hexdigest(), reported)
 
-        candidates: the values that begin as the steps have left them, not as they were.
+    def _train(
+        self, candidates: Collection[_Candidate] = (), steps: Optional[int] = None
+    ) -> tuple[Any, dict[str, list]]:
+        """Train steps and end the epoch; return a digest of the metrics, and the callbacks'.
+
+        candidates: the values that begin as the steps have left them, not as they were. steps: by
+            default as many as there are batches.
         """
         for candidate in candidates:
             candidate.apply(self.roots)
@@ -200,12 +215,7 @@ class _Rehearsal:
             trainer.end_epoch()
         except DivergedError as error:  # not an error yet: the training itself may not diverge
             digest.update(str(error).encode())
-        parts = self.job.parts
-        add_to_digest(digest, parts.model.state_dict())
-        if self.beginning.has_average:
-            add_to_digest(digest, parts.average.weights(parts.model))
-        add_to_digest(digest, self.further.digests())
-        return _Outcome(digest.hexdigest(), reported)
+        return digest, reported
 
     def _trainer(self, digest: Any, reported: dict[str, list]) -> Trainer:
         """Return a trainer like that of the training, which writes nothing."""
@@ -284,8 +294,9 @@ class _Rehearsal:
                 "will not end with the same bits; deterministic=True selects algorithms that do"
             )
             return
-        iterators = self.beginning.iterators()
-        known = f", such as the position of {', '.join(iterators)}" if iterators else ""
+        hidden = [f"the place of the iterator {name}" for name in self.beginning.iterators()]
+        hidden += [f"{name}, too large to be looked at" for name in self.beginning.skipped]
+        known = f", such as {_listed(hidden)}" if hidden else ""
         raise ConfigError(
             "repeating the first steps from the same state gave another result, so they depend on "
             f"state that fit cannot see{known}; expected steps that depend only on the batch and "

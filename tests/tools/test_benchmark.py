@@ -101,6 +101,7 @@ def test_infer_benchmark_compares_engines_that_agree(tool):
         ("memory", "| the tutorial's loop | "),
         ("evaluate", "| the tutorial's: image by image from lists, batches of 100 | "),
         ("operators", "| the image: stored and listed | "),
+        ("rehearsal", "| the recipe `digits` | "),
         ("conv-blocks", "| LeNet-5's blocks, 1x28x28 | "),
         ("signal", "| median of 20 | "),
         ("pictures", "| plain | "),

@@ -1,6 +1,7 @@
 """A new run rehearses and then starts from the untouched beginning; a resumed run does not."""
 
 import functools
+import gc
 import hashlib
 import logging
 import random
@@ -8,12 +9,14 @@ import random
 import numpy as np
 import paddle
 import pytest
-from fit_rows import ProgramError, StopsAt, adam, momentum, on_plateau, stop, train
+from fit_rows import STOP_AT, ProgramError, StopsAt, adam, bits, momentum, on_plateau, stop, train
 from paddle import nn
 from paddle.nn import functional as F
 from small_nets import CLASSES, WIDTH, Points, perceptron, with_batch_norm, with_dropout
+from stateful_rows import Lion
 
 from paddle_mnist import Callback, Trainer, fit, is_rehearsal
+from paddle_mnist.checkpoint import snapshot
 from paddle_mnist.checkpoint.contents import optimizer_state
 from paddle_mnist.checkpoint.manifest import PARAMS, read_manifest
 from paddle_mnist.checkpoint.weights import load
@@ -21,6 +24,7 @@ from paddle_mnist.data.sample_loader import SampleLoader
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.nn.seeding import reseed
+from paddle_mnist.training.beginning import Beginning
 from paddle_mnist.training.evaluator import NoEvaluator
 from paddle_mnist.training.steps import SupervisedStep
 
@@ -270,6 +274,60 @@ def test_the_first_step_finds_what_was_built(stopped, tmp_path, witness):
     begun = lines.index("before_training False")  # the first batch was tried before
     first = next(line for line in lines[begun:] if line.startswith("False"))
     assert first == f"False 0 {expected} False"
+
+
+class ReadyLion(Lion):
+    """Has its averages from the beginning."""
+
+    def __init__(self, parameters):
+        super().__init__(0.02, parameters)
+        self.averages = {parameter.name: paddle.zeros_like(parameter) for parameter in parameters}
+
+
+@pytest.mark.parametrize(
+    ("row", "options"),
+    [
+        ("Adam", {}),
+        ("EMA teacher in the step", {}),
+        ("own optimizer", {"optimizer": lambda parameters: ReadyLion(parameters)}),
+    ],
+)
+def test_large_state_is_put_back_and_saved(row, options, tmp_path, monkeypatch):
+    """Of optimizers and layers, however much is too large to be looked at elsewhere."""
+    source = train(row, tmp_path / "source", **options)
+    options = {**options, "incremental_from": source.weights.parent}
+    expected = bits(train(row, tmp_path / "small", **options))
+    monkeypatch.setattr(snapshot, "MOST_BYTES", 0)
+    with pytest.raises(ProgramError):
+        train(row, tmp_path / "large", callbacks=[StopsAt(STOP_AT, stop)], **options)
+    assert bits(train(row, tmp_path / "large", **options)) == expected
+
+
+def test_copies_of_the_beginning_are_gone_when_the_training_starts(tmp_path):
+    """At once, and not when garbage is collected: they are as large as the net."""
+    left = []
+
+    def look():
+        left.extend(one for one in gc.get_objects() if isinstance(one, Beginning))
+
+    gc.disable()
+    try:
+        train("EMA teacher in state", tmp_path, callbacks=[StopsAt(1, look)])
+    finally:
+        gc.enable()
+    assert not left
+
+
+def test_what_is_too_large_to_be_looked_at_is_named_where_it_matters(tmp_path, monkeypatch):
+    table = np.ones(CLASSES, "float32")
+
+    def step(model, batch):
+        table[:] *= np.float32(1.1)
+        return {"loss": F.cross_entropy(model(batch[0]) * paddle.to_tensor(table), batch[1])}
+
+    monkeypatch.setattr(snapshot, "MOST_BYTES", 8)
+    with pytest.raises(ConfigError, match=r"such as step\.table \(0 MiB\), too large to be looked"):
+        train(ROW, tmp_path, step=step, loss=None, metrics=None)
 
 
 def test_the_callers_generators_are_where_they_were(tmp_path):
