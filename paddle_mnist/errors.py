@@ -19,7 +19,7 @@ A message names the value, what was expected and the remedy.
 
 import difflib
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Optional
 
 
@@ -103,6 +103,12 @@ def summary(error: Exception) -> str:
 
 
 SHORT_NAMES = {"lr": "learning_rate", "bs": "batch_size", "wd": "weight_decay"}
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Return names in one line; of more than `most`, how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def nearest_name(name: str, known: Iterable[str]) -> Optional[str]:

@@ -6,6 +6,7 @@ values elsewhere on which the steps depend, as the rehearsal has found.
 """
 
 import hashlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any, Optional
@@ -35,6 +36,8 @@ from paddle_mnist.checkpoint.snapshot import Snapshot, find, may_be_put, put, un
 from paddle_mnist.checkpoint.weights import load_weights, saved_bytes, without_name_table
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.nn.schedule import schedule_numbers
+
+log = logging.getLogger("paddle_mnist")
 
 LOSS = "loss"  # the root that is the loss
 DATA_ROOTS = ("train", "valid", "collate_fn")
@@ -72,7 +75,9 @@ class FurtherState:
             own = loss.named_parameters()
             self.parameters.update({f"{LOSS}/{name}": parameter for name, parameter in own})
         layers = [model, *(part for part in self.named.values() if isinstance(part, nn.Layer))]
-        self.known = {id(value) for layer in layers for value in layer.state_dict().values()}
+        # Kept, because an `id` is used again when an object is gone.
+        self._tensors = [value for layer in layers for value in layer.state_dict().values()]
+        self.known = set(map(id, self._tensors))
         # The data are looked at by themselves, and not in a callback, say, that refers to them.
         self.others_known = self.known | set(map(id, _values_of(self.data)))
         self.values: list[Path] = []
@@ -149,13 +154,11 @@ class FurtherState:
         return {FURTHER: saved_bytes(pack(contents, generated_names(self.parameters)))}
 
     def digests(self) -> dict[str, str]:
-        """Return the SHA-256 of each object and value, by name."""
+        """Return the SHA-256 of each object and value, by name, but for the optional ones."""
         contents = self.contents()
         values = {describe(self._unpacked_path(path)): value for path, value in contents["values"]}
-        return {
-            name: _digest(value)
-            for name, value in {**contents["named"], **contents["optimizers"], **values}.items()
-        }
+        parts = {**contents["named"], **contents["optimizers"], **values}
+        return {name: _digest(part) for name, part in parts.items() if name not in self.optional}
 
     def _frozen(self) -> dict[str, bool]:
         """Return whether each parameter is frozen."""
@@ -210,13 +213,16 @@ class FurtherState:
             root = path[0][1]
             if (root == "schedule" and not schedule) or not (is_own or root == "optimizer"):
                 continue
-            if not self._is_built(path) and path not in self._others_tensors:
-                self.values.append(path)
+            if root == "callbacks" and places.get(path[:2]) is None:
+                log.info("%s is not there now, so its value is not restored", describe(path))
+                continue
             if not (may_be_put(places, path) and put(self.roots, path, value)):
                 raise CheckpointError(
                     f"{saved['path']}: holds a value for {describe(path)}, which does not exist; "
                     "expected the program that wrote the checkpoint"
                 )
+            if not self._is_built(path) and path not in self._others_tensors:
+                self.values.append(path)
         for name, is_frozen in saved["frozen"].items() if is_own else ():
             self.parameters[name].stop_gradient = is_frozen
         for optimizer in (self.optimizer, *self.optimizers.values()):
@@ -299,7 +305,7 @@ class FurtherState:
         """Raise CheckpointError unless a checkpoint has exactly the current objects."""
         there = {*saved["named"], *saved["optimizers"]} - {*self.optional}
         now = {*self.named, *map(describe, self.optimizers)}
-        there = {name for name in there if name in now or not name.startswith("callbacks")}
+        there = {name for name in there if name in now or not name.startswith("callbacks[")}
         if there == now:
             return
         missing, further = (", ".join(sorted(names)) for names in (now - there, there - now))
@@ -364,7 +370,7 @@ def _state_of(part: Any, name: str) -> Any:
 
 
 def _plain(value: Any, what: str) -> Any:
-    if not is_plain(value):
+    if not is_plain(value, most_items=None):
         raise ConfigError(
             f"{what} is a {type(value).__name__} that cannot be saved; expected numbers, strings, "
             "arrays, tensors, and lists, dicts and sets of them"

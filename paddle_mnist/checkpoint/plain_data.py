@@ -5,10 +5,11 @@ them. Packed data are what `paddle.save` can write: a flat dict of arrays and on
 """
 
 import collections
+import functools
 import json
 import random
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Optional
 
 import numpy as np
 import paddle
@@ -21,7 +22,9 @@ GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 SETS = (set, frozenset)
 CONTAINERS = (dict, list, tuple, collections.deque)
 KINDS_OF_DICT = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
+DICTS = {kind.__name__: kind for kind in KINDS_OF_DICT}
 MOST_ITEMS = 10_000  # of a container that is examined
+FACTORIES = (None, int, float, list, dict, set)  # of a defaultdict
 MAX_DEPTH = 8  # of containers in containers
 
 STRUCTURE = "structure"  # the entry of packed data that is JSON; the others are its arrays
@@ -43,48 +46,70 @@ def is_tensor(value: Any) -> bool:
 
 def is_leaf(value: Any) -> bool:
     """Return whether a value is data that holds no other values."""
-    return isinstance(value, (*SCALARS, *GENERATORS, *SETS, np.ndarray)) or is_tensor(value)
+    kinds = (*SCALARS, *GENERATORS, *SETS, np.ndarray, bytearray)
+    return isinstance(value, kinds) or is_tensor(value)
 
 
-def is_plain(value: Any, known: Collection[int] = (), depth: int = MAX_DEPTH) -> bool:
+def is_plain(
+    value: Any,
+    known: Collection[int] = (),
+    depth: int = MAX_DEPTH,
+    most_items: Optional[int] = MOST_ITEMS,
+) -> bool:
     """Return whether a value is plain data.
 
-    known: the `id` of tensors that do not count, such as the parameters of a model.
+    known: the `id` of tensors that do not count, such as the parameters of a model. most_items: the
+    limit on the items of a container; None for no limit.
     """
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (np.ndarray, np.generic)):
         return value.dtype.kind in "biufc" and value.dtype.itemsize <= 16
     if is_tensor(value):
         return id(value) not in known and value.is_dense() and value._is_initialized()
-    if type(value) in SCALARS or isinstance(value, (np.generic, *GENERATORS)):
+    if type(value) in SCALARS or type(value) in GENERATORS:
         return True
     is_container = type(value) in (*CONTAINERS, *SETS, *KINDS_OF_DICT)
-    if not is_container or not depth or len(value) > MOST_ITEMS:
+    if not is_container or not depth or len(value) > (most_items or len(value)):
+        return False
+    if getattr(value, "default_factory", None) not in FACTORIES:
         return False
     items = list(value)  # of a dict its keys
     if isinstance(value, dict):
         if any(is_tensor(key) or not is_plain(key) for key in items):
             return False
         items = list(value.values())
-    return all(is_plain(item, known, depth - 1) for item in items)
+    return all(is_plain(item, known, depth - 1, most_items) for item in items)
 
 
-def copied(value: Any) -> Any:
-    """Return a deep copy of plain data."""
+def copied(value: Any, memo: Optional[dict[int, Any]] = None) -> Any:
+    """Return a deep copy of plain data, in which an array in two places is one array, too."""
+    memo = {} if memo is None else memo
+    if id(value) in memo:
+        return memo[id(value)]
+    copy = functools.partial(copied, memo=memo)
     if is_tensor(value):
-        copy = value.detach().clone()
-        copy.stop_gradient = value.stop_gradient
-        return copy
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, GENERATORS):
-        return _generator(type(value).__name__, generator_state(value), _bits_of(value))
-    if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
-    if isinstance(value, collections.deque):
-        return collections.deque(map(copied, value), value.maxlen)
-    if isinstance(value, (*CONTAINERS, *SETS)):
-        return type(value)(map(copied, value))
-    return value
+        new = value.detach().clone()
+        new.stop_gradient = value.stop_gradient
+    elif isinstance(value, np.ndarray):
+        new = value.copy()
+    elif isinstance(value, GENERATORS):
+        new = _generator(type(value).__name__, generator_state(value), _bits_of(value))
+    elif isinstance(value, dict):
+        new = _empty_dict(value)
+        new.update((key, copy(item)) for key, item in value.items())
+    elif isinstance(value, collections.deque):
+        new = collections.deque(map(copy, value), value.maxlen)
+    elif isinstance(value, (*CONTAINERS, *SETS)):
+        new = type(value)(map(copy, value))
+    else:
+        return value
+    memo[id(value)] = new
+    return new
+
+
+def _empty_dict(like: dict) -> dict:
+    if isinstance(like, collections.defaultdict):
+        return collections.defaultdict(like.default_factory)
+    return type(like)()
 
 
 def replace_in_place(current: Any, new: Any) -> bool:
@@ -132,6 +157,8 @@ def equal(one: Any, other: Any) -> bool:
         return equal(generator_state(one), generator_state(other))
     if type(one) is not type(other):
         return False
+    if isinstance(one, bytearray):
+        return one == other
     if isinstance(one, dict):
         return list(one) == list(other) and all(equal(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple, collections.deque)):
@@ -215,10 +242,13 @@ def pack(value: Any, parameters: Mapping[str, str] = {}) -> dict[str, Any]:
         model, because another process may generate other names.
     """
     arrays: list[np.ndarray] = []
+    numbers: dict[int, int] = {}  # of the arrays, by the `id` of their owner
 
     def array(value: Any) -> int:
-        arrays.append(as_array(value))
-        return len(arrays) - 1
+        if id(value) not in numbers:
+            numbers[id(value)] = len(arrays)
+            arrays.append(as_array(value))
+        return numbers[id(value)]
 
     def tree(value: Any) -> Any:
         if isinstance(value, str) and value in parameters:
@@ -229,8 +259,9 @@ def pack(value: Any, parameters: Mapping[str, str] = {}) -> dict[str, Any]:
             return {"tensor": [array(value), bool(value.stop_gradient)]}
         if isinstance(value, np.ndarray):
             return {"array": array(value)}
-        if isinstance(value, np.generic) and not isinstance(value, (str, bytes)):
-            return {"scalar": array(value)}
+        if isinstance(value, np.generic):
+            arrays.append(as_array(value))
+            return {"scalar": len(arrays) - 1}
         if isinstance(value, complex):
             return {"complex": [value.real, value.imag]}
         if isinstance(value, bytes):
@@ -238,8 +269,10 @@ def pack(value: Any, parameters: Mapping[str, str] = {}) -> dict[str, Any]:
         if isinstance(value, GENERATORS):
             state = tree(generator_state(value))
             return {"generator": [type(value).__name__, state, _bits_of(value)]}
-        if isinstance(value, Mapping):
-            return {"dict": [[tree(key), tree(item)] for key, item in value.items()]}
+        if isinstance(value, dict):
+            items = [[tree(key), tree(item)] for key, item in value.items()]
+            factory = getattr(value, "default_factory", None)
+            return {type(value).__name__: [items, factory and factory.__name__]}
         if isinstance(value, collections.deque):
             return {"deque": [list(map(tree, value)), value.maxlen]}
         if isinstance(value, SETS):  # in an order that does not depend on the process
@@ -259,6 +292,13 @@ def unpack(packed: Mapping[str, Any], parameters: Mapping[str, str], origin: Any
     file, for errors. Raises CheckpointError.
     """
 
+    shared: dict[str, Any] = {}  # what is in several places, by its number
+
+    def once(number: Any, make: Callable[[np.ndarray], Any]) -> Any:
+        if str(number) not in shared:
+            shared[str(number)] = make(packed[str(number)])
+        return shared[str(number)]
+
     def value(node: Any) -> Any:
         if not isinstance(node, dict):
             return node
@@ -266,9 +306,9 @@ def unpack(packed: Mapping[str, Any], parameters: Mapping[str, str], origin: Any
         if kind == "parameter":
             return parameters[item]
         if kind == "tensor":
-            return paddle.to_tensor(packed[str(item[0])], stop_gradient=item[1])
+            return once(item[0], functools.partial(paddle.to_tensor, stop_gradient=item[1]))
         if kind == "array":
-            return np.array(packed[str(item)])
+            return once(item, np.array)
         if kind == "scalar":
             return packed[str(item)][()]
         if kind == "complex":
@@ -277,8 +317,11 @@ def unpack(packed: Mapping[str, Any], parameters: Mapping[str, str], origin: Any
             return bytes.fromhex(item)
         if kind == "generator":
             return _generator(item[0], value(item[1]), item[2])
-        if kind == "dict":
-            return {value(key): value(entry) for key, entry in item}
+        if kind in DICTS:
+            factories = {factory and factory.__name__: factory for factory in FACTORIES}
+            items = {value(key): value(entry) for key, entry in item[0]}
+            is_default = kind == "defaultdict"
+            return DICTS[kind](*[factories[item[1]]] * is_default, items)
         if kind == "deque":
             return collections.deque(map(value, item[0]), item[1])
         makers = {"set": set, "frozenset": frozenset, "tuple": tuple, "list": list}
@@ -286,7 +329,14 @@ def unpack(packed: Mapping[str, Any], parameters: Mapping[str, str], origin: Any
 
     try:
         return value(json.loads(packed[STRUCTURE]))
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise CheckpointError(
             f"{origin}: holds values that cannot be read ({type(error).__name__}: {error!s:.100}); "
             "expected those of this training; use another checkpoint"

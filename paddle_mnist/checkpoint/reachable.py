@@ -9,11 +9,12 @@ only layers, optimizers, schedules, metrics, and those that belong to data.
 
 import collections
 import dis
+import enum
 import functools
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Optional
 
 import paddle
@@ -45,7 +46,7 @@ def describe(path: Path) -> str:
     (_, text), *rest = path
     for kind, key in rest:
         if kind == "item":
-            text += f"[{key.name if is_tensor(key) else repr(key):.60}]"
+            text += f"[{key.name if is_tensor(key) else repr(key):.200}]"
         elif kind == "hook":
             text += f".{key[0].lstrip('_')}[{key[1]}]"
         elif kind != "part" or key in ("args", "keywords"):
@@ -53,12 +54,17 @@ def describe(path: Path) -> str:
     return text
 
 
+def identity(path: Path) -> str:
+    """Return a text that tells a path from all others, and is the same in each process."""
+    return " ".join(f"{kind}:{key.name if is_tensor(key) else repr(key)}" for kind, key in path)
+
+
 def steps(value: Any) -> Iterator[Step]:
     """Yield the steps to all values that a value directly holds."""
     if is_leaf(value):
         return
-    if isinstance(value, Mapping):
-        yield from (("item", key) for key in value)
+    if isinstance(value, dict):
+        yield from (("item", key) for key in list(value))
     elif isinstance(value, _SEQUENCES):
         yield from (("item", number) for number in range(len(value)))
     elif isinstance(value, types.MethodType):
@@ -88,7 +94,7 @@ def own_steps(value: Any) -> Iterator[Step]:
         if is_users(value.__module__):
             yield from _steps_of_function(value)
     elif isinstance(value, type):
-        if is_users(value.__module__):
+        if is_users(value.__module__) and not issubclass(value, enum.Enum):
             yield from _steps_of_class(value)
     elif isinstance(value, nn.Layer):
         kept = _internals(nn.Layer) - {"training"}
@@ -147,8 +153,8 @@ def child(value: Any, step: Step) -> Any:
     """Return the value to which a step leads; ABSENT if there is none."""
     kind, key = step
     try:
-        if kind == "item":
-            return value[key]
+        if kind == "item":  # not by the `__getitem__` of a subclass, which may change it
+            return dict.get(value, key, ABSENT) if isinstance(value, dict) else value[key]
         if kind == "hook":
             return list(getattr(value, key[0]).values())[key[1]]
         if kind == "variable":
@@ -231,9 +237,11 @@ def is_entered(value: Any) -> bool:
     kind = type(value)
     if isinstance(value, (paddle.optimizer.Optimizer, LRScheduler, types.SimpleNamespace)):
         return True
+    if isinstance(value, enum.Enum):  # whose attributes are those of all who use it
+        return False
     if kind.__module__.partition(".")[0] == "paddle":
         return kind.__module__.startswith(_ENTERED)
-    return not _is_of_library(kind.__module__, installed=False)
+    return is_users(kind.__module__)
 
 
 def is_internal(value: Any, step: Step) -> bool:
@@ -260,22 +268,13 @@ def _internals(kind: type) -> frozenset[str]:
     return frozenset(vars(paddle.optimizer.SGD(0.1, parameters=[nn.Linear(1, 1).weight])))
 
 
-def is_users(module: Optional[str]) -> bool:
-    """Return whether a module is the user's own, and not of an installed package."""
-    return not _is_of_library(module or "builtins")
-
-
 @functools.cache
-def _is_of_library(module: str, installed: bool = True) -> bool:
-    """Return whether a module belongs to Python, NumPy, Paddle, this or another installed package.
-
-    installed: whether other installed packages count.
-    """
-    top = module.partition(".")[0]
+def is_users(module: Optional[str]) -> bool:
+    """Return whether a module is the user's own, and not part of an installed package."""
+    top = (module or "builtins").partition(".")[0]
     if top in ("paddle", "numpy", "paddle_mnist", "visualdl", *sys.builtin_module_names):
-        return True
+        return False
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     paths = sysconfig.get_paths()
     is_installed = "site-packages" in file or "dist-packages" in file
-    is_pythons = file.startswith((paths["stdlib"], paths["platstdlib"])) and not is_installed
-    return is_pythons or (installed and is_installed)
+    return not is_installed and not file.startswith((paths["stdlib"], paths["platstdlib"]))

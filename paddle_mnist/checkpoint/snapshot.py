@@ -19,7 +19,6 @@ from paddle_mnist.checkpoint.plain_data import (
     MOST_ITEMS,
     SCALARS,
     SETS,
-    copied,
     equal,
     generator_state,
     is_leaf,
@@ -33,6 +32,7 @@ from paddle_mnist.nn.sparse_gradients import remove_gradient
 from paddle_mnist.system.arrays import as_array, copied_array
 
 DATA = (*SCALARS, *SETS, *GENERATORS, np.ndarray, paddle.Tensor)
+MOST_STEPS = 60  # on the way to a value
 MOST_BYTES = 256 * 2**20  # of arrays and tensors that a snapshot copies
 
 _SEQUENCES = (list, tuple, collections.deque)
@@ -86,6 +86,7 @@ class Snapshot:
         # A list keeps the values alive, so that no `id` is used twice.
         self._found = list(self._walk(self.skipped))
         self._places = {found.path: found for found in self._found}
+        self._ids = {id(found.value) for found in self._found if not is_leaf(found.value)}
         self._copies = {found.path: self._copy(found) for found in self._found}
 
     def iterators(self) -> list[str]:
@@ -134,7 +135,9 @@ class Snapshot:
         if isinstance(value, GENERATORS):
             return generator_state(value)
         if isinstance(value, np.ndarray) or is_tensor(value):
-            return self._copy_array(found) if is_plain(value) else ABSENT
+            return self._copy_array(found) if _has_bytes(value) else ABSENT
+        if isinstance(value, bytearray):
+            return bytearray(value)
         if is_leaf(value):
             return set(value) if isinstance(value, SETS) else value
         return _contents(value)
@@ -160,20 +163,42 @@ class Snapshot:
             return not equal(generator_state(now), copy)
         if isinstance(before, np.ndarray) or is_tensor(before):
             if copy is ABSENT:
-                return is_plain(now) != is_plain(before)
-            return not is_plain(now) or not equal(as_array(now), copy)
+                return _has_bytes(now) != _has_bytes(before)
+            return not _has_bytes(now) or not equal(as_array(now), copy)
         if isinstance(before, SETS):
             return set(now) != copy
-        return is_leaf(before) and not equal(now, copy)
+        if is_leaf(before):
+            return not equal(now, copy)
+        if isinstance(before, dict):  # its items are compared by themselves, but not their order
+            return set(now) == set(copy[1]) and list(now) != list(copy[1])
+        return now is not before and self._is_another(before, now)
+
+    def _is_another(self, before: Any, now: Any) -> bool:
+        """Return whether an object was exchanged for another that is not its equal.
+
+        A new object of a kind that is looked into is compared by what it holds.
+        """
+        if isinstance(before, types.FunctionType):
+            return now.__code__ is not before.__code__
+        if isinstance(before, CONTAINERS):
+            return False
+        if reachable.is_entered(before) or isinstance(before, nn.Layer):
+            return id(now) in self._ids
+        try:
+            return not bool(now == before)
+        except Exception:  # whatever the objects raise
+            return True
 
     def _restore(self, found: Place) -> None:
         value, copy = found.value, self._copies[found.path]
         if isinstance(value, GENERATORS):
             set_generator_state(value, copy)
         elif isinstance(value, np.ndarray) or is_tensor(value):
-            if copy is not ABSENT and not (is_plain(value) and equal(as_array(value), copy)):
+            if copy is not ABSENT and not (_has_bytes(value) and equal(as_array(value), copy)):
                 new = paddle.to_tensor(copy) if is_tensor(value) else copy
                 replace_in_place(value, new)
+        elif isinstance(value, bytearray):
+            value[:] = copy
         elif isinstance(value, set):
             if value != copy:
                 replace_in_place(value, set(copy))
@@ -205,18 +230,23 @@ def walk(
         if not isinstance(value, SCALARS):
             seen.add(id(value))
         yield place
-        if isinstance(value, (*CONTAINERS, *SETS)) and len(value) > most_items:
+        is_large = isinstance(value, (*CONTAINERS, *SETS)) and len(value) > most_items
+        if is_large or len(place.path) > MOST_STEPS:
             if skipped is not None:
-                skipped.append(f"{describe(place.path)} ({len(value)} items)")
+                size = f"{len(value)} items" if is_large else "deeply nested"
+                skipped.append(f"{describe(place.path)} ({size})")
             continue
-        below = [
-            Place(
-                (*place.path, step),
-                child(value, step),
-                place.is_internal or reachable.is_internal(value, step),
-            )
-            for step in reachable.steps(value)
-        ]
+        try:
+            below = [
+                Place(
+                    (*place.path, step),
+                    child(value, step),
+                    place.is_internal or reachable.is_internal(value, step),
+                )
+                for step in reachable.steps(value)
+            ]
+        except Exception:  # an object that does not let itself be looked into, such as a proxy
+            continue
         for one in reversed(below):
             (internal if one.is_internal else stack).append(one)
 
@@ -249,12 +279,16 @@ def may_be_put(places: Mapping[Path, Place], path: Path) -> bool:
     return not is_internal and (is_new_item or is_new_attribute)
 
 
+def _has_bytes(value: Any) -> bool:
+    """Return whether an array or a tensor has values that can be copied."""
+    return not value.dtype.hasobject if isinstance(value, np.ndarray) else is_plain(value)
+
+
 def put(roots: Mapping[str, Any], path: Path, new: Any) -> bool:
-    """Put a copy of plain data at a path; return False if the object that holds it is missing."""
+    """Put plain data at a path; return False if the object that holds it is missing."""
     parent = find(roots, path[:-1])
     if parent is ABSENT:
         return False
-    new = copied(new)
     if not replace_in_place(child(parent, path[-1]), new):
         reachable.assign(parent, path[-1], new)
     return True

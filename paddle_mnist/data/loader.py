@@ -1,6 +1,8 @@
 """Batches of any dataset as tensors, optionally divided into shards."""
 
+import contextlib
 import copy
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Optional
@@ -261,6 +263,12 @@ def _interruptible(batches: Iterable) -> Iterator:
         if batch is end:
             return
         yield batch
+
+
+def first_batches(loader: Any, count: int) -> list[Any]:
+    """Return the first batches of the first epoch."""
+    with contextlib.closing(epoch_batches(loader, 0)) as batches:
+        return list(itertools.islice(batches, count))
 
 
 def batches_per_epoch(loader: Any) -> Optional[int]:

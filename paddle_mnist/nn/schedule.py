@@ -162,6 +162,8 @@ def _typed(scheduler: Optional[lr.LRScheduler], numbers: Mapping[str, Any]) -> d
 
 def _set_numbers(scheduler: Optional[lr.LRScheduler], numbers: Mapping[str, Any]) -> None:
     for name, value in numbers.items():
+        if name not in vars(scheduler):  # a file is not to name anything else
+            continue
         if isinstance(value, Mapping):
             _set_numbers(getattr(scheduler, name), value)
         else:

@@ -166,14 +166,14 @@ def _further_state(
         "state": dict(arguments.state or {}),
         "step": arguments.step,
         "metrics": arguments.metrics,
-        "callbacks": list(arguments.callbacks),
+        "callbacks": _by_class(arguments.callbacks),
         "train": arguments.train,
         "valid": arguments.valid,
         "collate_fn": arguments.collate_fn,
     }
     named = {f"state[{name!r}]": part for name, part in (arguments.state or {}).items()}
-    if isinstance(arguments.loss, nn.Layer) and arguments.loss.state_dict():
-        named[LOSS] = arguments.loss
+    if isinstance(arguments.loss, nn.Layer) and _is_trained(arguments.loss):
+        named[LOSS] = arguments.loss  # of others, tensors are saved that change
     for name, metric in (arguments.metrics or {}).items():
         if has_state(metric):
             named[f"metrics[{name!r}]"] = metric
@@ -186,11 +186,25 @@ def _further_state(
             name: part for name, part in named.items() if not isinstance(part, saved_as_optimizers)
         },
         optional={
-            f"callbacks[{number}] {type(callback).__name__}": callback
-            for number, callback in enumerate(arguments.callbacks)
+            f"callbacks[{name!r}]": callback
+            for name, callback in _by_class(arguments.callbacks).items()
             if has_state(callback)
         },
     )
+
+
+def _by_class(callbacks: Sequence[Any]) -> dict[str, Any]:
+    """Return callbacks by their class, with a number where there are several of one."""
+    named: dict[str, Any] = {}
+    for callback in callbacks:
+        kind = type(callback).__name__
+        number = sum(type(other).__name__ == kind for other in named.values())
+        named[f"{kind} {number + 1}" if number else kind] = callback
+    return named
+
+
+def _is_trained(layer: nn.Layer) -> bool:
+    return any(not parameter.stop_gradient for parameter in layer.parameters())
 
 
 def _check_all_are_trained(model: nn.Layer, loss: nn.Layer, optimizers: Sequence[Any]) -> None:

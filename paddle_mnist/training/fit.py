@@ -21,7 +21,7 @@ from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.seeding import generators_restored
-from paddle_mnist.errors import ConfigError, StoppedError
+from paddle_mnist.errors import CheckpointError, ConfigError, StoppedError
 from paddle_mnist.metrics.console import log_to_console
 from paddle_mnist.metrics.visualdl import ABOUT, HISTOGRAMS, VisualDLWriter
 from paddle_mnist.parallel.process_count import processes_to_start
@@ -289,7 +289,10 @@ def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> Fi
     world.run_on_main(lambda: load_weights(model, safe_load(result.weights), result.weights))
     world.broadcast(model.state_dict().values())
     further = training.job.parts.further
-    further.load_values(further.read(checkpoint))
+    try:
+        further.load_values(further.read(checkpoint))
+    except CheckpointError as error:  # the result stands, whatever the program has become
+        log.warning("objects other than the model are not as at the end of the run: %s", error)
     log_result(training, result)
     log.info(
         "this run is finished; to train anew: %s, or %s",

@@ -8,7 +8,7 @@ import numpy as np
 from paddle import nn
 
 from paddle_mnist.data.collate import leaves, num_samples, rebuilt
-from paddle_mnist.errors import ConfigError, summary
+from paddle_mnist.errors import ConfigError, PeerError, StoppedError, summary
 from paddle_mnist.metrics.sums import Mean
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.training.steps import Step, SupervisedStep, run_step
@@ -43,6 +43,8 @@ def check_mean(
     try:
         whole, again = (_loss(step, model, batch, seed) for seed in (0, 1))
         first, second = (_loss(step, model, half, 0) for half in halves)
+    except (StoppedError, PeerError):
+        raise
     except Exception as error:  # whatever a step raises that needs whole batches, or training
         log.info(
             "whether the loss is a mean over samples is not checked: in evaluation mode, or of "

@@ -54,6 +54,11 @@ class SupervisedStep:
         autocast: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
     ):
         self.loss = loss
+        # The layers of a loss that is trained follow the model's mode. A frozen loss, such as a
+        # perceptual one, keeps its own.
+        layers = loss.sublayers(include_self=True) if isinstance(loss, nn.Layer) else []
+        is_trained = layers and any(not one.stop_gradient for one in loss.parameters())
+        self._switched = [layer for layer in layers if layer.training] if is_trained else []
         self.is_elementwise = is_elementwise(loss)
         self.has_known_mean = (
             isinstance(loss, CrossEntropy) or is_cross_entropy(loss) or self.is_elementwise
@@ -75,8 +80,8 @@ class SupervisedStep:
                 "for another structure give a step of your own"
             )
         *inputs, labels = batch
-        if isinstance(self.loss, nn.Layer) and self.loss.training != model.training:
-            self.loss.train() if model.training else self.loss.eval()
+        for layer in self._switched:
+            layer.training = model.training
         with self.autocast():
             compiled = None
             if len(inputs) == 1:

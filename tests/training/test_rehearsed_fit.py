@@ -293,7 +293,7 @@ class ReadyLion(Lion):
     ],
 )
 def test_large_state_is_put_back_and_saved(row, options, tmp_path, monkeypatch):
-    """Of optimizers and layers, however much is too large to be looked at elsewhere."""
+    """Of optimizers and layers, however much is too large to be examined at elsewhere."""
     source = train(row, tmp_path / "source", **options)
     options = {**options, "incremental_from": source.weights.parent}
     expected = bits(train(row, tmp_path / "small", **options))
@@ -318,7 +318,7 @@ def test_copies_of_the_beginning_are_gone_when_the_training_starts(tmp_path):
     assert not left
 
 
-def test_what_is_too_large_to_be_looked_at_is_named_where_it_matters(tmp_path, monkeypatch):
+def test_what_is_too_large_to_be_examined_is_named_where_it_matters(tmp_path, monkeypatch):
     table = np.ones(CLASSES, "float32")
 
     def step(model, batch):
@@ -326,7 +326,7 @@ def test_what_is_too_large_to_be_looked_at_is_named_where_it_matters(tmp_path, m
         return {"loss": F.cross_entropy(model(batch[0]) * paddle.to_tensor(table), batch[1])}
 
     monkeypatch.setattr(snapshot, "MOST_BYTES", 8)
-    with pytest.raises(ConfigError, match=r"such as step\.table \(0 MiB\), too large to be looked"):
+    with pytest.raises(ConfigError, match=r"such as step\.table \(0 MiB\), too large to be examined"):
         train(ROW, tmp_path, step=step, loss=None, metrics=None)
 
 

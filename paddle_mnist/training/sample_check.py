@@ -1,0 +1,85 @@
+"""Check that samples do not change when they are read again."""
+
+import functools
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import paddle
+
+from paddle_mnist.checkpoint.plain_data import GENERATORS, equal
+from paddle_mnist.checkpoint.reachable import describe
+from paddle_mnist.checkpoint.snapshot import find
+from paddle_mnist.data.collate import leaves
+from paddle_mnist.data.loader import first_batches, shards_of
+from paddle_mnist.data.sample_loader import ExternalLoader
+from paddle_mnist.data.workers import map_in_workers
+from paddle_mnist.errors import ConfigError, listed
+from paddle_mnist.training.beginning import data_snapshot
+
+log = logging.getLogger("paddle_mnist")
+
+
+def check_samples(loader: Any, data: Mapping[str, Any], what: str) -> bool:
+    """Read the first batch twice; return whether both are the same.
+
+    data: the objects that belong to the data, by name. what: the batch, for messages.
+
+    Raises ConfigError if they differ, except for a function that yields batches, such as those of a
+    stream, for which a warning is logged.
+    """
+    what_differs = functools.partial(_what_differs, loader, data)
+    # In a worker, because workers that are forked later must not share files that it opens.
+    in_worker = functools.partial(map_in_workers, num_workers=1)
+    map_once = in_worker if getattr(loader, "num_workers", 0) else map
+    (found,) = map_once(what_differs, iter([[what]]))
+    differs, draws = found["differs"], found["draws"]
+    if differs and not draws and _is_function(loader):
+        log.warning(
+            "%s, as with a stream, so a resumed run trains on other samples than an uninterrupted "
+            "one, and the resume is not rehearsed",
+            differs,
+        )
+    elif differs:
+        raise ConfigError(
+            f"{differs}, so a resumed run and workers would see other samples; expected samples "
+            "that depend only on their index and on random numbers from random, numpy.random or "
+            "paddle, which are seeded for each sample"
+        )
+    return not differs
+
+
+def _is_function(loader: Any) -> bool:
+    """Return whether a loader gets its batches from a function of the caller's."""
+    if not isinstance(loader, ExternalLoader) or isinstance(loader.batches, paddle.io.DataLoader):
+        return False
+    return callable(loader.batches)
+
+
+def _what_differs(loader: Any, data: Mapping[str, Any], what: Sequence[str]) -> dict[str, Any]:
+    """Read the first batch twice; return what differs, or "", and whether a generator draws."""
+
+    def read() -> Any:
+        return (
+            loader.first_batch() if hasattr(loader, "first_batch") else first_batches(loader, 1)[0]
+        )
+
+    first = read()
+    before = data_snapshot(data)
+    is_same = _is_same_batch(first, read())
+    changes = before.changes()
+    drawn = [change for change in changes if isinstance(find(data, change.path), GENERATORS)]
+    if is_same and not drawn:
+        return {"differs": "", "draws": False}
+    names = listed([describe(one.path) for one in drawn or changes] or before.iterators())
+    change = "draws new numbers" if drawn else "changes"
+    found = f": {names} {change} with each reading" if names else ""
+    return {"differs": f"{what[0]} differs when it is read again{found}", "draws": bool(drawn)}
+
+
+def _is_same_batch(one: Any, other: Any) -> bool:
+    first, second = (
+        [leaf for shard in shards_of(batch) for leaf in leaves(shard.batch)]
+        for batch in (one, other)
+    )
+    return len(first) == len(second) and all(map(equal, first, second))

@@ -1,0 +1,184 @@
+"""`TrialSteps`: steps that are trained on trial, on the first batches, without writing anything."""
+
+import copy
+import functools
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Optional
+
+import paddle
+
+from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER
+from paddle_mnist.checkpoint.plain_data import add_to_digest
+from paddle_mnist.checkpoint.reachable import Path
+from paddle_mnist.checkpoint.snapshot import find
+from paddle_mnist.data.collate import mapped
+from paddle_mnist.data.loader import Shard, first_batches
+from paddle_mnist.errors import DivergedError
+from paddle_mnist.nn.ema import NO_AVERAGE
+from paddle_mnist.nn.seeding import reseed
+from paddle_mnist.state import Observer, TrainState, View, as_number
+from paddle_mnist.training.evaluator import NoEvaluator
+from paddle_mnist.training.job import TrainingJob
+from paddle_mnist.training.step_evaluator import StepEvaluator
+from paddle_mnist.training.trainer import Trainer
+
+STEPS = 2
+
+
+@dataclass
+class Outcome:
+    """The outcome of steps.
+
+    digest: of the weights, the metrics and the further state. reported: what may depend on the
+    time, such as metrics that callbacks return, by name.
+    """
+
+    digest: str
+    reported: Mapping[str, Any]
+
+    def differs_from(self, other: "Outcome", names: Collection[str]) -> bool:
+        """Return whether the outcomes differ. names: the entries of `reported` to compare."""
+        is_other = any(self.reported.get(name) != other.reported.get(name) for name in names)
+        return is_other or self.digest != other.digest
+
+    def shared_names(self, other: "Outcome") -> list[str]:
+        """Return the names of the entries of `reported` that are equal in both outcomes."""
+        values = self.reported
+        return [name for name in values if values[name] == other.reported.get(name)]
+
+
+class TrialSteps:
+    """Trains the first steps of a job, evaluates a batch of each split, and ends the epoch.
+
+    reads_again: (attribute) whether to read the batches again each time, because the data depend on
+        what is tried.
+    """
+
+    def __init__(self, job: TrainingJob):
+        self.job, self.reads_again, self._count = job, False, STEPS
+        self.read()
+
+    def read(self, count: Optional[int] = None) -> None:
+        """Read batches of the training data, and the first batch of each split.
+
+        count: how many batches, from now on.
+        """
+        self._count = count or self._count
+        batches = first_batches(self.job.parts.loader, self._count)
+        # The next batches come first. The effect of a maximum, for example, shows only on these;
+        # that of values kept for each sample only on batches seen before.
+        self._batches = [*batches[STEPS:], *batches[:STEPS]]
+        evaluator = self.job.evaluator
+        splits = evaluator.datasets if isinstance(evaluator, StepEvaluator) else {}
+        self._evaluated = {split: first_batches(data, 1) for split, data in splits.items()}
+
+    def outcome(self, watched: Mapping[str, Path] = {}) -> Outcome:
+        """Train, and return what came of it. watched: paths of values to report, by name."""
+        digest, reported = self.train()
+        job = self.job
+        add_to_digest(digest, job.parts.model.state_dict())
+        if job.parts.average is not NO_AVERAGE:
+            add_to_digest(digest, job.parts.average.weights(job.parts.model))
+        add_to_digest(digest, job.parts.further.digests())
+        roots = job.parts.further.roots
+        values = {f"value of {name}": find(roots, path) for name, path in watched.items()}
+        return Outcome(digest.hexdigest(), {**reported, **values})
+
+    def train(self, steps: Optional[int] = None) -> tuple[Any, dict[str, Any]]:
+        """Train; return a digest of the metrics, and those that callbacks returned.
+
+        steps: by default as many as there are batches.
+        """
+        if self.reads_again:
+            self.read()
+        digest, reported = hashlib.sha256(), {}
+        trainer = self._trainer(digest, reported)
+        try:
+            trainer.train_epoch(_with_batches(self.job.parts.loader, self._batches[:steps]), 0)
+            trainer.end_epoch()
+        except DivergedError as error:  # not an error yet: the training itself may not diverge
+            digest.update(str(error).encode())
+        return digest, reported
+
+    def _trainer(self, digest: Any, reported: dict[str, Any]) -> Trainer:
+        """Return a trainer like that of the training, which writes nothing."""
+        job, parts, options = self.job, self.job.parts, self.job.options
+        evaluator = NoEvaluator()
+        if self._evaluated:
+            evaluator = copy.copy(job.evaluator)
+            evaluator.every_epochs = 1
+            evaluator.datasets = {
+                split: _with_batches(job.evaluator.datasets[split], batches)
+                for split, batches in self._evaluated.items()
+            }
+        return Trainer(
+            "",
+            parts.model,
+            parts.optimizer,
+            step=job.step,
+            metric_functions=job.metric_functions,
+            schedule=parts.schedule,
+            average=parts.average,
+            evaluator=evaluator,
+            checkpointer=NO_CHECKPOINTER,
+            writer=_Digester(digest),
+            observers=[_Listener(callback, reported) for callback in job.callbacks],
+            state=TrainState(monitor=options.monitor, mode=options.mode),
+            log_every=1,
+            reseed=functools.partial(reseed, options.seed),
+            exchange=job.gradient_exchange(),
+        )
+
+
+def _with_batches(loader: Any, batches: Sequence[Any]) -> Any:
+    """Return a loader of some batches only; copies, because steps may change them."""
+
+    def epoch(epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
+        return map(_copied_batch, batches[start::stride])
+
+    other = copy.copy(loader)
+    other.epoch = epoch
+    return other
+
+
+def _copied_batch(batch: Any) -> Any:
+    if isinstance(batch, list) and batch and isinstance(batch[0], Shard):
+        return [replace(shard, batch=_copied_batch(shard.batch)) for shard in batch]
+    return mapped(batch, lambda leaf: leaf.clone() if isinstance(leaf, paddle.Tensor) else leaf)
+
+
+class _Digester:
+    """Adds metrics to a digest, except times."""
+
+    def __init__(self, digest: Any):
+        self._digest = digest
+
+    def write(self, state: TrainState, values: Mapping[str, float]) -> None:
+        measured = {tag: value for tag, value in values.items() if not tag.startswith("speed/")}
+        self._digest.update(repr(sorted(measured.items())).encode())
+
+    def advance(self, state: TrainState) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class _Listener(Observer):
+    """Calls a callback, and keeps the metrics that it returns, which may be times."""
+
+    def __init__(self, callback: Observer, reported: dict[str, Any]):
+        self._callback, self._reported = callback, reported
+
+    def after_step(self, view: View) -> None:
+        self._keep(self._callback.after_step(view))
+
+    def after_epoch(self, view: View) -> None:
+        self._keep(self._callback.after_epoch(view))
+
+    def _keep(self, values: Optional[Mapping[str, Any]]) -> None:
+        name = type(self._callback).__name__
+        for tag, value in (values or {}).items():
+            self._reported.setdefault(tag, []).append(as_number(value, tag, name))
