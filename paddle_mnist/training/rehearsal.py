@@ -168,7 +168,7 @@ class _Rehearsal:
         self._say(candidates, relevant)
 
     def _restore(self) -> dict[str, _Candidate]:
-        """Restore what a checkpoint holds, return the values that it lacks, and restore them, too.
+        """Restore everything, and return the values that a checkpoint would not have restored.
 
         Raises ConfigError if what a checkpoint holds differs between processes.
         """
@@ -187,7 +187,7 @@ class _Rehearsal:
         self.evaluated = {split: _read(data, 1) for split, data in _splits(self.job).items()}
 
     def _play(self, candidates: Collection[_Candidate] = ()) -> _Outcome:
-        """Train steps, end the epoch, and return what came of it; see `_train`."""
+        """Train steps, end the epoch, and return the outcome; see `_train`."""
         digest, reported = self._train(candidates)
         parts = self.job.parts
         add_to_digest(digest, parts.model.state_dict())
@@ -294,8 +294,8 @@ class _Rehearsal:
                 "will not end with the same bits; deterministic=True selects algorithms that do"
             )
             return
-        hidden = [f"the place of the iterator {name}" for name in self.beginning.iterators()]
-        hidden += [f"{name}, too large to be looked at" for name in self.beginning.skipped]
+        hidden = [f"the position of the iterator {name}" for name in self.beginning.iterators()]
+        hidden += [f"{name}, which is too large to be examined" for name in self.beginning.skipped]
         known = f", such as {_listed(hidden)}" if hidden else ""
         raise ConfigError(
             "repeating the first steps from the same state gave another result, so they depend on "

@@ -326,7 +326,7 @@ def test_what_is_too_large_to_be_looked_at_is_named_where_it_matters(tmp_path, m
         return {"loss": F.cross_entropy(model(batch[0]) * paddle.to_tensor(table), batch[1])}
 
     monkeypatch.setattr(snapshot, "MOST_BYTES", 8)
-    with pytest.raises(ConfigError, match=r"such as step\.table \(0 MiB\), too large to be looked"):
+    with pytest.raises(ConfigError, match=r"such as step\.table \(0 MiB\), which is too large"):
         train(ROW, tmp_path, step=step, loss=None, metrics=None)
 
 
