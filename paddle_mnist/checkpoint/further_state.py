@@ -78,7 +78,7 @@ class FurtherState:
         # Kept, because an `id` is used again when an object is gone.
         self._tensors = [value for layer in layers for value in layer.state_dict().values()]
         self.known = set(map(id, self._tensors))
-        # The data are looked at by themselves, and not in a callback, say, that refers to them.
+        # Data are examined separately, even if a callback, for example, refers to them.
         self.others_known = self.known | set(map(id, _values_of(self.data)))
         self.values: list[Path] = []
         self._is_frozen = self._frozen()
@@ -230,7 +230,7 @@ class FurtherState:
                 optimizer.set_lr(optimizer._learning_rate)  # also updates Paddle's tensor of it
 
     def _check(self, saved: Mapping[str, Any], path: FilePath) -> None:
-        """Raise CheckpointError unless what a file holds is of the structure of `contents`."""
+        """Raise CheckpointError unless the contents of a file have the structure of `contents`."""
         try:
             for packed, _ in saved["values"]:
                 self._unpacked_path(packed)[0]
@@ -357,7 +357,7 @@ def has_state(part: Any) -> bool:
 
 
 def set_state(part: Any, state: Any, origin: Any) -> None:
-    """Load the state that the object's `state_dict` returned. origin: names it in errors."""
+    """Load the state that the object's `state_dict` returned. origin: the file, for errors."""
     if isinstance(part, nn.Layer):
         load_weights(part, state, origin)  # Paddle's own only warns of what does not match
         return

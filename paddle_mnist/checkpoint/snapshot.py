@@ -67,7 +67,7 @@ class Snapshot:
         restored separately.
     most_items, most_bytes: limits on the items of a container and on the bytes of all arrays.
     is_state: whether an array is copied whatever its size.
-    has_internals: whether to look at what Paddle keeps, to restore it.
+    has_internals: whether to include values that Paddle itself manages.
     skipped, uncopied: (attributes) the names of objects that exceed the limits, and the paths of
         the arrays among them.
     """
@@ -258,10 +258,10 @@ def find(roots: Mapping[str, Any], path: Path) -> Any:
 
 
 def may_be_put(places: Mapping[Path, Place], path: Path) -> bool:
-    """Return whether a file may say what is at a path.
+    """Return whether a file may set the value at a path.
 
-    places: what the walk finds, by path. A file is not trusted to name any other, such as the
-    globals of a function, through which it could change what the program does.
+    places: the values that the walk finds, by path. A file must not set any other value, such as a
+    global of a function, because it could change what the program does.
     """
     parent = places.get(path[:-1])
     if len(path) < 2 or parent is None or not reachable.can_be_replaced(path[-1]):

@@ -88,7 +88,7 @@ def data_snapshot(data: Mapping[str, Any]) -> Snapshot:
 
 
 def _is_state(further: FurtherState, place: Place) -> bool:
-    """Return whether a value is part of what is trained, and not only data."""
+    """Return whether a value belongs to a layer, an optimizer or a schedule."""
     return place.is_internal or further.has(place.path)
 
 

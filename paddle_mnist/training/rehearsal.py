@@ -151,7 +151,7 @@ class _Rehearsal:
         self._log(findings, needed)
 
     def _lost(self) -> dict[str, _Candidate]:
-        """Restore what a checkpoint holds, return the values that it lacks, and restore them, too.
+        """Restore everything, and return the values that a checkpoint would not have restored.
 
         Raises ConfigError if what a checkpoint holds differs between processes.
         """
@@ -367,7 +367,9 @@ class _Rehearsal:
     def _log(self, findings: Sequence[_Finding], needed: Sequence[_Finding]) -> None:
         """Log the values that are saved, that are not saved, and that were not examined."""
         saved = [_name(one) for one in needed]
-        others = [_name(one) for one in findings if one.own and one not in needed]
+        # Gradients that do not matter are what most steps leave.
+        rest = [one.own for one in findings if one.own and one not in needed]
+        others = [describe(one.path) for one in rest if one.parameter is None]
         if saved:
             log.info("saved with checkpoints, since steps change it: %s", listed(saved))
             if self.job.parts.loader.passes_per_step * self.world.size > 1:

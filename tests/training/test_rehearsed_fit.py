@@ -326,7 +326,9 @@ def test_what_is_too_large_to_be_examined_is_named_where_it_matters(tmp_path, mo
         return {"loss": F.cross_entropy(model(batch[0]) * paddle.to_tensor(table), batch[1])}
 
     monkeypatch.setattr(snapshot, "MOST_BYTES", 8)
-    with pytest.raises(ConfigError, match=r"such as step\.table \(0 MiB\), too large to be examined"):
+    with pytest.raises(
+        ConfigError, match=r"such as step\.table \(0 MiB\), too large to be examined"
+    ):
         train(ROW, tmp_path, step=step, loss=None, metrics=None)
 
 
