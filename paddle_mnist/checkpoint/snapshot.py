@@ -144,9 +144,9 @@ class Snapshot:
 
     def _copy_array(self, found: Place) -> Any:
         value = found.value
-        size = value.size * (value.element_size() if is_tensor(value) else value.itemsize)
         if self.is_state(found):
             return copied_array(value)
+        size = value.size * (value.element_size() if is_tensor(value) else value.itemsize)
         if size > self._room:
             self.skipped.append(f"{describe(found.path)} ({size / 2**20:.0f} MiB)")
             if not found.is_internal:

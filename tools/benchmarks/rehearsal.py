@@ -49,7 +49,9 @@ def measure(source: str, rounds: int, steps: int = STEPS, width: int = WIDTH) ->
                 for figure, value in figures.items():
                     taken.setdefault(figure, []).append(value)
         row = medians(taken)
-        rows[name] = {**row, "memory": max(0.0, row["peak"] - row["without"])}
+        row["rest"] = row["seconds"] - row["steps"]
+        row["memory"] = max(0.0, row["peak"] - row["without"])
+        rows[name] = row
     return {"rounds": rounds, "trainings": rows}
 
 
@@ -102,7 +104,6 @@ class _Clock:
             "seconds": self.seconds,
             "step": step,
             "steps": self.rehearsed * step,
-            "rest": self.seconds - self.rehearsed * step,
             "peak": self.peak,
             "state": sum(sizes) / 2**20,
         }
