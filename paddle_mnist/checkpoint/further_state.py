@@ -87,6 +87,7 @@ class FurtherState:
             place.path: _digest(place.value)
             for place in walk(self.others, self.others_known)
             if is_tensor(place.value)
+            and not place.is_alias
             and place.path[0][1] != "model"
             and is_registered(find(self.roots, place.path[:-1]), place.path[-1])
         }
@@ -94,7 +95,7 @@ class FurtherState:
         found = {
             place.path: place.value
             for place in walk(self.others, self.others_known)
-            if isinstance(place.value, kinds) and not place.is_internal
+            if isinstance(place.value, kinds) and not place.is_internal and not place.is_alias
         }
         self.optimizers = {
             path: value

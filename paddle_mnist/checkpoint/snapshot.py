@@ -36,18 +36,20 @@ MOST_STEPS = 60  # on the way to a value
 MOST_BYTES = 256 * 2**20  # of arrays and tensors that a snapshot copies
 
 _SEQUENCES = (list, tuple, collections.deque)
-_MUTABLE = (list, collections.deque, set)
+_MUTABLE = (list, collections.deque, set, np.ndarray, bytearray)
 
 
 class Place(NamedTuple):
     """A value, and the path on which it was found.
 
-    is_internal: whether Paddle itself manages it.
+    is_internal: whether Paddle itself manages it. is_alias: whether it was found on another path, too,
+        before.
     """
 
     path: Path
     value: Any
     is_internal: bool
+    is_alias: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,9 @@ class Snapshot:
     def __post_init__(self):
         self._room = self.most_bytes
         # A list keeps the values alive, so that no `id` is used twice.
-        self._found = list(self._walk(self.skipped))
+        places = list(self._walk(self.skipped))
+        self._found = [place for place in places if not place.is_alias]
+        self._aliases = [place for place in places if place.is_alias and not place.is_internal]
         self._places = {found.path: found for found in self._found}
         self._ids = {id(found.value) for found in self._found if not is_leaf(found.value)}
         self._copies = {found.path: self._copy(found) for found in self._found}
@@ -105,8 +109,13 @@ class Snapshot:
             if not found.is_internal and self._differs(found, now):
                 before = _show(found.value, self._copies[found.path])
                 changed[found.path] = Change(found.path, before, _show(now))
+        for alias in self._aliases:
+            now = find(self.roots, alias.path)
+            if now is not alias.value:
+                changed[alias.path] = Change(alias.path, _show(alias.value), _show(now))
+        known = {*self._places, *(alias.path for alias in self._aliases)}
         for found in self._walk([]):
-            if found.path not in self._places and not found.is_internal:
+            if found.path not in known and not found.is_internal:
                 changed[found.path] = Change(found.path, "nothing", _show(found.value))
         return [
             change
@@ -212,7 +221,9 @@ def walk(
     most_items: int = MOST_ITEMS,
     skipped: Optional[list[str]] = None,
 ) -> Iterator[Place]:
-    """Yield every value that can be reached, once, at the path on which it is found first.
+    """Yield every value that can be reached, at the path on which it is found first.
+
+    On other paths, it is an alias, and what it holds is not yielded again.
 
     For the arguments, see `Snapshot`. skipped: a list to which to add the names of containers that
     are too large.
@@ -225,7 +236,10 @@ def walk(
     while stack or internal:
         place = (stack or internal).pop()
         value = place.value
-        if value is ABSENT or isinstance(value, types.ModuleType) or id(value) in seen:
+        if value is ABSENT or isinstance(value, types.ModuleType):
+            continue
+        if id(value) in seen:
+            yield place._replace(is_alias=True)
             continue
         if not isinstance(value, SCALARS):
             seen.add(id(value))
