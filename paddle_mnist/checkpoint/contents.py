@@ -68,7 +68,7 @@ def load_optimizer(
             optimizer,
             saved,
             parameters,
-            _parameters_without_state(checkpoint, optimizer),
+            *_parameters_with_and_without_state(checkpoint, optimizer),
             f"{checkpoint.path.with_suffix(OPTIMIZER)} does not fit the optimizer",
             checkpoint.manifest.get("schedule", {}) if schedule else {},
             keeps_schedule=not schedule,
@@ -94,18 +94,20 @@ def _explain_other_class(
         ) from error
 
 
-def _parameters_without_state(
+def _parameters_with_and_without_state(
     checkpoint: Checkpoint, optimizer: paddle.optimizer.Optimizer
-) -> set[str]:
-    """Return the structured names of the parameters that never had a gradient before the save.
+) -> tuple[set[str], set[str]]:
+    """Return the structured names of the parameters that had a gradient before the save, or none.
 
-    For them an optimizer of the same class has no state; formats before 4 do not tell.
+    For the latter an optimizer of the same class has no state. Formats before 4 do not say which
+    they are: both sets are empty.
     """
     manifest = checkpoint.manifest
     is_same_class = manifest.get("optimizer") == type(optimizer).__name__
     if not is_same_class or "optimizer_parameters" not in manifest:
-        return set()
-    return {*manifest["names"]} - {*manifest["optimizer_parameters"]}
+        return set(), set()
+    with_state = {*manifest["optimizer_parameters"]}
+    return with_state, {*manifest["names"]} - with_state
 
 
 def optimizer_state(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -5,7 +5,6 @@ optimizers and schedules that their state_dict omits, tensors of layers other th
 values elsewhere on which the steps depend, as the rehearsal has found.
 """
 
-import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
@@ -25,7 +24,7 @@ from paddle_mnist.checkpoint.optimizer_state import (
 )
 from paddle_mnist.checkpoint.plain_data import (
     ABSENT,
-    add_to_digest,
+    digest_of,
     is_plain,
     is_tensor,
     pack,
@@ -84,7 +83,7 @@ class FurtherState:
         self._is_frozen = self._frozen()
         # Tensors of other layers, such as a target network that is updated from time to time.
         self._others_tensors = {
-            place.path: _digest(place.value)
+            place.path: digest_of(place.value)
             for place in walk(self.others, self.others_known)
             if is_tensor(place.value)
             and not place.is_alias
@@ -152,14 +151,14 @@ class FurtherState:
             contents[kind] for kind in ("named", "optimizers", "values")
         ):
             return {}
-        return {FURTHER: saved_bytes(pack(contents, generated_names(self.parameters)))}
+        return {FURTHER: saved_bytes(pack(contents, self.parameters))}
 
     def digests(self) -> dict[str, str]:
         """Return the SHA-256 of each object and value, by name, but for the optional ones."""
         contents = self.contents()
         values = {describe(self._unpacked_path(path)): value for path, value in contents["values"]}
         parts = {**contents["named"], **contents["optimizers"], **values}
-        return {name: _digest(part) for name, part in parts.items() if name not in self.optional}
+        return {name: digest_of(part) for name, part in parts.items() if name not in self.optional}
 
     def _frozen(self) -> dict[str, bool]:
         """Return whether each parameter is frozen."""
@@ -170,8 +169,7 @@ class FurtherState:
         saved: dict[str, Any] = {"named": {}, "optimizers": {}, "values": [], "frozen": {}}
         path = checkpoint.path.with_suffix(FURTHER)
         if checkpoint.has_file(FURTHER):
-            names = {name: parameter.name for name, parameter in self.parameters.items()}
-            contents = unpack(checkpoint.load(FURTHER), names, path)
+            contents = unpack(checkpoint.load(FURTHER), self.parameters, path)
             self._check(contents, path)
             saved.update(contents)
         if is_own:
@@ -189,6 +187,7 @@ class FurtherState:
                 optimizer,
                 contents["state"],
                 parameters,
+                contents["parameters"],
                 {*parameters} - {*contents["parameters"]},
                 f"{saved['path']}: {describe(path)} does not fit",
                 contents["schedule"],
@@ -263,7 +262,7 @@ class FurtherState:
                         values[where] = find(self.roots, where)
         for path, built in self._others_tensors.items():
             tensor = find(self.roots, path)
-            if is_plain(tensor) and _digest(tensor) != built:
+            if is_plain(tensor) and digest_of(tensor) != built:
                 values[path] = tensor
         values.update({path: find(self.roots, path) for path in self.values})
         return {path: value for path, value in values.items() if value is not ABSENT}
@@ -326,18 +325,11 @@ def _values_of(roots: Mapping[str, Any]) -> Iterator[Any]:
         yield from root.values() if isinstance(root, Mapping) else [root]
 
 
-def _digest(value: Any) -> str:
-    digest = hashlib.sha256()
-    add_to_digest(digest, value)
-    return digest.hexdigest()
-
-
 def read_loss(checkpoint: Optional[Checkpoint]) -> Optional[dict[str, Any]]:
     """Return the state of the loss in a checkpoint, or None. Raises CheckpointError."""
     if checkpoint is None or not checkpoint.has_file(FURTHER):
         return None
-    names = {name: name for name in checkpoint.manifest["names"]}
-    saved = unpack(checkpoint.load(FURTHER), names, checkpoint.path.with_suffix(FURTHER))
+    saved = unpack(checkpoint.load(FURTHER), None, checkpoint.path.with_suffix(FURTHER))
     return saved["named"].get(LOSS)
 
 
@@ -389,7 +381,16 @@ def _optimizer_contents(
         "class": type(optimizer).__name__,
         "parameters": parameters_with_state(optimizer, parameters),
         "state": state,
-        "schedule": schedule_numbers(optimizer),
+        # Paddle's name of a variable, which differs each time an optimizer uses the schedule.
+        "schedule": _without(schedule_numbers(optimizer), "_var_name"),
+    }
+
+
+def _without(numbers: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {
+        key: _without(value, name) if isinstance(value, Mapping) else value
+        for key, value in numbers.items()
+        if key != name
     }
 
 

@@ -1,6 +1,6 @@
 """Translate the state of an optimizer to the names of parameters in the model, and load it."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 import paddle
@@ -13,6 +13,7 @@ from paddle_mnist.nn.schedule import STATE, load_state
 # By structured names, such as "conv1.weight". Paddle generates `.name`, which may differ in another
 # process.
 Parameters = Mapping[str, paddle.Tensor]
+MOST_STEPS = 64  # until an optimizer has its state
 
 
 def generated_names(parameters: Parameters) -> dict[str, str]:
@@ -43,6 +44,7 @@ def load_structured_state(
     optimizer: paddle.optimizer.Optimizer,
     saved: Mapping[str, Any],
     parameters: Parameters,
+    with_state: Collection[str],
     without_state: Collection[str],
     error: str,
     numbers: Mapping[str, Any] = {},
@@ -50,46 +52,63 @@ def load_structured_state(
 ) -> None:
     """Load the state that `structured_state` returned into an optimizer.
 
-    without_state: the structured names of parameters for which no state was saved. error: the
-    beginning of the error message. numbers: those of the schedule, see `schedule_numbers`.
+    with_state, without_state: the structured names of the parameters for which state was saved, and
+    of those for which none was; others have state if they are trained. error: the beginning of the
+    error message. numbers: those of the schedule, see `schedule_numbers`.
     keeps_schedule: whether to leave the schedule unchanged.
 
     This changes the weights, so load those afterwards. Raises CheckpointError, with a diff, if the
     entries do not match.
     """
-    _create_state(optimizer, parameters, without_state)
-    current = optimizer.state_dict()
+    names = generated_names(parameters)
+    chosen = [
+        parameter
+        for name, parameter in parameters.items()
+        if name in with_state or not (parameter.stop_gradient or name in without_state)
+    ]
+    current = _create_state(optimizer, chosen, names, {*saved} - {STATE})
     if keeps_schedule and STATE in current:
         saved = {**saved, STATE: current[STATE]}
-    names = generated_names(parameters)
     keys = {_structured_key(key, names): key for key in without_name_table(current)}
     require_match(saved, {name: current[key] for name, key in keys.items()}, error)
     load_state(optimizer, {keys[name]: value for name, value in saved.items()}, numbers)
 
 
 def _create_state(
-    optimizer: paddle.optimizer.Optimizer, parameters: Parameters, left_out: Collection[str]
-) -> None:
-    """Have an optimizer create its state for all trainable parameters except those left out.
+    optimizer: paddle.optimizer.Optimizer,
+    chosen: Sequence[paddle.Tensor],
+    names: Mapping[str, str],
+    expected: Collection[str],
+) -> dict[str, Any]:
+    """Have an optimizer create its state for some parameters, and return it.
+
+    names: structured names by the generated ones. expected: the entries of the state.
 
     Paddle creates it in the first step, and accepts any state before that. So this takes a step
-    with zero gradients; the state that is loaded afterwards must have the same entries. What the
-    step does to attributes that the user's optimizer class adds is undone.
+    with zero gradients, or as many as an optimizer of the user's own class needs for the expected
+    entries; the state that is loaded afterwards must have the same. What the steps do to attributes
+    of that class is undone.
     """
-    chosen = [
-        parameter
-        for name, parameter in parameters.items()
-        if not parameter.stop_gradient and name not in left_out
-    ]
     if not chosen:
-        return
-    own = Snapshot({"optimizer": optimizer}, {id(parameter) for parameter in parameters.values()})
+        return optimizer.state_dict()
+    own = Snapshot({"optimizer": optimizer}, {id(parameter) for parameter in chosen})
+    are_frozen = [parameter.stop_gradient for parameter in chosen]
     for parameter in chosen:
-        parameter.grad = paddle.zeros_like(parameter)
-    with unique_name.guard():
-        optimizer.step()
+        parameter.stop_gradient = False  # a step may freeze it at its end
+    is_paddles = type(optimizer).__module__.startswith("paddle.")
+    for _ in range(1 if is_paddles else MOST_STEPS):
+        for parameter in chosen:
+            parameter.grad = paddle.zeros_like(parameter)
+        with unique_name.guard():
+            optimizer.step()
+        state = optimizer.state_dict()
+        if {*expected} <= {_structured_key(key, names) for key in state}:
+            break
     optimizer.clear_grad()
+    for parameter, is_frozen in zip(chosen, are_frozen):
+        parameter.stop_gradient = is_frozen
     own.put_back(internals=False)
+    return state
 
 
 def _structured_key(key: str, structured_names: Mapping[str, str]) -> str:

@@ -6,8 +6,10 @@ them. Packed data are what `paddle.save` can write: a flat dict of arrays and on
 
 import collections
 import functools
+import hashlib
 import json
 import random
+import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Optional
 
@@ -68,6 +70,7 @@ def is_plain(
     if type(value) in SCALARS or type(value) in GENERATORS:
         return True
     is_container = type(value) in (*CONTAINERS, *SETS, *KINDS_OF_DICT)
+    is_container |= _is_namedtuple(type(value))
     if not is_container or not depth or len(value) > (most_items or len(value)):
         return False
     if getattr(value, "default_factory", None) not in FACTORIES:
@@ -98,12 +101,27 @@ def copied(value: Any, memo: Optional[dict[int, Any]] = None) -> Any:
         new.update((key, copy(item)) for key, item in value.items())
     elif isinstance(value, collections.deque):
         new = collections.deque(map(copy, value), value.maxlen)
+    elif _is_namedtuple(type(value)):
+        new = tuple.__new__(type(value), map(copy, value))
     elif isinstance(value, (*CONTAINERS, *SETS)):
         new = type(value)(map(copy, value))
     else:
         return value
     memo[id(value)] = new
     return new
+
+
+def _is_namedtuple(kind: Any) -> bool:
+    is_tuple = isinstance(kind, type) and issubclass(kind, tuple) and kind is not tuple
+    return is_tuple and hasattr(kind, "_fields") and kind.__new__ is not tuple.__new__
+
+
+def _namedtuple(module: str, name: str) -> type:
+    """Return a class of namedtuples that is loaded. Raises TypeError for anything else."""
+    kind = getattr(sys.modules.get(module), name, None)
+    if not _is_namedtuple(kind):
+        raise TypeError(f"{module}.{name} is no namedtuple of this program")
+    return kind
 
 
 def _empty_dict(like: dict) -> dict:
@@ -188,6 +206,13 @@ def add_to_digest(digest: Any, value: Any) -> None:
         digest.update(repr(value).encode())
 
 
+def digest_of(value: Any) -> str:
+    """Return the SHA-256 of plain data."""
+    digest = hashlib.sha256()
+    add_to_digest(digest, value)
+    return digest.hexdigest()
+
+
 def _as_bits(array: np.ndarray) -> np.ndarray:
     """Return an array as bytes, because NaN != NaN and 0.0 == -0.0."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -234,13 +259,15 @@ def _generator(kind: str, state: Any, bits: str) -> Any:
 # ------------------------------------------------------------------ packed
 
 
-def pack(value: Any, parameters: Mapping[str, str] = {}) -> dict[str, Any]:
+def pack(value: Any, parameters: Mapping[str, paddle.Tensor] = {}) -> dict[str, Any]:
     """Return plain data as a flat dictionary of NumPy arrays and one text, for `paddle.save`.
 
-    parameters: the names of parameters in the model, by the names that Paddle generated. Strings
-        that are generated names, such as keys in a dict of an optimizer, are saved as names in the
-        model, because another process may generate other names.
+    parameters: by their names in the model. The names that Paddle generated for them, and as keys
+        their `id`, as an optimizer's dict has them, are saved as names in the model, because they
+        may be others in another process.
     """
+    generated = {parameter.name: name for name, parameter in parameters.items()}
+    ids = {id(parameter): name for name, parameter in parameters.items()}
     arrays: list[np.ndarray] = []
     numbers: dict[int, int] = {}  # of the arrays, by the `id` of their owner
 
@@ -251,8 +278,8 @@ def pack(value: Any, parameters: Mapping[str, str] = {}) -> dict[str, Any]:
         return numbers[id(value)]
 
     def tree(value: Any) -> Any:
-        if isinstance(value, str) and value in parameters:
-            return {"parameter": parameters[value]}
+        if isinstance(value, str) and value in generated:
+            return {"parameter": generated[value]}
         if value is None or type(value) in (bool, int, float, str):
             return value
         if is_tensor(value):
@@ -270,28 +297,35 @@ def pack(value: Any, parameters: Mapping[str, str] = {}) -> dict[str, Any]:
             state = tree(generator_state(value))
             return {"generator": [type(value).__name__, state, _bits_of(value)]}
         if isinstance(value, dict):
-            items = [[tree(key), tree(item)] for key, item in value.items()]
+            items = [[key_tree(key), tree(item)] for key, item in value.items()]
             factory = getattr(value, "default_factory", None)
             return {type(value).__name__: [items, factory and factory.__name__]}
         if isinstance(value, collections.deque):
             return {"deque": [list(map(tree, value)), value.maxlen]}
         if isinstance(value, SETS):  # in an order that does not depend on the process
             return {type(value).__name__: sorted(map(tree, value), key=json.dumps)}
+        if _is_namedtuple(type(value)):
+            kind = type(value)
+            return {"namedtuple": [kind.__module__, kind.__name__, list(map(tree, value))]}
         if isinstance(value, (list, tuple)):
             return {"tuple" if isinstance(value, tuple) else "list": list(map(tree, value))}
         raise TypeError(f"a {type(value).__name__}")
+
+    def key_tree(key: Any) -> Any:
+        return {"id of parameter": ids[key]} if type(key) is int and key in ids else tree(key)
 
     text = json.dumps(tree(value))
     return {STRUCTURE: text, **{str(number): values for number, values in enumerate(arrays)}}
 
 
-def unpack(packed: Mapping[str, Any], parameters: Mapping[str, str], origin: Any) -> Any:
+def unpack(
+    packed: Mapping[str, Any], parameters: Optional[Mapping[str, paddle.Tensor]], origin: Any
+) -> Any:
     """Return the plain data that `pack` packed, without executing code from the file.
 
-    parameters: the names of parameters that Paddle generated, by those in the model. origin: the
-    file, for errors. Raises CheckpointError.
+    parameters: by their names in the model; None to leave these in the place of generated names.
+    origin: the file, for errors. Raises CheckpointError.
     """
-
     shared: dict[str, Any] = {}  # what is in several places, by its number
 
     def once(number: Any, make: Callable[[np.ndarray], Any]) -> Any:
@@ -304,7 +338,9 @@ def unpack(packed: Mapping[str, Any], parameters: Mapping[str, str], origin: Any
             return node
         ((kind, item),) = node.items()
         if kind == "parameter":
-            return parameters[item]
+            return item if parameters is None else parameters[item].name
+        if kind == "id of parameter":
+            return item if parameters is None else id(parameters[item])
         if kind == "tensor":
             return once(item[0], functools.partial(paddle.to_tensor, stop_gradient=item[1]))
         if kind == "array":
@@ -324,6 +360,8 @@ def unpack(packed: Mapping[str, Any], parameters: Mapping[str, str], origin: Any
             return DICTS[kind](*[factories[item[1]]] * is_default, items)
         if kind == "deque":
             return collections.deque(map(value, item[0]), item[1])
+        if kind == "namedtuple":  # without the class's own code
+            return tuple.__new__(_namedtuple(*item[:2]), map(value, item[2]))
         makers = {"set": set, "frozenset": frozenset, "tuple": tuple, "list": list}
         return makers[kind](map(value, item))
 

@@ -42,8 +42,8 @@ _MUTABLE = (list, collections.deque, set, np.ndarray, bytearray)
 class Place(NamedTuple):
     """A value, and the path on which it was found.
 
-    is_internal: whether Paddle itself manages it. is_alias: whether it was found on another path, too,
-        before.
+    is_internal: whether Paddle itself manages it. is_alias: whether it was found before, on another
+    path.
     """
 
     path: Path
@@ -91,6 +91,8 @@ class Snapshot:
         self._aliases = [place for place in places if place.is_alias and not place.is_internal]
         self._places = {found.path: found for found in self._found}
         self._ids = {id(found.value) for found in self._found if not is_leaf(found.value)}
+        tensors = (found for found in self._found if is_tensor(found.value))
+        self._is_frozen = {found.path: found.value.stop_gradient for found in tensors}
         self._copies = {found.path: self._copy(found) for found in self._found}
 
     def iterators(self) -> list[str]:
@@ -131,8 +133,10 @@ class Snapshot:
         for found in self._found:
             if internals or not found.is_internal:
                 self._restore(found)
-            if is_tensor(found.value) and not found.value.stop_gradient:
-                remove_gradient(found.value)
+            if is_tensor(found.value):
+                found.value.stop_gradient = self._is_frozen[found.path]
+                if not found.value.stop_gradient:
+                    remove_gradient(found.value)
 
     def _walk(self, skipped: list[str]) -> Iterator[Place]:
         places = walk(self.roots, self.known, self.most_items, skipped)

@@ -7,15 +7,18 @@ is room, and the rest as one object.
 """
 
 import copy
+import ctypes
+import functools
 import math
 import multiprocessing
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import paddle
@@ -26,6 +29,7 @@ from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.files import warn_once
 
 SHARED_MEMORY = "/dev/shm"
+PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when its parent dies
 LEAST_ROOM = 2**20  # bytes; with less nothing is sent through it, however small
 SMALL = 256 * 2**20  # bytes, four times what Docker gives a container
 SEMAPHORE = 4096  # bytes of one; there are three to a queue, and a queue to a worker
@@ -49,16 +53,28 @@ def map_in_workers(
     if _room() < LEAST_ROOM:
         _say_it_is_small()
         options["use_shared_memory"] = False
+    init = options.pop("worker_init_fn", None)
     loader = paddle.io.DataLoader(
         _Batches(read, num_workers * options.get("prefetch_factor", 2)),
         batch_sampler=_Lists(lists_of_keys),
         collate_fn=_only,
         num_workers=num_workers,
         return_list=True,
+        worker_init_fn=functools.partial(_init_worker, os.getpid(), init),
         **options,
     )
     for sent in forked(loader):
         yield _unpacked(sent)
+
+
+def _init_worker(trainer: int, init: Optional[Callable[[int], None]], number: int) -> None:
+    """Have a worker end with the trainer; Paddle's waits for it for ever after a kill -9."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != trainer:  # it has died already
+            os._exit(1)
+    if init:
+        init(number)
 
 
 def with_little_shared_memory(loader: paddle.io.DataLoader) -> paddle.io.DataLoader:

@@ -19,6 +19,19 @@ NO_LOCKS = NOT_SUPPORTED | {errno.ENOLCK}
 HELD = {errno.EAGAIN, errno.EACCES}  # by another process; EACCES on some network file systems
 
 
+_held: set[int] = set()  # the descriptors of locks
+
+
+def _close_in_child() -> None:
+    """Close the descriptors of locks: a worker that outlives its trainer must not keep them."""
+    while _held:
+        os.close(_held.pop())
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_close_in_child)
+
+
 @contextlib.contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[None]:
     """Hold the lock of a file, which is created if need be.
@@ -31,6 +44,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
             yield
         return
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    _held.add(descriptor)
     try:
         while not _acquire(descriptor, path):
             if not wait:
@@ -44,7 +58,9 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
                 with contextlib.suppress(OSError):  # of a file system without locks
                     fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
-        os.close(descriptor)
+        if descriptor in _held:  # else this is a process that was forked meanwhile
+            _held.discard(descriptor)
+            os.close(descriptor)
 
 
 def _acquire(descriptor: int, path: Path) -> bool:

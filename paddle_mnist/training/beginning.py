@@ -33,6 +33,9 @@ class Beginning:
         self.snapshots = [others, data_snapshot(further.data)]
         self.parts = {**further.named, **further.optional}
         self._states = {name: copied(dict(p.state_dict())) for name, p in self.parts.items()}
+        layers = [model, further.roots.get(LOSS), *self.parts.values()]
+        layers = [layer for layer in layers if isinstance(layer, nn.Layer)]
+        self._parameters = [(p, p.stop_gradient) for layer in layers for p in layer.parameters()]
         self._weights = _copies(model.state_dict())
         self.has_average = average is not NO_AVERAGE
         self._average = _copies(average.weights(model)) if self.has_average else {}
@@ -55,10 +58,9 @@ class Beginning:
         self.restore_saved()
         for snapshot in self.snapshots:
             snapshot.put_back()  # again: `set_state_dict` may have created new objects
-        for layer in [self.model, self.further.roots.get(LOSS), *self.parts.values()]:
-            if isinstance(layer, nn.Layer):
-                for parameter in layer.parameters():
-                    remove_gradient(parameter)
+        for parameter, is_frozen in self._parameters:
+            parameter.stop_gradient = is_frozen
+            remove_gradient(parameter)
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:

@@ -6,7 +6,6 @@ examined.
 """
 
 import contextlib
-import hashlib
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.further_state import DATA_ROOTS, optimizer_parameters
-from paddle_mnist.checkpoint.plain_data import add_to_digest, copied
+from paddle_mnist.checkpoint.plain_data import copied, digest_of
 from paddle_mnist.checkpoint.reachable import Path, assign, describe, identity
 from paddle_mnist.checkpoint.snapshot import (
     Change,
@@ -97,14 +96,13 @@ class _Candidate:
 
     @property
     def is_counter(self) -> bool:
-        is_number = isinstance(self.value, (int, float, np.number))
-        return is_number and self.path[0][1] not in DATA_ROOTS
+        root = self.path[0][1]
+        is_number = isinstance(self.value, (int, float, np.number)) and root not in DATA_ROOTS
+        return self.is_plain and (is_number or root == "callbacks")
 
     @property
     def digest(self) -> str:
-        digest = hashlib.sha256()
-        add_to_digest(digest, self.value if self.is_plain else None)
-        return digest.hexdigest()
+        return digest_of(self.value if self.is_plain else None)
 
 
 @dataclass(eq=False)
@@ -135,7 +133,8 @@ class _Rehearsal:
         with self.beginning.kept():
             first = self.trial.outcome()
             candidates = self._lost()
-            # Two steps may leave a value as they found it, such as a switch; one step does not.
+            # Two steps may leave a value as they found it, such as a switch, and so may the end of
+            # an epoch, such as the state of a recurrent net; one step does not.
             self.trial.train(steps=1)
             candidates = {**self._lost(), **candidates}
             again = self.trial.outcome()
@@ -244,7 +243,8 @@ class _Rehearsal:
 
         They are sufficient: if only these are as the steps have left them, as after a resume, the
         outcome of the next steps is the same as with all findings. Counters that do not matter now
-        are among them, because every hundredth step, for example, may read them.
+        are among them, because every hundredth step, for example, may read them, and so are the
+        values of callbacks, which may use them only at the end.
 
         names: the entries of an outcome's `reported` to compare.
         """

@@ -10,7 +10,7 @@ from typing import Any, Optional
 import paddle
 
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER
-from paddle_mnist.checkpoint.plain_data import add_to_digest
+from paddle_mnist.checkpoint.plain_data import add_to_digest, digest_of, is_plain
 from paddle_mnist.checkpoint.reachable import Path
 from paddle_mnist.checkpoint.snapshot import find
 from paddle_mnist.data.collate import mapped
@@ -58,12 +58,13 @@ class TrialSteps:
 
     def __init__(self, job: TrainingJob):
         self.job, self.reads_again, self._count = job, False, STEPS
-        self.read()
+        self.read(STEPS)
 
     def read(self, count: Optional[int] = None) -> None:
         """Read batches of the training data, and the first batch of each split.
 
-        count: how many batches, from now on.
+        count: how many batches, from now on. Of more than `STEPS`, the next come first, and the
+        numbers of the steps and their seeds are those of the next steps.
         """
         self._count = count or self._count
         batches = first_batches(self.job.parts.loader, self._count)
@@ -83,13 +84,15 @@ class TrialSteps:
             add_to_digest(digest, job.parts.average.weights(job.parts.model))
         add_to_digest(digest, job.parts.further.digests())
         roots = job.parts.further.roots
-        values = {f"value of {name}": find(roots, path) for name, path in watched.items()}
-        return Outcome(digest.hexdigest(), {**reported, **values})
+        for name, path in watched.items():
+            value = find(roots, path)
+            reported[f"value of {name}"] = digest_of(value) if is_plain(value) else None
+        return Outcome(digest.hexdigest(), reported)
 
     def train(self, steps: Optional[int] = None) -> tuple[Any, dict[str, Any]]:
         """Train; return a digest of the metrics, and those that callbacks returned.
 
-        steps: by default as many as there are batches.
+        steps: how many, without ending the epoch; by default all that there are batches for.
         """
         if self.reads_again:
             self.read()
@@ -97,7 +100,8 @@ class TrialSteps:
         trainer = self._trainer(digest, reported)
         try:
             trainer.train_epoch(_with_batches(self.job.parts.loader, self._batches[:steps]), 0)
-            trainer.end_epoch()
+            if steps is None:
+                trainer.end_epoch()
         except DivergedError as error:  # not an error yet: the training itself may not diverge
             digest.update(str(error).encode())
         return digest, reported
@@ -125,7 +129,9 @@ class TrialSteps:
             checkpointer=NO_CHECKPOINTER,
             writer=_Digester(digest),
             observers=[_Listener(callback, reported) for callback in job.callbacks],
-            state=TrainState(monitor=options.monitor, mode=options.mode),
+            state=TrainState(
+                step=STEPS * (self._count > STEPS), monitor=options.monitor, mode=options.mode
+            ),
             log_every=1,
             reseed=functools.partial(reseed, options.seed),
             exchange=job.gradient_exchange(),

@@ -90,13 +90,40 @@ def test_plain_data_come_back_the_same_to_the_bit(value):
     assert type(again) is type(value) and equal(again, value)
 
 
+Named = collections.namedtuple("Named", "points reward")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Named(np.ones(2), 1.5),
+        collections.deque([Named(1, None)], maxlen=3),
+        collections.Counter(a=2),
+        collections.OrderedDict(b=1, a=2),
+        collections.defaultdict(list, {"a": [1]}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_containers_keep_their_class(value):
+    again = unpack(safe_loads(saved_bytes(pack(value))), {}, "file")
+    assert type(again) is type(value) and equal(again, value)
+    assert getattr(again, "default_factory", None) == getattr(value, "default_factory", None)
+
+
+def test_an_array_in_two_places_is_one_array_again():
+    last = np.zeros(2)
+    again = unpack(safe_loads(saved_bytes(pack({"last": last, "all": [last]}))), {}, "file")
+    assert again["all"][0] is again["last"]
+
+
 def test_names_of_parameters_are_those_of_the_next_process():
-    averages = {"linear_0.w_0": np.ones(2), ("linear_0.b_0", 1): "linear_0.w_0", "other": 3}
-    packed = pack(averages, {"linear_0.w_0": "body.weight", "linear_0.b_0": "body.bias"})
-    names = {"body.weight": "linear_7.w_0", "body.bias": "linear_7.b_0"}
-    again = unpack(packed, names, "file")
-    assert list(again) == ["linear_7.w_0", ("linear_7.b_0", 1), "other"]
-    assert again["linear_7.b_0", 1] == "linear_7.w_0"
+    first, second = (nn.Linear(2, 2) for _ in range(2))
+    before, after = (dict(layer.named_parameters()) for layer in (first, second))
+    weight, bias = first.weight, first.bias
+    averages = {weight.name: 1, id(bias): 2, (bias.name, 1): weight.name, "other": 3, 4: 5}
+    again = unpack(pack(averages, before), after, "file")
+    weight, bias = second.weight, second.bias
+    assert again == {weight.name: 1, id(bias): 2, (bias.name, 1): weight.name, "other": 3, 4: 5}
 
 
 class Net(nn.Layer):
@@ -214,6 +241,9 @@ DAMAGED = {
     "a number": {STRUCTURE: "3"},
     "an unknown kind": {STRUCTURE: json.dumps({"call": "os.system"})},
     "an array that is missing": {STRUCTURE: json.dumps({"array": 3})},
+    "a class that is no namedtuple": {
+        STRUCTURE: json.dumps({"namedtuple": ["subprocess", "Popen", ["true"]]})
+    },
     "an unknown generator": {STRUCTURE: json.dumps({"generator": ["os", {"dict": []}, "system"]})},
     "another structure": pack({"named": 1}),
     "no values": pack(contents(values=None)),
