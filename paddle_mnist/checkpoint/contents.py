@@ -169,4 +169,4 @@ def load_checkpoint(
     load_weights(model, weights, weights_path)
     average.load(matching_weights(model, averaged, params_path))
     if saved:
-        further.load_values(saved, schedule, is_own)
+        further.load_first(saved, schedule, is_own)

@@ -6,7 +6,7 @@ values elsewhere on which the steps depend, as the rehearsal has found.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any, Optional
 
@@ -14,6 +14,7 @@ import paddle
 from paddle import nn
 from paddle.optimizer.lr import LRScheduler
 
+from paddle_mnist.checkpoint.late_changes import LateChanges
 from paddle_mnist.checkpoint.manifest import FURTHER, Checkpoint
 from paddle_mnist.checkpoint.optimizer_state import (
     Parameters,
@@ -30,7 +31,7 @@ from paddle_mnist.checkpoint.plain_data import (
     pack,
     unpack,
 )
-from paddle_mnist.checkpoint.reachable import Path, describe, is_registered
+from paddle_mnist.checkpoint.reachable import Path, describe, identity, is_registered
 from paddle_mnist.checkpoint.snapshot import Snapshot, find, may_be_put, put, unit, walk
 from paddle_mnist.checkpoint.weights import load_weights, saved_bytes, without_name_table
 from paddle_mnist.errors import CheckpointError, ConfigError
@@ -50,7 +51,8 @@ class FurtherState:
     named, optional: objects with `state_dict` and `set_state_dict`, by name. A checkpoint need not
         contain the state of those in `optional`.
     values: (attribute) the paths of values elsewhere to save. `fit` finds them; loading a
-        checkpoint adds those that it contains.
+        checkpoint adds those that it contains. left: (attribute) those that need not be saved, as
+        texts.
     parameters: (attribute) the parameters that the optimizer may have, by structured name: the
         model's, and those of a loss that is a layer, such as "loss/centers".
     """
@@ -80,9 +82,19 @@ class FurtherState:
         # Data are examined separately, even if a callback, for example, refers to them.
         self.others_known = self.known | set(map(id, _values_of(self.data)))
         self.values: list[Path] = []
+        self.left: set[str] = set()
         self._is_frozen = self._frozen()
+        self._others_tensors: dict[Path, str] = {}
+        self.optimizers: dict[Path, paddle.optimizer.Optimizer] = {}
+        self._built: dict[Path, Snapshot] = {}
+        self._loaded: Optional[tuple[Mapping[str, Any], bool]] = None
+        self._late: Optional[LateChanges] = None
+        self.discover()
+
+    def discover(self) -> None:
+        """Find the optimizers, schedules and layers that the roots hold now."""
         # Tensors of other layers, such as a target network that is updated from time to time.
-        self._others_tensors = {
+        tensors = {
             place.path: digest_of(place.value)
             for place in walk(self.others, self.others_known)
             if is_tensor(place.value)
@@ -90,6 +102,7 @@ class FurtherState:
             and place.path[0][1] != "model"
             and is_registered(find(self.roots, place.path[:-1]), place.path[-1])
         }
+        self._others_tensors = {**tensors, **self._others_tensors}
         kinds = (paddle.optimizer.Optimizer, LRScheduler)
         found = {
             place.path: place.value
@@ -99,7 +112,7 @@ class FurtherState:
         self.optimizers = {
             path: value
             for path, value in found.items()
-            if isinstance(value, kinds[0]) and value is not optimizer
+            if isinstance(value, kinds[0]) and value is not self.optimizer
         }
         # As they were built: values that differ later are saved.
         topmost = {
@@ -108,10 +121,30 @@ class FurtherState:
             if not any(path[:length] in found for length in range(1, len(path)))
         }
         own = {id(value) for value in topmost.values()}
-        self._built = {
-            path: Snapshot({"": value}, {*self.known, *own} - {id(value)}, has_internals=False)
-            for path, value in topmost.items()
-        }
+        for path, value in topmost.items():
+            if path not in self._built:
+                known = {*self.known, *own} - {id(value)}
+                self._built[path] = Snapshot({"": value}, known, has_internals=False)
+
+    def set_up(self) -> None:
+        """Find what the callbacks have made before the training, and restore its state, too."""
+        before = set(self.optimizers)
+        self.discover()
+        if self._loaded:
+            saved, schedule = self._loaded
+            self._require_names(saved, saved["path"])
+            self.load_optimizers(saved, only={*self.optimizers} - before)
+            self.load_values(saved, schedule)
+
+    def begin(self, is_alone: bool) -> None:
+        """Watch for values that change from now on. is_alone: whether there is one process."""
+        if is_alone:  # in several, each may count its own
+            self._late = LateChanges(self.others, self.others_known, self._is_known)
+
+    def _is_known(self, path: Path) -> bool:
+        beginnings = [path[:length] for length in range(1, len(path) + 1)]
+        is_left = any(identity(part) in self.left for part in beginnings)
+        return is_left or self.is_saved(path) or any(part in self.values for part in beginnings)
 
     def others_tensors(self) -> dict[str, paddle.Tensor]:
         """Return the tensors of layers other than the model and the named ones, by name."""
@@ -142,6 +175,7 @@ class FurtherState:
                 for path, value in self._values().items()
             ],
             "frozen": self._frozen(),
+            "left": sorted(self.left),
         }
 
     def files(self) -> dict[str, bytes]:
@@ -166,22 +200,31 @@ class FurtherState:
 
     def read(self, checkpoint: Checkpoint, is_own: bool = True) -> dict[str, Any]:
         """Return the state in a checkpoint; see `load_checkpoint`. Raises CheckpointError."""
-        saved: dict[str, Any] = {"named": {}, "optimizers": {}, "values": [], "frozen": {}}
+        saved: dict[str, Any] = {"named": {}, "optimizers": {}, "values": []}
+        saved.update({"frozen": {}, "left": []})
         path = checkpoint.path.with_suffix(FURTHER)
         if checkpoint.has_file(FURTHER):
             contents = unpack(checkpoint.load(FURTHER), self.parameters, path)
             self._check(contents, path)
             saved.update(contents)
-        if is_own:
-            self._require_names(saved, path)
         return {**saved, "path": path}
 
-    def load_optimizers(self, saved: Mapping[str, Any], is_own: bool = True) -> None:
-        """Load the other optimizers. This changes their parameters, so load those afterwards."""
+    def load_optimizers(
+        self,
+        saved: Mapping[str, Any],
+        is_own: bool = True,
+        only: Optional[Collection[Path]] = None,
+    ) -> None:
+        """Load the other optimizers. This changes their parameters, so load those afterwards.
+
+        only: the paths of those to load, if not all.
+        """
         for path, optimizer in self.optimizers.items():
             contents = saved["optimizers"].get(describe(path))
+            if only is not None and path not in only:
+                continue
             if contents is None or not (is_own or path[0][1] == "optimizer"):
-                continue  # `read` has raised if the checkpoint is of the same training
+                continue  # `set_up` raises if the checkpoint is of the same training
             parameters = self._parameters_of(optimizer)
             load_structured_state(
                 optimizer,
@@ -193,8 +236,20 @@ class FurtherState:
                 contents["schedule"],
             )
 
+    def load_first(self, saved: Mapping[str, Any], schedule: bool, is_own: bool) -> None:
+        """Load what is there before the callbacks' `before_training`; `set_up` loads all.
+
+        For the arguments, see `load_checkpoint`.
+        """
+        self._loaded = (saved, schedule) if is_own else None
+        self.load_values(saved, schedule, is_own, is_complete=False)
+
     def load_values(
-        self, saved: Mapping[str, Any], schedule: bool = True, is_own: bool = True
+        self,
+        saved: Mapping[str, Any],
+        schedule: bool = True,
+        is_own: bool = True,
+        is_complete: bool = True,
     ) -> None:
         """Load everything except the optimizers. schedule: whether to load values of a schedule.
 
@@ -203,6 +258,7 @@ class FurtherState:
         for name, part in {**self.named, **self.optional}.items():
             if name in saved["named"] and is_own:
                 set_state(part, saved["named"][name], saved["path"])
+        self.values, self.left = [], {*saved["left"]}
         places = {
             place.path: place
             for roots, known in ((self.others, self.others_known), (self.data, self.known))
@@ -216,7 +272,10 @@ class FurtherState:
             if root == "callbacks" and places.get(path[:2]) is None:
                 log.info("%s is not there now, so its value is not restored", describe(path))
                 continue
-            if not (may_be_put(places, path) and put(self.roots, path, value)):
+            is_there = may_be_put(places, path) and put(self.roots, path, value)
+            if not is_there and not is_complete:
+                continue
+            if not is_there:
                 raise CheckpointError(
                     f"{saved['path']}: holds a value for {describe(path)}, which does not exist; "
                     "expected the program that wrote the checkpoint"
@@ -236,6 +295,7 @@ class FurtherState:
                 self._unpacked_path(packed)[0]
             known = isinstance(saved["named"], dict) and {*saved["frozen"]} <= {*self.parameters}
             known &= all(isinstance(is_frozen, bool) for is_frozen in saved["frozen"].values())
+            known &= all(isinstance(name, str) for name in saved.get("left", ()))
             for contents in saved["optimizers"].values():
                 known &= isinstance(contents["state"], dict)
                 known &= isinstance(contents["schedule"], dict)
@@ -264,6 +324,8 @@ class FurtherState:
             tensor = find(self.roots, path)
             if is_plain(tensor) and digest_of(tensor) != built:
                 values[path] = tensor
+        if self._late:
+            values.update(self._late.numbers())
         values.update({path: find(self.roots, path) for path in self.values})
         return {path: value for path, value in values.items() if value is not ABSENT}
 

@@ -290,7 +290,7 @@ def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> Fi
     world.broadcast(model.state_dict().values())
     further = training.job.parts.further
     try:
-        further.load_values(further.read(checkpoint))
+        further.load_values(further.read(checkpoint), is_complete=False)
     except CheckpointError as error:  # the result stands, whatever the program has become
         log.warning("objects other than the model are not as at the end of the run: %s", error)
     log_result(training, result)
@@ -316,8 +316,10 @@ def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
         board.text(ABOUT, describe_training(training))
         for callback in job.callbacks:
             callback.before_training(training)
+        job.parts.further.set_up()
         if not checkpoint:
             rehearse(job)
+        job.parts.further.begin(job.world.size == 1)
         state = train_epochs(job, run, start, board)
         checkpoint_name = load_final_weights(job, run, state)
         training = training.at(state)

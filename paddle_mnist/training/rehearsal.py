@@ -147,6 +147,7 @@ class _Rehearsal:
         self._refuse_what_cannot_be_saved(needed)
         own = [finding.own for finding in needed if finding.own]
         self.further.values = [candidate.path for candidate in own]
+        self.further.left = {one.name for one in findings if one not in needed}
         self._log(findings, needed)
 
     def _lost(self) -> dict[str, _Candidate]:

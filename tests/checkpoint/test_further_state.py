@@ -171,7 +171,7 @@ def state():
 
 
 def contents(*values, **others):
-    return {"named": {}, "optimizers": {}, "values": list(values), "frozen": {}, **others}
+    return {"named": {}, "optimizers": {}, "values": list(values), "frozen": {}, "left": [], **others}
 
 
 def root(name, *steps):
