@@ -244,6 +244,15 @@ class FurtherState:
         self._loaded = (saved, schedule) if is_own else None
         self.load_values(saved, schedule, is_own, is_complete=False)
 
+    def load_result(self, checkpoint: Checkpoint) -> None:
+        """Load the state of a finished run, except for optimizers and what callbacks count.
+
+        Values of objects that are not there are left out. Raises CheckpointError.
+        """
+        saved = self.read(checkpoint)
+        values = [entry for entry in saved["values"] if entry[0][0][1] != "callbacks"]
+        self.load_values({**saved, "values": values}, is_complete=False)
+
     def load_values(
         self,
         saved: Mapping[str, Any],
@@ -325,7 +334,7 @@ class FurtherState:
             if is_plain(tensor) and digest_of(tensor) != built:
                 values[path] = tensor
         if self._late:
-            values.update(self._late.numbers())
+            values.update(self._late.values())
         values.update({path: find(self.roots, path) for path in self.values})
         return {path: value for path, value in values.items() if value is not ABSENT}
 

@@ -1,16 +1,18 @@
-"""Values that change for the first time after the rehearsal, such as a patience that is counted."""
+"""Values that change for the first time after the rehearsal, such as a patience that counts."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import numpy as np
 import paddle
 from paddle import nn
 
+from paddle_mnist.checkpoint.plain_data import is_plain
 from paddle_mnist.checkpoint.reachable import Path, describe, identity
 from paddle_mnist.checkpoint.snapshot import Snapshot, find, unit
 from paddle_mnist.errors import listed
+
+ALONE = (bool, str, bytes, type(None))
 
 log = logging.getLogger("paddle_mnist")
 
@@ -29,16 +31,20 @@ class LateChanges:
         self._start = Snapshot(roots, known, most_bytes=0, has_internals=False)
         self._told: set[str] = set()
 
-    def numbers(self) -> dict[Path, Any]:
-        """Return the numbers among them, which are saved, and log the names of the others once."""
-        numbers, layers, others = {}, [], []
+    def values(self) -> dict[Path, Any]:
+        """Return the plain data among them, which are saved, and log the names of others once.
+
+        Not saved are switches and texts alone: they may stand for what is not, such as a file that
+        is open.
+        """
+        values, layers, others = {}, [], []
         for change in self._start.changes():
             path = unit(self.roots, change.path, self.known) or change.path
             value = find(self.roots, path)
             if self.is_known(path):
                 continue
-            if isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
-                numbers[path] = value
+            if is_plain(value, self.known) and type(value) not in ALONE:
+                values[path] = value
             elif identity(path) not in self._told:
                 self._told.add(identity(path))
                 is_state = isinstance(value, (nn.Layer, paddle.optimizer.Optimizer))
@@ -51,4 +57,4 @@ class LateChanges:
             )
         if others:
             log.info("changed since the first steps, and not saved: %s", listed(others))
-        return numbers
+        return values

@@ -63,9 +63,13 @@ class SampleLoader(OrderedLoader):
             ]
             yield shards if self.shard_spec else shards[0].batch
 
-    def first_batch(self) -> Any:
-        """Return what this process reads first in the first epoch, as arrays, without workers."""
-        return self._read(next(self._parts(0, 0, 1)).keys)
+    def first_batch(self, epoch: int = 0) -> Any:
+        """Return what this process reads first in the first epoch, as arrays, without workers.
+
+        epoch: whose random numbers the samples draw.
+        """
+        keys = next(self._parts(0, 0, 1)).keys
+        return self._read([(epoch, index) for _, index in keys])
 
     def _parts(self, epoch: int, start: int, stride: int) -> Iterator["_Part"]:
         order = self.sampler.order(epoch)

@@ -89,6 +89,16 @@ def data_snapshot(data: Mapping[str, Any]) -> Snapshot:
     return Snapshot(data, most_items=DATA_ITEMS, most_bytes=DATA_BYTES)
 
 
+@contextlib.contextmanager
+def data_restored(data: Mapping[str, Any]) -> Iterator[None]:
+    """Restore at the end of the context what reading samples changes, such as a cache."""
+    before = data_snapshot(data)
+    try:
+        yield
+    finally:
+        before.put_back()
+
+
 def _is_state(further: FurtherState, place: Place) -> bool:
     """Return whether a value belongs to a layer, an optimizer or a schedule."""
     return place.is_internal or further.has(place.path)

@@ -30,6 +30,7 @@ from paddle_mnist.parallel.world import World, join
 from paddle_mnist.system import signals
 from paddle_mnist.system.devices import own_device, select_device
 from paddle_mnist.training.arguments import FitArguments, RunConfig
+from paddle_mnist.training.beginning import data_restored
 from paddle_mnist.training.binding import (
     describe_data,
     describe_optimizer,
@@ -89,18 +90,19 @@ def build_job(arguments: FitArguments) -> TrainingJob:
                 "evaluated; expected valid data too"
             )
         passes = parts.loader.passes_per_step * world.size
-        first_batch = try_first_batch(
-            step,
-            parts.model,
-            parts.optimizer,
-            parts.loader,
-            arguments.seed,
-            is_divided=passes > 1,
-            is_low_precision=arguments.amp != "off",
-            further=parts.further,
-        )
-        tags = _evaluated_tags(arguments, step, parts, evaluator)
-        config = arguments.config or _run_config(arguments, parts)
+        with data_restored(parts.further.data):
+            first_batch = try_first_batch(
+                step,
+                parts.model,
+                parts.optimizer,
+                parts.loader,
+                arguments.seed,
+                is_divided=passes > 1,
+                is_low_precision=arguments.amp != "off",
+                further=parts.further,
+            )
+            tags = _evaluated_tags(arguments, step, parts, evaluator)
+            config = arguments.config or _run_config(arguments, parts)
     if first_batch.has_sparse_gradients and passes > 1:
         log.info("sparse gradients are made dense for the exchange between shards and processes")
     inside_epochs = getattr(parts.loader, "resumes_inside_epochs", True)

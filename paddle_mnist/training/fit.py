@@ -290,7 +290,7 @@ def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> Fi
     world.broadcast(model.state_dict().values())
     further = training.job.parts.further
     try:
-        further.load_values(further.read(checkpoint), is_complete=False)
+        further.load_result(checkpoint)
     except CheckpointError as error:  # the result stands, whatever the program has become
         log.warning("objects other than the model are not as at the end of the run: %s", error)
     log_result(training, result)

@@ -5,7 +5,6 @@ code that a resume uses restores the beginning, and the values that it does not 
 examined.
 """
 
-import contextlib
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from paddle_mnist.checkpoint.plain_data import copied, digest_of
 from paddle_mnist.checkpoint.reachable import Path, assign, describe, identity
 from paddle_mnist.checkpoint.snapshot import (
     Change,
-    Snapshot,
     find,
     put,
     replace_items,
@@ -31,7 +29,7 @@ from paddle_mnist.checkpoint.snapshot import (
 from paddle_mnist.data.sample_loader import can_be_repeated
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError, listed
-from paddle_mnist.training.beginning import Beginning, data_snapshot
+from paddle_mnist.training.beginning import Beginning, data_restored
 from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.rehearsing import rehearsing
 from paddle_mnist.training.sample_check import check_samples
@@ -64,20 +62,12 @@ def rehearse(job: TrainingJob) -> None:
         return
     evaluator = job.evaluator
     splits = evaluator.datasets if isinstance(evaluator, StepEvaluator) else {}
-    with rehearsing(), generators_restored(), _restored(data_snapshot(data)):
+    with rehearsing(), generators_restored(), data_restored(data):
         is_repeatable = check_samples(loader, data, "the first batch")
         for split, valid in splits.items():
             is_repeatable &= check_samples(valid, data, f"the first batch of {split}")
         if is_repeatable:
             _Rehearsal(job).run()
-
-
-@contextlib.contextmanager
-def _restored(snapshot: Snapshot) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        snapshot.put_back()
 
 
 @dataclass(eq=False)

@@ -59,14 +59,22 @@ def _is_function(loader: Any) -> bool:
 def _what_differs(loader: Any, data: Mapping[str, Any], what: Sequence[str]) -> dict[str, Any]:
     """Read the first batch twice; return what differs, or "", and whether a generator draws."""
 
-    def read() -> Any:
-        return (
-            loader.first_batch() if hasattr(loader, "first_batch") else first_batches(loader, 1)[0]
-        )
+    can_choose = hasattr(loader, "first_batch")
 
+    def read(epoch: int = 0) -> Any:
+        return loader.first_batch(epoch) if can_choose else first_batches(loader, 1)[0]
+
+    untouched = data_snapshot(data)
     first = read()
     before = data_snapshot(data)
     is_same = _is_same_batch(first, read())
+    if is_same and can_choose:  # a cache may hold samples with the random numbers of an epoch
+        cached = read(1)
+        kept = listed([describe(change.path) for change in untouched.changes()])
+        untouched.put_back()
+        if not _is_same_batch(cached, read(1)):
+            words = f"{what[0]} differs in the next epoch if it was read before: {kept} keeps it"
+            return {"differs": words, "draws": True}
     changes = before.changes()
     drawn = [change for change in changes if isinstance(find(data, change.path), GENERATORS)]
     if is_same and not drawn:

@@ -171,7 +171,8 @@ def state():
 
 
 def contents(*values, **others):
-    return {"named": {}, "optimizers": {}, "values": list(values), "frozen": {}, "left": [], **others}
+    empty = {"named": {}, "optimizers": {}, "frozen": {}, "left": []}
+    return {**empty, "values": list(values), **others}
 
 
 def root(name, *steps):
