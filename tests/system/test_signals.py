@@ -33,12 +33,12 @@ def send(*_):
     for _ in range(times):
         os.kill(os.getpid(), signum)
 
-def before(owner, name, at=1, at_once=False):
-    "Send at the at-th call of owner.name, then do what it does; at_once: it must not come so far."
+def before(owner, name, at=1, at_once=False, rehearsal=False):
+    # at_once: it must not come so far. rehearsal: to count calls in the rehearsal, not others.
     calls, real = [], getattr(owner, name)
     def wrapped(*args, **kwargs):
-        calls.append(1)
-        if len(calls) == at:
+        calls.extend([1] * (is_rehearsal() == rehearsal))
+        if len(calls) == at and is_rehearsal() == rehearsal:
             send()
             if at_once:
                 os._exit(9)
@@ -46,6 +46,7 @@ def before(owner, name, at=1, at_once=False):
     setattr(owner, name, wrapped)
 
 import paddle
+from paddle_mnist import is_rehearsal
 from paddle_mnist.mnist import run, setup
 from paddle_mnist.training import initialize
 from paddle_mnist.checkpoint.store import CheckpointStore
@@ -53,8 +54,10 @@ from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
 if moment == "reading data":
     before(setup, "open_data", at_once=True)
-elif moment == "warm-up":  # the first forward pass, after the one tried
-    before(MNIST, "forward", at=2)
+elif moment == "rehearsal":  # its second step
+    before(paddle.optimizer.Momentum, "step", at=2, rehearsal=True)
+elif moment == "warm-up":  # the first forward pass
+    before(MNIST, "forward")
 elif moment == "training":
     before(paddle.optimizer.Momentum, "step", at=5)
 elif moment == "data loading":  # the batch after the fifth step, and the one tried
@@ -82,6 +85,7 @@ run_script(train.main)
 # moment: what is saved then, None: nothing was done that a checkpoint does not hold
 MOMENTS = {
     "reading data": None,
+    "rehearsal": None,
     "warm-up": "mnist_epoch0_step1_breakpoint",
     "training": "mnist_epoch0_step5_breakpoint",
     "data loading": "mnist_epoch0_step5_breakpoint",
@@ -117,6 +121,7 @@ def end_of(folder):
     ("moment", "signum", "times"),
     [
         ("training", *SENT[0]),
+        ("rehearsal", *SENT[1]),
         ("saving fsync 2", *SENT[1]),
         ("evaluation", *SENT[0]),
         *(
