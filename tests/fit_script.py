@@ -52,7 +52,8 @@ def main(output, *signals, **options):
 
 
 if __name__ == "__main__":
-    words, nprocs = sys.argv[1:], 1
-    if words[0].startswith("--nprocs="):
-        nprocs = int(words.pop(0).partition("=")[2])
-    main(*words, nprocs=nprocs)
+    words, numbers = sys.argv[1:], {}
+    while words[0].startswith("--"):
+        name, _, number = words.pop(0)[2:].partition("=")
+        numbers[name] = int(number)
+    main(*words, **numbers)

@@ -1,7 +1,10 @@
 """`fit` in a script of a user's own: stopped, killed, supervised, and in several processes."""
 
+import contextlib
 import signal
 import sys
+import time
+from pathlib import Path
 
 import forked
 import pytest
@@ -79,6 +82,25 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
     done = run(tmp_path, script=script, expect=1)
     assert 'expected the call under `if __name__ == "__main__":`' in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_workers_of_a_killed_script_end_and_hold_no_lock(tmp_path, unbroken):
+    words = ["--num_workers=2", tmp_path / "run", "7:SIGKILL"]
+    run(tmp_path, *words, expect=-signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while others := [one for one in Path("/proc").glob("[0-9]*") if is_of(one, tmp_path)]:
+        assert time.monotonic() < deadline, f"still alive: {others}"
+        time.sleep(0.1)
+    run(tmp_path, *words)
+    assert same_weights(tmp_path / "run", unbroken)
+
+
+def is_of(process, folder):
+    """Return whether a process, a folder of /proc, was started with the path of a folder."""
+    with contextlib.suppress(OSError):
+        return str(folder).encode() in (process / "cmdline").read_bytes()
+    return False
 
 
 def test_supervised_script_is_started_again(tmp_path, unbroken):

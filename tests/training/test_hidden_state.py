@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import paddle
 import pytest
+import usual_programs
 from fit_rows import ProgramError, StopsAt, stop
 from hiding_places import DRAWN, KINDS, PLACES, UNSAVABLE, linear, sgd, task
 from hypothesis import given, settings
@@ -392,6 +393,18 @@ PROGRAMS = {
 def test_programs_resume_or_are_refused(program, step, tmp_path):
     build, names = PROGRAMS[program]
     check(tmp_path, build, step, killed=False, names=names)
+
+
+@pytest.mark.parametrize("program", usual_programs.SAVED)
+@pytest.mark.parametrize("killed", [False, True])
+def test_usual_programs_resume(program, killed, tmp_path):
+    assert check(tmp_path, usual_programs.SAVED[program], 9, killed, has_influence=False)
+
+
+@pytest.mark.parametrize("program", usual_programs.REFUSED)
+def test_what_a_usual_program_keeps_is_refused_by_name(program, tmp_path):
+    build, words = usual_programs.REFUSED[program]
+    assert not check(tmp_path, build, 9, killed=False, names=[words])
 
 
 @pytest.mark.parametrize("kind", [list, recent_notes, tuple])
