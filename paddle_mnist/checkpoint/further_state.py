@@ -131,7 +131,7 @@ class FurtherState:
         before = set(self.optimizers)
         self.discover()
         if self._loaded:
-            saved, schedule = self._loaded
+            (saved, schedule), self._loaded = self._loaded, None
             self._require_names(saved, saved["path"])
             self.load_optimizers(saved, only={*self.optimizers} - before)
             self.load_values(saved, schedule)
@@ -260,7 +260,7 @@ class FurtherState:
         is_own: bool = True,
         is_complete: bool = True,
     ) -> None:
-        """Load everything except the optimizers. schedule: whether to load values of a schedule.
+        """Load everything except the optimizers. schedule: whether to load learning rates, too.
 
         Raises CheckpointError if the object to which a value belongs does not exist.
         """
@@ -276,7 +276,8 @@ class FurtherState:
         for packed, value in saved["values"]:
             path = self._unpacked_path(packed)
             root = path[0][1]
-            if (root == "schedule" and not schedule) or not (is_own or root == "optimizer"):
+            is_rate = root == "schedule" or path[-1] == ("attribute", "_learning_rate")
+            if (is_rate and not schedule) or not (is_own or root == "optimizer"):
                 continue
             if root == "callbacks" and places.get(path[:2]) is None:
                 log.info("%s is not there now, so its value is not restored", describe(path))
