@@ -1,6 +1,7 @@
 """What the tests share: data made on the spot, commands run as a user runs them."""
 
 import itertools
+import logging
 import os
 import sys
 from pathlib import Path
@@ -71,6 +72,16 @@ settings.load_profile("untimed")
 
 # The machine's own data is only for the tests that ask for it by `real_data`.
 REAL_DATA = os.environ.get("PADDLE_MNIST_DATA")
+
+
+@pytest.fixture
+def lines(caplog):
+    """The log so far."""
+    log = logging.getLogger("paddle_mnist")
+    log.addHandler(caplog.handler)
+    caplog.set_level(logging.INFO, "paddle_mnist")
+    yield lambda: [record.getMessage() for record in caplog.records]
+    log.removeHandler(caplog.handler)
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,6 @@ Path = tuple[Step, ...]  # the first step, of kind "root", names the object wher
 
 LAYER_PARTS = ("_parameters", "_buffers", "_sub_layers")  # where a Layer keeps what it registers
 _HOOKS = ("_forward_pre_hooks", "_forward_post_hooks")
-_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, staticmethod, classmethod)
 _SEQUENCES = (list, tuple, collections.deque)
 # Attributes of Paddle's optimizers that their state_dict omits and that a step may change.
 _OPEN = ("_learning_rate", "_grad_clip", "regularization")

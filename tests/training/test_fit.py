@@ -1,7 +1,6 @@
 """`fit`: what it returns, what it refuses, and data, tasks and collaborators of every kind."""
 
 import json
-import logging
 import random
 import sys
 import threading
@@ -36,16 +35,6 @@ from paddle_mnist.plots.history import read_history, series
 
 ROW = "SGD with clipping"
 ARRAYS = Points().points, np.zeros(len(Points()), "int64")
-
-
-@pytest.fixture
-def lines(caplog):
-    """The log so far."""
-    log = logging.getLogger("paddle_mnist")
-    log.addHandler(caplog.handler)
-    caplog.set_level(logging.INFO, "paddle_mnist")
-    yield lambda: [record.getMessage() for record in caplog.records]
-    log.removeHandler(caplog.handler)
 
 
 def test_a_finished_run_returns_its_result(tmp_path, lines):

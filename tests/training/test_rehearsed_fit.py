@@ -3,7 +3,6 @@
 import functools
 import gc
 import hashlib
-import logging
 import random
 
 import numpy as np
@@ -30,16 +29,6 @@ from paddle_mnist.training.steps import SupervisedStep
 
 SEED = 5
 ROW = "SGD with clipping"
-
-
-@pytest.fixture
-def lines(caplog):
-    """The log so far."""
-    log = logging.getLogger("paddle_mnist")
-    log.addHandler(caplog.handler)
-    caplog.set_level(logging.INFO, "paddle_mnist")
-    yield lambda: [record.getMessage() for record in caplog.records]
-    log.removeHandler(caplog.handler)
 
 
 class Asks(Callback):
