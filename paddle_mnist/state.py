@@ -243,8 +243,9 @@ class View:
 class Observer:
     """Base class for observers of a `Trainer`, which are called after every step and epoch.
 
-    Override the methods you need. They must not change the training. A method may return metrics,
-    by tag, which the trainer writes: Python or NumPy numbers, or tensors of one element.
+    Override the methods you need. They read, return metrics, and may ask to stop; they must not
+    change the training in any other way. Metrics are returned by tag, and the trainer writes them:
+    Python or NumPy numbers, or tensors of one element.
     """
 
     def after_step(self, view: View) -> Optional[Mapping[str, float]]:
@@ -253,26 +254,24 @@ class Observer:
     def after_epoch(self, view: View) -> Optional[Mapping[str, float]]:
         """Called after each epoch and its evaluation, before its checkpoint is saved."""
 
+    def should_stop(self, view: View) -> bool:
+        """Return whether to end the training here; called before each epoch."""
+        return False
+
 
 class Writer(Protocol):
     """Writes metrics: tags like "train/loss" and their values at a step."""
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None: ...
 
-    def advance(self, state: TrainState) -> None:
-        """Called after each step."""
-
     def close(self) -> None: ...
 
 
 class Evaluator(Protocol):
-    """Evaluates the model at the end of an epoch, and decides whether to stop early."""
+    """Evaluates the model at the end of an epoch."""
 
     def after_epoch(self, state: TrainState, model: Any) -> Mapping[str, float]:
         """Return metrics by tag; an empty mapping where no evaluation is due."""
-
-    def should_stop(self, state: TrainState) -> bool:
-        """Return whether to stop before the next epoch."""
 
 
 class Checkpointer(Protocol):

@@ -12,7 +12,7 @@ from paddle import nn
 from paddle_mnist.checkpoint.contents import manifest_entries
 from paddle_mnist.checkpoint.further_state import FurtherState
 from paddle_mnist.checkpoint.manifest import BREAKPOINT, OPTIMIZER, PARAMS, TRAINING
-from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
+from paddle_mnist.checkpoint.policy import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import saved_bytes
 from paddle_mnist.errors import ConfigError, DivergedError, OutputError
@@ -26,7 +26,7 @@ MAX_NAME_BYTES = 180  # of 255; epoch, step, suffixes and those of temporary fil
 
 
 class StoreCheckpointer:
-    """Commits checkpoints to a store when the save policy says so, then prunes old ones.
+    """Commits checkpoints to a store when they are due, then prunes old ones.
 
     Their names, with E the epoch, 0-based, and S the step: after an epoch `{NAME}_epoch{E}`,
     inside one `{NAME}_epoch{E}_step{S}`, where a training was interrupted
@@ -40,13 +40,13 @@ class StoreCheckpointer:
     def __init__(
         self,
         store: CheckpointStore,
-        save_policy: SavePolicy = SavePolicy(),  # noqa: B008
-        retention: RetentionPolicy = RetentionPolicy(),  # noqa: B008
+        saving: Saving = KEEP_EPOCHS,
         average: WeightAverage = NO_AVERAGE,
         resumed_from: Optional[TrainState] = None,
         manifest_entries: Callable[[], Mapping[str, Any]] = dict,
         name: Optional[str] = None,
         further: Optional[FurtherState] = None,
+        saves_inside_epochs: bool = True,
     ):
         """average: a moving average of the weights, which is saved in their place.
 
@@ -55,14 +55,15 @@ class StoreCheckpointer:
         manifest_entries: called at each save; returns additional entries of the manifest.
         name: NAME, where it is not the model's.
         further: what else to save.
+        saves_inside_epochs: whether a training can resume there; else nothing is saved there.
         """
         self.store = store
-        self.save_policy = save_policy
-        self.retention = retention
+        self.saving = saving
         self.average = average
         self.manifest_entries = manifest_entries
         self.name = name
         self.further = further
+        self.saves_inside_epochs = saves_inside_epochs
         self._last_attempt = time.monotonic()
         self._saved_progress = resumed_from and _progress(resumed_from)  # of the newest checkpoint
 
@@ -75,13 +76,14 @@ class StoreCheckpointer:
     def after_step(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
-        if self.save_policy.after_step(state, time.monotonic() - self._last_attempt):
+        seconds = time.monotonic() - self._last_attempt
+        if self.saves_inside_epochs and self.saving.is_due_after_step(state, seconds):
             self._try_to_save(self._name_in_epoch(state, model), state, model, optimizer)
 
     def after_epoch(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
-        if self.save_policy.after_epoch(state):
+        if self.saving.is_due_after_epoch(state):
             self._try_to_save(self._name_after_epoch(state, model), state, model, optimizer)
 
     def at_end(
@@ -97,11 +99,11 @@ class StoreCheckpointer:
         model: nn.Layer,
         optimizer: paddle.optimizer.Optimizer,
     ) -> None:
-        """Save a breakpoint if the policy wants one and no step was interrupted half way.
+        """Save a breakpoint if one is wanted and no step was interrupted half way.
 
         Errors of this save are logged, so that they do not hide `error`.
         """
-        if isinstance(error, DivergedError) or not self.save_policy.after_error(error):
+        if isinstance(error, DivergedError) or not self.saving.is_due_after_error(error):
             return
         if state.step_interrupted:
             log.warning(
@@ -114,7 +116,7 @@ class StoreCheckpointer:
                 "nothing was done since the newest checkpoint; run the same command to resume "
                 "from it"
             )
-        elif state.position and not self.save_policy.inside_epochs:
+        elif state.position and not self.saves_inside_epochs:
             log.info(
                 "stopped inside an epoch, where this data cannot resume; the newest checkpoint is "
                 "from before it"
@@ -158,7 +160,7 @@ class StoreCheckpointer:
         self.store.commit(name, files, state, extra_entries)
         self._saved_progress = _progress(state)
         try:
-            self.store.prune(self.retention)
+            self.store.prune(self.saving)
         except OutputError as error:
             log.warning("old checkpoints could not be deleted; training continues: %s", error)
 

@@ -61,7 +61,7 @@ class Checkpoint:
 
     @property
     def info(self) -> CheckpointInfo:
-        """What a `RetentionPolicy` needs to know about it."""
+        """What `Saving` needs to know about it."""
         state = self.state
         value = state.metrics.get(state.monitor, math.nan)
         score = value if state.mode == "max" else -value

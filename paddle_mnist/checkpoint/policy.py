@@ -1,56 +1,17 @@
-"""When to save a checkpoint, and which ones to keep: pure functions, without a disk."""
+"""When to save a checkpoint, and which ones to keep: `Saving`. Pure functions, without a disk."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Optional
 
-from paddle_mnist._exports import lazy_exports
 from paddle_mnist.errors import StoppedError
+from paddle_mnist.options import Count, CountOrZero, Options, Positive, option
 from paddle_mnist.state import TrainState
-
-__getattr__ = lazy_exports(__name__, {})[0]  # old names of these classes
-
-
-@dataclass(frozen=True)
-class SavePolicy:
-    """Decides when a checkpoint is due: as soon as any of the triggers fires.
-
-    every_epochs: after every N-th epoch; 0 or None: after none for this reason.
-    every_steps: after every N-th step since the run began.
-    every_seconds: after the first step that ends N seconds or more after the last save.
-    on_error: when an exception ends the training.
-    on_best: after an epoch whose evaluation is the best so far.
-    inside_epochs: whether a training can resume inside an epoch; else nothing is saved there.
-
-    A training that ends, or is stopped by a signal, always saves.
-    """
-
-    every_epochs: Optional[int] = 1
-    every_steps: Optional[int] = None
-    every_seconds: Optional[float] = None
-    on_error: bool = True
-    on_best: bool = True
-    inside_epochs: bool = True
-
-    def after_epoch(self, state: TrainState) -> bool:
-        is_best = self.on_best and state.best is not None and state.best[0] == state.step
-        return is_best or bool(self.every_epochs and state.epoch % self.every_epochs == 0)
-
-    def after_step(self, state: TrainState, seconds: float) -> bool:
-        """seconds: since the last save, or since the start."""
-        if not self.inside_epochs:
-            return False
-        if self.every_steps and state.step % self.every_steps == 0:
-            return True
-        return self.every_seconds is not None and seconds >= self.every_seconds
-
-    def after_error(self, error: BaseException) -> bool:
-        return self.on_error or isinstance(error, StoppedError)
 
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What a `RetentionPolicy` knows of a checkpoint.
+    """What `Saving` knows of a checkpoint.
 
     sort_key: greater for later checkpoints of a run.
     time: when it was saved, in seconds since 1970.
@@ -68,36 +29,82 @@ class CheckpointInfo:
 
 
 @dataclass(frozen=True)
-class RetentionPolicy:
-    """Selects the checkpoints to keep: those that any rule keeps, and always the newest.
+class Saving(Options):
+    """When to save checkpoints, and which ones to keep.
 
-    epochs: the end of every epoch.
-    last: the newest N of all.
-    every_minutes: the newest of each span of N minutes.
-    best: the one with the highest score, the earliest of equals.
-    breakpoints: every breakpoint.
+    A checkpoint is due as soon as any trigger fires:
+
+    every_epochs: after every N-th epoch; 0 or None: after none for this reason.
+    every_steps: after every N-th step since the run began.
+    every_seconds: after the first step that ends N seconds or more after the last save.
+    on_exception: when an exception ends the training.
+    at_start: before the first step, so that the initial weights are safe as well.
+
+    A training that ends, or is stopped by a signal, always saves. A checkpoint is kept if any rule
+    keeps it; the newest always is:
+
+    keep_last: the newest N of all.
+    keep_best: the one with the best value of `monitor`, the earliest of equals; an epoch whose
+        evaluation is the best so far is always saved.
+    keep_epochs: the end of every epoch.
+    keep_every_minutes: the newest of each span of N minutes.
+    keep_breakpoints: every checkpoint that was saved because the training was interrupted.
     """
 
-    epochs: bool = True
-    last: int = 3
-    every_minutes: Optional[float] = None
-    best: bool = True
-    breakpoints: bool = True
+    heading = "saving"
 
-    def __call__(self, checkpoints: Iterable[CheckpointInfo]) -> set[str]:
+    every_epochs: Optional[CountOrZero] = option(
+        1,
+        "epochs between checkpoints; 0: only the best and the last epoch are saved at their ends",
+        flat="save_every_epochs",
+    )
+    every_steps: Optional[Count] = option(
+        None, "steps between checkpoints", flat="save_every_steps"
+    )
+    every_seconds: Optional[Positive] = option(
+        None, "seconds between checkpoints", flat="save_every_seconds"
+    )
+    on_exception: bool = option(
+        True, "save a checkpoint when an error ends training", flat="save_on_exception"
+    )
+    at_start: bool = option(True, "save a checkpoint before the first step", flat="save_at_start")
+    keep_last: Count = option(3, "keep the newest N checkpoints")
+    keep_best: bool = option(True, "keep the checkpoint with the best monitored metric")
+    keep_epochs: bool = option(False, "keep the checkpoint at the end of every epoch")
+    keep_every_minutes: Optional[Positive] = option(None, "keep one checkpoint every N minutes")
+    keep_breakpoints: bool = option(False, "keep checkpoints that were saved on an interruption")
+
+    def is_due_after_step(self, state: TrainState, seconds: float) -> bool:
+        """Return whether to save after a step. seconds: since the last save, or the start."""
+        if self.every_steps and state.step % self.every_steps == 0:
+            return True
+        return self.every_seconds is not None and seconds >= self.every_seconds
+
+    def is_due_after_epoch(self, state: TrainState) -> bool:
+        """Return whether to save after an epoch and its evaluation."""
+        is_best = self.keep_best and state.best is not None and state.best[0] == state.step
+        return is_best or bool(self.every_epochs and state.epoch % self.every_epochs == 0)
+
+    def is_due_after_error(self, error: BaseException) -> bool:
+        """Return whether to save where an exception ends the training."""
+        return self.on_exception or isinstance(error, StoppedError)
+
+    def kept(self, checkpoints: Iterable[CheckpointInfo]) -> set[str]:
         """Return the names of the checkpoints to keep."""
         oldest_first = sorted(checkpoints, key=lambda info: info.sort_key)
-        kept = {info.name for info in oldest_first[-max(1, self.last) :]}
-        if self.epochs:
+        kept = {info.name for info in oldest_first[-self.keep_last :]}
+        if self.keep_epochs:
             kept |= {info.name for info in oldest_first if info.ends_epoch}
-        if self.breakpoints:
+        if self.keep_breakpoints:
             kept |= {info.name for info in oldest_first if info.breakpoint}
-        if self.every_minutes:
-            newest_of_span = {
-                info.time // (60 * self.every_minutes): info.name for info in oldest_first
-            }
-            kept |= set(newest_of_span.values())
-        evaluated = [info for info in oldest_first if info.score is not None]
-        if self.best and evaluated:
-            kept.add(max(evaluated, key=lambda info: info.score).name)
+        if self.keep_every_minutes:
+            span = 60 * self.keep_every_minutes
+            kept |= {*{info.time // span: info.name for info in oldest_first}.values()}
+        evaluated = [(info.score, info) for info in oldest_first if info.score is not None]
+        if self.keep_best and evaluated:
+            kept.add(max(evaluated, key=lambda pair: pair[0])[1].name)
         return kept
+
+
+# For those who save without `fit`, as the tutorial does: every epoch stays.
+KEEP_EPOCHS = Saving(keep_epochs=True, keep_breakpoints=True)

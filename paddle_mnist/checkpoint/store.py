@@ -22,7 +22,7 @@ from paddle_mnist.checkpoint.manifest import (
     fingerprint,
     read_manifest,
 )
-from paddle_mnist.checkpoint.policy import RetentionPolicy
+from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.state import TrainState
 from paddle_mnist.system.files import (
@@ -156,13 +156,13 @@ class CheckpointStore:
             raise CheckpointError(f"{self.folder}: no evaluated checkpoint is valid")
         return None
 
-    def prune(self, retention: RetentionPolicy) -> list[str]:
-        """Delete the checkpoints that a policy does not keep; return their names.
+    def prune(self, saving: Saving) -> list[str]:
+        """Delete the checkpoints that `saving` does not keep; return their names.
 
         The manifest goes first: what an interrupted deletion leaves is no checkpoint.
         Raises OutputError.
         """
-        dropped = self.checkpoints_to_prune(retention)
+        dropped = self.checkpoints_to_prune(saving)
         for checkpoint in dropped:
             remove(checkpoint.path)
         if dropped:
@@ -174,15 +174,15 @@ class CheckpointStore:
                 self._hashed.pop(checkpoint.path.with_name(name), None)
         return [checkpoint.name for checkpoint in dropped]
 
-    def checkpoints_to_prune(self, retention: RetentionPolicy) -> list[Checkpoint]:
-        """Return the checkpoints that a policy does not keep.
+    def checkpoints_to_prune(self, saving: Saving) -> list[Checkpoint]:
+        """Return the checkpoints that `saving` does not keep.
 
-        The policy is applied to valid checkpoints only: a damaged best must not cost the next best
+        It chooses among valid checkpoints only: a damaged best must not cost the next best
         its place. Damaged ones are not pruned either, but left for the quarantine.
         """
         candidates, verified = self.all(), set()
         while True:
-            kept = retention(checkpoint.info for checkpoint in candidates)
+            kept = saving.kept(checkpoint.info for checkpoint in candidates)
             dropped = [checkpoint for checkpoint in candidates if checkpoint.name not in kept]
             unverified = [
                 checkpoint

@@ -12,6 +12,7 @@ from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.metrics.console import console_logs
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.machine import lacks_memory, memory_limit
+from paddle_mnist.system.program import running_command
 from paddle_mnist.system.surroundings import prepared, remove_temporary_homes, usable_home
 
 Main = Callable[[Optional[Sequence[str]]], int]
@@ -31,7 +32,7 @@ def run_command(
     heartbeat.start()
     argv = sys.argv[1:] if argv is None else argv
     home = contextlib.nullcontext() if QUESTIONS.intersection(argv) else usable_home()
-    with prepared():
+    with prepared(), running_command():
         try:
             stream = sys.stderr if prints_data else sys.stdout
             with console_logs(stream), home, signals.handlers_installed(), signals.interruptible():

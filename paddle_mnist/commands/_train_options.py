@@ -10,21 +10,21 @@ from paddle_mnist.checkpoint.run_files import RunFiles
 from paddle_mnist.commands import Parser
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.mnist.config import (
-    FIELDS,
+    FLAT_OPTIONS,
     TrainConfig,
-    choices,
     continued_schedule,
     read_recipe,
     read_yaml,
     recipes,
 )
 from paddle_mnist.mnist.sources import DIGITS, find_source
+from paddle_mnist.options import FlatOption
 
 ALIASES = {"data": "data_url", "output": "train_url"}  # as ModelArts passes them
 
 
 def add_train_options(parser: Parser) -> None:
-    """Add an option for each field of `TrainConfig`, in groups, and those that set many at once."""
+    """Add all options of a training, under their headings, and those that set many at once."""
     parser.add_argument("--recipe", metavar="NAME", help=f"start from: {', '.join(recipes())}")
     parser.add_argument("-c", "--config", metavar="FILE", help="YAML file, lines of 'field: value'")
     parser.add_argument(
@@ -40,11 +40,12 @@ def add_train_options(parser: Parser) -> None:
         "--fresh", action="store_true", help="start over; moves the old run directory aside"
     )
     groups: dict[str, Any] = {}
-    for name, field in FIELDS.items():
-        title = field.metadata["group"]
+    defaults = TrainConfig().as_dict()
+    for name, one in FLAT_OPTIONS.items():
+        title = one.heading
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
-        _add_field(groups[title], name, field)
+        _add_option(groups[title], name, one, defaults[name])
         if name == "nprocs":
             groups[title].add_argument(
                 "--num_gpus",
@@ -55,18 +56,18 @@ def add_train_options(parser: Parser) -> None:
             )
 
 
-def _add_field(group, name: str, field) -> None:
-    listed = f" ({', '.join(choices(name))})" if choices(name) else ""
-    value = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+def _add_option(group: Any, name: str, one: FlatOption, value: Any) -> None:
+    listed = f" ({', '.join(one.choices)})" if one.choices else ""
+    value = ",".join(map(str, value)) if isinstance(value, list) else value
     default = "" if value in (None, "") else f" [{value}]"
-    bare = field.metadata["bare"]  # the value of an option without one
+    bare = one.declared.bare  # the value of an option without one
     group.add_argument(
         f"--{name}",
         *([f"--{ALIASES[name]}"] if name in ALIASES else []),
         dest=name,
         default=argparse.SUPPRESS,
         metavar="VALUE",
-        help=f"{field.metadata['help']}{listed}{default}",
+        help=f"{one.declared.help}{listed}{default}",
         **({"nargs": "?", "const": bare} if bare else {}),
     )
 
@@ -110,7 +111,8 @@ def _continued_schedule(values: Mapping[str, Any], run: Mapping[str, Any]) -> di
     took from its recipe it keeps, as all did that began before continued training had a schedule.
     """
     usual = {
-        name: values.get(name, FIELDS[name].default) for name in ("lr_schedule", "learning_rate")
+        name: values.get(name, TrainConfig().options[name])
+        for name in ("lr_schedule", "learning_rate")
     }
     continued = continued_schedule(usual)
     return {name: value for name, value in continued.items() if run.get(name) != usual[name]}
@@ -136,14 +138,14 @@ def _fields_from_set(items: list[str]) -> dict[str, str]:
             raise ConfigError(f"-o {item}: expected FIELD=VALUE")
         fields[name.replace("-", "_")] = value
     for name in fields:
-        if name not in FIELDS:
-            raise ConfigError(unknown_name("-o", name, FIELDS))
+        if name not in FLAT_OPTIONS:
+            raise ConfigError(unknown_name("-o", name, FLAT_OPTIONS))
     return fields
 
 
 def _fields_from_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the fields that have an option of their own, with those that `--num_gpus` implies."""
-    options = {name: value for name, value in vars(args).items() if name in FIELDS}
+    options = {name: value for name, value in vars(args).items() if name in FLAT_OPTIONS}
     if "num_gpus" not in args:
         return options
     count = args.num_gpus

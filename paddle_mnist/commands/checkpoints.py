@@ -9,22 +9,18 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Optional
 
-from paddle_mnist.checkpoint.policy import RetentionPolicy
+from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.saved_weights import exists, find_run
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.commands import Parser, program_name, run_command
 from paddle_mnist.commands._weights import OPTIONS, distinct
 from paddle_mnist.errors import CheckpointError, ConfigError
-from paddle_mnist.mnist.config import FIELDS, TrainConfig
+from paddle_mnist.mnist.config import FLAT_OPTIONS, TrainConfig
 from paddle_mnist.state import TrainState
 from paddle_mnist.training.run_directory import RunDirectory
 
 ACTIONS = ("list", "verify", "prune")
-RETENTION_FIELDS = [name for name in FIELDS if name.startswith("keep_")]
-RETENTION_HELP = {
-    **{name: FIELDS[name].metadata["help"] for name in RETENTION_FIELDS},
-    "keep_best": "keep the best by the metric that the run monitors",
-}
+RETENTION = {name: one for name, one in FLAT_OPTIONS.items() if name.startswith("keep_")}
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -34,24 +30,19 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def _checkpoints(argv: Sequence[str]) -> None:
     args = _parser().parse_args(argv)
-    options = {
-        name: getattr(args, name) for name in RETENTION_FIELDS if getattr(args, name) is not None
-    }
+    options = {name: getattr(args, name) for name in RETENTION if getattr(args, name) is not None}
     TrainConfig(**options)  # errors in the options come before those on the disk
 
     name, action = _run_and_action(args)
     store, run = _find(name)
     recorded = run.read_config() if run else {}
-    recorded = {name: recorded[name] for name in RETENTION_FIELDS if name in recorded}
+    recorded = {name: recorded[name] for name in RETENTION if name in recorded}
     config = TrainConfig(**{**recorded, **options})
     if action == "verify":
         _verify(store)
     elif action == "prune":
-        retention = RetentionPolicy(
-            **{name.removeprefix("keep_"): getattr(config, name) for name in RETENTION_FIELDS}
-        )
         with run.opened() if run and args.yes else contextlib.nullcontext():
-            _prune(store, retention, delete=args.yes)
+            _prune(store, config.saving, delete=args.yes)
     else:
         contents = _list(store)
         print(json.dumps(contents, indent=1) if args.json else _as_text(contents))
@@ -76,8 +67,8 @@ def _parser() -> Parser:
         action="store_true",
         help="prune: delete the checkpoints instead of only listing them",
     )
-    for name in RETENTION_FIELDS:
-        text = f"prune: {RETENTION_HELP[name]} [as the run does]"
+    for name, one in RETENTION.items():
+        text = f"prune: {one.declared.help} [as the run does]"
         parser.add_argument(f"--{name}", metavar="VALUE", help=text)
     return parser
 
@@ -133,13 +124,13 @@ def _verify(store: CheckpointStore) -> None:
         )
 
 
-def _prune(store: CheckpointStore, retention: RetentionPolicy, delete: bool) -> None:
-    """Print what the policy drops. delete: delete it, too."""
+def _prune(store: CheckpointStore, saving: Saving, delete: bool) -> None:
+    """Print which checkpoints are not kept. delete: delete it, too."""
     sizes = {checkpoint.name: checkpoint.size for checkpoint in store.all()}
     if delete:
-        names = store.prune(retention)
+        names = store.prune(saving)
     else:
-        names = [checkpoint.name for checkpoint in store.checkpoints_to_prune(retention)]
+        names = [checkpoint.name for checkpoint in store.checkpoints_to_prune(saving)]
     for name in names:
         print(f"{'deleted' if delete else 'would delete'} {name}, {sizes.get(name, 0):,} bytes")
     freed = sum(sizes.get(name, 0) for name in names)

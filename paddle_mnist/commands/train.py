@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
+from paddle_mnist.checkpoint.run_files import DEFAULT_OUTPUT
 from paddle_mnist.commands import Parser, program_name, run_command
 from paddle_mnist.commands._train_options import add_train_options, train_config
 from paddle_mnist.errors import ConfigError
@@ -29,7 +30,7 @@ def _train(argv: Sequence[str]) -> int:
     add_train_options(parser)
     args = parser.parse_args(argv)
     config = train_config(args)
-    if config.max_restarts and not heartbeat.is_supervised():
+    if config.command.max_restarts and not heartbeat.is_supervised():
         return _supervise(config, argv)
     _compile_ahead(config)
     require_paddle()
@@ -44,12 +45,12 @@ def _compile_ahead(config: TrainConfig) -> None:
     gpu = config.device != "cpu" and "paddlepaddle-gpu" in installed_builds()
     if "paddle" in sys.modules:  # nothing to wait for; and Paddle 2 must not come before numba
         return
-    if config.fast_conv == "off" or gpu or os.environ.get("PADDLE_TRAINER_ID", "0") != "0":
+    if config.net.fast_conv == "off" or gpu or os.environ.get("PADDLE_TRAINER_ID", "0") != "0":
         return
     with contextlib.suppress(ImportError):  # of numba; training says that it is missing
         from paddle_mnist.nn.compiled_net import compile_ahead
 
-        compile_ahead(net_sizes(has_dropout=config.dropout > 0))
+        compile_ahead(net_sizes(has_dropout=config.net.dropout > 0))
 
 
 def _supervise(config: TrainConfig, argv: Sequence[str]) -> int:
@@ -59,11 +60,11 @@ def _supervise(config: TrainConfig, argv: Sequence[str]) -> int:
     """
     if int(os.environ.get("PADDLE_TRAINERS_NUM", "1")) > 1:
         raise ConfigError(
-            f"max_restarts is {config.max_restarts}, but Paddle's launch has started this process "
-            "as one of several, which cannot be restarted alone; expected plain python with "
+            f"max_restarts is {config.command.max_restarts}, but Paddle's launch has started this "
+            "process as one of several, which cannot be restarted alone; expected plain python with "
             "--nprocs and --max_restarts, or launch's own --elastic_level and --max_restart"
         )
-    run = RunDirectory(config.output)
+    run = RunDirectory(config.output or DEFAULT_OUTPUT)
     old_config = _identity(run.config)
 
     def command(restart: bool) -> list[str]:
@@ -78,8 +79,10 @@ def _supervise(config: TrainConfig, argv: Sequence[str]) -> int:
 
     # A process that starts others finds out itself which of them hangs, and reports it a little
     # sooner.
-    grace = 0 if config.nprocs == 1 else heartbeat.GRACE_SECONDS
-    return supervise(command, step, config.max_restarts, config.hang_timeout + grace)
+    grace = 0 if config.processes.number == 1 else heartbeat.GRACE_SECONDS
+    return supervise(
+        command, step, config.command.max_restarts, config.processes.hang_timeout + grace
+    )
 
 
 def _identity(path: Path) -> Optional[tuple[int, int]]:

@@ -19,9 +19,9 @@ log = logging.getLogger("paddle_mnist")
 class LogWriter:
     """Writes log lines through the logger `paddle_mnist`."""
 
-    def __init__(self, epochs: int, steps_per_epoch: Optional[int] = None):
+    def __init__(self, epochs: int, total_steps: Optional[int] = None):
         self.epochs = epochs
-        self.total_steps = steps_per_epoch and steps_per_epoch * epochs
+        self.total_steps = total_steps
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
         # Values come during an epoch (position > 0) or right after one.
@@ -40,9 +40,6 @@ class LogWriter:
             return ""
         seconds = round((self.total_steps - state.step) * values["speed/batch_cost"])
         return f" eta {datetime.timedelta(seconds=seconds)!s:0>8}"
-
-    def advance(self, state: TrainState) -> None:
-        """Nothing to do."""
 
     def close(self) -> None:
         """Nothing to do."""
@@ -82,8 +79,9 @@ class BarWriter:
         if "train/loss" in values:
             self.bar.set_postfix(loss=f"{values['train/loss']:.4f}", refresh=False)
 
-    def advance(self, state: TrainState) -> None:
-        self.bar.update(state.step - self.bar.n)
+    def advance(self, step: int) -> None:
+        """Move the bar to a step."""
+        self.bar.update(step - self.bar.n)
 
     def close(self) -> None:
         self.bar.close()
@@ -163,4 +161,4 @@ def _console_handler() -> Optional[_TqdmHandler]:
 def console_writer(epochs: int, steps_per_epoch: Optional[int]) -> LogWriter:
     """Return a writer of log lines to the console, the default of a trainer."""
     log_to_console()
-    return LogWriter(epochs, steps_per_epoch)
+    return LogWriter(epochs, steps_per_epoch and steps_per_epoch * epochs)

@@ -48,9 +48,6 @@ class JsonlWriter:
         self.journal.append("".join(f"{json.dumps(line)}\n" for line in lines))
         self.lines += len(lines)
 
-    def advance(self, state: TrainState) -> None:
-        """Nothing to do."""
-
     def close(self) -> None:
         self.journal.close()
 

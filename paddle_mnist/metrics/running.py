@@ -102,7 +102,6 @@ class RunningMetrics:
             self.write_line()
         else:
             self._count_time()
-        self.writer.advance(self.state)
 
     def resume(self) -> None:
         """Write the line that was due when a training was interrupted, if one was."""

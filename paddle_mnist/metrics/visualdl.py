@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -77,18 +77,19 @@ class VisualDLWriter(Observer):
         pages: Sequence[str],
         every: int = 100,
         splits: Sequence[str] = ("train", "valid"),
+        start: int = 0,
     ):
         """pages: of scalars, histograms, images, figures, text, hparams, curves, embeddings, graph.
 
-        Raises DeviceError where Paddle 2 breaks what images need (`zlib_is_broken`).
+        Raises DeviceError as `require_pages` does.
         every: steps between histograms. splits: scalars of the same name are drawn into one chart.
+        start: the step at which the training starts.
         """
-        if not {"images", "figures"}.isdisjoint(pages):
-            require_zlib("images and figures on the dashboard")
+        require_pages(pages)
         self.folder, self.pages, self.every = folder, set(pages), every
         self.splits = splits
         self.failure: Optional[OutputError] = None
-        self._lines: list[int] = []  # where training started, and the newest lines' steps
+        self._lines = [start]  # where training started, and the newest lines' steps
         self._files = VisualDLFiles(folder)
         if pages:
             self._files.open("train")  # at once: if the folder cannot be written, before training
@@ -118,10 +119,6 @@ class VisualDLWriter(Observer):
                 if array is not None and np.isfinite(array).all():
                     tag = _tag(f"{kind}/{name}")
                     file.add_histogram(tag, array.ravel(), view.step, buckets=30)
-
-    def advance(self, state: TrainState) -> None:
-        """Note where training started."""
-        self._lines = self._lines or [state.step - 1]
 
     @_page("text")
     def text(self, tag: str, text: str, step: int = 0) -> None:
@@ -226,6 +223,12 @@ class VisualDLWriter(Observer):
         if self.failure:
             raise self.failure
         self._files.close()
+
+
+def require_pages(pages: Collection[str]) -> None:
+    """Raise DeviceError where Paddle 2 breaks what images need (`zlib_is_broken`)."""
+    if not {"images", "figures"}.isdisjoint(pages):
+        require_zlib("images and figures on the dashboard")
 
 
 def _tag(tag: str) -> str:

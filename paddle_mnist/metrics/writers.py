@@ -15,9 +15,6 @@ class NewestMetrics:
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
         self.values.update(values)
 
-    def advance(self, state: TrainState) -> None:
-        """Nothing to do."""
-
     def close(self) -> None:
         """Nothing to do."""
 
@@ -31,10 +28,6 @@ class ManyWriters:
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
         for writer in self.writers:
             writer.write(state, values)
-
-    def advance(self, state: TrainState) -> None:
-        for writer in self.writers:
-            writer.advance(state)
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # each, whatever happens to the others

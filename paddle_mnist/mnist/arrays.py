@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 
@@ -93,6 +93,12 @@ class Data:
     hash: str
     splits: Mapping[str, Split]
     class_names: tuple[str, ...] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send the place of the images to another process, which opens them, not the images."""
+        from paddle_mnist.mnist.cache import reopen_data
+
+        return reopen_data, (self.location, self.hash)
 
     @property
     def classes(self) -> Classes:

@@ -39,6 +39,17 @@ def open_data(data: str = "auto") -> Data:
     return all_digits.select_digits(digits) if digits else all_digits
 
 
+def reopen_data(location: str, expected_hash: str) -> Data:
+    """Open the source that another process has opened. Raises DataError if it has changed."""
+    data = open_data(location)
+    if data.hash != expected_hash:
+        raise DataError(
+            f"{location}: the images have changed since the training began; expected the same for "
+            "all processes"
+        )
+    return data
+
+
 def _open_source(source: Source) -> Data:
     if source is DIGITS:  # reading them takes less time than a cache
         splits = source.read()

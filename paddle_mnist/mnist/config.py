@@ -1,311 +1,301 @@
-"""`TrainConfig`, the configuration of a training, and recipes. Imports no paddle."""
+"""`TrainConfig`, the configuration of a training on digits, and recipes. Imports no paddle."""
 
 import difflib
 import functools
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, Optional, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 
 import yaml
-from pydantic import Field, TypeAdapter, ValidationError
+from msgspec import Meta
 
-from paddle_mnist._arguments import accepts_numpy
+from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.run_files import FIT, TRAINED_WITH
+from paddle_mnist.data.loading import Loading
 from paddle_mnist.errors import ConfigError, unknown_name
-from paddle_mnist.mnist.option_types import (
-    USUAL_PAGES,
-    Amounts,
-    Batches,
+from paddle_mnist.nn.numerics import Numerics, false_as_off
+from paddle_mnist.options import (
     Count,
-    CountOrAuto,
-    CountOrNone,
-    Names,
+    CountOrZero,
+    FlatOption,
+    Fraction,
     NotNegative,
-    Number,
-    OffOr,
-    Pages,
-    Place,
+    Options,
+    PathStr,
     Positive,
-    Precision,
-    Share,
-    Switch,
-    Whole,
+    build_group,
+    flat_options,
+    option,
+    require_known,
+    split_names,
 )
+from paddle_mnist.parallel.processes import Processes, auto_as_zero
 from paddle_mnist.system.yaml_reader import read_yaml
+from paddle_mnist.training.arguments import FitArguments
+from paddle_mnist.training.evaluating import Evaluating
+from paddle_mnist.training.standard_callbacks import (
+    Console,
+    EarlyStopping,
+    Figures,
+    PrintLayers,
+    Profile,
+    VisualDL,
+    Watch,
+)
+from paddle_mnist.training.start import StartFrom
+
+if TYPE_CHECKING:
+    import paddle
+
+    from paddle_mnist.mnist.model import MNIST
+
+# The amounts that `augment` takes, and what each must stay below: degrees, degrees, pixels, share,
+# pixels.
+AUGMENT_LIMITS = {"rotate": 180, "shear": 60, "shift": 28, "scale": 1, "elastic": 28}
+TRAINER = "paddle_mnist.train_and_evaluate"  # what `config.yaml` says a run was trained with
+SOFTENED = "fc"  # the layer of the tutorial's net whose outputs are softened
 
 
-def _option(default, group: str, help: str, *, binds: bool, bare: Optional[str] = None):
-    """Define a field of `TrainConfig`.
+def _parse_amounts(value: Any) -> Any:
+    """Read `rotate=10,shift=2`, a list of such, or a mapping; return strings in a fixed order."""
+    if isinstance(value, Mapping):
+        value = [f"{name}={amount}" for name, amount in value.items()]
+    amounts: dict[str, Any] = dict(str(item).partition("=")[::2] for item in split_names(value))
+    for name, amount in amounts.items():
+        if name not in AUGMENT_LIMITS:
+            raise ValueError(f"expected {', '.join(f'{known}=N' for known in AUGMENT_LIMITS)}")
+        try:
+            amounts[name] = float(amount)
+        except ValueError:
+            amounts[name] = math.nan
+        limit = AUGMENT_LIMITS[name]
+        if not 0 <= amounts[name] < limit:
+            raise ValueError(f"expected {name} as a number, at least 0 and below {limit}")
+    return [f"{name}={amounts[name]:g}" for name in AUGMENT_LIMITS if amounts.get(name)]
 
-    group: the heading under which `--help` lists it.
-    binds: whether the value decides the result, so that a resumed run may not change it.
-    bare: the value of the option if it is given without one, where that is allowed.
-    """
-    if isinstance(default, bool):
-        bare = "true"
-    metadata = {"group": group, "help": help, "binds": binds, "bare": bare}
-    return field(default=default, metadata=metadata)
+
+def _bool_as_switch(value: Any) -> Any:
+    """Read true as "on" and false as "off", as YAML has them."""
+    return "on" if value is True else false_as_off(value)
 
 
-@accepts_numpy
 @dataclass(frozen=True)
-class TrainConfig:
-    """The configuration of one training run: flat, typed, immutable.
+class ImageOptions(Options):
+    """The images of a training. What binds its result is their contents, not their path."""
 
-    Raises ConfigError, naming the field, the value and what was expected.
+    heading = "data"
+
+    data: str = option("auto", "auto, digits, or a file or folder (JSON, IDX, npz, CSV)")
+    train_limit: Optional[Count] = option(
+        None, "train on the first N images of the source only", must_match=True
+    )
+    eval_limit: Optional[Count] = option(
+        None, "evaluate on the first N images only", must_match=True
+    )
+    augment: tuple[str, ...] = option(
+        (),
+        "random affine and elastic distortion: rotate=10,shear=5,shift=2,scale=0.1,elastic=1",
+        heading="training",
+        must_match=True,
+        parse=_parse_amounts,
+    )
+    replay_data: Optional[PathStr] = option(
+        None, "old images to mix into each epoch, to prevent forgetting", heading="start"
+    )
+    replay_fraction: Annotated[float, Meta(gt=0, lt=1)] = option(
+        0.2, "share of old images in each epoch", heading="start", must_match=True
+    )
+    final_split: Literal["eval", "valid"] = option(
+        "eval",
+        "what the trained net is scored on at the end: eval (the test set), or valid instead of it",
+        heading="evaluation",
+    )
+
+
+@dataclass(frozen=True)
+class NetOptions(Options):
+    """The tutorial's net, and how it is computed; called, it builds one."""
+
+    heading = "training"
+
+    dropout: Fraction = option(
+        0.0, "share of the last layer's inputs that are dropped in training", must_match=True
+    )
+    fast_conv: Literal["auto", "on", "off"] = option(
+        "auto",
+        "compute convolutions in compiled loops; auto: on CPUs only",
+        heading="device",
+        must_match=True,
+        parse=_bool_as_switch,
+    )
+    threads: CountOrZero = option(
+        0,
+        "threads of the fast convolution in each process; or auto",
+        heading="device",
+        parse=auto_as_zero,
+    )
+
+    def __call__(self) -> "MNIST":
+        from paddle_mnist.mnist.model import MNIST
+        from paddle_mnist.parallel.process_count import fast_conv_threads
+
+        model = MNIST()
+        model.fast_conv = fast_conv_threads(self)
+        model.dropout_rate = self.dropout
+        return model
+
+
+@dataclass(frozen=True)
+class LossOptions(Options):
+    """The loss."""
+
+    heading = "training"
+
+    label_smoothing: Fraction = option(
+        0.0, "probability that is spread evenly over all classes", must_match=True
+    )
+
+
+@dataclass(frozen=True)
+class OptimizerOptions(Options):
+    """The optimizer and its schedule; called with the parameters, it builds them.
+
+    total_steps: of the training, over which the schedule goes. names: of the parameters.
     """
 
-    # The source of the images. Its contents bind the result, by their hash; its path does not.
-    data: str = _option(
-        "auto", "data", "auto, digits, or a file or folder (JSON, IDX, npz, CSV)", binds=False
-    )
-    train_limit: Optional[Count] = _option(
-        None, "data", "train on the first N images of the source only", binds=True
-    )
-    eval_limit: Optional[Count] = _option(
-        None, "data", "evaluate on the first N images only", binds=True
-    )
-    shuffle: bool = _option(True, "data", "shuffle the samples anew in each epoch", binds=True)
+    heading = "optimizer"
 
-    epochs: Count = _option(5, "training", "passes over the training split", binds=True)
-    batch_size: Count = _option(64, "training", "samples per step", binds=True)
-    seed: Annotated[Whole, Field(ge=0, lt=2**32)] = _option(
-        1, "training", "seed of the initial weights, the order and all random numbers", binds=True
+    optimizer: Literal["sgd", "momentum", "adagrad", "adam", "adamw"] = option(
+        "momentum", "the optimizer", must_match=True
     )
-    label_smoothing: Share = _option(
-        0.0, "training", "probability that is spread evenly over all classes", binds=True
+    learning_rate: Positive = option(0.1, "learning rate; the peak with onecycle", must_match=True)
+    lr_schedule: Literal["constant", "polynomial", "cosine", "onecycle"] = option(
+        "onecycle", "learning-rate schedule, stepped every batch", must_match=True
     )
-    dropout: Share = _option(
-        0.0, "training", "share of the last layer's inputs that are dropped in training", binds=True
+    end_lr: NotNegative = option(
+        0.0, "learning rate at the last step (not used by constant)", must_match=True
     )
-
-    augment: Amounts = _option(
+    momentum: Fraction = option(0.9, "momentum (optimizer momentum only)", must_match=True)
+    weight_decay: NotNegative = option(
+        5e-4, "L2 coefficient; with adamw decoupled weight decay", must_match=True
+    )
+    weight_decay_layers: tuple[str, ...] = option(
         (),
-        "training",
-        "random affine and elastic distortion: rotate=10,shear=5,shift=2,scale=0.1,elastic=1",
-        binds=True,
-    )
-    ema: Share = _option(
-        0.0, "training", "decay of the moving average of the weights; 0: no average", binds=True
-    )
-    early_stop_patience: Optional[Count] = _option(
-        None,
-        "training",
-        "stop after N evaluations without improvement, with the best weights",
-        binds=True,
-    )
-
-    init_from: Optional[Place] = _option(
-        None, "start", "weights to start from: a run, checkpoint or .pdparams file", binds=True
-    )
-    init_partial: bool = _option(
-        False,
-        "start",
-        "with init_from: load the weights that match, and log the others",
-        binds=False,
-    )
-    incremental_from: Optional[Place] = _option(
-        None,
-        "start",
-        "run or checkpoint whose weights and optimizer state to start from",
-        binds=True,
-    )
-    soften: bool = _option(
-        True,
-        "start",
-        "with incremental_from: make the net less sure where it is wrong about the new data",
-        binds=False,
-    )
-    replay_data: Optional[Place] = _option(
-        None, "start", "old images to mix into each epoch, to prevent forgetting", binds=False
-    )
-    replay_fraction: Annotated[Number, Field(gt=0, lt=1)] = _option(
-        0.2, "start", "share of old images in each epoch", binds=True
-    )
-
-    optimizer: Literal["sgd", "momentum", "adagrad", "adam", "adamw"] = _option(
-        "momentum", "optimizer", "the optimizer", binds=True
-    )
-    learning_rate: Positive = _option(
-        0.1, "optimizer", "learning rate; the peak with onecycle", binds=True
-    )
-    lr_schedule: Literal["constant", "polynomial", "cosine", "onecycle"] = _option(
-        "onecycle", "optimizer", "learning-rate schedule, stepped every batch", binds=True
-    )
-    end_lr: NotNegative = _option(
-        0.0, "optimizer", "learning rate at the last step (not used by constant)", binds=True
-    )
-    momentum: Share = _option(0.9, "optimizer", "momentum (optimizer momentum only)", binds=True)
-    weight_decay: NotNegative = _option(
-        5e-4, "optimizer", "L2 coefficient; with adamw decoupled weight decay", binds=True
-    )
-    weight_decay_layers: Names = _option(
-        (),
-        "optimizer",
         "layers or parameters to decay, such as conv1,fc.weight; default: all",
-        binds=True,
+        must_match=True,
+        parse=split_names,
     )
+    total_steps: int = 1
 
-    device: str = _option("auto", "device", "auto, cpu, gpu:0 or xpu:0", binds=False)
-    nprocs: CountOrAuto = _option(
-        1,
-        "device",
-        "number of processes, each computing a part of every batch; or auto",
-        binds=False,
-    )
-    gpus: Optional[str] = _option(
-        None, "device", "GPUs to train on, such as 0,1, with one process each", binds=False
-    )
-    amp: Precision = _option(
-        "off",
-        "device",
-        "bfloat16 on a GPU: O1 in safe operations, O2 nearly everywhere",
-        binds=True,
-    )
-    fast_conv: Switch = _option(
-        "auto", "device", "compute convolutions in compiled loops; auto: on CPUs only", binds=True
-    )
-    threads: CountOrAuto = _option(
-        0, "device", "threads of the fast convolution in each process; or auto", binds=False
-    )
-    grad_shards: Optional[Count] = _option(
-        None,
-        "device",
-        "parts of each batch; gives the same bits for any number of processes",
-        binds=True,
-    )
-
-    output: Optional[str] = _option(
-        None, "run", "run directory (default: work/output/<recipe>)", binds=False
-    )
-    resume: OffOr = _option(
-        "auto",
-        "run",
-        "auto, off (start at step 0), or the path of a run or checkpoint",
-        binds=False,
-    )
-    override: Names = _option(
-        (), "run", "comma-separated fields that may differ from those of the run", binds=False
-    )
-    save_every_epochs: Optional[CountOrNone] = _option(
-        1,
-        "saving",
-        "epochs between checkpoints; 0: only the best and the last epoch are saved at their ends",
-        binds=False,
-    )
-    save_every_steps: Optional[Count] = _option(
-        None, "saving", "steps between checkpoints", binds=False
-    )
-    save_every_seconds: Optional[Positive] = _option(
-        None, "saving", "seconds between checkpoints", binds=False
-    )
-    keep_epochs: bool = _option(
-        True, "saving", "keep the checkpoint at the end of every epoch", binds=False
-    )
-    keep_last: Count = _option(3, "saving", "keep the newest N checkpoints", binds=False)
-    keep_every_minutes: Optional[Positive] = _option(
-        None, "saving", "keep one checkpoint every N minutes", binds=False
-    )
-    keep_best: bool = _option(
-        True, "saving", "keep the checkpoint with the best valid accuracy", binds=False
-    )
-    keep_breakpoints: bool = _option(
-        True, "saving", "keep checkpoints that were saved on an interruption", binds=False
-    )
-    save_on_exception: bool = _option(
-        True, "saving", "save a checkpoint when an error ends training", binds=False
-    )
-    max_restarts: CountOrNone = _option(
-        0, "run", "maximum number of restarts when training dies or hangs", binds=False
-    )
-    hang_timeout: Positive = _option(
-        600.0, "run", "seconds without a step after which training is considered hung", binds=False
-    )
-    eval_every_epochs: Count = _option(
-        1, "run", "epochs between evaluations on the valid split", binds=False
-    )
-    final_split: Literal["eval", "valid"] = _option(
-        "eval",
-        "run",
-        "what the trained net is scored on at the end: eval (the test set), or valid instead of it",
-        binds=False,
-    )
-    log_every: Count = _option(100, "run", "steps between log lines", binds=False)
-
-    visualdl: Pages = _option(
-        default=USUAL_PAGES,
-        group="looking inside",
-        help="comma-separated VisualDL pages; or true (the default ones), all, false",
-        binds=False,
-        bare="true",
-    )
-    figures: bool = _option(
-        True, "looking inside", "draw figures at the end of the run", binds=False
-    )
-    watch: CountOrNone = _option(
-        100, "looking inside", "steps between records of layers and gradients; 0: off", binds=False
-    )
-    check_shape: Batches = _option(
-        default=(),
-        group="looking inside",
-        help="numbers of batches whose shapes to print; without a value: 0",
-        binds=False,
-        bare="true",
-    )
-    check_content: Batches = _option(
-        default=(),
-        group="looking inside",
-        help="numbers of batches whose contents to print; without a value: 401, or the last",
-        binds=False,
-        bare="true",
-    )
-    profile: CountOrNone = _option(
-        0,
-        "looking inside",
-        "number of steps to profile; without a value: 20; 0: off",
-        binds=False,
-        bare="20",
-    )
-
-    def __post_init__(self):
-        for name, adapter in _adapters().items():
-            value = getattr(self, name)
-            try:
-                object.__setattr__(self, name, adapter.validate_python(value))
-            except ValidationError as error:
-                raise ConfigError(_explain(name, value, error)) from None
-        self._check_combinations()
-
-    def _check_combinations(self) -> None:
-        """Raise ConfigError for fields that exclude each other."""
+    def check(self) -> None:
         if self.lr_schedule != "constant" and self.end_lr > self.learning_rate:
             raise ConfigError(
                 f"end_lr is {self.end_lr}; expected at most the learning_rate, {self.learning_rate}"
             )
-        starts = [name for name in ("init_from", "incremental_from") if getattr(self, name)]
-        if self.resume not in ("auto", "off"):
+
+    def __call__(self, parameters: "list[paddle.Tensor]") -> "paddle.optimizer.Optimizer":
+        from paddle_mnist.mnist.model import PARAMETERS
+        from paddle_mnist.nn.optim import build_optimizer, build_schedule
+
+        schedule = build_schedule(self, self.total_steps)
+        return build_optimizer(self, dict(zip(PARAMETERS, parameters)), schedule)
+
+
+@dataclass(frozen=True)
+class CommandOptions(Options):
+    """What the command does beside the training."""
+
+    heading = "run"
+
+    max_restarts: CountOrZero = option(0, "maximum number of restarts when training dies or hangs")
+
+
+class TrainConfig:
+    """The configuration of one training run on digits: groups of options, immutable.
+
+    It is built from flat names, those of the command line and of YAML; what is left out has the
+    value of the recipe `default`. A name that is unknown raises ConfigError, and so does a value,
+    with what was expected. `options` holds all values by their flat names, as they were read.
+
+    The groups are the attributes, such as `saving.every_steps` for `save_every_steps`; `epochs`,
+    `batch_size`, `seed`, `output`, `device`, `resume` and `override` are attributes by themselves.
+    """
+
+    images: ImageOptions
+    net: NetOptions
+    loss: LossOptions
+    optimizer: OptimizerOptions
+    saving: Saving
+    loading: Loading
+    evaluating: Evaluating
+    start: Optional[StartFrom]
+    processes: Processes
+    numerics: Numerics
+    early_stopping: EarlyStopping
+    watch: Watch
+    profile: Profile
+    print_layers: PrintLayers
+    visualdl: VisualDL
+    figures: Figures
+    console: Console
+    command: CommandOptions
+
+    epochs: int
+    batch_size: int
+    seed: int
+    output: Optional[str]
+    device: str
+    resume: str
+    override: tuple[str, ...]
+
+    def __init__(self, **options: object) -> None:
+        if options.get("soften") in (True, "true"):  # until version 0.2
+            options["soften"] = SOFTENED
+        for name in options:
+            if name not in FLAT_OPTIONS:
+                raise ConfigError(unknown_name("config", name, FLAT_OPTIONS))
+        self.options: dict[str, Any] = {
+            **_defaults(),
+            **{name: _read(name, value) for name, value in options.items()},
+        }
+        self._check_start()
+        values = self.options
+        if values["init_from"] or not values["incremental_from"]:
+            values = {**values, "soften": None}
+        for name, group in GROUPS.items():
+            vars(self)[name] = build_group(group, values)
+        for name in OWN:
+            vars(self)[name] = values[name]
+        self._check_stop()
+        require_known(self.override, FLAT_OPTIONS, "override")
+
+    def _check_start(self) -> None:
+        """Raise ConfigError for ways to start that exclude each other."""
+        starts = [name for name in ("init_from", "incremental_from") if self.options[name]]
+        if self.options["resume"] not in ("auto", "off"):
             starts.insert(0, "resume")
         if len(starts) > 1:
             raise ConfigError(f"{' and '.join(starts)} are given; expected at most one of them")
-        if self.init_partial and not self.init_from:
+        if self.options["init_partial"] and not self.options["init_from"]:
             raise ConfigError(
                 "init_partial is on without init_from; expected init_from too, or init_partial off"
             )
-        if self.early_stop_patience and not self.keep_best:
+
+    def _check_stop(self) -> None:
+        """Raise ConfigError where early stopping has no best checkpoint to end with."""
+        if self.early_stopping.patience and not self.saving.keep_best:
             raise ConfigError(
                 "early_stop_patience ends with the best checkpoint, but keep_best is off; expected "
                 "keep_best on"
             )
-        if self.early_stop_patience and "resume" in starts:
+        if self.early_stopping.patience and self.resume not in ("auto", "off"):
             raise ConfigError(
                 "early_stop_patience and resume PATH are given; expected one of them: the best "
                 "checkpoint may belong to the run of PATH; continue that run in its own --output"
             )
-        unknown = [name for name in self.override if name not in FIELDS]
-        if unknown:
-            raise ConfigError(unknown_name("override", unknown[0], FIELDS))
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], origin: str = "config") -> "TrainConfig":
@@ -313,58 +303,85 @@ class TrainConfig:
 
         origin: where they come from, for errors. Raises ConfigError.
         """
-        if values.get(TRAINED_WITH) == FIT:
+        trainer = values.get(TRAINED_WITH)
+        if trainer == FIT:
             raise ConfigError(
                 f"{origin}: the arguments of a call of {FIT}, which trains a net of your own; "
                 "expected the configuration of a training on digits; run the script that calls it"
             )
+        if trainer == TRAINER:  # with what `fit` records beside the options
+            values = {name: value for name, value in values.items() if name in FLAT_OPTIONS}
         for name in values:
-            if name not in FIELDS:
-                raise ConfigError(unknown_name(origin, name, FIELDS))
+            if name not in FLAT_OPTIONS:
+                raise ConfigError(unknown_name(origin, name, FLAT_OPTIONS))
         return cls(**values)
 
+    def replace(self, **options: object) -> "TrainConfig":
+        """Return a copy with other values, by flat name."""
+        return TrainConfig(**{**self.options, **options})
+
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, as YAML and JSON can hold them."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        """Return plain values by flat name, as YAML and JSON can hold them."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.options.items()}
 
     def as_yaml(self) -> str:
         return yaml.safe_dump(self.as_dict(), sort_keys=False)
 
-    def binding(self) -> dict[str, Any]:
-        """Return the fields that decide the result, which a resumed run may not change."""
-        values = self.as_dict()
-        for name in ("init_from", "incremental_from"):
-            if values[name]:  # one place may be written in several ways
-                values[name] = str(Path(values[name]).expanduser().absolute())
-        binding = {f.name: values[f.name] for f in fields(self) if f.metadata["binds"]}
-        if self.early_stop_patience:  # which counts evaluations
-            binding["eval_every_epochs"] = self.eval_every_epochs
-        return binding
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TrainConfig) and self.options == other.options
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.options.items()))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if hasattr(self, "override"):  # set last
+            raise AttributeError(
+                f"{name} cannot be set; call replace, which returns another config"
+            )
+        super().__setattr__(name, value)
+
+    def __repr__(self) -> str:
+        return f"TrainConfig({', '.join(f'{k}={v!r}' for k, v in self.options.items())})"
 
 
-FIELDS = {f.name: f for f in fields(TrainConfig)}
+# The groups of a configuration, by attribute, in the order of `--help`.
+GROUPS: dict[str, type[Options]] = {
+    "images": ImageOptions,
+    "loading": Loading,
+    "net": NetOptions,
+    "loss": LossOptions,
+    "numerics": Numerics,
+    "early_stopping": EarlyStopping,
+    "start": StartFrom,
+    "optimizer": OptimizerOptions,
+    "processes": Processes,
+    "saving": Saving,
+    "evaluating": Evaluating,
+    "command": CommandOptions,
+    "console": Console,
+    "visualdl": VisualDL,
+    "figures": Figures,
+    "watch": Watch,
+    "print_layers": PrintLayers,
+    "profile": Profile,
+}
+FLAT_OPTIONS: dict[str, FlatOption] = flat_options([ImageOptions, FitArguments, *GROUPS.values()])
+OWN = tuple(flat_options([FitArguments]))
+
+
+def _read(name: str, value: object) -> Any:
+    one = FLAT_OPTIONS[name]
+    if value is None and (one.field.default is MISSING):
+        return None  # no output, no other run to start from
+    return one.read(name, value)
 
 
 @functools.cache
-def _adapters() -> dict[str, TypeAdapter]:
-    """Return what validates each field; built on first use."""
-    hints = get_type_hints(TrainConfig, include_extras=True)
-    return {name: TypeAdapter(hints[name]) for name in FIELDS}
-
-
-def _explain(name: str, value: Any, error: ValidationError) -> str:
-    reason = error.errors()[0]["msg"]
-    reason = reason.removeprefix("Value error, ")
-    reason = reason[0].lower() + reason[1:]
-    near = difflib.get_close_matches(str(value), choices(name), n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{name} is {value!r}; {reason}{hint}"
-
-
-def choices(name: str) -> tuple[str, ...]:
-    """Return the values a field may take if they are a fixed list; else an empty tuple."""
-    hint = get_type_hints(TrainConfig)[name]
-    return hint.__args__ if getattr(hint, "__origin__", None) is Literal else ()
+def _defaults() -> dict[str, Any]:
+    """Return the values of the recipe `default`; of what it leaves out, those of `fit`."""
+    values = {name: one.default for name, one in FLAT_OPTIONS.items()}
+    recipe = {name: _read(name, value) for name, value in read_recipe("default").items()}
+    return {**values, **recipe}
 
 
 def amounts(augment: tuple[str, ...]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.cache import open_data
-from paddle_mnist.mnist.config import TrainConfig, read_config
+from paddle_mnist.mnist.config import NetOptions, read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.own_nets import refuse_own_net
@@ -54,7 +54,7 @@ def load_and_evaluate(
     device = select_device(device)
     model = MNIST()
     fast_conv = (weights.manifest.get("config") or {}).get("fast_conv", "auto")  # as in its run
-    model.fast_conv = fast_conv_threads(TrainConfig(fast_conv=fast_conv))
+    model.fast_conv = fast_conv_threads(NetOptions(fast_conv=fast_conv))
     load_weights(model, weights.values, str(weights.path))
     dataset = MnistDataset(split, _open_data_of(weights, data), limit)
     _say_what_the_run_used(weights, dataset)
@@ -82,7 +82,7 @@ def _open_data_of(weights: SavedWeights, data: Optional[str]) -> Data:
     if data:
         return open_data(data)
     is_from_run = "config" in weights.manifest or weights.run.config.exists()
-    images = open_data(read_config(weights.run.config).data if is_from_run else "auto")
+    images = open_data(read_config(weights.run.config).images.data if is_from_run else "auto")
     if weights.manifest.get("data_hash") not in (None, images.hash):
         raise DataError(
             f"{images.source}: other images than {weights.path} was trained with; name the ones to "

@@ -15,6 +15,16 @@ from paddle_mnist.mnist.pretrained import WEIGHTS, weights
 from paddle_mnist.monitor.print_layers import print_layers
 from paddle_mnist.nn.conv_blocks import FastConvSwitch, run_layers
 
+# The names of the net's parameters, in their order.
+PARAMETERS = (
+    "conv1.weight",
+    "conv1.bias",
+    "conv2.weight",
+    "conv2.bias",
+    "fc.weight",
+    "fc.bias",
+)
+
 
 class MNIST(FastConvSwitch, nn.Layer):
     """The tutorial's convolutional net for images of digits; 20,350 parameters.

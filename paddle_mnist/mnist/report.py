@@ -1,7 +1,6 @@
-"""What a run shows of its trained net: figures, and the dashboard's pages."""
+"""Figures of runs on digits, and what the dashboard shows of their net."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
@@ -10,24 +9,21 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.errors import ConfigError, unknown_name
-from paddle_mnist.metrics.visualdl import VisualDLWriter
 from paddle_mnist.mnist import figures
-from paddle_mnist.mnist.arrays import SIZE, Classes
-from paddle_mnist.mnist.config import TrainConfig, read_config
+from paddle_mnist.mnist.arrays import Classes
+from paddle_mnist.mnist.config import read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.evaluate_checkpoint import load_and_evaluate
 from paddle_mnist.mnist.figure_files import FIGURE_FILES, FIGURES
-from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.plots import classes as class_plots
 from paddle_mnist.plots import curves
-from paddle_mnist.plots.figure import save_figures
 from paddle_mnist.plots.figure_files import COMPARED_FILES
 from paddle_mnist.plots.history import History, read_history
 from paddle_mnist.training import run_figures
 from paddle_mnist.training.evaluator import Evaluation
 from paddle_mnist.training.run_directory import RunDirectory
-from paddle_mnist.training.run_figures import ANY_NET, FigureSet
+from paddle_mnist.training.run_figures import RunFigures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,54 +36,6 @@ COMPARED_LABELS = {
     "train/loss": "training loss (nats)",
     "valid/acc": "validation accuracy (share)",
 }
-SHOWN = 16  # images that it shows before training
-
-
-@dataclass(frozen=True)
-class FinalEvaluation:
-    """A trained model, the data that it was evaluated on, and the results.
-
-    evaluation: of the model on `dataset`. scores: the accuracies and losses of `result.json`, by
-    name. step: the number of training steps.
-    """
-
-    model: nn.Layer
-    dataset: MnistDataset
-    evaluation: Evaluation
-    scores: Mapping[str, float]
-    step: int
-
-
-def introduce(board: VisualDLWriter, dataset: MnistDataset) -> None:
-    """Show the first of the training images on the dashboard."""
-    if "images" in board.pages:
-        images, _ = dataset.batch(np.arange(min(SHOWN, len(dataset))))
-        board.images("inputs", _as_uint8(images[:, 0]))
-
-
-def write_report(
-    board: VisualDLWriter, run: RunDirectory, config: TrainConfig, final: FinalEvaluation
-) -> None:
-    """Draw the run's figures, unless `config` switches them off, and write the dashboard's pages.
-
-    Raises OutputError.
-    """
-    model, dataset, evaluation = final.model, final.dataset, final.evaluation
-    if config.figures:
-        drawn = draw(model, dataset, evaluation, read_history(run.metrics))
-        save_figures(drawn, run.figures)
-        board.figures(drawn, final.step)
-    if "images" in board.pages:
-        worst = figures.worst(evaluation.labels, evaluation.probabilities)
-        board.images("mistakes", _as_uint8(dataset.batch(worst)[0][:, 0]))
-    noun = dataset.data.classes.noun
-    board.curves(evaluation.labels, evaluation.probabilities, final.step, noun)
-    if "embeddings" in board.pages:
-        images, labels = dataset.batch(np.arange(min(EMBEDDED, len(dataset))))
-        features = outputs_of(model, paddle.to_tensor(images), ["max_pool2"])["max_pool2"]
-        board.embeddings(features.reshape(len(features), -1), labels.ravel(), noun)
-    board.hparams(config.binding(), final.scores, final.step)
-    board.graph(MNIST, [None, 1, SIZE, SIZE], step=final.step)
 
 
 def draw(
@@ -108,6 +56,13 @@ def draw(
         "health": curves.health(history, figures.HEALTH),
     }
     return {name: figure for name, figure in drawn.items() if figure}
+
+
+def embedded(model: nn.Layer, dataset: MnistDataset) -> tuple[np.ndarray, np.ndarray]:
+    """Return the features of the first images, [N, 980], and their labels [N]."""
+    images, labels = dataset.batch(np.arange(min(EMBEDDED, len(dataset))))
+    features = outputs_of(model, paddle.to_tensor(images), ["max_pool2"])["max_pool2"]
+    return features.reshape(len(features), -1), labels.ravel()
 
 
 def _feature_maps(
@@ -148,6 +103,23 @@ def missing_figures(run: RunDirectory) -> list[str]:
     return missing
 
 
+class DigitFigures(RunFigures):
+    """The figures of runs on digits. device: evaluates their nets."""
+
+    names = FIGURES
+    labels = COMPARED_LABELS
+
+    def __init__(self, device: str):
+        self.device = device
+
+    def draw(self, run: RunDirectory, history: History) -> Mapping[str, "Figure"]:
+        images = read_config(run.config).images
+        evaluated = load_and_evaluate(
+            str(run.path), device=self.device, split=images.final_split, limit=images.eval_limit
+        )
+        return draw(evaluated.model, evaluated.dataset, evaluated.evaluation, history)
+
+
 def draw_runs(
     runs: Sequence[Path], output: Optional[str], device: str, only: Collection[str] = ()
 ) -> list[Path]:
@@ -159,22 +131,12 @@ def draw_runs(
     for name in only:
         if name not in (*FIGURE_FILES, *COMPARED_FILES):
             raise ConfigError(unknown_name("--only", name, (*FIGURE_FILES, *COMPARED_FILES)))
-    of_digits = FigureSet(
-        FIGURES, lambda run, history: _draw_run(run, history, device), COMPARED_LABELS
-    )
+    any_net, digits = RunFigures(), DigitFigures(device)
     return run_figures.draw_runs(
-        runs, output, only, lambda run: ANY_NET if run.is_of_fit else of_digits
+        runs, output, only, lambda run: any_net if run.is_of_fit else digits
     )
 
 
-def _draw_run(run: RunDirectory, history: History, device: str) -> dict[str, "Figure"]:
-    config = read_config(run.config)
-    evaluated = load_and_evaluate(
-        str(run.path), device=device, split=config.final_split, limit=config.eval_limit
-    )
-    return draw(evaluated.model, evaluated.dataset, evaluated.evaluation, history)
-
-
-def _as_uint8(images: np.ndarray) -> np.ndarray:
+def as_uint8(images: np.ndarray) -> np.ndarray:
     """Turn shares of white, 0 to 1, into 0 to 255."""
     return np.round(255 * images).astype(np.uint8)

@@ -31,7 +31,7 @@ log = logging.getLogger("paddle_mnist")
 WHAT = ("outputs", "parameters", "gradients")
 
 
-class Watch(Observer):
+class LayerWatch(Observer):
     """Records statistics of a model's layers and parameters, by tag, and reports problems.
 
     `values` holds the statistics of the newest recorded pass:
@@ -127,7 +127,7 @@ class Watch(Observer):
         self._finish_step()
         self._passes.remove()
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "LayerWatch":
         return self
 
     def __exit__(self, *error) -> None:
@@ -258,11 +258,15 @@ def _norm(tensor: paddle.Tensor) -> paddle.Tensor:
     return paddle.sqrt((tensor.detach().astype("float32") ** 2).sum())
 
 
-def watch(model: nn.Layer, what: Iterable[str] = WHAT, every: int = 1, **options: Any) -> Watch:
-    """Record what a model's layers and parameters do while it runs (see `Watch` for `options`).
+def watch(
+    model: nn.Layer, what: Iterable[str] = WHAT, every: int = 1, **options: Any
+) -> LayerWatch:
+    """Record what a model's layers and parameters do while it runs.
+
+    options: see `LayerWatch`.
 
     >>> with watch(model, every=10) as watched:
     ...     model(images)
     ...     print(watched.values["watch/relu1/zeros"], watched.findings)
     """
-    return Watch(model, what, every, **options)
+    return LayerWatch(model, what, every, **options)

@@ -1,10 +1,9 @@
 """Optimizers and learning-rate schedules by name."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Protocol, Union
 
 import paddle
-from paddle import nn
 from paddle.optimizer import lr
 from paddle.regularizer import L2Decay
 
@@ -18,13 +17,20 @@ class OptimizerOptions(Protocol):
     weight_decay_layers: see `build_optimizer`.
     """
 
-    optimizer: str
-    learning_rate: float
-    lr_schedule: str
-    end_lr: float
-    momentum: float
-    weight_decay: float
-    weight_decay_layers: Collection[str]
+    @property
+    def optimizer(self) -> str: ...
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def lr_schedule(self) -> str: ...
+    @property
+    def end_lr(self) -> float: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def weight_decay_layers(self) -> Collection[str]: ...
 
 
 def build_schedule(options: OptimizerOptions, total_steps: int) -> lr.LRScheduler:
@@ -51,17 +57,19 @@ def build_schedule(options: OptimizerOptions, total_steps: int) -> lr.LRSchedule
 
 
 def build_optimizer(
-    options: OptimizerOptions, model: nn.Layer, schedule: Union[float, lr.LRScheduler]
+    options: OptimizerOptions,
+    parameters: Mapping[str, paddle.Tensor],
+    schedule: Union[float, lr.LRScheduler],
 ) -> paddle.optimizer.Optimizer:
-    """Build the optimizer of `model`'s parameters.
+    """Build the optimizer of parameters, by name, such as "conv1.weight".
 
     weight_decay adds that multiple of a parameter to its gradient (L2), or with adamw shrinks the
     parameter itself by rate x weight_decay (Loshchilov & Hutter, "Decoupled Weight Decay", 2019);
     it acts on all parameters, or on those that `weight_decay_layers` names, by themselves or by
     their layer. Raises ConfigError for a name that is neither a parameter's nor a layer's.
     """
-    decaying = _decaying(model, options.weight_decay_layers)
-    common = {"learning_rate": schedule, "parameters": model.parameters()}
+    decaying = _decaying(parameters, options.weight_decay_layers)
+    common = {"learning_rate": schedule, "parameters": [*parameters.values()]}
     if options.optimizer == "adamw":
         return paddle.optimizer.AdamW(
             weight_decay=options.weight_decay,
@@ -69,7 +77,7 @@ def build_optimizer(
             **common,
         )
     l2 = L2Decay(options.weight_decay) if options.weight_decay else None
-    for parameter in model.parameters():
+    for parameter in parameters.values():
         parameter.regularizer = l2 if parameter.name in decaying else None
     makers = {
         "sgd": paddle.optimizer.SGD,
@@ -80,22 +88,22 @@ def build_optimizer(
     return makers[options.optimizer](**common)
 
 
-def _decaying(model: nn.Layer, names: Collection[str]) -> set[str]:
+def _decaying(parameters: Mapping[str, paddle.Tensor], names: Collection[str]) -> set[str]:
     """Return the generated names of the parameters that decay: all of them if no names are given.
 
     names: of layers, which stand for all their parameters, and of single parameters.
     """
-    parameters = dict(model.named_parameters())
-    layers = dict(model.named_sublayers())
     if not names:
         return {parameter.name for parameter in parameters.values()}
+    layers = dict.fromkeys(name.rpartition(".")[0] for name in parameters)
     chosen: set[str] = set()
     for name in names:
-        if name in parameters:
-            chosen.add(parameters[name].name)
-        elif name in layers:
-            chosen.update(parameter.name for parameter in layers[name].parameters())
-        else:
+        found = [
+            parameter.name
+            for path, parameter in parameters.items()
+            if path == name or path.startswith(f"{name}.")
+        ]
+        if not found:
             near = nearest_name(name, [*layers, *parameters])
             raise ConfigError(
                 f"weight_decay_layers names {name!r}; "
@@ -103,4 +111,5 @@ def _decaying(model: nn.Layer, names: Collection[str]) -> set[str]:
                 + f"the net's layers are {', '.join(layers)}, and its parameters "
                 + ", ".join(parameters)
             )
+        chosen.update(found)
     return chosen

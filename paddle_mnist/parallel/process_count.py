@@ -6,26 +6,13 @@ import paddle
 
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, DeviceError
+from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.parallel.world import started_by_launcher
 from paddle_mnist.system.devices import MAX_FAST_THREADS, chosen_gpus, fast_threads, gpu_count
 from paddle_mnist.system.machine import has_posix_processes, usable_cpus
 
 MIN_SAMPLES = 8  # of a batch, for a process to be worth it
 MIN_TOTAL_SAMPLES = 20_000  # fewer are trained before another process has started
-
-
-class ProcessOptions(Protocol):
-    """The options that decide how many processes there are.
-
-    nprocs: 0 for as many as make sense. gpus: "0,1", or None. device: "auto", "cpu", "gpu:0", ...
-    grad_shards: parts of a batch, or None.
-    """
-
-    nprocs: int
-    gpus: Optional[str]
-    device: str
-    batch_size: int
-    grad_shards: Optional[int]
 
 
 class ThreadOptions(Protocol):
@@ -35,68 +22,71 @@ class ThreadOptions(Protocol):
     threads: int
 
 
-def processes_to_start(options: ProcessOptions) -> int:
+def processes_to_start(options: Processes, device: str, batch_size: int) -> int:
     """Return how many processes this one is to start; 1 if it is to train by itself.
 
+    device: "auto", "cpu", "gpu:0", ...
     Raises ConfigError for options that exclude each other, DeviceError for GPUs that are not there.
     """
-    count = _process_count(options)
+    count = _process_count(options, device, batch_size)
     if options.grad_shards:
         ShardSpec(options.grad_shards, world_size=count)  # raises, before a process is started
     return count
 
 
-def _process_count(options: ProcessOptions) -> int:
+def _process_count(options: Processes, device: str, batch_size: int) -> int:
     if started_by_launcher():
-        if options.nprocs != 1 or options.gpus:
+        if options.number != 1 or options.gpus:
             raise ConfigError(
-                f"nprocs is {options.nprocs or 'auto'}, gpus is {options.gpus}, but this process "
+                f"nprocs is {options.number or 'auto'}, gpus is {options.gpus}, but this process "
                 "was started by Paddle's launch; expected one of the two: give the numbers to "
                 "launch (--nproc_per_node, --gpus), or start with plain python"
             )
         return 1
     gpus = gpu_count()
-    if chosen := chosen_gpus(options.gpus, options.nprocs if options.nprocs > 1 else None):
+    if chosen := chosen_gpus(options.gpus, options.number if options.number > 1 else None):
         return len(chosen)
-    if options.nprocs > 1 and ":" in options.device:
+    if options.number > 1 and ":" in device:
         raise ConfigError(
-            f"device is {options.device!r}, one for {options.nprocs} processes; expected auto or "
+            f"device is {device!r}, one for {options.number} processes; expected auto or "
             "cpu, and --gpus to choose"
         )
-    uses_gpus = bool(gpus) and options.device != "cpu"
-    if not options.nprocs:
-        return most_processes(options, gpus if uses_gpus else usable_cpus())
-    if uses_gpus and options.nprocs > gpus:
+    uses_gpus = bool(gpus) and device != "cpu"
+    if not options.number:
+        return most_processes(options, batch_size, gpus if uses_gpus else usable_cpus())
+    if uses_gpus and options.number > gpus:
         raise DeviceError(
-            f"nprocs is {options.nprocs}, but Paddle sees {gpus} GPUs; expected one for each, "
+            f"nprocs is {options.number}, but Paddle sees {gpus} GPUs; expected one for each, "
             "or --device cpu"
         )
-    return options.nprocs
+    return options.number
 
 
-def most_processes(options: ProcessOptions, places: int) -> int:
+def most_processes(options: Processes, batch_size: int, places: int) -> int:
     """Return the most processes that make sense with so many CPUs or GPUs to run on."""
     if not has_posix_processes():
         return 1
-    most = max(1, min(places, options.batch_size // MIN_SAMPLES))
+    most = max(1, min(places, batch_size // MIN_SAMPLES))
     while options.grad_shards and options.grad_shards % most:
         most -= 1
     return most
 
 
-def hint(options: ProcessOptions, samples: int, threads: int) -> Optional[str]:
+def hint(
+    options: Processes, device: str, batch_size: int, samples: int, threads: int
+) -> Optional[str]:
     """Return a line for a user who trains on one of several cores; None if it would not help.
 
     samples: how many the training takes in all. threads: of the fast convolution; 0 without it.
     """
     cores = usable_cpus()
-    on_cpu = options.device == "cpu" or (options.device == "auto" and not gpu_count())
+    on_cpu = device == "cpu" or (device == "auto" and not gpu_count())
     if not on_cpu or started_by_launcher() or samples < MIN_TOTAL_SAMPLES:
         return None
     most_threads = min(cores, MAX_FAST_THREADS)
     if 0 < threads < most_threads:  # which need not exchange gradients
         return f"{cores} cores are available: --threads {most_threads} trains faster"
-    most = most_processes(options, cores // max(1, threads))
+    most = most_processes(options, batch_size, cores // max(1, threads))
     if most == 1:
         return None
     return f"{cores} cores are available: --nprocs {most} trains faster, with {most} processes"

@@ -35,6 +35,16 @@ log = logging.getLogger("paddle_mnist")
 SAVE_SECONDS = 10.0  # for the others to save and exit by themselves once one has failed
 MAX_MESSAGE = 8000  # characters of a report; a pipe that nobody reads yet takes 64 KiB
 
+RETURNED = "returned"  # begins the report of a process that has returned something
+
+
+@dataclass(frozen=True)
+class _Returned:
+    """What a process has returned."""
+
+    value: Any
+
+
 # How a process ended: an error of this package, the traceback of another one, or nothing.
 Report = Union[PaddleMnistError, str, None]
 
@@ -47,11 +57,13 @@ def spawn(
     hang_timeout: float = 600.0,
     device: str = "auto",
     selected_gpus: Optional[str] = None,
-) -> None:
+) -> Any:
     """Call `function(*args)` in `nprocs` processes that Paddle connects with one another.
 
-    function: importable by name; it calls `paddle_mnist.parallel.world.join`. What it returns is
-        dropped: large results hang Paddle's own spawn.
+    Return what rank 0 returns, if that is plain and small (large results hang Paddle's own spawn);
+    None otherwise.
+
+    function: importable by name; it calls `paddle_mnist.parallel.world.join`.
     nprocs: -1, as in Paddle, for one on each device: each of `gpus`, else each GPU that Paddle
         sees, else each CPU core that this process may use.
     gpus: one for each process, as "4,5". selected_gpus: what Paddle 2.0 called it.
@@ -82,12 +94,15 @@ def spawn(
             ended = _watch(job, hang_timeout)
         finally:
             job.kill()
-        reports = [_receive_report(pipe) for pipe in job.pipes]
+        received = [_receive_report(pipe) for pipe in job.pipes]
+        returned = [report for report in received if isinstance(report, _Returned)]
+        reports = [None if isinstance(report, _Returned) else report for report in received]
         error, signum = _first_error(job.processes, reports, ended), signals.pending()
         if error and signum and not any(isinstance(report, StoppedError) for report in reports):
             raise StoppedError(signum)  # it came before they had installed handlers
     if error:
         raise error
+    return returned[0].value if returned else None
 
 
 @dataclass(frozen=True)
@@ -233,7 +248,9 @@ def _run(function: Callable, args: tuple, pipes: Sequence[Any], beats: Any) -> N
     code = 0
     try:
         with signals.handlers_installed(ignore_afterwards=True):
-            function(*args)
+            value = function(*args)
+        if rank == 0 and value is not None:
+            _send_report(pipes[rank], RETURNED, value)
     except PaddleMnistError as error:
         code = error.exit_code
         values = [error.signum] if isinstance(error, StoppedError) else [str(error)[:MAX_MESSAGE]]
@@ -282,18 +299,22 @@ def _watch(job: _Job, hang_timeout: float) -> list[int]:
     return ended
 
 
-def _send_report(pipe: Any, error: Optional[str], values: Sequence[Any]) -> None:
-    """error: the class of one of this package, made of `values`; None: they are a traceback."""
+def _send_report(pipe: Any, error: Optional[str], values: Any) -> None:
+    """error: the class of one of this package, made of `values`; None: they are a traceback;
+    `RETURNED`: they are what the process has returned.
+    """
     pipe.send_bytes(json.dumps([error, values]).encode())
 
 
-def _receive_report(pipe: Any) -> Report:
+def _receive_report(pipe: Any) -> Union[Report, _Returned]:
     try:
         if not pipe.poll():
             return None
         error, values = json.loads(pipe.recv_bytes())
     except (EOFError, OSError, ValueError):  # it was killed while it wrote
         return None
+    if error == RETURNED:
+        return _Returned(values)
     return getattr(errors, error)(*values) if error else values[0]
 
 

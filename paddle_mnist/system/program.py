@@ -1,10 +1,12 @@
 """The program that runs the commands: `paddle-mnist`, `python -m paddle_mnist`, or a script."""
 
+import contextlib
 import os
 import shlex
 import shutil
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
@@ -24,7 +26,39 @@ COMMANDS = (
 )
 # The modules in `commands/` and the scripts in `tools/` whose names differ from their commands'.
 MODULES = {"export": "export_model", "train-ps": "train_ps"}
+# Set in the environment of a command, and so of the processes that it starts.
+IN_COMMAND = "PADDLE_MNIST_COMMAND"
 TOOLS = Path(__file__).parents[2] / "tools"  # only in the repository
+
+
+@contextlib.contextmanager
+def running_command() -> Iterator[None]:
+    """Within the context, have errors name the options of a command, not arguments in code."""
+    before = os.environ.get(IN_COMMAND)
+    os.environ[IN_COMMAND] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[IN_COMMAND]
+        if before is not None:
+            os.environ[IN_COMMAND] = before
+
+
+def in_command() -> bool:
+    """Return whether this process runs a command, or was started by one."""
+    return IN_COMMAND in os.environ
+
+
+def as_option(name: str, value: Optional[str] = None) -> str:
+    """Return an option as the user writes it: `--fresh`, or in code `fresh=True`."""
+    if in_command():
+        return f"--{name}" if value is None else f"--{name} {value}"
+    return f"{name}=True" if value is None else f"{name}={value!r}"
+
+
+def another_output() -> str:
+    """Return what the user chooses to train elsewhere."""
+    return "another --output" if in_command() else "another output"
 
 
 def module_name(command: str) -> str:

@@ -1,222 +1,124 @@
-"""`FitArguments`: the arguments of `fit`, checked."""
+"""`FitArguments`: the arguments of `fit`, checked. Imports no paddle."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from multiprocessing.reduction import ForkingPickler
-from pathlib import Path
-from typing import Any, Optional, Union, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Optional
 
-import paddle
-from paddle import nn
-
-from paddle_mnist._arguments import accepts_numpy
-from paddle_mnist.checkpoint.checkpointer import usable_name
-from paddle_mnist.checkpoint.further_state import has_state
-from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
-from paddle_mnist.checkpoint.saved_weights import SavedWeights
+from paddle_mnist.checkpoint.policy import Saving
+from paddle_mnist.data.loading import Loading
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.nn.schedule import EVERY
+from paddle_mnist.nn.numerics import Numerics, false_as_off
+from paddle_mnist.options import (
+    Count,
+    Options,
+    PathStr,
+    Seed,
+    flat_options,
+    flat_values,
+    option,
+    split_names,
+)
+from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.state import MODES
 from paddle_mnist.training.callbacks import Callback
-from paddle_mnist.training.evaluator import EpochEvaluator
-from paddle_mnist.training.job import TrainingOptions
-from paddle_mnist.training.steps import check_task
+from paddle_mnist.training.evaluating import Evaluating
+from paddle_mnist.training.standard_callbacks import EarlyStopping, with_defaults
+from paddle_mnist.training.start import StartFrom
+
+if TYPE_CHECKING:
+    from paddle import nn
 
 # Metrics whose best value is known by their name; of others `mode` must say.
 LOWEST_IS_BEST, HIGHEST_IS_BEST = ("loss",), ("acc", "accuracy")
-AMP_LEVELS = ("off", "O1", "O2")
-OPTIONAL_NUMBERS = (
-    "save_every_epochs save_every_steps early_stop_patience eval_batch_size grad_shards".split()
-)  # may be None
 
 
 @dataclass(frozen=True)
-class RunConfig:
-    """What a run directory records of a training and compares, where `fit` must not derive it.
-
-    binding: the fields that decide the result. text: what `config.yaml` holds. manifest: further
-    entries of every manifest. hashes, defaults: see `ResumeRequest`.
-    in_code: whether errors name the arguments of a function, not the options of a command.
-    """
-
-    binding: Mapping[str, Any]
-    text: str
-    manifest: Mapping[str, Any]
-    hashes: Mapping[str, Optional[str]]
-    defaults: Optional[Mapping[str, Any]] = None
-    in_code: bool = False
-
-
-@accepts_numpy
-@dataclass(frozen=True)
-class FitArguments:
+class FitArguments(Options):
     """The arguments of one call of `fit`, where they are described. Raises ConfigError."""
 
-    model: Union[nn.Layer, Callable]
+    heading = ""
+
+    model: Any
     train: Any
     valid: Any
-    optimizer: Union[paddle.optimizer.Optimizer, Callable]
-    loss: Optional[Callable]
+    optimizer: Any
+    loss: Optional[Callable[[Any, Any], Any]]
     metrics: Optional[Mapping[str, Any]]
-    step: Optional[Callable]
-    epochs: int
-    batch_size: int
-    seed: int
-    output: Union[str, Path]
-    name: str
-    monitor: Optional[str]
-    mode: Optional[str]
-    shuffle: bool
-    collate_fn: Optional[Callable]
-    num_workers: int
-    eval_batch_size: Optional[int]
-    schedule_every: str
-    accumulate: int
-    ema: float
-    amp: str
-    deterministic: bool
-    fresh: bool
-    resume: str
+    step: Optional[Callable[["nn.Layer", Any], Mapping[str, Any]]]
+    epochs: Count = option(
+        help="passes over the training split", heading="training", must_match=True
+    )
+    batch_size: Count = option(help="samples per step", heading="training", must_match=True)
+    seed: Seed = option(
+        help="seed of the initial weights, the order and all random numbers",
+        heading="training",
+        must_match=True,
+    )
+    output: PathStr = option(help="run directory (default: work/output/<recipe>)", heading="run")
+    name: str = option(flat="")
+    monitor: Optional[str] = option(flat="")
+    mode: Optional[Literal["max", "min"]] = option(flat="")
+    device: str = option(help="auto, cpu, gpu:0 or xpu:0", heading="device")
     state: Optional[Mapping[str, Any]]
-    override: Sequence[str]
-    binding: Optional[Mapping[str, Any]]
-    init_from: Optional[str]
-    init_partial: bool
-    incremental_from: Optional[str]
-    soften: Optional[str]
-    save_initial: bool
-    save_every_epochs: Optional[int]
-    save_every_steps: Optional[int]
-    save_every_seconds: Optional[float]
-    save_on_exception: bool
-    keep_epochs: bool
-    keep_last: int
-    keep_every_minutes: Optional[float]
-    keep_best: bool
-    keep_breakpoints: bool
-    eval_every_epochs: int
-    early_stop_patience: Optional[int]
-    log_every: int
-    watch: int
-    profile: int
-    check_shape: Sequence[int]
-    check_content: Sequence[int]
-    visualdl: Sequence[str]
-    figures: bool
-    device: str
-    nprocs: int
-    gpus: Optional[str]
-    grad_shards: Optional[int]
-    hang_timeout: float
-    max_restarts: int
-    evaluator: Optional[EpochEvaluator]
+    resume: str = option(
+        help="auto, off (start at step 0), or the path of a run or checkpoint",
+        heading="run",
+        parse=false_as_off,
+    )
+    fresh: bool = option(flat="")
+    override: tuple[str, ...] = option(
+        help="comma-separated fields that may differ from those of the run",
+        heading="run",
+        parse=split_names,
+    )
+    must_match: Optional[Mapping[str, Any]]
     callbacks: Sequence[Callback]
-    config: Optional[RunConfig]
-    find_weights: Callable[[str], SavedWeights]
+    saving: Saving
+    loading: Loading
+    evaluating: Evaluating
+    start: Optional[StartFrom]
+    processes: Processes
+    numerics: Numerics
 
-    def __post_init__(self):
-        if isinstance(self.override, str):
-            names = tuple(name.strip() for name in self.override.split(",") if name.strip())
-            object.__setattr__(self, "override", names)
-        self._check_kinds()
-        self._check_numbers()
-        self._check_choices()
-
-    def _check_kinds(self) -> None:
-        """Refuse what would pass for a switch or a list: the text "no", say, which is true."""
-        for option in fields(self):
-            value = getattr(self, option.name)
-            if option.type is bool and not isinstance(value, bool):
-                raise ConfigError(f"{option.name} is {value!r:.60}; expected True or False")
-            if get_origin(option.type) is Sequence and not isinstance(value, (list, tuple)):
-                raise ConfigError(f"{option.name} is {value!r:.60}; expected a list")
-
-    def _check_numbers(self) -> None:
-        at_least_one = (
-            "epochs batch_size accumulate save_every_steps keep_last log_every "
-            "eval_every_epochs early_stop_patience eval_batch_size grad_shards"
-        )
-        at_least_zero = "seed num_workers save_every_epochs watch profile nprocs max_restarts"
-        for names, least in ((at_least_one, 1), (at_least_zero, 0)):
-            for name in names.split():
-                value = getattr(self, name)
-                is_number = isinstance(value, int) and not isinstance(value, bool)
-                is_left_out = value is None and name in OPTIONAL_NUMBERS
-                if not is_left_out and not (is_number and value >= least):
-                    raise ConfigError(f"{name} is {value!r}; expected a whole number >= {least}")
-        if self.seed >= 2**32:
-            raise ConfigError(f"seed is {self.seed}; expected less than 2**32, as NumPy requires")
-        if not (_is_number(self.ema) and 0 <= self.ema < 1):
-            raise ConfigError(f"ema is {self.ema!r}; expected at least 0 and less than 1")
-        for name in ("save_every_seconds", "keep_every_minutes", "hang_timeout"):
-            value = getattr(self, name)
-            is_left_out = value is None and name != "hang_timeout"
-            if not is_left_out and not (_is_number(value) and value > 0):
-                raise ConfigError(f"{name} is {value!r}; expected a number above 0")
-
-    def _check_choices(self) -> None:
-        choices = {"mode": (None, *MODES), "schedule_every": EVERY, "amp": AMP_LEVELS}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                words = " or ".join(repr(word) for word in allowed if word)
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; expected {words}")
-        check_task(self.loss, self.metrics, self.step)
+    def check(self) -> None:
         self._check_types()
-        if self.init_from and self.incremental_from:
-            raise ConfigError("init_from and incremental_from are two ways to start; expected one")
-        if self.early_stop_patience and not self.keep_best:
-            raise ConfigError(
-                "early_stop_patience ends with the best checkpoint, but keep_best is off; expected "
-                "keep_best on"
-            )
-        if self.init_partial and not self.init_from:
-            raise ConfigError(
-                "init_partial is on without init_from; expected init_from too, or init_partial off"
-            )
-        if self.soften and not self.incremental_from:
-            raise ConfigError(
-                f"soften is {self.soften!r} without incremental_from; expected incremental_from "
-                "too, or no soften"
-            )
-        if self.mode and not self.monitor:
-            raise ConfigError(
-                f"mode is {self.mode!r} without monitor; expected monitor too, the metric to "
-                f"{self.mode}imize, as monitor='valid/...'"
-            )
-        if self.valid is None and not self.evaluator:
-            for name in ("monitor", "early_stop_patience"):
-                if getattr(self, name):
-                    raise ConfigError(
-                        f"{name} is {getattr(self, name)!r}, but nothing is evaluated; expected "
-                        "valid data too"
-                    )
+        self._check_optimizer()
+        self._check_state()
+        self._check_callbacks()
+        self._check_evaluation()
+        for name in self.must_match or ():
+            if name in ENGINE_OPTIONS:
+                raise ConfigError(
+                    f"must_match names {name}, which fit compares by itself where it decides the "
+                    "result; expected other names"
+                )
 
     def _check_types(self) -> None:
-        if not isinstance(self.output, (str, Path)) or not str(self.output):
-            raise ConfigError(f"output is {self.output!r}; expected the path of a folder")
         if self.name != "":
+            from paddle_mnist.checkpoint.checkpointer import usable_name
+
             usable_name(self.name)
-        if not isinstance(self.resume, str):
-            raise ConfigError(f"resume is {self.resume!r}; expected 'auto', 'off' or a path")
-        for name in ("metrics", "binding", "state"):
+        for name in ("metrics", "must_match", "state"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Mapping):
                 raise ConfigError(
                     f"{name} is a {type(value).__name__}; expected a dict keyed by name"
                 )
-        for name, part in (self.state or {}).items():
-            if not has_state(part):
+        for name, group in GROUPS.items():
+            value = getattr(self, name)
+            if not isinstance(value, group) and not (name == "start" and value is None):
                 raise ConfigError(
-                    f"state[{name!r}] is a {type(part).__name__}; expected an object with "
-                    "state_dict and set_state_dict, such as a Layer, an Optimizer, or one of your "
-                    "own"
+                    f"{name} is a {type(value).__name__}; expected a paddle_mnist.{group.__name__}"
                 )
-        for callback in self.callbacks:
-            if not isinstance(callback, Callback):
-                raise ConfigError(
-                    f"callbacks holds a {type(callback).__name__}; expected instances of "
-                    "paddle_mnist.Callback"
-                )
+        if isinstance(self.valid, Mapping) and (not self.valid or "train" in self.valid):
+            raise ConfigError(
+                f"valid is a dict of {', '.join(map(str, self.valid)) or 'nothing'}; expected the "
+                'data of at least one split, by a name other than "train"'
+            )
+
+    def _check_optimizer(self) -> None:
+        import paddle
+
         is_class = isinstance(self.optimizer, type)
         is_optimizer = isinstance(self.optimizer, paddle.optimizer.Optimizer)
         if is_class or not (is_optimizer or callable(self.optimizer)):
@@ -225,11 +127,75 @@ class FitArguments:
                 f"optimizer is {'the class' if is_class else 'a'} {what}; expected a "
                 "paddle.optimizer, or a function of the model's parameters that returns one"
             )
-        if isinstance(self.valid, Mapping) and (not self.valid or "train" in self.valid):
+
+    def _check_state(self) -> None:
+        from paddle_mnist.checkpoint.further_state import has_state
+        from paddle_mnist.training.steps import check_task
+
+        check_task(self.loss, self.metrics, self.step)
+        for name, part in (self.state or {}).items():
+            if not has_state(part):
+                raise ConfigError(
+                    f"state[{name!r}] is a {type(part).__name__}; expected an object with "
+                    "state_dict and set_state_dict, such as a Layer, an Optimizer, or one of your "
+                    "own"
+                )
+
+    def _check_callbacks(self) -> None:
+        if not isinstance(self.callbacks, (list, tuple)):
+            raise ConfigError(f"callbacks is {self.callbacks!r:.60}; expected a list")
+        for callback in self.callbacks:
+            if not isinstance(callback, Callback):
+                raise ConfigError(
+                    f"callbacks holds a {type(callback).__name__}; expected instances of "
+                    "paddle_mnist.Callback"
+                )
+        if self.ends_with_best and not self.saving.keep_best:
             raise ConfigError(
-                f"valid is a dict of {', '.join(map(str, self.valid)) or 'nothing'}; expected the "
-                'data of at least one split, by a name other than "train"'
+                "the training ends with the best checkpoint (early_stop_patience), but keep_best "
+                "is off; expected keep_best on"
             )
+
+    def _check_evaluation(self) -> None:
+        if self.mode and not self.monitor:
+            raise ConfigError(
+                f"mode is {self.mode!r} without monitor; expected monitor too, the metric to "
+                f"{self.mode}imize, as monitor='valid/...'"
+            )
+        if self.valid is not None:
+            return
+        if self.monitor:
+            raise ConfigError(
+                f"monitor is {self.monitor!r}, but nothing is evaluated; expected valid data too"
+            )
+        if self.ends_with_best:
+            raise ConfigError(
+                "the training ends with the best checkpoint (early_stop_patience), but nothing is "
+                "evaluated; expected valid data too"
+            )
+
+    @property
+    def all_callbacks(self) -> list[Callback]:
+        """The callbacks, with those that are there by default."""
+        return with_defaults(self.callbacks)
+
+    @property
+    def ends_with_best(self) -> bool:
+        """Whether the result is that of the best checkpoint, not of the last step."""
+        return any(callback.ends_with_best for callback in self.callbacks)
+
+    @property
+    def groups(self) -> list[Options]:
+        """The groups of options among the arguments, this one included."""
+        values = [getattr(self, field.name) for field in fields(self)]
+        return [self, *(one for one in [*values, *self.all_callbacks] if isinstance(one, Options))]
+
+    @property
+    def splits(self) -> Mapping[str, Any]:
+        """The data to evaluate on by the names of their splits."""
+        if self.valid is None:
+            return {}
+        return self.valid if isinstance(self.valid, Mapping) else {"valid": self.valid}
 
     @property
     def monitored(self) -> tuple[str, str]:
@@ -237,8 +203,7 @@ class FitArguments:
 
         Raises ConfigError where its name does not tell.
         """
-        split = next(iter(self.valid)) if isinstance(self.valid, Mapping) else "valid"
-        monitor = self.monitor or f"{split}/loss"
+        monitor = self.monitor or f"{next(iter(self.splits), 'valid')}/loss"
         mode, name = self.mode, monitor.rpartition("/")[2]
         if mode is None and name in LOWEST_IS_BEST:
             mode = "min"
@@ -247,81 +212,71 @@ class FitArguments:
         if mode is None:
             raise ConfigError(
                 f"monitor is {monitor!r}, whose name does not tell which value is the best; "
-                "expected mode='min' or mode='max' with it"
+                f"expected mode={MODES[1]!r} or mode={MODES[0]!r} with it"
             )
         return monitor, mode
-
-    def options(self, resumes_inside_epochs: bool = True) -> TrainingOptions:
-        """Return the options of the engine that these arguments stand for."""
-        monitor, mode = self.monitored
-        return TrainingOptions(
-            epochs=self.epochs,
-            seed=self.seed,
-            grad_shards=self.grad_shards,
-            monitor=monitor,
-            mode=mode,
-            init_from=self.init_from,
-            init_partial=self.init_partial,
-            incremental_from=self.incremental_from,
-            soften=self.soften,
-            new_schedule=bool(self.override),
-            ends_with_best=bool(self.early_stop_patience),
-            save_policy=SavePolicy(
-                every_epochs=self.save_every_epochs,
-                every_steps=self.save_every_steps,
-                every_seconds=self.save_every_seconds,
-                on_error=self.save_on_exception,
-                on_best=self.keep_best,
-                inside_epochs=resumes_inside_epochs,
-            ),
-            retention=RetentionPolicy(
-                epochs=self.keep_epochs,
-                last=self.keep_last,
-                every_minutes=self.keep_every_minutes,
-                best=self.keep_best,
-                breakpoints=self.keep_breakpoints,
-            ),
-            save_initial=self.save_initial,
-            log_every=self.log_every,
-            watch=self.watch,
-            print_shapes=tuple(self.check_shape),
-            print_contents=tuple(self.check_content),
-            profile=self.profile,
-            visualdl=tuple(self.visualdl),
-        )
 
     def for_processes(self) -> "FitArguments":
         """Return the arguments for each of several processes that `fit` starts.
 
         Raises ConfigError, naming the argument, if they cannot be sent there.
         """
+        from multiprocessing.reduction import ForkingPickler
+
+        import paddle
+
+        several = f"nprocs is {self.processes.number or 'auto'}"
         remedy = (
             "expected functions at the top level of a module, which the new processes import; or "
             "start with python -m paddle.distributed.launch, which takes everything"
         )
-        objects = {"model": nn.Layer, "optimizer": paddle.optimizer.Optimizer}
+        objects = {"model": paddle.nn.Layer, "optimizer": paddle.optimizer.Optimizer}
         for name, kind in objects.items():
             if isinstance(getattr(self, name), kind):
                 raise ConfigError(
-                    f"nprocs is {self.nprocs}, but {name} is an object, which other processes "
-                    f"cannot share; {remedy}"
+                    f"{several}, but {name} is an object, which other processes cannot share; "
+                    f"{remedy}"
                 )
         if self.state:
             raise ConfigError(
-                f"nprocs is {self.nprocs}, but state has objects, which other processes cannot "
-                "share; start with python -m paddle.distributed.launch, which takes everything"
+                f"{several}, but state has objects, which other processes cannot share; start "
+                "with python -m paddle.distributed.launch, which takes everything"
             )
-        arguments = replace(self, nprocs=1, gpus=None)
-        for option in fields(arguments):
+        for field in fields(self):
             try:
-                ForkingPickler.dumps(getattr(arguments, option.name))
+                ForkingPickler.dumps(getattr(self, field.name))
             except Exception as error:  # pickle raises what the objects raise
                 raise ConfigError(
-                    f"nprocs is {self.nprocs}, but {option.name} cannot be sent to other processes "
-                    f"({error}); {remedy}"
+                    f"{several}, but {field.name} cannot be sent to other processes ({error}); "
+                    f"{remedy}"
                 ) from error
-        return arguments
+        return replace(self, processes=replace(self.processes, number=1, gpus=None))
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+# The arguments that are groups, by name.
+GROUPS: dict[str, type[Options]] = {
+    "saving": Saving,
+    "loading": Loading,
+    "evaluating": Evaluating,
+    "start": StartFrom,
+    "processes": Processes,
+    "numerics": Numerics,
+}
+ENGINE_OPTIONS = flat_options([FitArguments, *GROUPS.values(), EarlyStopping])
+
+
+def compared_defaults() -> dict[str, Any]:
+    """Return the defaults of the options that a resume compares, by flat name.
+
+    A run that does not have one was trained before it existed.
+    """
+    return {
+        name: one.default
+        for name, one in ENGINE_OPTIONS.items()
+        if one.declared.must_match and one.group is not FitArguments
+    }
+
+
+def compared_values(groups: Iterable[Options]) -> dict[str, Any]:
+    """Return the values of groups that a resume compares, by flat name."""
+    return {**compared_defaults(), **flat_values(groups, only_must_match=True)}

@@ -4,8 +4,7 @@ import json
 import logging
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 import paddle
@@ -26,24 +25,24 @@ from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
 from paddle_mnist.nn.schedule import Schedule, scheduler_of
+from paddle_mnist.options import Options, flat_values, require_known
 from paddle_mnist.parallel.world import World, join
 from paddle_mnist.system import signals
 from paddle_mnist.system.devices import own_device, select_device
-from paddle_mnist.training.arguments import FitArguments, RunConfig
+from paddle_mnist.training.arguments import FitArguments, compared_defaults, compared_values
 from paddle_mnist.training.beginning import data_restored
-from paddle_mnist.training.binding import (
+from paddle_mnist.training.description import (
     describe_data,
     describe_optimizer,
     describe_parameters,
     describe_schedule,
     flattened,
 )
-from paddle_mnist.training.callbacks import ReportCallback
 from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.first_batch import try_evaluation, try_first_batch
 from paddle_mnist.training.initialize import TrainingParts
 from paddle_mnist.training.job import TrainingJob
-from paddle_mnist.training.resume import ResumeRequest
+from paddle_mnist.training.resume import DERIVED, ResumeRequest
 from paddle_mnist.training.soften import check_softenable
 from paddle_mnist.training.step_evaluator import StepEvaluator
 from paddle_mnist.training.steps import Step, build_step
@@ -51,40 +50,24 @@ from paddle_mnist.training.trained_model import build_model
 
 log = logging.getLogger("paddle_mnist")
 
-# What only the main process does, switched off for the others.
-MAIN_PROCESS_ONLY = {
-    "visualdl": (),
-    "figures": False,
-    "watch": 0,
-    "profile": 0,
-    "check_shape": (),
-    "check_content": (),
-}
-# The arguments that decide a result, beside the net, the optimizer and the data.
-BOUND = (
-    "batch_size seed epochs shuffle grad_shards accumulate amp ema schedule_every "
-    "early_stop_patience init_from incremental_from"
-).split()
-
 
 def build_job(arguments: FitArguments) -> TrainingJob:
     """Join the other processes, build the parts, and try the first batch.
 
     Whatever is wrong with them is raised here, before a file is touched.
     """
-    world = join(arguments.hang_timeout, arguments.device)
+    world = join(arguments.processes.hang_timeout, arguments.device)
     device = select_device(own_device(arguments.device) if world.size > 1 else arguments.device)
-    if arguments.deterministic and paddle.is_compiled_with_cuda():
+    numerics = arguments.numerics
+    if numerics.deterministic and paddle.is_compiled_with_cuda():
         paddle.set_flags({"FLAGS_cudnn_deterministic": True})
-    if not world.is_main_process:
-        arguments = replace(arguments, **MAIN_PROCESS_ONLY)
     with signals.interruptible():
         parts = _build_parts(arguments, world)
-        if arguments.soften:
-            check_softenable(parts.model, arguments.soften, parts.loader)
-        step = build_step(arguments.loss, arguments.metrics, arguments.step, arguments.amp)
-        evaluator = arguments.evaluator or _build_evaluator(arguments, step, world)
-        if parts.schedule.needs_metric and not evaluator.datasets:
+        if arguments.start and arguments.start.soften:
+            check_softenable(parts.model, arguments.start.soften, parts.loader)
+        step = build_step(arguments.loss, arguments.metrics, arguments.step, numerics.amp)
+        evaluator = _build_evaluator(arguments, step, world)
+        if parts.schedule.needs_metric and not arguments.splits:
             raise ConfigError(
                 "the schedule is a ReduceOnPlateau, which follows a metric, but nothing is "
                 "evaluated; expected valid data too"
@@ -98,18 +81,20 @@ def build_job(arguments: FitArguments) -> TrainingJob:
                 parts.loader,
                 arguments.seed,
                 is_divided=passes > 1,
-                is_low_precision=arguments.amp != "off",
+                is_low_precision=numerics.amp != "off",
                 further=parts.further,
             )
             tags = _evaluated_tags(arguments, step, parts, evaluator)
-            config = arguments.config or _run_config(arguments, parts)
+            description = _describe(arguments, parts)
     if first_batch.has_sparse_gradients and passes > 1:
         log.info("sparse gradients are made dense for the exchange between shards and processes")
     inside_epochs = getattr(parts.loader, "resumes_inside_epochs", True)
     _check_saving(arguments, inside_epochs, world)
-    return TrainingJob(
+    config = _compared(arguments, parts, description)
+    world.require_same(config, "the arguments or the data")
+    job = TrainingJob(
+        arguments=arguments,
         parts=parts,
-        options=arguments.options(inside_epochs),
         evaluator=evaluator,
         step=step,
         world=world,
@@ -117,21 +102,20 @@ def build_job(arguments: FitArguments) -> TrainingJob:
         request=ResumeRequest(
             resume=arguments.resume,
             epochs=arguments.epochs,
-            config=config.binding,
-            hashes=config.hashes,
-            override=tuple(arguments.override),
-            defaults=config.defaults,
-            loose=("optimizer", "schedule"),
-            in_code=config.in_code,
+            config=config,
+            must_match=tuple(arguments.must_match or ()),
+            override=arguments.override,
+            defaults=compared_defaults(),
         ),
-        config=config.text,
-        manifest=config.manifest,
+        config=_as_yaml(arguments, config, description),
         metric_functions=first_batch.metric_functions,
-        name=arguments.name,
         tags=tags,
-        callbacks=[*arguments.callbacks, *([ReportCallback()] if arguments.figures else [])],
-        find_weights=arguments.find_weights,
+        callbacks=arguments.all_callbacks,
+        resumes_inside_epochs=inside_epochs,
     )
+    for callback in job.callbacks:
+        callback.check_job(job)
+    return job
 
 
 def _build_parts(arguments: FitArguments, world: World) -> TrainingParts:
@@ -148,8 +132,9 @@ def _build_parts(arguments: FitArguments, world: World) -> TrainingParts:
     # Weights that were drawn before the seed could matter differ from process to process.
     for layer in (model, loss):
         world.broadcast(layer.state_dict().values())
-    schedule = Schedule(optimizer, arguments.schedule_every, arguments.monitored[0])
-    average = ExponentialMovingAverage(model, arguments.ema) if arguments.ema else NO_AVERAGE
+    numerics = arguments.numerics
+    schedule = Schedule(optimizer, numerics.schedule_every, arguments.monitored[0])
+    average = ExponentialMovingAverage(model, numerics.ema) if numerics.ema else NO_AVERAGE
     further = _further_state(arguments, model, optimizer)
     _check_all_are_trained(model, loss, [optimizer, *further.optimizers.values()])
     loader = _training_loader(arguments, world)
@@ -171,7 +156,7 @@ def _further_state(
         "callbacks": _by_class(arguments.callbacks),
         "train": arguments.train,
         "valid": arguments.valid,
-        "collate_fn": arguments.collate_fn,
+        "collate_fn": arguments.loading.collate_fn,
     }
     named = {f"state[{name!r}]": part for name, part in (arguments.state or {}).items()}
     if isinstance(arguments.loss, nn.Layer) and _is_trained(arguments.loss):
@@ -246,8 +231,9 @@ def _check_optimizer(optimizer: Any, model: nn.Layer, loss: nn.Layer) -> None:
 
 def _training_loader(arguments: FitArguments, world: World) -> Any:
     """Return the loader of the training data, divided into the shards of this process."""
-    loader = _loader(arguments.train, arguments, arguments.batch_size, arguments.shuffle)
-    shards = arguments.grad_shards or world.size
+    loader = _loader(arguments.train, arguments, arguments.batch_size, arguments.loading.shuffle)
+    grad_shards, accumulate = arguments.processes.grad_shards, arguments.numerics.accumulate
+    shards = grad_shards or world.size
     if not hasattr(loader, "sharded"):
         if shards > 1:
             raise ConfigError(
@@ -260,11 +246,11 @@ def _training_loader(arguments: FitArguments, world: World) -> Any:
                 "checkpoints; with a paddle.io.Dataset or ResumableBatchSampler, it can resume at "
                 "any step"
             )
-        return ExternalLoader(loader.batches, arguments.seed, arguments.accumulate)
-    if not arguments.grad_shards and shards * arguments.accumulate == 1:
+        return ExternalLoader(loader.batches, arguments.seed, accumulate)
+    if not grad_shards and shards * accumulate == 1:
         return loader
-    spec = ShardSpec(shards * arguments.accumulate, world.rank, world.size)
-    return loader.sharded(spec, arguments.accumulate)
+    spec = ShardSpec(shards * accumulate, world.rank, world.size)
+    return loader.sharded(spec, accumulate)
 
 
 def _loader(data: Any, arguments: FitArguments, batch_size: int, shuffle: bool) -> Any:
@@ -273,32 +259,24 @@ def _loader(data: Any, arguments: FitArguments, batch_size: int, shuffle: bool) 
         batch_size,
         arguments.seed,
         shuffle,
-        arguments.collate_fn,
-        arguments.num_workers,
+        arguments.loading.collate_fn,
+        arguments.loading.num_workers,
     )
 
 
 def _build_evaluator(arguments: FitArguments, step: Step, world: World) -> EpochEvaluator:
+    evaluating = arguments.evaluating
+    batch_size = evaluating.batch_size or arguments.batch_size
     return StepEvaluator(
         step,
         {
-            split: _loader(
-                data, arguments, arguments.eval_batch_size or arguments.batch_size, False
-            )
-            for split, data in _splits(arguments.valid).items()
+            split: _loader(data, arguments, batch_size, shuffle=False)
+            for split, data in arguments.splits.items()
         },
-        every_epochs=arguments.eval_every_epochs,
+        every_epochs=evaluating.every_epochs,
         epochs=arguments.epochs,
-        patience=arguments.early_stop_patience,
         world=world,
     )
-
-
-def _splits(valid: Union[Any, Mapping[str, Any], None]) -> Mapping[str, Any]:
-    """Return the data to evaluate on by the names of their splits."""
-    if valid is None:
-        return {}
-    return valid if isinstance(valid, Mapping) else {"valid": valid}
 
 
 def _evaluated_tags(
@@ -308,8 +286,6 @@ def _evaluated_tags(
 
     Raises ConfigError if `monitor` is not among them.
     """
-    if arguments.evaluator:
-        return []
     tags = [
         tag
         for split, loader in evaluator.datasets.items()
@@ -322,22 +298,23 @@ def _evaluated_tags(
 
 
 def _check_saving(arguments: FitArguments, inside_epochs: bool, world: World) -> None:
-    if not inside_epochs and (arguments.save_every_steps or arguments.save_every_seconds):
+    saving = arguments.saving
+    is_timed = saving.every_steps or saving.every_seconds
+    if not inside_epochs and is_timed:
         raise ConfigError(
             "save_every_steps and save_every_seconds save inside epochs, where this data cannot "
             "resume; expected a paddle.io.Dataset, or save_every_epochs"
         )
-    if arguments.save_every_epochs:
+    if saving.every_epochs:
         return
-    found = f"save_every_epochs is {arguments.save_every_epochs}"
+    found = f"save_every_epochs is {saving.every_epochs}"
     if not inside_epochs:
         raise ConfigError(
             f"{found}, but with this data a run can resume only from the end of an epoch; expected "
             "at least 1, or a paddle.io.Dataset"
         )
-    is_timed = arguments.save_every_steps or arguments.save_every_seconds
     if not is_timed and world.is_main_process:
-        has_best = arguments.keep_best and (arguments.valid is not None or arguments.evaluator)
+        has_best = saving.keep_best and arguments.valid is not None
         log.warning(
             "%s, without save_every_steps or save_every_seconds: a run that is killed loses all "
             "of its progress%s",
@@ -346,47 +323,58 @@ def _check_saving(arguments: FitArguments, inside_epochs: bool, world: World) ->
         )
 
 
-def _run_config(arguments: FitArguments, parts: TrainingParts) -> RunConfig:
-    """Describe the training: what a resume compares, and what `config.yaml` shows."""
-    monitor, mode = arguments.monitored
+def _describe(arguments: FitArguments, parts: TrainingParts) -> dict[str, Any]:
+    """Describe the net, its optimizer and the data, by the groups that a resume compares.
+
+    Left out is what `must_match` names, and what a builder says that is a group of options.
+    """
+    seed, num_workers = arguments.seed, arguments.loading.num_workers
     description = {
         "parameters": describe_parameters(parts.model),
-        "optimizer": describe_optimizer(parts.optimizer, parts.model),
-        "schedule": describe_schedule(parts.optimizer),
-        "data": describe_data(arguments.train, arguments.seed, arguments.num_workers),
+        "data": describe_data(arguments.train, seed, num_workers),
         "valid": {
-            split: describe_data(data, arguments.seed, arguments.num_workers)
-            for split, data in _splits(arguments.valid).items()
+            split: describe_data(data, seed, num_workers)
+            for split, data in arguments.splits.items()
         },
-        "binding": dict(arguments.binding or {}),
     }
-    bound = {name: getattr(arguments, name) for name in BOUND}
-    bound["name"] = arguments.name or checkpoint_name(parts.model)
+    if not isinstance(arguments.optimizer, Options):
+        description["optimizer"] = describe_optimizer(parts.optimizer, parts.model)
+        description["schedule"] = describe_schedule(parts.optimizer)
+    replaced = arguments.must_match or {}
+    return {name: group for name, group in description.items() if name not in replaced}
+
+
+def _compared(
+    arguments: FitArguments, parts: TrainingParts, description: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the values that a resume compares. Raises ConfigError for unknown ones in override."""
+    must_match = arguments.must_match or {}
+    compared = {**flattened(description), **compared_values(arguments.groups)}
+    compared["name"] = arguments.name or checkpoint_name(parts.model)
     if arguments.valid is not None:
-        bound |= {"monitor": monitor, "mode": mode}
-    if arguments.early_stop_patience or parts.schedule.needs_metric:  # which count evaluations
-        bound["eval_every_epochs"] = arguments.eval_every_epochs
-    arguments_as_given = {
-        option.name: getattr(arguments, option.name)
-        for option in fields(arguments)
-        if _is_plain(getattr(arguments, option.name)) and option.name not in ("fresh", "resume")
+        compared |= dict(zip(("monitor", "mode"), arguments.monitored))
+    if arguments.ends_with_best or parts.schedule.needs_metric:  # which count evaluations
+        compared["eval_every_epochs"] = arguments.evaluating.every_epochs
+    known = {*compared, *must_match, *DERIVED, *(name.partition(".")[0] for name in compared)}
+    require_known(arguments.override, known, "override")
+    return _as_json({**compared, **must_match})
+
+
+def _as_yaml(
+    arguments: FitArguments, compared: Mapping[str, Any], description: Mapping[str, Any]
+) -> str:
+    """Return the contents of `config.yaml`: all options, and what a resume compares."""
+    options = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in flat_values(arguments.groups).items()
+        if name not in ("resume", "override")
     }
-    binding = _as_json({**flattened(description), **bound})
-    known = {name.partition(".")[0] for name in binding} | {*flattened(description)}
-    for name in arguments.override:
-        if name not in {*known, *BOUND}:
-            raise ConfigError(unknown_name("override", name, known))
-    return RunConfig(
-        binding=binding,
-        text=yaml.safe_dump(
-            {TRAINED_WITH: FIT, **arguments_as_given, **bound, **_as_json(description)},
-            sort_keys=False,
-            allow_unicode=True,
-        ),
-        manifest={"config": binding},
-        hashes={},
-        in_code=True,
-    )
+    entries: dict[str, Any] = {TRAINED_WITH: FIT, **options}
+    entries |= {name: value for name, value in compared.items() if "." not in name}
+    entries |= _as_json(description)
+    for callback in arguments.all_callbacks:
+        entries |= callback.config_entries()
+    return yaml.safe_dump(entries, sort_keys=False, allow_unicode=True)
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -408,9 +396,3 @@ def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
                 "strings, and lists of them"
             ) from error
     return entries
-
-
-def _is_plain(value: Union[Any, Sequence[Any]]) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, (bool, int, float, str))

@@ -1,21 +1,20 @@
-"""What a caller of `fit` adds to the beginning and the end of a training."""
+"""`Callback`: what a caller of `fit` adds to a training. Imports no paddle."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
-from paddle import nn
-
-from paddle_mnist.metrics.visualdl import VisualDLWriter
-from paddle_mnist.parallel.world import World
-from paddle_mnist.plots.figure import save_figures
-from paddle_mnist.plots.figure_files import files_of
-from paddle_mnist.plots.history import read_history
 from paddle_mnist.state import Observer, TrainState
-from paddle_mnist.training.job import TrainingJob
-from paddle_mnist.training.run_directory import RunDirectory
-from paddle_mnist.training.run_figures import draw_history
+
+if TYPE_CHECKING:
+    from paddle import nn
+
+    from paddle_mnist.metrics.visualdl import VisualDLWriter
+    from paddle_mnist.monitor.profiler import Profiler
+    from paddle_mnist.parallel.world import World
+    from paddle_mnist.training.job import TrainingJob
+    from paddle_mnist.training.run_directory import RunDirectory
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,9 @@ class FitResult:
     weights: the path of the file with the final weights.
     checkpoint: the path of the checkpoint with these weights, without a suffix.
     epochs, steps: the numbers of epochs and steps that were trained.
-    seconds: the time spent in steps, over all starts of the run.
-    stopped: "finished", "early" (`early_stop_patience`), or "already finished" by an earlier call.
+    seconds: the time spent in steps, summed over all starts of the run.
+    stopped: "finished", "early" (a callback asked to stop), or "already finished" by an earlier
+        call.
     """
 
     metrics: Mapping[str, float]
@@ -48,22 +48,26 @@ class FitResult:
 class Training:
     """A training of `fit` as its callbacks see it.
 
-    job: what is trained, and how. run: its directory. board: the dashboard's pages.
-    state: where it stands; None before that is known.
+    job: what is trained, and how. run: its directory. state: where it stands; None before that is
+    known.
     """
 
-    job: TrainingJob
-    run: RunDirectory
-    board: VisualDLWriter
+    job: "TrainingJob"
+    run: "RunDirectory"
     state: Optional[TrainState] = None
 
     @property
-    def model(self) -> nn.Layer:
+    def model(self) -> "nn.Layer":
         return self.job.parts.model
 
     @property
-    def world(self) -> World:
+    def world(self) -> "World":
         return self.job.world
+
+    @property
+    def board(self) -> "VisualDLWriter":
+        """The dashboard's pages, which the callback `VisualDL` opens."""
+        return self.job.dashboard.board(self)
 
     def at(self, state: TrainState) -> "Training":
         """Return the same training at another place."""
@@ -79,13 +83,41 @@ class Callback(Observer):
     `is_rehearsal`.
 
     If a callback has `state_dict` and `set_state_dict`, checkpoints save and restore its state.
+
+    ends_with_best: (attribute) whether the training ends with the weights of its best checkpoint.
     """
+
+    ends_with_best = False
+
+    def check_job(self, job: "TrainingJob") -> None:
+        """Raise ConfigError for what does not fit the training; called before a file is written."""
+
+    def config_entries(self) -> Mapping[str, Any]:
+        """Return more entries for `config.yaml`, as plain values."""
+        return {}
+
+    def manifest_entries(self) -> Mapping[str, Any]:
+        """Return more entries for the manifests of checkpoints, as plain values."""
+        return {}
 
     def run_opened(self, training: Training) -> None:
         """Called when the run directory is open, before `fit` decides where to resume."""
 
     def before_training(self, training: Training) -> None:
-        """Called before the first step of this call of `fit`."""
+        """Called before the first step of this call of `fit`, and before the rehearsal."""
+
+    def before_first_step(self, training: Training) -> None:
+        """Called right before the first step, after the rehearsal."""
+
+    def profiler(self) -> Optional["Profiler"]:
+        """Return what measures the parts of the steps, or None; called after the method above."""
+        return None
+
+    def write(self, state: TrainState, values: Mapping[str, float]) -> None:
+        """Called with the metrics of each log line and evaluation, by tag."""
+
+    def after_last_step(self, training: Training) -> None:
+        """Called when the steps are over, before the final weights are evaluated."""
 
     def final_metrics(self, training: Training) -> Mapping[str, float]:
         """Return more metrics for the result, by tag; the model has the final weights."""
@@ -101,6 +133,7 @@ class Callback(Observer):
 
     def summary(self, training: Training, result: FitResult) -> Optional[str]:
         """Return a log line about the result that replaces `fit`'s own, or None."""
+        return None
 
     def after_training(self, training: Training, result: FitResult) -> None:
         """Called after the result is written."""
@@ -108,23 +141,5 @@ class Callback(Observer):
     def already_finished(self, training: Training, result: FitResult) -> None:
         """Called after `run_opened`, instead of the other methods, if the run is finished."""
 
-
-class ReportCallback(Callback):
-    """Draws the curves of the metrics, and writes the row that compares runs on the dashboard."""
-
-    def after_training(self, training: Training, result: FitResult) -> None:
-        if not training.world.is_main_process:
-            return
-        drawn = draw_history(read_history(training.run.metrics))
-        save_figures(drawn, training.run.figures)
-        training.board.figures(drawn, result.steps)
-        training.board.hparams(training.job.request.config, result.metrics, result.steps)
-
-    def already_finished(self, training: Training, result: FitResult) -> None:
-        """Draw what is missing: the disk was full, say."""
-        folder = training.run.figures
-        if training.world.is_main_process:
-            drawn = draw_history(read_history(training.run.metrics))
-            missing = [name for name in files_of(list(drawn)) if not (folder / name).exists()]
-            if missing:
-                save_figures(drawn, folder, missing)
+    def close(self) -> None:
+        """Called when `fit` ends, whatever ended it, if `before_training` was called."""

@@ -1,42 +1,38 @@
 """`fit`: train any net on any data, in a run directory."""
 
 import contextlib
-import json
 import logging
 import multiprocessing
-import os
-import shlex
-import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, Literal, Optional, Union
 
 import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.manifest import Checkpoint
+from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.safe_load import safe_load
-from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
+from paddle_mnist.checkpoint.saved_weights import find_weights
 from paddle_mnist.checkpoint.weights import load_weights
+from paddle_mnist.data.loading import Loading
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import CheckpointError, ConfigError, StoppedError
 from paddle_mnist.metrics.console import log_to_console
-from paddle_mnist.metrics.visualdl import ABOUT, HISTOGRAMS, VisualDLWriter
+from paddle_mnist.nn.numerics import Numerics
 from paddle_mnist.parallel.process_count import processes_to_start
+from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.parallel.world import spawn
 from paddle_mnist.system import heartbeat, signals
+from paddle_mnist.system.program import another_output, as_option, in_command
 from paddle_mnist.system.surroundings import descriptors_open, usable_home
-from paddle_mnist.training.arguments import FitArguments, RunConfig
+from paddle_mnist.training.arguments import FitArguments
 from paddle_mnist.training.build import build_job
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
-from paddle_mnist.training.evaluator import EpochEvaluator
-from paddle_mnist.training.initialize import environment
+from paddle_mnist.training.evaluating import Evaluating
 from paddle_mnist.training.rehearsal import rehearse
 from paddle_mnist.training.results import (
-    describe_result,
-    describe_training,
     log_result,
     make_result,
     read_result,
@@ -52,6 +48,7 @@ from paddle_mnist.training.session import (
     resume_point,
     train_epochs,
 )
+from paddle_mnist.training.start import StartFrom
 
 log = logging.getLogger("paddle_mnist")
 
@@ -63,64 +60,32 @@ def fit(
     train: Any,
     valid: Any = None,
     *,
-    optimizer: Union[paddle.optimizer.Optimizer, Callable[[list], paddle.optimizer.Optimizer]],
-    loss: Optional[Callable] = None,
+    optimizer: Union[
+        paddle.optimizer.Optimizer, Callable[[list[paddle.Tensor]], paddle.optimizer.Optimizer]
+    ],
+    loss: Optional[Callable[..., Any]] = None,
     metrics: Optional[Mapping[str, Any]] = None,
-    step: Optional[Callable] = None,
+    step: Optional[Callable[..., Mapping[str, Any]]] = None,
     epochs: int,
     batch_size: int = 32,
     seed: int = 0,
     output: Union[str, Path],
     name: str = "",
     monitor: Optional[str] = None,
-    mode: Optional[str] = None,
-    shuffle: bool = True,
-    collate_fn: Optional[Callable] = None,
-    num_workers: int = 0,
-    eval_batch_size: Optional[int] = None,
-    schedule_every: str = "step",
-    accumulate: int = 1,
-    ema: float = 0.0,
-    amp: str = "off",
-    deterministic: bool = False,
-    fresh: bool = False,
-    resume: Union[str, Path] = "auto",
-    state: Optional[Mapping[str, Any]] = None,
-    override: Union[str, Sequence[str]] = (),
-    binding: Optional[Mapping[str, Any]] = None,
-    init_from: Union[str, Path, None] = None,
-    init_partial: bool = False,
-    incremental_from: Union[str, Path, None] = None,
-    soften: Optional[str] = None,
-    save_initial: bool = True,
-    save_every_epochs: Optional[int] = 1,
-    save_every_steps: Optional[int] = None,
-    save_every_seconds: Optional[float] = None,
-    save_on_exception: bool = True,
-    keep_epochs: bool = False,
-    keep_last: int = 3,
-    keep_every_minutes: Optional[float] = None,
-    keep_best: bool = True,
-    keep_breakpoints: bool = False,
-    eval_every_epochs: int = 1,
-    early_stop_patience: Optional[int] = None,
-    log_every: int = 100,
-    watch: int = 0,
-    profile: int = 0,
-    check_shape: Sequence[int] = (),
-    check_content: Sequence[int] = (),
-    visualdl: Sequence[str] = ("scalars", "text", "hparams"),
-    figures: bool = True,
+    mode: Optional[Literal["min", "max"]] = None,
     device: str = "auto",
-    nprocs: int = 1,
-    gpus: Optional[str] = None,
-    grad_shards: Optional[int] = None,
-    hang_timeout: float = 600.0,
-    max_restarts: int = 0,
-    evaluator: Optional[EpochEvaluator] = None,
+    state: Optional[Mapping[str, Any]] = None,
+    resume: Union[str, Path] = "auto",
+    fresh: bool = False,
+    override: Union[str, Sequence[str]] = (),
+    must_match: Optional[Mapping[str, Any]] = None,
     callbacks: Sequence[Callback] = (),
-    config: Optional[RunConfig] = None,
-    find_weights: Callable[[str], SavedWeights] = find_weights,
+    saving: Saving = Saving(),
+    loading: Loading = Loading(),
+    evaluating: Evaluating = Evaluating(),
+    start: Optional[StartFrom] = None,
+    processes: Processes = Processes(),
+    numerics: Numerics = Numerics(),
 ) -> FitResult:
     """Train a net and write everything to a run directory, from which a later call resumes.
 
@@ -145,47 +110,33 @@ def fit(
             that returns an iterator over batches (`lambda: iter(batches)` for a list of them):
             with these, a run resumes from the end of an epoch, and inside an epoch only with a
             `ResumableBatchSampler`. valid may be a dict of several, by split name.
-        batch_size, shuffle, collate_fn, num_workers: how to load a `Dataset`.
-        eval_batch_size: the batch size for evaluation; by default batch_size.
+        batch_size: the number of samples per step.
+        loading (`Loading`): shuffling, collate_fn, worker processes.
     Training
         epochs: the number of epochs. seed: the seed of all random numbers.
-        accumulate: the number of batches per step.
-        schedule_every: "step" or "epoch": when to advance the optimizer's `LRScheduler`.
-            `ReduceOnPlateau` gets `monitor` after each evaluation.
-        ema: the decay of a moving average of the weights, which is evaluated and saved instead of
-            the weights.
-        amp: "O1" or "O2", bfloat16 on GPUs.
-        deterministic: use cuDNN's deterministic algorithms (not tested on a GPU).
-        eval_every_epochs: the number of epochs between evaluations.
-        early_stop_patience: the number of evaluations without a better `monitor` after which
-            training stops; the result is then that of the best checkpoint.
+        numerics (`Numerics`): accumulation of gradients, the moving average of the weights, mixed
+            precision, when to advance the schedule.
+        evaluating (`Evaluating`): when to evaluate, and in which batches.
         monitor: the tag of the metric that determines the best checkpoint; by default "valid/loss".
         mode: whether "min" or "max" of `monitor` is the best.
         state: a dict of further objects with `state_dict` and `set_state_dict` to save and restore,
             such as a teacher, or a discriminator and its optimizer (docs/en/state.md).
+        device: "auto", "cpu", "gpu:0", ...
     The run directory
         output: the path of the directory.
         name: the prefix of its files; by default the model's `checkpoint_name`, or "model".
         fresh: move an existing run aside, and start over.
         resume: "auto", "off", or the path of a checkpoint.
-        override: arguments that may differ from those of the run, such as "epochs,optimizer".
-        binding: a dict of further values that must be the same on resume.
-        init_from, incremental_from: another run to start from, with its weights only, or with its
-            optimizer state, too. init_partial: load only the weights that match.
-        soften: with incremental_from, the name of the layer that computes the outputs, which are
-            made less confident where they are wrong about the new data.
-        save_..., keep_...: when to save, and what to keep (docs/en/checkpoints.md).
-        log_every: the number of steps between log lines.
-        watch, profile, check_shape, check_content, visualdl, figures: what else to record, print
-            and draw (docs/en/looking-inside.md).
-    Processes
-        nprocs, gpus: the number of processes, and the GPU of each.
-        grad_shards: the number of parts of a batch whose gradients are added in a fixed order. Any
-            number of processes that divides it gives the same bits.
-        hang_timeout: seconds without progress after which the processes are ended.
-        max_restarts: must be 0; the error gives the command of a supervisor that restarts a script.
-    Further collaborators
-        evaluator, callbacks (`Callback`), config, find_weights: replace those of `fit`.
+        override: what may differ from the run, by flat name, such as "epochs,optimizer".
+        must_match: a dict of further values that must be the same on resume.
+        start (`StartFrom`): another run to start from.
+        saving (`Saving`): when to save, and which checkpoints to keep (docs/en/checkpoints.md).
+    Around the training
+        callbacks: instances of `Callback`, called in this order. `EarlyStopping`, `Watch`,
+            `Profile` and `PrintLayers` come with the package; so do `Console`, `VisualDL` and
+            `Figures`, which are there by default unless one of the same class is given
+            (docs/en/looking-inside.md).
+        processes (`Processes`): how many, their GPUs, and how they divide a batch.
 
     Before the first step of a new run, `fit` rehearses a resume: it trains a few steps, evaluates
     one batch of each split, calls the callbacks' `after_step` and `after_epoch`, and undoes all of
@@ -200,7 +151,11 @@ def fit(
     code does not catch it, the program ends with exit code 143 or 130.
     """
     arguments = FitArguments(**locals())
-    _check_start(arguments)
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ConfigError(
+            "a new process of this training imports the script, which calls fit again; expected "
+            'the call under `if __name__ == "__main__":`'
+        )
     if not _running.acquire(blocking=False):
         raise ConfigError(
             "another fit is running in this process, and both would use the same random-number "
@@ -211,73 +166,64 @@ def fit(
         heartbeat.start()
         descriptors_open()
         with usable_home(), generators_restored(), signals.handlers_installed(), signals.deferred():
-            nprocs = processes_to_start(arguments)
+            nprocs = processes_to_start(arguments.processes, arguments.device, arguments.batch_size)
             if nprocs > 1:
                 return _fit_in_processes(arguments, nprocs)
             return _fit(arguments)
-    except StoppedError as error:
-        if config is None:  # uncaught it ends the program silently, as a SystemExit
+    except StoppedError as error:  # uncaught it ends the program silently, as a SystemExit
+        if not in_command():
             log.info("%s", error)
         raise
     finally:
         _running.release()
 
 
+def _fit_in_processes(arguments: FitArguments, nprocs: int) -> FitResult:
+    """Train in several processes; what travels between them is plain."""
+    entries = spawn(
+        _fit_plainly,
+        (arguments.for_processes(),),
+        nprocs,
+        arguments.processes.gpus,
+        hang_timeout=arguments.processes.hang_timeout,
+        device=arguments.device,
+    )
+    return read_result(RunDirectory(arguments.output), entries)
+
+
+def _fit_plainly(arguments: FitArguments) -> dict[str, Any]:
+    return _fit(arguments).as_dict()
+
+
 def _fit(arguments: FitArguments) -> FitResult:
     """Train in this process, one of several perhaps."""
     job = build_job(arguments)
-    source = arguments.init_from or arguments.incremental_from
-    if source and arguments.fresh:  # raises before the old run is moved
+    start = arguments.start
+    if start and arguments.fresh:  # raises before the old run is moved
 
         def check_source() -> None:
-            job.find_weights(source)
+            find_weights(start.path)
 
         job.world.run_on_main(check_source)
     with open_run(arguments.output, job.world, job.model_name, arguments.fresh) as run:
-        training = Training(job, run, VisualDLWriter(run.visualdl, ()))
+        training = Training(job, run)
         for callback in job.callbacks:
             callback.run_opened(training)
         checkpoint = resume_point(job, run)
         result = result_so_far(training, checkpoint)
-        if result:
+        if checkpoint and result:
             return _repeat(training.at(checkpoint.state), result, checkpoint)
-        return _train(training, checkpoint)
+        with _closing(job.callbacks):
+            return _train(training, checkpoint)
 
 
-def _check_start(arguments: FitArguments) -> None:
-    """Raise ConfigError for a call from where `fit` cannot train."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise ConfigError(
-            "a new process of this training imports the script, which calls fit again; expected "
-            'the call under `if __name__ == "__main__":`'
-        )
-    if arguments.max_restarts and not heartbeat.is_supervised():
-        words = [str(arguments.max_restarts), str(arguments.output), *sys.argv]
-        raise ConfigError(
-            f"max_restarts is {arguments.max_restarts}, but fit cannot start its own script again; "
-            f"expected: paddle-mnist supervise --max_restarts {shlex.join(words)}"
-        )
-
-
-def _fit_in_processes(arguments: FitArguments, nprocs: int) -> FitResult:
-    """Train in several processes; little travels between them, so the result is read."""
-    run = RunDirectory(arguments.output, arguments.name or None)
-    before = _modified(run.result)
-    spawn(
-        _fit,
-        (arguments.for_processes(),),
-        nprocs,
-        arguments.gpus,
-        hang_timeout=arguments.hang_timeout,
-        device=arguments.device,
-    )
-    result = read_result(run, json.loads(run.result.read_text(encoding="utf-8")))
-    is_old = not arguments.fresh and before == _modified(run.result)
-    return replace(result, stopped="already finished") if is_old else result
-
-
-def _modified(path: Path) -> Optional[int]:
-    return os.stat(path).st_mtime_ns if path.exists() else None
+@contextlib.contextmanager
+def _closing(callbacks: Sequence[Callback]) -> Iterator[None]:
+    """Close callbacks at the end of the context, each whatever happens to the others."""
+    with contextlib.ExitStack() as stack:
+        for callback in callbacks:
+            stack.callback(callback.close)
+        yield
 
 
 def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> FitResult:
@@ -296,8 +242,8 @@ def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> Fi
     log_result(training, result)
     log.info(
         "this run is finished; to train anew: %s, or %s",
-        training.job.request.option("fresh"),
-        training.job.request.another_output,
+        as_option("fresh"),
+        another_output(),
     )
     with signals.interruptible():
         for callback in training.job.callbacks:
@@ -309,42 +255,26 @@ def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
     """Train what is left, evaluate, and report."""
     job, run = training.job, training.run
     start = resume_or_initialize(job, run, checkpoint)
-    with contextlib.closing(_open_board(training)) as board:
-        board.text("configuration", job.config)
-        board.text("environment", environment(job.device))
-        training = replace(training, board=board, state=start.state)
-        board.text(ABOUT, describe_training(training))
+    training = training.at(start.state)
+    for callback in job.callbacks:
+        callback.before_training(training)
+    job.parts.further.set_up()
+    if not checkpoint:
+        rehearse(job)
+    job.parts.further.begin(job.world.size == 1)
+    for callback in job.callbacks:
+        callback.before_first_step(training)
+    state = train_epochs(job, run, start)
+    for callback in job.callbacks:
+        callback.after_last_step(training.at(state))
+    checkpoint_name = load_final_weights(job, run, state)
+    training = training.at(state)
+    result = make_result(training, state, checkpoint_name)
+    entries = result_entries(training, result)
+    job.world.run_on_main(lambda: run.write_result(entries))
+    log_result(training, result)
+    job.world.run_on_main(lambda: warn_of_losses(entries))
+    with signals.interruptible():  # a result is not lost with its figures
         for callback in job.callbacks:
-            callback.before_training(training)
-        job.parts.further.set_up()
-        if not checkpoint:
-            rehearse(job)
-        job.parts.further.begin(job.world.size == 1)
-        state = train_epochs(job, run, start, board)
-        checkpoint_name = load_final_weights(job, run, state)
-        training = training.at(state)
-        result = make_result(training, state, checkpoint_name)
-        entries = result_entries(training, result)
-        job.world.run_on_main(lambda: run.write_result(entries))
-        log_result(training, result)
-        job.world.run_on_main(lambda: warn_of_losses(entries))
-        board.text(ABOUT, describe_result(training, result), result.steps)
-        with signals.interruptible():  # a result is not lost with its figures
-            for callback in job.callbacks:
-                callback.after_training(training, result)
+            callback.after_training(training, result)
     return result
-
-
-def _open_board(training: Training) -> VisualDLWriter:
-    """Return the writer of the dashboard's pages."""
-    options, run = training.job.options, training.run
-    pages = options.visualdl
-    every = options.watch or options.log_every
-    if training.job.steps:  # one histogram is no picture of a training
-        every = min(every, max(1, training.job.steps // HISTOGRAMS))
-    return VisualDLWriter(
-        run.new_visualdl_folder() if pages else run.visualdl,
-        pages,
-        every,
-        ("train", *training.job.evaluator.datasets),
-    )

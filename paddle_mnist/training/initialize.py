@@ -6,7 +6,7 @@ import logging
 import os
 import platform
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -18,7 +18,7 @@ import paddle_mnist
 from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.further_state import FurtherState
 from paddle_mnist.checkpoint.manifest import Checkpoint
-from paddle_mnist.checkpoint.saved_weights import SavedWeights
+from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_into, load_weights
 from paddle_mnist.data.loader import batches_per_epoch
 from paddle_mnist.errors import CheckpointError, ConfigError
@@ -26,6 +26,8 @@ from paddle_mnist.nn.ema import WeightAverage
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.world import World
 from paddle_mnist.state import TrainState
+from paddle_mnist.system.program import another_output, as_option
+from paddle_mnist.training.start import StartFrom
 
 log = logging.getLogger("paddle_mnist")
 
@@ -62,8 +64,8 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint, new_schedule: bool = F
         raise ConfigError(
             f"{checkpoint.path}: step {state.step} is number {state.position} of epoch "
             f"{state.epoch + 1}, but an epoch now has {steps} steps; expected the same "
-            "number as in the run: batch_size, train_limit and the number of images cannot be "
-            "overridden; choose another output"
+            "number as in the run: the batch size and the number of samples cannot be overridden; "
+            f"choose {another_output()}"
         )
     moves = new_schedule and not parts.schedule.needs_metric
     load_checkpoint(
@@ -80,47 +82,34 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint, new_schedule: bool = F
     return state
 
 
-def initialize(
-    parts: TrainingParts,
-    world: World,
-    find: Callable[[str], SavedWeights],
-    init_from: Optional[str] = None,
-    incremental_from: Optional[str] = None,
-    partial: bool = False,
-) -> Mapping[str, Any]:
-    """Take over what another training has learned, if asked to; return its manifest, or {}.
+def initialize(parts: TrainingParts, world: World, start: StartFrom) -> Mapping[str, Any]:
+    """Take over what another training has learned; return its manifest, {} if it has none.
 
-    find: looks up the name of weights. init_from, partial: see `initialize_from_weights`.
-    incremental_from: see `initialize_from_run`.
+    The main process reads it, and broadcasts it. Raises CheckpointError if there is none, or it
+    does not fit.
     """
-    if init_from:
-        return initialize_from_weights(parts, init_from, world, find, partial)
-    if incremental_from:
-        return initialize_from_run(parts, incremental_from, world, find)
-    return {}
-
-
-def initialize_from_weights(
-    parts: TrainingParts,
-    name: str,
-    world: World,
-    find: Callable[[str], SavedWeights],
-    partial: bool = False,
-) -> Mapping[str, Any]:
-    """Start from another training's weights alone; return the manifest that they came with.
-
-    name: as `find` takes it. Rank 0 reads them, and broadcasts them.
-    partial: take the weights that fit, and log the names of the others.
-    Raises CheckpointError if there are none, or they do not fit; with `partial`, if none fits.
-    """
-    weights = world.run_on_main(lambda: find(name))
-    if partial:
-        _load_what_fits(parts.model, weights)
-    else:
-        load_weights(parts.model, weights.values, weights.path)
-    log.info("starting from the weights in %s", weights.path)
+    if start.weights_only:
+        weights = world.run_on_main(lambda: find_weights(start.path))
+        if start.partial:
+            _load_what_fits(parts.model, weights)
+        else:
+            load_weights(parts.model, weights.values, weights.path)
+        log.info("starting from the weights in %s", weights.path)
+        parts.average.load(parts.model.state_dict())
+        return weights.manifest
+    checkpoint = world.run_on_main(lambda: _checkpoint_with_optimizer(find_weights(start.path)))
+    # Without the learning rate: the schedule starts anew.
+    load_checkpoint(
+        checkpoint,
+        parts.model,
+        parts.optimizer,
+        schedule=False,
+        further=parts.further,
+        is_own=False,
+    )
+    log.info("starting from the weights and optimizer of %s", checkpoint.path.with_suffix(""))
     parts.average.load(parts.model.state_dict())
-    return weights.manifest
+    return checkpoint.manifest
 
 
 def _load_what_fits(model: nn.Layer, weights: SavedWeights) -> None:
@@ -139,35 +128,13 @@ def _load_what_fits(model: nn.Layer, weights: SavedWeights) -> None:
             log.warning("%s: %s", ", ".join(names), what)
 
 
-def initialize_from_run(
-    parts: TrainingParts, name: str, world: World, find: Callable[[str], SavedWeights]
-) -> Mapping[str, Any]:
-    """Start from another training's weights and optimizer state; return its manifest.
-
-    The learning rate is not taken over: the schedule starts anew. name: as `find` takes it.
-    Rank 0 reads the checkpoint, and broadcasts it. Raises CheckpointError if there is none, or it
-    does not fit.
-    """
-    checkpoint = world.run_on_main(lambda: _checkpoint_with_optimizer(find(name)))
-    load_checkpoint(
-        checkpoint,
-        parts.model,
-        parts.optimizer,
-        schedule=False,
-        further=parts.further,
-        is_own=False,
-    )
-    log.info("starting from the weights and optimizer of %s", checkpoint.path.with_suffix(""))
-    parts.average.load(parts.model.state_dict())
-    return checkpoint.manifest
-
-
 def _checkpoint_with_optimizer(weights: SavedWeights) -> Checkpoint:
     if not weights.checkpoint:
         raise CheckpointError(
             f"{weights.path}: holds weights alone, and no checkpoint with its optimizer's state is "
             "there; expected a checkpoint, or a run that still has the one it ended with; "
-            "--init_from takes weights alone"
+            "to take the weights alone: "
+            f"{as_option('init_from', str(weights.path))}"
         )
     return (
         weights.checkpoint.read_into_memory()

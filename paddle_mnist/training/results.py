@@ -15,6 +15,7 @@ from paddle_mnist.training.run_directory import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
 
+EARLY = "early"  # how a training ended that a callback stopped
 LOST = "lost"  # of result.json: how much of an accuracy a continued training has lost, by tag
 TOLERANCE = 0.01  # a smaller loss is not reported: chance alone moves an accuracy as much
 
@@ -33,7 +34,7 @@ def make_result(training: Training, state: TrainState, checkpoint_name: str) -> 
         epochs=state.epoch,
         steps=state.step,
         seconds=round(state.train_seconds, 3),
-        stopped="finished" if state.epoch == job.options.epochs else "early",
+        stopped="finished" if state.epoch == job.arguments.epochs else EARLY,
     )
 
 
@@ -81,6 +82,10 @@ def result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Optio
         if not values or not run.weights.exists():
             return None
         state = checkpoint.state
+        # With other values, a callback may no longer ask to stop there.
+        is_early = values.get("stopped") == EARLY and not job.arguments.override
+        if state.epoch != job.arguments.epochs and not is_early:
+            return None
         older = {
             "metrics": state.metrics,
             "epochs": state.epoch,
@@ -98,7 +103,7 @@ def result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Optio
             return None
         return read_result(run, values)
 
-    if not checkpoint or not job.is_complete(checkpoint):
+    if not checkpoint:
         return None
     return job.world.run_on_main(find)
 
@@ -127,8 +132,8 @@ def describe_training(training: Training) -> str:
     devices = job.device if world.size == 1 else f"{world.size} processes, {job.device}"
     resumed = f"; resumed after step {training.state.step:,}" if training.state.step else ""
     return (
-        f"{type(parts.model).__name__}, {parameters:,} parameters; {job.options.epochs} epochs"
-        f"{steps}; {type(parts.optimizer).__name__}, seed {job.options.seed}; {devices}{resumed}"
+        f"{type(parts.model).__name__}, {parameters:,} parameters; {job.arguments.epochs} epochs"
+        f"{steps}; {type(parts.optimizer).__name__}, seed {job.arguments.seed}; {devices}{resumed}"
     )
 
 
@@ -145,6 +150,6 @@ def log_result(training: Training, result: FitResult) -> None:
     """Log a result, and where everything was written."""
     log.info("%s", describe_result(training, result))
     log.info("weights: %s   everything else: %s", result.weights, training.run.path)
-    has_pages = bool(training.job.options.visualdl)
+    has_pages = bool(training.job.dashboard.pages)
     if dashboard := has_pages and shell_command("dashboard", str(training.run.path)):
         log.info("dashboard: %s", dashboard)

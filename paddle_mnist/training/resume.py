@@ -3,13 +3,14 @@
 import logging
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.saved_weights import find_checkpoint
 from paddle_mnist.errors import CheckpointError, ConfigError
-from paddle_mnist.training.binding import SAMPLES
+from paddle_mnist.system.program import another_output, as_option
+from paddle_mnist.training.description import SAMPLES
 from paddle_mnist.training.run_directory import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
@@ -17,44 +18,34 @@ log = logging.getLogger("paddle_mnist")
 # How a training was started: its own affair, so a run that continues it elsewhere may differ.
 START_FIELDS = ("init_from", "incremental_from")
 MAX_LINES = 20  # of a diff
-# The fields that name data, and the entries of a manifest that hold the hash of their contents.
-DATA_HASHES = {"data": "data_hash", "replay_data": "replay_hash"}
+DERIVED = ("parameters", "optimizer", "schedule", "data", "valid")  # groups that `fit` describes
+# Those of Paddle's objects, which have other entries in other versions: only those are compared
+# that both have.
+LOOSE = ("optimizer", "schedule")
+# Until version 0.2, manifests had hashes of digits beside the configuration, and a prefix for
+# `must_match`.
+FORMER_HASHES = {"data": "data_hash", "replay_data": "replay_hash"}
+FORMER_PREFIX = "binding."
 
 
 @dataclass(frozen=True)
 class ResumeRequest:
-    """What a training asks of the run directory, and what must not have changed since.
+    """How to resume, and what must match.
 
     resume: "auto", "off" (start at step 0), or the path of a checkpoint or run.
     epochs: how many the training is to have in all.
-    config: the fields that decide the result, by name; those of a group have names such as
-        "optimizer.beta1". hashes: SHA-256 of the data, by the entries of a manifest, `data_hash`
-        and `replay_hash`.
-    override: names of fields, or groups, that may differ from the run's.
-    defaults: values for fields that checkpoints of earlier versions do not have.
-    loose: groups of which only the fields are compared that both have: those of Paddle's objects,
-        which have others in other versions.
-    in_code: whether errors name the arguments of a function, not the options of a command.
+    config: the values that decide the result, by name; those of a group have names such as
+        "optimizer.beta1". must_match: the names of those that the caller has added.
+    override: names of values, or groups, that may differ from the run's.
+    defaults: values of options that a run did not have yet, by name.
     """
 
     resume: str
     epochs: int
     config: Mapping[str, Any]
-    hashes: Mapping[str, Optional[str]]
+    must_match: Collection[str] = ()
     override: tuple[str, ...] = ()
-    defaults: Optional[Mapping[str, Any]] = None
-    loose: tuple[str, ...] = ()
-    in_code: bool = False
-
-    def option(self, name: str, value: str = "") -> str:
-        """Return an option as the user writes it: `--fresh`, or `fresh=True`."""
-        if self.in_code:
-            return f"{name}={value!r}" if value else f"{name}=True"
-        return f"--{name} {value}".rstrip()
-
-    @property
-    def another_output(self) -> str:
-        return "another output" if self.in_code else "another --output"
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 def find_resume_point(run: RunDirectory, request: ResumeRequest) -> Optional[Checkpoint]:
@@ -71,7 +62,7 @@ def find_resume_point(run: RunDirectory, request: ResumeRequest) -> Optional[Che
     if request.resume == "off" and newest:
         raise ConfigError(
             f"resume is off, but {run.path} holds {newest.name}; start over with "
-            f"{request.option('fresh')}, which moves it aside, or choose {request.another_output}"
+            f"{as_option('fresh')}, which moves it aside, or choose {another_output()}"
         )
     if request.resume not in ("auto", "off"):
         requested = find_checkpoint(request.resume, run)
@@ -79,7 +70,7 @@ def find_resume_point(run: RunDirectory, request: ResumeRequest) -> Optional[Che
         if newest and run.owns(requested) and requested.step < newest.step:
             raise ConfigError(
                 f"resume names {requested.path}, step {requested.step}, but {run.path} holds "
-                f"{newest.name}, step {newest.step}; choose {request.another_output}"
+                f"{newest.name}, step {newest.step}; choose {another_output()}"
             )
         checkpoint = newest or requested  # the same command, repeated, resumes its own run
     if checkpoint:
@@ -93,13 +84,13 @@ def _check_nothing_is_lost(run: RunDirectory, request: ResumeRequest) -> None:
     if run.config.exists() and folder.is_symlink() and not folder.exists():
         raise CheckpointError(
             f"{folder}: links to {os.readlink(folder)}, which is not there; mount its disk, or "
-            f"start over with {request.option('fresh')}"
+            f"start over with {as_option('fresh')}"
         )
     orphans = run.checkpoints.orphaned_files()
     if run.result.exists() or len({path.stem for path in orphans if path.suffix == PARAMS}) > 1:
         raise CheckpointError(
             f"{run.checkpoints.folder}: a run was trained here, but no manifest is there; put its "
-            f"checkpoints back, or start over with {request.option('fresh')}"
+            f"checkpoints back, or start over with {as_option('fresh')}"
         )
     for path in orphans:
         log.warning(
@@ -130,9 +121,9 @@ def check_config_unchanged(
         raise ConfigError(
             f"{run.path} holds a run with other values:\n"
             + "\n".join(lines)
-            + f"\nStart over with {request.option('fresh')} (moves it aside), choose "
-            f"{request.another_output}, or change the run on purpose with "
-            f"{request.option('override', names)}"
+            + f"\nStart over with {as_option('fresh')} (moves it aside), choose "
+            f"{another_output()}, or change the run on purpose with "
+            f"{as_option('override', names)}"
         )
     begun = checkpoint.state.epoch + (checkpoint.state.position > 0)
     if request.epochs < begun:
@@ -164,40 +155,54 @@ def warn_of_other_convolution(manifest: Mapping[str, Any], convolution: str) -> 
 def config_changes(
     manifest: Mapping[str, Any], request: ResumeRequest, is_own: bool
 ) -> list[tuple[str, Any, Any]]:
-    """Return (field, value in the run, value now) for each difference that is not overridden.
+    """Return (name, value in the run, value now) for each difference that is not overridden.
 
     is_own: whether the checkpoint is in the directory of the run that resumes.
     """
-    stored = {**(request.defaults or {}), **manifest["config"], **_data_contents(manifest)}
-    current = {**request.config, **_data_contents(request.hashes)}
+    stored = {**request.defaults, **_stored_config(manifest)}
+    current = {**request.defaults, **request.config}
     allowed = request.override if is_own else (*request.override, *START_FIELDS)
-    # What only the run has counts in a group: a parameter that the net no longer has, say.
-    names = [*current, *(name for name in stored if "." in name and name not in current)]
     return [
         (name, stored.get(name), current.get(name))
-        for name in names
-        if stored.get(name) != current.get(name)
+        for name in dict.fromkeys([*current, *stored])
+        if _comparable(name, stored.get(name)) != _comparable(name, current.get(name))
+        and (name in stored or name in request.must_match or _has_group(stored, name))
         and not _is_among(name, allowed)
-        and not (_is_among(name, request.loose) and not (name in stored and name in current))
+        and not (_is_among(name, LOOSE) and not (name in stored and name in current))
     ]
 
 
+def _stored_config(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that decided the result of a checkpoint's run, by their present names."""
+    stored = {name.removeprefix(FORMER_PREFIX): value for name, value in manifest["config"].items()}
+    if FORMER_HASHES["data"] in manifest:
+        hashes = {name: manifest.get(key) for name, key in FORMER_HASHES.items()}
+        stored = {**{name: value and value[:12] for name, value in hashes.items()}, **stored}
+    return stored
+
+
+def _comparable(name: str, value: Any) -> Any:
+    """Return a value for a comparison: one place may be written in several ways."""
+    return os.path.abspath(os.path.expanduser(value)) if name in START_FIELDS and value else value
+
+
+def _has_group(stored: Mapping[str, Any], name: str) -> bool:
+    """Return whether a run has recorded the group that a value belongs to."""
+    group, dot, _ = name.partition(".")
+    return bool(dot) and any(other.startswith(f"{group}.") for other in stored)
+
+
 def _is_among(name: str, names: Collection[str]) -> bool:
-    """Return whether a field, or a group that it belongs to, is among some names."""
+    """Return whether a value, or a group that it belongs to, is among some names."""
     parts = name.split(".")
     return any(".".join(parts[:length]) in names for length in range(1, len(parts) + 1))
 
 
 def _is_hash_of_samples(name: str) -> bool:
-    """Return whether a field is the hash that `describe_data` makes of a dataset's samples."""
+    """Return whether a value is the hash that `describe_data` makes of a dataset's samples."""
     return name.rpartition(".")[2] == SAMPLES
 
 
 def _overridable(name: str) -> str:
-    """Return what `override` names: a field, or of a group the group."""
+    """Return what `override` names: a value, or of a group the group."""
     return name.partition(".")[0]
-
-
-def _data_contents(hashes: Mapping[str, Any]) -> dict[str, Optional[str]]:
-    """Return short hashes of the data by field: their contents count, not where they are."""
-    return {name: (hashes.get(key) or "")[:12] or None for name, key in DATA_HASHES.items()}

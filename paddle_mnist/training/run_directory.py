@@ -24,6 +24,7 @@ from paddle_mnist.system.files import (
     writing,
 )
 from paddle_mnist.system.locks import locked
+from paddle_mnist.system.program import as_option
 
 log = logging.getLogger("paddle_mnist")
 
@@ -83,7 +84,10 @@ class RunDirectory(RunFiles):
             )
         resolved = self.path.resolve()
         if Path.cwd().is_relative_to(resolved):
-            raise ConfigError(f"{self.path}: is the current folder; --fresh cannot move it aside")
+            raise ConfigError(
+                f"{self.path}: is the current folder, which cannot be moved aside, as "
+                f"{as_option('fresh')} asks; expected another current folder"
+            )
         # Behind a link, which stays, the folder moves on the disk it is on.
         parent = resolved.parent if self.path.is_symlink() else self.path.parent
         aside = _free_name(parent / resolved.name)

@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
@@ -30,30 +29,26 @@ def draw_history(history: History) -> dict[str, "Figure"]:
     return {name: figure for name, figure in drawn.items() if figure}
 
 
-@dataclass(frozen=True)
-class FigureSet:
-    """The figures that runs of a kind have.
+class RunFigures:
+    """The figures of runs of any net; those of other kinds of runs override it.
 
-    names: of the figures. draw: returns them by name, those that the run has something to draw
-    for. labels: of the y axes where runs of this kind are compared, by tag.
+    names: (attribute) of the figures. labels: (attribute) of the y axes where runs of this kind are
+    compared, by tag.
     """
 
-    names: Sequence[str]
-    draw: Callable[[RunDirectory, History], Mapping[str, "Figure"]]
-    labels: Mapping[str, str] = field(default_factory=dict)
+    names: Sequence[str] = FIGURES
+    labels: Mapping[str, str] = {}
 
-
-ANY_NET = FigureSet(
-    names=FIGURES,
-    draw=lambda run, history: draw_history(history),
-)
+    def draw(self, run: RunDirectory, history: History) -> Mapping[str, "Figure"]:
+        """Return the figures by name, those that the run has something to draw for."""
+        return draw_history(history)
 
 
 def draw_runs(
     runs: Sequence[Path],
     output: Optional[str] = None,
     only: Collection[str] = (),
-    figures_of: Callable[[RunDirectory], FigureSet] = lambda run: ANY_NET,
+    figures_of: Callable[[RunDirectory], RunFigures] = lambda run: RunFigures(),
 ) -> list[Path]:
     """Draw the figures of each run and, of several, a comparison; return what was written.
 
@@ -61,7 +56,7 @@ def draw_runs(
         several runs each has a folder in it, by its path from where they part.
     only: draw only these files, as `curves.png`. figures_of: the kind of a run.
     Raises ConfigError for a file that a run does not have, DataError for a folder that is no run,
-    and what `FigureSet.draw` raises.
+    and what `RunFigures.draw` raises.
     """
     histories = {str(path): _history(path) for path in runs}
     kinds = {str(path): figures_of(RunDirectory(path)) for path in runs}
@@ -94,7 +89,7 @@ def _history(run: Path) -> History:
     return history
 
 
-def _check_names(only: Collection[str], run: str, kind: FigureSet, is_alone: bool) -> None:
+def _check_names(only: Collection[str], run: str, kind: RunFigures, is_alone: bool) -> None:
     """Raise ConfigError unless a run has the files that were asked for."""
     known = files_of(kind.names)
     for name in only:
@@ -107,10 +102,10 @@ def _check_names(only: Collection[str], run: str, kind: FigureSet, is_alone: boo
             )
 
 
-def _compare(histories: Mapping[str, History], kinds: Sequence[FigureSet]) -> "Figure":
+def _compare(histories: Mapping[str, History], kinds: Sequence[RunFigures]) -> "Figure":
     """Draw several runs over one another, with the metric that all of them monitor."""
     monitors = {_monitor(RunDirectory(run)) for run in histories}
-    is_one_kind = all(kind is kinds[0] for kind in kinds)
+    is_one_kind = all(type(kind) is type(kinds[0]) for kind in kinds)
     return curves.compare(
         histories,
         monitor=monitors.pop() if len(monitors) == 1 else None,

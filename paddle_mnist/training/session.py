@@ -8,24 +8,19 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.weights import load_weights, saved_bytes
-from paddle_mnist.data.loader import batches_per_epoch
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.metrics.console import BarWriter, LogWriter
-from paddle_mnist.metrics.visualdl import VisualDLWriter
 from paddle_mnist.metrics.writers import ManyWriters
-from paddle_mnist.monitor.print_layers import print_in_batches
-from paddle_mnist.monitor.profiler import NO_PROFILE, Profile
-from paddle_mnist.monitor.watch import watch
+from paddle_mnist.monitor.profiler import NO_PROFILE
 from paddle_mnist.nn.conv_blocks import implementation
 from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.parallel.world import World
-from paddle_mnist.state import Observer, TrainState
+from paddle_mnist.state import Checkpointer, TrainState, Writer
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import write_atomically
 from paddle_mnist.training.initialize import (
@@ -99,20 +94,12 @@ def resume_or_initialize(
     Raises CheckpointError if a checkpoint does not fit, DataError if processes do not agree.
     """
     if checkpoint:
-        state = restore(job.parts, checkpoint, job.options.new_schedule)
+        state = restore(job.parts, checkpoint, new_schedule=bool(job.arguments.override))
         parent, before = checkpoint.manifest, checkpoint.manifest.get(BEFORE)
     else:
-        options = job.options
-        state = TrainState(monitor=options.monitor, mode=options.mode)
-        parent = initialize(
-            job.parts,
-            job.world,
-            job.find_weights,
-            options.init_from,
-            options.incremental_from,
-            options.init_partial,
-        )
-        before = _prepare_for_new_data(job) if options.incremental_from else None
+        state, start = job.new_state(), job.arguments.start
+        parent = initialize(job.parts, job.world, start) if start else {}
+        before = _prepare_for_new_data(job) if start and not start.weights_only else None
     if job.world.size > 1:
         digest = fingerprint(job.parts, state)
         job.world.require_same(
@@ -131,7 +118,8 @@ def resume_or_initialize(
         job.world.run_on_main(lambda: warn_of_other_convolution(own.manifest, convolution))
     run.checkpoints.context.update(
         lineage(own, parent, before),
-        **job.manifest,
+        config=job.request.config,
+        **_manifest_entries(job),
         device=job.device,
         threads=os.environ.get("OMP_NUM_THREADS"),
         convolution=convolution,
@@ -141,33 +129,39 @@ def resume_or_initialize(
     return Start(state, own and own.state)
 
 
+def _manifest_entries(job: TrainingJob) -> dict[str, Any]:
+    """Return what the callbacks add to every manifest."""
+    entries: dict[str, Any] = {}
+    for callback in job.callbacks:
+        entries |= callback.manifest_entries()
+    return entries
+
+
 def _prepare_for_new_data(job: TrainingJob) -> dict[str, float]:
     """Evaluate the weights that were taken over, and soften the net if that is asked for.
 
     Return the metrics, but for NaN, to which those at the end are compared.
     """
-    parts, options = job.parts, job.options
+    parts, start = job.parts, job.arguments.start
     metrics = job.evaluator.metrics(parts.model)
     before = {tag: value for tag, value in metrics.items() if math.isfinite(value)}
     if before:
         words = ", ".join(f"{tag} {value:.4g}" for tag, value in before.items())
         log.info("before this training: %s", words)
-    if options.soften:
-        soften(parts.model, options.soften, job.step, parts.loader, job.world)
+    if start and start.soften:
+        soften(parts.model, start.soften, job.step, parts.loader, job.world)
         parts.average.load(parts.model.state_dict())
     return before
 
 
-def train_epochs(
-    job: TrainingJob, run: RunDirectory, start: Start, board: VisualDLWriter
-) -> TrainState:
+def train_epochs(job: TrainingJob, run: RunDirectory, start: Start) -> TrainState:
     """Train the epochs that are left; return the state in which the training ended."""
-    parts, options = job.parts, job.options
-    profile = Profile(run.profile, options.profile) if options.profile else NO_PROFILE
-    with contextlib.closing(_file_writers(job, run)) as writers, contextlib.closing(profile):
+    parts, arguments = job.parts, job.arguments
+    with contextlib.closing(_history(job, run)) as history:
         checkpointer = _checkpointer(job, run, start)
-        if options.save_initial and not start.saved and not start.state.step:
+        if arguments.saving.at_start and not start.saved and not start.state.step:
             checkpointer.at_start(start.state, parts.model, parts.optimizer)
+        profilers = [one for callback in job.callbacks if (one := callback.profiler())]
         trainer = Trainer(
             run.weights,
             parts.model,
@@ -178,56 +172,35 @@ def train_epochs(
             evaluator=job.evaluator,
             average=parts.average,
             checkpointer=checkpointer,
-            writer=ManyWriters([writers, board]),
-            observers=[*_observers(job, start.state), *job.callbacks, board],
-            profile=profile,
+            writer=ManyWriters([history, *job.callbacks]),
+            observers=job.callbacks,
+            profile=profilers[0] if profilers else NO_PROFILE,
             state=start.state,
-            log_every=options.log_every,
-            reseed=functools.partial(reseed, options.seed),
+            log_every=job.console.every,
+            reseed=functools.partial(reseed, arguments.seed),
             exchange=job.gradient_exchange(),
         )
-        return trainer.train(parts.loader, start.state.epoch, options.epochs)
+        return trainer.train(parts.loader, start.state.epoch, arguments.epochs)
 
 
-def _checkpointer(job: TrainingJob, run: RunDirectory, start: Start):
+def _checkpointer(job: TrainingJob, run: RunDirectory, start: Start) -> Checkpointer:
     if not job.world.is_main_process:
         return NO_CHECKPOINTER
     return StoreCheckpointer(
         run.checkpoints,
-        job.options.save_policy,
-        job.options.retention,
+        job.arguments.saving,
         job.parts.average,
         start.saved,
         run.manifest_entries,
         job.model_name,
         job.parts.further,
+        job.resumes_inside_epochs,
     )
 
 
-def _file_writers(job: TrainingJob, run: RunDirectory) -> ManyWriters:
-    """Return what writes the log, `metrics.jsonl` and the progress bar, in the main process."""
-    if not job.world.is_main_process:
-        return ManyWriters([])
-    return ManyWriters(
-        [
-            LogWriter(job.options.epochs, batches_per_epoch(job.parts.loader)),
-            run.open_history(),
-            BarWriter(job.steps),
-        ]
-    )
-
-
-def _observers(job: TrainingJob, state: TrainState) -> list[Observer]:
-    """Start what looks into the net; return what has figures to write."""
-    model, options = job.parts.model, job.options
-    place = {"start": state.step, "passes_per_step": job.parts.loader.passes_per_step}
-    if options.print_shapes or options.print_contents:
-        print_in_batches(
-            model, options.print_shapes, options.print_contents, print_fn=log.info, **place
-        )
-    if not options.watch:
-        return []
-    return [watch(model, every=options.watch, train_only=True, **place)]
+def _history(job: TrainingJob, run: RunDirectory) -> Writer:
+    """Return what writes `metrics.jsonl`, in the main process."""
+    return run.open_history() if job.world.is_main_process else ManyWriters([])
 
 
 def load_final_weights(job: TrainingJob, run: RunDirectory, state: TrainState) -> str:
@@ -238,7 +211,7 @@ def load_final_weights(job: TrainingJob, run: RunDirectory, state: TrainState) -
     """
 
     def load() -> tuple[str, dict[str, float]]:
-        if job.options.ends_with_best:
+        if job.arguments.ends_with_best:
             best = _load_best(job, run, state)
             return best.name, best.state.metrics
         if job.parts.average is not NO_AVERAGE:

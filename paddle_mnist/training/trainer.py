@@ -55,7 +55,8 @@ class Trainer:
     evaluator, checkpointer, writer: the collaborators (`paddle_mnist.state` has their Protocols).
         By default nothing is evaluated, every epoch is saved to `save_path`, and log lines go to
         the console.
-    observers: called after every step and every epoch (`paddle_mnist.state.Observer`).
+    observers: called after every step and every epoch; they may ask to stop
+        (`paddle_mnist.state.Observer`).
     profile: measures the time of each phase of a step (`paddle_mnist.monitor.profiler.Profile`).
     state: where the first `train` resumes, possibly inside an epoch; by default every `train`
         begins with a new epoch.
@@ -141,7 +142,7 @@ class Trainer:
         )
         try:
             for epoch in range(start_epoch, end_epoch):
-                if self.evaluator.should_stop(self.state):
+                if self.should_stop():
                     break
                 self.train_epoch(train_datasets, epoch, self.state.position, checkpointer)
                 self.end_epoch()
@@ -197,6 +198,11 @@ class Trainer:
         self.schedule.after_epoch(self.state.metrics)
         self.state.end_epoch()
         self.observe("after_epoch")
+
+    def should_stop(self) -> bool:
+        """Return whether an observer asks to end the training; all are asked, in their order."""
+        answers = [observer.should_stop(self._view()) for observer in self.observers]
+        return any(answers)
 
     def train_step(self, data: Iterable) -> paddle.Tensor:
         """Train a single step, outside any epoch, and return its mean loss [].
@@ -256,13 +262,16 @@ class Trainer:
 
         Raises ConfigError for a value that is not a number.
         """
+        view = self._view()
         for observer in self.observers:
-            view = View(self.state, self.loss, self.metrics.values, self.model)
             if values := getattr(observer, event)(view):
                 name = type(observer).__name__
                 self.log.write(
                     self.state, {tag: as_number(value, tag, name) for tag, value in values.items()}
                 )
+
+    def _view(self) -> View:
+        return View(self.state, self.loss, self.metrics.values, self.model)
 
     def _start(self, loader: Any, start_epoch: int, end_epoch: int, position: int) -> None:
         """Prepare the state and the log for training. Raises ConfigError: see `train`."""

@@ -108,7 +108,7 @@ class TrialSteps:
 
     def _trainer(self, digest: Any, reported: dict[str, Any]) -> Trainer:
         """Return a trainer like that of the training, which writes nothing."""
-        job, parts, options = self.job, self.job.parts, self.job.options
+        job, parts = self.job, self.job.parts
         evaluator = NoEvaluator()
         if self._evaluated:
             evaluator = copy.copy(job.evaluator)
@@ -129,11 +129,9 @@ class TrialSteps:
             checkpointer=NO_CHECKPOINTER,
             writer=_Digester(digest),
             observers=[_Listener(callback, reported) for callback in job.callbacks],
-            state=TrainState(
-                step=STEPS * (self._count > STEPS), monitor=options.monitor, mode=options.mode
-            ),
+            state=job.new_state(step=STEPS * (self._count > STEPS)),
             log_every=1,
-            reseed=functools.partial(reseed, options.seed),
+            reseed=functools.partial(reseed, job.arguments.seed),
             exchange=job.gradient_exchange(),
         )
 
@@ -164,9 +162,6 @@ class _Digester:
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
         measured = {tag: value for tag, value in values.items() if not tag.startswith("speed/")}
         self._digest.update(repr(sorted(measured.items())).encode())
-
-    def advance(self, state: TrainState) -> None:
-        """Do nothing."""
 
     def close(self) -> None:
         """Do nothing."""

@@ -1,0 +1,236 @@
+"""`DigitReport`: the callback by which `fit` evaluates and shows what is only of digits."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Optional
+
+import numpy as np
+
+from paddle_mnist.checkpoint.run_files import TRAINED_WITH
+from paddle_mnist.metrics.visualdl import ABOUT
+from paddle_mnist.mnist import figures, report
+from paddle_mnist.mnist.arrays import SIZE, Data
+from paddle_mnist.mnist.config import TRAINER, TrainConfig
+from paddle_mnist.mnist.dataset import MnistDataset
+from paddle_mnist.mnist.model import MNIST
+from paddle_mnist.nn.fast_layers import why_not_compiled
+from paddle_mnist.parallel.process_count import fast_conv_threads, hint
+from paddle_mnist.plots.figure import save_figures
+from paddle_mnist.plots.history import read_history
+from paddle_mnist.training.callbacks import Callback, FitResult, Training
+from paddle_mnist.training.evaluator import Evaluation, evaluate
+from paddle_mnist.training.initialize import versions
+
+log = logging.getLogger("paddle_mnist")
+
+DATASET_NAMES = {"mnist": "MNIST", "digits": "scikit-learn's digits, not MNIST"}
+SHOWN = 16  # images that the dashboard shows before training
+SCORES = {"eval_acc": "eval/acc", "eval_loss": "eval/loss"}  # of `result.json`, and their tags
+OTHER_SCORES = {
+    "valid_acc": "valid/acc",
+    "valid_loss": "valid/loss",
+    "replay_eval_acc": "replay_eval/acc",
+    "replay_eval_loss": "replay_eval/loss",
+}
+
+
+class DigitReport(Callback):
+    """Evaluates the trained net on the config's `final_split`, and shows what is only of digits.
+
+    images, replayed: those of the training, and those of an earlier one that are replayed.
+    data_seconds: the time until they were there.
+    """
+
+    def __init__(
+        self, config: TrainConfig, images: Data, replayed: Optional[Data], data_seconds: float
+    ):
+        self.config, self.images, self.replayed = config, images, replayed
+        self.data_seconds = data_seconds
+        self._evaluation: Optional[Evaluation] = None
+
+    @property
+    def must_match(self) -> dict[str, Any]:
+        """What a resume compares of the images: their contents, not where they are."""
+        options = self.config.images
+        return {
+            "data": self.images.hash[:12],
+            "replay_data": self.replayed and self.replayed.hash[:12],
+            "train_limit": options.train_limit,
+            "eval_limit": options.eval_limit,
+            "augment": list(options.augment),
+            "replay_fraction": options.replay_fraction,
+            "label_smoothing": self.config.loss.label_smoothing,
+        }
+
+    def config_entries(self) -> Mapping[str, Any]:
+        """Return the options of a training on digits, with their data by where they are."""
+        return {
+            **self.config.as_dict(),
+            "data": self.images.location,
+            "replay_data": self.replayed and self.replayed.location,
+            "resume": "auto",
+            "override": [],
+            TRAINED_WITH: TRAINER,
+        }
+
+    def manifest_entries(self) -> Mapping[str, Any]:
+        return {
+            "data_hash": self.images.hash,
+            "replay_hash": self.replayed and self.replayed.hash,
+            "dataset": self.images.name,
+        }
+
+    def run_opened(self, training: Training) -> None:
+        """Log what is trained on, and what is unusual about it."""
+        config, options = self.config, self.config.images
+        for line in self._descriptions():
+            log.info("%s", line)
+        if not training.world.is_main_process:
+            return
+        if config.start and not config.start.weights_only and not self.replayed:
+            log.info("what the net forgets of its earlier images is only measured on --replay_data")
+        if unbalanced := self._dataset("train").limit_warning():
+            log.warning("train_limit is %d: %s", options.train_limit, unbalanced)
+        if training.world.size == 1:
+            self._suggest_processes(training)
+
+    def _suggest_processes(self, training: Training) -> None:
+        config = self.config
+        threads = fast_conv_threads(config.net) if why_not_compiled() is None else 0
+        samples = (training.job.steps or 0) * config.batch_size
+        suggestion = hint(config.processes, config.device, config.batch_size, samples, threads)
+        if suggestion:
+            log.info("%s", suggestion)
+
+    def before_first_step(self, training: Training) -> None:
+        """Say on the dashboard what the images are, and show the first."""
+        board, dataset = training.board, self._dataset("train")
+        board.text(ABOUT, "\n".join(self._descriptions()))
+        if "images" in board.pages:
+            images, _ = dataset.batch(np.arange(min(SHOWN, len(dataset))))
+            board.images("inputs", report.as_uint8(images[:, 0]))
+
+    def final_metrics(self, training: Training) -> Mapping[str, float]:
+        """Return accuracy and loss on the final split, and on that of the replayed data."""
+        split = self.config.images.final_split
+        self._evaluation = evaluate(training.model, self._final_dataset, training.world)
+        metrics = {
+            f"{split}/acc": self._evaluation.accuracy,
+            f"{split}/loss": self._evaluation.loss,
+        }
+        if self.replayed:
+            replayed = MnistDataset(split, self.replayed, self.config.images.eval_limit)
+            evaluation = evaluate(training.model, replayed, training.world)
+            prefix = "replay" if split == "valid" else "replay_eval"  # as during the training
+            metrics[f"{prefix}/acc"] = evaluation.accuracy
+            metrics[f"{prefix}/loss"] = evaluation.loss
+        return metrics
+
+    def result_entries(self, training: Training, result: FitResult) -> Mapping[str, Any]:
+        """Return what `result.json` also holds of a training on digits.
+
+        dataset: "mnist", "digits", or the name of the files. Accuracies are shares, losses in nats;
+        those of a split that is not scored are left out. params: the number of parameters.
+        train_seconds: the time spent in steps, summed over all starts of the run; data_seconds: the
+        time until the images were there, in the process that ended it. images_used,
+        images_available: by split, how many images the figures are of, and how many there are; they
+        differ where `train_limit` or `eval_limit` leaves some out.
+        """
+        state = training.state
+        assert state is not None  # the training is over
+        datasets = {
+            mode: self._dataset(mode) for mode in ("train", "valid", self.config.images.final_split)
+        }
+        scores = {**SCORES, **OTHER_SCORES}
+        return {
+            "dataset": self.images.name,
+            **{name: result.metrics[tag] for name, tag in scores.items() if tag in result.metrics},
+            "params": sum(parameter.size for parameter in training.model.parameters()),
+            "seed": self.config.seed,
+            "world_size": training.world.size,
+            "device": training.job.device,
+            "train_seconds": result.seconds,
+            "data_seconds": round(self.data_seconds, 3),
+            "samples_per_second": round(state.samples / state.train_seconds, 1),
+            **versions(),
+            "images_used": {mode: len(dataset) for mode, dataset in datasets.items()},
+            "images_available": {mode: dataset.available for mode, dataset in datasets.items()},
+        }
+
+    def has_result(self, entries: Mapping[str, Any]) -> bool:
+        required = {"valid_acc", "valid_loss", "params", "train_seconds", "samples_per_second"}
+        if self.config.images.final_split == "eval":
+            required |= {*SCORES}
+        return required <= {*entries}
+
+    def summary(self, training: Training, result: FitResult) -> str:
+        """Return the line about the evaluation."""
+        dataset = DATASET_NAMES.get(self.images.name, self.images.name)
+        split = self.config.images.final_split
+        accuracy, loss = result.metrics[f"{split}/acc"], result.metrics[f"{split}/loss"]
+        extent = self._final_dataset.extent
+        of = f"{dataset}, {extent}" if extent else dataset
+        line = f"{split} accuracy {accuracy:.4f}, loss {loss:.4f} ({of})"
+        if split != "eval":
+            line += "; the eval split is not scored (final_split is valid)"
+        if "replay_eval/acc" in result.metrics:
+            line += f"; on the replayed data's: accuracy {result.metrics['replay_eval/acc']:.4f}"
+        return line
+
+    def after_training(self, training: Training, result: FitResult) -> None:
+        """Draw the figures and the dashboard's pages. Raises OutputError."""
+        evaluation, dataset, board = self._evaluation, self._final_dataset, training.board
+        assert evaluation is not None  # of `final_metrics`
+        if self.config.figures.draw and training.world.is_main_process:
+            history = read_history(training.run.metrics)
+            drawn = report.draw(training.model, dataset, evaluation, history)
+            save_figures(drawn, training.run.figures)
+            board.figures(drawn, result.steps)
+        if "images" in board.pages:
+            worst = figures.worst(evaluation.labels, evaluation.probabilities)
+            board.images("mistakes", report.as_uint8(dataset.batch(worst)[0][:, 0]))
+        noun = dataset.data.classes.noun
+        board.curves(evaluation.labels, evaluation.probabilities, result.steps, noun)
+        if "embeddings" in board.pages:
+            board.embeddings(*report.embedded(training.model, dataset), noun)
+        board.graph(MNIST, [None, 1, SIZE, SIZE], step=result.steps)
+
+    def already_finished(self, training: Training, result: FitResult) -> None:
+        """Draw the figures that the run lacks: the disk was full, say."""
+        run = training.run
+        missing = report.missing_figures(run) if self.config.figures.draw else []
+        if not missing or not training.world.is_main_process:
+            return
+        log.info("drawing what is missing in %s: %s", run.figures, ", ".join(missing))
+        dataset = self._final_dataset
+        evaluation = evaluate(training.model, dataset)
+        drawn = report.draw(training.model, dataset, evaluation, read_history(run.metrics))
+        save_figures(drawn, run.figures, missing)
+
+    def _dataset(self, mode: str) -> MnistDataset:
+        """Return a split of the training's own images, limited as in the training."""
+        options = self.config.images
+        limit = options.train_limit if mode == "train" else options.eval_limit
+        return MnistDataset(mode, self.images, limit)
+
+    @property
+    def _final_dataset(self) -> MnistDataset:
+        return self._dataset(self.config.images.final_split)
+
+    def _descriptions(self) -> list[str]:
+        """Return lines that say where the images come from, and how many of each split are used."""
+        lines = []
+        for name, images in (("data", self.images), ("replayed", self.replayed)):
+            if images:
+                counts = []
+                for mode in images.splits:
+                    limit = self.config.images.eval_limit
+                    if mode == "train":
+                        limit = self.config.images.train_limit if name == "data" else None
+                    dataset = MnistDataset(mode, images, limit)
+                    counts.append(
+                        " of ".join(map(str, dict.fromkeys([len(dataset), dataset.available])))
+                    )
+                line = f"{name}: {images.name}, from {images.source}; {' / '.join(counts)} images"
+                lines.append(line)
+        return lines

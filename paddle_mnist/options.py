@@ -1,0 +1,273 @@
+"""Options, declared once: as fields of dataclasses that `fit`, YAML and command lines share.
+
+A group of options is a subclass of `Options`, in the room whose business it is. Command lines,
+YAML files and checkpoints have the options of all groups under flat names, which the fields declare
+(`flat_options`); nothing else lists them.
+"""
+
+import dataclasses
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Optional,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
+
+import msgspec
+from msgspec import Meta
+
+from paddle_mnist._arguments import plain
+from paddle_mnist.errors import ConfigError, unknown_name
+
+Count = Annotated[int, Meta(ge=1)]
+CountOrZero = Annotated[int, Meta(ge=0)]
+Seed = Annotated[int, Meta(ge=0, lt=2**32)]  # NumPy takes no more
+Fraction = Annotated[float, Meta(ge=0, lt=1)]
+Positive = Annotated[float, Meta(gt=0)]
+NotNegative = Annotated[float, Meta(ge=0)]
+PathStr = Annotated[str, Meta(min_length=1)]
+
+WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+NOTHING = ("none", "null")  # what a command line writes for None
+# The checker's words for types, and those of error messages.
+TYPES = {
+    "`int | null`": "a whole number or None",
+    "`float | null`": "a number or None",
+    "`str | null`": "text or None",
+    "`int`": "a whole number",
+    "`float`": "a number",
+    "`bool`": "True or False",
+    "`str`": "text",
+    "`array`": "a list",
+}
+OPTION = "option"  # the entry of a field's metadata that makes it an option
+
+
+class Option(NamedTuple):
+    """What a field of a group of options declares. See `option`."""
+
+    help: str
+    flat: Union[str, Mapping[str, Mapping[str, Any]]]
+    heading: str
+    must_match: bool
+    bare: Optional[str]
+    parse: Callable[[Any], Any]
+
+
+def option(
+    default: Any = MISSING,
+    help: str = "",
+    *,
+    flat: Union[str, Mapping[str, Mapping[str, Any]], None] = None,
+    heading: str = "",
+    must_match: bool = False,
+    bare: Optional[str] = None,
+    parse: Callable[[Any], Any] = lambda value: value,
+) -> Any:
+    """Declare a field of a group of options.
+
+    help: the text of `--help`.
+    flat: its name on command lines, in YAML and in checkpoints; by default that of the field; ""
+        if it has none there. Several names, each with the values of other fields that it implies.
+    heading: where `--help` lists it; by default the group's `heading`.
+    must_match: whether it decides the result, so that a resumed run may not change it.
+    bare: the value of the option on a command line without one, where that is allowed.
+    parse: converts other ways to write a value, and raises ValueError for what is none.
+    """
+    if bare is None and isinstance(default, bool):
+        bare = "true"
+    declared = Option(help, flat if flat is not None else "*", heading, must_match, bare, parse)
+    return dataclasses.field(default=default, metadata={OPTION: declared})
+
+
+class Options:
+    """Base class of groups of options, which are dataclasses that check their own fields.
+
+    Raises ConfigError, naming the field, the value and what was expected.
+    """
+
+    heading = "options"  # under which `--help` lists the fields
+
+    def __post_init__(self) -> None:
+        for field, declared in _declared(type(self)):
+            value = plain(getattr(self, field.name))
+            if not _is_plain(field.type):
+                continue
+            label = f"{type(self).__name__}: {field.name}" if self.heading else field.name
+            checked = _convert(value, field.type, declared.parse, label, strict=True)
+            object.__setattr__(self, field.name, checked)
+        self.check()
+
+    def check(self) -> None:
+        """Raise ConfigError for values that exclude each other."""
+
+
+AnyOptions = TypeVar("AnyOptions", bound=Options)
+
+
+class FlatOption(NamedTuple):
+    """An option under its flat name. implied: values of other fields that the name stands for."""
+
+    group: type[Options]
+    field: "Field[Any]"
+    declared: Option
+    implied: Mapping[str, Any]
+
+    @property
+    def heading(self) -> str:
+        return self.declared.heading or self.group.heading
+
+    @property
+    def default(self) -> Any:
+        """The field's default; None if it has none."""
+        return None if self.field.default is MISSING else self.field.default
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values that it may take if they are a fixed list; else an empty tuple."""
+        return _choices(self.field.type)
+
+    def read(self, name: str, value: Any) -> Any:
+        """Return the value that YAML or a command line has. Raises ConfigError."""
+        return _convert(plain(value), self.field.type, self.declared.parse, name, strict=False)
+
+
+def flat_options(groups: Iterable[type[Options]]) -> dict[str, FlatOption]:
+    """Return the options of some groups by their flat names."""
+    return {
+        name: FlatOption(group, field, declared, implied)
+        for group in groups
+        for field, declared in _declared(group)
+        for name, implied in _flat_names(field, declared).items()
+    }
+
+
+def build_group(group: type[AnyOptions], values: Mapping[str, Any]) -> Optional[AnyOptions]:
+    """Build a group from flat names and values that were read; None without a required one."""
+    arguments: dict[str, Any] = {}
+    for name, one in flat_options([group]).items():
+        if name not in values or (one.implied and values[name] is None):
+            continue
+        if one.field.name in arguments:
+            names = " and ".join(_flat_names(one.field, one.declared))
+            raise ConfigError(f"{names} are given; expected at most one of them")
+        arguments |= {one.field.name: values[name], **one.implied}
+    required = {field.name for field, _ in _declared(group) if field.default is MISSING}
+    return group(**arguments) if required <= {*arguments} else None
+
+
+def flat_values(groups: Iterable[Any], only_must_match: bool = False) -> dict[str, Any]:
+    """Return the values of those among some objects that are groups of options, by flat name."""
+    return {
+        name: getattr(group, one.field.name) if _has(group, one.implied) else None
+        for group in groups
+        if isinstance(group, Options)
+        for name, one in flat_options([type(group)]).items()
+        if one.declared.must_match or not only_must_match
+    }
+
+
+def _has(group: Options, values: Mapping[str, Any]) -> bool:
+    return all(getattr(group, name) == value for name, value in values.items())
+
+
+def _declared(group: type) -> Iterator[tuple["Field[Any]", Option]]:
+    """Yield the fields of a class that are options, and what they declare."""
+    for field in fields(group):
+        if OPTION in field.metadata:
+            yield field, field.metadata[OPTION]
+
+
+def _flat_names(field: "Field[Any]", declared: Option) -> Mapping[str, Mapping[str, Any]]:
+    """Return the flat names of a field, and what each of them implies."""
+    if isinstance(declared.flat, Mapping):
+        return declared.flat
+    name = field.name if declared.flat == "*" else declared.flat
+    return {name: {}} if name else {}
+
+
+def _is_plain(kind: Any) -> bool:
+    """Return whether values of a type are numbers, text, or tuples of them."""
+    if get_origin(kind) is Literal:
+        return True
+    if get_origin(kind) in (Annotated, Union, tuple):
+        inner = get_args(kind)[:1] if get_origin(kind) is Annotated else get_args(kind)
+        return all(_is_plain(one) for one in inner)
+    return kind in (bool, int, float, str, type(None), Ellipsis)
+
+
+def _convert(value: Any, kind: Any, parse: Callable[[Any], Any], name: str, strict: bool) -> Any:
+    """Return a value of a type. strict: take no text for a number. Raises ConfigError."""
+    try:
+        parsed = parse(value)
+        if not strict:
+            parsed = _from_text(parsed, kind)
+        converted = msgspec.convert(parsed, kind, strict=strict)
+        if isinstance(converted, float) and not math.isfinite(converted):
+            raise ValueError("expected a finite number")
+        return converted
+    except msgspec.ValidationError as error:
+        expected = _explain(str(error), kind)
+    except ValueError as error:  # of `parse`
+        expected = str(error)
+    near = difflib.get_close_matches(str(value), _choices(kind), n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ConfigError(f"{name} is {value!r:.80}; {expected}{hint}")
+
+
+def _from_text(value: Any, kind: Any) -> Any:
+    """Return what a text on a command line stands for: None, a truth value, or a list."""
+    if not isinstance(value, str):
+        return value
+    kinds = get_args(kind) if get_origin(kind) is Union else (kind,)
+    if type(None) in kinds and value.lower() in NOTHING:
+        return None
+    if bool in kinds:
+        return WORDS.get(value.lower(), value)
+    if any(get_origin(one) is tuple for one in kinds):
+        return [item.strip() for item in value.split(",") if item.strip()]
+    return value
+
+
+def _explain(message: str, kind: Any) -> str:
+    """Return an error message of the checker in the words of this package's."""
+    if choices := _choices(kind):
+        return f"expected {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"
+    message = re.sub(r" - at `.*`$|, got `.*`", "", message)
+    for theirs, ours in TYPES.items():
+        message = message.replace(theirs, ours)
+    message = re.sub(r"(\d)\.0\b", r"\1", message).replace("Expected ", "expected ", 1)
+    return message.replace("expected text of length >= 1", "expected text that is not empty")
+
+
+def _choices(kind: Any) -> tuple[str, ...]:
+    if get_origin(kind) is Literal:
+        return tuple(word for word in get_args(kind) if isinstance(word, str))
+    if get_origin(kind) in (Union, Annotated):
+        return tuple(word for one in get_args(kind) for word in _choices(one))
+    return ()
+
+
+def split_names(value: Any) -> Any:
+    """Split text at commas, as a command line has names; anything else is returned as it is."""
+    if isinstance(value, str):
+        return [name.strip() for name in value.split(",") if name.strip()]
+    return value
+
+
+def require_known(names: Sequence[str], known: Iterable[str], origin: str) -> None:
+    """Raise ConfigError for a name that is not known, with the nearest that is."""
+    known = [*known]
+    for name in names:
+        if name not in known:
+            raise ConfigError(unknown_name(origin, name, known))

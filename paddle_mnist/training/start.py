@@ -1,0 +1,35 @@
+"""`StartFrom`: another training to start from."""
+
+from dataclasses import dataclass
+from typing import Optional
+
+from paddle_mnist.options import Options, PathStr, option
+
+
+@dataclass(frozen=True)
+class StartFrom(Options):
+    """Another training to start from: its weights, and by default its optimizer's state too.
+
+    path: of a run, a checkpoint, or with weights_only a `.pdparams` file.
+    weights_only: take the weights alone.
+    partial: with weights_only, load only the weights that match, and log the names of the others.
+    soften: of a net that continues with other data, the name of the layer that computes the
+        outputs, which are made less confident where they are wrong about the new data.
+    """
+
+    heading = "start"
+
+    path: PathStr = option(
+        help="run or checkpoint whose weights and optimizer state to start from",
+        flat={"incremental_from": {"weights_only": False}, "init_from": {"weights_only": True}},
+        must_match=True,
+    )
+    weights_only: bool = option(False, flat="")
+    partial: bool = option(
+        False,
+        "with init_from: load the weights that match, and log the others",
+        flat="init_partial",
+    )
+    soften: Optional[str] = option(
+        None, "with incremental_from: the layer whose outputs to make less sure"
+    )
