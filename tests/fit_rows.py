@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import paddle
+from flat_options import grouped
 from paddle import nn
 from paddle.nn import functional as F
 from paddle.optimizer import lr
@@ -158,7 +159,7 @@ def arguments(row, output, callbacks=(), **others):
         "device": "cpu",
         "callbacks": callbacks,
     }
-    return {**defaults, **values, **others}
+    return grouped(**{**defaults, **values, **others})
 
 
 def train(row, output, **others):

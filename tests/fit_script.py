@@ -7,6 +7,7 @@ from pathlib import Path
 
 import paddle
 from fit_rows import Points, StopsAt, momentum, with_batch_norm
+from flat_options import grouped
 
 from paddle_mnist import fit, is_rehearsal
 
@@ -29,7 +30,7 @@ def main(output, *signals, **options):
     for text in signals:
         step, name = text.split(":")
         callbacks.append(SendsOnce(int(step), getattr(signal, name), Path(output).parent))
-    result = fit(
+    options = grouped(
         model=with_batch_norm,
         train=Points(),
         valid=Points(),
@@ -48,6 +49,7 @@ def main(output, *signals, **options):
         callbacks=callbacks,
         **options,
     )
+    result = fit(**options)
     print(f"{result.stopped} {result.metrics['valid/loss']!r}")
 
 
