@@ -6,15 +6,11 @@ Importing it does not import paddle; the first use of a name that needs it does.
 import warnings
 from importlib import import_module
 
-from paddle_mnist import _moved
-
 # Paddle looks for this compiler cache on every import, and warns where there is none; nothing here
 # compiles. Set before anything in the package imports Paddle, in each of its processes.
 warnings.filterwarnings("ignore", message="No ccache found")
 # Its BatchNorm announces a change of Paddle 2 in each process that trains; there is nothing to do.
 warnings.filterwarnings("ignore", message="When training, we now always track global mean")
-
-_moved.install()
 
 _PUBLIC = {
     "BatchLoader": "paddle_mnist.data.loader",

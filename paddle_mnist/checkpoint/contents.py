@@ -6,7 +6,6 @@ from typing import Any, Optional
 import paddle
 from paddle import nn
 
-from paddle_mnist._exports import lazy_exports
 from paddle_mnist.checkpoint.further_state import FurtherState
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING, Checkpoint
 from paddle_mnist.checkpoint.optimizer_state import (
@@ -19,8 +18,6 @@ from paddle_mnist.checkpoint.weights import load_weights, matching_weights, with
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.schedule import STATE, schedule_numbers
-
-__getattr__ = lazy_exports(__name__, {})[0]  # names that are in `weights` now
 
 
 def parameter_names(model: nn.Layer) -> dict[str, str]:

@@ -4,11 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Optional
 
-from paddle_mnist._exports import lazy_exports
 from paddle_mnist.errors import StoppedError
 from paddle_mnist.state import TrainState
-
-__getattr__ = lazy_exports(__name__, {})[0]  # old names of these classes
 
 
 @dataclass(frozen=True)
