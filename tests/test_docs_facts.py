@@ -87,12 +87,11 @@ def test_every_exit_code_is_declared_stable():
     assert declared == sorted({0, *codes, 130, 143})
 
 
-def test_every_checkpoint_format_is_listed_and_has_golden_files():
+def test_every_checkpoint_format_is_listed_and_those_that_are_read_have_golden_files():
     rows = re.findall(r"^\| (\d+) \| ", section(page("stability"), "Checkpoint formats"), re.M)
-    golden = sorted(path.name for path in (ROOT / "tests/golden").glob("format-*"))
-    formats = range(1, FORMAT + 1)
-    assert rows == [str(number) for number in formats]
-    assert golden == [f"format-{number}" for number in formats]
+    golden = [path.name for path in (ROOT / "tests/golden").glob("format-*")]
+    assert rows == [str(number) for number in range(1, FORMAT + 1)]
+    assert golden == [f"format-{FORMAT}"]
 
 
 def version(text):

@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -18,6 +18,7 @@ from paddle_mnist.checkpoint.manifest import (
     DATA_SUFFIXES,
     FORMAT,
     Checkpoint,
+    OutdatedFormatError,
     checksum,
     fingerprint,
     read_manifest,
@@ -118,19 +119,25 @@ class CheckpointStore:
         Newer ones that are damaged are logged, and with `quarantine_damaged` moved to
         `quarantine/`; only the one writer of the folder may ask for that.
         Raises CheckpointError if there are checkpoints but none verifies: damage must never make a
-        training start from the beginning.
+        training start from the beginning. Raises OutdatedFormatError as `best` does.
         """
-        candidates, damaged = self._read_manifests()
+        checkpoints, damaged = self._read_manifests()
+        _require_current_format(checkpoints, damaged)
         newest_valid = None
-        while candidates and not newest_valid:
+        for checkpoint in reversed(checkpoints):
             try:
-                candidates[-1].verify()
-                newest_valid = candidates[-1]
+                checkpoint.verify()
             except CheckpointError as error:
-                if not candidates[-1].path.exists():  # its writer has deleted it: list again
+                if not checkpoint.path.exists():  # its writer has deleted it: list again
                     return self.newest(quarantine_damaged)
-                damaged.append((candidates.pop().path, error))
+                damaged.append((checkpoint.path, error))
+            else:
+                newest_valid = checkpoint
+                break
         for path, error in damaged:
+            if isinstance(error, OutdatedFormatError):  # of a run that an older version began
+                log.warning("%s", error)
+                continue
             log.warning("damaged checkpoint: %s", error)
             if quarantine_damaged:
                 self._quarantine(path)
@@ -145,8 +152,11 @@ class CheckpointStore:
         """Return the valid checkpoint whose monitored metric is the best, the earliest of equals.
 
         None if none was evaluated. Damaged ones are logged; raises CheckpointError if all are.
+        Raises OutdatedFormatError if none has a format that is read.
         """
-        evaluated = [checkpoint for checkpoint in self.all() if checkpoint.info.score is not None]
+        checkpoints, unreadable = self._read_manifests()
+        _require_current_format(checkpoints, unreadable)
+        evaluated = [checkpoint for checkpoint in checkpoints if checkpoint.info.score is not None]
         for checkpoint in sorted(evaluated, key=lambda checkpoint: -checkpoint.info.score):
             if self._is_valid(checkpoint):
                 return checkpoint
@@ -276,6 +286,15 @@ class CheckpointStore:
     def remove_temporary_files(self) -> None:
         """Delete the temporary files of interrupted saves. For the one writer of the folder."""
         remove_temporary(self.folder, "*_epoch")
+
+
+def _require_current_format(
+    checkpoints: Sequence[Checkpoint], unreadable: Sequence[tuple[Path, CheckpointError]]
+) -> None:
+    """Raise OutdatedFormatError if all that could be read are manifests of such a format."""
+    outdated = [error for _, error in unreadable if isinstance(error, OutdatedFormatError)]
+    if outdated and not checkpoints:
+        raise outdated[0]
 
 
 def _lists_files(manifest: Path, fingerprints: Mapping[str, Any]) -> bool:

@@ -126,7 +126,7 @@ class RunDirectory(RunFiles):
             if original.exists():
                 write_atomically(self.metrics, original.read_bytes())
         if checkpoint:
-            cut_jsonl(self.metrics, checkpoint.state, checkpoint.manifest.get(METRICS_LINES))
+            cut_jsonl(self.metrics, checkpoint.state, checkpoint.manifest[METRICS_LINES])
         else:
             cut_jsonl(self.metrics, TrainState(), 0)
 

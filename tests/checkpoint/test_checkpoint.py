@@ -285,13 +285,6 @@ def test_what_does_not_fit_is_refused_with_a_diff_before_the_first_step(
     assert message in str(caught.value)
 
 
-def test_a_manifest_without_names_is_refused(net_checkpoint):
-    """Possible in format 1, which has no checksum."""
-    manifest = {key: v for key, v in net_checkpoint.manifest.items() if key != "names"}
-    with pytest.raises(CheckpointError, match="has no parameter names"):
-        net_steps(SAVED_NET, [], replace(net_checkpoint, manifest=manifest))
-
-
 def test_a_schedule_where_none_was_saved_is_refused(store):
     checkpoint = save(store, net_steps(SAVED_NET, range(3), schedule=False), 1)
     with pytest.raises(CheckpointError, match="missing     LR_Scheduler"):
