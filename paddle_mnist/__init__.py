@@ -25,7 +25,7 @@ _PUBLIC = {
     "ResumableBatchSampler": "paddle_mnist.data.sample_loader",
     "Sums": "paddle_mnist.metrics.sums",
     "TrainConfig": "paddle_mnist.mnist.config",
-    "Observer": "paddle_mnist.state",
+    "Observer": "paddle_mnist.interfaces",
     "Trainer": "paddle_mnist.training.trainer",
     "evaluate": "paddle_mnist.training.evaluator",
     "evaluate_run": "paddle_mnist.training.trained_model",

@@ -26,7 +26,7 @@ from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.nn.ema import ExponentialMovingAverage
 from paddle_mnist.nn.optim import build_optimizer, build_schedule
 from paddle_mnist.nn.seeding import reseed
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.training.evaluator import EpochEvaluator
 
 

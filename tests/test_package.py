@@ -15,7 +15,7 @@ PACKAGE = ROOT / "paddle_mnist"
 
 # In the order of imports: each room may import those before it, directly or through others.
 ROOMS = """
-    _arguments errors system state data nn parallel checkpoint monitor metrics plots
+    _arguments errors system progress interfaces data nn parallel checkpoint monitor metrics plots
     training inference | mnist apps legacy commands __main__
 """.split()
 # A net of one's own is trained by these alone; what comes after them knows digits.

@@ -18,7 +18,7 @@ from typing import Any, Union
 from paddle_mnist.checkpoint.policy import CheckpointInfo
 from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.state import MODES, TrainState
+from paddle_mnist.progress import MODES, TrainState
 
 FORMAT = 4  # of the manifest; those before are not read
 PARAMS, OPTIMIZER = ".pdparams", ".pdopt"

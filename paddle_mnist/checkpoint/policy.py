@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from paddle_mnist.errors import StoppedError
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 
 
 @dataclass(frozen=True)

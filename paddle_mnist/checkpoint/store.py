@@ -25,7 +25,7 @@ from paddle_mnist.checkpoint.manifest import (
 )
 from paddle_mnist.checkpoint.policy import RetentionPolicy
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import (
     PART,
     make_folder,

@@ -25,7 +25,7 @@ from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.export import INPUT, export_model
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.predictor import Predictor
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import make_folder, sync_folder, write_atomically
 
 _SCHEDULE = "LR_Scheduler"  # Paddle's name for it in an optimizer's state

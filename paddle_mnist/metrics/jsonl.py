@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import Journal, write_atomically
 
 log = logging.getLogger("paddle_mnist")

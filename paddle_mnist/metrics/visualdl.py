@@ -18,11 +18,12 @@ from typing import Any, Optional
 import numpy as np
 
 from paddle_mnist.errors import OutputError
+from paddle_mnist.interfaces import Observer, View
 from paddle_mnist.metrics import visualdl_graph
 from paddle_mnist.metrics.spans import LEARNING_RATE, over_few
 from paddle_mnist.metrics.visualdl_curves import add_curves
 from paddle_mnist.metrics.visualdl_files import VisualDLFiles
-from paddle_mnist.state import Observer, TrainState, View
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system.devices import require_zlib
 from paddle_mnist.system.files import writing
 from paddle_mnist.system.surroundings import encodable

@@ -10,6 +10,7 @@ from paddle import nn
 
 from paddle_mnist.data.loader import Shard
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.interfaces import MetricSums
 from paddle_mnist.nn.sparse_gradients import dense_gradient, remove_gradient
 from paddle_mnist.nn.statistics import (
     keep_buffers_in_place,
@@ -17,7 +18,6 @@ from paddle_mnist.nn.statistics import (
     running_statistics,
 )
 from paddle_mnist.parallel.world import ALONE, World, tree_sum
-from paddle_mnist.state import MetricSums
 from paddle_mnist.system import signals
 
 Vectors = Mapping[paddle.dtype, paddle.Tensor]  # one for each dtype in which shards are summed

@@ -16,7 +16,7 @@ from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.saved_weights import SavedWeights
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.nn.schedule import EVERY
-from paddle_mnist.state import MODES
+from paddle_mnist.progress import MODES
 from paddle_mnist.training.callbacks import Callback
 from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.job import TrainingOptions

@@ -7,12 +7,13 @@ from typing import Any, Optional
 
 from paddle import nn
 
+from paddle_mnist.interfaces import Observer
 from paddle_mnist.metrics.visualdl import VisualDLWriter
 from paddle_mnist.parallel.world import World
 from paddle_mnist.plots.figure import save_figures
 from paddle_mnist.plots.figure_files import files_of
 from paddle_mnist.plots.history import read_history
-from paddle_mnist.state import Observer, TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.run_figures import draw_history

@@ -25,7 +25,7 @@ from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.nn.ema import WeightAverage
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.world import World
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 
 log = logging.getLogger("paddle_mnist")
 

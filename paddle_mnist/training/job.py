@@ -12,13 +12,13 @@ from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.data.loader import batches_per_epoch
+from paddle_mnist.interfaces import Evaluator, Observer
 from paddle_mnist.parallel.gradients import (
     GradientExchange,
     SingleProcessGradients,
     build_gradient_exchange,
 )
 from paddle_mnist.parallel.world import World
-from paddle_mnist.state import Evaluator, Observer
 from paddle_mnist.training.initialize import TrainingParts
 from paddle_mnist.training.resume import ResumeRequest
 from paddle_mnist.training.steps import Step

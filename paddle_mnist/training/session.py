@@ -15,6 +15,7 @@ from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.weights import load_weights, saved_bytes
 from paddle_mnist.data.loader import batches_per_epoch
 from paddle_mnist.errors import CheckpointError
+from paddle_mnist.interfaces import Observer
 from paddle_mnist.metrics.console import BarWriter, LogWriter
 from paddle_mnist.metrics.visualdl import VisualDLWriter
 from paddle_mnist.metrics.writers import ManyWriters
@@ -25,7 +26,7 @@ from paddle_mnist.nn.conv_blocks import implementation
 from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.parallel.world import World
-from paddle_mnist.state import Observer, TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import write_atomically
 from paddle_mnist.training.initialize import (

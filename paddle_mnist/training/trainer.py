@@ -15,6 +15,7 @@ from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import saved_bytes
 from paddle_mnist.data.loader import batches_per_epoch, epoch_batches, shards_of
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.interfaces import Checkpointer, Evaluator, Observer, View, Writer, as_number
 from paddle_mnist.metrics.console import console_writer
 from paddle_mnist.metrics.running import REMEDY, RunningMetrics
 from paddle_mnist.metrics.writers import ManyWriters, NewestMetrics
@@ -24,15 +25,7 @@ from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradients, StepResult
-from paddle_mnist.state import (
-    Checkpointer,
-    Evaluator,
-    Observer,
-    TrainState,
-    View,
-    Writer,
-    as_number,
-)
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import make_folder, write_atomically
 from paddle_mnist.training.batch_errors import located
@@ -52,10 +45,10 @@ class Trainer:
         resume training with metrics that are not means.
     schedule: when the optimizer's `LRScheduler` is stepped; by default after every step.
     average: a moving average of the weights, which is evaluated and saved instead of the weights.
-    evaluator, checkpointer, writer: the collaborators (`paddle_mnist.state` has their Protocols).
-        By default nothing is evaluated, every epoch is saved to `save_path`, and log lines go to
-        the console.
-    observers: called after every step and every epoch (`paddle_mnist.state.Observer`).
+    evaluator, checkpointer, writer: the collaborators (their Protocols are in
+        `paddle_mnist.interfaces`). By default nothing is evaluated, every epoch is saved to
+        `save_path`, and log lines go to the console.
+    observers: called after every step and every epoch (`paddle_mnist.interfaces.Observer`).
     profile: measures the time of each phase of a step (`paddle_mnist.monitor.profiler.Profile`).
     state: where the first `train` resumes, possibly inside an epoch; by default every `train`
         begins with a new epoch.

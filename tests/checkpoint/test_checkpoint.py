@@ -21,7 +21,7 @@ from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import CheckpointError, DivergedError, OutputError, StoppedError
 from paddle_mnist.nn.schedule import Schedule
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 
 OPTIMIZERS = {
     "sgd": paddle.optimizer.SGD,

@@ -25,7 +25,7 @@ from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 GOLDEN_DIGESTS = {

@@ -53,7 +53,7 @@ from paddle_mnist.mnist.arrays import Data, Split
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.nn.optim import build_optimizer, build_schedule
 from paddle_mnist.nn.seeding import reseed
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import PART
 
 SLOW = pytest.mark.slow

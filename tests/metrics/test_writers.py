@@ -23,7 +23,7 @@ from log_lines import LINE
 from paddle_mnist.metrics.console import LogWriter
 from paddle_mnist.metrics.jsonl import JsonlWriter, cut_jsonl
 from paddle_mnist.metrics.writers import ManyWriters
-from paddle_mnist.state import RunningSums, TrainState
+from paddle_mnist.progress import RunningSums, TrainState
 
 VALUES = {
     "train/loss": 0.0412,

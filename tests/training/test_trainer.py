@@ -22,7 +22,7 @@ from paddle_mnist.errors import ConfigError, DivergedError, OutputError
 from paddle_mnist.metrics.jsonl import JsonlWriter
 from paddle_mnist.metrics.writers import ManyWriters
 from paddle_mnist.nn.cross_entropy import CrossEntropy
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.training.evaluator import EpochEvaluator, NoEvaluator
 from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.steps import SupervisedStep
