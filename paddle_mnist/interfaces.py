@@ -3,12 +3,16 @@
 import contextlib
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, Optional, Protocol, Union
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Optional, Protocol, Union
 
 import numpy as np
 
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.progress import TrainState
+
+if TYPE_CHECKING:
+    import paddle
 
 
 class MetricSums(Protocol):
@@ -24,6 +28,20 @@ class MetricSums(Protocol):
 
     def with_values(self, values: Any) -> "MetricSums":
         """Return the same metric of other numbers, a tensor [K]."""
+
+
+@dataclass(frozen=True)
+class StepOutputs:
+    """What the forward pass of one shard gives.
+
+    loss: its mean loss []. metrics: sums over its samples, by name.
+    count: what the loss is a mean over, a number; None for the shard's samples. With 0 the loss
+        means nothing, and has no gradient.
+    """
+
+    loss: "paddle.Tensor"
+    metrics: Mapping[str, MetricSums]
+    count: Optional[float] = None
 
 
 class View:

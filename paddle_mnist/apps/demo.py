@@ -16,7 +16,7 @@ from paddle_mnist.apps.loopback import PUBLIC, LoopbackASGI, is_loopback
 from paddle_mnist.apps.wording import in_language, language_of, translations
 from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.mnist.infer import pretrained_predictor
-from paddle_mnist.mnist.predictor import Predictor
+from paddle_mnist.mnist.predictor import DigitPredictor
 from paddle_mnist.system import signals
 from paddle_mnist.system.files import temporary_folder
 from paddle_mnist.system.surroundings import without_proxies
@@ -48,7 +48,7 @@ class SizeLimit:
         await send({"type": "http.response.body", "body": b""})
 
 
-def page(predictor: Predictor) -> Any:
+def page(predictor: DigitPredictor) -> Any:
     """Return the page, a `gradio.Blocks` ready for `launch`. Raises DeviceError without gradio."""
     gradio = _gradio()
     workers = futures.ThreadPoolExecutor(AT_ONCE, "answer")
@@ -98,8 +98,8 @@ def serve(
 ) -> None:
     """Serve the page until SIGTERM or SIGINT comes.
 
-    model, run: what `Predictor` takes as its folder and run; a folder that the command `export`
-    wrote must have OUTPUTS. By default the pretrained weights.
+    model, run: what `DigitPredictor` takes as its folder and run; a folder that the command
+    `export` wrote must have OUTPUTS. By default the pretrained weights.
     port: 0 for the first that is free from 7860 on. share: at a public address, by gradio.
     Raises CheckpointError, ConfigError when it cannot listen there, DeviceError.
     """
@@ -120,10 +120,10 @@ def serve(
     blocks.close()
 
 
-def _load(model: Optional[str], run: Optional[str]) -> Predictor:
+def _load(model: Optional[str], run: Optional[str]) -> DigitPredictor:
     if model in (None, "pretrained") and not run:
         return pretrained_predictor(OUTPUTS, parallel=AT_ONCE)
-    predictor = Predictor(model, parallel=AT_ONCE, run=run, outputs=OUTPUTS)
+    predictor = DigitPredictor(model, parallel=AT_ONCE, run=run, outputs=OUTPUTS)
     missing = [name for name in OUTPUTS if name not in predictor.outputs]
     if missing:
         raise ConfigError(

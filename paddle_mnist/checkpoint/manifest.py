@@ -105,7 +105,7 @@ class Checkpoint:
             data = path.read_bytes()
         except OSError as error:
             raise CheckpointError(f"{path}: {error.strerror}; {self.path.name} lists it") from error
-        actual = fingerprint(data)
+        actual = file_entry(data)
         if actual != expected:
             raise CheckpointError(
                 f"{path}: {actual['size']} bytes, SHA-256 {actual['sha256'][:12]}...; "
@@ -142,7 +142,7 @@ class _CheckpointInMemory(Checkpoint):
         return self.contents[suffix]
 
 
-def fingerprint(data: bytes) -> dict[str, Any]:
+def file_entry(data: bytes) -> dict[str, Any]:
     """Return the size and SHA-256 of a file's contents, as a manifest lists them."""
     return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 

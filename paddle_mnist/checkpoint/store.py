@@ -20,7 +20,7 @@ from paddle_mnist.checkpoint.manifest import (
     Checkpoint,
     OutdatedFormatError,
     checksum,
-    fingerprint,
+    file_entry,
     read_manifest,
 )
 from paddle_mnist.checkpoint.policy import RetentionPolicy
@@ -76,16 +76,16 @@ class CheckpointStore:
         """
         make_folder(self.folder)
         path = self.folder / f"{name}.json"
-        fingerprints = {name + suffix: fingerprint(data) for suffix, data in files.items()}
-        if not _lists_files(path, fingerprints):
+        entries = {name + suffix: file_entry(data) for suffix, data in files.items()}
+        if not _lists_files(path, entries):
             remove(path)  # an old checkpoint must not exist while its files are replaced
         for suffix, data in files.items():
             file = self.folder / (name + suffix)
             write_atomically(file, data)
-            self._hashed[file] = _file_signature(file), fingerprints[file.name]
+            self._hashed[file] = _file_signature(file), entries[file.name]
         manifest = {
             "format": FORMAT,
-            "files": fingerprints,
+            "files": entries,
             "state": state.as_dict(),
             "saved_at": time.time(),
             **self.context,
@@ -297,9 +297,9 @@ def _require_current_format(
         raise outdated[0]
 
 
-def _lists_files(manifest: Path, fingerprints: Mapping[str, Any]) -> bool:
+def _lists_files(manifest: Path, entries: Mapping[str, Any]) -> bool:
     """Return whether there is a manifest that lists exactly these files, with these contents."""
     try:
-        return read_manifest(manifest).manifest["files"] == fingerprints
+        return read_manifest(manifest).manifest["files"] == entries
     except CheckpointError:
         return False

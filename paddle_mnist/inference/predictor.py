@@ -175,7 +175,7 @@ def _not_exported(path: Path) -> str:
         )
     return (
         f"{path}: not an exported model; expected a folder that the command export wrote; for "
-        "weights on digits use paddle_mnist.Predictor"
+        "weights on digits use paddle_mnist.DigitPredictor"
     )
 
 

@@ -13,7 +13,7 @@ from paddle.nn import functional as F
 from paddle_mnist.data.collate import ItemSpec, stack_items
 from paddle_mnist.data.loader import BatchLoader, epoch_batches
 from paddle_mnist.errors import DataError, DivergedError
-from paddle_mnist.monitor.hooks import evaluation_mode
+from paddle_mnist.nn.modes import evaluation_mode
 from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.parallel.world import ALONE, World
 from paddle_mnist.progress import TrainState

@@ -174,7 +174,7 @@ def _checkpoint_with_optimizer(weights: SavedWeights) -> Checkpoint:
     )  # it goes to other processes, whose disks may be others
 
 
-def fingerprint(parts: TrainingParts, state: TrainState) -> str:
+def state_digest(parts: TrainingParts, state: TrainState) -> str:
     """Return the SHA-256 of all that the next step depends on: weights, optimizer, average, state.
 
     Processes that train together compare it before they start.

@@ -10,6 +10,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.errors import ConfigError, DataError
+from paddle_mnist.interfaces import StepOutputs
 from paddle_mnist.metrics.paddle_metrics import GatheredOutputs, MetricFunction, metric_functions
 from paddle_mnist.metrics.sums import Mean, as_sums
 from paddle_mnist.nn.cross_entropy import CrossEntropy, compiled_cross_entropy
@@ -21,7 +22,6 @@ from paddle_mnist.nn.paddle_losses import (
     reduction_of,
     summed_nll,
 )
-from paddle_mnist.parallel.gradients import StepOutputs
 from paddle_mnist.system.devices import autocast
 from paddle_mnist.training.batch_errors import reraise
 
