@@ -127,6 +127,9 @@ class Evaluator(Protocol):
 class Checkpointer(Protocol):
     """Saves checkpoints when they are due."""
 
+    def at_start(self, state: TrainState, model: Any, optimizer: Any) -> None:
+        """Called before the first step of a training whose initial weights are to be saved."""
+
     def after_step(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
 
     def after_epoch(self, state: TrainState, model: Any, optimizer: Any) -> None: ...

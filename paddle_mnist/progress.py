@@ -80,15 +80,15 @@ class TrainState:
         self._synchronize()
 
     @contextlib.contextmanager
-    def stepping(self, samples: int, batches: int = 1) -> Iterator[None]:
+    def stepping(self, samples: int, in_epoch: bool = True) -> Iterator[None]:
         """Count one optimizer step when the block ends; an error in it leaves `step_interrupted`.
 
-        samples: in the step. batches: how far it gets in the epoch; 0 for a step outside any epoch.
+        samples: in the step. in_epoch: whether it is a batch of the current epoch.
         """
         self.step_interrupted = True
         yield
         self.metrics = {}  # they were of the weights before this step
-        self.position += batches
+        self.position += in_epoch
         self.step += 1
         self.samples += samples
         self.step_interrupted = False

@@ -59,8 +59,8 @@ class CheckpointStore:
     def __init__(self, folder: Union[str, Path], context: Optional[Mapping[str, Any]] = None):
         self.folder = Path(folder)
         self.context = dict(context or {})
-        # By path, the files that this process wrote or hashed, so that a checkpoint that is only
-        # to be kept need not be read again.
+        # Signatures and hashes of the files that this process wrote or verified; `prune` does not
+        # read unchanged ones again.
         self._hashed: dict[Path, tuple[FileSignature, Mapping[str, Any]]] = {}
 
     def commit(
@@ -188,26 +188,26 @@ class CheckpointStore:
         """Return the checkpoints that a policy does not keep.
 
         The policy is applied to valid checkpoints only: a damaged best must not cost the next best
-        its place. Damaged ones are not pruned either, but left for the quarantine.
+        its place. Damaged ones are not pruned either, but left for the quarantine. So this repeats
+        until no checkpoint that the policy keeps is damaged.
         """
-        candidates, verified = self.all(), set()
+        candidates = {checkpoint.name: checkpoint for checkpoint in self.all()}
+        verified: set[str] = set()
         while True:
-            kept = retention(checkpoint.info for checkpoint in candidates)
-            dropped = [checkpoint for checkpoint in candidates if checkpoint.name not in kept]
-            unverified = [
-                checkpoint
-                for checkpoint in candidates
-                if checkpoint.name in kept and checkpoint.name not in verified
+            kept = retention(checkpoint.info for checkpoint in candidates.values())
+            dropped = [checkpoint for name, checkpoint in candidates.items() if name not in kept]
+            if not dropped:
+                return []
+            damaged = [
+                name
+                for name in candidates
+                if name in kept - verified and not self._is_unchanged_or_valid(candidates[name])
             ]
-            damaged = {
-                checkpoint.name
-                for checkpoint in (unverified if dropped else [])
-                if not self._is_known_valid(checkpoint)
-            }
             if not damaged:
                 return dropped
-            candidates = [checkpoint for checkpoint in candidates if checkpoint.name not in damaged]
-            verified |= {checkpoint.name for checkpoint in unverified} - damaged
+            for name in damaged:
+                del candidates[name]
+            verified |= kept
 
     @staticmethod
     def _is_valid(checkpoint: Checkpoint) -> bool:
@@ -219,8 +219,8 @@ class CheckpointStore:
             log.warning("damaged checkpoint: %s", error)
             return False
 
-    def _is_known_valid(self, checkpoint: Checkpoint) -> bool:
-        """As `_is_valid`, without reading files that this process has hashed and nobody changed.
+    def _is_unchanged_or_valid(self, checkpoint: Checkpoint) -> bool:
+        """As `_is_valid`, but read no files that this process has hashed and nobody changed since.
 
         For checkpoints that will not be loaded.
         """

@@ -35,7 +35,7 @@ from paddle_mnist.system.locks import locked
 from paddle_mnist.system.machine import memory_limit, usable_cpus
 
 AT_ONCE = 64  # pictures
-FORM = 1  # of what is exported into the cache; another one where `ExportedModel` computes otherwise
+EXPORT_VERSION = 1  # of the exports in the cache; bump it when their outputs change
 
 
 @accepts_numpy
@@ -44,7 +44,7 @@ def pretrained_predictor(outputs: Sequence[str] = USUAL_OUTPUTS, **options: Any)
 
     outputs: of `paddle_mnist.mnist.export.OUTPUTS`. options: of `DigitPredictor`.
     """
-    versions = (f"v{FORM}", paddle.__version__, paddle_mnist.__version__)
+    versions = (f"v{EXPORT_VERSION}", paddle.__version__, paddle_mnist.__version__)
     name = "-".join([about()["sha256"][:16], *versions, *outputs])
     folder = cache_folder() / "models" / name
     try:

@@ -1,4 +1,7 @@
-"""The step of a training: what is computed of a batch, in training and in evaluation."""
+"""The step of a training: what is computed of a batch, in training and in evaluation.
+
+When the learning-rate schedule is stepped is decided in `paddle_mnist.nn.schedule`.
+"""
 
 import contextlib
 import logging

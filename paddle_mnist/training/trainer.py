@@ -53,9 +53,8 @@ class Trainer:
     state: where the first `train` resumes, possibly inside an epoch; by default every `train`
         begins with a new epoch.
     log_every: steps between log lines.
-    reseed: called with the number of steps done, and that of the shard, before each forward pass;
-        with a function that seeds Paddle's generators, what is drawn in a step (dropout) does not
-        depend on earlier steps.
+    reseed: called before each forward pass with (steps done, shard index); give one that seeds
+        Paddle, and dropout no longer depends on earlier steps.
     exchange: sums the gradients of a batch's shards, over processes
         (`paddle_mnist.parallel.gradients`); by default batches are whole.
     """
@@ -100,15 +99,16 @@ class Trainer:
         self.writer = writer
         self.observers = observers
         self.profile = profile
-        self.metrics = NewestMetrics()
-        self.log: Writer = self.metrics
+        self.newest_metrics = NewestMetrics()
+        self.writers: Writer = self.newest_metrics
         self.loss: Optional[paddle.Tensor] = None
         self.state = state or TrainState()
         self.resuming = state is not None
         self.log_every = log_every
         self.reseed = reseed
         self.exchange = exchange or SingleProcessGradients()
-        self.running = RunningMetrics(self.state, self.log, log_every, metric_functions)
+        # For `train_step` alone; `train` builds another, with the state and writers it has then.
+        self.running = RunningMetrics(self.state, self.writers, log_every, metric_functions)
         self._started = False
 
     @accepts_numpy
@@ -127,7 +127,7 @@ class Trainer:
         Raises ConfigError when start_epoch is not the epoch of the given `state`, DivergedError
         when a loss is not finite, OutputError when a file cannot be written.
         """
-        worth_saving = self.resuming or start_epoch < end_epoch
+        worth_saving = self.resuming or start_epoch < end_epoch  # `_start` resets `resuming`
         self._start(train_datasets, start_epoch, end_epoch, self.state.position)
         checkpointer = self.checkpointer or StoreCheckpointer(
             CheckpointStore(save_path), average=self.average
@@ -139,7 +139,7 @@ class Trainer:
                 self.train_epoch(train_datasets, epoch, self.state.position, checkpointer)
                 self.end_epoch()
                 checkpointer.after_epoch(self.state, self.model, self.optimizer)
-        except BaseException as error:
+        except BaseException as error:  # a signal arrives as StoppedError, from `epoch_batches`
             checkpointer.after_error(error, self.state, self.model, self.optimizer)
             raise
         if worth_saving:
@@ -157,8 +157,8 @@ class Trainer:
     ) -> None:
         """Train on the batches of one epoch, beginning with number `start`.
 
-        Raises DivergedError when a loss is not finite, with the next log line or checkpoint: a
-        step must not wait for its device.
+        Raises DivergedError when a loss is not finite, but not before the next log line or
+        checkpoint: a step must not wait for its device.
         """
         if not self._started:
             self._start(datasets, epoch, epoch + 1, start)
@@ -186,7 +186,7 @@ class Trainer:
         """Evaluate after the last step of an epoch, and step a schedule of epochs."""
         with self.average.apply(self.model):
             self.state.record_evaluation(self.evaluator.after_epoch(self.state, self.model))
-        self.log.write(self.state, self.state.metrics)
+        self.writers.write(self.state, self.state.metrics)
         self.schedule.after_epoch(self.state.metrics)
         self.state.end_epoch()
         self.observe("after_epoch")
@@ -202,7 +202,7 @@ class Trainer:
         step = f"at epoch {self.state.epoch + 1}, step {self.state.step + 1}"
         if result.count:
             require_finite_loss(result.loss.item(), step, REMEDY)
-        self._update_weights(result, batches=0)
+        self._update_weights(result, in_epoch=False)
         self.state.synchronize()
         return result.loss
 
@@ -224,13 +224,13 @@ class Trainer:
         self.loss = result.loss
         return result
 
-    def _update_weights(self, result: StepResult, batches: int = 1) -> None:
+    def _update_weights(self, result: StepResult, in_epoch: bool = True) -> None:
         """Step the optimizer, its schedule and the average; see `TrainState.stepping`."""
-        with self.profile.part("optimizer"), self.state.stepping(result.samples, batches):
+        with self.profile.part("optimizer"), self.state.stepping(result.samples, in_epoch):
             self.running.add(result, self.schedule.learning_rate)
             if result.count:
-                # The first step names the optimizer's accumulators by counters of the process. The
-                # guard restarts these, so that the names are those in a checkpoint.
+                # Paddle numbers accumulators per process; restart the numbering, so that names
+                # match the checkpoint's.
                 with unique_name.guard():
                     self.optimizer.step()
                 self.average.update(self.model, self.state.step)
@@ -250,10 +250,10 @@ class Trainer:
         Raises ConfigError for a value that is not a number.
         """
         for observer in self.observers:
-            view = View(self.state, self.loss, self.metrics.values, self.model)
+            view = View(self.state, self.loss, self.newest_metrics.values, self.model)
             if values := getattr(observer, event)(view):
                 name = type(observer).__name__
-                self.log.write(
+                self.writers.write(
                     self.state, {tag: as_number(value, tag, name) for tag, value in values.items()}
                 )
 
@@ -268,10 +268,14 @@ class Trainer:
                 "which starts from the beginning"
             )
         steps = batches_per_epoch(loader)
-        self.log = ManyWriters([self.writer or console_writer(end_epoch, steps), self.metrics])
-        if not self.resuming:  # the epochs before were trained elsewhere, or by an earlier call
+        self.writers = ManyWriters(
+            [self.writer or console_writer(end_epoch, steps), self.newest_metrics]
+        )
+        if not self.resuming:  # start_epoch > 0: assume the epochs before were trained elsewhere
             self.state = TrainState(epoch=start_epoch, step=start_epoch * (steps or 0))
-        self.running = RunningMetrics(self.state, self.log, self.log_every, self.metric_functions)
+        self.running = RunningMetrics(
+            self.state, self.writers, self.log_every, self.metric_functions
+        )
         if self.resuming:
             self.running.resume()
         self.resuming = False

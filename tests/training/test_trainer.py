@@ -484,7 +484,7 @@ def test_observers_see_each_step_and_epoch_as_it_is(tiny, tmp_path):
     train()
     assert look.steps == [(n, (n - 1) % 10 + 1) for n in range(1, 21)]
     assert [epoch for epoch, _ in look.epochs] == [1, 2]
-    assert look.epochs[1][1] == trainer.metrics.values["train/loss"]
+    assert look.epochs[1][1] == trainer.newest_metrics.values["train/loss"]
 
 
 def test_observers_change_nothing(tiny, tmp_path):
