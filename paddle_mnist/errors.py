@@ -14,7 +14,8 @@
     ├── ProcessError  its own code   a process of the training died
     └── StoppedError    130 / 143   stopped by SIGINT or SIGTERM
 
-A message names the value, what was expected and the remedy.
+A message names the value, what was expected and the remedy. `commands._run` turns an error into
+the exit code of the process; docs/en/stability.md lists all codes.
 """
 
 import difflib

@@ -20,13 +20,13 @@ from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import StoppedError
 from paddle_mnist.mnist.augment import Distortion
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.nn.ema import ExponentialMovingAverage
 from paddle_mnist.nn.optim import build_optimizer, build_schedule
-from paddle_mnist.nn.seeding import reseed
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.training.evaluator import EpochEvaluator
 
 

@@ -275,7 +275,7 @@ import sys
 from pathlib import Path
 
 import paddle_mnist
-from paddle_mnist import MNIST, Predictor, TrainConfig, train_and_evaluate
+from paddle_mnist import MNIST, DigitPredictor, TrainConfig, train_and_evaluate
 from paddle_mnist.mnist.config import read_recipe
 from paddle_mnist.mnist.export import export_model
 from paddle_mnist.mnist.infer import pretrained_predictor, read_pictures
@@ -287,7 +287,7 @@ result = train_and_evaluate(config)
 assert result.eval_acc > 0.8
 assert evaluate_checkpoint("latest", "run")["accuracy"] == result.eval_acc
 export_model(MNIST(pretrained=True), Path("exported"), ["logits", "probabilities"])
-for predictor in (pretrained_predictor(), Predictor("exported")):
+for predictor in (pretrained_predictor(), DigitPredictor("exported")):
     (reading,) = read_pictures(predictor, [sys.argv[1]])
     assert reading.digit == 7, reading
 """

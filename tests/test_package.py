@@ -15,7 +15,7 @@ PACKAGE = ROOT / "paddle_mnist"
 
 # In the order of imports: each room may import those before it, directly or through others.
 ROOMS = """
-    _moved _exports _arguments errors system state data nn parallel checkpoint monitor metrics plots
+    _arguments errors system progress interfaces data nn parallel checkpoint monitor metrics plots
     training inference | mnist apps legacy commands __main__
 """.split()
 # A net of one's own is trained by these alone; what comes after them knows digits.
@@ -56,7 +56,7 @@ def test_engine_knows_no_digits():
         if path.relative_to(PACKAGE).parts[0].removesuffix(".py") in ENGINE:
             code = re.sub(r"paddle[_-]mnist", "", path.read_text())
             matches = re.findall(r"(?i)\bmnist\w*|.*\b28\b.*|recipe", code)
-            assert not matches or path.name == "_moved.py", f"{path}: {matches}"
+            assert not matches, f"{path}: {matches}"
     names = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for path in modules()
@@ -86,38 +86,6 @@ def test_no_import_cycles():
         visit(name, [])
 
 
-# What the documents of version 0.1 import.
-OLD_IMPORTS = """
-from paddle_mnist.checkpoint.contents import load_into
-from paddle_mnist.checkpoint.policy import Keep, SaveWhen
-from paddle_mnist.config import read_recipe
-from paddle_mnist.data import open_data
-from paddle_mnist.demo import serve
-from paddle_mnist.device import select_device
-from paddle_mnist.distributed import join, spawn
-from paddle_mnist.export import export_model
-from paddle_mnist.fluid import save_persistables
-from paddle_mnist.infer import pretrained_predictor, read_pictures, sheet
-from paddle_mnist.score import evaluate_checkpoint
-""".strip().splitlines()
-
-
-def test_old_import_paths_work_and_warn():
-    """Each warns, in the line that imports; the new paths do not."""
-    done = python(
-        "import importlib, warnings\nfrom paddle_mnist import _moved\n"
-        f"for line in {OLD_IMPORTS}:\n"
-        "    with warnings.catch_warnings(record=True) as caught:\n"
-        "        warnings.simplefilter('always', DeprecationWarning)\n"
-        "        exec(compile(line, 'a user', 'exec'))\n"
-        "    ours = [w for w in caught if 'paddle_mnist' in str(w.message)]\n"
-        "    assert ours and all(w.filename == 'a user' for w in ours), (line, caught)\n"
-        "warnings.simplefilter('ignore')\n"
-        "for name in _moved.MOVED: importlib.import_module(f'paddle_mnist.{name}')\n"
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_public_names_are_sorted_and_there():
     assert paddle_mnist.__all__ == sorted(paddle_mnist.__all__)
     for name in paddle_mnist.__all__:
@@ -141,7 +109,7 @@ def test_importing_the_package_imports_no_paddle():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["MNIST", "data.dataset"])
+@pytest.mark.parametrize("name", ["MNIST", "data.loader"])
 def test_paddle_does_not_complain_of_a_missing_compiler_cache(name):
     """Whichever part of the package is the first to import Paddle."""
     package, _, module = f"paddle_mnist.{name}".rpartition(".")

@@ -9,7 +9,7 @@ import numpy as np
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.infer import digit_scores, reads_digits
 from paddle_mnist.mnist.pictures import read_digit
-from paddle_mnist.mnist.predictor import Predictor
+from paddle_mnist.mnist.predictor import DigitPredictor
 from paddle_mnist.mnist.reading import reading
 
 OUTPUTS = ("probabilities", "conv1", "conv2")
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
     conv2: Optional[np.ndarray] = None
 
 
-def answer(predictor: Predictor, picture: Picture) -> Answer:
+def answer(predictor: DigitPredictor, picture: Picture) -> Answer:
     """Read the digit in a picture, and answer in English. predictor: of a model with OUTPUTS."""
     if picture is None:
         return Answer("Draw a digit.")
@@ -59,7 +59,9 @@ def answer(predictor: Predictor, picture: Picture) -> Answer:
     )
 
 
-def answer_in_time(workers: futures.Executor, predictor: Predictor, picture: Picture) -> Answer:
+def answer_in_time(
+    workers: futures.Executor, predictor: DigitPredictor, picture: Picture
+) -> Answer:
     """Return `answer`, computed by a worker, or after PATIENCE seconds that there is none."""
     future = workers.submit(answer, predictor, picture)
     try:

@@ -16,18 +16,18 @@ from paddle_mnist.apps.loopback import PUBLIC, LoopbackASGI, is_loopback
 from paddle_mnist.apps.wording import in_language, language_of, translations
 from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.mnist.infer import pretrained_predictor
-from paddle_mnist.mnist.predictor import Predictor
+from paddle_mnist.mnist.predictor import DigitPredictor
 from paddle_mnist.system import signals
 from paddle_mnist.system.files import temporary_folder
 from paddle_mnist.system.surroundings import without_proxies
 
 log = logging.getLogger("paddle_mnist")
 
-LARGEST = 8 * 2**20  # bytes of a picture that is sent
-AROUND = 2**16  # bytes around it in a request
-WAITING = 32  # requests; more are refused
+LARGEST_BYTES = 8 * 2**20  # of a picture that is sent
+REQUEST_OVERHEAD_BYTES = 2**16  # of a request, beside the picture
+QUEUE_SIZE = 32  # requests; more are refused
 AT_ONCE = 2  # computations
-KEPT = 600  # seconds that pictures stay on the disk
+RETENTION_SECONDS = 600  # that pictures stay on the disk
 
 
 class SizeLimit:
@@ -40,7 +40,7 @@ class SizeLimit:
         headers = dict(scope.get("headers", ()))
         length = headers.get(b"content-length", b"0")
         unknown = b"transfer-encoding" in headers or not length.isdigit()
-        if not unknown and int(length) <= LARGEST + AROUND:
+        if not unknown and int(length) <= LARGEST_BYTES + REQUEST_OVERHEAD_BYTES:
             await self.app(scope, receive, send)
             return
         status = 411 if unknown else 413
@@ -48,7 +48,7 @@ class SizeLimit:
         await send({"type": "http.response.body", "body": b""})
 
 
-def page(predictor: Predictor) -> Any:
+def page(predictor: DigitPredictor) -> Any:
     """Return the page, a `gradio.Blocks` ready for `launch`. Raises DeviceError without gradio."""
     gradio = _gradio()
     workers = futures.ThreadPoolExecutor(AT_ONCE, "answer")
@@ -60,7 +60,9 @@ def page(predictor: Predictor) -> Any:
     def draw(drawing: Optional[str], request: gradio.Request) -> Answer:
         return read(picture_bytes(drawing) if drawing else None, request)
 
-    with gradio.Blocks(analytics_enabled=False, delete_cache=(KEPT, KEPT)) as blocks:
+    with gradio.Blocks(
+        analytics_enabled=False, delete_cache=(RETENTION_SECONDS, RETENTION_SECONDS)
+    ) as blocks:
         drawing, picture, shown = lay_out(gradio, translations(gradio))
         # While an answer is computed only the newest drawing waits for the next.
         limits = {
@@ -70,7 +72,7 @@ def page(predictor: Predictor) -> Any:
         }
         drawing.input(draw, drawing, shown, api_visibility="private", **limits)
         picture.change(read, picture, shown, api_name="read", **limits)
-    return blocks.queue(max_size=WAITING)
+    return blocks.queue(max_size=QUEUE_SIZE)
 
 
 @contextlib.contextmanager
@@ -98,8 +100,8 @@ def serve(
 ) -> None:
     """Serve the page until SIGTERM or SIGINT comes.
 
-    model, run: what `Predictor` takes as its folder and run; a folder that the command `export`
-    wrote must have OUTPUTS. By default the pretrained weights.
+    model, run: what `DigitPredictor` takes as its folder and run; a folder that the command
+    `export` wrote must have OUTPUTS. By default the pretrained weights.
     port: 0 for the first that is free from 7860 on. share: at a public address, by gradio.
     Raises CheckpointError, ConfigError when it cannot listen there, DeviceError.
     """
@@ -120,10 +122,10 @@ def serve(
     blocks.close()
 
 
-def _load(model: Optional[str], run: Optional[str]) -> Predictor:
+def _load(model: Optional[str], run: Optional[str]) -> DigitPredictor:
     if model in (None, "pretrained") and not run:
         return pretrained_predictor(OUTPUTS, parallel=AT_ONCE)
-    predictor = Predictor(model, parallel=AT_ONCE, run=run, outputs=OUTPUTS)
+    predictor = DigitPredictor(model, parallel=AT_ONCE, run=run, outputs=OUTPUTS)
     missing = [name for name in OUTPUTS if name not in predictor.outputs]
     if missing:
         raise ConfigError(
@@ -142,7 +144,7 @@ def _launch(blocks: Any, host: str, port: int, share: bool, layers: Sequence[typ
                 server_name=f"[{host}]" if ":" in host else host,  # gradio puts it into addresses
                 server_port=port or None,
                 share=share,
-                max_file_size=LARGEST,
+                max_file_size=LARGEST_BYTES,
                 prevent_thread_lock=True,
                 app_kwargs={"middleware": [starlette.Middleware(layer) for layer in layers]},
                 i18n=translations(_gradio()),

@@ -18,7 +18,7 @@ from paddle_mnist.checkpoint.weights import saved_bytes
 from paddle_mnist.errors import ConfigError, DivergedError, OutputError
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.nan_check import require_finite_weights
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 
 log = logging.getLogger("paddle_mnist")
 

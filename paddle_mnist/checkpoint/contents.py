@@ -6,7 +6,6 @@ from typing import Any, Optional
 import paddle
 from paddle import nn
 
-from paddle_mnist._exports import lazy_exports
 from paddle_mnist.checkpoint.further_state import FurtherState
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING, Checkpoint
 from paddle_mnist.checkpoint.optimizer_state import (
@@ -19,8 +18,6 @@ from paddle_mnist.checkpoint.weights import load_weights, matching_weights, with
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.schedule import STATE, schedule_numbers
-
-__getattr__ = lazy_exports(__name__, {})[0]  # names that are in `weights` now
 
 
 def parameter_names(model: nn.Layer) -> dict[str, str]:
@@ -59,7 +56,7 @@ def load_optimizer(
     """
     saved = structured_state(
         without_name_table(checkpoint.load(OPTIMIZER)),
-        {name: structured for structured, name in _saved_names(checkpoint).items()},
+        _saved_names(checkpoint),
     )
     if not schedule:
         saved.pop(STATE, None)
@@ -70,7 +67,7 @@ def load_optimizer(
             parameters,
             *_parameters_with_and_without_state(checkpoint, optimizer),
             f"{checkpoint.path.with_suffix(OPTIMIZER)} does not fit the optimizer",
-            checkpoint.manifest.get("schedule", {}) if schedule else {},
+            checkpoint.manifest["schedule"] if schedule else {},
             keeps_schedule=not schedule,
         )
     except CheckpointError as error:
@@ -83,10 +80,10 @@ def _explain_other_class(
 ) -> None:
     """Raise CheckpointError if a state does not match because it is of another class's optimizer.
 
-    Formats before 4 do not tell. Classes of the same entries, as Adam's and AdamW's, do match.
+    Classes of the same entries, as Adam's and AdamW's, do match.
     """
-    saved, current = checkpoint.manifest.get("optimizer"), type(optimizer).__name__
-    if saved not in (None, current):
+    saved, current = checkpoint.manifest["optimizer"], type(optimizer).__name__
+    if saved != current:
         raise CheckpointError(
             f"{checkpoint.path.with_suffix(OPTIMIZER)}: the optimizers differ: {saved} there, "
             f"{current} now, which keeps another state; expected {saved}; or start a new run with "
@@ -99,12 +96,10 @@ def _parameters_with_and_without_state(
 ) -> tuple[set[str], set[str]]:
     """Return the structured names of the parameters that had a gradient before the save, or none.
 
-    For the latter an optimizer of the same class has no state. Formats before 4 do not say which
-    they are: both sets are empty.
+    For the latter an optimizer of the same class has no state; for another class, both are empty.
     """
     manifest = checkpoint.manifest
-    is_same_class = manifest.get("optimizer") == type(optimizer).__name__
-    if not is_same_class or "optimizer_parameters" not in manifest:
+    if manifest["optimizer"] != type(optimizer).__name__:
         return set(), set()
     with_state = {*manifest["optimizer_parameters"]}
     return with_state, {*manifest["names"]} - with_state
@@ -116,9 +111,10 @@ def optimizer_state(checkpoint: Checkpoint) -> dict[str, Any]:
     `{"conv1.weight velocity": float32 [20, 1, 5, 5], ..., "LR_Scheduler last_epoch": 10, ...}`,
     arrays as NumPy's. Raises CheckpointError if it is damaged.
     """
-    names = {name: structured for structured, name in _saved_names(checkpoint).items()}
     entries = {}
-    state = structured_state(without_name_table(checkpoint.load(OPTIMIZER)), names)
+    state = structured_state(
+        without_name_table(checkpoint.load(OPTIMIZER)), _saved_names(checkpoint)
+    )
     for key, value in state.items():
         if isinstance(value, Mapping):  # the schedule
             entries.update({f"{key} {name}": number for name, number in value.items()})
@@ -128,11 +124,8 @@ def optimizer_state(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _saved_names(checkpoint: Checkpoint) -> Mapping[str, str]:
-    """Return the parameters' structured to generated names at the time of saving."""
-    names = checkpoint.manifest.get("names")
-    if not isinstance(names, dict):
-        raise CheckpointError(f"{checkpoint.path}: has no parameter names; use another checkpoint")
-    return names
+    """Return the parameters' structured names at the time of saving, by the generated ones."""
+    return {name: structured for structured, name in checkpoint.manifest["names"].items()}
 
 
 def load_checkpoint(

@@ -18,18 +18,19 @@ from typing import Any, Union
 from paddle_mnist.checkpoint.policy import CheckpointInfo
 from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.state import MODES, TrainState
+from paddle_mnist.progress import MODES, TrainState
 
-# Of the manifest. 1 had no checksum, scores, breakpoints and averages; 1 and 2 called the state's
-# running sums `window`, and the number of correct answers in it `right`; up to 3 the only metric
-# was the accuracy, and the highest was the best.
-FORMAT = 4
+FORMAT = 4  # of the manifest; those before are not read
 PARAMS, OPTIMIZER = ".pdparams", ".pdopt"
 TRAINING = ".pdtrain"  # the weights in training, where .pdparams holds their average
 FURTHER = ".pdstate"  # the state beside the weights and the optimizer's (`further_state`)
 DATA_SUFFIXES = (PARAMS, OPTIMIZER, TRAINING, FURTHER)
 BREAKPOINT = "_breakpoint"  # the end of a name
 CHECKSUM = "checksum"  # the entry of a manifest that protects the others
+
+
+class OutdatedFormatError(CheckpointError):
+    """A manifest of a format that is no longer read. It is not damaged, and stays where it is."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Checkpoint:
 
     @property
     def state(self) -> TrainState:
-        return _read_state(self.manifest)
+        return TrainState.from_dict(self.manifest["state"])
 
     @property
     def sort_key(self) -> tuple[int, int]:
@@ -104,7 +105,7 @@ class Checkpoint:
             data = path.read_bytes()
         except OSError as error:
             raise CheckpointError(f"{path}: {error.strerror}; {self.path.name} lists it") from error
-        actual = fingerprint(data)
+        actual = file_entry(data)
         if actual != expected:
             raise CheckpointError(
                 f"{path}: {actual['size']} bytes, SHA-256 {actual['sha256'][:12]}...; "
@@ -141,7 +142,7 @@ class _CheckpointInMemory(Checkpoint):
         return self.contents[suffix]
 
 
-def fingerprint(data: bytes) -> dict[str, Any]:
+def file_entry(data: bytes) -> dict[str, Any]:
     """Return the size and SHA-256 of a file's contents, as a manifest lists them."""
     return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
@@ -153,22 +154,11 @@ def checksum(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _read_state(manifest: Mapping[str, Any]) -> TrainState:
-    """Return the state in a manifest of any format."""
-    state = dict(manifest["state"])
-    if manifest["format"] < FORMAT:
-        older = manifest["format"] < 3
-        sums = dict(state.pop("window" if older else "running_sums"))
-        loss, correct = sums.pop("loss_sum"), sums.pop("right" if older else "num_correct")
-        totals = {"loss": [loss, sums["samples"]], "acc": [correct, sums["samples"]]}
-        state["running_sums"] = {**sums, "totals": totals if sums["samples"] else {}}
-    return TrainState.from_dict(state)
-
-
 def read_manifest(path: Union[str, Path]) -> Checkpoint:
     """Read the manifest at `path` and return its checkpoint; its files are not read.
 
-    Raises CheckpointError for a manifest that is missing, damaged or of an unknown format.
+    Raises CheckpointError for a manifest that is missing, damaged or of an unknown format, and
+    OutdatedFormatError for one of formats 1 to 3.
     """
     path = Path(path)
     try:
@@ -185,13 +175,18 @@ def read_manifest(path: Union[str, Path]) -> Checkpoint:
 def _check_manifest(path: Path, manifest: Any) -> None:
     """Raise CheckpointError, or any error that a manifest of another structure causes."""
     version = manifest["format"]
-    if version not in range(1, FORMAT + 1):
-        raise CheckpointError(
-            f"{path}: format {version!r:.40}; this version reads formats up to {FORMAT}; "
-            "use the package it was written with"
+    if version in range(1, FORMAT):
+        raise OutdatedFormatError(
+            f"{path}: format {version}; formats 1 to 3 were written by drafts and version 0.1, and "
+            f"this version reads format {FORMAT}; finish the run with paddle_mnist 0.2, or start a "
+            f"new one with init_from from a copy of {path.stem}{PARAMS} in another folder"
         )
-    has_checksum = CHECKSUM in manifest or version > 1
-    if has_checksum and manifest.get(CHECKSUM) != checksum(manifest):
+    if version != FORMAT:
+        raise CheckpointError(
+            f"{path}: format {version!r:.40}; this version reads format {FORMAT}; use the package "
+            "it was written with"
+        )
+    if manifest.get(CHECKSUM) != checksum(manifest):
         raise CheckpointError(
             f"{path}: its checksum does not match its entries, so it is damaged or was edited; "
             "use another"
@@ -202,7 +197,7 @@ def _check_manifest(path: Path, manifest: Any) -> None:
         raise CheckpointError(f"{path}: lists files other than {', '.join(names)}")
     for entry in manifest["files"].values():
         int(entry["size"]), str(entry["sha256"])
-    state = _read_state(manifest)
+    state = TrainState.from_dict(manifest["state"])
     if min(state.epoch, state.position, state.step, state.samples) < 0:
         raise ValueError("a negative epoch, position, step or number of samples")
     if state.mode not in MODES:

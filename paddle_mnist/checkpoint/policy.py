@@ -6,7 +6,7 @@ from typing import Optional
 
 from paddle_mnist.errors import StoppedError
 from paddle_mnist.options import Count, CountOrZero, Options, Positive, option
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 
 
 @dataclass(frozen=True)

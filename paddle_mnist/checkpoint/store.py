@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -18,13 +18,14 @@ from paddle_mnist.checkpoint.manifest import (
     DATA_SUFFIXES,
     FORMAT,
     Checkpoint,
+    OutdatedFormatError,
     checksum,
-    fingerprint,
+    file_entry,
     read_manifest,
 )
 from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import (
     PART,
     make_folder,
@@ -58,8 +59,8 @@ class CheckpointStore:
     def __init__(self, folder: Union[str, Path], context: Optional[Mapping[str, Any]] = None):
         self.folder = Path(folder)
         self.context = dict(context or {})
-        # By path, the files that this process wrote or hashed, so that a checkpoint that is only
-        # to be kept need not be read again.
+        # Signatures and hashes of the files that this process wrote or verified; `prune` does not
+        # read unchanged ones again.
         self._hashed: dict[Path, tuple[FileSignature, Mapping[str, Any]]] = {}
 
     def commit(
@@ -75,16 +76,16 @@ class CheckpointStore:
         """
         make_folder(self.folder)
         path = self.folder / f"{name}.json"
-        fingerprints = {name + suffix: fingerprint(data) for suffix, data in files.items()}
-        if not _lists_files(path, fingerprints):
+        entries = {name + suffix: file_entry(data) for suffix, data in files.items()}
+        if not _lists_files(path, entries):
             remove(path)  # an old checkpoint must not exist while its files are replaced
         for suffix, data in files.items():
             file = self.folder / (name + suffix)
             write_atomically(file, data)
-            self._hashed[file] = _file_signature(file), fingerprints[file.name]
+            self._hashed[file] = _file_signature(file), entries[file.name]
         manifest = {
             "format": FORMAT,
-            "files": fingerprints,
+            "files": entries,
             "state": state.as_dict(),
             "saved_at": time.time(),
             **self.context,
@@ -118,19 +119,25 @@ class CheckpointStore:
         Newer ones that are damaged are logged, and with `quarantine_damaged` moved to
         `quarantine/`; only the one writer of the folder may ask for that.
         Raises CheckpointError if there are checkpoints but none verifies: damage must never make a
-        training start from the beginning.
+        training start from the beginning. Raises OutdatedFormatError as `best` does.
         """
-        candidates, damaged = self._read_manifests()
+        checkpoints, damaged = self._read_manifests()
+        _require_current_format(checkpoints, damaged)
         newest_valid = None
-        while candidates and not newest_valid:
+        for checkpoint in reversed(checkpoints):
             try:
-                candidates[-1].verify()
-                newest_valid = candidates[-1]
+                checkpoint.verify()
             except CheckpointError as error:
-                if not candidates[-1].path.exists():  # its writer has deleted it: list again
+                if not checkpoint.path.exists():  # its writer has deleted it: list again
                     return self.newest(quarantine_damaged)
-                damaged.append((candidates.pop().path, error))
+                damaged.append((checkpoint.path, error))
+            else:
+                newest_valid = checkpoint
+                break
         for path, error in damaged:
+            if isinstance(error, OutdatedFormatError):  # of a run that an older version began
+                log.warning("%s", error)
+                continue
             log.warning("damaged checkpoint: %s", error)
             if quarantine_damaged:
                 self._quarantine(path)
@@ -145,8 +152,11 @@ class CheckpointStore:
         """Return the valid checkpoint whose monitored metric is the best, the earliest of equals.
 
         None if none was evaluated. Damaged ones are logged; raises CheckpointError if all are.
+        Raises OutdatedFormatError if none has a format that is read.
         """
-        evaluated = [checkpoint for checkpoint in self.all() if checkpoint.info.score is not None]
+        checkpoints, unreadable = self._read_manifests()
+        _require_current_format(checkpoints, unreadable)
+        evaluated = [checkpoint for checkpoint in checkpoints if checkpoint.info.score is not None]
         for checkpoint in sorted(evaluated, key=lambda checkpoint: -checkpoint.info.score):
             if self._is_valid(checkpoint):
                 return checkpoint
@@ -178,26 +188,26 @@ class CheckpointStore:
         """Return the checkpoints that `saving` does not keep.
 
         It chooses among valid checkpoints only: a damaged best must not cost the next best
-        its place. Damaged ones are not pruned either, but left for the quarantine.
+        its place. Damaged ones are not pruned either, but left for the quarantine. So this repeats
+        until none of those kept is damaged.
         """
-        candidates, verified = self.all(), set()
+        candidates = {checkpoint.name: checkpoint for checkpoint in self.all()}
+        verified: set[str] = set()
         while True:
-            kept = saving.kept(checkpoint.info for checkpoint in candidates)
-            dropped = [checkpoint for checkpoint in candidates if checkpoint.name not in kept]
-            unverified = [
-                checkpoint
-                for checkpoint in candidates
-                if checkpoint.name in kept and checkpoint.name not in verified
+            kept = saving.kept(checkpoint.info for checkpoint in candidates.values())
+            dropped = [checkpoint for name, checkpoint in candidates.items() if name not in kept]
+            if not dropped:
+                return []
+            damaged = [
+                name
+                for name in candidates
+                if name in kept - verified and not self._is_unchanged_or_valid(candidates[name])
             ]
-            damaged = {
-                checkpoint.name
-                for checkpoint in (unverified if dropped else [])
-                if not self._is_known_valid(checkpoint)
-            }
             if not damaged:
                 return dropped
-            candidates = [checkpoint for checkpoint in candidates if checkpoint.name not in damaged]
-            verified |= {checkpoint.name for checkpoint in unverified} - damaged
+            for name in damaged:
+                del candidates[name]
+            verified |= kept
 
     @staticmethod
     def _is_valid(checkpoint: Checkpoint) -> bool:
@@ -209,8 +219,8 @@ class CheckpointStore:
             log.warning("damaged checkpoint: %s", error)
             return False
 
-    def _is_known_valid(self, checkpoint: Checkpoint) -> bool:
-        """As `_is_valid`, without reading files that this process has hashed and nobody changed.
+    def _is_unchanged_or_valid(self, checkpoint: Checkpoint) -> bool:
+        """As `_is_valid`, but read no files that this process has hashed and nobody changed since.
 
         For checkpoints that will not be loaded.
         """
@@ -278,9 +288,18 @@ class CheckpointStore:
         remove_temporary(self.folder, "*_epoch")
 
 
-def _lists_files(manifest: Path, fingerprints: Mapping[str, Any]) -> bool:
+def _require_current_format(
+    checkpoints: Sequence[Checkpoint], unreadable: Sequence[tuple[Path, CheckpointError]]
+) -> None:
+    """Raise OutdatedFormatError if all that could be read are manifests of such a format."""
+    outdated = [error for _, error in unreadable if isinstance(error, OutdatedFormatError)]
+    if outdated and not checkpoints:
+        raise outdated[0]
+
+
+def _lists_files(manifest: Path, entries: Mapping[str, Any]) -> bool:
     """Return whether there is a manifest that lists exactly these files, with these contents."""
     try:
-        return read_manifest(manifest).manifest["files"] == fingerprints
+        return read_manifest(manifest).manifest["files"] == entries
     except CheckpointError:
         return False

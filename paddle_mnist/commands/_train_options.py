@@ -17,7 +17,7 @@ from paddle_mnist.mnist.config import (
     read_yaml,
     recipes,
 )
-from paddle_mnist.mnist.sources import DIGITS, find_source
+from paddle_mnist.mnist.sources import DIGITS_SOURCE, find_source
 from paddle_mnist.options import FlatOption
 
 ALIASES = {"data": "data_url", "output": "train_url"}  # as ModelArts passes them
@@ -84,7 +84,7 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
     recipe = args.recipe or (None if args.config else "default")
     if not args.recipe and not args.config:
         TrainConfig(**options)  # errors in the options come before the search for data
-        if find_source(options.get("data", "auto")) is DIGITS:
+        if find_source(options.get("data", "auto")) is DIGITS_SOURCE:
             recipe = "digits"
             options.pop("data", None)  # the recipe names them: a second search might find others
     values = read_recipe(recipe) if recipe else {}

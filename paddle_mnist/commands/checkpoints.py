@@ -16,7 +16,7 @@ from paddle_mnist.commands import Parser, program_name, run_command
 from paddle_mnist.commands._weights import OPTIONS, distinct
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.config import FLAT_OPTIONS, TrainConfig
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.training.run_directory import RunDirectory
 
 ACTIONS = ("list", "verify", "prune")

@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 from paddle_mnist.commands import Parser, program_name, run_command
 from paddle_mnist.commands._weights import add_weights_arguments, named_weights
-from paddle_mnist.mnist.arrays import MODES, Classes, noun_of
+from paddle_mnist.mnist.arrays import SPLIT_NAMES, Classes, noun_of
 from paddle_mnist.system.devices import require_paddle
 
 
@@ -20,7 +20,7 @@ def _evaluate(argv: Sequence[str]) -> None:
     add_weights_arguments(parser, "newest run in work/output", more_options=("--output",))
     parser.add_argument("--data", help="auto, digits, or a file or folder [the data of the run]")
     parser.add_argument(
-        "--split", default="eval", choices=MODES, help="split to evaluate on [eval]"
+        "--split", default="eval", choices=SPLIT_NAMES, help="split to evaluate on [eval]"
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, gpu:0 or xpu:0 [auto]")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -28,7 +28,7 @@ from paddle_mnist.errors import ConfigError, PicturesError
 from paddle_mnist.system.devices import require_paddle
 
 if TYPE_CHECKING:
-    from paddle_mnist.mnist.predictor import Predictor
+    from paddle_mnist.mnist.predictor import DigitPredictor
     from paddle_mnist.mnist.reading import Reading
 
 log = logging.getLogger("paddle_mnist")
@@ -103,16 +103,16 @@ def _parser() -> Parser:
     return parser
 
 
-def _predictor(named: NamedWeights, device: str) -> "Predictor":
+def _predictor(named: NamedWeights, device: str) -> "DigitPredictor":
     """Return the predictor of the model that the options name."""
     from paddle_mnist.mnist.infer import pretrained_predictor
-    from paddle_mnist.mnist.predictor import Predictor
+    from paddle_mnist.mnist.predictor import DigitPredictor
 
     if named.name in (None, "pretrained") and not named.run:
         log.info("pretrained weights; for those of a run: --run")
         predictor = pretrained_predictor(device=device)
     else:
-        predictor = Predictor(named.name, device, run=named.run)
+        predictor = DigitPredictor(named.name, device, run=named.run)
     if "probabilities" not in predictor.outputs:
         raise ConfigError(
             f"{named.name}: gives {', '.join(predictor.outputs)}; expected probabilities among "

@@ -6,7 +6,7 @@ from typing import Optional
 from paddle_mnist.checkpoint.saved_weights import default_run
 from paddle_mnist.commands import Parser, program_name, run_command
 from paddle_mnist.commands._weights import add_runs_arguments, named_runs
-from paddle_mnist.mnist.figure_files import FIGURES
+from paddle_mnist.mnist.figure_names import DIGIT_FIGURES
 from paddle_mnist.plots.figure_files import COMPARED_FILES
 from paddle_mnist.plots.figure_files import FIGURES as FIGURES_OF_ANY_NET
 from paddle_mnist.system.devices import require_paddle
@@ -18,7 +18,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _plot(argv: Sequence[str]) -> None:
-    rows = [f"  {name}.png, {name}.svg" for name in FIGURES]
+    rows = [f"  {name}.png, {name}.svg" for name in DIGIT_FIGURES]
     rows += [f"  {', '.join(COMPARED_FILES)}  several runs, one over another"]
     parser = Parser(
         prog=program_name("plot"),
@@ -48,9 +48,9 @@ def _plot(argv: Sequence[str]) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu, gpu:0 or xpu:0 [auto]")
     args = parser.parse_args(argv)
     require_paddle()
-    from paddle_mnist.mnist.report import draw_runs
+    from paddle_mnist.mnist.report import plot_runs
 
     runs = named_runs(args) or [default_run().path]
     only = [name.strip() for name in args.only.split(",") if name.strip()]
-    for path in draw_runs(runs, args.output, args.device, only):
+    for path in plot_runs(runs, args.output, args.device, only):
         print(path)

@@ -63,8 +63,8 @@ class Shard:
     samples: how many of the batch's samples it holds.
     batch_size: samples in the whole batch.
 
-    An empty shard (samples 0) holds one sample of another shard in their place, so that every
-    process takes the same steps; its weight is 0.
+    An empty shard (samples 0) holds one filler sample, the batch's first, so that every process
+    takes the same steps; its weight is 0.
     """
 
     batch: Any
@@ -105,11 +105,14 @@ class OrderedLoader:
 
     @property
     def passes_per_step(self) -> int:
-        """How many shards of each batch belong to this process."""
+        """Forward passes per step: the shards of each batch that belong to this process."""
         return self.shard_spec.shards_per_process if self.shard_spec else 1
 
     def sharded(self, shard_spec: Optional[ShardSpec], batches: int = 1) -> "OrderedLoader":
-        """Return a loader of the same samples in shards, `batches` batches together."""
+        """Return a loader of the same samples in shards.
+
+        batches: merge so many batches into one step (gradient accumulation).
+        """
         other = copy.copy(self)
         other.shard_spec = shard_spec
         other.sampler = replace(self.sampler, batch_size=self.sampler.batch_size * batches)
@@ -174,7 +177,7 @@ class BatchLoader(OrderedLoader):
             replay_pool_size=replay_pool_size,
         )
         all_indices = np.arange(len(dataset) + replay_pool_size)
-        self._on_device = self._to_tensors(all_indices) if on_device else None
+        self._device_tensors = self._to_tensors(all_indices) if on_device else None
 
     def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
         """Yield the batches of an epoch from number `start` on, every `stride`-th.
@@ -184,23 +187,23 @@ class BatchLoader(OrderedLoader):
         """
         order = self.sampler.order(epoch)
         # Sent once per epoch: a copy from the host waits for the device.
-        order_on_device = paddle.to_tensor(order) if self._on_device else None
+        order_on_device = paddle.to_tensor(order) if self._device_tensors else None
 
-        def load(batch: slice) -> tuple[paddle.Tensor, paddle.Tensor]:
+        def load(places: slice) -> tuple[paddle.Tensor, paddle.Tensor]:
             if order_on_device is None:
-                images, labels = self._to_tensors(order[batch])
+                images, labels = self._to_tensors(order[places])
             else:
-                indices = order_on_device[batch]
-                images, labels = (paddle.gather(values, indices) for values in self._on_device)
-            return self.augment(images, epoch, order[batch]), labels
+                indices = order_on_device[places]
+                images, labels = (paddle.gather(values, indices) for values in self._device_tensors)
+            return self.augment(images, epoch, order[places]), labels
 
-        for batch in self.sampler.batch_slices(start, stride):
+        for places in self.sampler.batch_slices(start, stride):
             if self.shard_spec is None:
-                yield load(batch)
+                yield load(places)
             else:
                 yield [
-                    Shard(load(part), index, samples, batch_size=batch.stop - batch.start)
-                    for index, part, samples in self.shard_spec.slices(batch)
+                    Shard(load(part), index, samples, batch_size=places.stop - places.start)
+                    for index, part, samples in self.shard_spec.slices(places)
                 ]
 
     def _to_tensors(self, indices: np.ndarray) -> tuple[paddle.Tensor, paddle.Tensor]:
@@ -219,9 +222,9 @@ class BatchLoader(OrderedLoader):
             )
             if len(part_indices)
         ]
-        # The new samples come first in the parts; put all back in the order of the indices.
-        places = np.argsort(np.argsort(~is_new, kind="stable"), kind="stable")
-        images, labels = (np.concatenate(values)[places] for values in zip(*parts))
+        new_first = np.argsort(~is_new, kind="stable")  # the order of the samples in the parts
+        inverse = np.argsort(new_first, kind="stable")
+        images, labels = (np.concatenate(values)[inverse] for values in zip(*parts))
         return images, labels
 
 

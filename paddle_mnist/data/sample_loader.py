@@ -86,7 +86,7 @@ class SampleLoader(OrderedLoader):
 
 
 class _Part(NamedTuple):
-    """What of a batch is read at once: a shard, or all of it. batch: its number, from 0."""
+    """The part of a batch that is read in one call: a shard, or all. batch: its number, from 0."""
 
     batch: int
     keys: Sequence[Key]

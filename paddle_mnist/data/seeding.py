@@ -33,6 +33,19 @@ def seed_generators(*key: Union[int, str]) -> None:
         paddle.framework.core.default_cpu_generator().manual_seed(seed)
 
 
+def reseed(seed: int, step: int, shard: int = 0) -> None:
+    """Seed Paddle's, Python's and NumPy's generators for the forward pass of a shard in a step.
+
+    Otherwise the generators' state would have to be saved with every checkpoint, which Paddle
+    2.6.2 cannot do: its pickled states lose all but the seed. With a new seed before each pass
+    there is nothing to save: a training resumed at any step draws what the uninterrupted one drew.
+    """
+    if shard:
+        seed_generators(seed, step, shard)
+    else:  # the key that it had before there were shards
+        seed_generators(seed, step)
+
+
 @contextlib.contextmanager
 def generators_restored() -> Iterator[None]:
     """Give all global generators back as they were: Python's, NumPy's and Paddle's."""

@@ -15,10 +15,11 @@ import paddle
 from paddle import nn
 
 import paddle_mnist
+from paddle_mnist.data.batch_description import explained
 from paddle_mnist.errors import CheckpointError, ConfigError, DeviceError
 from paddle_mnist.inference.exported import ABOUT, ONNX, PARAMETERS, PROGRAMS, Signature
 from paddle_mnist.inference.predictor import Predictor
-from paddle_mnist.monitor.hooks import evaluation_mode
+from paddle_mnist.nn.modes import evaluation_mode
 from paddle_mnist.system.files import (
     make_folder,
     remove,
@@ -28,7 +29,6 @@ from paddle_mnist.system.files import (
     writing,
 )
 from paddle_mnist.system.surroundings import usable_home
-from paddle_mnist.training.batch_errors import explained
 
 OPSET = 14  # of ONNX, 2021: old enough for every runtime
 MAX_PROGRAM = 1 << 20  # bytes of a program without its parameters

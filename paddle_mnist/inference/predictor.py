@@ -27,7 +27,7 @@ from paddle_mnist.system.files import utf8_folder
 GPU_MEMORY_MB = 100  # to begin with; Paddle takes more when it needs it
 
 # Inputs by name, and the indices of the requested outputs (None: all of them) -> those outputs
-Run = Callable[..., list[np.ndarray]]
+InferenceFn = Callable[..., list[np.ndarray]]
 
 
 class Predictor:
@@ -75,7 +75,7 @@ class Predictor:
                 f"{folder}: takes {', '.join(names)}, but {ABOUT} names {', '.join(expected)}; "
                 "export again, with the inputs alone that the outputs need"
             )
-        self._idle: queue.LifoQueue[Run] = queue.LifoQueue()
+        self._idle: queue.LifoQueue[InferenceFn] = queue.LifoQueue()
         for run in runs:
             self.output_shapes = self._computed_shapes(folder, run)
             self._idle.put(run)
@@ -137,7 +137,7 @@ class Predictor:
     def _named(self, arrays: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
         return {spec.name: array for spec, array in zip(self.signature.inputs, arrays)}
 
-    def _computed_shapes(self, folder: Path, run: Run) -> dict[str, Shape]:
+    def _computed_shapes(self, folder: Path, run: InferenceFn) -> dict[str, Shape]:
         """Run one sample, which is slow the first time; return the shapes of its outputs.
 
         Raises CheckpointError unless they are those in `about.json`.
@@ -175,7 +175,7 @@ def _not_exported(path: Path) -> str:
         )
     return (
         f"{path}: not an exported model; expected a folder that the command export wrote; for "
-        "weights on digits use paddle_mnist.Predictor"
+        "weights on digits use paddle_mnist.DigitPredictor"
     )
 
 
@@ -197,7 +197,7 @@ def _as_input(values: Any, expected: Input, subject: str) -> np.ndarray:
 
 def _start_paddle(
     folder: Path, files: Collection[str], device: str, threads: int, parallel: int
-) -> tuple[list[str], list[Run]]:
+) -> tuple[list[str], list[InferenceFn]]:
     """Return the names of the inputs, and what computes, as often as it may run at once."""
     from paddle import inference
 
@@ -222,7 +222,7 @@ def _start_paddle(
     return first.get_input_names(), [_paddle_run(predictor) for predictor in (first, *clones)]
 
 
-def _paddle_run(predictor: Any) -> Run:
+def _paddle_run(predictor: Any) -> InferenceFn:
     handles = {name: predictor.get_input_handle(name) for name in predictor.get_input_names()}
     names = predictor.get_output_names()
 
@@ -240,7 +240,7 @@ def _paddle_run(predictor: Any) -> Run:
 
 def _start_onnx(
     folder: Path, files: Collection[str], device: str, threads: int, parallel: int
-) -> tuple[list[str], list[Run]]:
+) -> tuple[list[str], list[InferenceFn]]:
     """Return the names of the inputs, and what computes, as often as it may run at once."""
     try:
         runtime = importlib.import_module("onnxruntime")

@@ -24,8 +24,8 @@ from paddle_mnist.checkpoint.weights import load_weights, saved_bytes
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.export import INPUT, export_model
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.mnist.predictor import Predictor
-from paddle_mnist.state import TrainState
+from paddle_mnist.mnist.predictor import DigitPredictor
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import make_folder, sync_folder, write_atomically
 
 _SCHEDULE = "LR_Scheduler"  # Paddle's name for it in an optimizer's state
@@ -159,10 +159,10 @@ def save_inference_model(
     return export_model(model, Path(dirname), target_vars)
 
 
-def load_inference_model(dirname: Folder) -> tuple[Predictor, list[str], list[str]]:
+def load_inference_model(dirname: Folder) -> tuple[DigitPredictor, list[str], list[str]]:
     """Return what runs the program, the names of its inputs, and those of its outputs.
 
     Raises CheckpointError.
     """
-    predictor = Predictor(dirname)
+    predictor = DigitPredictor(dirname)
     return predictor, [INPUT], list(predictor.outputs)

@@ -10,7 +10,7 @@ from typing import Optional, TextIO
 from tqdm import tqdm
 
 from paddle_mnist.errors import OutputError
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system.surroundings import encodable
 
 log = logging.getLogger("paddle_mnist")

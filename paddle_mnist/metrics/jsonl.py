@@ -6,15 +6,11 @@ import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Optional
 
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import Journal, write_atomically
 
 log = logging.getLogger("paddle_mnist")
-
-# What the trainer itself wrote of its steps, when manifests did not count lines yet.
-OLD_TRAIN_TAGS = ("train/loss", "train/acc", "train/lr")
 
 
 class JsonlWriter:
@@ -52,12 +48,12 @@ class JsonlWriter:
         self.journal.close()
 
 
-def cut_jsonl(path: Path, state: TrainState, count: Optional[int] = None) -> None:
+def cut_jsonl(path: Path, state: TrainState, count: int) -> None:
     """Remove the lines of `metrics.jsonl` that a training which resumes from `state` writes again.
 
     Incomplete lines are removed too.
 
-    count: lines of the file when the state was saved; None for checkpoints that do not tell.
+    count: lines of the file when the state was saved.
     """
     if not path.exists():
         return
@@ -65,10 +61,7 @@ def cut_jsonl(path: Path, state: TrainState, count: Optional[int] = None) -> Non
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True)):
         try:
             values = json.loads(line)
-            if count is None:
-                keep = _written_before(state, **values)
-            else:
-                keep = number < count and not _written_again(state, **values)
+            keep = number < count and not _written_again(state, **values)
             if keep and line.endswith(b"\n"):
                 kept.append(line)
         except (ValueError, TypeError, KeyError):
@@ -87,13 +80,3 @@ def _written_again(state: TrainState, step: int, tag: str, **_: object) -> bool:
     totals = state.running_sums.totals
     train_tags = {"train/lr", *(f"train/{name}" for name in totals)} if totals else ()
     return tag in state.metrics or tag in train_tags
-
-
-def _written_before(state: TrainState, step: int, tag: str = "", **_: object) -> bool:
-    """Return whether a line was written before the state was saved, judged by its step and tag."""
-    if step != state.step or not state.position:
-        return step <= state.step
-    # The state was saved inside the epoch, after this step: lines of training were written if the
-    # sums are empty, those of the watch in any case; those of the epoch's end come later, even if
-    # this is its last step.
-    return tag.startswith("watch/") or (tag in OLD_TRAIN_TAGS and not state.running_sums.samples)

@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Optional
 
+from paddle_mnist.interfaces import Writer
 from paddle_mnist.metrics.sums import compute_all, total
 from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.parallel.gradients import StepResult
-from paddle_mnist.state import RunningSums, TrainState, Writer
+from paddle_mnist.progress import RunningSums, TrainState
 
 log = logging.getLogger("paddle_mnist")
 

@@ -1,4 +1,4 @@
-"""Write the pages of VisualDL's dashboard, with workarounds for its faults.
+"""Write the pages of VisualDL's dashboard (scalars, histograms, ...), and avoid its faults.
 
 They are those of version 2.5.3, the newest there is; each comment says what retires it. The
 workarounds for its server are in `apps/dashboard.py`.
@@ -18,11 +18,12 @@ from typing import Any, Optional
 import numpy as np
 
 from paddle_mnist.errors import OutputError
+from paddle_mnist.interfaces import Observer, View
 from paddle_mnist.metrics import visualdl_graph
 from paddle_mnist.metrics.spans import LEARNING_RATE, over_few
 from paddle_mnist.metrics.visualdl_curves import add_curves
 from paddle_mnist.metrics.visualdl_files import VisualDLFiles
-from paddle_mnist.state import Observer, TrainState, View
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system.devices import require_zlib
 from paddle_mnist.system.files import writing
 from paddle_mnist.system.surroundings import encodable
@@ -176,8 +177,8 @@ class VisualDLWriter(Observer):
     @_page("hparams")
     def hparams(self, config: Mapping[str, Any], scores: Mapping[str, float], step: int) -> None:
         """Write the settings and results of this run, a row of the page that compares runs."""
-        # It knows no bools and no lists, and leaves None out, so that rows would not line up. An
-        # add_hparams that takes what JSON takes retires this.
+        # It knows no bools and no lists, and leaves None out, so that rows would not line up. To be
+        # removed when add_hparams accepts JSON types.
         plain = {
             name: value if type(value) in (int, float) else encodable(str(value))
             for name, value in config.items()

@@ -3,7 +3,8 @@
 import contextlib
 from collections.abc import Mapping, Sequence
 
-from paddle_mnist.state import TrainState, Writer
+from paddle_mnist.interfaces import Writer
+from paddle_mnist.progress import TrainState
 
 
 class NewestMetrics:

@@ -9,7 +9,7 @@ import numpy as np
 
 from paddle_mnist.errors import DataError
 
-MODES = ("train", "valid", "eval")
+SPLIT_NAMES = ("train", "valid", "eval")
 SIZE = 28
 CLASSES = 10
 
@@ -68,7 +68,7 @@ class Classes:
         return f"a {label}" if self.noun == "digit" else f"{self.noun} {label}"
 
 
-DIGITS = Classes()
+DIGIT_CLASSES = Classes()
 
 
 def noun_of(dataset: str) -> str:
@@ -106,7 +106,7 @@ class Data:
 
     def __getitem__(self, mode: str) -> Split:
         if mode not in self.splits:
-            raise DataError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
+            raise DataError(f"mode is {mode!r}; expected one of {', '.join(SPLIT_NAMES)}")
         return self.splits[mode]
 
     def select_digits(self, digits: Collection[int]) -> "Data":
@@ -134,7 +134,7 @@ class Data:
 def data_hash(splits: Mapping[str, Split]) -> str:
     """Return the SHA-256, hex, of images and labels, whatever file format they came in."""
     digest = hashlib.sha256()
-    for mode in MODES:
+    for mode in SPLIT_NAMES:
         split = splits[mode]
         digest.update(f"{mode} {split.images.shape} {split.divisor};".encode())
         digest.update(np.ascontiguousarray(split.images))

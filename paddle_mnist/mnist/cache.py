@@ -17,9 +17,9 @@ from typing import Optional
 import numpy as np
 
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.arrays import MNIST_HASH, MODES, Data, Split, data_hash
+from paddle_mnist.mnist.arrays import MNIST_HASH, SPLIT_NAMES, Data, Split, data_hash
 from paddle_mnist.mnist.readers import read_class_names
-from paddle_mnist.mnist.sources import DIGITS, Source, find_source, parse_data_option
+from paddle_mnist.mnist.sources import DIGITS_SOURCE, Source, find_source, parse_data_option
 from paddle_mnist.system.files import cache_folder
 from paddle_mnist.system.locks import locked
 
@@ -51,9 +51,9 @@ def reopen_data(location: str, expected_hash: str) -> Data:
 
 
 def _open_source(source: Source) -> Data:
-    if source is DIGITS:  # reading them takes less time than a cache
+    if source is DIGITS_SOURCE:  # reading them takes less time than a cache
         splits = source.read()
-        return Data(DIGITS.name, str(source), source.location, data_hash(splits), splits)
+        return Data(DIGITS_SOURCE.name, str(source), source.location, data_hash(splits), splits)
     try:
         key = _source_hash(source)
     except OSError as error:
@@ -62,7 +62,7 @@ def _open_source(source: Source) -> Data:
     splits, digest = _open_folder(folder) or _build_folder(folder, source)
     if digest == MNIST_HASH:
         name = "mnist"
-    elif source.name in ("mnist", DIGITS.name):  # a file's or folder's name proves nothing
+    elif source.name in ("mnist", DIGITS_SOURCE.name):  # a file's or folder's name proves nothing
         name = f"other files ({source})"
     else:
         name = source.name
@@ -89,7 +89,7 @@ def _open_folder(folder: Path, warn: bool = False) -> Optional[tuple[dict[str, S
         if index["source"] != folder.name:
             raise ValueError("it was made from another source")
         splits = {}
-        for mode in MODES:
+        for mode in SPLIT_NAMES:
             arrays = []
             for part in ("images", "labels"):
                 array = np.load(folder / f"{mode}_{part}.npy", mmap_mode="r", allow_pickle=False)

@@ -11,7 +11,7 @@ from paddle_mnist.mnist.readers import open_unpacked
 HELD_OUT = 300  # images in valid, and as many in eval; 1,197 remain to train on
 
 
-def read_digits() -> dict[str, Split]:
+def read_embedded_digits() -> dict[str, Split]:
     """Read scikit-learn's `digits`: 1,797 handwritten digits of 8x8 pixels, real but not MNIST.
 
     From the test set of "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak,
@@ -29,7 +29,7 @@ def read_digits() -> dict[str, Split]:
 
 
 def digits_by_label() -> dict[str, Split]:
-    """Return the splits of `read_digits`, each sorted by label.
+    """Return the splits of `read_embedded_digits`, each sorted by label.
 
     Sorted by label, about every sixth image is held out for valid and every sixth for eval, which
     makes the splits stratified. Reads scikit-learn's file without importing scikit-learn, which

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paddle_mnist.mnist.arrays import DIGITS, Classes
+from paddle_mnist.mnist.arrays import DIGIT_CLASSES, Classes
 from paddle_mnist.plots.curves import HealthPanel
 from paddle_mnist.plots.figure import WIDTH, literal, missing_characters, new_figure
 
@@ -133,7 +133,7 @@ def mistakes(
     labels: np.ndarray,
     probabilities: np.ndarray,
     title: str,
-    classes: Classes = DIGITS,
+    classes: Classes = DIGIT_CLASSES,
 ) -> "Figure":
     """Draw images that were misclassified, with label and prediction and their probabilities.
 

@@ -21,7 +21,7 @@ from paddle_mnist.mnist.detector import FEATURES, moved, packaged_detector
 from paddle_mnist.mnist.export import export_model
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.pictures import MAX_BYTES, SUFFIXES, Digit, read_digit, read_digits
-from paddle_mnist.mnist.predictor import USUAL_OUTPUTS, Predictor
+from paddle_mnist.mnist.predictor import USUAL_OUTPUTS, DigitPredictor
 from paddle_mnist.mnist.pretrained import about
 from paddle_mnist.mnist.reading import STDIN, Reading, reading, together
 from paddle_mnist.system.files import (
@@ -35,16 +35,16 @@ from paddle_mnist.system.locks import locked
 from paddle_mnist.system.machine import memory_limit, usable_cpus
 
 AT_ONCE = 64  # pictures
-FORM = 1  # of what is exported into the cache; another one where `ExportedModel` computes otherwise
+EXPORT_VERSION = 1  # of the exports in the cache; bump it when their outputs change
 
 
 @accepts_numpy
-def pretrained_predictor(outputs: Sequence[str] = USUAL_OUTPUTS, **options: Any) -> Predictor:
+def pretrained_predictor(outputs: Sequence[str] = USUAL_OUTPUTS, **options: Any) -> DigitPredictor:
     """Return a predictor of the weights that come with the package, exported into the cache.
 
-    outputs: of `paddle_mnist.mnist.export.OUTPUTS`. options: of `Predictor`.
+    outputs: of `paddle_mnist.mnist.export.OUTPUTS`. options: of `DigitPredictor`.
     """
-    versions = (f"v{FORM}", paddle.__version__, paddle_mnist.__version__)
+    versions = (f"v{EXPORT_VERSION}", paddle.__version__, paddle_mnist.__version__)
     name = "-".join([about()["sha256"][:16], *versions, *outputs])
     folder = cache_folder() / "models" / name
     try:
@@ -61,20 +61,22 @@ def pretrained_predictor(outputs: Sequence[str] = USUAL_OUTPUTS, **options: Any)
         return _exported_into(temporary, outputs, options)
 
 
-def _exported_into(folder: Path, outputs: Sequence[str], options: Mapping[str, Any]) -> Predictor:
+def _exported_into(
+    folder: Path, outputs: Sequence[str], options: Mapping[str, Any]
+) -> DigitPredictor:
     """Return a predictor of what is in a folder, exported first where it is missing or damaged."""
     with contextlib.suppress(CheckpointError):
-        return Predictor(folder, **options)
+        return DigitPredictor(folder, **options)
     make_folder(folder)
     with writing(folder), locked(folder / ".lock"):  # of several processes, one exports
         try:
-            return Predictor(folder, **options)
+            return DigitPredictor(folder, **options)
         except CheckpointError:
             export_model(MNIST(pretrained=True), folder, outputs)
-        return Predictor(folder, **options)
+        return DigitPredictor(folder, **options)
 
 
-def reads_digits(predictor: Predictor) -> bool:
+def reads_digits(predictor: DigitPredictor) -> bool:
     """Return whether a model was trained on digits; yes, if it does not say on what."""
     dataset = predictor.about.get("dataset")
     return dataset is None or noun_of(dataset) == "digit"
@@ -92,7 +94,7 @@ def digit_scores(images: np.ndarray) -> np.ndarray:
 
 
 @functools.lru_cache(1)
-def _feature_predictor() -> Predictor:
+def _feature_predictor() -> DigitPredictor:
     return pretrained_predictor((FEATURES,), device="cpu", parallel=2)
 
 
@@ -117,7 +119,7 @@ def _pictures_of(name: str) -> list[str]:
 
 @accepts_numpy
 def read_pictures(
-    predictor: Predictor, files: Iterable[str], many: bool = False, check: bool = True
+    predictor: DigitPredictor, files: Iterable[str], many: bool = False, check: bool = True
 ) -> Iterator[Reading]:
     """Yield a `Reading` for each file, in order, with the reason for a picture that is not read.
 
@@ -145,7 +147,7 @@ def read_pictures(
 
 
 def _answers(
-    predictor: Predictor, digits: Sequence[Digit], check: bool
+    predictor: DigitPredictor, digits: Sequence[Digit], check: bool
 ) -> Iterator[tuple[np.ndarray, Optional[float]]]:
     """Yield the probabilities of each digit, and its score."""
     if digits:

@@ -10,7 +10,7 @@ import numpy as np
 import simdjson
 
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.arrays import CLASSES, MODES, SIZE, Split
+from paddle_mnist.mnist.arrays import CLASSES, SIZE, SPLIT_NAMES, Split
 from paddle_mnist.mnist.readers import check_splits, open_unpacked
 
 PIXELS = SIZE * SIZE
@@ -110,8 +110,8 @@ def read_json(path: Path) -> dict[str, Split]:
         text = _Text(path, stream)
         blocks, labels = {}, {}
         text.expect(b"[", "start")
-        for mode in MODES:
-            if mode != MODES[0]:
+        for mode in SPLIT_NAMES:
+            if mode != SPLIT_NAMES[0]:
                 text.expect(b",", f"before {mode}")
             text.expect(b"[", mode)
             blocks[mode] = list(_read_image_blocks(text, mode))
@@ -121,10 +121,10 @@ def read_json(path: Path) -> dict[str, Split]:
         text.expect(b"]", "after eval")
         text.expect(b"", "after the last bracket")
 
-    divisors = {divisor for mode in MODES for _, divisor in blocks[mode]}
+    divisors = {divisor for mode in SPLIT_NAMES for _, divisor in blocks[mode]}
     divisor = divisors.pop() if len(divisors) == 1 else None
     splits = {}
-    for mode in MODES:
+    for mode in SPLIT_NAMES:
         rows = [
             block
             if block_divisor == divisor

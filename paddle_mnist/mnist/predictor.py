@@ -13,8 +13,7 @@ from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.saved_weights import CHECKPOINT_WORDS, find_weights
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError
-from paddle_mnist.inference import predictor
-from paddle_mnist.inference.predictor import is_exported
+from paddle_mnist.inference.predictor import Predictor, is_exported
 from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.export import OUTPUTS, export_model, signature
 from paddle_mnist.mnist.model import MNIST
@@ -59,7 +58,7 @@ def as_pixels(images: Any) -> np.ndarray:
     return np.minimum(np.rint(images * np.float32(256)), 255).astype(np.uint8)
 
 
-class Predictor(predictor.Predictor):
+class DigitPredictor(Predictor):
     """Runs a trained or exported MNIST model; any number of threads may call `run` at once.
 
     `run` takes images in every form that `as_pixels` accepts, and returns float32 arrays [N, ...].
@@ -113,7 +112,7 @@ def _exported(
 ) -> Iterator[Path]:
     """Yield a folder with an exported model: the one that is named, or one made of weights.
 
-    A predictor has read it once it is made. name, run, outputs: see `Predictor`.
+    A predictor has read it once it is made. name, run, outputs: see `DigitPredictor`.
     """
     folder = Path(os.path.expanduser(name))
     if str(name) not in CHECKPOINT_WORDS and is_exported(folder):

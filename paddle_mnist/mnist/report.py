@@ -14,7 +14,7 @@ from paddle_mnist.mnist.arrays import Classes
 from paddle_mnist.mnist.config import read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.evaluate_checkpoint import load_and_evaluate
-from paddle_mnist.mnist.figure_files import FIGURE_FILES, FIGURES
+from paddle_mnist.mnist.figure_names import DIGIT_FIGURE_FILES, DIGIT_FIGURES
 from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.plots import classes as class_plots
 from paddle_mnist.plots import curves
@@ -96,7 +96,7 @@ def _mistakes(dataset: MnistDataset, evaluation: Evaluation, classes: Classes) -
 
 def missing_figures(run: RunDirectory) -> list[str]:
     """Return the names of the figure files that a finished run should have and has not."""
-    missing = [name for name in FIGURE_FILES if not (run.figures / name).exists()]
+    missing = [name for name in DIGIT_FIGURE_FILES if not (run.figures / name).exists()]
     if any(name.startswith("health") for name in missing):
         watched = curves.was_watched(read_history(run.metrics))
         missing = [name for name in missing if watched or not name.startswith("health")]
@@ -106,7 +106,7 @@ def missing_figures(run: RunDirectory) -> list[str]:
 class DigitFigures(RunFigures):
     """The figures of runs on digits. device: evaluates their nets."""
 
-    names = FIGURES
+    names = DIGIT_FIGURES
     labels = COMPARED_LABELS
 
     def __init__(self, device: str):
@@ -120,17 +120,17 @@ class DigitFigures(RunFigures):
         return draw(evaluated.model, evaluated.dataset, evaluated.evaluation, history)
 
 
-def draw_runs(
+def plot_runs(
     runs: Sequence[Path], output: Optional[str], device: str, only: Collection[str] = ()
 ) -> list[Path]:
     """Draw the figures of runs, on digits or of any other net; return what was written.
 
-    See `paddle_mnist.training.run_figures.draw_runs`. only: names of `FIGURE_FILES` and
+    See `paddle_mnist.training.run_figures.draw_runs`. only: names of `DIGIT_FIGURE_FILES` and
     `COMPARED_FILES`. Raises what that and `load_and_evaluate` raise.
     """
     for name in only:
-        if name not in (*FIGURE_FILES, *COMPARED_FILES):
-            raise ConfigError(unknown_name("--only", name, (*FIGURE_FILES, *COMPARED_FILES)))
+        if name not in (*DIGIT_FIGURE_FILES, *COMPARED_FILES):
+            raise ConfigError(unknown_name("--only", name, (*DIGIT_FIGURE_FILES, *COMPARED_FILES)))
     any_net, digits = RunFigures(), DigitFigures(device)
     return run_figures.draw_runs(
         runs, output, only, lambda run: any_net if run.is_of_fit else digits

@@ -18,7 +18,7 @@ from typing import Optional
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Split
 from paddle_mnist.mnist.csv_reader import find_test_file, find_training_file, read_csv
-from paddle_mnist.mnist.embedded_digits import read_digits
+from paddle_mnist.mnist.embedded_digits import read_embedded_digits
 from paddle_mnist.mnist.file_kinds import SOURCES, is_csv, is_npz, kind_of, read_head
 from paddle_mnist.mnist.folders import (
     JSON_FILE,
@@ -87,7 +87,7 @@ class Source:
         return (self.place if self.place.is_dir() else self.place.parent) / CLASSES_FILE
 
 
-DIGITS = Source("digits", (), read_digits)
+DIGITS_SOURCE = Source("digits", (), read_embedded_digits)
 
 
 def paddle_cache() -> Path:
@@ -109,7 +109,7 @@ def find_source(data: str = "auto") -> Source:
     """
     data, _ = parse_data_option(data)
     if data == "digits":
-        return DIGITS
+        return DIGITS_SOURCE
     if data != "auto":
         try:
             return _source_at(Path(data).expanduser())
@@ -131,9 +131,9 @@ def find_source(data: str = "auto") -> Source:
             paddle_cache(),
             error,
             f"In {WORK}/: {almost}. " if (almost := almost_right(WORK)) else "",
-            DIGITS,
+            DIGITS_SOURCE,
         )
-        return DIGITS
+        return DIGITS_SOURCE
 
 
 def parse_data_option(data: str) -> tuple[str, tuple[int, ...]]:

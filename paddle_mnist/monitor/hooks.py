@@ -9,6 +9,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.nn.modes import evaluation_mode
 
 # Called with a layer's name, the layer, its inputs and its output.
 LayerCallback = Callable[[str, nn.Layer, Any, paddle.Tensor], None]
@@ -63,18 +64,6 @@ def select_layers(model: nn.Layer, names: Iterable[str]) -> dict[str, nn.Layer]:
             raise ConfigError(unknown_name("watch", name, layers))
         selected |= {n: layer for n, layer in layers.items() if f"{n}.".startswith(f"{name}.")}
     return selected
-
-
-@contextlib.contextmanager
-def evaluation_mode(model: nn.Layer) -> Iterator[None]:
-    """Put a model in evaluation mode, and each of its layers back in its own mode afterwards."""
-    modes = [(layer, layer.training) for layer in model.sublayers(include_self=True)]
-    model.eval()
-    try:
-        yield
-    finally:
-        for layer, training in modes:
-            layer.training = training
 
 
 def outputs_of(

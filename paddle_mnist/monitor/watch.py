@@ -14,6 +14,7 @@ from paddle import nn
 
 from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.interfaces import Observer, View
 from paddle_mnist.monitor.diagnosis import PATIENCE, Diagnosis, Finding
 from paddle_mnist.monitor.hooks import (
     ForwardPasses,
@@ -24,7 +25,6 @@ from paddle_mnist.monitor.hooks import (
     select_layers,
 )
 from paddle_mnist.nn.sparse_gradients import dense_gradient, densify
-from paddle_mnist.state import Observer, View
 
 log = logging.getLogger("paddle_mnist")
 

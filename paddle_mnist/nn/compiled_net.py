@@ -66,7 +66,7 @@ def _sources() -> str:
 
 @dataclass(frozen=True)
 class Memory:
-    """What the forward pass of a batch leaves to its backward pass, and the sums of that.
+    """Activations of a batch that are kept for its backward pass, and gradient buffers.
 
     Arrays with one row per image, except for the last two.
 

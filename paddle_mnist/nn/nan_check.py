@@ -1,4 +1,8 @@
-"""The check for NaN and infinite values: the one place that stops a training which has diverged."""
+"""The check for NaN and infinite values: the one place that stops a training which has diverged.
+
+Losses are checked when a log line or a checkpoint is due (`metrics.running`), after each
+`Trainer.train_step`, and in evaluations; weights before they are saved (`checkpoint.checkpointer`).
+"""
 
 import math
 from collections.abc import Mapping

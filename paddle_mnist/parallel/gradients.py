@@ -10,6 +10,7 @@ from paddle import nn
 
 from paddle_mnist.data.loader import Shard
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.interfaces import MetricSums, StepOutputs
 from paddle_mnist.nn.sparse_gradients import dense_gradient, remove_gradient
 from paddle_mnist.nn.statistics import (
     keep_buffers_in_place,
@@ -17,24 +18,9 @@ from paddle_mnist.nn.statistics import (
     running_statistics,
 )
 from paddle_mnist.parallel.world import ALONE, World, tree_sum
-from paddle_mnist.state import MetricSums
 from paddle_mnist.system import signals
 
 Vectors = Mapping[paddle.dtype, paddle.Tensor]  # one for each dtype in which shards are summed
-
-
-@dataclass(frozen=True)
-class StepOutputs:
-    """What the forward pass of one shard gives.
-
-    loss: its mean loss []. metrics: sums over its samples, by name.
-    count: what the loss is a mean over, a number; None for the shard's samples. With 0 the loss
-        means nothing, and has no gradient.
-    """
-
-    loss: paddle.Tensor
-    metrics: Mapping[str, MetricSums]
-    count: Optional[float] = None
 
 
 @dataclass(frozen=True)

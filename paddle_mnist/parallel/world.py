@@ -10,7 +10,6 @@ import io
 import logging
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional, TypeVar
@@ -70,11 +69,6 @@ class World:
     def all_gather_objects(self, value: T) -> list[T]:
         """Return every process's value, in the order of ranks; agree on signals received."""
         return [value]
-
-    def gather_objects(self, value: T) -> list[T]:
-        """Call `all_gather_objects`, whose old name this is; it goes with the next version."""
-        warnings.warn("gather_objects is all_gather_objects now", DeprecationWarning, stacklevel=2)
-        return self.all_gather_objects(value)
 
     def run_on_main(self, action: Callable[[], T]) -> T:
         """Run `action` on rank 0 only, and return its result, or raise its error, on all."""

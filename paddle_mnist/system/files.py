@@ -191,13 +191,13 @@ def remove(path: Path) -> None:
         os.unlink(path)
 
 
-def remove_temporary(folder: Path, prefix: str = "") -> None:
+def remove_temporary(folder: Path, pattern: str = "") -> None:
     """Delete the temporary files that killed writers left in a folder. Raises OutputError.
 
     Only for a folder with one writer: it would delete what another one is about to rename.
-    prefix: a glob pattern: only those of files whose names begin with it.
+    pattern: a glob pattern: only those of files whose names begin with it.
     """
-    for path in sorted(folder.glob(f".{prefix}*{PART}")):
+    for path in sorted(folder.glob(f".{pattern}*{PART}")):
         remove(path)
 
 

@@ -6,6 +6,11 @@ may stop anywhere (waiting for a batch, evaluation), the handler raises StoppedE
 entry if the signal came earlier. Among several processes StoppedError waits until all of them know
 of the signal (`require_agreement`), so that they stop at the same step.
 
+The way of SIGTERM: `handlers_installed` records it; the wait for the next batch, which is
+`interruptible` (`data.loader.epoch_batches`), raises StoppedError; `Trainer.train` catches it and
+calls its checkpointer's `after_error`, which saves a breakpoint; `commands._run` ends the process
+with the error's exit code, 143.
+
 Signals are delivered to a process, so the state is the module's. Python runs signal handlers in the
 main thread: in other threads `deferred` and `interruptible` do nothing.
 """

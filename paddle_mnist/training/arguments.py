@@ -19,7 +19,7 @@ from paddle_mnist.options import (
     split_names,
 )
 from paddle_mnist.parallel.processes import Processes
-from paddle_mnist.state import MODES
+from paddle_mnist.progress import MODES
 from paddle_mnist.training.callbacks import Callback
 from paddle_mnist.training.evaluating import Evaluating
 from paddle_mnist.training.standard_callbacks import EarlyStopping, with_defaults

@@ -8,9 +8,10 @@ from typing import Any, NoReturn
 import numpy as np
 import paddle
 
-from paddle_mnist.data.collate import leaves, mapped
+from paddle_mnist.data.batch_description import describe_batch
+from paddle_mnist.data.collate import leaves
 from paddle_mnist.data.loader import OrderedLoader, shards_of
-from paddle_mnist.errors import ConfigError, DataError, PaddleMnistError, summary
+from paddle_mnist.errors import DataError, PaddleMnistError, summary
 from paddle_mnist.nn.paddle_losses import is_likelihood
 from paddle_mnist.system.arrays import as_array
 
@@ -89,37 +90,3 @@ def _name(error: LabelError, batch: Any, loader: Any, epoch: int, number: int) -
                 indices = loader.indices(epoch, number, shard.index)
                 return f"sample {indices[error.number]} of {type(loader.dataset).__name__}"
     return f"its sample {error.number}"
-
-
-@contextlib.contextmanager
-def explained(batch: Any, what: str) -> Iterator[None]:
-    """Raise an error of Paddle or the caller's code as a ConfigError that names the shapes.
-
-    what: is computed of the batch, or "the first batch", say.
-    """
-    try:
-        yield
-    except PaddleMnistError:
-        raise
-    except Exception as error:  # anything that a model or a loss raises
-        raise ConfigError(
-            f"{what} fails with {summary(error)}; the batch is {describe_batch(batch)}"
-        ) from error
-
-
-def describe_batch(batch: Any) -> str:
-    """Return the structure of a batch with the dtype and shape of each tensor."""
-
-    def describe(leaf: Any) -> Any:
-        if hasattr(leaf, "shape"):
-            return _Text(f"{str(leaf.dtype).rpartition('.')[2]} {list(leaf.shape)}")
-        return _Text(type(leaf).__name__)
-
-    return repr(mapped(batch, describe))
-
-
-class _Text(str):
-    """A text that is shown without quotes."""
-
-    __slots__ = ()
-    __repr__ = str.__str__

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from paddle_mnist.state import Observer, TrainState
+from paddle_mnist.interfaces import Observer
+from paddle_mnist.progress import TrainState
 
 if TYPE_CHECKING:
     from paddle import nn

@@ -13,10 +13,10 @@ from paddle.nn import functional as F
 from paddle_mnist.data.collate import ItemSpec, stack_items
 from paddle_mnist.data.loader import BatchLoader, epoch_batches
 from paddle_mnist.errors import DataError, DivergedError
-from paddle_mnist.monitor.hooks import evaluation_mode
+from paddle_mnist.nn.modes import evaluation_mode
 from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.parallel.world import ALONE, World
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.training.batch_errors import located, reraise

@@ -11,13 +11,14 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.further_state import FurtherState
 from paddle_mnist.checkpoint.snapshot import Snapshot
+from paddle_mnist.data.batch_description import describe_batch, explained
 from paddle_mnist.data.collate import leaves
 from paddle_mnist.data.loader import Shard, epoch_batches, shards_of
+from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import ConfigError, DataError
-from paddle_mnist.monitor.hooks import evaluation_mode
-from paddle_mnist.nn.seeding import reseed
+from paddle_mnist.nn.modes import evaluation_mode
 from paddle_mnist.nn.sparse_gradients import remove_gradient
-from paddle_mnist.training.batch_errors import describe_batch, explained, located
+from paddle_mnist.training.batch_errors import located
 from paddle_mnist.training.beginning import Beginning
 from paddle_mnist.training.mean_check import check_mean
 from paddle_mnist.training.rehearsing import rehearsing

@@ -25,7 +25,7 @@ from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.nn.ema import WeightAverage
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.world import World
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system.program import another_output, as_option
 from paddle_mnist.training.start import StartFrom
 
@@ -141,7 +141,7 @@ def _checkpoint_with_optimizer(weights: SavedWeights) -> Checkpoint:
     )  # it goes to other processes, whose disks may be others
 
 
-def fingerprint(parts: TrainingParts, state: TrainState) -> str:
+def state_digest(parts: TrainingParts, state: TrainState) -> str:
     """Return the SHA-256 of all that the next step depends on: weights, optimizer, average, state.
 
     Processes that train together compare it before they start.

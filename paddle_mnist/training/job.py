@@ -9,13 +9,14 @@ from paddle import nn
 from paddle_mnist.checkpoint.checkpointer import checkpoint_name
 from paddle_mnist.checkpoint.further_state import LOSS
 from paddle_mnist.data.loader import batches_per_epoch
+from paddle_mnist.interfaces import Evaluator
 from paddle_mnist.parallel.gradients import (
     GradientExchange,
     SingleProcessGradients,
     build_gradient_exchange,
 )
 from paddle_mnist.parallel.world import World
-from paddle_mnist.state import Evaluator, TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.training.arguments import FitArguments
 from paddle_mnist.training.callbacks import Callback
 from paddle_mnist.training.initialize import TrainingParts

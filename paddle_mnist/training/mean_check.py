@@ -8,9 +8,9 @@ import numpy as np
 from paddle import nn
 
 from paddle_mnist.data.collate import leaves, num_samples, rebuilt
+from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import ConfigError, PeerError, StoppedError, summary
 from paddle_mnist.metrics.sums import Mean
-from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.training.steps import Step, SupervisedStep, run_step
 
 log = logging.getLogger("paddle_mnist")

@@ -139,7 +139,7 @@ def warn_of_other_convolution(manifest: Mapping[str, Any], convolution: str) -> 
     convolution: what computes them now (`nn.conv_blocks.implementation`).
     """
     before = manifest.get("convolution")
-    if before is None:  # up to format 4 of version 0.1
+    if before is None:  # the first manifests of format 4
         fast = (manifest["config"] or {}).get("fast_conv", "off") != "off"
         before = "NumPy's products" if fast and manifest.get("device") == "cpu" else convolution
     if before != convolution:

@@ -13,7 +13,7 @@ from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.run_files import RunFiles
 from paddle_mnist.errors import ConfigError, RunLockedError
 from paddle_mnist.metrics.jsonl import JsonlWriter, cut_jsonl
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import (
     Journal,
     make_folder,
@@ -130,7 +130,7 @@ class RunDirectory(RunFiles):
             if original.exists():
                 write_atomically(self.metrics, original.read_bytes())
         if checkpoint:
-            cut_jsonl(self.metrics, checkpoint.state, checkpoint.manifest.get(METRICS_LINES))
+            cut_jsonl(self.metrics, checkpoint.state, checkpoint.manifest[METRICS_LINES])
         else:
             cut_jsonl(self.metrics, TrainState(), 0)
 

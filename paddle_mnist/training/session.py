@@ -13,22 +13,23 @@ from typing import Any, Optional, Union
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.weights import load_weights, saved_bytes
+from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import CheckpointError
+from paddle_mnist.interfaces import Checkpointer, Writer
 from paddle_mnist.metrics.writers import ManyWriters
 from paddle_mnist.monitor.profiler import NO_PROFILE
 from paddle_mnist.nn.conv_blocks import implementation
 from paddle_mnist.nn.ema import NO_AVERAGE
-from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.parallel.world import World
-from paddle_mnist.state import Checkpointer, TrainState, Writer
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import write_atomically
 from paddle_mnist.training.initialize import (
     BEFORE,
-    fingerprint,
     initialize,
     lineage,
     restore,
+    state_digest,
     versions,
 )
 from paddle_mnist.training.job import TrainingJob
@@ -101,7 +102,7 @@ def resume_or_initialize(
         parent = initialize(job.parts, job.world, start) if start else {}
         before = _prepare_for_new_data(job) if start and not start.weights_only else None
     if job.world.size > 1:
-        digest = fingerprint(job.parts, state)
+        digest = state_digest(job.parts, state)
         job.world.require_same(
             digest, "the weights, the optimizer's state or the place in the training"
         )

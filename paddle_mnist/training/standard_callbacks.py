@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Optional, Union
 
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.interfaces import View
 from paddle_mnist.options import Count, CountOrZero, Options, flat_options, option, split_names
-from paddle_mnist.state import TrainState, View
+from paddle_mnist.progress import TrainState
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
 from paddle_mnist.training.rehearsing import is_rehearsal
 

@@ -10,12 +10,12 @@ from paddle import nn
 
 from paddle_mnist.data.collate import num_samples
 from paddle_mnist.data.loader import epoch_batches
+from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import DataError
 from paddle_mnist.metrics.paddle_metrics import GatheredOutputs
 from paddle_mnist.metrics.sums import as_sums, compute_all
-from paddle_mnist.monitor.hooks import evaluation_mode
+from paddle_mnist.nn.modes import evaluation_mode
 from paddle_mnist.nn.nan_check import require_finite_loss
-from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.parallel.world import ALONE, World
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.training.batch_errors import located

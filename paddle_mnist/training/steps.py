@@ -1,4 +1,7 @@
-"""The step of a training: what is computed of a batch, in training and in evaluation."""
+"""The step of a training: what is computed of a batch, in training and in evaluation.
+
+When the learning-rate schedule is stepped is decided in `paddle_mnist.nn.schedule`.
+"""
 
 import contextlib
 import logging
@@ -10,6 +13,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.errors import ConfigError, DataError
+from paddle_mnist.interfaces import StepOutputs
 from paddle_mnist.metrics.paddle_metrics import GatheredOutputs, MetricFunction, metric_functions
 from paddle_mnist.metrics.sums import Mean, as_sums
 from paddle_mnist.nn.cross_entropy import CrossEntropy, compiled_cross_entropy
@@ -21,7 +25,6 @@ from paddle_mnist.nn.paddle_losses import (
     reduction_of,
     summed_nll,
 )
-from paddle_mnist.parallel.gradients import StepOutputs
 from paddle_mnist.system.devices import autocast
 from paddle_mnist.training.batch_errors import reraise
 

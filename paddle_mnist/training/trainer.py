@@ -15,6 +15,7 @@ from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import saved_bytes
 from paddle_mnist.data.loader import batches_per_epoch, epoch_batches, shards_of
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.interfaces import Checkpointer, Evaluator, Observer, View, Writer, as_number
 from paddle_mnist.metrics.console import console_writer
 from paddle_mnist.metrics.running import REMEDY, RunningMetrics
 from paddle_mnist.metrics.writers import ManyWriters, NewestMetrics
@@ -24,15 +25,7 @@ from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradients, StepResult
-from paddle_mnist.state import (
-    Checkpointer,
-    Evaluator,
-    Observer,
-    TrainState,
-    View,
-    Writer,
-    as_number,
-)
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import make_folder, write_atomically
 from paddle_mnist.training.batch_errors import located
@@ -52,18 +45,17 @@ class Trainer:
         resume training with metrics that are not means.
     schedule: when the optimizer's `LRScheduler` is stepped; by default after every step.
     average: a moving average of the weights, which is evaluated and saved instead of the weights.
-    evaluator, checkpointer, writer: the collaborators (`paddle_mnist.state` has their Protocols).
-        By default nothing is evaluated, every epoch is saved to `save_path`, and log lines go to
-        the console.
+    evaluator, checkpointer, writer: the collaborators (their Protocols are in
+        `paddle_mnist.interfaces`). By default nothing is evaluated, every epoch is saved to
+        `save_path`, and log lines go to the console.
     observers: called after every step and every epoch; they may ask to stop
-        (`paddle_mnist.state.Observer`).
+        (`paddle_mnist.interfaces.Observer`).
     profile: measures the time of each phase of a step (`paddle_mnist.monitor.profiler.Profile`).
     state: where the first `train` resumes, possibly inside an epoch; by default every `train`
         begins with a new epoch.
     log_every: steps between log lines.
-    reseed: called with the number of steps done, and that of the shard, before each forward pass;
-        with a function that seeds Paddle's generators, what is drawn in a step (dropout) does not
-        depend on earlier steps.
+    reseed: called before each forward pass with (steps done, shard index); give one that seeds
+        Paddle, and dropout no longer depends on earlier steps.
     exchange: sums the gradients of a batch's shards, over processes
         (`paddle_mnist.parallel.gradients`); by default batches are whole.
     """
@@ -108,15 +100,16 @@ class Trainer:
         self.writer = writer
         self.observers = observers
         self.profile = profile
-        self.metrics = NewestMetrics()
-        self.log: Writer = self.metrics
+        self.newest_metrics = NewestMetrics()
+        self.writers: Writer = self.newest_metrics
         self.loss: Optional[paddle.Tensor] = None
         self.state = state or TrainState()
         self.resuming = state is not None
         self.log_every = log_every
         self.reseed = reseed
         self.exchange = exchange or SingleProcessGradients()
-        self.running = RunningMetrics(self.state, self.log, log_every, metric_functions)
+        # For `train_step` alone; `train` builds another, with the state and writers it has then.
+        self.running = RunningMetrics(self.state, self.writers, log_every, metric_functions)
         self._started = False
 
     @accepts_numpy
@@ -135,7 +128,7 @@ class Trainer:
         Raises ConfigError when start_epoch is not the epoch of the given `state`, DivergedError
         when a loss is not finite, OutputError when a file cannot be written.
         """
-        worth_saving = self.resuming or start_epoch < end_epoch
+        worth_saving = self.resuming or start_epoch < end_epoch  # `_start` resets `resuming`
         self._start(train_datasets, start_epoch, end_epoch, self.state.position)
         checkpointer = self.checkpointer or StoreCheckpointer(
             CheckpointStore(save_path), average=self.average
@@ -147,7 +140,7 @@ class Trainer:
                 self.train_epoch(train_datasets, epoch, self.state.position, checkpointer)
                 self.end_epoch()
                 checkpointer.after_epoch(self.state, self.model, self.optimizer)
-        except BaseException as error:
+        except BaseException as error:  # a signal arrives as StoppedError, from `epoch_batches`
             checkpointer.after_error(error, self.state, self.model, self.optimizer)
             raise
         if worth_saving:
@@ -165,8 +158,8 @@ class Trainer:
     ) -> None:
         """Train on the batches of one epoch, beginning with number `start`.
 
-        Raises DivergedError when a loss is not finite, with the next log line or checkpoint: a
-        step must not wait for its device.
+        Raises DivergedError when a loss is not finite, but not before the next log line or
+        checkpoint: a step must not wait for its device.
         """
         if not self._started:
             self._start(datasets, epoch, epoch + 1, start)
@@ -194,7 +187,7 @@ class Trainer:
         """Evaluate after the last step of an epoch, and step a schedule of epochs."""
         with self.average.apply(self.model):
             self.state.record_evaluation(self.evaluator.after_epoch(self.state, self.model))
-        self.log.write(self.state, self.state.metrics)
+        self.writers.write(self.state, self.state.metrics)
         self.schedule.after_epoch(self.state.metrics)
         self.state.end_epoch()
         self.observe("after_epoch")
@@ -215,7 +208,7 @@ class Trainer:
         step = f"at epoch {self.state.epoch + 1}, step {self.state.step + 1}"
         if result.count:
             require_finite_loss(result.loss.item(), step, REMEDY)
-        self._update_weights(result, batches=0)
+        self._update_weights(result, in_epoch=False)
         self.state.synchronize()
         return result.loss
 
@@ -237,13 +230,13 @@ class Trainer:
         self.loss = result.loss
         return result
 
-    def _update_weights(self, result: StepResult, batches: int = 1) -> None:
+    def _update_weights(self, result: StepResult, in_epoch: bool = True) -> None:
         """Step the optimizer, its schedule and the average; see `TrainState.stepping`."""
-        with self.profile.part("optimizer"), self.state.stepping(result.samples, batches):
+        with self.profile.part("optimizer"), self.state.stepping(result.samples, in_epoch):
             self.running.add(result, self.schedule.learning_rate)
             if result.count:
-                # The first step names the optimizer's accumulators by counters of the process. The
-                # guard restarts these, so that the names are those in a checkpoint.
+                # Paddle numbers accumulators per process; restart the numbering, so that names
+                # match the checkpoint's.
                 with unique_name.guard():
                     self.optimizer.step()
                 self.average.update(self.model, self.state.step)
@@ -266,12 +259,12 @@ class Trainer:
         for observer in self.observers:
             if values := getattr(observer, event)(view):
                 name = type(observer).__name__
-                self.log.write(
+                self.writers.write(
                     self.state, {tag: as_number(value, tag, name) for tag, value in values.items()}
                 )
 
     def _view(self) -> View:
-        return View(self.state, self.loss, self.metrics.values, self.model)
+        return View(self.state, self.loss, self.newest_metrics.values, self.model)
 
     def _start(self, loader: Any, start_epoch: int, end_epoch: int, position: int) -> None:
         """Prepare the state and the log for training. Raises ConfigError: see `train`."""
@@ -284,10 +277,14 @@ class Trainer:
                 "which starts from the beginning"
             )
         steps = batches_per_epoch(loader)
-        self.log = ManyWriters([self.writer or console_writer(end_epoch, steps), self.metrics])
-        if not self.resuming:  # the epochs before were trained elsewhere, or by an earlier call
+        self.writers = ManyWriters(
+            [self.writer or console_writer(end_epoch, steps), self.newest_metrics]
+        )
+        if not self.resuming:  # start_epoch > 0: assume the epochs before were trained elsewhere
             self.state = TrainState(epoch=start_epoch, step=start_epoch * (steps or 0))
-        self.running = RunningMetrics(self.state, self.log, self.log_every, self.metric_functions)
+        self.running = RunningMetrics(
+            self.state, self.writers, self.log_every, self.metric_functions
+        )
         if self.resuming:
             self.running.resume()
         self.resuming = False

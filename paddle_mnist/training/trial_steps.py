@@ -15,10 +15,11 @@ from paddle_mnist.checkpoint.reachable import Path
 from paddle_mnist.checkpoint.snapshot import find
 from paddle_mnist.data.collate import mapped
 from paddle_mnist.data.loader import Shard, first_batches
+from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import DivergedError
+from paddle_mnist.interfaces import Observer, View, as_number
 from paddle_mnist.nn.ema import NO_AVERAGE
-from paddle_mnist.nn.seeding import reseed
-from paddle_mnist.state import Observer, TrainState, View, as_number
+from paddle_mnist.progress import TrainState
 from paddle_mnist.training.evaluator import NoEvaluator
 from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.step_evaluator import StepEvaluator

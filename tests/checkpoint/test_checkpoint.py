@@ -21,7 +21,7 @@ from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import CheckpointError, DivergedError, OutputError, StoppedError
 from paddle_mnist.nn.schedule import Schedule
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 
 OPTIMIZERS = {
     "sgd": paddle.optimizer.SGD,
@@ -283,13 +283,6 @@ def test_what_does_not_fit_is_refused_with_a_diff_before_the_first_step(
     with pytest.raises(CheckpointError, match="does not fit the optimizer") as caught:
         net_steps(**{"widths": SAVED_NET, "steps": [], "checkpoint": net_checkpoint, **changed})
     assert message in str(caught.value)
-
-
-def test_a_manifest_without_names_is_refused(net_checkpoint):
-    """Possible in format 1, which has no checksum."""
-    manifest = {key: v for key, v in net_checkpoint.manifest.items() if key != "names"}
-    with pytest.raises(CheckpointError, match="has no parameter names"):
-        net_steps(SAVED_NET, [], replace(net_checkpoint, manifest=manifest))
 
 
 def test_a_schedule_where_none_was_saved_is_refused(store):

@@ -47,13 +47,13 @@ from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint
 from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
 from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import CheckpointError, OutputError
 from paddle_mnist.metrics.writers import ManyWriters
 from paddle_mnist.mnist.arrays import Data, Split
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.nn.optim import build_optimizer, build_schedule
-from paddle_mnist.nn.seeding import reseed
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import PART
 
 SLOW = pytest.mark.slow

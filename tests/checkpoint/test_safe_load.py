@@ -32,7 +32,7 @@ from paddle_mnist.checkpoint.saved_weights import find_weights
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.nn.ema import ExponentialMovingAverage
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -13,7 +13,7 @@ import pytest
 from filelock import FileLock
 
 from paddle_mnist.checkpoint.store import CheckpointStore
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 
 # 10 steps an epoch, saved at every 5th; after step 16 a signal breaks it off.
 TRAINING = """

@@ -13,7 +13,7 @@ from conftest import ROOT
 
 from paddle_mnist import (
     MNIST,
-    Predictor,
+    DigitPredictor,
     TrainConfig,
     checkpoint,
     evaluate_run,
@@ -27,7 +27,7 @@ from paddle_mnist.checkpoint.saved_weights import find_checkpoint, find_run, fin
 from paddle_mnist.commands import Parser
 from paddle_mnist.commands._weights import add_weights_arguments, named_weights
 from paddle_mnist.errors import CheckpointError, ConfigError
-from paddle_mnist.inference.predictor import Predictor as PredictorOfAnyNet
+from paddle_mnist.inference.predictor import Predictor
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.pretrained import WEIGHTS
 from paddle_mnist.mnist.setup import build
@@ -137,7 +137,7 @@ def test_python_functions_take_whatever_names_weights(place, logged, thing):
     assert scores["loss"] == pytest.approx(loss(model(images), labels).item())
     images = np.rint(256 * images.numpy()).clip(0, 255).astype("uint8")[:, 0]
     logits = model(paddle.to_tensor(images[:, None] / np.float32(256))).numpy()
-    predictor = Predictor(Path(name), run=run and Path(run))
+    predictor = DigitPredictor(Path(name), run=run and Path(run))
     np.testing.assert_allclose(predictor.run(images)["logits"], logits, atol=1e-5)
     assert logged().count(f"weights: {path}") == 4
 
@@ -302,16 +302,16 @@ def test_words_mean_the_newest_run_to_what_shows_runs(place, command):
 
 def test_predictor_of_any_net_says_who_takes_weights(place):
     for name in (RUN, PATH, "lone.pdparams"):
-        with pytest.raises(CheckpointError, match=r"not an exported model.* paddle_mnist\.Predict"):
-            PredictorOfAnyNet(name)
+        with pytest.raises(CheckpointError, match=r"not an exported model.*\.DigitPredictor"):
+            Predictor(name)
     for name in ("nope", "best"):
         with pytest.raises(CheckpointError, match=r"No such file.* that the command export wrote"):
-            PredictorOfAnyNet(name)
+            Predictor(name)
     Path(RUN, "config.yaml").write_text("trained_with: paddle_mnist.fit")
     with pytest.raises(CheckpointError, match=r"paddle_mnist\.predict_run .*\.export_run"):
-        PredictorOfAnyNet(PATH)
+        Predictor(PATH)
 
 
 def test_predictor_of_an_exported_model_takes_no_run(place):
     with pytest.raises(ConfigError, match=r"out, an exported model, and the run .* are given"):
-        Predictor("out", run=RUN)
+        DigitPredictor("out", run=RUN)

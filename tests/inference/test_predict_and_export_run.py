@@ -9,8 +9,7 @@ from fit_rows import ROWS, WIDTH, Points, Texts, perceptron, train
 from paddle import nn
 from paddle.static import InputSpec
 
-from paddle_mnist import Predictor as DigitPredictor
-from paddle_mnist import export_run, load_model, predict_run
+from paddle_mnist import DigitPredictor, export_run, load_model, predict_run
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError
 from paddle_mnist.inference.predictor import Predictor
 

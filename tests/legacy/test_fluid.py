@@ -8,7 +8,7 @@ from paddle_mnist import MNIST
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.legacy import fluid
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 
 
 def a_model(seed):

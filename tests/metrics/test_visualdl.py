@@ -9,13 +9,14 @@ import paddle
 import pytest
 from matplotlib.figure import Figure
 from paddle.nn import functional as F
+from paddle_mnist.mnist.option_types import PAGES
 from visualdl import LogReader
 
 from paddle_mnist import MNIST
 from paddle_mnist.errors import OutputError
+from paddle_mnist.interfaces import View
 from paddle_mnist.metrics.visualdl import ABOUT, VisualDLWriter
-from paddle_mnist.mnist.option_types import PAGES
-from paddle_mnist.state import TrainState, View
+from paddle_mnist.progress import TrainState
 
 VALUES = {"train/loss": 0.0412, "train/lr": 0.00731, "watch/fc/mean": 0.5, "speed/ips": 2277.4}
 STATE = TrainState(epoch=0, position=20, step=20)
@@ -164,7 +165,7 @@ def test_disk_that_takes_no_more_is_noticed(tmp_path):
 import logging, resource, sys
 from pathlib import Path
 from paddle_mnist.errors import OutputError
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.metrics.visualdl import VisualDLWriter
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 logging.basicConfig()

@@ -23,7 +23,7 @@ from log_lines import LINE
 from paddle_mnist.metrics.console import LogWriter
 from paddle_mnist.metrics.jsonl import JsonlWriter, cut_jsonl
 from paddle_mnist.metrics.writers import ManyWriters
-from paddle_mnist.state import RunningSums, TrainState
+from paddle_mnist.progress import RunningSums, TrainState
 
 VALUES = {
     "train/loss": 0.0412,
@@ -81,16 +81,17 @@ def test_jsonl_has_one_object_a_line_and_no_speeds(tmp_path):
 
 def test_cutting_drops_lines_that_are_none_of_ours(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'5\n{}\n[1]\n\xff\n{"step": "x"}\n{"step": 1}\n')
-    cut_jsonl(path, TrainState(step=9))
-    assert path.read_bytes() == b'{"step": 1}\n'
+    path.write_bytes(b'5\n{}\n[1]\n\xff\n{"step": "x"}\n{"step": 1, "tag": "t"}\n')
+    cut_jsonl(path, TrainState(step=9), 99)
+    assert path.read_bytes() == b'{"step": 1, "tag": "t"}\n'
 
 
-@pytest.mark.parametrize(("step", "left"), [(0, []), (5, [5]), (9, [5, 9]), (99, [5, 9, 12])])
-def test_cutting_keeps_what_lies_before_and_drops_a_torn_line(tmp_path, step, left):
+@pytest.mark.parametrize(("count", "left"), [(0, []), (1, [5]), (2, [5, 9]), (99, [5, 9, 12])])
+def test_cutting_keeps_what_lies_before_and_drops_a_torn_line(tmp_path, count, left):
     path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(f'{{"step": {n}}}\n' for n in (5, 9, 12)) + '{"step": 3, "val')
-    cut_jsonl(path, TrainState(step=step))
+    lines = [f'{{"step": {n}, "tag": "t"}}\n' for n in (5, 9, 12)]
+    path.write_text("".join(lines) + '{"step": 3, "val')
+    cut_jsonl(path, TrainState(step=9), count)
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == left
 
 
@@ -98,38 +99,39 @@ SUMS = RunningSums(samples=32, totals={"loss": [9.0, 32]})  # a line is due
 
 
 @pytest.mark.parametrize(
-    ("state", "left"),
+    ("state", "count", "left"),
     [
         # lines as they come: at step 5 a train line was due; 8 ends the epoch
-        (TrainState(step=5, position=5), ["train 5"]),
+        (TrainState(step=5, position=5), 1, ["train 5"]),
+        (TrainState(step=6, position=6, running_sums=SUMS), 1, ["train 5"]),
+        (TrainState(step=8, position=8), 2, ["train 5", "train 8"]),
+        (TrainState(step=8, position=0, epoch=1), 3, ["train 5", "train 8", "valid 8"]),
+        # stopped while they were written: resumed there, all of them are written again
+        (TrainState(step=8, position=8, running_sums=SUMS), 2, ["train 5"]),
         (
-            TrainState(step=6, position=6, running_sums=SUMS),
+            TrainState(step=8, position=8, running_sums=SUMS, metrics={"valid/loss": 1.0}),
+            3,
             ["train 5"],
         ),
-        (
-            TrainState(step=8, position=8, running_sums=SUMS),
-            ["train 5"],
-        ),
-        (TrainState(step=8, position=0, epoch=1), ["train 5", "train 8", "valid 8"]),
-        (TrainState(step=8, position=8), ["train 5", "train 8"]),  # if one was due at 8, too
     ],
 )
-def test_cutting_knows_what_was_written_before_a_state(tmp_path, state, left):
+def test_cutting_knows_what_is_written_again(tmp_path, state, count, left):
     path = tmp_path / "metrics.jsonl"
     lines = [("train", 5), ("train", 8), ("valid", 8), ("train", 10)]
     path.write_text(
         "".join(json.dumps({"step": n, "tag": f"{kind}/loss"}) + "\n" for kind, n in lines)
     )
-    cut_jsonl(path, state)
+    cut_jsonl(path, state, count)
     records = map(json.loads, path.read_text().splitlines())
     assert [f"{line['tag'][:5]} {line['step']}" for line in records] == left
 
 
 def test_cutting_a_last_line_without_its_end(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n{"step": 2}')  # whole, but more may have been meant to come
-    cut_jsonl(path, TrainState(step=9))
-    assert path.read_text() == '{"step": 1}\n'
+    # The last line is whole, but more may have been meant to come.
+    path.write_text('{"step": 1, "tag": "t"}\n{"step": 2, "tag": "t"}')
+    cut_jsonl(path, TrainState(step=9), 99)
+    assert path.read_text() == '{"step": 1, "tag": "t"}\n'
 
 
 def test_many_writers_are_told_everything_in_order():

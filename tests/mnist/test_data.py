@@ -27,9 +27,9 @@ from synthetic_data import (
 
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist import sources as sources_module
-from paddle_mnist.mnist.arrays import MNIST_HASH, MODES, data_hash
+from paddle_mnist.mnist.arrays import MNIST_HASH, SPLIT_NAMES, data_hash
 from paddle_mnist.mnist.cache import cache_folder, open_data
-from paddle_mnist.mnist.embedded_digits import digits_by_label, read_digits
+from paddle_mnist.mnist.embedded_digits import digits_by_label, read_embedded_digits
 from paddle_mnist.mnist.json_reader import read_json
 from paddle_mnist.mnist.readers import read_idx
 from paddle_mnist.mnist.sources import find_source
@@ -49,7 +49,7 @@ def same(split, images, labels, divisor=256):
 def test_json_gives_the_files_numbers(tmp_path, divisor):
     splits = tiny_splits()
     loaded = read_json(write_json(tmp_path / "a.json.gz", splits, divisor))
-    for mode in MODES:
+    for mode in SPLIT_NAMES:
         assert same(loaded[mode], *splits[mode], divisor)
         assert (loaded[mode].images.dtype, loaded[mode].divisor) == (np.uint8, divisor)
 
@@ -79,7 +79,7 @@ def test_json_is_read_whatever_its_spacing_and_block_size(data):
         loaded = read_json(path)
     finally:
         json_reader.BLOCK = before
-    assert all(same(loaded[mode], *splits[mode]) for mode in MODES)
+    assert all(same(loaded[mode], *splits[mode]) for mode in SPLIT_NAMES)
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -105,7 +105,7 @@ def test_idx_of_mnists_size_ends_with_the_valid_split(tmp_path, monkeypatch):
     monkeypatch.setattr("paddle_mnist.mnist.readers.VALID", 10)
     splits = tiny_splits({"train": 50, "valid": 10, "eval": 20})
     loaded = find_source(str(write_idx(tmp_path / "idx", splits))).read()
-    assert all(same(loaded[mode], *splits[mode]) for mode in MODES)
+    assert all(same(loaded[mode], *splits[mode]) for mode in SPLIT_NAMES)
 
 
 def test_valid_split_of_a_small_set_that_is_sorted_has_every_class(tmp_path):
@@ -118,7 +118,7 @@ def test_valid_split_of_a_small_set_that_is_sorted_has_every_class(tmp_path):
 
 def test_digits_are_fixed_and_stratified_in_both_orders():
     loaded = digits_by_label()
-    assert {mode: len(loaded[mode]) for mode in MODES} == {
+    assert {mode: len(loaded[mode]) for mode in SPLIT_NAMES} == {
         "train": 1197,
         "valid": 300,
         "eval": 300,
@@ -127,9 +127,9 @@ def test_digits_are_fixed_and_stratified_in_both_orders():
         assert set(np.bincount(loaded[mode].labels)) <= {29, 30, 31}
     # Stored results rest on this order.
     assert data_hash(loaded).startswith("13425203771d2e70")
-    shuffled = read_digits()
+    shuffled = read_embedded_digits()
     assert data_hash(shuffled).startswith("283ed073dc97de56")
-    for mode in MODES:
+    for mode in SPLIT_NAMES:
         both = (_images_with_labels(split[mode]) for split in (loaded, shuffled))
         assert len({tuple(sorted(images)) for images in both}) == 1
 
@@ -138,9 +138,9 @@ def _images_with_labels(split):
     return [image.tobytes() + bytes([label]) for image, label in zip(split.images, split.labels)]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", SPLIT_NAMES)
 def test_the_first_digits_of_a_split_are_of_all_classes(mode):
-    counts = np.bincount(read_digits()[mode].labels[:100], minlength=10)
+    counts = np.bincount(read_embedded_digits()[mode].labels[:100], minlength=10)
     assert counts.min() >= 3, counts
 
 
@@ -148,7 +148,7 @@ def test_real_mnist_is_the_same_from_both_forms(real_data):
     source = find_source(str(real_data))
     loaded = source.read()
     assert data_hash(loaded) == MNIST_HASH
-    assert {mode: len(loaded[mode]) for mode in MODES} == {
+    assert {mode: len(loaded[mode]) for mode in SPLIT_NAMES} == {
         "train": 50_000,
         "valid": 10_000,
         "eval": 10_000,

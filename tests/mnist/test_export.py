@@ -17,7 +17,7 @@ from paddle_mnist import MNIST, MnistDataset, evaluate
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
 from paddle_mnist.mnist import pretrained
 from paddle_mnist.mnist.export import OUTPUTS, ExportedModel, export_model, variables
-from paddle_mnist.mnist.predictor import Predictor, as_pixels
+from paddle_mnist.mnist.predictor import DigitPredictor, as_pixels
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_damaged_pretrained_weights_are_refused(monkeypatch, tmp_path):
 
 
 def test_exported_model_gives_the_nets_outputs(model, exported, images):
-    outputs = Predictor(exported, batch_size=128).run(images)
+    outputs = DigitPredictor(exported, batch_size=128).run(images)
     for name, expected in zip(OUTPUTS, outputs_of(model, images)):
         assert outputs[name].shape == expected.shape and outputs[name].dtype == np.float32
         np.testing.assert_allclose(outputs[name], expected, rtol=0, atol=1e-4)
@@ -80,7 +80,7 @@ def test_layers_after_the_chosen_output_are_left_out(model, tmp_path, exported):
     parameters = tmp_path / "inference.pdiparams"
     assert parameters.stat().st_size < 5_000 < (exported / parameters.name).stat().st_size
     with pytest.raises(ConfigError, match="'logits'; this model has max_pool1"):
-        Predictor(tmp_path).run(np.zeros([28, 28], np.uint8), ["logits"])
+        DigitPredictor(tmp_path).run(np.zeros([28, 28], np.uint8), ["logits"])
 
 
 @pytest.mark.parametrize("outputs", [[], ["nonsense"], ["logits", "logits"]])
@@ -133,7 +133,7 @@ def test_what_are_no_images_is_refused(images, message):
 
 
 def test_threads_get_their_own_answers(exported, images):
-    predictor, answers = Predictor(exported, parallel=2), {}
+    predictor, answers = DigitPredictor(exported, parallel=2), {}
     expected = predictor.run(images)["logits"]
 
     def ask(number):
@@ -198,13 +198,13 @@ def test_damaged_export_is_refused(model, tmp_path, damage):
     export_model(model, tmp_path, ["logits"])
     DAMAGE[damage](tmp_path)
     with pytest.raises(CheckpointError):
-        Predictor(tmp_path)
+        DigitPredictor(tmp_path)
 
 
 @pytest.mark.parametrize("option", ["threads", "parallel", "batch_size"])
 def test_numbers_below_one_are_refused(exported, option):
     with pytest.raises(ConfigError, match=f"{option} is 0"):
-        Predictor(exported, **{option: 0})
+        DigitPredictor(exported, **{option: 0})
 
 
 def test_tool_exports_what_a_run_has_learned(tool, tmp_path, tiny):
@@ -217,7 +217,7 @@ def test_tool_exports_what_a_run_has_learned(tool, tmp_path, tiny):
     image = MnistDataset("eval", str(tiny))[0][0]
     with paddle.no_grad():
         expected = model(paddle.to_tensor(image[np.newaxis])).numpy()
-    logits = Predictor(tmp_path / "out").run(image)["logits"]
+    logits = DigitPredictor(tmp_path / "out").run(image)["logits"]
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4)
 
 
@@ -236,7 +236,7 @@ def test_legacy_form_is_read_too(tmp_path, model, images):
     assert (tmp_path / "out/inference.pdmodel").exists()
     assert not (tmp_path / "out/inference.json").exists()
     np.testing.assert_allclose(
-        Predictor(tmp_path / "out").run(images[:10])["logits"],
+        DigitPredictor(tmp_path / "out").run(images[:10])["logits"],
         outputs_of(model, images[:10])[0],
         rtol=0,
         atol=1e-4,
@@ -249,7 +249,7 @@ def test_export_that_fails_leaves_what_was_there(model, tmp_path, images):
     broken.fc.bias.set_value(np.full(10, np.nan, np.float32))
     with pytest.raises(CheckpointError, match="nothing is exported"):
         export_model(broken, tmp_path, ["logits"])
-    assert np.isfinite(Predictor(tmp_path).run(images[:2])["logits"]).all()
+    assert np.isfinite(DigitPredictor(tmp_path).run(images[:2])["logits"]).all()
 
 
 SMALL_DISK = """
@@ -328,7 +328,7 @@ def test_exported_forms_agree_on_every_eval_image(tmp_path, model, real_data, fo
     assert about["difference"] < 1e-4
     dataset = MnistDataset("eval", real_data)
     images, _ = dataset.batch(np.arange(len(dataset)))
-    logits = Predictor(tmp_path).run(images)["logits"]
+    logits = DigitPredictor(tmp_path).run(images)["logits"]
     with paddle.no_grad():
         expected = np.concatenate(
             [

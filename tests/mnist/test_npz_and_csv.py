@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from synthetic_data import KAGGLE, csv_bytes, npz_arrays, tiny_splits, training_files, write_idx
 
 from paddle_mnist.errors import DataError
-from paddle_mnist.mnist.arrays import MNIST_HASH, MODES, data_hash
+from paddle_mnist.mnist.arrays import MNIST_HASH, SPLIT_NAMES, data_hash
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.csv_reader import read_csv
 from paddle_mnist.mnist.npz_reader import read_npz
@@ -98,14 +98,14 @@ def test_csv_without_labelled_test_images_is_divided_5_to_1_to_1(tmp_path):
     data = open_data(str(tmp_path))
     for mode, count in {"train": 10, "valid": 2, "eval": 2}.items():
         assert np.bincount(data[mode].labels).tolist() == [count] * 10
-    all_images = np.concatenate([data[mode].images for mode in MODES])
+    all_images = np.concatenate([data[mode].images for mode in SPLIT_NAMES])
     assert len(np.unique(all_images, axis=0)) == 140
     assert data.source.endswith("(no test file with labels: the eval split is part of it)")
 
 
 def test_real_mnist_is_the_same_from_npz_and_csv(tmp_path, real_data):
     data = open_data(str(real_data))
-    splits = {mode: (data[mode].images, data[mode].labels) for mode in MODES}
+    splits = {mode: (data[mode].images, data[mode].labels) for mode in SPLIT_NAMES}
     np.savez(tmp_path / "mnist.npz", **npz_arrays(splits))
     assert data_hash(read_npz(tmp_path / "mnist.npz")) == MNIST_HASH
     first = {mode: (images[:700], labels[:700]) for mode, (images, labels) in splits.items()}

@@ -19,7 +19,7 @@ from rendering import non_digits, paper
 from rendering.letters import TRAINING_FONTS, UNSEEN_FONTS
 from rendering.strokes import TRAINING_SHAPES, UNSEEN_SHAPES
 
-from paddle_mnist import MNIST, Predictor
+from paddle_mnist import MNIST, DigitPredictor
 from paddle_mnist.errors import CheckpointError, DataError
 from paddle_mnist.mnist import detector
 from paddle_mnist.mnist.cache import open_data
@@ -277,7 +277,7 @@ def test_weights_that_were_not_trained_on_digits_have_no_score(tool, tmp_path):
     about = {"dataset": "fashion"}
     export_model(MNIST(pretrained=True), tmp_path / "fashion", ["probabilities"], about=about)
     non_digits.UNSEEN["shapes"]["hash"](np.random.RandomState(0)).save(tmp_path / "hash.png")
-    (reading,) = read_pictures(Predictor(tmp_path / "fashion"), [str(tmp_path / "hash.png")])
+    (reading,) = read_pictures(DigitPredictor(tmp_path / "fashion"), [str(tmp_path / "hash.png")])
     assert reading.digit is not None and reading.score is None
     done = tool("infer", "hash.png", "--model", "fashion", "--json")
     assert "trained on fashion: pictures of no class are not rejected" in done.stderr

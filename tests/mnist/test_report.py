@@ -21,7 +21,7 @@ from PIL import Image
 
 from paddle_mnist import TrainConfig, train_and_evaluate
 from paddle_mnist.errors import OutputError
-from paddle_mnist.mnist.figure_files import FIGURE_FILES
+from paddle_mnist.mnist.figure_names import DIGIT_FIGURE_FILES
 from paddle_mnist.mnist.setup import batches_to_print
 from paddle_mnist.plots.figure_files import COMPARED_FILES
 from paddle_mnist.training.run_directory import RunDirectory
@@ -209,7 +209,7 @@ def test_figures_that_a_full_disk_cost_are_drawn_by_the_same_command(tiny, tmp_p
     after = {path.name: path.stat().st_ino for path in run.figures.iterdir()}
     assert drawn(run.figures) == set(FIGURES) - ({"health"} if not watch else set())
     assert before.items() <= after.items()  # what was there is left alone
-    missing = ", ".join(name for name in FIGURE_FILES if name in after and name not in before)
+    missing = ", ".join(name for name in DIGIT_FIGURE_FILES if name in after and name not in before)
     assert f"drawing what is missing in {run.figures}: {missing}\n" in run.log.read_text()
 
     train_and_evaluate(config)
@@ -275,8 +275,11 @@ def test_command_of_the_page_draws_after_a_plain_training(run, tool, tmp_path, n
 def test_help_of_plot_lists_every_file(run, tool):
     done = tool("plot", "--help")
     files = {path.name for path in (run[0] / "figures").iterdir()}
-    assert files == set(FIGURE_FILES)
-    assert set(re.findall(r"\w+\.(?:png|svg)", done.stdout)) == {*FIGURE_FILES, *COMPARED_FILES}
+    assert files == set(DIGIT_FIGURE_FILES)
+    assert set(re.findall(r"\w+\.(?:png|svg)", done.stdout)) == {
+        *DIGIT_FIGURE_FILES,
+        *COMPARED_FILES,
+    }
 
 
 def test_plot_of_a_longer_training_that_is_not_finished_takes_its_newest_weights(

@@ -7,7 +7,8 @@ from paddle import nn
 
 from paddle_mnist.data.loader import Shard
 from paddle_mnist.data.sampler import ShardSpec
-from paddle_mnist.parallel.gradients import GradientExchange, StepOutputs
+from paddle_mnist.interfaces import StepOutputs
+from paddle_mnist.parallel.gradients import GradientExchange
 from paddle_mnist.parallel.world import ALONE
 
 

@@ -9,7 +9,6 @@ import paddle
 import pytest
 from paddle import nn
 from paddle.optimizer import lr
-
 from paddle_mnist.training.binding import (
     describe_data,
     describe_optimizer,

@@ -20,9 +20,8 @@ from paddle_mnist.checkpoint.contents import optimizer_state
 from paddle_mnist.checkpoint.manifest import PARAMS, read_manifest
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.data.sample_loader import SampleLoader
-from paddle_mnist.data.seeding import generators_restored
+from paddle_mnist.data.seeding import generators_restored, reseed
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.training.beginning import Beginning
 from paddle_mnist.training.evaluator import NoEvaluator
 from paddle_mnist.training.steps import SupervisedStep

@@ -15,7 +15,7 @@ from paddle_mnist.data.sample_loader import ExternalLoader, SampleLoader
 from paddle_mnist.errors import ConfigError, DataError, DivergedError
 from paddle_mnist.metrics.paddle_metrics import Gathered, metric_functions
 from paddle_mnist.metrics.sums import Mean, Sums
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.training.step_evaluator import StepEvaluator, evaluate_step
 from paddle_mnist.training.steps import SupervisedStep
 

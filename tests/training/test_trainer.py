@@ -22,7 +22,7 @@ from paddle_mnist.errors import ConfigError, DivergedError, OutputError
 from paddle_mnist.metrics.jsonl import JsonlWriter
 from paddle_mnist.metrics.writers import ManyWriters
 from paddle_mnist.nn.cross_entropy import CrossEntropy
-from paddle_mnist.state import TrainState
+from paddle_mnist.progress import TrainState
 from paddle_mnist.training.evaluator import EpochEvaluator, NoEvaluator
 from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.steps import SupervisedStep
@@ -484,7 +484,7 @@ def test_observers_see_each_step_and_epoch_as_it_is(tiny, tmp_path):
     train()
     assert look.steps == [(n, (n - 1) % 10 + 1) for n in range(1, 21)]
     assert [epoch for epoch, _ in look.epochs] == [1, 2]
-    assert look.epochs[1][1] == trainer.metrics.values["train/loss"]
+    assert look.epochs[1][1] == trainer.newest_metrics.values["train/loss"]
 
 
 def test_observers_change_nothing(tiny, tmp_path):

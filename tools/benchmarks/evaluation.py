@@ -92,10 +92,12 @@ def _torch_logits(model: Any) -> Callable:
 def _onnx_logits(model: Any, folder: Path) -> Callable:
     """The same net, exported. Raises DeviceError."""
     from paddle_mnist.mnist.export import export_model
-    from paddle_mnist.mnist.predictor import Predictor
+    from paddle_mnist.mnist.predictor import DigitPredictor
 
     export_model(model, folder / "onnx", ["logits"], "onnx")
-    predictor = Predictor(folder / "onnx", device="cpu", threads=usable_cpus(), batch_size=BATCH)
+    predictor = DigitPredictor(
+        folder / "onnx", device="cpu", threads=usable_cpus(), batch_size=BATCH
+    )
     return lambda images: predictor.run(images)["logits"]
 
 

@@ -56,7 +56,7 @@ def measure(source: str, rounds: int) -> dict:
 def _engines(model, folder: Path) -> tuple[dict, list[str]]:
     """Return the engines, functions of images by name, and the names of those not installed."""
     from paddle_mnist.mnist.export import export_model
-    from paddle_mnist.mnist.predictor import Predictor
+    from paddle_mnist.mnist.predictor import DigitPredictor
 
     engines, missing = {"Paddle, the net in Python": _in_python(model)}, []
     for name, form in (("Paddle Inference", "paddle"), ("ONNX Runtime", "onnx")):
@@ -65,7 +65,7 @@ def _engines(model, folder: Path) -> tuple[dict, list[str]]:
         except DeviceError:
             missing.append(name)
             continue
-        predictor = Predictor(folder / form, device="cpu")
+        predictor = DigitPredictor(folder / form, device="cpu")
         engines[name] = lambda images, run=predictor.run: run(images)["logits"]
     try:
         engines["PyTorch, the net in Python"] = _in_pytorch(model)

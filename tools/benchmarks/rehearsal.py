@@ -17,7 +17,7 @@ from markdown_tables import table as markdown_table
 from benchmarks.recipes import config_of
 from benchmarks.timing import medians, run_python
 
-DIGITS, DEFAULT = "the recipe `digits`", "the recipe `default`"
+DIGITS_RECIPE, DEFAULT_RECIPE = "the recipe `digits`", "the recipe `default`"
 RESNET, LARGE = "ResNet-18, 3x32x32, Momentum", "100,000,000 parameters, Adam"
 LIMIT = 6_400  # images of the recipe `default`
 STEPS = 6  # of the nets
@@ -38,7 +38,7 @@ def measure(source: str, rounds: int, steps: int = STEPS, width: int = WIDTH) ->
     most until the last step, less that of a process that trains the same without a rehearsal.
     """
     rows: dict[str, dict[str, float]] = {}
-    for name in (DIGITS, DEFAULT, RESNET, LARGE):
+    for name in (DIGITS_RECIPE, DEFAULT_RECIPE, RESNET, LARGE):
         taken: dict[str, list[float]] = {"peak": [], "without": []}
         for _ in range(rounds):
             for is_rehearsed in (True, False):
@@ -112,8 +112,8 @@ class _Clock:
 def _train_recipe(name: str, source: str, output: Path) -> None:
     from paddle_mnist.mnist.run import train_and_evaluate
 
-    options = {"data": source, "train_limit": LIMIT} if name == DEFAULT else {}
-    recipe = "default" if name == DEFAULT else "digits"
+    options = {"data": source, "train_limit": LIMIT} if name == DEFAULT_RECIPE else {}
+    recipe = "default" if name == DEFAULT_RECIPE else "digits"
     train_and_evaluate(config_of(recipe, epochs=1, output=str(output), **options))
 
 
@@ -152,7 +152,7 @@ def _main(is_rehearsed: str, name: str, source: str, steps: str, width: str) -> 
     clock = _Clock(is_rehearsed == "True")
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "run")
-        if name in (DIGITS, DEFAULT):
+        if name in (DIGITS_RECIPE, DEFAULT_RECIPE):
             _train_recipe(name, source, output)
         else:
             _train_net(name, int(steps), int(width), output)

@@ -1,4 +1,4 @@
-"""Who trains the net: this package, plain Paddle, PyTorch, JAX. Each in a process of its own.
+"""Throughput by framework: this package, plain Paddle, PyTorch, JAX, each in its own process.
 
 `python -m benchmarks.rivals KIND SOURCE SECONDS` prints the images a second of each tenth step.
 """

@@ -60,7 +60,7 @@ def _trainer(parts, folder: Path) -> Iterator:
 
     trainer = Trainer(folder / "mnist.pdparams", parts.model, parts.optimizer)
     files = [JsonlWriter(folder / "metrics.jsonl"), VisualDLWriter(folder, ["scalars"])]
-    with contextlib.closing(ManyWriters(files)) as trainer.log:
+    with contextlib.closing(ManyWriters(files)) as trainer.writers:
         yield trainer
 
 

@@ -84,10 +84,10 @@ def of_training(recipe: str, options: Sequence[tuple[str, Any]] = ()) -> list[fl
 def _losses(config: TrainConfig) -> list[float]:
     from paddle_mnist import MnistDataset, Trainer
     from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER
+    from paddle_mnist.data.seeding import reseed
     from paddle_mnist.mnist.cache import open_data
     from paddle_mnist.mnist.setup import build
     from paddle_mnist.nn.cross_entropy import CrossEntropy
-    from paddle_mnist.nn.seeding import reseed
     from paddle_mnist.training.evaluator import EpochEvaluator
 
     data = open_data("digits")

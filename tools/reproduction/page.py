@@ -12,7 +12,7 @@ from typing import Any, Optional
 from reproduction.claims import Claim, Report, Verdict
 from reproduction.texts import EMPTY, Text, fill, frame, paragraphs, sentences, table
 
-DIGITS = 6  # of a number in JSON
+SIGNIFICANT_DIGITS = 6  # of a number in JSON
 
 
 def page(
@@ -102,12 +102,12 @@ def _lines_of_json(figures: Mapping[str, Any]) -> str:
 
 
 def rounded(value: Any) -> Any:
-    """Return figures rounded to DIGITS digits, at any depth."""
+    """Return figures rounded to SIGNIFICANT_DIGITS digits, at any depth."""
     if isinstance(value, Mapping):
         return {key: rounded(figure) for key, figure in value.items()}
     if isinstance(value, (list, tuple)):
         return [rounded(figure) for figure in value]
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}") if isinstance(value, float) else value
 
 
 def measured_figures(figures: Mapping[str, Any]) -> set[tuple[str, ...]]:

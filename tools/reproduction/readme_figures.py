@@ -11,12 +11,12 @@ FIGURES = ("curves.png", "feature_maps.png", "mistakes.png")
 
 def measure(data: Data, args: argparse.Namespace) -> list[str]:
     """Train, unless that is done, and draw; return the figures' paths."""
-    from paddle_mnist.mnist.report import draw_runs
+    from paddle_mnist.mnist.report import plot_runs
     from reproduction.drawing import shrink
 
     run, folder = Path(args.output, "default"), Path(args.docs or args.output, "figures")
     train("default", {"data": data.location, "seed": args.seed, "log_every": 100}, run)
-    draw_runs([run], str(folder), "cpu", FIGURES)
+    plot_runs([run], str(folder), "cpu", FIGURES)
     paths = [folder / name for name in FIGURES]
     for path in paths:
         shrink(path)

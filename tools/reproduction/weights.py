@@ -1,4 +1,4 @@
-"""Whose weights the document's ways to train leave behind, and what a net takes of a file."""
+"""Whether the tutorial saves the weights that it trained, and what a net takes of a file."""
 
 import statistics
 import warnings

@@ -2,7 +2,7 @@
 
 from paddle_mnist.plots.figure_files import files_of
 
-FIGURES = (
+DIGIT_FIGURES = (
     "curves",
     "learning_rate",
     "confusion_matrix",
@@ -12,4 +12,4 @@ FIGURES = (
     "mistakes",
     "health",
 )
-FIGURE_FILES = files_of(FIGURES)
+DIGIT_FIGURE_FILES = files_of(DIGIT_FIGURES)

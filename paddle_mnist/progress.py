@@ -1,15 +1,11 @@
-"""`TrainState`, the one record of a training's progress, and the Protocols of its collaborators."""
+"""`TrainState`, the one record of a training's progress."""
 
 import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Optional, Protocol, Union
-
-import numpy as np
-
-from paddle_mnist.errors import ConfigError, unknown_name
+from typing import Any, Optional
 
 MODES = ("max", "min")  # which value of the monitored metric is the best
 
@@ -44,7 +40,7 @@ class TrainState:
     position: batches of this epoch that are done.
     step: optimizer steps since the run began.
     samples: samples seen since the run began.
-    train_seconds: time spent in training steps since the run began, over all its processes.
+    train_seconds: time spent in training steps, summed over all starts of the run.
     running_sums: sums since the last log line; a resumed run continues them and writes the same
         line. During a training they lag behind the steps until `synchronize`.
     metrics: what an evaluation of the current weights gave, by tag; empty if there was none.
@@ -84,15 +80,15 @@ class TrainState:
         self._synchronize()
 
     @contextlib.contextmanager
-    def stepping(self, samples: int, batches: int = 1) -> Iterator[None]:
+    def stepping(self, samples: int, in_epoch: bool = True) -> Iterator[None]:
         """Count one optimizer step when the block ends; an error in it leaves `step_interrupted`.
 
-        samples: in the step. batches: how far it gets in the epoch; 0 for a step outside any epoch.
+        samples: in the step. in_epoch: whether it is a batch of the current epoch.
         """
         self.step_interrupted = True
         yield
         self.metrics = {}  # they were of the weights before this step
-        self.position += batches
+        self.position += in_epoch
         self.step += 1
         self.samples += samples
         self.step_interrupted = False
@@ -166,124 +162,3 @@ def _or_none(value: float) -> Optional[float]:
 
 def _or_nan(value: Optional[float]) -> float:
     return math.nan if value is None else value
-
-
-def as_number(value: Any, tag: str, source: str) -> Union[int, float]:
-    """Convert a metric to a Python number, from one of NumPy's or a tensor of one element too.
-
-    source: who returned it, for the error. Raises ConfigError if it is not one number.
-    """
-    with contextlib.suppress(ValueError, RuntimeError):  # several elements
-        number = value.item() if hasattr(value, "item") else value
-        if isinstance(number, (int, float)):
-            return +number  # True is 1
-    raise ConfigError(f"{source} gave {value!r:.60} as {tag!r}; expected one number")
-
-
-class MetricSums(Protocol):
-    """A metric of some samples, as numbers that add up (`paddle_mnist.metrics.sums.Sums`)."""
-
-    compute: Callable[[np.ndarray], float]
-
-    def to_array(self) -> np.ndarray:
-        """Return the numbers, float64 [K]."""
-
-    def to_tensor(self, dtype: Any = "float32") -> Any:
-        """Return the numbers, a tensor [K], by default float32."""
-
-    def with_values(self, values: Any) -> "MetricSums":
-        """Return the same metric of other numbers, a tensor [K]."""
-
-
-class View:
-    """Read-only view of a training for observers: its state, its metrics, its net.
-
-    step: steps done. loss: the newest step's mean loss, in nats; None before any. metrics: the
-    newest value of every tag; the log line of this very step is written after its observers ran.
-    """
-
-    def __init__(self, state: TrainState, loss: Any, metrics: Mapping[str, float], model: Any):
-        self.step = state.step
-        self._state, self._loss, self._metrics, self._model = state, loss, metrics, model
-
-    @property
-    def state(self) -> TrainState:
-        """A copy of the training's state. Raises DivergedError."""
-        return copy.deepcopy(self._state)
-
-    @property
-    def loss(self) -> Optional[float]:
-        return None if self._loss is None else self._loss.item()
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        return dict(self._metrics)
-
-    @property
-    def parameters(self) -> list[str]:
-        """The names of the parameters, as in `state_dict`."""
-        return [name for name, _ in self._model.named_parameters()]
-
-    def parameter(self, name: str) -> np.ndarray:
-        """A copy of a parameter's values. Raises ConfigError for an unknown name."""
-        return self._parameter(name).numpy()
-
-    def gradient(self, name: str) -> Optional[np.ndarray]:
-        """A copy of the newest step's gradient of a parameter; None if it has none."""
-        gradient = self._parameter(name).grad
-        return None if gradient is None else gradient.numpy()
-
-    def _parameter(self, name: str) -> Any:
-        parameters = dict(self._model.named_parameters())
-        if name not in parameters:
-            raise ConfigError(unknown_name("the model", name, parameters))
-        return parameters[name]
-
-
-class Observer:
-    """Base class for observers of a `Trainer`, which are called after every step and epoch.
-
-    Override the methods you need. They read, return metrics, and may ask to stop; they must not
-    change the training in any other way. Metrics are returned by tag, and the trainer writes them:
-    Python or NumPy numbers, or tensors of one element.
-    """
-
-    def after_step(self, view: View) -> Optional[Mapping[str, float]]:
-        """Called after each step, before its checkpoint is saved."""
-
-    def after_epoch(self, view: View) -> Optional[Mapping[str, float]]:
-        """Called after each epoch and its evaluation, before its checkpoint is saved."""
-
-    def should_stop(self, view: View) -> bool:
-        """Return whether to end the training here; called before each epoch."""
-        return False
-
-
-class Writer(Protocol):
-    """Writes metrics: tags like "train/loss" and their values at a step."""
-
-    def write(self, state: TrainState, values: Mapping[str, float]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Evaluator(Protocol):
-    """Evaluates the model at the end of an epoch."""
-
-    def after_epoch(self, state: TrainState, model: Any) -> Mapping[str, float]:
-        """Return metrics by tag; an empty mapping where no evaluation is due."""
-
-
-class Checkpointer(Protocol):
-    """Saves checkpoints when they are due."""
-
-    def after_step(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
-
-    def after_epoch(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
-
-    def after_error(
-        self, error: BaseException, state: TrainState, model: Any, optimizer: Any
-    ) -> None:
-        """Called with the exception that ends a training, before it is raised again."""
-
-    def at_end(self, state: TrainState, model: Any, optimizer: Any) -> None: ...

@@ -1,0 +1,90 @@
+"""Predict with what a run has trained: any net, which the caller builds."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Optional, Union
+
+import numpy as np
+import paddle
+from paddle import nn
+
+from paddle_mnist._arguments import accepts_numpy
+from paddle_mnist.data.batch_description import explained
+from paddle_mnist.data.collate import mapped, rebuilt
+from paddle_mnist.data.loader import epoch_batches
+from paddle_mnist.data.seeding import generators_restored, reseed
+from paddle_mnist.errors import DataError
+from paddle_mnist.nn.modes import evaluation_mode
+from paddle_mnist.system import signals
+from paddle_mnist.system.arrays import as_array
+from paddle_mnist.training.trained_model import Model, load_trained
+
+
+@accepts_numpy
+def predict_run(
+    weights: Union[str, Path],
+    model: Model,
+    data: Any,
+    *,
+    forward: Optional[Callable[[nn.Layer, Any], Any]] = None,
+    run: Union[str, Path, None] = None,
+    batch_size: Optional[int] = None,
+    collate_fn: Optional[Callable] = None,
+    num_workers: int = 0,
+) -> Any:
+    """Return the outputs of the net that a run has trained, for all samples of a dataset.
+
+    weights, model, run: see `load_model`.
+    data: a dataset, or anything else that `fit` takes as `valid`, such as a list of samples.
+    forward: (model, batch) -> outputs. By default a batch is the model's input alone, or (inputs,
+        labels) or (input, input, ..., labels) as in training; the labels are not used.
+    batch_size: by default the run's. collate_fn, num_workers: see `fit`.
+
+    Returns a NumPy array [N, ...] in the order of the data, or several in a tuple, list or dict if
+    the model returns one. They must fit into memory. Computes on Paddle's current device.
+    Raises ConfigError, DataError and CheckpointError.
+    """
+    forward = forward or _forward
+    trained = load_trained(weights, model, run)
+    loader = trained.open_data(data, batch_size, collate_fn=collate_fn, num_workers=num_workers)
+    net, outputs = trained.model, []
+    with generators_restored(), evaluation_mode(net), paddle.no_grad(), signals.interruptible():
+        for number, batch in enumerate(epoch_batches(loader, 0)):
+            reseed(0, number)  # a net that draws numbers draws the same every time
+            with explained(batch, f"batch {number}"):
+                computed = forward(net, batch)
+            outputs.append(mapped(computed, _as_array))
+    if not outputs:
+        raise DataError("the data have no batches; expected at least one")
+    return _joined(outputs)
+
+
+def _forward(model: nn.Layer, batch: Any) -> Any:
+    if isinstance(batch, paddle.Tensor):
+        return model(batch)
+    if not isinstance(batch, (tuple, list)) or not batch:
+        raise DataError(
+            f"a batch is a {type(batch).__name__}; expected the input, or (inputs, labels); for "
+            "another structure give forward, a function (model, batch) -> outputs"
+        )
+    inputs = batch[:-1] or batch  # without the labels
+    return model(*inputs)
+
+
+def _as_array(output: Any) -> np.ndarray:
+    if not isinstance(output, paddle.Tensor) or not output.ndim:
+        raise DataError(
+            f"an output of the model is a {type(output).__name__} without an axis for the samples; "
+            "expected tensors [N, ...]; give forward, a function (model, batch) -> outputs"
+        )
+    return as_array(output)
+
+
+def _joined(batches: Sequence[Any]) -> Any:
+    """Return arrays, nested alike in each batch, one after the other."""
+    first = batches[0]
+    if isinstance(first, Mapping):
+        return {key: _joined([batch[key] for batch in batches]) for key in first}
+    if isinstance(first, (tuple, list)):
+        return rebuilt(first, [_joined(parts) for parts in zip(*batches)])
+    return np.concatenate(batches)

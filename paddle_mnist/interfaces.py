@@ -1,0 +1,153 @@
+"""The Protocols of the collaborators of a training, and the base class of its observers."""
+
+import contextlib
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Optional, Protocol, Union
+
+import numpy as np
+
+from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.progress import TrainState
+
+if TYPE_CHECKING:
+    import paddle
+
+
+class MetricSums(Protocol):
+    """A metric of some samples, as numbers that add up (`paddle_mnist.metrics.sums.Sums`)."""
+
+    compute: Callable[[np.ndarray], float]
+
+    def to_array(self) -> np.ndarray:
+        """Return the numbers, float64 [K]."""
+
+    def to_tensor(self, dtype: Any = "float32") -> Any:
+        """Return the numbers, a tensor [K], by default float32."""
+
+    def with_values(self, values: Any) -> "MetricSums":
+        """Return the same metric of other numbers, a tensor [K]."""
+
+
+@dataclass(frozen=True)
+class StepOutputs:
+    """What the forward pass of one shard gives.
+
+    loss: its mean loss []. metrics: sums over its samples, by name.
+    count: what the loss is a mean over, a number; None for the shard's samples. With 0 the loss
+        means nothing, and has no gradient.
+    """
+
+    loss: "paddle.Tensor"
+    metrics: Mapping[str, MetricSums]
+    count: Optional[float] = None
+
+
+class View:
+    """Read-only view of a training for observers: its state, its metrics, its net.
+
+    step: steps done. loss: the newest step's mean loss, in nats; None before any. metrics: the
+    newest value of every tag; the log line of this very step is written after its observers ran.
+    """
+
+    def __init__(self, state: TrainState, loss: Any, metrics: Mapping[str, float], model: Any):
+        self.step = state.step
+        self._state, self._loss, self._metrics, self._model = state, loss, metrics, model
+
+    @property
+    def state(self) -> TrainState:
+        """A copy of the training's state. Raises DivergedError."""
+        return copy.deepcopy(self._state)
+
+    @property
+    def loss(self) -> Optional[float]:
+        return None if self._loss is None else self._loss.item()
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        return dict(self._metrics)
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of the parameters, as in `state_dict`."""
+        return [name for name, _ in self._model.named_parameters()]
+
+    def parameter(self, name: str) -> np.ndarray:
+        """A copy of a parameter's values. Raises ConfigError for an unknown name."""
+        return self._parameter(name).numpy()
+
+    def gradient(self, name: str) -> Optional[np.ndarray]:
+        """A copy of the newest step's gradient of a parameter; None if it has none."""
+        gradient = self._parameter(name).grad
+        return None if gradient is None else gradient.numpy()
+
+    def _parameter(self, name: str) -> Any:
+        parameters = dict(self._model.named_parameters())
+        if name not in parameters:
+            raise ConfigError(unknown_name("the model", name, parameters))
+        return parameters[name]
+
+
+class Observer:
+    """Base class for observers of a `Trainer`, which are called after every step and epoch.
+
+    Override the methods you need. They read, return metrics, and may ask to stop; they must not
+    change the training in any other way. Metrics are returned by tag, and the trainer writes them:
+    Python or NumPy numbers, or tensors of one element.
+    """
+
+    def after_step(self, view: View) -> Optional[Mapping[str, float]]:
+        """Called after each step, before its checkpoint is saved."""
+
+    def after_epoch(self, view: View) -> Optional[Mapping[str, float]]:
+        """Called after each epoch and its evaluation, before its checkpoint is saved."""
+
+    def should_stop(self, view: View) -> bool:
+        """Return whether to end the training here; called before each epoch."""
+        return False
+
+
+class Writer(Protocol):
+    """Writes metrics: tags like "train/loss" and their values at a step."""
+
+    def write(self, state: TrainState, values: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Evaluator(Protocol):
+    """Evaluates the model at the end of an epoch."""
+
+    def after_epoch(self, state: TrainState, model: Any) -> Mapping[str, float]:
+        """Return metrics by tag; an empty mapping where no evaluation is due."""
+
+
+class Checkpointer(Protocol):
+    """Saves checkpoints when they are due."""
+
+    def at_start(self, state: TrainState, model: Any, optimizer: Any) -> None:
+        """Called before the first step of a training whose initial weights are to be saved."""
+
+    def after_step(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
+
+    def after_epoch(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
+
+    def after_error(
+        self, error: BaseException, state: TrainState, model: Any, optimizer: Any
+    ) -> None:
+        """Called with the exception that ends a training, before it is raised again."""
+
+    def at_end(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
+
+
+def as_number(value: Any, tag: str, source: str) -> Union[int, float]:
+    """Convert a metric to a Python number, from one of NumPy's or a tensor of one element too.
+
+    source: who returned it, for the error. Raises ConfigError if it is not one number.
+    """
+    with contextlib.suppress(ValueError, RuntimeError):  # several elements
+        number = value.item() if hasattr(value, "item") else value
+        if isinstance(number, (int, float)):
+            return +number  # True is 1
+    raise ConfigError(f"{source} gave {value!r:.60} as {tag!r}; expected one number")
