@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional, Protocol, Union
 
@@ -18,18 +18,13 @@ MODES = ("max", "min")  # which value of the monitored metric is the best
 class RunningSums:
     """Sums over the samples since the last log line, and the learning rate of the newest step.
 
-    totals: what each metric adds up, by name: of "loss" each step's mean loss, times its samples,
+    totals: the numbers of each metric, by name: of "loss" each step's mean loss, times its samples,
     and the number of samples; of other metrics see `paddle_mnist.metrics.sums`.
     """
 
     samples: int = 0
     lr: float = 0.0
     totals: dict[str, list[float]] = field(default_factory=dict)
-
-    def add(self, name: str, values: Sequence[float]) -> None:
-        """Add to a metric's totals."""
-        before = self.totals.get(name) or [0.0] * len(values)
-        self.totals[name] = [total + float(value) for total, value in zip(before, values)]
 
 
 def _nothing_pending() -> None:
@@ -183,16 +178,20 @@ def as_number(value: Any, tag: str, source: str) -> Union[int, float]:
 class MetricSums(Protocol):
     """A metric of some samples, as numbers that add up (`paddle_mnist.metrics.sums.Sums`)."""
 
-    compute: Callable[[np.ndarray], float]
+    def compute(self) -> float:
+        """Return the metric."""
 
-    def to_array(self) -> np.ndarray:
+    def to_numpy(self) -> np.ndarray:
         """Return the numbers, float64 [K]."""
 
     def to_tensor(self, dtype: Any = "float32") -> Any:
         """Return the numbers, a tensor [K], by default float32."""
 
     def with_values(self, values: Any) -> "MetricSums":
-        """Return the same metric of other numbers, a tensor [K]."""
+        """Return the same metric of other numbers [K], a tensor or an array."""
+
+    def plus(self, *others: "MetricSums") -> "MetricSums":
+        """Return the metric of these samples and others together."""
 
 
 class View:
@@ -266,7 +265,16 @@ class Writer(Protocol):
 
 
 class Evaluator(Protocol):
-    """Evaluates the model at the end of an epoch, and decides whether to stop early."""
+    """Evaluates the model at the end of an epoch, and decides whether to stop early.
+
+    datasets: loaders of what it evaluates on, by the name of their split.
+    """
+
+    @property
+    def datasets(self) -> Mapping[str, Any]: ...
+
+    def metrics(self, model: Any) -> Mapping[str, float]:
+        """Return metrics by tag, whether an evaluation is due or not."""
 
     def after_epoch(self, state: TrainState, model: Any) -> Mapping[str, float]:
         """Return metrics by tag; an empty mapping where no evaluation is due."""

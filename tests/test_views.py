@@ -20,7 +20,7 @@ from paddle_mnist.metrics.paddle_metrics import metric_functions
 from paddle_mnist.mnist.predictor import as_pixels
 from paddle_mnist.system.arrays import as_array, copied_array
 from paddle_mnist.training.binding import describe_data
-from paddle_mnist.training.step_evaluator import evaluate_step
+from paddle_mnist.training.evaluator import evaluate_step
 from paddle_mnist.training.steps import SupervisedStep
 
 SAMPLES, FEW = 100, 8

@@ -1,6 +1,7 @@
-"""Metrics as sums that add up over samples, batches and processes, and are divided once."""
+"""Metrics that add up over samples, batches and processes, and are computed once, at the end."""
 
-from collections.abc import Callable, Mapping, Sequence
+import abc
+from collections.abc import Callable, Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -12,7 +13,30 @@ from paddle_mnist.system.arrays import as_array
 Number = Union[int, float, paddle.Tensor]  # a tensor of one element
 
 
-class Sums:
+class BatchMetric(abc.ABC):
+    """What a batch contributes to a metric: it adds up, and knows what follows from the total."""
+
+    @abc.abstractmethod
+    def compute(self) -> float:
+        """Return the metric of what was added up; NaN where it is not defined."""
+
+    @abc.abstractmethod
+    def to_numpy(self) -> Any:
+        """Return the values, as NumPy arrays, which other processes can be sent. Waits."""
+
+    @abc.abstractmethod
+    def with_values(self, values: Any) -> "BatchMetric":
+        """Return the same metric of other values, such as `to_numpy` of another process gives."""
+
+    @abc.abstractmethod
+    def plus(self, *others: "BatchMetric") -> "BatchMetric":
+        """Return the metric of this batch and others together, added in this order."""
+
+    def __add__(self, other: "BatchMetric") -> "BatchMetric":
+        return self.plus(other)
+
+
+class Sums(BatchMetric):
     """Numbers that add up over samples, and the metric that follows from their totals.
 
     values: K numbers, or tensors of one element; or a tensor or an array [K].
@@ -24,7 +48,8 @@ class Sums:
         values: Union[Sequence[Number], np.ndarray, paddle.Tensor],
         compute: Callable[[np.ndarray], float],
     ):
-        self.compute = compute
+        self._compute = compute
+        self._values: Union[Sequence[Number], np.ndarray, paddle.Tensor]
         if isinstance(values, paddle.Tensor):
             self._values = values.detach()
         elif isinstance(values, np.ndarray):
@@ -34,15 +59,32 @@ class Sums:
                 value.detach() if isinstance(value, paddle.Tensor) else value for value in values
             ]
 
-    def with_values(self, values: paddle.Tensor) -> "Sums":
-        """Return the same metric of other numbers, a tensor [K]."""
-        return Sums(values, self.compute)
+    def compute(self) -> float:
+        return self._compute(self.to_numpy())
+
+    def with_values(self, values: Union[np.ndarray, paddle.Tensor]) -> "Sums":
+        """Return the same metric of other numbers [K]."""
+        return Sums(values, self._compute)
 
     def detach(self) -> "Sums":
         """Return the same sums without the graph that they were computed by."""
-        return Sums(self._values, self.compute)
+        return Sums(self._values, self._compute)
 
-    def to_array(self) -> np.ndarray:
+    def plus(self, *others: BatchMetric) -> "Sums":
+        """Return the metric of this batch and others together, added in float64, in this order.
+
+        Raises ConfigError unless all have as many numbers.
+        """
+        values = [one.to_numpy() for one in (self, *others)]
+        sizes = {len(numbers) for numbers in values}
+        if len(sizes) > 1:
+            raise ConfigError(
+                f"a metric is computed from {' and '.join(map(str, sorted(sizes)))} sums in "
+                "different batches; expected the same number in all"
+            )
+        return self.with_values(sum(values))
+
+    def to_numpy(self) -> np.ndarray:
         """Return the numbers, float64 [K]. Waits for the device."""
         if isinstance(self._values, (paddle.Tensor, np.ndarray)):
             return as_array(self._values).astype(np.float64).reshape(-1)
@@ -96,8 +138,8 @@ class Mean(Sums):
         """Return the same mean without the graph that it was computed by."""
         return Mean(*self._values)
 
-    def to_array(self) -> np.ndarray:
-        total, count = super().to_array()
+    def to_numpy(self) -> np.ndarray:
+        total, count = super().to_numpy()
         if self._value is not None and count:
             value = self._value
             total = (value.item() if hasattr(value, "item") else value) * count  # in float64
@@ -110,6 +152,35 @@ class Mean(Sums):
         return paddle.where(values[1] == 0, paddle.zeros_like(values), values)
 
 
+class GatheredOutputs(BatchMetric):
+    """Outputs of a model and labels, kept for a metric of those of all batches.
+
+    values: tensors or arrays [B, ...]. compute: (an array of all batches for each) -> the metric.
+    """
+
+    def __init__(
+        self,
+        values: Sequence[Union[np.ndarray, paddle.Tensor]],
+        compute: Callable[..., float],
+    ):
+        self._values, self._compute = values, compute
+
+    def compute(self) -> float:
+        return self._compute(*self.to_numpy())
+
+    def with_values(self, values: Sequence[np.ndarray]) -> "GatheredOutputs":
+        return GatheredOutputs(values, self._compute)
+
+    def plus(self, *others: BatchMetric) -> "GatheredOutputs":
+        columns = zip(*(one.to_numpy() for one in (self, *others)))
+        return self.with_values([np.concatenate(column) for column in columns])
+
+    def to_numpy(self) -> list[np.ndarray]:
+        """Return the values as arrays. Waits for the device."""
+        # of a batch of one sample a net may have squeezed the dimension away
+        return [np.atleast_1d(as_array(value)) for value in self._values]
+
+
 def ratio(totals: np.ndarray) -> float:
     """Return a total divided by its count; NaN if there is nothing to count."""
     return float(totals[0] / totals[1]) if totals[1] else float("nan")
@@ -118,6 +189,15 @@ def ratio(totals: np.ndarray) -> float:
 def total(totals: np.ndarray) -> float:
     """Return the only total."""
     return float(totals[0])
+
+
+# What the totals of a checkpoint are taken for until a step has given the metric of this name.
+ANY_MEAN = Mean(0, 0)
+
+
+def as_metric(value: Any, name: str, samples: int) -> BatchMetric:
+    """Return what a metric of a batch stands for; raises as `as_sums`, for all but outputs."""
+    return value if isinstance(value, GatheredOutputs) else as_sums(value, name, samples)
 
 
 def as_sums(value: Any, name: str, samples: int) -> Sums:
@@ -138,13 +218,3 @@ def as_sums(value: Any, name: str, samples: int) -> Sums:
             "mean over the batch, or Mean(total, count)"
         )
     return Mean(value * samples, samples)
-
-
-def compute_all(
-    totals: Mapping[str, Sequence[float]], functions: Mapping[str, Callable[[np.ndarray], float]]
-) -> dict[str, float]:
-    """Return metrics by name. totals: of sums, by name. functions: their `compute`, or `ratio`."""
-    return {
-        name: functions.get(name, ratio)(np.asarray(values, np.float64))
-        for name, values in totals.items()
-    }

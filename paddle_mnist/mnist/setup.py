@@ -16,17 +16,15 @@ from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import TrainConfig, amounts
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.nn.cross_entropy import CrossEntropy
+from paddle_mnist.mnist.step import DigitStep
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
 from paddle_mnist.nn.optim import build_optimizer, build_schedule
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.process_count import fast_conv_threads
 from paddle_mnist.parallel.world import ALONE, World
-from paddle_mnist.system.devices import autocast
 from paddle_mnist.training.arguments import RunConfig
-from paddle_mnist.training.evaluator import EpochEvaluator
+from paddle_mnist.training.evaluator import BATCH_SIZE, EpochEvaluator
 from paddle_mnist.training.initialize import TrainingParts
-from paddle_mnist.training.steps import SupervisedStep, num_correct
 
 log = logging.getLogger("paddle_mnist")
 
@@ -122,15 +120,15 @@ def fit_arguments(
     validation = {"valid": images.dataset("valid", config.eval_limit)}
     if images.replayed:
         validation["replay"] = images.replay_dataset("valid", config.eval_limit)
+    step = DigitStep(config.label_smoothing, config.amp)
+    spec = parts.model.item_spec
     evaluator = EpochEvaluator(
-        validation,
+        step,
+        {split: BatchLoader(data, BATCH_SIZE, spec=spec) for split, data in validation.items()},
         every_epochs=config.eval_every_epochs,
         epochs=config.epochs,
         patience=config.early_stop_patience,
         world=world,
-    )
-    step = SupervisedStep(
-        CrossEntropy(config.label_smoothing), {"acc": num_correct}, autocast(config.amp)
     )
     return {
         "model": parts.model,

@@ -45,7 +45,6 @@ from paddle_mnist.training.initialize import TrainingParts
 from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.resume import ResumeRequest
 from paddle_mnist.training.soften import check_softenable
-from paddle_mnist.training.step_evaluator import StepEvaluator
 from paddle_mnist.training.steps import Step, build_step
 from paddle_mnist.training.trained_model import build_model
 
@@ -126,7 +125,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
         ),
         config=config.text,
         manifest=config.manifest,
-        metric_functions=first_batch.metric_functions,
+        metric_examples=first_batch.metrics,
         name=arguments.name,
         tags=tags,
         callbacks=[*arguments.callbacks, *([ReportCallback()] if arguments.figures else [])],
@@ -279,7 +278,7 @@ def _loader(data: Any, arguments: FitArguments, batch_size: int, shuffle: bool) 
 
 
 def _build_evaluator(arguments: FitArguments, step: Step, world: World) -> EpochEvaluator:
-    return StepEvaluator(
+    return EpochEvaluator(
         step,
         {
             split: _loader(
@@ -308,8 +307,6 @@ def _evaluated_tags(
 
     Raises ConfigError if `monitor` is not among them.
     """
-    if arguments.evaluator:
-        return []
     tags = [
         tag
         for split, loader in evaluator.datasets.items()

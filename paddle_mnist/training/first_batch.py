@@ -1,7 +1,7 @@
 """Try the first batch before anything is written, so that errors show at once, with the shapes."""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -17,6 +17,7 @@ from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.monitor.hooks import evaluation_mode
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.nn.sparse_gradients import remove_gradient
+from paddle_mnist.state import MetricSums
 from paddle_mnist.training.batch_errors import describe_batch, explained, located
 from paddle_mnist.training.beginning import Beginning
 from paddle_mnist.training.mean_check import check_mean
@@ -31,11 +32,11 @@ NOT_FOR_SPARSE_GRADIENTS = ("AdamW",)
 class FirstBatch:
     """What the first batch has shown.
 
-    metric_functions: the functions that compute the metrics of training from their sums, by name.
+    metrics: of the batch, by name, without the loss.
     has_sparse_gradients: whether an embedding has sparse gradients.
     """
 
-    metric_functions: Mapping[str, Callable[[np.ndarray], float]]
+    metrics: Mapping[str, MetricSums]
     has_sparse_gradients: bool
 
 
@@ -89,7 +90,7 @@ def try_first_batch(
             f"the optimizer is {name}, and an embedding has sparse=True, a pair with which Paddle "
             "ends the process; expected sparse=False, or Adam with lazy_mode, SGD or Momentum"
         )
-    return FirstBatch({name: sums.compute for name, sums in outputs.metrics.items()}, is_sparse)
+    return FirstBatch(outputs.metrics, is_sparse)
 
 
 def try_evaluation(

@@ -18,7 +18,7 @@ from paddle_mnist.parallel.gradients import (
     build_gradient_exchange,
 )
 from paddle_mnist.parallel.world import World
-from paddle_mnist.state import Evaluator, Observer
+from paddle_mnist.state import Evaluator, MetricSums, Observer
 from paddle_mnist.training.initialize import TrainingParts
 from paddle_mnist.training.resume import ResumeRequest
 from paddle_mnist.training.steps import Step
@@ -71,7 +71,7 @@ class TrainingJob:
 
     request: what must not have changed in a run that resumes. config: the contents of
     `config.yaml`. manifest: entries of every manifest that describe the training, such as its data.
-    step, metric_functions: see `Trainer`.
+    step, metric_examples: see `Trainer`.
     name: the prefix of the checkpoints' names, by default the model's. tags: of the metrics that an
     evaluation gives, if they are known in advance. callbacks: see `Callback`.
     find_weights: looks up `init_from` and `incremental_from`.
@@ -86,7 +86,7 @@ class TrainingJob:
     request: ResumeRequest
     config: str
     manifest: Mapping[str, Any]
-    metric_functions: Mapping[str, Callable] = field(default_factory=dict)
+    metric_examples: Mapping[str, MetricSums] = field(default_factory=dict)
     name: str = ""
     tags: Sequence[str] = ()
     callbacks: Sequence[Observer] = ()

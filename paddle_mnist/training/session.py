@@ -173,7 +173,7 @@ def train_epochs(
             parts.model,
             parts.optimizer,
             step=job.step,
-            metric_functions=job.metric_functions,
+            metric_examples=job.metric_examples,
             schedule=parts.schedule,
             evaluator=job.evaluator,
             average=parts.average,

@@ -8,10 +8,11 @@ from typing import Any, Optional, Union
 
 import paddle
 from paddle import nn
+from paddle.nn import functional as F
 
 from paddle_mnist.errors import ConfigError, DataError
-from paddle_mnist.metrics.paddle_metrics import GatheredOutputs, MetricFunction, metric_functions
-from paddle_mnist.metrics.sums import Mean, as_sums
+from paddle_mnist.metrics.paddle_metrics import MetricFunction, metric_functions
+from paddle_mnist.metrics.sums import GatheredOutputs, Mean, as_sums
 from paddle_mnist.nn.cross_entropy import CrossEntropy, compiled_cross_entropy
 from paddle_mnist.nn.paddle_losses import (
     has_ignored_nll,
@@ -131,6 +132,14 @@ def mean_loss(loss: Callable, outputs: Any, labels: Any) -> Union[paddle.Tensor,
     if count is None:
         return value
     return Mean(value, count) if is_sum else Mean.from_value(value, count)
+
+
+def summed_cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> Mean:
+    """Return the cross-entropy of logits [B, classes] against labels [B, 1], in nats.
+
+    For evaluations, where the sum of a batch must not be rounded by a division.
+    """
+    return Mean(F.cross_entropy(logits, labels, reduction="sum"), len(labels))
 
 
 def _in_float32(outputs: Any) -> Any:
