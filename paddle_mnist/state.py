@@ -175,14 +175,24 @@ def as_number(value: Any, tag: str, source: str) -> Union[int, float]:
     raise ConfigError(f"{source} gave {value!r:.60} as {tag!r}; expected one number")
 
 
-class MetricSums(Protocol):
-    """A metric of some samples, as numbers that add up (`paddle_mnist.metrics.sums.Sums`)."""
+class BatchMetric(Protocol):
+    """What a batch contributes to a metric: it adds up, and computes the metric of the total."""
 
     def compute(self) -> float:
         """Return the metric."""
 
-    def to_numpy(self) -> np.ndarray:
-        """Return the numbers, float64 [K]."""
+    def to_numpy(self) -> Any:
+        """Return the values as NumPy arrays, which can be sent to other processes."""
+
+    def with_values(self, values: Any) -> "BatchMetric":
+        """Return the same metric of other values, which `to_numpy` gave."""
+
+    def plus(self, *others: "BatchMetric") -> "BatchMetric":
+        """Return the metric of this batch and others together, added in this order."""
+
+
+class MetricSums(BatchMetric, Protocol):
+    """A metric whose values are K numbers to sum up (`paddle_mnist.metrics.sums.Sums`)."""
 
     def to_tensor(self, dtype: Any = "float32") -> Any:
         """Return the numbers, a tensor [K], by default float32."""
@@ -190,8 +200,7 @@ class MetricSums(Protocol):
     def with_values(self, values: Any) -> "MetricSums":
         """Return the same metric of other numbers [K], a tensor or an array."""
 
-    def plus(self, *others: "MetricSums") -> "MetricSums":
-        """Return the metric of these samples and others together."""
+    def plus(self, *others: BatchMetric) -> "MetricSums": ...
 
 
 class View:

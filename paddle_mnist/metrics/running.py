@@ -40,7 +40,7 @@ class RunningMetrics:
         step of a resumed run. From then on the step's own metrics continue the totals.
         """
         self.state = state
-        known = {SKIPPED: Sums([0.0], total), **examples}
+        known: dict[str, MetricSums] = {SKIPPED: Sums([0.0], total), **examples}
         self._totals: dict[str, MetricSums] = {
             name: known.get(name, ANY_MEAN).with_values(np.array(values))
             for name, values in state.running_sums.totals.items()
@@ -96,7 +96,7 @@ class RunningMetrics:
 
     def _add_loss(self, place: str, result: StepResult) -> None:
         if result.count:
-            loss = float(result.loss.item())
+            loss = float(result.loss)
             require_finite_loss(loss, place, REMEDY)
             self._add("loss", Mean(loss * result.count, result.count))
             return
@@ -143,12 +143,12 @@ class RunningMetrics:
         # only now: if writing fails, the line is still due
         self.state.running_sums, self._totals = RunningSums(), {}
 
-    def _count_time(self) -> None:
-        now = time.perf_counter()
-        self.state.train_seconds += now - self._counted_until
-        self._counted_until = now
-
     def _restart_timing(self) -> None:
         self._steps = self._samples = 0
         self._reader_seconds = 0.0
         self._line_started = self._counted_until = time.perf_counter()
+
+    def _count_time(self) -> None:
+        now = time.perf_counter()
+        self.state.train_seconds += now - self._counted_until
+        self._counted_until = now

@@ -1,42 +1,22 @@
 """Metrics that add up over samples, batches and processes, and are computed once, at the end."""
 
-import abc
 from collections.abc import Callable, Sequence
-from typing import Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 import paddle
 
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.state import BatchMetric
 from paddle_mnist.system.arrays import as_array
+
+if TYPE_CHECKING:
+    from paddle._typing import DTypeLike  # which Paddle 2 lacks
 
 Number = Union[int, float, paddle.Tensor]  # a tensor of one element
 
 
-class BatchMetric(abc.ABC):
-    """What a batch contributes to a metric: it adds up, and knows what follows from the total."""
-
-    @abc.abstractmethod
-    def compute(self) -> float:
-        """Return the metric of what was added up; NaN where it is not defined."""
-
-    @abc.abstractmethod
-    def to_numpy(self) -> Any:
-        """Return the values, as NumPy arrays, which other processes can be sent. Waits."""
-
-    @abc.abstractmethod
-    def with_values(self, values: Any) -> "BatchMetric":
-        """Return the same metric of other values, such as `to_numpy` of another process gives."""
-
-    @abc.abstractmethod
-    def plus(self, *others: "BatchMetric") -> "BatchMetric":
-        """Return the metric of this batch and others together, added in this order."""
-
-    def __add__(self, other: "BatchMetric") -> "BatchMetric":
-        return self.plus(other)
-
-
-class Sums(BatchMetric):
+class Sums:
     """Numbers that add up over samples, and the metric that follows from their totals.
 
     values: K numbers, or tensors of one element; or a tensor or an array [K].
@@ -60,6 +40,7 @@ class Sums(BatchMetric):
             ]
 
     def compute(self) -> float:
+        """Return the metric of these totals. Waits for the device."""
         return self._compute(self.to_numpy())
 
     def with_values(self, values: Union[np.ndarray, paddle.Tensor]) -> "Sums":
@@ -84,6 +65,9 @@ class Sums(BatchMetric):
             )
         return self.with_values(sum(values))
 
+    def __add__(self, other: BatchMetric) -> "Sums":
+        return self.plus(other)
+
     def to_numpy(self) -> np.ndarray:
         """Return the numbers, float64 [K]. Waits for the device."""
         if isinstance(self._values, (paddle.Tensor, np.ndarray)):
@@ -92,7 +76,7 @@ class Sums(BatchMetric):
             [v.item() if isinstance(v, paddle.Tensor) else v for v in self._values], np.float64
         )
 
-    def to_tensor(self, dtype: Union[str, paddle.dtype] = "float32") -> paddle.Tensor:
+    def to_tensor(self, dtype: "DTypeLike" = "float32") -> paddle.Tensor:
         """Return the numbers [K] on the device, by default as float32."""
         if isinstance(self._values, np.ndarray):
             return paddle.to_tensor(self._values.reshape(-1), dtype=dtype)
@@ -145,14 +129,14 @@ class Mean(Sums):
             total = (value.item() if hasattr(value, "item") else value) * count  # in float64
         return np.array([total if count else 0.0, count])
 
-    def to_tensor(self, dtype: Union[str, paddle.dtype] = "float32") -> paddle.Tensor:
+    def to_tensor(self, dtype: "DTypeLike" = "float32") -> paddle.Tensor:
         values = super().to_tensor(dtype)
         if not isinstance(self.count, paddle.Tensor) and self.count:
             return values
         return paddle.where(values[1] == 0, paddle.zeros_like(values), values)
 
 
-class GatheredOutputs(BatchMetric):
+class GatheredOutputs:
     """Outputs of a model and labels, kept for a metric of those of all batches.
 
     values: tensors or arrays [B, ...]. compute: (an array of all batches for each) -> the metric.
@@ -166,14 +150,20 @@ class GatheredOutputs(BatchMetric):
         self._values, self._compute = values, compute
 
     def compute(self) -> float:
+        """Return the metric of these outputs. Waits for the device."""
         return self._compute(*self.to_numpy())
 
     def with_values(self, values: Sequence[np.ndarray]) -> "GatheredOutputs":
+        """Return the same metric of other outputs."""
         return GatheredOutputs(values, self._compute)
 
     def plus(self, *others: BatchMetric) -> "GatheredOutputs":
+        """Return the metric of the outputs of this batch and others, in this order."""
         columns = zip(*(one.to_numpy() for one in (self, *others)))
         return self.with_values([np.concatenate(column) for column in columns])
+
+    def __add__(self, other: BatchMetric) -> "GatheredOutputs":
+        return self.plus(other)
 
     def to_numpy(self) -> list[np.ndarray]:
         """Return the values as arrays. Waits for the device."""

@@ -14,12 +14,12 @@ from paddle_mnist.data.collate import ItemSpec, num_samples, stack_items
 from paddle_mnist.data.loader import BatchLoader, epoch_batches
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import DataError, DivergedError
-from paddle_mnist.metrics.sums import ANY_MEAN, BatchMetric, GatheredOutputs, as_metric
+from paddle_mnist.metrics.sums import ANY_MEAN, GatheredOutputs, as_metric
 from paddle_mnist.monitor.hooks import evaluation_mode
 from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.nn.seeding import reseed
 from paddle_mnist.parallel.world import ALONE, World
-from paddle_mnist.state import TrainState
+from paddle_mnist.state import BatchMetric, TrainState
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.training.batch_errors import located
 from paddle_mnist.training.steps import Step, SupervisedStep, summed_cross_entropy
@@ -96,25 +96,9 @@ def add_up(
     data: what it is called in errors. Raises DataError if there is no batch, DivergedError if the
     loss is not finite.
     """
-    rank, size = (world.rank, world.size) if hasattr(loader, "sharded") else (0, 1)
     untouched = evaluation_mode(model), generators_restored()
     with untouched[0], untouched[1], paddle.no_grad(), signals.interruptible():
-        batches = []
-        for number, batch in enumerate(epoch_batches(loader, 0, start=rank, stride=size)):
-            heartbeat.beat()
-            number = rank + number * size  # in the epoch
-            reseed(0, number)  # a net that draws numbers draws the same every time
-            with located(batch, loader, 0, number, data):
-                batches.append(_evaluate_batch(step, model, batch))
-        heartbeat.beat()
-        if size > 1:
-            examples = batches
-            if not batches:  # fewer batches than processes
-                examples = [
-                    _evaluate_batch(step, model, batch)
-                    for batch in itertools.islice(epoch_batches(loader, 0), 1)
-                ]
-            batches = _of_all_processes(batches, examples, world)
+        batches = _evaluate_batches(step, model, loader, data, world)
     if not batches:
         raise DataError(f"{data} have no batches; expected at least one")
     parts: dict[str, list[BatchMetric]] = {}
@@ -129,6 +113,28 @@ def add_up(
         "learning rate",
     )
     return totals
+
+
+def _evaluate_batches(
+    step: Step, model: nn.Layer, loader: Any, data: str, world: World
+) -> list[dict[str, BatchMetric]]:
+    """Return the metrics of all batches, those of other processes too."""
+    rank, size = (world.rank, world.size) if hasattr(loader, "sharded") else (0, 1)
+    batches = []
+    for turn, batch in enumerate(epoch_batches(loader, 0, start=rank, stride=size)):
+        heartbeat.beat()
+        number = rank + turn * size  # in the epoch
+        reseed(0, number)  # a net that draws numbers draws the same every time
+        with located(batch, loader, 0, number, data):
+            batches.append(_evaluate_batch(step, model, batch))
+    heartbeat.beat()
+    if size == 1:
+        return batches
+    examples = batches
+    if not batches:  # fewer batches than processes
+        first = itertools.islice(epoch_batches(loader, 0), 1)
+        examples = [_evaluate_batch(step, model, batch) for batch in first]
+    return _of_all_processes(batches, examples, world)
 
 
 def _evaluate_batch(step: Step, model: nn.Layer, batch: Any) -> dict[str, BatchMetric]:
@@ -186,7 +192,7 @@ class Evaluation:
     @property
     def classes(self) -> int:
         """The number of classes."""
-        return self.probabilities.shape[1]
+        return int(self.probabilities.shape[1])
 
     @property
     def confusion_matrix(self) -> np.ndarray:
@@ -216,7 +222,7 @@ class Evaluation:
 
 def evaluate(
     model: nn.Layer,
-    data: Union[paddle.io.Dataset[Any], Callable[[], Iterable[Any]], Iterable[Any]],
+    data: Union["paddle.io.Dataset[Any]", Callable[[], Iterable[Any]], Iterable[Any]],
     world: World = ALONE,
 ) -> Evaluation:
     """Evaluate the model on all of `data`: every sample once, the last short batch too.
@@ -259,7 +265,7 @@ def _share_of_hits(labels: np.ndarray, predictions: np.ndarray, _: np.ndarray) -
 
 
 def _chunks(
-    dataset: paddle.io.IterableDataset[Any], spec: Optional[ItemSpec]
+    dataset: "paddle.io.IterableDataset[Any]", spec: Optional[ItemSpec]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the items of a dataset that cannot be indexed, in batches."""
     items = iter(dataset)

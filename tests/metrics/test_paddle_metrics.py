@@ -1,5 +1,7 @@
 """Metrics add up: over any division into batches they are those of all data at once."""
 
+import json
+
 import numpy as np
 import paddle
 import pytest
@@ -9,7 +11,11 @@ from paddle.metric import Accuracy, Auc, Metric, Precision, Recall
 
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.metrics.paddle_metrics import Gathered, metric_functions
+from paddle_mnist.metrics.running import RunningMetrics
 from paddle_mnist.metrics.sums import Mean, Sums, as_sums
+from paddle_mnist.metrics.writers import NewestMetrics
+from paddle_mnist.parallel.gradients import StepResult
+from paddle_mnist.state import RunningSums, TrainState
 
 CLASSES = 4
 
@@ -288,3 +294,36 @@ def test_a_mean_of_nothing_is_not_a_number():
 def test_metrics_of_unlike_batches_do_not_add_up():
     with pytest.raises(ConfigError, match="computed from 2 and 3 sums in different batches"):
         Sums([1, 2, 3], sum) + Mean(1, 2)
+
+
+def twice(totals):
+    return 2 * float(totals[0])
+
+
+def resumed(log_every, **examples):
+    """Running metrics of a state as JSON gives it, in the middle of a log line's steps."""
+    totals = {"loss": [8.0, 4], "mean": [3.0, 4], "doubled": [3.0]}
+    state = TrainState(step=1, running_sums=RunningSums(4, 0.1, totals))
+    state = TrainState.from_dict(json.loads(json.dumps(state.as_dict())))
+    return RunningMetrics(state, NewestMetrics(), log_every, examples)
+
+
+def test_totals_of_a_resumed_run_are_continued_by_the_steps_own_metrics():
+    running = resumed(log_every=2)
+    metrics = {"mean": Mean(5.0, 4), "doubled": Sums([4.0], twice), "new": Mean(1, 4)}
+    running.add(StepResult(paddle.to_tensor(1.0), metrics, samples=4, count=4), lr=0.1)
+    expected = {"loss": [12, 8], "mean": [8, 8], "doubled": [7], "new": [1, 4]}
+    assert running.state.as_dict()["running_sums"]["totals"] == expected
+    running.state.step = 2
+    running.after_step()
+    written = running.writer.values
+    values = {name: written[f"train/{name}"] for name in expected}
+    assert values == {"loss": 1.5, "mean": 1, "doubled": 14, "new": 0.25}
+    assert running.state.running_sums == RunningSums()
+
+
+def test_line_that_is_due_before_the_first_step_needs_an_example_of_its_metrics():
+    running = resumed(log_every=1, doubled=Sums([0.0], twice))
+    running.resume()
+    written = running.writer.values
+    assert (written["train/loss"], written["train/mean"], written["train/doubled"]) == (2, 0.75, 6)
