@@ -2,7 +2,7 @@
 
 import contextlib
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, Protocol, Union
 
@@ -15,19 +15,32 @@ if TYPE_CHECKING:
     import paddle
 
 
-class MetricSums(Protocol):
-    """A metric of some samples, as numbers that add up (`paddle_mnist.metrics.sums.Sums`)."""
+class BatchMetric(Protocol):
+    """What a batch contributes to a metric: it adds up, and computes the metric of the total."""
 
-    compute: Callable[[np.ndarray], float]
+    def compute(self) -> float:
+        """Return the metric."""
 
-    def to_array(self) -> np.ndarray:
-        """Return the numbers, float64 [K]."""
+    def to_numpy(self) -> Any:
+        """Return the values as NumPy arrays, which can be sent to other processes."""
+
+    def with_values(self, values: Any) -> "BatchMetric":
+        """Return the same metric of other values, which `to_numpy` gave."""
+
+    def plus(self, *others: "BatchMetric") -> "BatchMetric":
+        """Return the metric of this batch and others together, added in this order."""
+
+
+class MetricSums(BatchMetric, Protocol):
+    """A metric whose values are K numbers to sum up (`paddle_mnist.metrics.sums.Sums`)."""
 
     def to_tensor(self, dtype: Any = "float32") -> Any:
         """Return the numbers, a tensor [K], by default float32."""
 
     def with_values(self, values: Any) -> "MetricSums":
-        """Return the same metric of other numbers, a tensor [K]."""
+        """Return the same metric of other numbers [K], a tensor or an array."""
+
+    def plus(self, *others: BatchMetric) -> "MetricSums": ...
 
 
 @dataclass(frozen=True)
@@ -117,7 +130,16 @@ class Writer(Protocol):
 
 
 class Evaluator(Protocol):
-    """Evaluates the model at the end of an epoch."""
+    """Evaluates the model at the end of an epoch.
+
+    datasets: loaders of what it evaluates on, by the name of their split.
+    """
+
+    @property
+    def datasets(self) -> Mapping[str, Any]: ...
+
+    def metrics(self, model: Any) -> Mapping[str, float]:
+        """Return metrics by tag, whether an evaluation is due or not."""
 
     def after_epoch(self, state: TrainState, model: Any) -> Mapping[str, float]:
         """Return metrics by tag; an empty mapping where no evaluation is due."""

@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
@@ -14,18 +14,13 @@ MODES = ("max", "min")  # which value of the monitored metric is the best
 class RunningSums:
     """Sums over the samples since the last log line, and the learning rate of the newest step.
 
-    totals: what each metric adds up, by name: of "loss" each step's mean loss, times its samples,
+    totals: the numbers of each metric, by name: of "loss" each step's mean loss, times its samples,
     and the number of samples; of other metrics see `paddle_mnist.metrics.sums`.
     """
 
     samples: int = 0
     lr: float = 0.0
     totals: dict[str, list[float]] = field(default_factory=dict)
-
-    def add(self, name: str, values: Sequence[float]) -> None:
-        """Add to a metric's totals."""
-        before = self.totals.get(name) or [0.0] * len(values)
-        self.totals[name] = [total + float(value) for total, value in zip(before, values)]
 
 
 def _nothing_pending() -> None:

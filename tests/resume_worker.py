@@ -24,6 +24,7 @@ from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import StoppedError
 from paddle_mnist.mnist.augment import Distortion
 from paddle_mnist.mnist.config import TrainConfig
+from paddle_mnist.mnist.step import DigitStep
 from paddle_mnist.nn.ema import ExponentialMovingAverage
 from paddle_mnist.nn.optim import build_optimizer, build_schedule
 from paddle_mnist.progress import TrainState
@@ -110,7 +111,9 @@ def train(data, folder, optimizer, schedule, stop=None):
         model,
         built,
         average=average,
-        evaluator=EpochEvaluator({"valid": MnistDataset("valid", data)}, 1, 2),
+        evaluator=EpochEvaluator(
+            DigitStep(), {"valid": BatchLoader(MnistDataset("valid", data), 500)}
+        ),
         writer=writer,
         checkpointer=checkpointer,
         state=state,

@@ -8,7 +8,6 @@ import paddle
 import pytest
 from paddle import nn
 from paddle.nn import functional as F
-from paddle_mnist.training.binding import describe_data
 
 from paddle_mnist import MNIST, Gathered, evaluate
 from paddle_mnist.data.collate import stack_items, stack_samples
@@ -21,7 +20,8 @@ from paddle_mnist.inference.predictor import _as_input
 from paddle_mnist.metrics.paddle_metrics import metric_functions
 from paddle_mnist.mnist.predictor import as_pixels
 from paddle_mnist.system.arrays import as_array, copied_array
-from paddle_mnist.training.step_evaluator import evaluate_step
+from paddle_mnist.training.description import describe_data
+from paddle_mnist.training.evaluator import evaluate_step
 from paddle_mnist.training.steps import SupervisedStep
 
 SAMPLES, FEW = 100, 8

@@ -62,7 +62,8 @@ def _supervise(config: TrainConfig, argv: Sequence[str]) -> int:
         raise ConfigError(
             f"max_restarts is {config.command.max_restarts}, but Paddle's launch has started this "
             "process as one of several, which cannot be restarted alone; expected plain "
-            "python with --nprocs and --max_restarts, or launch's own --elastic_level and --max_restart"
+            "python with --nprocs and --max_restarts, or launch's own --elastic_level and "
+            "--max_restart"
         )
     run = RunDirectory(config.output or DEFAULT_OUTPUT)
     old_config = _identity(run.config)

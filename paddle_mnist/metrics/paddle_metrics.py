@@ -9,8 +9,7 @@ import paddle
 from paddle.metric import Accuracy, Auc, Metric, Precision, Recall
 
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.metrics.sums import Mean, Sums
-from paddle_mnist.system.arrays import as_array
+from paddle_mnist.metrics.sums import GatheredOutputs, Mean, Sums
 
 # (outputs of the model, labels) -> a metric of them
 MetricFunction = Callable[[Any, Any], Any]
@@ -42,7 +41,7 @@ class Gathered:
             )
         self._metric = metric
 
-    def __call__(self, outputs: Any, labels: Any) -> "GatheredOutputs":
+    def __call__(self, outputs: Any, labels: Any) -> GatheredOutputs:
         """Keep the outputs and labels of a batch. Raises ConfigError unless they are tensors."""
         values = [*_as_list(outputs), labels]
         other = next((value for value in values if not isinstance(value, paddle.Tensor)), None)
@@ -60,18 +59,6 @@ class Gathered:
         metric.reset()
         _update(metric, [paddle.to_tensor(value) for value in values])
         return float(metric.accumulate())
-
-
-class GatheredOutputs:
-    """What a batch contributes to a `Gathered` metric. compute: (arrays of all batches) -> float"""
-
-    def __init__(self, values: Sequence[paddle.Tensor], compute: Callable[..., float]):
-        self.values, self.compute = values, compute
-
-    def to_arrays(self) -> list[np.ndarray]:
-        """Return the values as NumPy arrays. Waits for the device."""
-        # of a batch of one sample a net may have squeezed the dimension away
-        return [np.atleast_1d(as_array(value)) for value in self.values]
 
 
 def metric_functions(metrics: Mapping[str, Any]) -> dict[str, MetricFunction]:
@@ -110,7 +97,7 @@ def _adapted(name: str, metric: Metric) -> dict[str, MetricFunction]:
             "up to that of all; expected Accuracy, Precision, Recall, Auc, a function that returns "
             "sums, or Gathered(metric), which is computed on all outputs together"
         )
-    if kind is Accuracy:
+    if isinstance(metric, Accuracy):
         return _accuracies(name, metric)
     return {name: _counted(metric, COUNTERS[kind])}
 

@@ -2,11 +2,13 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Optional
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from paddle_mnist.interfaces import Writer
-from paddle_mnist.metrics.sums import compute_all, total
+import numpy as np
+
+from paddle_mnist.interfaces import MetricSums, Writer
+from paddle_mnist.metrics.sums import ANY_MEAN, Mean, Sums, total
 from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.parallel.gradients import StepResult
 from paddle_mnist.progress import RunningSums, TrainState
@@ -33,13 +35,17 @@ class RunningMetrics:
         state: TrainState,
         writer: Writer,
         log_every: int,
-        functions: Optional[Mapping[str, Callable]] = None,
+        examples: Mapping[str, MetricSums] = {},
     ):
-        """functions: how metrics follow from their totals, by name, where a line may be due before
-        the first step; else each step's own are taken.
+        """examples: of the metrics of a step, by name; for a line that is due before the first
+        step of a resumed run. From then on the step's own metrics continue the totals.
         """
         self.state = state
-        self.functions = {SKIPPED: total, **(functions or {})}
+        known: dict[str, MetricSums] = {SKIPPED: Sums([0.0], total), **examples}
+        self._totals: dict[str, MetricSums] = {
+            name: known.get(name, ANY_MEAN).with_values(np.array(values))
+            for name, values in state.running_sums.totals.items()
+        }
         self.writer = writer
         self.log_every = log_every
         self._pending: list[tuple[int, int, StepResult, float]] = []
@@ -47,7 +53,7 @@ class RunningMetrics:
         self._restart_timing()
         state.attach(self.synchronize)
 
-    def timed(self, batches: Iterable) -> Iterator:
+    def timed(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches, and time the wait for each."""
         self._restart_timing()
         iterator, end = iter(batches), object()
@@ -71,23 +77,32 @@ class RunningMetrics:
         Raises DivergedError if a loss is not finite.
         """
         pending, self._pending = self._pending, []
-        sums = self.state.running_sums
-        for epoch, step, result, lr in pending:
-            self._add_loss(sums, f"at epoch {epoch + 1}, step {step}", result)
-            for name, metric in result.metrics.items():
-                sums.add(name, metric.to_array())
-                self.functions[name] = metric.compute
-            sums.samples += result.samples
-            sums.lr = lr
-
-    def _add_loss(self, sums: RunningSums, place: str, result: StepResult) -> None:
-        if result.count:
-            loss = result.loss.item()
-            require_finite_loss(loss, place, REMEDY)
-            sums.add("loss", [loss * result.count, result.count])
+        if not pending:
             return
-        sums.add("loss", [0.0, 0.0])
-        sums.add(SKIPPED, [1.0])
+        sums = self.state.running_sums
+        try:
+            for epoch, step, result, lr in pending:
+                self._add_loss(f"at epoch {epoch + 1}, step {step}", result)
+                for name, metric in result.metrics.items():
+                    self._add(name, metric)
+                sums.samples += result.samples
+                sums.lr = lr
+        finally:
+            totals = self._totals.items()
+            sums.totals = {name: metric.to_numpy().tolist() for name, metric in totals}
+
+    def _add(self, name: str, metric: MetricSums) -> None:
+        before = [self._totals[name]] if name in self._totals else []
+        self._totals[name] = metric.plus(*before)
+
+    def _add_loss(self, place: str, result: StepResult) -> None:
+        if result.count:
+            loss = float(result.loss)
+            require_finite_loss(loss, place, REMEDY)
+            self._add("loss", Mean(loss * result.count, result.count))
+            return
+        self._add("loss", Mean(0.0, 0.0))
+        self._add(SKIPPED, Sums([1.0], total))
         if not self._has_skipped:
             self._has_skipped = True
             log.warning(
@@ -117,7 +132,7 @@ class RunningMetrics:
             return
         seconds = time.perf_counter() - self._line_started
         values = {
-            **{f"train/{name}": value for name, value in self._metrics().items()},
+            **{f"train/{name}": metric.compute() for name, metric in self._totals.items()},
             "train/lr": sums.lr,
             "speed/reader_cost": self._reader_seconds / max(1, self._steps),
             "speed/batch_cost": seconds / max(1, self._steps),
@@ -125,17 +140,15 @@ class RunningMetrics:
         }
         self._restart_timing()
         self.writer.write(self.state, values)
-        self.state.running_sums = RunningSums()  # only now: if writing fails, the line is still due
-
-    def _metrics(self) -> dict[str, float]:
-        return compute_all(self.state.running_sums.totals, self.functions)
-
-    def _count_time(self) -> None:
-        now = time.perf_counter()
-        self.state.train_seconds += now - self._counted_until
-        self._counted_until = now
+        # only now: if writing fails, the line is still due
+        self.state.running_sums, self._totals = RunningSums(), {}
 
     def _restart_timing(self) -> None:
         self._steps = self._samples = 0
         self._reader_seconds = 0.0
         self._line_started = self._counted_until = time.perf_counter()
+
+    def _count_time(self) -> None:
+        now = time.perf_counter()
+        self.state.train_seconds += now - self._counted_until
+        self._counted_until = now

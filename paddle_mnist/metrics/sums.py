@@ -1,13 +1,17 @@
-"""Metrics as sums that add up over samples, batches and processes, and are divided once."""
+"""Metrics that add up over samples, batches and processes, and are computed once, at the end."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional, Union
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 import paddle
 
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.interfaces import BatchMetric
 from paddle_mnist.system.arrays import as_array
+
+if TYPE_CHECKING:
+    from paddle._typing import DTypeLike  # which Paddle 2 lacks
 
 Number = Union[int, float, paddle.Tensor]  # a tensor of one element
 
@@ -24,7 +28,8 @@ class Sums:
         values: Union[Sequence[Number], np.ndarray, paddle.Tensor],
         compute: Callable[[np.ndarray], float],
     ):
-        self.compute = compute
+        self._compute = compute
+        self._values: Union[Sequence[Number], np.ndarray, paddle.Tensor]
         if isinstance(values, paddle.Tensor):
             self._values = values.detach()
         elif isinstance(values, np.ndarray):
@@ -34,15 +39,36 @@ class Sums:
                 value.detach() if isinstance(value, paddle.Tensor) else value for value in values
             ]
 
-    def with_values(self, values: paddle.Tensor) -> "Sums":
-        """Return the same metric of other numbers, a tensor [K]."""
-        return Sums(values, self.compute)
+    def compute(self) -> float:
+        """Return the metric of these totals. Waits for the device."""
+        return self._compute(self.to_numpy())
+
+    def with_values(self, values: Union[np.ndarray, paddle.Tensor]) -> "Sums":
+        """Return the same metric of other numbers [K]."""
+        return Sums(values, self._compute)
 
     def detach(self) -> "Sums":
         """Return the same sums without the graph that they were computed by."""
-        return Sums(self._values, self.compute)
+        return Sums(self._values, self._compute)
 
-    def to_array(self) -> np.ndarray:
+    def plus(self, *others: BatchMetric) -> "Sums":
+        """Return the metric of this batch and others together, added in float64, in this order.
+
+        Raises ConfigError unless all have as many numbers.
+        """
+        values = [one.to_numpy() for one in (self, *others)]
+        sizes = {len(numbers) for numbers in values}
+        if len(sizes) > 1:
+            raise ConfigError(
+                f"a metric is computed from {' and '.join(map(str, sorted(sizes)))} sums in "
+                "different batches; expected the same number in all"
+            )
+        return self.with_values(sum(values))
+
+    def __add__(self, other: BatchMetric) -> "Sums":
+        return self.plus(other)
+
+    def to_numpy(self) -> np.ndarray:
         """Return the numbers, float64 [K]. Waits for the device."""
         if isinstance(self._values, (paddle.Tensor, np.ndarray)):
             return as_array(self._values).astype(np.float64).reshape(-1)
@@ -50,7 +76,7 @@ class Sums:
             [v.item() if isinstance(v, paddle.Tensor) else v for v in self._values], np.float64
         )
 
-    def to_tensor(self, dtype: Union[str, paddle.dtype] = "float32") -> paddle.Tensor:
+    def to_tensor(self, dtype: "DTypeLike" = "float32") -> paddle.Tensor:
         """Return the numbers [K] on the device, by default as float32."""
         if isinstance(self._values, np.ndarray):
             return paddle.to_tensor(self._values.reshape(-1), dtype=dtype)
@@ -96,18 +122,53 @@ class Mean(Sums):
         """Return the same mean without the graph that it was computed by."""
         return Mean(*self._values)
 
-    def to_array(self) -> np.ndarray:
-        total, count = super().to_array()
+    def to_numpy(self) -> np.ndarray:
+        total, count = super().to_numpy()
         if self._value is not None and count:
             value = self._value
             total = (value.item() if hasattr(value, "item") else value) * count  # in float64
         return np.array([total if count else 0.0, count])
 
-    def to_tensor(self, dtype: Union[str, paddle.dtype] = "float32") -> paddle.Tensor:
+    def to_tensor(self, dtype: "DTypeLike" = "float32") -> paddle.Tensor:
         values = super().to_tensor(dtype)
         if not isinstance(self.count, paddle.Tensor) and self.count:
             return values
         return paddle.where(values[1] == 0, paddle.zeros_like(values), values)
+
+
+class GatheredOutputs:
+    """Outputs of a model and labels, kept for a metric of those of all batches.
+
+    values: tensors or arrays [B, ...]. compute: (an array of all batches for each) -> the metric.
+    """
+
+    def __init__(
+        self,
+        values: Sequence[Union[np.ndarray, paddle.Tensor]],
+        compute: Callable[..., float],
+    ):
+        self._values, self._compute = values, compute
+
+    def compute(self) -> float:
+        """Return the metric of these outputs. Waits for the device."""
+        return self._compute(*self.to_numpy())
+
+    def with_values(self, values: Sequence[np.ndarray]) -> "GatheredOutputs":
+        """Return the same metric of other outputs."""
+        return GatheredOutputs(values, self._compute)
+
+    def plus(self, *others: BatchMetric) -> "GatheredOutputs":
+        """Return the metric of the outputs of this batch and others, in this order."""
+        columns = zip(*(one.to_numpy() for one in (self, *others)))
+        return self.with_values([np.concatenate(column) for column in columns])
+
+    def __add__(self, other: BatchMetric) -> "GatheredOutputs":
+        return self.plus(other)
+
+    def to_numpy(self) -> list[np.ndarray]:
+        """Return the values as arrays. Waits for the device."""
+        # of a batch of one sample a net may have squeezed the dimension away
+        return [np.atleast_1d(as_array(value)) for value in self._values]
 
 
 def ratio(totals: np.ndarray) -> float:
@@ -118,6 +179,15 @@ def ratio(totals: np.ndarray) -> float:
 def total(totals: np.ndarray) -> float:
     """Return the only total."""
     return float(totals[0])
+
+
+# What the totals of a checkpoint are taken for until a step has given the metric of this name.
+ANY_MEAN = Mean(0, 0)
+
+
+def as_metric(value: Any, name: str, samples: int) -> BatchMetric:
+    """Return what a metric of a batch stands for; raises as `as_sums`, for all but outputs."""
+    return value if isinstance(value, GatheredOutputs) else as_sums(value, name, samples)
 
 
 def as_sums(value: Any, name: str, samples: int) -> Sums:
@@ -138,13 +208,3 @@ def as_sums(value: Any, name: str, samples: int) -> Sums:
             "mean over the batch, or Mean(total, count)"
         )
     return Mean(value * samples, samples)
-
-
-def compute_all(
-    totals: Mapping[str, Sequence[float]], functions: Mapping[str, Callable[[np.ndarray], float]]
-) -> dict[str, float]:
-    """Return metrics by name. totals: of sums, by name. functions: their `compute`, or `ratio`."""
-    return {
-        name: functions.get(name, ratio)(np.asarray(values, np.float64))
-        for name, values in totals.items()
-    }

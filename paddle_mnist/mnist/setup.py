@@ -11,9 +11,8 @@ from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import TrainConfig, amounts
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.run_report import DigitReport
-from paddle_mnist.nn.cross_entropy import CrossEntropy
+from paddle_mnist.mnist.step import DigitStep
 from paddle_mnist.training.standard_callbacks import Figures
-from paddle_mnist.training.steps import num_correct
 
 
 def parts(config: TrainConfig) -> dict[str, Any]:
@@ -33,8 +32,7 @@ def parts(config: TrainConfig) -> dict[str, Any]:
         "train": train,
         "valid": valid,
         "optimizer": replace(config.optimizer, total_steps=steps * config.epochs),
-        "loss": CrossEntropy(config.loss.label_smoothing),
-        "metrics": {"acc": num_correct},
+        "step": DigitStep(config.loss.label_smoothing, config.numerics.amp),
         "epochs": config.epochs,
         "batch_size": config.batch_size,
         "seed": config.seed,

@@ -44,7 +44,6 @@ from paddle_mnist.training.initialize import TrainingParts
 from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.resume import DERIVED, ResumeRequest
 from paddle_mnist.training.soften import check_softenable
-from paddle_mnist.training.step_evaluator import StepEvaluator
 from paddle_mnist.training.steps import Step, build_step
 from paddle_mnist.training.trained_model import build_model
 
@@ -108,7 +107,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
             defaults=compared_defaults(),
         ),
         config=_as_yaml(arguments, config, description),
-        metric_functions=first_batch.metric_functions,
+        metric_examples=first_batch.metrics,
         tags=tags,
         callbacks=arguments.all_callbacks,
         resumes_inside_epochs=inside_epochs,
@@ -267,7 +266,7 @@ def _loader(data: Any, arguments: FitArguments, batch_size: int, shuffle: bool) 
 def _build_evaluator(arguments: FitArguments, step: Step, world: World) -> EpochEvaluator:
     evaluating = arguments.evaluating
     batch_size = evaluating.batch_size or arguments.batch_size
-    return StepEvaluator(
+    return EpochEvaluator(
         step,
         {
             split: _loader(data, arguments, batch_size, shuffle=False)

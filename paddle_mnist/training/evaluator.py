@@ -1,27 +1,167 @@
-"""Evaluation: exact loss and accuracy, as sums over all samples that are divided once."""
+"""Evaluation: the exact metrics of a step, which are added up over all samples and divided once."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddle_mnist.data.collate import ItemSpec, stack_items
+from paddle_mnist.data.collate import ItemSpec, num_samples, stack_items
 from paddle_mnist.data.loader import BatchLoader, epoch_batches
+from paddle_mnist.data.seeding import generators_restored, reseed
 from paddle_mnist.errors import DataError, DivergedError
+from paddle_mnist.interfaces import BatchMetric
+from paddle_mnist.metrics.sums import ANY_MEAN, GatheredOutputs, as_metric
 from paddle_mnist.nn.modes import evaluation_mode
 from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.parallel.world import ALONE, World
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system import heartbeat, signals
-from paddle_mnist.system.arrays import as_array
-from paddle_mnist.training.batch_errors import located, reraise
+from paddle_mnist.training.batch_errors import located
+from paddle_mnist.training.steps import Step, SupervisedStep, summed_cross_entropy
 
-BATCH_SIZE = 500  # of an evaluation; decides speed and memory, not the result
+BATCH_SIZE = 500  # of `evaluate`; decides speed and memory, not the result
+
+
+class EpochEvaluator:
+    """Evaluates the loss and the metrics of a step after every `every_epochs` epochs.
+
+    step: see `paddle_mnist.training.steps`.
+    datasets: loaders of what to evaluate on, by the name of their split; "valid" gives "valid/loss"
+        and so on.
+    epochs: of the whole training, after the last of which it evaluates, too.
+    world: the processes that evaluate together.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        datasets: Mapping[str, Any],
+        every_epochs: int = 1,
+        epochs: Optional[int] = None,
+        world: World = ALONE,
+    ):
+        self.step = step
+        self.datasets = datasets
+        self.every_epochs = every_epochs
+        self.epochs = epochs
+        self.world = world
+
+    def after_epoch(self, state: TrainState, model: nn.Layer) -> Mapping[str, float]:
+        epochs_done = state.epoch + 1
+        if epochs_done % self.every_epochs and epochs_done != self.epochs:
+            return {}
+        try:
+            return self.metrics(model)
+        except DivergedError as error:
+            raise DivergedError(f"after epoch {epochs_done}, step {state.step}: {error}") from error
+
+    def metrics(self, model: nn.Layer) -> dict[str, float]:
+        """Return every metric on each split, by tag."""
+        return {
+            f"{split}/{name}": value
+            for split, loader in self.datasets.items()
+            for name, value in evaluate_step(self.step, model, loader, split, self.world).items()
+        }
+
+
+def evaluate_step(
+    step: Step, model: nn.Layer, loader: Any, split: str = "valid", world: World = ALONE
+) -> dict[str, float]:
+    """Return the loss and the metrics of a step over all batches; see `add_up`."""
+    totals = add_up(step, model, loader, f"the data {split!r}", world)
+    return {name: metric.compute() for name, metric in totals.items()}
+
+
+def add_up(
+    step: Step, model: nn.Layer, loader: Any, data: str, world: World = ALONE
+) -> dict[str, BatchMetric]:
+    """Return the loss and the metrics of a step, each added up over all batches, by name.
+
+    They are added in float64, in the order of the batches: the result is the same to the last bit
+    for any number of processes. Of loaders that can be divided each process evaluates every N-th
+    batch, and gets what the others' give. The model is put in evaluation mode, and it and the
+    generators of random numbers are given back as they were.
+
+    data: what it is called in errors. Raises DataError if there is no batch, DivergedError if the
+    loss is not finite.
+    """
+    untouched = evaluation_mode(model), generators_restored()
+    with untouched[0], untouched[1], paddle.no_grad(), signals.interruptible():
+        batches = _evaluate_batches(step, model, loader, data, world)
+    if not batches:
+        raise DataError(f"{data} have no batches; expected at least one")
+    parts: dict[str, list[BatchMetric]] = {}
+    for metrics in batches:
+        for name, metric in metrics.items():
+            parts.setdefault(name, []).append(metric)
+    totals = {name: first.plus(*others) for name, (first, *others) in parts.items()}
+    require_finite_loss(
+        totals["loss"].to_numpy()[0],
+        f"on {data}",
+        "the model's weights are broken: use an earlier checkpoint, or train with a lower "
+        "learning rate",
+    )
+    return totals
+
+
+def _evaluate_batches(
+    step: Step, model: nn.Layer, loader: Any, data: str, world: World
+) -> list[dict[str, BatchMetric]]:
+    """Return the metrics of all batches, those of other processes too."""
+    rank, size = (world.rank, world.size) if hasattr(loader, "sharded") else (0, 1)
+    batches = []
+    for turn, batch in enumerate(epoch_batches(loader, 0, start=rank, stride=size)):
+        heartbeat.beat()
+        number = rank + turn * size  # in the epoch
+        reseed(0, number)  # a net that draws numbers draws the same every time
+        with located(batch, loader, 0, number, data):
+            batches.append(_evaluate_batch(step, model, batch))
+    heartbeat.beat()
+    if size == 1:
+        return batches
+    examples = batches
+    if not batches:  # fewer batches than processes
+        first = itertools.islice(epoch_batches(loader, 0), 1)
+        examples = [_evaluate_batch(step, model, batch) for batch in first]
+    return _of_all_processes(batches, examples, world)
+
+
+def _evaluate_batch(step: Step, model: nn.Layer, batch: Any) -> dict[str, BatchMetric]:
+    """Return the metrics of a batch, with values that have left the device."""
+    samples, metrics = num_samples(batch), {}
+    for name, value in step(model, batch).items():
+        if isinstance(value, paddle.Tensor) and value.size == 1:
+            value = value.item()  # multiplied by the samples, and added, in float64
+        metric = as_metric(value, name, samples)
+        metrics[name] = metric.with_values(metric.to_numpy())
+    return metrics
+
+
+def _of_all_processes(
+    batches: Sequence[Mapping[str, BatchMetric]],
+    examples: Sequence[Mapping[str, BatchMetric]],
+    world: World,
+) -> list[dict[str, BatchMetric]]:
+    """Return the metrics of the batches that processes took in turns, in their original order.
+
+    Only values are sent: what computes a metric from them need not be one that pickle can write.
+    examples: metrics of this process, which compute those of the others.
+    """
+    kinds = {name: metric for metrics in examples for name, metric in metrics.items()}
+    sent = [{name: one.to_numpy() for name, one in metrics.items()} for metrics in batches]
+    received = world.all_gather_objects(sent)
+    turns = itertools.zip_longest(*received)
+    return [
+        {name: kinds.get(name, ANY_MEAN).with_values(values) for name, values in metrics.items()}
+        for turn in turns
+        for metrics in turn
+        if metrics is not None
+    ]
 
 
 @dataclass(frozen=True)
@@ -46,7 +186,7 @@ class Evaluation:
     @property
     def classes(self) -> int:
         """The number of classes."""
-        return self.probabilities.shape[1]
+        return int(self.probabilities.shape[1])
 
     @property
     def confusion_matrix(self) -> np.ndarray:
@@ -74,144 +214,54 @@ class Evaluation:
         }
 
 
-class _EvaluatedBatch(NamedTuple):
-    """Sum of the losses, labels [B], predictions [B] and probabilities [B, classes] of a batch."""
-
-    loss_sum: float
-    labels: np.ndarray
-    predictions: np.ndarray
-    probabilities: np.ndarray
-
-
 def evaluate(
-    model: nn.Layer, data: Union[paddle.io.Dataset, Callable, Iterable], world: World = ALONE
+    model: nn.Layer,
+    data: Union["paddle.io.Dataset[Any]", Callable[[], Iterable[Any]], Iterable[Any]],
+    world: World = ALONE,
 ) -> Evaluation:
     """Evaluate the model on all of `data`: every sample once, the last short batch too.
 
     data: a `paddle.io.Dataset` of (image float32, label); or a loader of one, or what `load_data`
         returns.
     world: the processes that evaluate together, each every N-th batch of a dataset. Each gets the
-        whole result, which is the same to the last bit however many they are. A loader, or an
-        `IterableDataset`, is read to its end by each of them.
+        whole result, which is the same to the last bit however many they are. A loader that cannot
+        be divided, or an `IterableDataset`, is read to its end by each of them.
     The model is put in evaluation mode and given back as it was, layer by layer.
     Raises DataError if there is nothing to evaluate, or an item of a dataset is not (image, label);
     DivergedError if the loss is not finite.
     """
-    loader, rank, size = data, 0, 1
-    spec = getattr(model, "item_spec", None)
+    loader, spec = data, getattr(model, "item_spec", None)
     if isinstance(data, paddle.io.IterableDataset):
         loader = _chunks(data, spec)
     elif isinstance(data, paddle.io.Dataset):
-        loader, rank, size = BatchLoader(data, BATCH_SIZE, spec=spec), world.rank, world.size
-    with evaluation_mode(model), paddle.no_grad(), signals.interruptible():
-        batches = []
-        for number, batch in enumerate(epoch_batches(loader, 0, start=rank, stride=size)):
-            with located(batch, loader, 0, rank + number * size, "the data"):
-                batches.append(_evaluate_batch(model, *batch))
-        heartbeat.beat()
-        if size > 1:
-            batches = interleaved(world.all_gather_objects(batches))
-    if not batches:
-        raise DataError("nothing to evaluate: the data has no batches; expected at least one")
-    loss_sum = sum(batch.loss_sum for batch in batches)
-    require_finite_loss(
-        loss_sum,
-        "on these images",
-        "the model's weights are broken: use an earlier checkpoint, or train with a lower "
-        "learning_rate",
-    )
-    labels = np.concatenate([batch.labels for batch in batches])
-    predictions = np.concatenate([batch.predictions for batch in batches])
+        loader = BatchLoader(data, BATCH_SIZE, spec=spec)
+    step = SupervisedStep(summed_cross_entropy, {"outputs": _outputs})
+    totals = add_up(step, model, loader, "the data", world)
+    labels, predictions, probabilities = totals["outputs"].to_numpy()
     return Evaluation(
-        loss=loss_sum / len(labels),
-        accuracy=float(np.count_nonzero(labels == predictions) / len(labels)),
+        loss=totals["loss"].compute(),
+        accuracy=totals["outputs"].compute(),
         labels=labels,
         predictions=predictions,
-        probabilities=np.concatenate([batch.probabilities for batch in batches]),
+        probabilities=probabilities,
     )
 
 
-def _evaluate_batch(
-    model: nn.Layer, images: paddle.Tensor, labels: paddle.Tensor
-) -> _EvaluatedBatch:
-    heartbeat.beat()
-    logits = model(images)
-    try:
-        loss_sum = F.cross_entropy(logits, labels, reduction="sum").item()
-    except Exception as error:  # Paddle's
-        reraise(error, F.cross_entropy, logits, labels)
-    return _EvaluatedBatch(
-        loss_sum=loss_sum,
-        labels=as_array(labels).ravel(),
-        predictions=logits.numpy().argmax(axis=1),
-        probabilities=F.softmax(logits).numpy(),
+def _outputs(logits: paddle.Tensor, labels: paddle.Tensor) -> GatheredOutputs:
+    """Keep the labels, the predictions and the probabilities of a batch."""
+    return GatheredOutputs(
+        [labels.flatten(), logits.argmax(axis=1), F.softmax(logits)], _share_of_hits
     )
+
+
+def _share_of_hits(labels: np.ndarray, predictions: np.ndarray, _: np.ndarray) -> float:
+    return float(np.count_nonzero(labels == predictions) / len(labels))
 
 
 def _chunks(
-    dataset: paddle.io.IterableDataset, spec: Optional[ItemSpec]
+    dataset: "paddle.io.IterableDataset[Any]", spec: Optional[ItemSpec]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the items of a dataset that cannot be indexed, in batches."""
     items = iter(dataset)
     while chunk := list(itertools.islice(items, BATCH_SIZE)):
         yield stack_items(chunk, type(dataset).__name__, spec)
-
-
-def interleaved(parts: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the batches that processes took in turns, in their original order."""
-    longest = max(map(len, parts))
-    return [part[turn] for turn in range(longest) for part in parts if turn < len(part)]
-
-
-class EpochEvaluator:
-    """Evaluates every `every_epochs` epochs, and after the last one.
-
-    datasets: what to evaluate on, by name; "valid" gives "valid/loss" and "valid/acc".
-    epochs: of the whole training. patience: stop after this many evaluations without a better
-    valid/acc; None: never.
-    """
-
-    def __init__(
-        self,
-        datasets: Mapping[str, paddle.io.Dataset],
-        every_epochs: int,
-        epochs: int,
-        patience: Optional[int] = None,
-        world: World = ALONE,
-    ):
-        self.datasets = datasets
-        self.every_epochs = every_epochs
-        self.epochs = epochs
-        self.patience = patience
-        self.world = world
-
-    def after_epoch(self, state: TrainState, model: nn.Layer) -> Mapping[str, float]:
-        epochs_done = state.epoch + 1
-        if epochs_done % self.every_epochs and epochs_done != self.epochs:
-            return {}
-        try:
-            return self.metrics(model)
-        except DivergedError as error:
-            raise DivergedError(f"after epoch {epochs_done}, step {state.step}: {error}") from error
-
-    def metrics(self, model: nn.Layer) -> dict[str, float]:
-        """Return loss and accuracy on each dataset."""
-        values = {}
-        for name, dataset in self.datasets.items():
-            evaluation = evaluate(model, dataset, self.world)
-            values[f"{name}/loss"] = evaluation.loss
-            values[f"{name}/acc"] = evaluation.accuracy
-        return values
-
-    def should_stop(self, state: TrainState) -> bool:
-        return self.patience is not None and state.evaluations_since_best >= self.patience
-
-
-class NoEvaluator:
-    """Evaluates nothing and never stops early."""
-
-    def after_epoch(self, state: TrainState, model: nn.Layer) -> Mapping[str, float]:
-        return {}
-
-    def should_stop(self, state: TrainState) -> bool:
-        return False

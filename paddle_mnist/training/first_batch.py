@@ -1,7 +1,7 @@
 """Try the first batch before anything is written, so that errors show at once, with the shapes."""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -16,6 +16,7 @@ from paddle_mnist.data.collate import leaves
 from paddle_mnist.data.loader import Shard, epoch_batches, shards_of
 from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import ConfigError, DataError
+from paddle_mnist.interfaces import MetricSums
 from paddle_mnist.nn.modes import evaluation_mode
 from paddle_mnist.nn.sparse_gradients import remove_gradient
 from paddle_mnist.training.batch_errors import located
@@ -32,11 +33,11 @@ NOT_FOR_SPARSE_GRADIENTS = ("AdamW",)
 class FirstBatch:
     """What the first batch has shown.
 
-    metric_functions: the functions that compute the metrics of training from their sums, by name.
+    metrics: of the batch, by name, without the loss.
     has_sparse_gradients: whether an embedding has sparse gradients.
     """
 
-    metric_functions: Mapping[str, Callable[[np.ndarray], float]]
+    metrics: Mapping[str, MetricSums]
     has_sparse_gradients: bool
 
 
@@ -90,7 +91,7 @@ def try_first_batch(
             f"the optimizer is {name}, and an embedding has sparse=True, a pair with which Paddle "
             "ends the process; expected sparse=False, or Adam with lazy_mode, SGD or Momentum"
         )
-    return FirstBatch({name: sums.compute for name, sums in outputs.metrics.items()}, is_sparse)
+    return FirstBatch(outputs.metrics, is_sparse)
 
 
 def try_evaluation(

@@ -1,6 +1,6 @@
 """`TrainingJob`: what a process knows about a training before it starts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, TypeVar, Union, cast
 
@@ -9,7 +9,7 @@ from paddle import nn
 from paddle_mnist.checkpoint.checkpointer import checkpoint_name
 from paddle_mnist.checkpoint.further_state import LOSS
 from paddle_mnist.data.loader import batches_per_epoch
-from paddle_mnist.interfaces import Evaluator
+from paddle_mnist.interfaces import Evaluator, MetricSums
 from paddle_mnist.parallel.gradients import (
     GradientExchange,
     SingleProcessGradients,
@@ -32,7 +32,7 @@ class TrainingJob:
     """Everything a process knows about a training before it starts.
 
     arguments: those of `fit`. parts: what is trained, and on what.
-    step, metric_functions: see `Trainer`.
+    step, metric_examples: see `Trainer`.
     request: how to resume, and what must match. config: the contents of `config.yaml`.
     tags: of the metrics that an evaluation gives. callbacks: with those that are there by default.
     resumes_inside_epochs: whether the data allow it.
@@ -46,7 +46,7 @@ class TrainingJob:
     device: str
     request: ResumeRequest
     config: str
-    metric_functions: Mapping[str, Callable] = field(default_factory=dict)
+    metric_examples: Mapping[str, MetricSums] = field(default_factory=dict)
     tags: Sequence[str] = ()
     callbacks: Sequence[Callback] = ()
     resumes_inside_epochs: bool = True

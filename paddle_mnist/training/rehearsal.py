@@ -33,7 +33,6 @@ from paddle_mnist.training.beginning import Beginning, data_restored
 from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.rehearsing import rehearsing
 from paddle_mnist.training.sample_check import check_samples
-from paddle_mnist.training.step_evaluator import StepEvaluator
 from paddle_mnist.training.trial_steps import STEPS, Outcome, TrialSteps
 
 log = logging.getLogger("paddle_mnist")
@@ -60,11 +59,9 @@ def rehearse(job: TrainingJob) -> None:
     if not can_be_repeated(loader):
         log.info("the data can be read only once, so the resume is not rehearsed")
         return
-    evaluator = job.evaluator
-    splits = evaluator.datasets if isinstance(evaluator, StepEvaluator) else {}
     with rehearsing(), generators_restored(), data_restored(data):
         is_repeatable = check_samples(loader, data, "the first batch")
-        for split, valid in splits.items():
+        for split, valid in job.evaluator.datasets.items():
             is_repeatable &= check_samples(valid, data, f"the first batch of {split}")
         if is_repeatable:
             _Rehearsal(job).run()

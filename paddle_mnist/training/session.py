@@ -168,7 +168,7 @@ def train_epochs(job: TrainingJob, run: RunDirectory, start: Start) -> TrainStat
             parts.model,
             parts.optimizer,
             step=job.step,
-            metric_functions=job.metric_functions,
+            metric_examples=job.metric_examples,
             schedule=parts.schedule,
             evaluator=job.evaluator,
             average=parts.average,

@@ -9,7 +9,7 @@ from paddle import nn
 
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.parallel.world import World
-from paddle_mnist.training.step_evaluator import evaluate_step
+from paddle_mnist.training.evaluator import evaluate_step
 from paddle_mnist.training.steps import Step
 
 log = logging.getLogger("paddle_mnist")

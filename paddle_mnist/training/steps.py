@@ -11,11 +11,12 @@ from typing import Any, Optional, Union
 
 import paddle
 from paddle import nn
+from paddle.nn import functional as F
 
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.interfaces import StepOutputs
-from paddle_mnist.metrics.paddle_metrics import GatheredOutputs, MetricFunction, metric_functions
-from paddle_mnist.metrics.sums import Mean, as_sums
+from paddle_mnist.metrics.paddle_metrics import MetricFunction, metric_functions
+from paddle_mnist.metrics.sums import GatheredOutputs, Mean, as_sums
 from paddle_mnist.nn.cross_entropy import CrossEntropy, compiled_cross_entropy
 from paddle_mnist.nn.paddle_losses import (
     has_ignored_nll,
@@ -54,14 +55,15 @@ class SupervisedStep:
         self,
         loss: Callable[[Any, Any], Union[paddle.Tensor, Mean]],
         metrics: Optional[Mapping[str, MetricFunction]] = None,
-        autocast: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
+        autocast: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ):
         self.loss = loss
         # The layers of a loss that is trained follow the model's mode. A frozen loss, such as a
         # perceptual one, keeps its own.
-        layers = loss.sublayers(include_self=True) if isinstance(loss, nn.Layer) else []
-        is_trained = layers and any(not one.stop_gradient for one in loss.parameters())
-        self._switched = [layer for layer in layers if layer.training] if is_trained else []
+        self._switched: list[nn.Layer] = []
+        if isinstance(loss, nn.Layer) and any(not one.stop_gradient for one in loss.parameters()):
+            layers = loss.sublayers(include_self=True)
+            self._switched = [layer for layer in layers if layer.training]
         self.is_elementwise = is_elementwise(loss)
         self.has_known_mean = (
             isinstance(loss, CrossEntropy) or is_cross_entropy(loss) or self.is_elementwise
@@ -126,7 +128,7 @@ class SupervisedStep:
             )
 
 
-def mean_loss(loss: Callable, outputs: Any, labels: Any) -> Union[paddle.Tensor, Mean]:
+def mean_loss(loss: Callable[..., Any], outputs: Any, labels: Any) -> Union[paddle.Tensor, Mean]:
     """Return the loss of a batch, as a `Mean` where one of Paddle's is not over the samples."""
     is_sum = has_ignored_nll(loss, labels)
     value = summed_nll(loss, outputs, labels) if is_sum else loss(outputs, labels)
@@ -134,6 +136,14 @@ def mean_loss(loss: Callable, outputs: Any, labels: Any) -> Union[paddle.Tensor,
     if count is None:
         return value
     return Mean(value, count) if is_sum else Mean.from_value(value, count)
+
+
+def summed_cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> Mean:
+    """Return the cross-entropy of logits [B, classes] against labels [B, 1], in nats.
+
+    For evaluations, where the sum of a batch must not be rounded by a division.
+    """
+    return Mean(F.cross_entropy(logits, labels, reduction="sum"), len(labels))
 
 
 def _in_float32(outputs: Any) -> Any:
@@ -171,7 +181,7 @@ def run_step(step: Step, model: nn.Layer, batch: Any, samples: int) -> StepOutpu
         )
     loss, count = values["loss"], None
     if isinstance(loss, Mean):
-        count = float(loss.count.item() if hasattr(loss.count, "item") else loss.count)
+        count = float(loss.count)
         if not 0 <= count < math.inf:
             raise ConfigError(
                 f"the loss is a mean over a count of {count}; expected a number that is not "
@@ -204,7 +214,9 @@ class _AutocastStep:
 
 
 def check_task(
-    loss: Optional[Callable], metrics: Optional[Mapping[str, Any]], step: Optional[Step]
+    loss: Optional[Callable[..., Any]],
+    metrics: Optional[Mapping[str, Any]],
+    step: Optional[Step],
 ) -> None:
     """Raise ConfigError unless there is either a loss, perhaps with metrics, or a step."""
     if (loss is None) == (step is None):
@@ -220,7 +232,7 @@ def check_task(
 
 
 def build_step(
-    loss: Optional[Callable],
+    loss: Optional[Callable[..., Any]],
     metrics: Optional[Mapping[str, Any]],
     step: Optional[Step],
     amp: str = "off",
@@ -230,4 +242,5 @@ def build_step(
     context = autocast(amp)  # raises where the device cannot
     if step:
         return step if amp == "off" else _AutocastStep(step, amp)
+    assert loss is not None  # as `check_task` has seen
     return SupervisedStep(loss, metric_functions(metrics or {}), context)

@@ -14,8 +14,8 @@ from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.sample_loader import open_loader
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.training.evaluator import evaluate_step
 from paddle_mnist.training.first_batch import try_evaluation
-from paddle_mnist.training.step_evaluator import evaluate_step
 from paddle_mnist.training.steps import Step, build_step
 
 log = logging.getLogger("paddle_mnist")

@@ -15,7 +15,15 @@ from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import saved_bytes
 from paddle_mnist.data.loader import batches_per_epoch, epoch_batches, shards_of
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.interfaces import Checkpointer, Evaluator, Observer, View, Writer, as_number
+from paddle_mnist.interfaces import (
+    Checkpointer,
+    Evaluator,
+    MetricSums,
+    Observer,
+    View,
+    Writer,
+    as_number,
+)
 from paddle_mnist.metrics.console import console_writer
 from paddle_mnist.metrics.running import REMEDY, RunningMetrics
 from paddle_mnist.metrics.writers import ManyWriters, NewestMetrics
@@ -29,7 +37,7 @@ from paddle_mnist.progress import TrainState
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import make_folder, write_atomically
 from paddle_mnist.training.batch_errors import located
-from paddle_mnist.training.evaluator import NoEvaluator
+from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.steps import Step, SupervisedStep, num_correct, run_step
 
 
@@ -41,8 +49,8 @@ class Trainer:
     loss_fn: (logits [B, classes], labels [B, 1]) -> mean loss []; by default the cross-entropy.
     step: computes the loss and the metrics of a batch (`paddle_mnist.training.steps`); by default
         `loss_fn`, and the accuracy of the logits.
-    metric_functions: how each metric of the step is computed from its sums, by name; needed to
-        resume training with metrics that are not means.
+    metric_examples: the step's metrics of any batch, by name; needed to resume training with
+        metrics that are not means.
     schedule: when the optimizer's `LRScheduler` is stepped; by default after every step.
     average: a moving average of the weights, which is evaluated and saved instead of the weights.
     evaluator, checkpointer, writer: the collaborators (their Protocols are in
@@ -69,7 +77,7 @@ class Trainer:
         *,
         loss_fn: Optional[Callable] = None,
         step: Optional[Step] = None,
-        metric_functions: Optional[Mapping[str, Callable]] = None,
+        metric_examples: Mapping[str, MetricSums] = {},
         schedule: Optional[Schedule] = None,
         average: WeightAverage = NO_AVERAGE,
         evaluator: Optional[Evaluator] = None,
@@ -93,9 +101,9 @@ class Trainer:
         self.optimizer = optimizer
         self.schedule = schedule or Schedule(optimizer)
         self.step = step or SupervisedStep(loss_fn or CrossEntropy(), {"acc": num_correct})
-        self.metric_functions = metric_functions
+        self.metric_examples = metric_examples
         self.average = average
-        self.evaluator = evaluator or NoEvaluator()
+        self.evaluator = evaluator or EpochEvaluator(self.step, {})
         self.checkpointer = checkpointer
         self.writer = writer
         self.observers = observers
@@ -108,8 +116,7 @@ class Trainer:
         self.log_every = log_every
         self.reseed = reseed
         self.exchange = exchange or SingleProcessGradients()
-        # For `train_step` alone; `train` builds another, with the state and writers it has then.
-        self.running = RunningMetrics(self.state, self.writers, log_every, metric_functions)
+        self.running = RunningMetrics(self.state, self.writers, log_every, metric_examples)
         self._started = False
 
     @accepts_numpy
@@ -283,7 +290,7 @@ class Trainer:
         if not self.resuming:  # start_epoch > 0: assume the epochs before were trained elsewhere
             self.state = TrainState(epoch=start_epoch, step=start_epoch * (steps or 0))
         self.running = RunningMetrics(
-            self.state, self.writers, self.log_every, self.metric_functions
+            self.state, self.writers, self.log_every, self.metric_examples
         )
         if self.resuming:
             self.running.resume()

@@ -20,9 +20,8 @@ from paddle_mnist.errors import DivergedError
 from paddle_mnist.interfaces import Observer, View, as_number
 from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.progress import TrainState
-from paddle_mnist.training.evaluator import NoEvaluator
+from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.job import TrainingJob
-from paddle_mnist.training.step_evaluator import StepEvaluator
 from paddle_mnist.training.trainer import Trainer
 
 STEPS = 2
@@ -72,9 +71,9 @@ class TrialSteps:
         # The next batches come first. The effect of a maximum, for example, shows only on these;
         # that of values kept for each sample only on batches seen before.
         self._batches = [*batches[STEPS:], *batches[:STEPS]]
-        evaluator = self.job.evaluator
-        splits = evaluator.datasets if isinstance(evaluator, StepEvaluator) else {}
-        self._evaluated = {split: first_batches(data, 1) for split, data in splits.items()}
+        self._evaluated = {
+            split: first_batches(data, 1) for split, data in self.job.evaluator.datasets.items()
+        }
 
     def outcome(self, watched: Mapping[str, Path] = {}) -> Outcome:
         """Train, and return what came of it. watched: paths of values to report, by name."""
@@ -110,23 +109,19 @@ class TrialSteps:
     def _trainer(self, digest: Any, reported: dict[str, Any]) -> Trainer:
         """Return a trainer like that of the training, which writes nothing."""
         job, parts = self.job, self.job.parts
-        evaluator = NoEvaluator()
-        if self._evaluated:
-            evaluator = copy.copy(job.evaluator)
-            evaluator.every_epochs = 1
-            evaluator.datasets = {
-                split: _with_batches(job.evaluator.datasets[split], batches)
-                for split, batches in self._evaluated.items()
-            }
+        evaluated = {
+            split: _with_batches(job.evaluator.datasets[split], batches)
+            for split, batches in self._evaluated.items()
+        }
         return Trainer(
             "",
             parts.model,
             parts.optimizer,
             step=job.step,
-            metric_functions=job.metric_functions,
+            metric_examples=job.metric_examples,
             schedule=parts.schedule,
             average=parts.average,
-            evaluator=evaluator,
+            evaluator=EpochEvaluator(job.step, evaluated, world=job.world),
             checkpointer=NO_CHECKPOINTER,
             writer=_Digester(digest),
             observers=[_Listener(callback, reported) for callback in job.callbacks],

@@ -1,5 +1,7 @@
 """Metrics add up: over any division into batches they are those of all data at once."""
 
+import json
+
 import numpy as np
 import paddle
 import pytest
@@ -9,7 +11,11 @@ from paddle.metric import Accuracy, Auc, Metric, Precision, Recall
 
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.metrics.paddle_metrics import Gathered, metric_functions
-from paddle_mnist.metrics.sums import Mean, Sums, as_sums, compute_all
+from paddle_mnist.metrics.running import RunningMetrics
+from paddle_mnist.metrics.sums import Mean, Sums, as_sums
+from paddle_mnist.metrics.writers import NewestMetrics
+from paddle_mnist.parallel.gradients import StepResult
+from paddle_mnist.progress import RunningSums, TrainState
 
 CLASSES = 4
 
@@ -81,18 +87,17 @@ def test_adapted_metrics_are_paddles_own_of_all_data(name, samples, cuts, seed):
     outputs, labels = data(form, samples, seed)
     metric = make()
     functions = metric_functions({"m": metric})
-    totals, computes = {}, {}
+    totals = {}
     for batch in batches(outputs, labels, cuts):
         for tag, function in functions.items():
             sums = function(*batch)
-            totals[tag] = totals.get(tag, 0) + sums.to_array()
-            computes[tag] = sums.compute
+            totals[tag] = totals[tag] + sums if tag in totals else sums
     expected = value_of_all(make(), outputs, labels)
     if isinstance(expected, list):
         assert list(functions) == ["m_top3", "m_top1"]
     else:
         expected = [expected]
-    assert list(compute_all(totals, computes).values()) == pytest.approx(expected, rel=1e-6)
+    assert [total.compute() for total in totals.values()] == pytest.approx(expected, rel=1e-6)
     assert metric.accumulate() == make().accumulate()  # the caller's has counted nothing
 
 
@@ -102,7 +107,7 @@ def test_training_figures_survive_the_exchange_between_processes():
         function = next(iter(metric_functions({"m": make()}).values()))
         sums = function(*map(paddle.to_tensor, data(form, 9, seed=1)))
         back = sums.with_values(sums.to_tensor())
-        assert back.compute(back.to_array()) == sums.compute(sums.to_array()), name
+        assert back.compute() == sums.compute(), name
 
 
 def test_gradients_do_not_hinder_a_metric():
@@ -111,7 +116,7 @@ def test_gradients_do_not_hinder_a_metric():
     labels = paddle.ones([4, 1], "int64")
     kinds = {"p": Precision(), "r": Recall()}
     values = [one(outputs, labels) for one in metric_functions(kinds).values()]
-    assert all(value.to_array().sum() <= 8 for value in values)
+    assert all(value.to_numpy().sum() <= 8 for value in values)
 
 
 class F1(Precision):
@@ -195,15 +200,14 @@ def test_gathered_metrics_are_those_of_everything(name, samples, cuts, seed):
     metric = make()
     function = metric_functions({"m": Gathered(metric)})["m"]
     kept = [function(*batch) for batch in batches(outputs, labels, cuts)]
-    columns = zip(*(one.to_arrays() for one in kept))
-    value = kept[-1].compute(*map(np.concatenate, columns))
+    value = kept[0].plus(*kept[1:]).compute()
     if isinstance(metric, Metric):
         expected = value_of_all(make(), outputs, labels)
         assert metric.accumulate() == make().accumulate()
     else:
         expected = spread(outputs, labels)
     assert value == pytest.approx(expected, rel=1e-6)
-    assert kept[-1].compute(*map(np.concatenate, zip(*(one.to_arrays() for one in kept)))) == value
+    assert sum(kept[1:], kept[0]).compute() == value  # one by one
 
 
 def test_gathered_metric_of_several_outputs():
@@ -211,12 +215,12 @@ def test_gathered_metric_of_several_outputs():
         return first.sum() + 2 * second.sum() + 3 * labels.sum()
 
     kept = Gathered(both)((paddle.ones([2]), paddle.ones([2, 5])), paddle.ones([2, 1]))
-    assert kept.compute(*kept.to_arrays()) == 2 + 2 * 10 + 3 * 2
+    assert kept.compute() == 2 + 2 * 10 + 3 * 2
 
 
 def test_squeezed_outputs_of_one_sample_are_one_value():
     kept = Gathered(spread)(paddle.ones([1, 1]).squeeze(), paddle.ones([1]))
-    assert [array.shape for array in kept.to_arrays()] == [(1,), (1,)]
+    assert [array.shape for array in kept.to_numpy()] == [(1,), (1,)]
 
 
 def test_what_cannot_be_gathered_is_refused():
@@ -240,10 +244,10 @@ VALUES = {
 def test_sums_of_any_kind_are_float64_here_and_float32_on_the_device(kind):
     sums = Sums(VALUES[kind], lambda totals: float(totals[0] - totals[2]))
     expected = [1, 2 if "integer" in kind else 2.5, 3]
-    assert (sums.to_array().dtype, sums.to_array().tolist()) == (np.float64, expected)
+    assert (sums.to_numpy().dtype, sums.to_numpy().tolist()) == (np.float64, expected)
     assert (sums.to_tensor().dtype, sums.to_tensor().tolist()) == (paddle.float32, expected)
-    assert sums.with_values(sums.to_tensor()).to_array().tolist() == expected
-    assert sums.compute(sums.to_array()) == -2
+    assert sums.with_values(sums.to_tensor()).to_numpy().tolist() == expected
+    assert sums.compute() == -2
 
 
 def test_sums_of_a_loss_keep_no_graph():
@@ -256,19 +260,16 @@ def test_sums_of_a_loss_keep_no_graph():
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 99)), min_size=1, max_size=6))
 def test_means_of_batches_weigh_their_samples(batches):
     """Given as one number of a batch, a metric is the mean over its samples."""
-    total = sum(
-        as_sums(float(np.arange(first, first + n).mean()), "m", n).to_array()
-        for n, first in batches
-    )
+    means = [as_sums(float(np.arange(first, first + n).mean()), "m", n) for n, first in batches]
     values = np.concatenate([np.arange(first, first + n) for n, first in batches])
-    assert compute_all({"m": total}, {})["m"] == pytest.approx(values.mean())
+    assert means[0].plus(*means[1:]).compute() == pytest.approx(values.mean())
 
 
 @pytest.mark.parametrize(
     "value", [2, 2.0, np.float32(2), paddle.to_tensor(2), paddle.ones([1]) * 2]
 )
 def test_one_number_of_any_kind_is_a_mean(value):
-    assert as_sums(value, "m", 3).to_array().tolist() == [6, 3]
+    assert as_sums(value, "m", 3).to_numpy().tolist() == [6, 3]
 
 
 @pytest.mark.parametrize(
@@ -287,4 +288,42 @@ def test_what_is_not_one_number_is_refused(value, kind):
 
 
 def test_a_mean_of_nothing_is_not_a_number():
-    assert np.isnan(Mean(0, 0).compute(Mean(0, 0).to_array()))
+    assert np.isnan(Mean(0, 0).compute())
+
+
+def test_metrics_of_unlike_batches_do_not_add_up():
+    with pytest.raises(ConfigError, match="computed from 2 and 3 sums in different batches"):
+        Sums([1, 2, 3], sum) + Mean(1, 2)
+
+
+def twice(totals):
+    return 2 * float(totals[0])
+
+
+def resumed(log_every, **examples):
+    """Running metrics of a state as JSON gives it, in the middle of a log line's steps."""
+    totals = {"loss": [8.0, 4], "mean": [3.0, 4], "doubled": [3.0]}
+    state = TrainState(step=1, running_sums=RunningSums(4, 0.1, totals))
+    state = TrainState.from_dict(json.loads(json.dumps(state.as_dict())))
+    return RunningMetrics(state, NewestMetrics(), log_every, examples)
+
+
+def test_totals_of_a_resumed_run_are_continued_by_the_steps_own_metrics():
+    running = resumed(log_every=2)
+    metrics = {"mean": Mean(5.0, 4), "doubled": Sums([4.0], twice), "new": Mean(1, 4)}
+    running.add(StepResult(paddle.to_tensor(1.0), metrics, samples=4, count=4), lr=0.1)
+    expected = {"loss": [12, 8], "mean": [8, 8], "doubled": [7], "new": [1, 4]}
+    assert running.state.as_dict()["running_sums"]["totals"] == expected
+    running.state.step = 2
+    running.after_step()
+    written = running.writer.values
+    values = {name: written[f"train/{name}"] for name in expected}
+    assert values == {"loss": 1.5, "mean": 1, "doubled": 14, "new": 0.25}
+    assert running.state.running_sums == RunningSums()
+
+
+def test_line_that_is_due_before_the_first_step_needs_an_example_of_its_metrics():
+    running = resumed(log_every=1, doubled=Sums([0.0], twice))
+    running.resume()
+    written = running.writer.values
+    assert (written["train/loss"], written["train/mean"], written["train/doubled"]) == (2, 0.75, 6)

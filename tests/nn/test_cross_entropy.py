@@ -38,7 +38,7 @@ def step(model, inputs, labels, loss, weight=1.0):
     values = SupervisedStep(loss, {"acc": num_correct})(model, (inputs, labels))
     (values["loss"] * weight).backward()
     gradients = [p.grad if p.grad is None else p.grad.numpy() for p in model.parameters()]
-    return values["loss"].numpy(), values["acc"].to_array(), gradients
+    return values["loss"].numpy(), values["acc"].to_numpy(), gradients
 
 
 def assert_same_as_paddle(model, inputs, labels, loss, **kwargs):

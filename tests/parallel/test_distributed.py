@@ -158,7 +158,7 @@ def test_shards_add_up_to_the_gradient_of_the_whole_batch(tiny, shards, samples)
             exchange.add(shard, outputs)
         outcome = exchange.finish()
         assert outcome.samples == samples
-        figures = [outcome.loss.item(), *outcome.metrics["acc"].to_array()]
+        figures = [outcome.loss.item(), *outcome.metrics["acc"].to_numpy()]
         return figures, [parameter.grad.numpy() for parameter in model.parameters()]
 
     whole = gradient(SingleProcessGradients(), None)

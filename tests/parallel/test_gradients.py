@@ -90,7 +90,7 @@ def check(dtypes, is_used, shards, world=ALONE, ordered=True):
             np.testing.assert_allclose(gradient, exact, rtol=rounding[dtype], atol=rounding[dtype])
     loss = (factors * (batch @ used)).mean()
     close = pytest.approx(loss, rel=1e-14 if "float64" in TWO_BRANCHES[dtypes] else 1e-5)
-    total, count = result.metrics["mean"].to_array()
+    total, count = result.metrics["mean"].to_numpy()
     assert (result.loss.item(), total / count, count) == (close, close, SAMPLES)
     np.testing.assert_allclose(model.mean, batch.mean(axis=0), rtol=1e-14, atol=1e-14)
 

@@ -16,8 +16,8 @@ from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.training.batch_errors import located
+from paddle_mnist.training.evaluator import evaluate_step
 from paddle_mnist.training.first_batch import try_first_batch
-from paddle_mnist.training.step_evaluator import evaluate_step
 from paddle_mnist.training.steps import SupervisedStep
 from paddle_mnist.training.trainer import Trainer
 

@@ -9,7 +9,8 @@ import paddle
 import pytest
 from paddle import nn
 from paddle.optimizer import lr
-from paddle_mnist.training.binding import (
+
+from paddle_mnist.training.description import (
     describe_data,
     describe_optimizer,
     describe_parameters,

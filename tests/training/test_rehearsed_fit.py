@@ -23,7 +23,6 @@ from paddle_mnist.data.sample_loader import SampleLoader
 from paddle_mnist.data.seeding import generators_restored, reseed
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.training.beginning import Beginning
-from paddle_mnist.training.evaluator import NoEvaluator
 from paddle_mnist.training.steps import SupervisedStep
 
 SEED = 5
@@ -213,7 +212,6 @@ def test_a_run_has_the_bits_of_a_trainer_that_does_not_rehearse(model, make, tmp
             net,
             make(net.parameters()),
             step=SupervisedStep(F.cross_entropy),
-            evaluator=NoEvaluator(),
             reseed=functools.partial(reseed, SEED),
         )
         trainer.train(SampleLoader(data, 8, seed=SEED, shuffle=True), 0, 2, tmp_path / "trainer")

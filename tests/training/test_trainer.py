@@ -21,9 +21,10 @@ from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError, DivergedError, OutputError
 from paddle_mnist.metrics.jsonl import JsonlWriter
 from paddle_mnist.metrics.writers import ManyWriters
+from paddle_mnist.mnist.step import DigitStep
 from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.progress import TrainState
-from paddle_mnist.training.evaluator import EpochEvaluator, NoEvaluator
+from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.steps import SupervisedStep
 
@@ -168,7 +169,7 @@ def test_what_is_called_when(tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     recorder = Recorder()
 
-    class Evaluates(NoEvaluator):
+    class Evaluates(EpochEvaluator):
         def after_epoch(self, state, model):
             recorder.calls.append(("evaluate", state.step, state.epoch))
             return {"valid/acc": 0.5}
@@ -187,7 +188,7 @@ def test_what_is_called_when(tiny, tmp_path, monkeypatch):
         tiny,
         tmp_path,
         writer=recorder,
-        evaluator=Evaluates(),
+        evaluator=Evaluates(None, {}),
         checkpointer=Saves(),
         log_every=2,
     )
@@ -324,26 +325,26 @@ def test_a_step_that_was_broken_off_half_way_is_not_saved(tiny, tmp_path, caplog
 
 
 def test_metrics_of_a_checkpoint_are_of_its_own_weights(tiny, tmp_path):
-    class EveryOther(NoEvaluator):
+    class EveryOther(EpochEvaluator):
         def after_epoch(self, state, model):
             done = state.epoch + 1
             return {} if done % 2 else {"valid/acc": done / 10}
 
-    trainer, loader = make(tiny, tmp_path, evaluator=EveryOther())
+    trainer, loader = make(tiny, tmp_path, evaluator=EveryOther(None, {}))
     trainer.train(loader, 0, 4, tmp_path / "c")
     metrics = {c.name: c.state.metrics for c in CheckpointStore(tmp_path / "c").all()}
     assert list(metrics.values()) == [{}, {"valid/acc": 0.2}, {}, {"valid/acc": 0.4}]
 
 
 def test_checkpoints_inside_an_epoch_have_no_metrics_of_older_weights(tiny, tmp_path):
-    class Judges(NoEvaluator):
+    class Judges(EpochEvaluator):
         def after_epoch(self, state, model):
             return {"valid/acc": 0.9}
 
     store = CheckpointStore(tmp_path / "c")
     when, keep = SavePolicy(every_epochs=2, every_steps=1, on_best=False), RetentionPolicy(last=9)
     saves = StoreCheckpointer(store, when, keep)
-    trainer, loader = make(tiny, tmp_path, evaluator=Judges(), checkpointer=saves)
+    trainer, loader = make(tiny, tmp_path, evaluator=Judges(None, {}), checkpointer=saves)
     trainer.train(loader, 0, 2)
     assert [c.name for c in store.all() if c.state.metrics] == ["mnist_epoch1"]
     assert store.best().name == "mnist_epoch1"
@@ -537,8 +538,8 @@ def test_watch_as_an_observer_writes_what_it_saw(tiny, tmp_path):
                 self.seen = view.metrics["watch/fc/mean"]
 
     kept, reads = Kept(), Reads()
-    valid = {"valid": MnistDataset("valid", str(tiny))}
-    trainer, train = observed(tiny, tmp_path, reads, evaluator=EpochEvaluator(valid, 1, 2))
+    valid = {"valid": BatchLoader(MnistDataset("valid", str(tiny)), 500)}
+    trainer, train = observed(tiny, tmp_path, reads, evaluator=EpochEvaluator(DigitStep(), valid))
     trainer.writer = kept
     trainer.observers = [watch(trainer.model, every=5), reads]
     train()
@@ -617,7 +618,7 @@ def test_history_of_a_resumed_training_is_the_unbroken_ones(tiny, tmp_path, stop
                 raise BrokenOffError
             return {"own/value": -view.step}
 
-    class Judges(NoEvaluator):
+    class Judges(EpochEvaluator):
         def after_epoch(self, state, model):
             return {"valid/acc": 0.1 * state.epoch}
 
@@ -644,7 +645,7 @@ def test_history_of_a_resumed_training_is_the_unbroken_ones(tiny, tmp_path, stop
             tiny,
             folder,
             state=state,
-            evaluator=Judges(),
+            evaluator=Judges(None, {}),
             writer=writer,
             observers=[observer],
             checkpointer=saves,

@@ -35,7 +35,7 @@ def measure(source: str, rounds: int) -> dict:
 
 def _stop_trainings(source: str, count: int) -> list[float]:
     """Stop a training at random moments, so many times; return the seconds of each stop."""
-    from paddle_mnist import MnistDataset, Trainer
+    from paddle_mnist import BatchLoader, MnistDataset, Trainer
     from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
     from paddle_mnist.checkpoint.contents import load_checkpoint
     from paddle_mnist.checkpoint.store import CheckpointStore
@@ -43,11 +43,13 @@ def _stop_trainings(source: str, count: int) -> list[float]:
     from paddle_mnist.metrics.console import log_to_console
     from paddle_mnist.mnist.cache import open_data
     from paddle_mnist.mnist.setup import build
+    from paddle_mnist.mnist.step import DigitStep
     from paddle_mnist.system import signals
     from paddle_mnist.training.evaluator import EpochEvaluator
 
     log_to_console(sys.stderr)
     data, draw, seconds = open_data(source), random.Random(1), []
+    valid = BatchLoader(MnistDataset("valid", data), 500)
     config = config_of("digits", data=source)
     with tempfile.TemporaryDirectory() as folder:
         store = CheckpointStore(folder)
@@ -59,7 +61,7 @@ def _stop_trainings(source: str, count: int) -> list[float]:
                 Path(folder, "mnist.pdparams"),
                 parts.model,
                 parts.optimizer,
-                evaluator=EpochEvaluator({"valid": MnistDataset("valid", data)}, 1, config.epochs),
+                evaluator=EpochEvaluator(DigitStep(), {"valid": valid}),
                 checkpointer=StoreCheckpointer(store),
                 state=newest and newest.state,
                 log_every=1000,

@@ -82,17 +82,18 @@ def of_training(recipe: str, options: Sequence[tuple[str, Any]] = ()) -> list[fl
 
 @functools.cache
 def _losses(config: TrainConfig) -> list[float]:
-    from paddle_mnist import MnistDataset, Trainer
+    from paddle_mnist import BatchLoader, MnistDataset, Trainer
     from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER
     from paddle_mnist.data.seeding import reseed
     from paddle_mnist.mnist.cache import open_data
     from paddle_mnist.mnist.setup import build
+    from paddle_mnist.mnist.step import DigitStep
     from paddle_mnist.nn.cross_entropy import CrossEntropy
     from paddle_mnist.training.evaluator import EpochEvaluator
 
     data = open_data("digits")
     parts = build(config, data, None)
-    valid = MnistDataset("valid", data, config.eval_limit)
+    valid = BatchLoader(MnistDataset("valid", data, config.eval_limit), 500)
     writer = _LossWriter()
     with quiet_folder() as folder:
         Trainer(
@@ -101,7 +102,7 @@ def _losses(config: TrainConfig) -> list[float]:
             parts.optimizer,
             loss_fn=CrossEntropy(config.label_smoothing),
             average=parts.average,
-            evaluator=EpochEvaluator({"valid": valid}, 1, config.epochs),
+            evaluator=EpochEvaluator(DigitStep(), {"valid": valid}),
             checkpointer=NO_CHECKPOINTER,
             writer=writer,
             log_every=1,
