@@ -26,7 +26,7 @@ _PUBLIC = {
     "Mean": "paddle_mnist.metrics.sums",
     "MnistDataset": "paddle_mnist.mnist.dataset",
     "Predictor": "paddle_mnist.mnist.predictor",
-    "ResumableBatchSampler": "paddle_mnist.data.sample_loader",
+    "ResumableBatchSampler": "paddle_mnist.data.external",
     "Sums": "paddle_mnist.metrics.sums",
     "TrainConfig": "paddle_mnist.mnist.config",
     "Observer": "paddle_mnist.state",

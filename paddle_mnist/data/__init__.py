@@ -4,5 +4,5 @@ from paddle_mnist._exports import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
-    {"BatchLoader": "loader", "BatchSampler": "sampler", "ItemSpec": "collate", "Replay": "loader"},
+    {"BatchLoader": "loader", "BatchSampler": "sampler", "ItemSpec": "labelled_images"},
 )

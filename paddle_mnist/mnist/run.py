@@ -103,7 +103,7 @@ class MnistReport(Callback):
             return
         if self.config.incremental_from and not self.images.replayed:
             log.info("what the net forgets of its earlier images is only measured on --replay_data")
-        if unbalanced := training.job.parts.loader.dataset.limit_warning():
+        if unbalanced := self._train_dataset.limit_warning():
             log.warning("train_limit is %d: %s", self.config.train_limit, unbalanced)
         # says what it replaces
         batches_to_print(self.config, training.job.steps, report=log.info)
@@ -111,7 +111,7 @@ class MnistReport(Callback):
     def before_training(self, training: Training) -> None:
         """Say on the dashboard what the images are, and show the first."""
         training.board.text(ABOUT, "\n".join(self.images.descriptions(self.config)))
-        introduce(training.board, training.job.parts.loader.dataset)
+        introduce(training.board, self._train_dataset)
 
     def final_metrics(self, training: Training) -> Mapping[str, float]:
         """Return accuracy and loss on the final split, and on that of the replayed data."""
@@ -127,6 +127,10 @@ class MnistReport(Callback):
             metrics[f"{prefix}/acc"] = evaluation.accuracy
             metrics[f"{prefix}/loss"] = evaluation.loss
         return metrics
+
+    @property
+    def _train_dataset(self) -> MnistDataset:
+        return self.images.dataset("train", self.config.train_limit)
 
     @property
     def _final_dataset(self) -> MnistDataset:

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 import paddle
 
-from paddle_mnist.data.loader import BatchLoader, Replay, no_augmentation
+from paddle_mnist.data.loader import BatchLoader
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.arrays import Data
@@ -16,6 +16,7 @@ from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import TrainConfig, amounts
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
+from paddle_mnist.mnist.training_set import ReplayOrder, TrainingSet
 from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
 from paddle_mnist.nn.optim import build_optimizer, build_schedule
@@ -90,25 +91,41 @@ def build(
     model = MNIST()
     model.fast_conv = fast_conv_threads(config)
     model.dropout_rate = config.dropout
-    distortion = amounts(config.augment)
     is_sharded = config.grad_shards or world.size > 1
     shards = ShardSpec(config.grad_shards or world.size, world.rank, world.size)
     loader = BatchLoader(
-        MnistDataset("train", data, config.train_limit),
+        training_set(config, data, replay),
         config.batch_size,
         config.seed,
         config.shuffle,
-        augment=Distortion(distortion, config.seed) if distortion else no_augmentation,
-        replay=replay and Replay(MnistDataset("train", replay), config.replay_fraction),
-        shard_spec=shards if is_sharded else None,
-        on_device=paddle.device.get_device() != "cpu",
-        spec=model.item_spec,
-    )
+        order=replay_order(config, data, replay) if replay else None,
+    ).sharded(shards if is_sharded else None)
     total_steps = len(loader) * config.epochs
     batches_to_print(config, total_steps)  # raises, before anything is written
     optimizer = build_optimizer(config, model, build_schedule(config, total_steps))
     average = ExponentialMovingAverage(model, config.ema) if config.ema else NO_AVERAGE
     return TrainingParts(model, loader, Schedule(optimizer), optimizer, average)
+
+
+def training_set(config: TrainConfig, data: Data, replay: Optional[Data] = None) -> TrainingSet:
+    """Return the images that a configuration trains on, those to be replayed after the new ones."""
+    distortion = amounts(config.augment)
+    return TrainingSet(
+        MnistDataset("train", data, config.train_limit),
+        MnistDataset("train", replay) if replay else None,
+        Distortion(distortion, config.seed) if distortion else None,
+    )
+
+
+def replay_order(config: TrainConfig, data: Data, replay: Data) -> ReplayOrder:
+    """Return the order of the images of `training_set`, of which some of the old are replayed."""
+    return ReplayOrder(
+        len(MnistDataset("train", data, config.train_limit)),
+        len(MnistDataset("train", replay)),
+        config.replay_fraction,
+        config.seed,
+        config.shuffle,
+    )
 
 
 def fit_arguments(

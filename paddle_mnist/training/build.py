@@ -21,7 +21,7 @@ from paddle_mnist.checkpoint.further_state import (
     optimizer_parameters,
 )
 from paddle_mnist.checkpoint.run_files import FIT, TRAINED_WITH
-from paddle_mnist.data.sample_loader import ExternalLoader, open_loader
+from paddle_mnist.data.external import ExternalLoader, open_loader
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage

@@ -1,7 +1,6 @@
 """Evaluation: exact loss and accuracy, as sums over all samples that are divided once."""
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional, Union
 
@@ -10,8 +9,10 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddle_mnist.data.collate import ItemSpec, stack_items
-from paddle_mnist.data.loader import BatchLoader, epoch_batches
+from paddle_mnist.data.external import open_loader
+from paddle_mnist.data.labelled_images import labelled_images
+from paddle_mnist.data.loader import epoch_batches
+from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import DataError, DivergedError
 from paddle_mnist.monitor.hooks import evaluation_mode
 from paddle_mnist.nn.nan_check import require_finite_loss
@@ -97,15 +98,17 @@ def evaluate(
     Raises DataError if there is nothing to evaluate, or an item of a dataset is not (image, label);
     DivergedError if the loss is not finite.
     """
-    loader, rank, size = data, 0, 1
     spec = getattr(model, "item_spec", None)
-    if isinstance(data, paddle.io.IterableDataset):
-        loader = _chunks(data, spec)
-    elif isinstance(data, paddle.io.Dataset):
-        loader, rank, size = BatchLoader(data, BATCH_SIZE, spec=spec), world.rank, world.size
-    with evaluation_mode(model), paddle.no_grad(), signals.interruptible():
+    is_dataset = isinstance(data, paddle.io.Dataset)
+    loader = open_loader(data, BATCH_SIZE) if is_dataset else data
+    is_divided = is_dataset and not isinstance(data, paddle.io.IterableDataset)
+    rank, size = (world.rank, world.size) if is_divided else (0, 1)
+    modes = evaluation_mode(model), paddle.no_grad(), generators_restored()
+    with modes[0], modes[1], modes[2], signals.interruptible():
         batches = []
         for number, batch in enumerate(epoch_batches(loader, 0, start=rank, stride=size)):
+            if is_dataset:
+                batch = labelled_images(batch, type(data).__name__, spec)
             with located(batch, loader, 0, rank + number * size, "the data"):
                 batches.append(_evaluate_batch(model, *batch))
         heartbeat.beat()
@@ -146,15 +149,6 @@ def _evaluate_batch(
         predictions=logits.numpy().argmax(axis=1),
         probabilities=F.softmax(logits).numpy(),
     )
-
-
-def _chunks(
-    dataset: paddle.io.IterableDataset, spec: Optional[ItemSpec]
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the items of a dataset that cannot be indexed, in batches."""
-    items = iter(dataset)
-    while chunk := list(itertools.islice(items, BATCH_SIZE)):
-        yield stack_items(chunk, type(dataset).__name__, spec)
 
 
 def interleaved(parts: Sequence[Sequence[Any]]) -> list[Any]:
