@@ -22,7 +22,7 @@ _PUBLIC = {
     "MNIST": "paddle_mnist.mnist.model",
     "Mean": "paddle_mnist.metrics.sums",
     "MnistDataset": "paddle_mnist.mnist.dataset",
-    "ResumableBatchSampler": "paddle_mnist.data.sample_loader",
+    "ResumableBatchSampler": "paddle_mnist.data.external",
     "Sums": "paddle_mnist.metrics.sums",
     "TrainConfig": "paddle_mnist.mnist.config",
     "Observer": "paddle_mnist.interfaces",

@@ -42,16 +42,16 @@ class Dropped(MNIST):
         return self.dropout(super().forward(images))
 
 
-class RecordingLoader(BatchLoader):
+class Recording(TrainingSet):
     """Records the samples of each batch."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.samples = []
 
-    def _to_tensors(self, indices):
-        self.samples.append(indices.tolist())
-        return super()._to_tensors(indices)
+    def __getitems__(self, indices):
+        self.samples.append(indices)
+        return super().__getitems__(indices)
 
 
 class Stops(StoreCheckpointer):
@@ -93,9 +93,8 @@ def train(data, folder, optimizer, schedule, stop=None):
     paddle.seed(11)
     model = Dropped()
     changed = Distortion({"rotate": 10, "shear": 5, "shift": 2, "scale": 0.1}, seed=5)
-    loader = RecordingLoader(
-        MnistDataset("train", data, 70), 32, seed=5, shuffle=True, augment=changed
-    )
+    dataset = Recording(MnistDataset("train", data, 70), distortion=changed)
+    loader = BatchLoader(dataset, 32, seed=5, shuffle=True)
     built = build_optimizer(config, model, build_schedule(config, 6))
     average = ExponentialMovingAverage(model, 0.9)
     store = CheckpointStore(folder)
@@ -124,7 +123,7 @@ def train(data, folder, optimizer, schedule, stop=None):
         trainer.train(loader, state.epoch, 2)
     except StoppedError:
         assert stop
-    return {"written": writer.lines, "samples": loader.samples, "scores": trainer.state.scores}
+    return {"written": writer.lines, "samples": dataset.samples, "scores": trainer.state.scores}
 
 
 if __name__ == "__main__":

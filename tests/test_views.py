@@ -10,8 +10,9 @@ from paddle import nn
 from paddle.nn import functional as F
 
 from paddle_mnist import MNIST, Gathered, evaluate
-from paddle_mnist.data.collate import stack_items, stack_samples
-from paddle_mnist.data.sample_loader import ExternalLoader, SampleLoader
+from paddle_mnist.data.collate import stack_samples
+from paddle_mnist.data.external import ExternalLoader
+from paddle_mnist.data.loader import BatchLoader
 from paddle_mnist.data.workers import _packed
 from paddle_mnist.inference.export_run import _example
 from paddle_mnist.inference.exported import Input
@@ -75,12 +76,9 @@ PLACES = {
     "a batch of samples": lambda images, labels: stack_samples(
         [(images[i], 0) for i in range(FEW)]
     ),
-    "a batch of items": lambda images, labels: stack_items(
-        [(images[i], labels[i]) for i in range(FEW)], "x"
-    ),
     "what a worker sends": lambda images, labels: _packed((images[:FEW], labels[:FEW])),
     "an epoch of a dataset": lambda images, labels: [
-        *SampleLoader(paddle.io.Subset(tensor_dataset(images, labels), [*range(FEW)]), 4)
+        *BatchLoader(paddle.io.Subset(tensor_dataset(images, labels), [*range(FEW)]), 4)
     ],
     "a hash of the data": lambda images, labels: describe_data(tensor_dataset(images, labels), 1),
     "batches that are views": lambda images, labels: [

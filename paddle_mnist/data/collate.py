@@ -1,9 +1,8 @@
-"""Assembles the items of a dataset into batches, and checks them."""
+"""Assembles the samples of a dataset into batches, and checks them."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 import paddle
@@ -15,79 +14,6 @@ from paddle_mnist.system.arrays import as_array, own_memory
 # Paddle reads the bits of a uint16 array as bfloat16, and has no uint32.
 SIGNED = {"uint16": np.int32, "uint32": np.int64}
 EXPECTED = "numbers, arrays, tensors or strings; for others give a collate_fn"  # in a sample
-
-
-@dataclass(frozen=True)
-class ItemSpec:
-    """What a model requires of the items of a classification dataset.
-
-    image_shape: of one image, channels first.
-    num_classes: labels are 0 to num_classes - 1.
-    """
-
-    image_shape: tuple[int, ...]
-    num_classes: int
-
-
-def fetch_batch(
-    dataset: paddle.io.Dataset, indices: np.ndarray, spec: Optional[ItemSpec] = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Fetch items of a map-style dataset as a batch: images float32 [B, ...], labels int64 [B, 1].
-
-    A dataset that has a method `batch(indices)` assembles its batches itself.
-    Raises DataError for an item that is not (image, label).
-    """
-    if _assembles_batches(type(dataset)):
-        return dataset.batch(indices)
-    return stack_items([dataset[int(index)] for index in indices], type(dataset).__name__, spec)
-
-
-def _assembles_batches(dataset: type) -> bool:
-    """Return whether a class has a method `batch` that matches its `__getitem__`.
-
-    A subclass that overrides only `__getitem__`, say to augment items, inherits a `batch` that
-    does not.
-    """
-    for base in dataset.__mro__:
-        if "batch" in vars(base) or "__getitem__" in vars(base):
-            return "batch" in vars(base)
-    return False
-
-
-def stack_items(
-    items: Sequence[Any], source: str, spec: Optional[ItemSpec] = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Stack pairs (image, label) into one batch: images float32 [B, ...], labels int64 [B, 1].
-
-    Images may be of any float dtype but must have one shape; a label is one whole number in an
-    array of any shape; both may be tensors. Raises DataError for other items.
-
-    source: where the items come from, for errors.
-    spec: further requirements.
-    """
-    images, labels = [], []
-    for item in items:
-        if not isinstance(item, (tuple, list)) or len(item) != 2:
-            is_sequence = isinstance(item, (tuple, list))
-            description = f"{len(item)} values" if is_sequence else type(item).__name__
-            raise DataError(f"{source}: an item is {description}; expected (image, label)")
-        image, label = map(as_array, item)
-        expected = spec.image_shape if spec else images[0].shape if images else image.shape
-        if image.shape != expected or image.dtype.kind != "f":
-            raise DataError(
-                f"{source}: an image is {image.dtype} {list(image.shape)}; expected float32 "
-                f"{list(expected)}, with values in 0..1"
-            )
-        is_integer = label.size == 1 and label.dtype.kind in "iu"
-        if not is_integer or (spec and not 0 <= label.item() < spec.num_classes):
-            valid_range = f" in 0..{spec.num_classes - 1}" if spec else ""
-            raise DataError(
-                f"{source}: a label is {label.tolist()!r:.40}; expected one whole number"
-                f"{valid_range}"
-            )
-        images.append(image)
-        labels.append(label.item())
-    return np.stack(images).astype(np.float32), np.array(labels, np.int64)[:, np.newaxis]
 
 
 @contextlib.contextmanager
@@ -120,8 +46,7 @@ def make_batch(
     """
     if collate_fn is None:
         return stack_samples(samples, source, indices)
-    some = ", ".join(map(str, indices[:4])) + (", ..." if len(indices) > 4 else "")
-    with data_error(f"{source}: the collate_fn of samples {some}"):
+    with data_error(f"{source}: the collate_fn of samples {some(indices)}"):
         try:
             batch = collate_fn(samples)
             is_of_objects = any(map(_holds_objects, leaves(batch)))
@@ -131,11 +56,51 @@ def make_batch(
             raise
     if batch is None:
         raise DataError(
-            f"{source}: the collate_fn of samples {some} returned None; expected a batch"
+            f"{source}: the collate_fn of samples {some(indices)} returned None; expected a batch"
         )
     if is_of_objects and collate_fn is default_collate_fn:  # NumPy has taken a None, say
         stack_samples(samples, source, indices)
     return batch
+
+
+def batch_of(
+    found: Any,
+    source: str,
+    indices: Sequence[int],
+    collate_fn: Optional[Callable[[Sequence[Any]], Any]] = None,
+) -> Any:
+    """Return the batch that a dataset's `__getitems__` has found.
+
+    found: a list of samples, of which the batch is made; anything else is the batch itself, arrays
+        and tensors [B, ...] in tuples and dicts. Its arrays are converted as `stack_samples` does.
+    Raises DataError if it is not of so many samples, or is a batch and there is a collate_fn.
+    """
+    returned = f"{source}: __getitems__ of samples {some(indices)} returned"
+    if isinstance(found, list):
+        if len(found) != len(indices):
+            raise DataError(f"{returned} {len(found)} samples; expected {len(indices)}")
+        return make_batch(found, source, indices, collate_fn)
+    if collate_fn is not None:
+        raise DataError(
+            f"{returned} a {type(found).__name__}, which is a whole batch, so that there is "
+            "nothing for the collate_fn; expected a list of samples, or no collate_fn"
+        )
+    if _rows(found) != len(indices):
+        raise DataError(
+            f"{returned} a {type(found).__name__} of {_rows(found) or 'no'} rows; expected a list "
+            f"of {len(indices)} samples, or arrays and tensors with {len(indices)} rows"
+        )
+
+    def converted(leaf: Any) -> Any:
+        is_array = isinstance(leaf, np.ndarray)
+        return _as_array(leaf, source, lambda number: str(indices[number]), 0) if is_array else leaf
+
+    return mapped(found, converted)
+
+
+def some(indices: Sequence[int]) -> str:
+    """Return the first few indices, as an error names them."""
+    return ", ".join(map(str, indices[:4])) + (", ..." if len(indices) > 4 else "")
 
 
 def _holds_objects(leaf: Any) -> bool:
@@ -192,7 +157,11 @@ def stack_samples(
 
 def _kind(sample: Any) -> str:
     """Return what a sample is: one of these, or something that is to become an array."""
-    kinds = {"dict": Mapping, "tuple or list": (tuple, list), "text": (str, bytes)}
+    kinds: dict[str, Union[type, tuple[type, ...]]] = {
+        "dict": Mapping,
+        "tuple or list": (tuple, list),
+        "text": (str, bytes),
+    }
     return next(
         (name for name, kind in kinds.items() if isinstance(sample, kind)), "number or array"
     )
@@ -281,11 +250,16 @@ def num_samples(batch: Any) -> int:
 
     Raises DataError if it holds none.
     """
-    sizes = (len(leaf) for leaf in leaves(batch) if len(getattr(leaf, "shape", ())))
-    size = next(sizes, None)
+    size = _rows(batch)
     if size is None:
         raise DataError(
             f"a batch is a {type(batch).__name__} without a tensor; expected at least one, whose "
             "first dimension counts the samples"
         )
     return size
+
+
+def _rows(batch: Any) -> Optional[int]:
+    """Return the length of the first tensor or array of a batch; None if it holds none."""
+    sizes = (len(leaf) for leaf in leaves(batch) if len(getattr(leaf, "shape", ())))
+    return next(sizes, None)

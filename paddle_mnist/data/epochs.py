@@ -32,7 +32,7 @@ def read_epoch(batches: Iterable[Any], epoch: int, **place: int) -> Iterator[Any
 
 
 def _iterate(batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield batches; those of a map-style DataLoader as `SampleLoader` reads them.
+    """Yield batches; those of a map-style DataLoader as `BatchLoader` reads them.
 
     An error then names the sample, and workers do without shared memory where it has no room.
     Without workers Paddle would read in a thread, ahead of the step: what samples draw from the

@@ -1,56 +1,22 @@
-"""Batches of any dataset as tensors, optionally divided into shards."""
+"""Batches of any dataset as tensors, and the shards into which they may be divided."""
 
 import contextlib
 import copy
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 import numpy as np
-import paddle
 
 from paddle_mnist._arguments import accepts_numpy
-from paddle_mnist.data.collate import ItemSpec, fetch_batch, num_samples, tensors
+from paddle_mnist.data.batch_reader import BatchReader, CollateFn, MapDataset, Reading, Request
+from paddle_mnist.data.collate import data_error, num_samples, tensors
 from paddle_mnist.data.epochs import read_epoch
 from paddle_mnist.data.sampler import BatchSampler, ShardSpec
+from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.system import heartbeat, signals
-
-
-def no_augmentation(images: paddle.Tensor, epoch: int, indices: np.ndarray) -> paddle.Tensor:
-    """Return the images as they are."""
-    return images
-
-
-@dataclass(frozen=True)
-class Replay:
-    """Samples of an earlier training, mixed with the new ones against forgetting.
-
-    fraction: their share of every epoch, more than 0 and less than 1.
-    """
-
-    dataset: paddle.io.Dataset
-    fraction: float
-
-    def num_samples(self, num_new: int) -> int:
-        """Return how many samples are replayed in an epoch with `num_new` new ones.
-
-        Raises ConfigError if that is none, or more than the dataset has.
-        """
-        count = round(num_new * self.fraction / (1 - self.fraction))
-        if not count:
-            raise ConfigError(
-                f"replay_fraction is {self.fraction}: less than one image to {num_new} new ones; "
-                f"expected at least {1 / (num_new + 1):.2g}"
-            )
-        if count > len(self.dataset):
-            largest = len(self.dataset) / (len(self.dataset) + num_new)
-            raise ConfigError(
-                f"replay_fraction is {self.fraction}: {count} images to {num_new} new ones, but "
-                f"replay_data has {len(self.dataset)}; expected at most {largest:.3f}"
-            )
-        return count
 
 
 @dataclass(frozen=True)
@@ -63,8 +29,8 @@ class Shard:
     samples: how many of the batch's samples it holds.
     batch_size: samples in the whole batch.
 
-    An empty shard (samples 0) holds one filler sample, the batch's first, so that every process
-    takes the same steps; its weight is 0.
+    An empty shard (samples 0) holds one sample of another shard in their place, so that every
+    process takes the same steps; its weight is 0.
     """
 
     batch: Any
@@ -89,15 +55,49 @@ def shards_of(batch: Any) -> list[Shard]:
     return [Shard(batch, index=0, samples=batch_size, batch_size=batch_size)]
 
 
-class OrderedLoader:
-    """Base class of the loaders that read a dataset in the order of a `BatchSampler`.
+class BatchLoader:
+    """Loads the batches of a map-style dataset as tensors, in the same order wherever it begins.
 
-    sampler: the order. shard_spec: how to divide batches into shards, or None.
+    dataset: a `paddle.io.Dataset`, or anything else with a length and indices, whose samples are
+        arrays, tensors and numbers, nested in dicts, tuples and lists. Before a sample is read,
+        Python's, NumPy's and Paddle's generators are seeded from (seed, epoch, index): random
+        augmentation is the same in whichever process it happens. A method `set_epoch` is told the
+        epoch, counted from 0.
+
+        Where the dataset has a method `__getitems__(indices)`, as in PyTorch, a batch is read by
+        one call of it, which is quicker; the generators are not seeded. It returns a list of
+        samples, or the batch itself: tuples and dicts of arrays or tensors [B, ...]. If it has a
+        parameter `seeds`, it gets a seed for each sample, of which its random numbers must
+        follow. If it draws from the global generators instead, its samples are read one by one.
+        A `paddle.io.TensorDataset` needs no such method.
+    batch_size: samples in a batch; the last of an epoch may be short.
+    seed, shuffle: shuffle the samples anew in every epoch, by (seed, epoch).
+    collate_fn: makes a batch of a list of samples; by default they are stacked.
+    num_workers: processes that read samples ahead; 0 reads them in this one.
+    order: an order in place of `shuffle`: from the epoch, the indices of its samples, int64 [N].
+        It may leave samples out, and repeat them; N is the same in every epoch.
+
+    Raises ConfigError for a batch size below 1, and for an order that is none.
     """
 
-    dataset: Any
-    sampler: BatchSampler
-    shard_spec: Optional[ShardSpec] = None
+    @accepts_numpy
+    def __init__(
+        self,
+        dataset: MapDataset,
+        batch_size: int,
+        seed: int = 0,
+        shuffle: bool = False,
+        collate_fn: Optional[CollateFn] = None,
+        num_workers: int = 0,
+        order: Optional[Callable[[int], np.ndarray]] = None,
+    ) -> None:
+        self.dataset = dataset
+        self.num_workers = num_workers
+        self.shard_spec: Optional[ShardSpec] = None
+        own_order = _OwnOrder(order, len(dataset)) if order else None
+        length = len(own_order(0)) if own_order else len(dataset)
+        self.sampler = BatchSampler(length, batch_size, seed, shuffle, own_order)
+        self._read = BatchReader(dataset, seed, collate_fn)
 
     def __len__(self) -> int:
         """Batches per epoch."""
@@ -105,25 +105,43 @@ class OrderedLoader:
 
     @property
     def passes_per_step(self) -> int:
-        """Forward passes per step: the shards of each batch that belong to this process."""
+        """How many shards of each batch belong to this process."""
         return self.shard_spec.shards_per_process if self.shard_spec else 1
 
-    def sharded(self, shard_spec: Optional[ShardSpec], batches: int = 1) -> "OrderedLoader":
-        """Return a loader of the same samples in shards.
-
-        batches: merge so many batches into one step (gradient accumulation).
-        """
+    def sharded(self, shard_spec: Optional[ShardSpec], batches: int = 1) -> "BatchLoader":
+        """Return a loader of the same samples in shards, `batches` batches together."""
         other = copy.copy(self)
         other.shard_spec = shard_spec
         other.sampler = replace(self.sampler, batch_size=self.sampler.batch_size * batches)
         return other
 
-    def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
-        """Yield the batches of an epoch from number `start` on, every `stride`-th.
+    def __iter__(self) -> Iterator[Any]:
+        return self.epoch(0)
 
-        With a `shard_spec` each is a list of this process's `Shard`s.
+    def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
+        """Yield the batches of an epoch from number `start` on, every `stride`-th, as tensors.
+
+        With shards each is a list of this process's `Shard`s.
         """
-        raise NotImplementedError
+        self._read.begin(epoch)
+        # Workers are told what to read; what is to become of it they need not know.
+        parts, plan = itertools.tee(self._parts(epoch, start, stride))
+        loaded = self._load(part.request for part in parts)
+        for _, batch in itertools.groupby(plan, key=lambda part: part.batch):
+            shards = [
+                Shard(tensors(next(loaded)), part.index, part.samples, part.batch_size)
+                for part in batch
+            ]
+            yield shards if self.shard_spec else shards[0].batch
+
+    def first_batch(self, epoch: int = 0) -> Any:
+        """Return what this process reads first in the first epoch, as arrays, without workers.
+
+        epoch: whose random numbers the samples draw.
+        """
+        indices = next(self._parts(0, 0, 1)).request.indices
+        self._read.begin(epoch)
+        return self._read(Request(epoch, indices)).batch
 
     def indices(self, epoch: int, number: int, shard: int = 0) -> np.ndarray:
         """Return the indices of the samples of a batch, or of one of its shards."""
@@ -132,100 +150,58 @@ class OrderedLoader:
             batch = {index: part for index, part, _ in self.shard_spec.slices(batch)}[shard]
         return self.sampler.order(epoch)[batch]
 
-    def __iter__(self) -> Iterator[Any]:
-        return self.epoch(0)
-
-
-class BatchLoader(OrderedLoader):
-    """Loads the batches of a dataset as tensors, in the order of a `BatchSampler`.
-
-    dataset: any map-style `paddle.io.Dataset` of (image, label). One with a method
-        `batch(indices)` is the fastest.
-    augment: (images float32 [B, ...], epoch, indices int64 [B]) -> images.
-    replay: samples to mix in; their indices follow those of the dataset.
-    shard_spec: how to divide batches into shards; by default they are not divided.
-    on_device: keep all images on the device, as float32, and gather batches there; by default each
-        batch is copied to the device when it is needed.
-    spec: requirements on the items; by default the images of a batch must have one shape.
-    """
-
-    @accepts_numpy
-    def __init__(
-        self,
-        dataset: paddle.io.Dataset,
-        batch_size: int,
-        seed: int = 0,
-        shuffle: bool = False,
-        augment: Callable = no_augmentation,
-        replay: Optional[Replay] = None,
-        shard_spec: Optional[ShardSpec] = None,
-        on_device: bool = False,
-        spec: Optional[ItemSpec] = None,
-    ):
-        self.dataset = dataset
-        self.spec = spec
-        self.shard_spec = shard_spec
-        self.augment = augment
-        self.replay = replay
-        replay_pool_size = len(replay.dataset) if replay else 0
-        self.sampler = BatchSampler(
-            len(dataset),
-            batch_size,
-            seed,
-            shuffle,
-            replay_count=replay.num_samples(len(dataset)) if replay else 0,
-            replay_pool_size=replay_pool_size,
-        )
-        all_indices = np.arange(len(dataset) + replay_pool_size)
-        self._device_tensors = self._to_tensors(all_indices) if on_device else None
-
-    def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
-        """Yield the batches of an epoch from number `start` on, every `stride`-th.
-
-        Each is (images [B, ...], labels [B, 1]), or with a `shard_spec` a list of this process's
-        `Shard`s.
-        """
+    def _parts(self, epoch: int, start: int, stride: int) -> Iterator["_Part"]:
         order = self.sampler.order(epoch)
-        # Sent once per epoch: a copy from the host waits for the device.
-        order_on_device = paddle.to_tensor(order) if self._device_tensors else None
+        spec = self.shard_spec or ShardSpec()
+        for number, batch in enumerate(self.sampler.batch_slices(start, stride)):
+            for index, part, samples in spec.slices(batch):
+                request = Request(epoch, order[part].tolist())
+                yield _Part(number, request, index, samples, batch.stop - batch.start)
 
-        def load(places: slice) -> tuple[paddle.Tensor, paddle.Tensor]:
-            if order_on_device is None:
-                images, labels = self._to_tensors(order[places])
-            else:
-                indices = order_on_device[places]
-                images, labels = (paddle.gather(values, indices) for values in self._device_tensors)
-            return self.augment(images, epoch, order[places]), labels
+    def _load(self, requests: Iterator[Request]) -> Iterator[Any]:
+        readings: Iterator[Reading] = (
+            map_in_workers(self._read, requests, self.num_workers)
+            if self.num_workers
+            else map(self._read, requests)
+        )
+        for reading in readings:
+            if reading.draws:  # which only a worker may know yet
+                self._read.read_one_by_one()
+            yield reading.batch
 
-        for places in self.sampler.batch_slices(start, stride):
-            if self.shard_spec is None:
-                yield load(places)
-            else:
-                yield [
-                    Shard(load(part), index, samples, batch_size=places.stop - places.start)
-                    for index, part, samples in self.shard_spec.slices(places)
-                ]
 
-    def _to_tensors(self, indices: np.ndarray) -> tuple[paddle.Tensor, paddle.Tensor]:
-        images, labels = self._fetch(indices)
-        return paddle.to_tensor(images), paddle.to_tensor(labels)
+@dataclass(frozen=True)
+class _Part:
+    """What of a batch is read at once: a shard, or all of it. batch: its number, from 0."""
 
-    def _fetch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if not self.replay:
-            return fetch_batch(self.dataset, indices, self.spec)
-        is_new = indices < len(self.dataset)
-        parts = [
-            fetch_batch(dataset, part_indices, self.spec)
-            for dataset, part_indices in (
-                (self.dataset, indices[is_new]),
-                (self.replay.dataset, indices[~is_new] - len(self.dataset)),
+    batch: int
+    request: Request
+    index: int
+    samples: int
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class _OwnOrder:
+    """An order of the caller's own, of the samples of a dataset of this length; checked."""
+
+    order: Callable[[int], np.ndarray]
+    length: int
+
+    def __call__(self, epoch: int) -> np.ndarray:
+        with data_error(f"the order of epoch {epoch}"):
+            indices = np.asarray(self.order(epoch))
+        expected = f"expected indices from 0 to {self.length - 1}, int64 [N]"
+        if indices.ndim != 1 or indices.dtype.kind not in "iu" or not len(indices):
+            raise ConfigError(
+                f"the order of epoch {epoch} is {indices.dtype} {list(indices.shape)}; {expected}"
             )
-            if len(part_indices)
-        ]
-        new_first = np.argsort(~is_new, kind="stable")  # the order of the samples in the parts
-        inverse = np.argsort(new_first, kind="stable")
-        images, labels = (np.concatenate(values)[inverse] for values in zip(*parts))
-        return images, labels
+        if not 0 <= indices.min() <= indices.max() < self.length:
+            raise ConfigError(
+                f"the order of epoch {epoch} has indices from {indices.min()} to {indices.max()}; "
+                f"{expected}"
+            )
+        return indices.astype(np.int64)
 
 
 def is_loader(data: Any) -> bool:
@@ -233,7 +209,9 @@ def is_loader(data: Any) -> bool:
     return callable(getattr(data, "epoch", None))
 
 
-def epoch_batches(loader: Any, epoch: int, start: int = 0, stride: int = 1) -> Iterator:
+def epoch_batches(
+    loader: Any, epoch: int, start: int = 0, stride: int = 1
+) -> Generator[Any, None, None]:
     """Yield the batches of one epoch of any loader, from number `start` on, every `stride`-th.
 
     loader: a `BatchLoader`; or, as in the tutorial, a `paddle.io.DataLoader`, or a function that
@@ -257,7 +235,7 @@ def epoch_batches(loader: Any, epoch: int, start: int = 0, stride: int = 1) -> I
             heartbeat.beat()  # to read what is dropped may take long: it is no hang
 
 
-def _interruptible(batches: Iterable) -> Iterator:
+def _interruptible(batches: Iterable[Any]) -> Iterator[Any]:
     """Yield the same batches; a signal interrupts the wait for one."""
     iterator, end = iter(batches), object()
     while True:

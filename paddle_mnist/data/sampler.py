@@ -1,7 +1,8 @@
 """The order of samples, a pure function of (seed, epoch), and its division into shards."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Optional
 
 import numpy as np
 
@@ -12,42 +13,41 @@ from paddle_mnist.errors import ConfigError
 class BatchSampler:
     """Divides epochs into batches; the last batch of an epoch may be short.
 
-    Every sample comes exactly once per epoch. Stateless: the order of an epoch depends on nothing
-    but the arguments and the epoch.
+    Stateless: the order of an epoch depends on nothing but the arguments and the epoch.
 
-    length: number of samples.
-    replay_count: how many further samples each epoch has, drawn anew for each.
-    replay_pool_size: how many there are to draw from; their indices follow the first `length`.
+    length: number of samples an epoch; each of them comes once.
+    own_order: gives the indices of the samples of an epoch, in place of seed and shuffle; as many
+        in every epoch.
     """
 
     length: int
     batch_size: int
     seed: int = 0
     shuffle: bool = True
-    replay_count: int = 0
-    replay_pool_size: int = 0
+    own_order: Optional[Callable[[int], np.ndarray]] = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ConfigError(f"batch_size is {self.batch_size}; expected at least 1")
 
     def __len__(self) -> int:
         """Batches per epoch."""
-        return -(-self._epoch_length // self.batch_size)
-
-    @property
-    def _epoch_length(self) -> int:
-        return self.length + self.replay_count
+        return -(-self.length // self.batch_size)
 
     def order(self, epoch: int) -> np.ndarray:
-        """Return the indices of an epoch's samples in order, int64 [length + replay_count]."""
+        """Return the indices of an epoch's samples in order, int64 [length]."""
+        if self.own_order is not None:
+            order = self.own_order(epoch)
+            if len(order) != self.length:
+                raise ConfigError(
+                    f"the order has {len(order)} samples in epoch {epoch}, {self.length} in epoch "
+                    "0; expected as many in every epoch"
+                )
+            return order
         # RandomState, not Generator: NumPy promises that its stream never changes (NEP 19), so a
         # run that is resumed with another NumPy keeps its order.
         random = np.random.RandomState([self.seed, epoch])
         samples = np.arange(self.length)
-        if self.replay_count:
-            drawn = random.permutation(self.replay_pool_size)[: self.replay_count]
-            samples = np.concatenate([samples, self.length + drawn])
         return random.permutation(samples) if self.shuffle else samples
 
     def batches(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[np.ndarray]:
@@ -60,9 +60,8 @@ class BatchSampler:
 
     def batch_slices(self, start: int = 0, stride: int = 1) -> Iterator[slice]:
         """Yield the positions of these batches in the order of an epoch."""
-        length = self._epoch_length
-        for first in range(start * self.batch_size, length, stride * self.batch_size):
-            yield slice(first, min(first + self.batch_size, length))
+        for first in range(start * self.batch_size, self.length, stride * self.batch_size):
+            yield slice(first, min(first + self.batch_size, self.length))
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class ShardSpec:
     rank: int = 0
     world_size: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.num_shards % self.world_size:
             raise ConfigError(
                 f"grad_shards is {self.num_shards}, for {self.world_size} processes; expected a "

@@ -2,9 +2,10 @@
 
 import contextlib
 import hashlib
+import pickle
 import random
 from collections.abc import Iterator
-from typing import Union
+from typing import Any, Union
 
 import numpy as np
 import paddle
@@ -53,7 +54,9 @@ def generators_restored() -> Iterator[None]:
     # Not `paddle.set_rng_state(state, "cpu")`: Paddle 2.6.2 cannot set it by a device's name.
     cpu = paddle.framework.core.default_cpu_generator()
     state = cpu.get_state()
-    gpus = paddle.get_cuda_rng_state() if gpu_count() else []
+    # A forked worker must not touch the GPUs' generators.
+    has_gpus = gpu_count() and paddle.io.get_worker_info() is None
+    gpus = paddle.get_cuda_rng_state() if has_gpus else []
     try:
         yield
     finally:
@@ -62,3 +65,16 @@ def generators_restored() -> Iterator[None]:
         cpu.set_state(state)
         if gpus:
             paddle.set_cuda_rng_state(gpus)
+
+
+def next_draws() -> bytes:
+    """Return what tells the states of all global generators apart, without a draw.
+
+    Of Paddle's, whose states cannot be compared, these are the numbers that they would draw next.
+    """
+    states = pickle.dumps((random.getstate(), np.random.get_state()))
+    with generators_restored():
+        drawn: list[Any] = [paddle.framework.core.default_cpu_generator().random()]
+        if gpu_count() and paddle.io.get_worker_info() is None:
+            drawn.append(paddle.rand([1]).item())
+    return states + repr(drawn).encode()

@@ -36,7 +36,7 @@ SEMAPHORE = 4096  # bytes of one; there are three to a queue, and a queue to a w
 
 
 def map_in_workers(
-    read: Callable[[Sequence[Any]], Any],
+    read: Callable[[Any], Any],
     lists_of_keys: Iterator[Sequence[Any]],
     num_workers: int,
     **options: Any,

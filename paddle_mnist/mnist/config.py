@@ -384,7 +384,7 @@ def _defaults() -> dict[str, Any]:
     return {**values, **recipe}
 
 
-def amounts(augment: tuple[str, ...]) -> dict[str, float]:
+def distortion_amounts(augment: tuple[str, ...]) -> dict[str, float]:
     """Return the amounts in a config's `augment`, by name; empty: no augmentation."""
     return {name: float(amount) for name, amount in (item.split("=") for item in augment)}
 

@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Optional, Union
 
@@ -93,6 +93,10 @@ class MnistDataset(paddle.io.Dataset):
             f"the first {self._length} of {len(self._split)} {self.mode} images: "
             f"{' and '.join(omissions)}; a limit takes the first images, not a balanced sample"
         )
+
+    def __getitems__(self, indices: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the same as `batch`, to whoever reads a dataset as PyTorch does."""
+        return self.batch(np.asarray(indices, np.int64))
 
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return items as one batch, with one vectorized index operation.

@@ -10,7 +10,7 @@ from paddle.utils import unique_name
 
 from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.weights import load_weights
-from paddle_mnist.data.collate import ItemSpec
+from paddle_mnist.data.labelled_images import ItemSpec
 from paddle_mnist.mnist.pretrained import WEIGHTS, weights
 from paddle_mnist.monitor.print_layers import print_layers
 from paddle_mnist.nn.conv_blocks import FastConvSwitch, run_layers

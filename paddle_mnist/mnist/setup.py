@@ -2,16 +2,18 @@
 
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, Optional
 
 from paddle_mnist.checkpoint.run_files import DEFAULT_OUTPUT
-from paddle_mnist.data.loader import BatchLoader, Replay, no_augmentation
+from paddle_mnist.data.loading import Loading
+from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.augment import Distortion
 from paddle_mnist.mnist.cache import open_data
-from paddle_mnist.mnist.config import TrainConfig, amounts
+from paddle_mnist.mnist.config import TrainConfig, distortion_amounts
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.run_report import DigitReport
 from paddle_mnist.mnist.step import DigitStep
+from paddle_mnist.mnist.training_set import ReplayOrder, TrainingSet
 from paddle_mnist.training.standard_callbacks import Figures
 
 
@@ -25,8 +27,10 @@ def parts(config: TrainConfig) -> dict[str, Any]:
     valid = {"valid": MnistDataset("valid", images, limit)}
     if replayed:
         valid["replay"] = MnistDataset("valid", replayed, limit)
-    train = training_set(config, images, replayed)
-    steps = -(-len(train) // config.numerics.accumulate)
+    train = _training_set(config, images, replayed)
+    loading = _loading(config, train)
+    samples = len(loading.order(0)) if loading.order else len(train)
+    steps = -(-samples // (config.batch_size * config.numerics.accumulate))
     return {
         "model": config.net,
         "train": train,
@@ -53,7 +57,7 @@ def parts(config: TrainConfig) -> dict[str, Any]:
             report,
         ],
         "saving": config.saving,
-        "loading": config.loading,
+        "loading": loading,
         "evaluating": config.evaluating,
         "start": config.start,
         "processes": config.processes,
@@ -61,14 +65,24 @@ def parts(config: TrainConfig) -> dict[str, Any]:
     }
 
 
-def training_set(config, images, replayed):
-    options = config.images
-    distortion = amounts(options.augment)
-    return BatchLoader(
-        MnistDataset("train", images, options.train_limit),
-        config.batch_size,
+def _training_set(config: TrainConfig, images: Data, replayed: Optional[Data]) -> TrainingSet:
+    amounts = distortion_amounts(config.images.augment)
+    return TrainingSet(
+        MnistDataset("train", images, config.images.train_limit),
+        MnistDataset("train", replayed) if replayed else None,
+        Distortion(amounts, config.seed) if amounts else None,
+    )
+
+
+def _loading(config: TrainConfig, train: TrainingSet) -> Loading:
+    """Return how to read the training images: some of the replayed ones in each epoch."""
+    if train.replayed is None:
+        return config.loading
+    order = ReplayOrder(
+        len(train.new),
+        len(train.replayed),
+        config.images.replay_fraction,
         config.seed,
         config.loading.shuffle,
-        augment=Distortion(distortion, config.seed) if distortion else no_augmentation,
-        replay=replayed and Replay(MnistDataset("train", replayed), options.replay_fraction),
     )
+    return replace(config.loading, order=order)

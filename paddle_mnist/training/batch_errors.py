@@ -10,7 +10,7 @@ import paddle
 
 from paddle_mnist.data.batch_description import describe_batch
 from paddle_mnist.data.collate import leaves
-from paddle_mnist.data.loader import OrderedLoader, shards_of
+from paddle_mnist.data.loader import BatchLoader, shards_of
 from paddle_mnist.errors import DataError, PaddleMnistError, summary
 from paddle_mnist.nn.paddle_losses import is_likelihood
 from paddle_mnist.system.arrays import as_array
@@ -84,7 +84,7 @@ def located(batch: Any, loader: Any, epoch: int, number: int, where: str) -> Ite
 
 def _name(error: LabelError, batch: Any, loader: Any, epoch: int, number: int) -> str:
     """Return which sample it is: of the dataset where the loader knows, else of the batch."""
-    if isinstance(loader, OrderedLoader):
+    if isinstance(loader, BatchLoader):
         for shard in shards_of(batch):
             if any(leaf is error.labels for leaf in leaves(shard.batch)):
                 indices = loader.indices(epoch, number, shard.index)

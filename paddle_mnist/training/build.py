@@ -3,8 +3,8 @@
 import json
 import logging
 import random
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional
 
 import numpy as np
 import paddle
@@ -20,7 +20,7 @@ from paddle_mnist.checkpoint.further_state import (
     optimizer_parameters,
 )
 from paddle_mnist.checkpoint.run_files import FIT, TRAINED_WITH
-from paddle_mnist.data.sample_loader import ExternalLoader, open_loader
+from paddle_mnist.data.external import ExternalLoader, open_loader
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
@@ -230,7 +230,10 @@ def _check_optimizer(optimizer: Any, model: nn.Layer, loss: nn.Layer) -> None:
 
 def _training_loader(arguments: FitArguments, world: World) -> Any:
     """Return the loader of the training data, divided into the shards of this process."""
-    loader = _loader(arguments.train, arguments, arguments.batch_size, arguments.loading.shuffle)
+    loading = arguments.loading
+    loader = _loader(
+        arguments.train, arguments, arguments.batch_size, loading.shuffle, loading.order
+    )
     grad_shards, accumulate = arguments.processes.grad_shards, arguments.numerics.accumulate
     shards = grad_shards or world.size
     if not hasattr(loader, "sharded"):
@@ -252,7 +255,13 @@ def _training_loader(arguments: FitArguments, world: World) -> Any:
     return loader.sharded(spec, accumulate)
 
 
-def _loader(data: Any, arguments: FitArguments, batch_size: int, shuffle: bool) -> Any:
+def _loader(
+    data: Any,
+    arguments: FitArguments,
+    batch_size: int,
+    shuffle: bool,
+    order: Optional[Callable[[int], np.ndarray]] = None,
+) -> Any:
     return open_loader(
         data,
         batch_size,
@@ -260,6 +269,7 @@ def _loader(data: Any, arguments: FitArguments, batch_size: int, shuffle: bool) 
         shuffle,
         arguments.loading.collate_fn,
         arguments.loading.num_workers,
+        order,
     )
 
 

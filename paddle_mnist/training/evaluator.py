@@ -1,7 +1,6 @@
 """Evaluation: the exact metrics of a step, which are added up over all samples and divided once."""
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -10,8 +9,10 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddle_mnist.data.collate import ItemSpec, num_samples, stack_items
-from paddle_mnist.data.loader import BatchLoader, epoch_batches
+from paddle_mnist.data.collate import num_samples
+from paddle_mnist.data.external import open_loader
+from paddle_mnist.data.labelled_images import ItemSpec, labelled_images
+from paddle_mnist.data.loader import epoch_batches
 from paddle_mnist.data.seeding import generators_restored, reseed
 from paddle_mnist.errors import DataError, DivergedError
 from paddle_mnist.interfaces import BatchMetric
@@ -230,12 +231,11 @@ def evaluate(
     Raises DataError if there is nothing to evaluate, or an item of a dataset is not (image, label);
     DivergedError if the loss is not finite.
     """
-    loader, spec = data, getattr(model, "item_spec", None)
-    if isinstance(data, paddle.io.IterableDataset):
-        loader = _chunks(data, spec)
-    elif isinstance(data, paddle.io.Dataset):
-        loader = BatchLoader(data, BATCH_SIZE, spec=spec)
-    step = SupervisedStep(summed_cross_entropy, {"outputs": _outputs})
+    step: Step = SupervisedStep(summed_cross_entropy, {"outputs": _outputs})
+    loader = data
+    if isinstance(data, paddle.io.Dataset):
+        loader = open_loader(data, BATCH_SIZE)
+        step = _StepOnImages(step, type(data).__name__, getattr(model, "item_spec", None))
     totals = add_up(step, model, loader, "the data", world)
     labels, predictions, probabilities = totals["outputs"].to_numpy()
     return Evaluation(
@@ -258,10 +258,13 @@ def _share_of_hits(labels: np.ndarray, predictions: np.ndarray, _: np.ndarray) -
     return float(np.count_nonzero(labels == predictions) / len(labels))
 
 
-def _chunks(
-    dataset: "paddle.io.IterableDataset[Any]", spec: Optional[ItemSpec]
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the items of a dataset that cannot be indexed, in batches."""
-    items = iter(dataset)
-    while chunk := list(itertools.islice(items, BATCH_SIZE)):
-        yield stack_items(chunk, type(dataset).__name__, spec)
+@dataclass(frozen=True)
+class _StepOnImages:
+    """A step on the batches of a dataset, which must be images with labels. source: its name."""
+
+    step: Step
+    source: str
+    spec: Optional[ItemSpec]
+
+    def __call__(self, model: nn.Layer, batch: Any) -> Mapping[str, Any]:
+        return self.step(model, labelled_images(batch, self.source, self.spec))

@@ -38,9 +38,9 @@ BEFORE = "metrics_before"  # of a manifest and of result.json: metrics of the we
 class TrainingParts:
     """What a training changes, and the data it is trained on.
 
-    loader: batches of the training data, with their order: a `BatchLoader`, a `SampleLoader` or an
-    `ExternalLoader`. schedule: when the optimizer's learning rate changes. average: a moving
-    average of the weights, or `NO_AVERAGE`. further: state that is elsewhere.
+    loader: batches of the training data, with their order: a `BatchLoader` or an `ExternalLoader`.
+    schedule: when the optimizer's learning rate changes. average: a moving average of the weights,
+    or `NO_AVERAGE`. further: state that is elsewhere.
     """
 
     model: nn.Layer

@@ -26,7 +26,7 @@ from paddle_mnist.checkpoint.snapshot import (
     unit,
     with_own_items,
 )
-from paddle_mnist.data.sample_loader import can_be_repeated
+from paddle_mnist.data.external import can_be_repeated
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError, listed
 from paddle_mnist.training.beginning import Beginning, data_restored

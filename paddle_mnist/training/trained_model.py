@@ -11,7 +11,7 @@ from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.further_state import read_loss
 from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_weights
-from paddle_mnist.data.sample_loader import open_loader
+from paddle_mnist.data.external import open_loader
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.training.evaluator import evaluate_step

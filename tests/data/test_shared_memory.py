@@ -21,7 +21,7 @@ SCRIPT = 'mount -t tmpfs -o "size=$0" tmpfs /dev/shm && exec "$@"'
 PROGRAM = """
 import numpy as np
 import paddle
-from paddle_mnist.data.sample_loader import open_loader
+from paddle_mnist.data.external import open_loader
 
 class Large(paddle.io.Dataset):
     def __len__(self):

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddle_mnist import MNIST
-from paddle_mnist.data.loader import no_augmentation
 from paddle_mnist.mnist.augment import Distortion
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
 
@@ -120,7 +119,6 @@ def test_no_amount_changes_nothing():
     given_images = images()
     same = Distortion({}, 1)(given_images, 0, np.arange(8))
     assert np.allclose(same.numpy(), given_images.numpy(), atol=1e-5)
-    assert no_augmentation(given_images, 0, np.arange(8)) is given_images
 
 
 # ------------------------------------------------------------------ the average

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from synthetic_data import SIZES, tiny_splits, write_json
 
 from paddle_mnist import BatchLoader, MnistDataset, load_data
-from paddle_mnist.data.loader import Replay, epoch_batches, shards_of
+from paddle_mnist.data.loader import epoch_batches, shards_of
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.mnist.augment import Distortion
 from paddle_mnist.mnist.dataset import _batches_of_rank
+from paddle_mnist.mnist.training_set import ReplayOrder, TrainingSet
 from paddle_mnist.parallel.world import DistributedWorld
 
 
@@ -123,20 +124,19 @@ def test_any_loader_gives_an_epoch_from_a_position(tiny, kind):
     "options", [{}, {"replay": 0.1}, {"shard_spec": ShardSpec(4, 1, 2)}, {"limit": 40}]
 )
 def test_images_on_the_device_give_the_same_batches(tiny, options):
-    options = dict(options)
-    dataset = MnistDataset("train", str(tiny), options.pop("limit", None))
+    new = MnistDataset("train", str(tiny), options.get("limit"))
+    old, order = None, None
     if "replay" in options:
-        options["replay"] = Replay(MnistDataset("valid", str(tiny)), options["replay"])
+        old = MnistDataset("valid", str(tiny))
+        order = ReplayOrder(len(new), len(old), options["replay"], seed=1)
     copied, on_device = (
         BatchLoader(
-            dataset,
+            TrainingSet(new, old, Distortion({"shift": 2}, 1), on_device=on_device),
             32,
             seed=1,
             shuffle=True,
-            augment=Distortion({"shift": 2}, 1),
-            on_device=on_device,
-            **options,
-        )
+            order=order,
+        ).sharded(options.get("shard_spec"))
         for on_device in (False, True)
     )
     for copied_batch, device_batch in zip(copied.epoch(1), on_device.epoch(1)):

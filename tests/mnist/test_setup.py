@@ -10,10 +10,10 @@ from synthetic_data import tiny_splits, write_json
 from paddle_mnist import BatchLoader, MnistDataset, TrainConfig
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, checksum, read_manifest
 from paddle_mnist.checkpoint.saved_weights import find_weights
-from paddle_mnist.data.loader import Replay
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.setup import build
+from paddle_mnist.mnist.training_set import ReplayOrder, TrainingSet
 from paddle_mnist.parallel.world import ALONE
 from paddle_mnist.training.initialize import initialize
 
@@ -210,7 +210,8 @@ def test_a_selection_that_is_none(tiny, tmp_path, monkeypatch):
 def test_replayed_share_of_every_epoch(tiny, fraction):
     new = MnistDataset("train", f"{tiny}#5-9")
     old = MnistDataset("train", f"{tiny}#0-4")
-    loader = BatchLoader(new, 32, seed=1, shuffle=True, replay=Replay(old, fraction))
+    order = ReplayOrder(len(new), len(old), fraction, seed=1)
+    loader = BatchLoader(TrainingSet(new, old), 32, order=order)
     epochs = []
     for epoch in range(3):
         labels = paddle.concat([labels for _, labels in loader.epoch(epoch)]).numpy().ravel()
@@ -227,11 +228,10 @@ def test_replayed_share_of_every_epoch(tiny, fraction):
     assert fraction == 0.5 or epochs[0] != epochs[1] != epochs[2]  # drawn anew
 
 
-def test_more_than_there_is_cannot_be_replayed(tiny):
-    old = MnistDataset("train", str(tiny), 50)
-    assert Replay(old, 1 / 3).num_samples(100) == 50
+def test_more_than_there_is_cannot_be_replayed():
+    assert ReplayOrder(100, 50, 1 / 3).num_replayed == 50
     with pytest.raises(ConfigError, match=r"100 images to 100 new ones, .* has 50; .* 0\.333"):
-        Replay(old, 0.5).num_samples(100)
+        ReplayOrder(100, 50, 0.5)
 
 
 def test_evaluated_on_the_new_and_the_replayed(train, tool, tmp_path, tiny, old):

@@ -148,7 +148,7 @@ def test_shards_add_up_to_the_gradient_of_the_whole_batch(tiny, shards, samples)
     model.fc.bias.set_value(paddle.to_tensor([9.0 * (digit == first) for digit in range(10)]))
 
     def gradient(exchange, cut):
-        loader = BatchLoader(MnistDataset("train", str(tiny)), samples, shard_spec=cut)
+        loader = BatchLoader(MnistDataset("train", str(tiny)), samples).sharded(cut)
         for parameter in model.parameters():
             parameter.clear_gradient(False)
         for shard in shards_of(next(loader.epoch(0))):

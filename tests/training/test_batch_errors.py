@@ -11,7 +11,7 @@ from paddle import nn
 from paddle.nn import functional as F
 
 from paddle_mnist import MNIST, evaluate
-from paddle_mnist.data.sample_loader import open_loader
+from paddle_mnist.data.external import open_loader
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.nn.cross_entropy import CrossEntropy

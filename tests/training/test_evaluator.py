@@ -301,7 +301,7 @@ class Stream(paddle.io.IterableDataset):
 
 
 class Inverted(MnistDataset):
-    """Changes its items, and knows nothing of `batch`."""
+    """Changes its items, and knows nothing of batches."""
 
     def __getitem__(self, index):
         image, label = super().__getitem__(index)
@@ -344,7 +344,10 @@ def test_dataset_that_changes_its_items_is_evaluated_on_these(model, tiny, datas
     ("item", "said"),
     [
         ((np.zeros((1, 28, 28), np.float32),), "an item is 1 values; expected (image, label)"),
-        (np.zeros((1, 28, 28), np.float32), "an item is ndarray; expected (image, label)"),
+        (
+            np.zeros((1, 28, 28), np.float32),
+            "an item is float32 [1, 28, 28]; expected (image, label)",
+        ),
         ((np.zeros((28, 28), np.float32), 3), "an image is float32 [28, 28]; expected float32 [1"),
         ((np.zeros((1, 28, 28), np.uint8), 3), "an image is uint8 [1, 28, 28]; expected float32"),
         ((np.zeros((1, 28, 28), np.float32), 10), "a label is 10; expected one whole number in 0"),

@@ -7,7 +7,7 @@ from fit_rows import Points, TextNet, Texts
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddle_mnist.data.sample_loader import SampleLoader
+from paddle_mnist.data.loader import BatchLoader
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.metrics.sums import Mean, Sums
@@ -49,7 +49,7 @@ def sgd(model):
 
 
 def loader(dataset=None, batch_size=8, shards=None):
-    whole = SampleLoader(dataset or Points(), batch_size, seed=1)
+    whole = BatchLoader(dataset or Points(), batch_size, seed=1)
     return whole.sharded(ShardSpec(shards)) if shards else whole
 
 

@@ -20,6 +20,7 @@ from paddle_mnist.checkpoint.contents import optimizer_state
 from paddle_mnist.checkpoint.manifest import PARAMS, read_manifest
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.data.sample_loader import SampleLoader
+from paddle_mnist.data.loader import BatchLoader
 from paddle_mnist.data.seeding import generators_restored, reseed
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.training.beginning import Beginning
@@ -214,7 +215,7 @@ def test_a_run_has_the_bits_of_a_trainer_that_does_not_rehearse(model, make, tmp
             step=SupervisedStep(F.cross_entropy),
             reseed=functools.partial(reseed, SEED),
         )
-        trainer.train(SampleLoader(data, 8, seed=SEED, shuffle=True), 0, 2, tmp_path / "trainer")
+        trainer.train(BatchLoader(data, 8, seed=SEED, shuffle=True), 0, 2, tmp_path / "trainer")
     expected = load(tmp_path / "trainer.pdparams")
     for name, values in load(result.weights).items():
         np.testing.assert_array_equal(values, expected[name], err_msg=name)

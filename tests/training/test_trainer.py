@@ -133,7 +133,7 @@ def test_a_step_of_the_loop_waits_for_no_value(tiny, tmp_path, monkeypatch):
 
     trainer, loader = make(tiny, tmp_path, writer=Counts(), log_every=1000)
     trainer.model.fast_conv = "off"  # the fast blocks are NumPy's, on CPUs
-    loader = BatchLoader(loader.dataset, 32, on_device=True)
+    loader = BatchLoader(TrainingSet(loader.dataset, on_device=True), 32)
     for name in ("numpy", "item", "tolist", "__float__", "__int__", "__bool__"):
         look = getattr(paddle.Tensor, name)
         monkeypatch.setattr(

@@ -1,114 +1,22 @@
-"""Batches of samples of any structure, in an order and with random numbers of our own."""
+"""Open data of any kind: a dataset, and whatever yields its batches by itself."""
 
 import collections
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import numpy as np
 import paddle
 
 from paddle_mnist._arguments import accepts_numpy
-from paddle_mnist.data.collate import data_error, make_batch, num_samples, read_sample, tensors
+from paddle_mnist.data.batch_reader import CollateFn, MapDataset
+from paddle_mnist.data.collate import data_error, make_batch, num_samples, tensors
 from paddle_mnist.data.epochs import read_epoch
-from paddle_mnist.data.loader import OrderedLoader, Shard, is_loader
-from paddle_mnist.data.sampler import BatchSampler, ShardSpec
-from paddle_mnist.data.sampler_state import set_epoch
+from paddle_mnist.data.loader import BatchLoader, Shard, is_loader
+from paddle_mnist.data.sampler import BatchSampler
 from paddle_mnist.data.seeding import seed_generators
-from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError, DataError
-
-Key = tuple[int, int]  # (epoch, index) of a sample
-
-
-class SampleLoader(OrderedLoader):
-    """Loads the batches of a map-style dataset whose samples have any structure.
-
-    dataset: a `paddle.io.Dataset` of arrays, tensors and numbers, nested in dicts, tuples and
-        lists. Before a sample is read, Python's, NumPy's and Paddle's generators are seeded from
-        (seed, epoch, index): random augmentation is the same in whichever process it happens.
-    batch_size, seed, shuffle: see `BatchSampler`.
-    collate_fn: makes a batch of a list of samples; by default `stack_samples`.
-    num_workers: processes that read samples ahead; 0 reads them in this one.
-    """
-
-    def __init__(
-        self,
-        dataset: paddle.io.Dataset,
-        batch_size: int,
-        seed: int = 0,
-        shuffle: bool = False,
-        collate_fn: Optional[Callable[[Sequence[Any]], Any]] = None,
-        num_workers: int = 0,
-    ):
-        self.dataset = dataset
-        self.sampler = BatchSampler(len(dataset), batch_size, seed, shuffle)
-        self.num_workers = num_workers
-        self._read = _BatchReader(dataset, seed, collate_fn)
-
-    def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Any]:
-        """Yield the batches of an epoch from number `start` on, every `stride`-th, as tensors.
-
-        With shards each is a list of this process's `Shard`s.
-        """
-        set_epoch(self.dataset, epoch)
-        # Workers are told what to read; what is to become of it they need not know.
-        parts, plan = itertools.tee(self._parts(epoch, start, stride))
-        loaded = self._load(part.keys for part in parts)
-        for _, batch in itertools.groupby(plan, key=lambda part: part.batch):
-            shards = [
-                Shard(tensors(next(loaded)), part.index, part.samples, part.batch_size)
-                for part in batch
-            ]
-            yield shards if self.shard_spec else shards[0].batch
-
-    def first_batch(self, epoch: int = 0) -> Any:
-        """Return what this process reads first in the first epoch, as arrays, without workers.
-
-        epoch: whose random numbers the samples draw.
-        """
-        keys = next(self._parts(0, 0, 1)).keys
-        return self._read([(epoch, index) for _, index in keys])
-
-    def _parts(self, epoch: int, start: int, stride: int) -> Iterator["_Part"]:
-        order = self.sampler.order(epoch)
-        spec = self.shard_spec or ShardSpec()
-        for number, batch in enumerate(self.sampler.batch_slices(start, stride)):
-            for index, part, samples in spec.slices(batch):
-                keys = [(epoch, int(sample)) for sample in order[part]]
-                yield _Part(number, keys, index, samples, batch.stop - batch.start)
-
-    def _load(self, lists_of_keys: Iterator[Sequence[Key]]) -> Iterator[Any]:
-        if not self.num_workers:
-            return map(self._read, lists_of_keys)
-        return map_in_workers(self._read, lists_of_keys, self.num_workers)
-
-
-class _Part(NamedTuple):
-    """The part of a batch that is read in one call: a shard, or all. batch: its number, from 0."""
-
-    batch: int
-    keys: Sequence[Key]
-    index: int
-    samples: int
-    batch_size: int
-
-
-class _BatchReader:
-    """Reads the samples of a batch by (epoch, index), each with generators seeded for it."""
-
-    def __init__(self, dataset: paddle.io.Dataset, seed: int, collate_fn: Optional[Callable]):
-        self.dataset, self.seed, self.collate_fn = dataset, seed, collate_fn
-
-    def __call__(self, keys: Sequence[Key]) -> Any:
-        samples = [self._sample(*key) for key in keys]
-        indices = [index for _, index in keys]
-        return make_batch(samples, type(self.dataset).__name__, indices, self.collate_fn)
-
-    def _sample(self, epoch: int, index: int) -> Any:
-        seed_generators(self.seed, epoch, index)
-        return read_sample(self.dataset, index)
 
 
 def can_be_repeated(loader: Any) -> bool:
@@ -125,7 +33,7 @@ class ResumableBatchSampler(paddle.io.BatchSampler):
 
     @accepts_numpy
     def __init__(
-        self, dataset: paddle.io.Dataset, batch_size: int = 1, seed: int = 0, shuffle: bool = True
+        self, dataset: MapDataset, batch_size: int = 1, seed: int = 0, shuffle: bool = True
     ):
         self.batch_size = batch_size  # which DataLoader reads
         self._sampler = BatchSampler(len(dataset), batch_size, seed, shuffle)
@@ -239,7 +147,7 @@ class _Once:
 
     def __init__(self, iterator: Iterator[Any]):
         self._iterator = iterator
-        self._ahead: collections.deque = collections.deque()
+        self._ahead: collections.deque[Any] = collections.deque()
         self._keeps = False
 
     @contextlib.contextmanager
@@ -274,16 +182,27 @@ def open_loader(
     batch_size: int,
     seed: int = 0,
     shuffle: bool = False,
-    collate_fn: Optional[Callable[[Sequence[Any]], Any]] = None,
+    collate_fn: Optional[CollateFn] = None,
     num_workers: int = 0,
+    order: Optional[Callable[[int], np.ndarray]] = None,
 ) -> Any:
     """Return a loader of data of any kind; a loader is returned as it is.
 
     data: a `paddle.io.Dataset`, a list of samples or anything else with a length and indices, or
         an `IterableDataset`, each of which is divided into batches; or what an `ExternalLoader`
-        takes, which yields batches. For the others see `SampleLoader`.
+        takes, which yields batches. For the others see `BatchLoader`.
     Raises ConfigError.
     """
+    is_indexed = (
+        hasattr(data, "__getitem__")
+        and hasattr(data, "__len__")
+        and not isinstance(data, (type, paddle.io.IterableDataset))  # list, say, is a function
+    )
+    if order is not None and (is_loader(data) or not is_indexed):
+        raise ConfigError(
+            f"the data are a {type(data).__name__}, which has an order of its own; expected a "
+            "paddle.io.Dataset with an order, or none"
+        )
     if is_loader(data):
         return data
     if isinstance(data, paddle.io.IterableDataset):
@@ -294,9 +213,8 @@ def open_loader(
             "arrays is paddle.io.TensorDataset([paddle.to_tensor(inputs), "
             "paddle.to_tensor(labels)])"
         )
-    is_indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
-    if is_indexed and not isinstance(data, type):  # the class list, say, is a function
-        return SampleLoader(data, batch_size, seed, shuffle, collate_fn, num_workers)
+    if is_indexed:
+        return BatchLoader(data, batch_size, seed, shuffle, collate_fn, num_workers, order)
     if isinstance(data, Iterator):
         raise ConfigError(
             f"the data are a {type(data).__name__}, used up after one epoch; expected a "
@@ -306,9 +224,9 @@ def open_loader(
 
 
 class _IterableBatches:
-    """Batches of a dataset that cannot be indexed."""
+    """Batches of a `paddle.io.IterableDataset`, which cannot be indexed."""
 
-    def __init__(self, dataset: paddle.io.IterableDataset, batch_size: int, collate_fn: Any):
+    def __init__(self, dataset: Any, batch_size: int, collate_fn: Optional[CollateFn]):
         self.dataset, self.batch_size, self.collate_fn = dataset, batch_size, collate_fn
 
     def __iter__(self) -> Iterator[Any]:

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddle_mnist.data.collate import mapped
-from paddle_mnist.data.sample_loader import (
+from paddle_mnist.data.external import (
     ExternalLoader,
     ResumableBatchSampler,
-    SampleLoader,
     open_loader,
 )
+from paddle_mnist.data.loader import BatchLoader
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.data.seeding import generators_restored, seed_generators, seed_of
 from paddle_mnist.errors import ConfigError, DataError, ProcessError
@@ -84,7 +84,7 @@ def joined(lists):
 
 
 loaders = st.builds(
-    SampleLoader,
+    BatchLoader,
     st.builds(Numbered, st.integers(1, 40)),
     batch_size=st.integers(1, 12),
     seed=st.integers(0, 5),
@@ -118,7 +118,7 @@ specs = st.builds(
 
 @given(loaders, specs, st.integers(1, 3), st.integers(0, 4))
 def test_shards_of_all_processes_together_are_the_batch_in_order(loader, specs, batches, start):
-    large = SampleLoader(
+    large = BatchLoader(
         loader.dataset,
         loader.sampler.batch_size * batches,
         loader.sampler.seed,
@@ -140,7 +140,7 @@ def test_shards_of_all_processes_together_are_the_batch_in_order(loader, specs, 
 
 
 def test_dividing_a_loader_leaves_it_as_it_was():
-    loader = SampleLoader(Numbered(10), 2)
+    loader = BatchLoader(Numbered(10), 2)
     loader.sharded(ShardSpec(2), 3)
     assert [indices(batch) for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
 
@@ -165,7 +165,7 @@ def test_batches_are_the_same_for_any_number_of_workers(name):
     workers = (0, 1, 2) if name == "random numbers" else (0, 2)
     dataset = Numbered(9, STRUCTURES[name])
     own, *others = (
-        epochs_of(SampleLoader(dataset, 2, seed=3, shuffle=True, num_workers=number))
+        epochs_of(BatchLoader(dataset, 2, seed=3, shuffle=True, num_workers=number))
         for number in workers
     )
     assert len(own[0]) == 5
@@ -189,7 +189,7 @@ def padded(samples):
 def test_what_a_collate_fn_makes_is_the_same_for_any_number_of_workers():
     dataset = Numbered(7, lambda index: np.arange(index + 1))
     own, other = (
-        epochs_of(SampleLoader(dataset, 3, collate_fn=padded, num_workers=number))
+        epochs_of(BatchLoader(dataset, 3, collate_fn=padded, num_workers=number))
         for number in (0, 2)
     )
     assert own == other
@@ -198,7 +198,7 @@ def test_what_a_collate_fn_makes_is_the_same_for_any_number_of_workers():
 
 def test_shards_with_workers_are_those_without():
     def shards(number):
-        loader = SampleLoader(Numbered(11, noisy), 4, shuffle=True, num_workers=number)
+        loader = BatchLoader(Numbered(11, noisy), 4, shuffle=True, num_workers=number)
         return [
             [(shard.index, shard.samples, plain(shard.batch)) for shard in batch]
             for batch in loader.sharded(ShardSpec(4, 1, 2)).epoch(2, start=1)
@@ -282,7 +282,7 @@ def test_what_a_collate_fn_cannot_make_is_said_with_its_samples(collate_fn, what
 
 def test_random_samples_depend_on_seed_epoch_and_index_alone():
     def noise(seed=1, epoch=0, index=2, start=0):
-        loader = SampleLoader(Numbered(4, noisy), 1, seed)
+        loader = BatchLoader(Numbered(4, noisy), 1, seed)
         paddle.rand([3]), np.random.rand(), random.random()  # whatever was drawn before
         return plain(list(loader.epoch(epoch, start))[index - start])
 
@@ -296,7 +296,7 @@ def test_random_samples_depend_on_seed_epoch_and_index_alone():
 def test_samplers_order_is_that_of_a_dataset_given_to_fit():
     dataset = Numbered(23)
     sampler = ResumableBatchSampler(dataset, 4, seed=7)
-    loader = SampleLoader(dataset, 4, seed=7, shuffle=True)
+    loader = BatchLoader(dataset, 4, seed=7, shuffle=True)
     assert len(sampler) == len(loader) == 6
     for epoch, start in ((0, 0), (3, 0), (3, 2), (3, 6)):
         sampler.set_epoch(epoch, start)
@@ -373,7 +373,7 @@ def test_resuming_reads_no_sample_again_only_with_a_resumable_sampler():
 @given(st.integers(1, 20), st.integers(1, 5), st.integers(2, 5))
 def test_groups_of_batches_make_the_steps(length, batch_size, group):
     # not a DataLoader: Paddle 3.3.1 hangs now and then where hundreds are read
-    data = [*SampleLoader(Numbered(length), batch_size)]
+    data = [*BatchLoader(Numbered(length), batch_size)]
     loader = ExternalLoader(data, seed=1, group=group)
     steps = list(loader.epoch(0))
     assert (len(steps), loader.passes_per_step) == (len(loader), group)
@@ -457,7 +457,7 @@ def test_seeds_are_a_function_of_the_whole_key():
 def test_workers_end_with_their_epoch(make, batches):
     """Paddle's live as long as the program, unless an epoch is read beyond its last batch."""
     others = set(multiprocessing.active_children())  # of the tests before
-    loader = SampleLoader(Numbered(12, lambda index: make(index) * np.ones(1)), 1, num_workers=2)
+    loader = BatchLoader(Numbered(12, lambda index: make(index) * np.ones(1)), 1, num_workers=2)
     for epoch in range(2):
         with contextlib.suppress(DataError), contextlib.closing(loader.epoch(epoch)) as iterator:
             for _ in itertools.islice(iterator, batches):
@@ -478,7 +478,7 @@ def test_a_worker_that_is_killed_is_said_in_one_line(thread):
 
     def read():
         with pytest.raises(ProcessError) as failure:
-            list(SampleLoader(Numbered(9, killed), 2, num_workers=2))
+            list(BatchLoader(Numbered(9, killed), 2, num_workers=2))
         errors.append(str(failure.value))
 
     if thread:
