@@ -110,7 +110,7 @@ def _adapted(name: str, metric: Metric) -> dict[str, MetricFunction]:
             "up to that of all; expected Accuracy, Precision, Recall, Auc, a function that returns "
             "sums, or Gathered(metric), which is computed on all outputs together"
         )
-    if kind is Accuracy:
+    if isinstance(metric, Accuracy):
         return _accuracies(name, metric)
     return {name: _counted(metric, COUNTERS[kind])}
 

@@ -3,14 +3,19 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Optional
+from typing import Optional, TypeVar
 
-from paddle_mnist.metrics.sums import compute_all, total
+import numpy as np
+
+from paddle_mnist.metrics.sums import as_float, compute_all, total
 from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.parallel.gradients import StepResult
 from paddle_mnist.state import RunningSums, TrainState, Writer
 
 log = logging.getLogger("paddle_mnist")
+
+Batch = TypeVar("Batch")
+Compute = Callable[[np.ndarray], float]  # totals, float64 [K] -> the metric
 
 SKIPPED = "skipped_steps"  # the metric that counts steps without a sample that counts
 REMEDY = "try a lower learning_rate (checkpoints before it are good)"
@@ -32,28 +37,30 @@ class RunningMetrics:
         state: TrainState,
         writer: Writer,
         log_every: int,
-        functions: Optional[Mapping[str, Callable]] = None,
+        functions: Optional[Mapping[str, Compute]] = None,
     ):
         """functions: how metrics follow from their totals, by name, where a line may be due before
         the first step; else each step's own are taken.
         """
         self.state = state
-        self.functions = {SKIPPED: total, **(functions or {})}
+        self.functions: dict[str, Compute] = {SKIPPED: total, **(functions or {})}
         self.writer = writer
         self.log_every = log_every
         self._pending: list[tuple[int, int, StepResult, float]] = []
         self._has_skipped = False
+        self._counted_until = 0.0
         self._restart_timing()
         state.attach(self.synchronize)
 
-    def timed(self, batches: Iterable) -> Iterator:
+    def timed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the batches, and time the wait for each."""
         self._restart_timing()
-        iterator, end = iter(batches), object()
+        iterator = iter(batches)
         while True:
             started = time.perf_counter()
-            batch = next(iterator, end)
-            if batch is end:
+            try:
+                batch = next(iterator)
+            except StopIteration:
                 return
             self._reader_seconds += time.perf_counter() - started
             self._steps += 1
@@ -74,14 +81,14 @@ class RunningMetrics:
         for epoch, step, result, lr in pending:
             self._add_loss(sums, f"at epoch {epoch + 1}, step {step}", result)
             for name, metric in result.metrics.items():
-                sums.add(name, metric.to_array())
+                sums.add(name, metric.to_array().tolist())
                 self.functions[name] = metric.compute
             sums.samples += result.samples
             sums.lr = lr
 
     def _add_loss(self, sums: RunningSums, place: str, result: StepResult) -> None:
         if result.count:
-            loss = result.loss.item()
+            loss = as_float(result.loss)
             require_finite_loss(loss, place, REMEDY)
             sums.add("loss", [loss * result.count, result.count])
             return

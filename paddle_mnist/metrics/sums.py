@@ -12,6 +12,12 @@ from paddle_mnist.system.arrays import as_array
 Number = Union[int, float, paddle.Tensor]  # a tensor of one element
 
 
+def as_float(value: Any) -> float:
+    """Return a number as Python's, from one of NumPy's or a tensor of one element too."""
+    number: float = value.item() if hasattr(value, "item") else value
+    return number
+
+
 class Sums:
     """Numbers that add up over samples, and the metric that follows from their totals.
 
@@ -25,6 +31,7 @@ class Sums:
         compute: Callable[[np.ndarray], float],
     ):
         self.compute = compute
+        self._values: Union[list[Number], np.ndarray, paddle.Tensor]
         if isinstance(values, paddle.Tensor):
             self._values = values.detach()
         elif isinstance(values, np.ndarray):
@@ -46,11 +53,9 @@ class Sums:
         """Return the numbers, float64 [K]. Waits for the device."""
         if isinstance(self._values, (paddle.Tensor, np.ndarray)):
             return as_array(self._values).astype(np.float64).reshape(-1)
-        return np.array(
-            [v.item() if isinstance(v, paddle.Tensor) else v for v in self._values], np.float64
-        )
+        return np.array([as_float(value) for value in self._values], np.float64)
 
-    def to_tensor(self, dtype: Union[str, paddle.dtype] = "float32") -> paddle.Tensor:
+    def to_tensor(self, dtype: paddle.dtype = paddle.float32) -> paddle.Tensor:
         """Return the numbers [K] on the device, by default as float32."""
         if isinstance(self._values, np.ndarray):
             return paddle.to_tensor(self._values.reshape(-1), dtype=dtype)
@@ -94,16 +99,16 @@ class Mean(Sums):
 
     def detach(self) -> "Mean":
         """Return the same mean without the graph that it was computed by."""
-        return Mean(*self._values)
+        total, count = self._values
+        return Mean(total, count)
 
     def to_array(self) -> np.ndarray:
         total, count = super().to_array()
         if self._value is not None and count:
-            value = self._value
-            total = (value.item() if hasattr(value, "item") else value) * count  # in float64
+            total = as_float(self._value) * count  # in float64
         return np.array([total if count else 0.0, count])
 
-    def to_tensor(self, dtype: Union[str, paddle.dtype] = "float32") -> paddle.Tensor:
+    def to_tensor(self, dtype: paddle.dtype = paddle.float32) -> paddle.Tensor:
         values = super().to_tensor(dtype)
         if not isinstance(self.count, paddle.Tensor) and self.count:
             return values

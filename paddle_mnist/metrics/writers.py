@@ -9,7 +9,7 @@ from paddle_mnist.state import TrainState, Writer
 class NewestMetrics:
     """Keeps the newest value of every tag, in `values`."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.values: dict[str, float] = {}
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
