@@ -36,7 +36,7 @@ class SizeLimit:
     def __init__(self, app: Any):
         self.app = app
 
-    async def __call__(self, scope, receive, send) -> None:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         headers = dict(scope.get("headers", ()))
         length = headers.get(b"content-length", b"0")
         unknown = b"transfer-encoding" in headers or not length.isdigit()
@@ -53,11 +53,12 @@ def page(predictor: Predictor) -> Any:
     gradio = _gradio()
     workers = futures.ThreadPoolExecutor(AT_ONCE, "answer")
 
-    def read(picture: Picture, request: gradio.Request) -> Answer:
+    # gradio looks for the class of its own among the annotations
+    def read(picture: Picture, request: gradio.Request) -> Answer:  # type: ignore[name-defined]
         answer = answer_in_time(workers, predictor, picture)
         return answer._replace(words=in_language(answer.words, language_of(request)))
 
-    def draw(drawing: Optional[str], request: gradio.Request) -> Answer:
+    def draw(drawing: Optional[str], request: gradio.Request) -> Answer:  # type: ignore[name-defined]
         return read(picture_bytes(drawing) if drawing else None, request)
 
     with gradio.Blocks(analytics_enabled=False, delete_cache=(KEPT, KEPT)) as blocks:
@@ -121,7 +122,9 @@ def serve(
 
 
 def _load(model: Optional[str], run: Optional[str]) -> Predictor:
-    if model in (None, "pretrained") and not run:
+    if model is None:
+        model, run = run or "pretrained", None  # the final weights of the run, if one is given
+    if model == "pretrained" and not run:
         return pretrained_predictor(OUTPUTS, parallel=AT_ONCE)
     predictor = Predictor(model, parallel=AT_ONCE, run=run, outputs=OUTPUTS)
     missing = [name for name in OUTPUTS if name not in predictor.outputs]
