@@ -130,8 +130,8 @@ class CheckpointStore:
                 if not candidates[-1].path.exists():  # its writer has deleted it: list again
                     return self.newest(quarantine_damaged)
                 damaged.append((candidates.pop().path, error))
-        for path, error in damaged:
-            log.warning("damaged checkpoint: %s", error)
+        for path, reason in damaged:
+            log.warning("damaged checkpoint: %s", reason)
             if quarantine_damaged:
                 self._quarantine(path)
         if not newest_valid and (damaged or (self.folder / QUARANTINE).exists()):
@@ -146,8 +146,9 @@ class CheckpointStore:
 
         None if none was evaluated. Damaged ones are logged; raises CheckpointError if all are.
         """
-        evaluated = [checkpoint for checkpoint in self.all() if checkpoint.info.score is not None]
-        for checkpoint in sorted(evaluated, key=lambda checkpoint: -checkpoint.info.score):
+        scores = [(checkpoint.info.score, checkpoint) for checkpoint in self.all()]
+        evaluated = [(score, checkpoint) for score, checkpoint in scores if score is not None]
+        for _, checkpoint in sorted(evaluated, key=lambda one: -one[0]):
             if self._is_valid(checkpoint):
                 return checkpoint
             if not checkpoint.path.exists():  # its writer has deleted it: list again
@@ -281,6 +282,6 @@ class CheckpointStore:
 def _lists_files(manifest: Path, fingerprints: Mapping[str, Any]) -> bool:
     """Return whether there is a manifest that lists exactly these files, with these contents."""
     try:
-        return read_manifest(manifest).manifest["files"] == fingerprints
+        return bool(read_manifest(manifest).manifest["files"] == fingerprints)
     except CheckpointError:
         return False
