@@ -36,7 +36,7 @@ def predict_run(
     forward: Optional[Callable[[nn.Layer, Any], Any]] = None,
     run: Union[str, Path, None] = None,
     batch_size: Optional[int] = None,
-    collate_fn: Optional[Callable] = None,
+    collate_fn: Optional[Callable[[list[Any]], Any]] = None,
     num_workers: int = 0,
 ) -> Any:
     """Return the outputs of the net that a run has trained, for all samples of a dataset.
