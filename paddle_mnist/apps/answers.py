@@ -85,7 +85,8 @@ def tiles(maps: np.ndarray) -> np.ndarray:
     for number, feature_map in enumerate(maps):
         top, left = number // columns * (height + 1), number % columns * (width + 1)
         page[top : top + height, left : left + width] = feature_map
-    return np.rint(page * 255).astype(np.uint8)
+    pixels: np.ndarray = np.rint(page * 255).astype(np.uint8)
+    return pixels
 
 
 def enlarged(pixels: np.ndarray) -> np.ndarray:

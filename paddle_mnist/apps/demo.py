@@ -36,7 +36,7 @@ class SizeLimit:
     def __init__(self, app: Any):
         self.app = app
 
-    async def __call__(self, scope, receive, send) -> None:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         headers = dict(scope.get("headers", ()))
         length = headers.get(b"content-length", b"0")
         unknown = b"transfer-encoding" in headers or not length.isdigit()
@@ -53,11 +53,12 @@ def page(predictor: DigitPredictor) -> Any:
     gradio = _gradio()
     workers = futures.ThreadPoolExecutor(AT_ONCE, "answer")
 
-    def read(picture: Picture, request: gradio.Request) -> Answer:
+    # gradio looks for the class of its own among the annotations
+    def read(picture: Picture, request: gradio.Request) -> Answer:  # type: ignore[name-defined]
         answer = answer_in_time(workers, predictor, picture)
         return answer._replace(words=in_language(answer.words, language_of(request)))
 
-    def draw(drawing: Optional[str], request: gradio.Request) -> Answer:
+    def draw(drawing: Optional[str], request: gradio.Request) -> Answer:  # type: ignore[name-defined]
         return read(picture_bytes(drawing) if drawing else None, request)
 
     with gradio.Blocks(

@@ -79,7 +79,9 @@ class LoopbackWSGI:
     def __init__(self, app: Callable[..., Iterable[bytes]]):
         self.app = app
 
-    def __call__(self, environ: dict, start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def __call__(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
         reason = refusal(environ.get("HTTP_HOST"), environ.get("HTTP_ORIGIN"))
         if reason is None:
             return self.app(environ, start_response)

@@ -157,9 +157,9 @@ def load_checkpoint(
     parameters = further.parameters if further else dict(model.named_parameters())
     load_optimizer(optimizer, checkpoint, parameters, schedule)
     saved = further.read(checkpoint, is_own) if further else None
-    if saved:
+    if further and saved:
         further.load_optimizers(saved, is_own)
     load_weights(model, weights, weights_path)
     average.load(matching_weights(model, averaged, params_path))
-    if saved:
+    if further and saved:
         further.load_first(saved, schedule, is_own)

@@ -330,9 +330,9 @@ class FurtherState:
                     where = unit(self.roots, path, self.known)
                     if where is not None:
                         values[where] = find(self.roots, where)
-        for path, built in self._others_tensors.items():
+        for path, digest in self._others_tensors.items():
             tensor = find(self.roots, path)
-            if is_plain(tensor) and digest_of(tensor) != built:
+            if is_plain(tensor) and digest_of(tensor) != digest:
                 values[path] = tensor
         if self._late:
             values.update(self._late.values())
@@ -402,7 +402,8 @@ def read_loss(checkpoint: Optional[Checkpoint]) -> Optional[dict[str, Any]]:
     if checkpoint is None or not checkpoint.has_file(FURTHER):
         return None
     saved = unpack(checkpoint.load(FURTHER), None, checkpoint.path.with_suffix(FURTHER))
-    return saved["named"].get(LOSS)
+    state: Optional[dict[str, Any]] = saved["named"].get(LOSS)
+    return state
 
 
 def optimizer_parameters(optimizer: paddle.optimizer.Optimizer) -> list[paddle.Tensor]:

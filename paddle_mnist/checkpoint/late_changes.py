@@ -37,7 +37,9 @@ class LateChanges:
         Not saved are switches and texts alone: they may stand for what is not, such as a file that
         is open.
         """
-        values, layers, others = {}, [], []
+        values: dict[Path, Any] = {}
+        layers: list[str] = []
+        others: list[str] = []
         for change in self._start.changes():
             path = unit(self.roots, change.path, self.known) or change.path
             value = find(self.roots, path)

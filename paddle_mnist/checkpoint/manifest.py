@@ -58,7 +58,8 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        return self.manifest["state"]["step"]
+        step: int = self.manifest["state"]["step"]
+        return step
 
     @property
     def info(self) -> CheckpointInfo:

@@ -89,8 +89,10 @@ def _create_state(
     entries; the state that is loaded afterwards must have the same. What the steps do to attributes
     of that class is undone.
     """
+    state: dict[str, Any]
     if not chosen:
-        return optimizer.state_dict()
+        state = optimizer.state_dict()
+        return state
     own = Snapshot({"optimizer": optimizer}, {id(parameter) for parameter in chosen})
     are_frozen = [parameter.stop_gradient for parameter in chosen]
     for parameter in chosen:

@@ -9,7 +9,7 @@ together have no more bytes than the file.
 
 import math
 import pickletools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Union
 
 import numpy as np
@@ -18,6 +18,8 @@ _DTYPES = frozenset("b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16".split())
 _MAX_AXES = 32  # of an array, as in NumPy 1
 _MAX_ARGUMENTS = 3  # of a call
 _MAX_KEY = 2**60  # of integers as keys: larger ones may be chosen to have one hash
+
+Stack = list[Any]
 
 
 class RefusedError(Exception):
@@ -38,12 +40,12 @@ def _describe(value: Any) -> str:
 class _Dtype:
     """A dtype that is being built: the call names it, BUILD sets its byte order."""
 
-    def __init__(self, code: str, *_flags):
+    def __init__(self, code: str, *_flags: Any):
         if not isinstance(code, str) or code not in _DTYPES:
             raise RefusedError(f"an array of dtype {_describe(code)}")
         self.dtype = np.dtype(code)
 
-    def build(self, state: tuple) -> None:
+    def build(self, state: tuple[Any, ...]) -> None:
         if state[1] not in ("<", ">", "|", "="):
             raise RefusedError(f"byte order {_describe(state[1])}")
         self.dtype = self.dtype.newbyteorder(state[1])
@@ -54,7 +56,7 @@ class UnfinishedArray:
 
     value = None
 
-    def build(self, state: tuple) -> None:
+    def build(self, state: tuple[Any, ...]) -> None:
         _version, shape, dtype, fortran, raw = state
         if not isinstance(dtype, _Dtype) or not isinstance(raw, bytes):
             raise RefusedError("an array that is not plain bytes")
@@ -66,12 +68,13 @@ class UnfinishedArray:
         self.value = flat.reshape(shape, order="F" if fortran else "C")
 
 
-def _new_array(_type, _shape, _code) -> UnfinishedArray:
+def _new_array(_type: Any, _shape: Any, _code: Any) -> UnfinishedArray:
     return UnfinishedArray()
 
 
 def _scalar(dtype: _Dtype, raw: bytes) -> Union[int, float, bool, complex]:
-    return np.frombuffer(raw, dtype.dtype, count=1)[0].item()
+    number: Union[int, float, bool, complex] = np.frombuffer(raw, dtype.dtype, count=1)[0].item()
+    return number
 
 
 def _encode(text: str, encoding: str) -> bytes:
@@ -84,11 +87,11 @@ def _empty_bytes() -> bytes:
     return b""
 
 
-def _ordered_dict() -> dict:
+def _ordered_dict() -> dict[Any, Any]:
     return {}
 
 
-def _named_tensor(pair: tuple) -> tuple:
+def _named_tensor(pair: tuple[Any, ...]) -> tuple[Any, ...]:
     if type(pair) is not tuple:  # of a list it would make another one
         raise RefusedError(f"a tuple of {_describe(pair)}")
     return pair
@@ -114,8 +117,8 @@ _CALLS: dict[str, Any] = {
 # ------------------------------------------------------------------ opcodes on the stack alone
 
 
-def _tuple_of(count: int) -> Callable[[list], None]:
-    def make(stack: list) -> None:
+def _tuple_of(count: int) -> Callable[[Stack], None]:
+    def make(stack: Stack) -> None:
         if len(stack) < count:
             raise IndexError("stack underflow")
         stack[-count:] = [tuple(stack[-count:])]
@@ -123,45 +126,45 @@ def _tuple_of(count: int) -> Callable[[list], None]:
     return make
 
 
-def _tuple(stack: list) -> None:
+def _tuple(stack: Stack) -> None:
     stack.append(tuple(_pop_to_mark(stack)))
 
 
-def _set_item(stack: list) -> None:
+def _set_item(stack: Stack) -> None:
     value, key = stack.pop(), stack.pop()
     _update(stack[-1], [key, value])
 
 
-def _set_items(stack: list) -> None:
+def _set_items(stack: Stack) -> None:
     items = _pop_to_mark(stack)
     _update(stack[-1], items)
 
 
-def _append(stack: list) -> None:
+def _append(stack: Stack) -> None:
     value = stack.pop()
     _extend(stack[-1], [value])
 
 
-def _appends(stack: list) -> None:
+def _appends(stack: Stack) -> None:
     items = _pop_to_mark(stack)
     _extend(stack[-1], items)
 
 
-def _stack_global(stack: list) -> None:
+def _stack_global(stack: Stack) -> None:
     function, module = stack.pop(), stack.pop()
     if type(function) is not str or type(module) is not str:
         raise RefusedError(f"names {_describe(module)} and {_describe(function)}")
     stack.append(_look_up(f"{module} {function}"))
 
 
-def _build(stack: list) -> None:
+def _build(stack: Stack) -> None:
     state, target = stack.pop(), stack[-1]
     if not isinstance(target, (UnfinishedArray, _Dtype)):
         raise RefusedError(f"sets the state of a {type(target).__name__}")
     target.build(state)
 
 
-def _pop_to_mark(stack: list) -> list:
+def _pop_to_mark(stack: Stack) -> list[Any]:
     """Pop the last mark and return all above it."""
     for index in range(len(stack) - 1, -1, -1):
         if stack[index] is _MARK:
@@ -177,7 +180,7 @@ def _look_up(name: str) -> Any:
     return _CALLS[name]
 
 
-def _update(target: Any, items: list) -> None:
+def _update(target: Any, items: Stack) -> None:
     if type(target) is not dict or len(items) % 2:
         raise RefusedError(f"sets items of a {type(target).__name__}")
     for key, value in zip(items[::2], items[1::2]):
@@ -188,13 +191,13 @@ def _update(target: Any, items: list) -> None:
         target[key] = value
 
 
-def _extend(target: Any, items: list) -> None:
+def _extend(target: Any, items: Stack) -> None:
     if type(target) is not list:
         raise RefusedError(f"appends to a {type(target).__name__}")
     target.extend(items)
 
 
-_STACK_OPCODES: dict[str, Callable[[list], None]] = {
+_STACK_OPCODES: dict[str, Callable[[Stack], None]] = {
     "TUPLE1": _tuple_of(1),
     "TUPLE2": _tuple_of(2),
     "TUPLE3": _tuple_of(3),
@@ -234,9 +237,10 @@ def interpret(data: bytes) -> Any:
     """
     stack: list[Any] = []
     memo: dict[int, Any] = {}
-    end = None
+    end = 0
     bytes_left = len(data)  # that calls may make
-    for opcode, argument, position in pickletools.genops(data):
+    opcodes: Iterator[tuple[pickletools.OpcodeInfo, Any, Any]] = pickletools.genops(data)
+    for opcode, argument, position in opcodes:
         name = opcode.name
         if name in _LITERALS:
             stack.append(argument)
@@ -269,7 +273,7 @@ def interpret(data: bytes) -> Any:
     return stack[0]
 
 
-def _call(stack: list, position: int) -> Any:
+def _call(stack: Stack, position: int) -> Any:
     """Pop arguments and function; return what the function makes."""
     arguments, function = stack.pop(), stack.pop()
     if function is _NDARRAY or not any(function is call for call in _CALLS.values()):

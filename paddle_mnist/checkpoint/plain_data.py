@@ -24,7 +24,7 @@ GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 SETS = (set, frozenset)
 CONTAINERS = (dict, list, tuple, collections.deque)
 KINDS_OF_DICT = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
-DICTS = {kind.__name__: kind for kind in KINDS_OF_DICT}
+DICTS: dict[str, Any] = {kind.__name__: kind for kind in KINDS_OF_DICT}
 MOST_ITEMS = 10_000  # of a container that is examined
 FACTORIES = (None, int, float, list, dict, set)  # of a defaultdict
 MAX_DEPTH = 8  # of containers in containers
@@ -119,12 +119,12 @@ def _is_namedtuple(kind: Any) -> bool:
 def _namedtuple(module: str, name: str) -> type:
     """Return a class of namedtuples that is loaded. Raises TypeError for anything else."""
     kind = getattr(sys.modules.get(module), name, None)
-    if not _is_namedtuple(kind):
+    if not isinstance(kind, type) or not _is_namedtuple(kind):
         raise TypeError(f"{module}.{name} is no namedtuple of this program")
     return kind
 
 
-def _empty_dict(like: dict) -> dict:
+def _empty_dict(like: dict[Any, Any]) -> dict[Any, Any]:
     if isinstance(like, collections.defaultdict):
         return collections.defaultdict(like.default_factory)
     return type(like)()
@@ -176,7 +176,7 @@ def equal(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, bytearray):
-        return one == other
+        return bool(one == other)
     if isinstance(one, dict):
         return list(one) == list(other) and all(equal(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple, collections.deque)):
@@ -246,6 +246,7 @@ def _bits_of(generator: Any) -> str:
 
 def _generator(kind: str, state: Any, bits: str) -> Any:
     """Return a new generator with a state. Raises KeyError for an unknown kind."""
+    generator: Any
     if kind == "Generator":
         known = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
         makers = {name: getattr(np.random, name) for name in known}

@@ -36,14 +36,14 @@ _SEQUENCES = (list, tuple, collections.deque)
 # Attributes of Paddle's optimizers that their state_dict omits and that a step may change.
 _OPEN = ("_learning_rate", "_grad_clip", "regularization")
 # Parts of Paddle whose objects may hold the user's objects, or count.
-_ENTERED = ("paddle.io", "paddle.vision", "paddle.metric", "paddle.nn", "paddle.optimizer")
-_ENTERED += ("paddle.incubate.optimizer", "paddle.regularizer")
+_ENTERED: tuple[str, ...] = ("paddle.io", "paddle.vision", "paddle.metric", "paddle.nn")
+_ENTERED += ("paddle.optimizer", "paddle.incubate.optimizer", "paddle.regularizer")
 
 
 def describe(path: Path) -> str:
     """Return a readable path, such as `model.encoder.calls`, `step.queue` or `callbacks[0].n`."""
-    (_, text), *rest = path
-    for kind, key in rest:
+    text: str = path[0][1]
+    for kind, key in path[1:]:
         if kind == "item":
             text += f"[{key.name if is_tensor(key) else repr(key):.200}]"
         elif kind == "hook":
@@ -199,7 +199,7 @@ def assign(value: Any, step: Step, new: Any) -> None:
             del namespace[key]
 
 
-def _namespace(value: Any, key: Any) -> dict:
+def _namespace(value: Any, key: Any) -> dict[str, Any]:
     """Return the dictionary that holds, or would hold, an attribute."""
     own = getattr(value, "__dict__", {})
     if isinstance(value, nn.Layer):
@@ -273,7 +273,7 @@ def is_users(module: Optional[str]) -> bool:
     top = (module or "builtins").partition(".")[0]
     if top in ("paddle", "numpy", "paddle_mnist", "visualdl", *sys.builtin_module_names):
         return False
-    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    file = getattr(sys.modules.get(module or "builtins"), "__file__", None) or ""
     paths = sysconfig.get_paths()
     is_installed = "site-packages" in file or "dist-packages" in file
     return not is_installed and not file.startswith((paths["stdlib"], paths["platstdlib"]))

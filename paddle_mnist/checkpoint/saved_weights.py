@@ -149,7 +149,8 @@ def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> Sav
         if run is not None:
             raise ConfigError(f"{name} and the run {run} are given; expected one of them")
         module, _, function = PACKAGED[str(name)].partition(":")
-        return getattr(importlib.import_module(module), function)()
+        packaged: SavedWeights = getattr(importlib.import_module(module), function)()
+        return packaged
     directory = None if run is None else RunFiles(run)
     if name is None:
         return _final_weights(directory or default_run())
@@ -176,9 +177,9 @@ def _path_in(run: RunFiles, name: str) -> str:
     something else, CheckpointError if there is nothing of this name.
     """
     inside = [str(folder / name) for folder in (run.checkpoints.folder, run.path)]
-    for path in inside:
-        if name and exists(path):
-            return path
+    for own in inside:
+        if name and exists(own):
+            return own
     if not exists(name):
         raise CheckpointError(_not_a_checkpoint(name if os.path.dirname(name) else inside[0]))
     path, top = Path(name).resolve(), run.path.resolve()

@@ -83,7 +83,7 @@ class Snapshot:
     skipped: list[str] = field(default_factory=list, init=False)
     uncopied: list[Path] = field(default_factory=list, init=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self._room = self.most_bytes
         # A list keeps the values alive, so that no `id` is used twice.
         places = list(self._walk(self.skipped))
@@ -179,7 +179,7 @@ class Snapshot:
                 return _has_bytes(now) != _has_bytes(before)
             return not _has_bytes(now) or not equal(as_array(now), copy)
         if isinstance(before, SETS):
-            return set(now) != copy
+            return bool(set(now) != copy)
         if is_leaf(before):
             return not equal(now, copy)
         if isinstance(before, dict):  # its items are compared by themselves, but not their order
@@ -339,11 +339,11 @@ def replace_items(current: Any, new: Any) -> bool:
     return isinstance(current, _MUTABLE) and replace_in_place(current, new)
 
 
-def _contents(value: Any) -> Optional[tuple[Mapping, Any]]:
+def _contents(value: Any) -> Optional[tuple[Mapping[Any, Any], Any]]:
     """Return the values that an object holds, by step, and the items of a container."""
     if isinstance(value, nn.Layer):
         return _namespaces(value), None
-    items = None
+    items: Any = None
     if isinstance(value, dict):
         items = dict(value)
     elif isinstance(value, (list, collections.deque)):
@@ -351,7 +351,7 @@ def _contents(value: Any) -> Optional[tuple[Mapping, Any]]:
     return {step: child(value, step) for step in reachable.own_steps(value)}, items
 
 
-def _restore_contents(value: Any, held: Mapping, items: Any) -> None:
+def _restore_contents(value: Any, held: Mapping[Any, Any], items: Any) -> None:
     if isinstance(value, nn.Layer):
         for name, namespace in _namespaces(value, copy=False).items():
             _restore_items(namespace, held[name])

@@ -4,7 +4,7 @@ import io
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple, Union, cast
 
 import numpy as np
 import paddle
@@ -20,7 +20,7 @@ def saved_bytes(state_dict: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
     with warnings.catch_warnings():  # an optimizer has no state before its first step
         warnings.filterwarnings("ignore", message="The input state dict is empty")
-        paddle.save(state_dict, buffer)
+        paddle.save(cast(dict[str, paddle.Tensor], state_dict), buffer)
     return buffer.getvalue()
 
 

@@ -41,4 +41,5 @@ def _list_commands(argv: Sequence[str]) -> None:
 
 def _summary(name: str) -> str:
     """Return the first sentence of a command's description."""
-    return _module(name).__doc__.splitlines()[0].partition(". ")[0].rstrip(".")
+    description = _module(name).__doc__ or ""  # -OO drops it
+    return description.partition("\n")[0].partition(". ")[0].rstrip(".")

@@ -3,8 +3,8 @@
 import argparse
 import platform
 import sys
-from collections.abc import Sequence
-from typing import NoReturn, Optional
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn, Optional
 
 import paddle_mnist
 from paddle_mnist.errors import ConfigError, nearest_name
@@ -17,7 +17,7 @@ class Parser(argparse.ArgumentParser):
     Every option may also be written with dashes, `--learning-rate` for `--learning_rate`.
     """
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(
             usage="%(prog)s [options]",
             allow_abbrev=False,
@@ -31,18 +31,18 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; --help lists the options")
 
-    def parse_args(self, argv: Optional[Sequence[str]] = None, namespace=None):
-        args, unknown = self.parse_known_args(argv, namespace)
+    def parse_args(self, args: Optional[Iterable[str]] = None, namespace: Any = None) -> Any:
+        parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
             name = unknown[0].partition("=")[0].lstrip("-").replace("-", "_")
             near = nearest_name(name, [option[2:] for option in self._long_options()])
             hint = f"did you mean --{near}?" if near else "--help lists the options"
             raise ConfigError(f"unknown argument {unknown[0]}; {hint}")
-        return args
+        return parsed
 
-    def parse_known_args(self, args: Optional[Sequence[str]] = None, namespace=None):
-        args = sys.argv[1:] if args is None else args
-        return super().parse_known_args(self._with_underscores(args), namespace)
+    def parse_known_args(self, args: Optional[Iterable[str]] = None, namespace: Any = None) -> Any:
+        argv = sys.argv[1:] if args is None else list(args)
+        return super().parse_known_args(self._with_underscores(argv), namespace)
 
     def _with_underscores(self, argv: Sequence[str]) -> list[str]:
         """Return the arguments with every option spelled as it was added, and values unchanged."""
@@ -64,11 +64,17 @@ class Parser(argparse.ArgumentParser):
 class _Version(argparse.Action):
     """Prints the versions and exits. Reads the metadata of packages and imports none of them."""
 
-    def __init__(self, option_strings: Sequence[str], dest: str, **kwargs):
+    def __init__(self, option_strings: Sequence[str], dest: str, **kwargs: Any):
         kwargs["help"] = "print the versions of the package, PaddlePaddle and Python, and exit"
         super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **kwargs)
 
-    def __call__(self, parser, namespace, values, option_string=None) -> NoReturn:
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: Optional[str] = None,
+    ) -> NoReturn:
         builds = [f"{name} {version}" for name, version in installed_builds().items()]
         versions = [*(builds or ["no PaddlePaddle"]), f"Python {platform.python_version()}"]
         print(f"paddle_mnist {paddle_mnist.__version__} ({', '.join(versions)})")

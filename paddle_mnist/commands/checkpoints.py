@@ -97,16 +97,16 @@ def _find(name: Optional[str]) -> tuple[CheckpointStore, Optional[RunDirectory]]
     path = find_run(name).path
     is_of_no_run = not path.is_dir() and exists(str(path))
     run = RunDirectory(path.parent if is_of_no_run else path)
-    store = run.checkpoints
+    store, of_run = run.checkpoints, True
     if not store.folder.is_dir():
         store, run = CheckpointStore(run.path), RunDirectory(run.path.absolute().parent)
         if store.folder.absolute() != run.checkpoints.folder or not run.config.exists():
-            run = None
+            of_run = False
     if not any((store.all(), store.find_damaged(), store.orphaned_files(), store.quarantined())):
         raise CheckpointError(
             f"{path}: no checkpoint there; expected a run, its checkpoints or one of them"
         )
-    return store, run
+    return store, run if of_run else None
 
 
 def _verify(store: CheckpointStore) -> None:
@@ -142,8 +142,9 @@ def _list(store: CheckpointStore) -> dict[str, Any]:
     """Return the verified checkpoints by step, and the files that belong to none."""
     damage, checkpoints = store.find_damaged(), store.all()
     whole = [checkpoint for checkpoint in checkpoints if checkpoint.path not in damage]
-    evaluated = [checkpoint for checkpoint in whole if checkpoint.info.score is not None]
-    best = max(evaluated, key=lambda checkpoint: checkpoint.info.score, default=None)
+    scores = {checkpoint.name: checkpoint.info.score for checkpoint in whole}
+    evaluated = {name: score for name, score in scores.items() if score is not None}
+    best = max(evaluated, key=lambda name: evaluated[name], default=None)
     rows = []
     for checkpoint in checkpoints:
         info, state = checkpoint.info, checkpoint.state
@@ -161,7 +162,7 @@ def _list(store: CheckpointStore) -> dict[str, Any]:
                 "valid_acc": _value(state, "valid/acc"),
                 "what": "breakpoint" if info.breakpoint else kind,
                 "newest": checkpoint in whole[-1:],
-                "best": checkpoint is best,
+                "best": checkpoint.name == best,
                 "damaged": checkpoint.path in damage,
             }
         )

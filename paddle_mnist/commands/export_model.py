@@ -11,15 +11,18 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from paddle_mnist.checkpoint.run_files import RUNS, RunFiles
 from paddle_mnist.commands import Parser, program_name, run_command
 from paddle_mnist.commands._weights import NamedWeights, add_weights_arguments, named_weights
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.system.devices import require_paddle
+
+if TYPE_CHECKING:
+    from paddle_mnist.checkpoint.manifest import Checkpoint
 
 log = logging.getLogger("paddle_mnist")
 
@@ -60,7 +63,7 @@ def _export(argv: Sequence[str]) -> int:
         _print_variables(variables(model, weights.checkpoint), weights.checkpoint)
         return 0
     outputs = [name for name in args.outputs.split(",") if name]
-    about = {"weights": weights.path.name}
+    about: dict[str, Any] = {"weights": weights.path.name}
     about.update({name: weights.manifest.get(name) for name in ("data_hash", "dataset")})
     exported = export_model(model, folder, outputs, args.format, about)
     for file in (*exported["files"], "about.json"):
@@ -121,7 +124,9 @@ def _export_legacy(argv: Sequence[str]) -> int:
     return subprocess.run(command, env={**os.environ, LEGACY: "0"}, check=False).returncode
 
 
-def _print_variables(kinds, checkpoint) -> None:
+def _print_variables(
+    kinds: Mapping[str, Sequence[tuple[str, Any]]], checkpoint: Optional["Checkpoint"]
+) -> None:
     notes = {
         "parameters": "what is trained",
         "persistables": (

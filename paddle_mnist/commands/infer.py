@@ -108,7 +108,7 @@ def _predictor(named: NamedWeights, device: str) -> "DigitPredictor":
     from paddle_mnist.mnist.infer import pretrained_predictor
     from paddle_mnist.mnist.predictor import DigitPredictor
 
-    if named.name in (None, "pretrained") and not named.run:
+    if named.name is None or (named.name == "pretrained" and not named.run):
         log.info("pretrained weights; for those of a run: --run")
         predictor = pretrained_predictor(device=device)
     else:

@@ -36,7 +36,8 @@ def _serve_or_train(argv: Sequence[str]) -> None:
     )
     args = vars(parser.parse_args(argv))
     require_paddle()
-    from paddle_mnist.legacy.parameter_server import ServedTraining, serve_or_train
+    from paddle_mnist.legacy.parameter_server import serve_or_train
+    from paddle_mnist.legacy.server_trainer import ServedTraining
 
     data = args.pop("data")
     serve_or_train(ServedTraining(**args), data)

@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import paddle
@@ -144,7 +144,7 @@ def _commit(folder: Path, files: Mapping[str, bytes], about: Mapping[str, Any]) 
 
 def _write_paddle(layer: nn.Layer, signature: Signature, folder: Path) -> dict[str, bytes]:
     specs = [
-        paddle.static.InputSpec([None, *spec.shape], spec.dtype, spec.name)
+        paddle.static.InputSpec([None, *spec.shape], cast(Any, spec.dtype), spec.name)
         for spec in signature.inputs
     ]
     with usable_home():  # it keeps the code that it makes of the layer there

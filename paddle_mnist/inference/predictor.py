@@ -266,7 +266,8 @@ def _start_onnx(
         batch: Mapping[str, np.ndarray], indices: Optional[Sequence[int]] = None
     ) -> list[np.ndarray]:
         requested = names if indices is None else [names[index] for index in indices]
-        return session.run(requested, dict(batch))
+        outputs: list[np.ndarray] = session.run(requested, dict(batch))
+        return outputs
 
     # many threads may run a session at once
     return [node.name for node in session.get_inputs()], [run] * parallel

@@ -21,7 +21,7 @@ class ServerConnection:
         self._runtime = fleet.fleet._runtime_handle
         self._dense = get_the_one_recv_context(self._runtime.context)  # names by table
         self._send_barrier = static.Program()
-        nothing = {"inputs": {"X": []}, "outputs": {"Out": []}}
+        nothing: dict[str, Any] = {"inputs": {"X": []}, "outputs": {"Out": []}}
         self._send_barrier.global_block().append_op(type="send_barrier", **nothing)
 
     def load(self, folder: str) -> None:

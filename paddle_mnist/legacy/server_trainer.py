@@ -167,7 +167,8 @@ class ServerTrainer:
         Raises DivergedError if they are not finite.
         """
         self.fleet.util.barrier()
-        before, unchanged = {}, 0
+        before: dict[str, np.ndarray] = {}
+        unchanged = 0
         while unchanged < STABLE:
             time.sleep(0.2)
             self.servers.flush()

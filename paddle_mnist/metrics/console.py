@@ -87,7 +87,7 @@ class BarWriter:
         self.bar.close()
 
 
-class _TqdmHandler(logging.StreamHandler):
+class _TqdmHandler(logging.StreamHandler):  # type: ignore[type-arg]  # has them from 3.11
     """Prints log lines above a progress bar instead of through it.
 
     What the stream cannot encode is escaped; where it was closed before Python started, it is None,
@@ -107,28 +107,34 @@ class _TqdmHandler(logging.StreamHandler):
             ) from error
 
 
-def log_to_console(stream=None, level: int = logging.INFO) -> None:
+def log_to_console(stream: Optional[TextIO] = None, level: int = logging.INFO) -> None:
     """Print this package's log lines, to stdout by default; a second call changes nothing.
 
     They no longer propagate to the root logger: Paddle's handler there would print them again.
 
     level: of the lines that are printed, and above; `console_level` changes it for a while.
     """
-    if not _console_handler():
+    _handler_to(stream, level)
+
+
+def _handler_to(stream: Optional[TextIO] = None, level: int = logging.INFO) -> _TqdmHandler:
+    """Return the handler that prints to the console; a new one, to `stream`, if there is none."""
+    handler = _console_handler()
+    if not handler:
         handler = _TqdmHandler()
         handler.stream = stream or sys.stdout
         handler.setLevel(level)
         log.addHandler(handler)
         log.setLevel(logging.INFO)
         log.propagate = False
+    return handler
 
 
 @contextlib.contextmanager
 def console_logs(stream: TextIO) -> Iterator[None]:
     """Print this package's log lines to `stream` inside the context, wherever they went before."""
     existing = _console_handler()
-    log_to_console(stream)
-    handler = _console_handler()
+    handler = _handler_to(stream)
     previous, handler.stream = handler.stream, stream
     try:
         yield
@@ -144,8 +150,7 @@ def console_level(level: int) -> Iterator[None]:
 
     Other handlers, such as that of a run's `train.log`, still get all lines.
     """
-    log_to_console()
-    handler = _console_handler()
+    handler = _handler_to()
     previous = handler.level
     handler.setLevel(level)
     try:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from paddle_mnist.parallel.gradients import StepResult
 from paddle_mnist.progress import RunningSums, TrainState
 
 log = logging.getLogger("paddle_mnist")
+
+Batch = TypeVar("Batch")
 
 SKIPPED = "skipped_steps"  # the metric that counts steps without a sample that counts
 REMEDY = "try a lower learning_rate (checkpoints before it are good)"
@@ -50,17 +52,19 @@ class RunningMetrics:
         self.log_every = log_every
         self._pending: list[tuple[int, int, StepResult, float]] = []
         self._has_skipped = False
+        self._counted_until = 0.0
         self._restart_timing()
         state.attach(self.synchronize)
 
-    def timed(self, batches: Iterable[Any]) -> Iterator[Any]:
+    def timed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the batches, and time the wait for each."""
         self._restart_timing()
-        iterator, end = iter(batches), object()
+        iterator = iter(batches)
         while True:
             started = time.perf_counter()
-            batch = next(iterator, end)
-            if batch is end:
+            try:
+                batch = next(iterator)
+            except StopIteration:
                 return
             self._reader_seconds += time.perf_counter() - started
             self._steps += 1

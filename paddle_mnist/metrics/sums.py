@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 Number = Union[int, float, paddle.Tensor]  # a tensor of one element
 
 
+def as_float(value: Any) -> float:
+    """Return a number as Python's, from one of NumPy's or a tensor of one element too."""
+    number: float = value.item() if hasattr(value, "item") else value
+    return number
+
+
 class Sums:
     """Numbers that add up over samples, and the metric that follows from their totals.
 
@@ -72,9 +78,7 @@ class Sums:
         """Return the numbers, float64 [K]. Waits for the device."""
         if isinstance(self._values, (paddle.Tensor, np.ndarray)):
             return as_array(self._values).astype(np.float64).reshape(-1)
-        return np.array(
-            [v.item() if isinstance(v, paddle.Tensor) else v for v in self._values], np.float64
-        )
+        return np.array([as_float(value) for value in self._values], np.float64)
 
     def to_tensor(self, dtype: "DTypeLike" = "float32") -> paddle.Tensor:
         """Return the numbers [K] on the device, by default as float32."""
@@ -120,13 +124,13 @@ class Mean(Sums):
 
     def detach(self) -> "Mean":
         """Return the same mean without the graph that it was computed by."""
-        return Mean(*self._values)
+        total, count = self._values
+        return Mean(total, count)
 
     def to_numpy(self) -> np.ndarray:
         total, count = super().to_numpy()
         if self._value is not None and count:
-            value = self._value
-            total = (value.item() if hasattr(value, "item") else value) * count  # in float64
+            total = as_float(self._value) * count  # in float64
         return np.array([total if count else 0.0, count])
 
     def to_tensor(self, dtype: "DTypeLike" = "float32") -> paddle.Tensor:

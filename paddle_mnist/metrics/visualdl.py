@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, TypeVar, cast
 
 import numpy as np
 
@@ -36,16 +36,18 @@ GRAPH = "The graph of the net's layers: Graphs > Dynamic; the + on a box shows w
 HISTOGRAMS = 10  # of each parameter, at least, in a training of known length
 DIRECTIONS = 50  # of features: of longer rows the page shows only some points
 
+Method = TypeVar("Method", bound=Callable[..., None])
 
-def _page(name: str):
+
+def _page(name: str) -> Callable[[Method], Method]:
     """Make a method write one page: it does nothing where that page is switched off.
 
     The first failure to write is logged and ends the writing of all pages.
     """
 
-    def wrap(method: Callable[..., None]) -> Callable[..., None]:
+    def wrap(method: Method) -> Method:
         @functools.wraps(method)
-        def write(self, *args, **kwargs) -> None:
+        def write(self: "VisualDLWriter", *args: Any, **kwargs: Any) -> None:
             if name not in self.pages or self.failure:
                 return
             try:
@@ -56,7 +58,7 @@ def _page(name: str):
                 self.failure = error
                 log.warning("VisualDL is off until the next start; training continues: %s", error)
 
-        return write
+        return cast(Method, write)
 
     return wrap
 

@@ -8,6 +8,7 @@ FUNCTION, of MODULE, builds the net; SHAPE is that of its input, as JSON with nu
 import importlib
 import json
 import sys
+from typing import Any, cast
 
 
 def main(folder: str, module: str, function: str, shape: str, dtype: str) -> None:
@@ -16,7 +17,7 @@ def main(folder: str, module: str, function: str, shape: str, dtype: str) -> Non
 
     build = getattr(importlib.import_module(module), function)
     with LogWriter(folder) as writer:
-        writer.add_graph(build(), [InputSpec(json.loads(shape), dtype, "images")])
+        writer.add_graph(build(), [InputSpec(json.loads(shape), cast(Any, dtype), "images")])
 
 
 if __name__ == "__main__":

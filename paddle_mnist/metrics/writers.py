@@ -10,7 +10,7 @@ from paddle_mnist.progress import TrainState
 class NewestMetrics:
     """Keeps the newest value of every tag, in `values`."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.values: dict[str, float] = {}
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:

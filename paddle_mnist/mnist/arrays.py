@@ -33,7 +33,7 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def pixels(self, index) -> np.ndarray:
+    def pixels(self, index: Any) -> np.ndarray:
         """Return the images at `index`, which may be whatever indexes an array.
 
         float32 [..., 28, 28] in 0..1.
@@ -41,7 +41,7 @@ class Split:
         images = self.images[index]
         if self.divisor is None:
             return np.asarray(images, np.float32)
-        values = images.astype(np.float32)
+        values: np.ndarray = images.astype(np.float32)
         values /= np.float32(self.divisor)
         return values
 
@@ -137,6 +137,6 @@ def data_hash(splits: Mapping[str, Split]) -> str:
     for mode in SPLIT_NAMES:
         split = splits[mode]
         digest.update(f"{mode} {split.images.shape} {split.divisor};".encode())
-        digest.update(np.ascontiguousarray(split.images))
-        digest.update(np.ascontiguousarray(split.labels))
+        digest.update(np.ascontiguousarray(split.images).data)
+        digest.update(np.ascontiguousarray(split.labels).data)
     return digest.hexdigest()

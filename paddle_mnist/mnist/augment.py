@@ -78,7 +78,8 @@ class Distortion:
         noise = (drawn - 32767.5) * np.float32(12**0.5 / 65536)  # of variance 1
         weights = _smoothing()
         fields = weights @ noise.reshape(-1, 2, NOISE, NOISE) @ weights.T
-        return np.float32(self.elastic) * fields.transpose(0, 2, 3, 1)
+        displacements: np.ndarray = np.float32(self.elastic) * fields.transpose(0, 2, 3, 1)
+        return displacements
 
     def _draw(self, epoch: int, indices: np.ndarray) -> np.ndarray:
         """Draw the random bits of each sample, uint64 [B, N], whatever batch it is in.
@@ -113,4 +114,5 @@ def _smoothing() -> np.ndarray:
     """
     places = np.arange(SIZE)[:, None] - SPACING * np.arange(NOISE) - (SPACING - 1) / 2
     weights = np.exp(-0.5 * (places / SMOOTHNESS) ** 2)
-    return (weights / np.linalg.norm(weights, axis=1, keepdims=True)).astype(np.float32)
+    rows: np.ndarray = weights / np.linalg.norm(weights, axis=1, keepdims=True)
+    return rows.astype(np.float32)

@@ -93,10 +93,11 @@ def _open_folder(folder: Path, warn: bool = False) -> Optional[tuple[dict[str, S
             arrays = []
             for part in ("images", "labels"):
                 array = np.load(folder / f"{mode}_{part}.npy", mmap_mode="r", allow_pickle=False)
-                if zlib.crc32(array) != index["crc32"][mode][part]:
+                if zlib.crc32(array.data) != index["crc32"][mode][part]:
                     raise ValueError(f"{mode}_{part}.npy does not match its checksum")
                 arrays.append(array)
-            splits[mode] = Split(*arrays, index["divisor"])
+            images, labels = arrays
+            splits[mode] = Split(images, labels, index["divisor"])
         return splits, index["hash"]
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         if warn:
@@ -112,6 +113,11 @@ def _build_folder(folder: Path, source: Source) -> tuple[dict[str, Split], str]:
             if not contents:
                 _write_folder(folder, source.read())
                 contents = _open_folder(folder)
+            if not contents:
+                raise DataError(
+                    f"{folder}: what was written there reads back as something else; expected a "
+                    "disk that keeps it; PADDLE_MNIST_CACHE names another folder"
+                )
             return contents
     except OSError as error:
         log.warning(
@@ -133,8 +139,8 @@ def _write_folder(folder: Path, splits: dict[str, Split]) -> None:
             np.save(temporary / f"{mode}_images.npy", split.images)
             np.save(temporary / f"{mode}_labels.npy", split.labels)
             checksums[mode] = {
-                "images": zlib.crc32(np.ascontiguousarray(split.images)),
-                "labels": zlib.crc32(np.ascontiguousarray(split.labels)),
+                "images": zlib.crc32(np.ascontiguousarray(split.images).data),
+                "labels": zlib.crc32(np.ascontiguousarray(split.labels).data),
             }
         divisor = splits["train"].divisor
         index = {

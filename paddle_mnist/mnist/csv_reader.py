@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Optional
+from typing import Any, BinaryIO, Optional
 
 import numpy as np
 import simdjson
@@ -142,7 +142,7 @@ def _parse(parser: simdjson.Parser, path: Path, first: int, text: bytes) -> np.n
     try:
         if text.translate(None, b"0123456789, \r\n"):
             raise ValueError("characters of no whole number")
-        rows = parser.parse(b"[[" + text.replace(b"\n", b"],[") + b"]]")
+        rows: Any = parser.parse(b"[[" + text.replace(b"\n", b"],[") + b"]]")
         if any(len(row) != COLUMNS for row in rows):
             raise ValueError(f"lines that are not {COLUMNS} numbers")
         values = np.frombuffer(rows.as_buffer(of_type="u"), np.uint64).reshape(-1, COLUMNS)

@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Optional, Union
 
@@ -16,10 +16,12 @@ from paddle_mnist.mnist.arrays import CLASSES, Data
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.parallel.world import World, current_world
 
+Batches = Iterator[tuple[np.ndarray, np.ndarray]]
+
 RARE = 1 / 3  # a class is rare below this part of its share in the whole split
 
 
-class MnistDataset(paddle.io.Dataset):
+class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's has none
     """One split of MNIST, or of data of the same format, as a `paddle.io.Dataset`.
 
     mode: "train", "valid" or "eval" (50,000 / 10,000 / 10,000 on MNIST).
@@ -108,7 +110,9 @@ class MnistDataset(paddle.io.Dataset):
 
 
 @accepts_numpy
-def load_data(mode: str = "train", batch_size: int = 100, data: str = "auto") -> Callable:
+def load_data(
+    mode: str = "train", batch_size: int = 100, data: str = "auto"
+) -> Callable[[], Batches]:
     """Return a function that yields the batches of an epoch, as the tutorial's does.
 
     Batches are NumPy arrays, float32 [B, 1, 28, 28] and int64 [B, 1]; the last one of an epoch may
@@ -134,7 +138,8 @@ def load_data(mode: str = "train", batch_size: int = 100, data: str = "auto") ->
         random.shuffle(order)  # in place, epoch after epoch, as the tutorial does
         return order
 
-    def data_generator():
+    def data_generator() -> Batches:
+        batches: Iterable[np.ndarray]
         if mode != "train":
             batches = sampler.batches(0)
         else:

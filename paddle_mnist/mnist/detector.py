@@ -55,18 +55,22 @@ class Detector:
         features: float [M, N, 980], FEATURES of the packaged net for the images that `moved` gives.
         """
         logits = np.clip(self.logits(features).mean(axis=0), -50, 50).astype(np.float64)
-        return 1 / (1 + np.exp(-logits))
+        scores: np.ndarray = 1 / (1 + np.exp(-logits))
+        return scores
 
     def logits(self, features: np.ndarray) -> np.ndarray:
         """Return the logarithm of the odds that it is a digit: float [...] for [..., 980]."""
         values = (np.sqrt(np.maximum(features, 0)) - self.mean) / self.scale
         hidden = np.maximum(values @ self.hidden_weight + self.hidden_bias, 0)
-        return hidden @ self.weight + self.bias
+        logits: np.ndarray = hidden @ self.weight + self.bias
+        return logits
 
     def as_bytes(self) -> bytes:
         """Return the file's contents, half precision."""
         file = io.BytesIO()
-        arrays = {name: np.asarray(getattr(self, name), np.float16) for name in ARRAYS}
+        arrays: dict[str, Any] = {
+            name: np.asarray(getattr(self, name), np.float16) for name in ARRAYS
+        }
         np.savez(file, about=np.array(json.dumps(self.about)), **arrays)
         return file.getvalue()
 

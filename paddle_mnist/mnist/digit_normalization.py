@@ -93,9 +93,10 @@ def to_mnist_format(ink: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 def _shrunk(values: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     image = Image.fromarray(values.astype(np.float32))
-    return np.asarray(image.resize(shape[::-1], Image.Resampling.BOX))
+    return np.asarray(image.resize(list(shape[::-1]), Image.Resampling.BOX))
 
 
 def _disc(reach: int) -> np.ndarray:
     y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1]
-    return x**2 + y**2 <= reach**2 + 0.5
+    disc: np.ndarray = x**2 + y**2 <= reach**2 + 0.5
+    return disc

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import SIZE, Split
 from paddle_mnist.mnist.readers import open_unpacked
 
@@ -36,6 +37,10 @@ def digits_by_label() -> dict[str, Split]:
     takes a second and unpacks with zlib (see `open_unpacked`).
     """
     spec = importlib.util.find_spec("sklearn")
+    if not spec or not spec.submodule_search_locations:
+        raise DataError(
+            "scikit-learn, which has the digits, is not there; install the package again"
+        )
     path = Path(spec.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     with open_unpacked(path) as stream:
         rows = np.loadtxt(stream, delimiter=",", dtype=np.int64)

@@ -54,10 +54,10 @@ class ExportedModel(nn.Layer):
 
     def forward(self, images: paddle.Tensor) -> list[paddle.Tensor]:
         pixels = paddle.reshape(images, [-1, 1, SIZE, SIZE]).astype("float32") / DIVISOR
-        values = {}
+        values: dict[str, paddle.Tensor] = {}
         hooks = [
             layer.register_forward_post_hook(
-                lambda layer, inputs, output, name=name: values.__setitem__(name, output)
+                lambda layer, inputs, output, name=name: values.__setitem__(name, output)  # type: ignore[arg-type]  # a hook may return nothing
             )
             for name, layer in self.model.named_children()
         ]
@@ -133,7 +133,7 @@ def variables(
             (name, list(np.shape(value))) for name, value in optimizer_state(checkpoint).items()
         ]
     with paddle.no_grad():
-        outputs = ExportedModel(model, OUTPUTS)(paddle.zeros([1, SIZE, SIZE], "uint8"))
+        outputs = ExportedModel(model, tuple(OUTPUTS))(paddle.zeros([1, SIZE, SIZE], "uint8"))
     temporaries = [(name, list(value.shape)) for name, value in zip(OUTPUTS, outputs)]
     temporaries += [(f"{name} gradient", shape) for name, shape in parameters]
     return {"parameters": parameters, "persistables": persistables, "temporaries": temporaries}

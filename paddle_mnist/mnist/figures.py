@@ -96,21 +96,23 @@ def feature_maps(image: np.ndarray, maps: Mapping[str, np.ndarray], title: str) 
 def _balanced(channels: np.ndarray) -> np.ndarray:
     """Scale each channel of [C, H, W] so that 0 becomes 0.5, and the largest magnitude 0 or 1."""
     magnitude = np.abs(channels).max(axis=(1, 2), keepdims=True)
-    return 0.5 + channels / np.where(magnitude > 0, 2 * magnitude, 1)
+    scaled: np.ndarray = 0.5 + channels / np.where(magnitude > 0, 2 * magnitude, 1)
+    return scaled
 
 
 def _stretched(channels: np.ndarray) -> np.ndarray:
     """Scale each channel of [C, H, W] to 0..1."""
     low = channels.min(axis=(1, 2), keepdims=True)
     spread = channels.max(axis=(1, 2), keepdims=True) - low
-    return (channels - low) / np.where(spread > 0, spread, 1)
+    scaled: np.ndarray = (channels - low) / np.where(spread > 0, spread, 1)
+    return scaled
 
 
 def _tiles(channels: np.ndarray) -> np.ndarray:
     """Arrange [C, H, W] side by side, with nothing (masked) between them."""
     count, height, width = channels.shape
     rows = math.ceil(count / COLUMNS)
-    tiles = np.ma.zeros((rows * COLUMNS, height + 1, width + 1))
+    tiles: np.ndarray = np.ma.zeros((rows * COLUMNS, height + 1, width + 1))
     tiles[...] = np.ma.masked
     tiles[:count, :height, :width] = channels
     tiles = tiles.reshape(rows, COLUMNS, height + 1, width + 1)

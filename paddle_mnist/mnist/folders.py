@@ -45,8 +45,8 @@ def idx_files(folder: Path) -> dict[str, Path]:
     inner = [file for path in paths if path.is_dir() for file in _entries(path) if idx_name(file)]
     files: dict[str, Path] = {}
     for path in (*sorted(paths, key=_rank), *inner):
-        if path.is_file():
-            files.setdefault(idx_name(path), path)
+        if (name := idx_name(path)) and path.is_file():
+            files.setdefault(name, path)
     return {name: files[name] for name in IDX_FILES if name in files}
 
 

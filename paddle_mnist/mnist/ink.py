@@ -71,7 +71,8 @@ def _dark_ink(brightness: np.ndarray) -> np.ndarray:
     background = ndimage.uniform_filter(background, max(3, reach // 4))
     background = _resized(background, brightness.shape)
     ink = 1 - (brightness + 0.02) / (background + 0.02)
-    return np.clip(ink - np.median(ink), 0, 1)
+    darker: np.ndarray = np.clip(ink - np.median(ink), 0, 1)
+    return darker
 
 
 def _stretched(ink: np.ndarray) -> np.ndarray:
@@ -84,7 +85,8 @@ def _stretched(ink: np.ndarray) -> np.ndarray:
     noise = middle + 4 * np.median(np.abs(paper - middle))
     if contrast < 2 * noise:
         raise DataError(BLANK)
-    return np.clip((ink - noise) / (contrast - noise), 0, 1)
+    stretched: np.ndarray = np.clip((ink - noise) / (contrast - noise), 0, 1)
+    return stretched
 
 
 def _frame(ink: np.ndarray) -> np.ndarray:
@@ -143,7 +145,8 @@ def _plausibility(brightness: np.ndarray, ink: np.ndarray, frame: np.ndarray) ->
     deviation = coarse - paper
     darker = np.clip(deviation, None, 0)[inked]
     explained = (darker**2).sum() / max((deviation**2).sum(), 1e-12)
-    return explained - (hidden | inked).mean() / 2  # most of a picture is paper
+    quality: float = explained - (hidden | inked).mean() / 2  # most of a picture is paper
+    return quality
 
 
 def otsu(ink: np.ndarray) -> float:
@@ -220,12 +223,13 @@ def _lines(thin: np.ndarray, thickest: int) -> list[tuple[float, float]]:
     if not len(rows):
         return []
     votes = np.zeros((len(LINE_SLOPES), height), np.int32)
-    for number, slope in enumerate(LINE_SLOPES):
+    for line, slope in enumerate(LINE_SLOPES):
         at = np.rint(rows - slope * (columns - width / 2)).astype(int)
         # A line that is several pixels thick has one vote in each column.
         kept = (at >= 0) & (at < height)
-        votes[number] = np.bincount(at[kept], minlength=height)
-    lines, support = [], []
+        votes[line] = np.bincount(at[kept], minlength=height)
+    lines: list[tuple[float, float]] = []
+    support = []
     while len(lines) < MOST_LINES:
         number, row = np.unravel_index(votes.argmax(), votes.shape)
         count = votes[number, row]

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Optional
+from typing import Any, BinaryIO, Optional
 
 import numpy as np
 import simdjson
@@ -68,7 +68,7 @@ class _Text:
             )
         self.rest = self.rest[1:]
 
-    def read_until(self, pattern: re.Pattern, limit: int, where: str) -> bytes:
+    def read_until(self, pattern: re.Pattern[bytes], limit: int, where: str) -> bytes:
         """Consume the text up to the first match, and the match; return the text before it."""
         while not (match := pattern.search(self.rest)):
             if len(self.rest) > limit or not self.read_block():
@@ -142,7 +142,7 @@ def _read_image_blocks(text: _Text, mode: str) -> Iterator[tuple[np.ndarray, Opt
     first = 0
     for block in text.row_blocks(f"{mode} images"):
         try:
-            rows = parser.parse(b"[" + block + b"]")
+            rows: Any = parser.parse(b"[" + block + b"]")
             if any(len(row) != PIXELS for row in rows) or block.count(b"[") != len(rows):
                 raise ValueError("rows that are not 784 numbers")
             values = np.frombuffer(rows.as_buffer(of_type="d")).reshape(-1, PIXELS)

@@ -1,7 +1,7 @@
 """`MNIST`, the tutorial's convolutional net."""
 
 from collections.abc import Callable
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import paddle
 from paddle import nn
@@ -98,7 +98,10 @@ class MNIST(FastConvSwitch, nn.Layer):
         if has_usual_features and "features" not in self.__dict__ and not self.dropout_rate:
             return run_layers([*self._feature_layers, self.fc], inputs, self.fast_conv)
         features = self.features(inputs)
-        return self.fc(F.dropout(features, self.dropout_rate, training=self.training))
+        logits: paddle.Tensor = self.fc(
+            F.dropout(features, self.dropout_rate, training=self.training)
+        )
+        return logits
 
     def features(self, inputs: paddle.Tensor) -> paddle.Tensor:
         """Compute both blocks: float32 [B, 1, 28, 28] -> [B, 980]."""
@@ -116,7 +119,7 @@ class MNIST(FastConvSwitch, nn.Layer):
             *self._flatten,
         )
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model; arguments and results are those of `forward`.
 
         `forward` itself and hooks get the images alone, so that a model converted by
@@ -127,7 +130,7 @@ class MNIST(FastConvSwitch, nn.Layer):
         return self._run_net(super().__call__, *args, **kwargs)
 
     def forward(
-        self, inputs: paddle.Tensor, *args, **kwargs
+        self, inputs: paddle.Tensor, *args: Any, **kwargs: Any
     ) -> Union[paddle.Tensor, tuple[paddle.Tensor, paddle.Tensor]]:
         """Return logits [B, 10], or with labels (logits, accuracy of this batch).
 

@@ -10,14 +10,22 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import numpy as np
 from isal import isal_zlib
 
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import SIZE, Split
-from paddle_mnist.mnist.readers import MAX_IMAGES, check_labels, check_splits, split_training
+from paddle_mnist.mnist.readers import (
+    MAX_IMAGES,
+    UNPACKING_ERROR,
+    check_labels,
+    check_splits,
+    split_training,
+)
+
+Order = Literal["C", "F"]
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 MAX_HEADER = 10_240  # bytes before an array's items; NumPy writes 128
@@ -51,7 +59,7 @@ def read_npz(path: Path) -> dict[str, Split]:
         raise DataError(f"{path}: {error.strerror or error}; expected a readable file") from error
     except (
         zipfile.BadZipFile,
-        isal_zlib.error,
+        UNPACKING_ERROR,
         EOFError,
         struct.error,
         ValueError,  # an offset before the beginning, say
@@ -100,7 +108,7 @@ def _read_array(where: str, file: BinaryIO, info: zipfile.ZipInfo) -> np.ndarray
     return np.ascontiguousarray(np.frombuffer(body, dtype).reshape(shape, order=order))
 
 
-def _parse_header(start: bytes) -> tuple[np.dtype, str, tuple[int, ...], int]:
+def _parse_header(start: bytes) -> tuple[np.dtype, Order, tuple[int, ...], int]:
     """Return the dtype, the order ("C" or "F"), the shape, and the number of bytes of a header.
 
     NumPy's own parser evaluates a header as Python, and fails in many ways where it is damaged.
@@ -112,7 +120,8 @@ def _parse_header(start: bytes) -> tuple[np.dtype, str, tuple[int, ...], int]:
     if not start.startswith(b"\x93NUMPY") or not match:
         raise ValueError("it has no header that NumPy writes")
     shape = tuple(int(size.strip(b" L")) for size in match[3].split(b",") if size.strip())
-    return np.dtype(match[1].decode()), "F" if match[2] == b"True" else "C", shape, end
+    order: Order = "F" if match[2] == b"True" else "C"
+    return np.dtype(match[1].decode()), order, shape, end
 
 
 class _Member:

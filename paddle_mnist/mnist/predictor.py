@@ -55,7 +55,8 @@ def as_pixels(images: Any) -> np.ndarray:
             f"{form} from {images.min():g} to {images.max():g}; expected 0 to 1; divide, or give "
             "uint8"
         )
-    return np.minimum(np.rint(images * np.float32(256)), 255).astype(np.uint8)
+    pixels: np.ndarray = np.minimum(np.rint(images * np.float32(256)), 255).astype(np.uint8)
+    return pixels
 
 
 class DigitPredictor(Predictor):

@@ -9,9 +9,9 @@ sources.
 import contextlib
 import gzip
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, Optional
+from typing import BinaryIO, Optional, Union, cast
 
 import numpy as np
 from isal import igzip_threaded, isal_zlib
@@ -23,6 +23,10 @@ from paddle_mnist.system.text import decode
 MAX_IMAGES = 1_000_000  # that an IDX file may announce; MNIST has 60,000
 VALID = 10_000  # of 60,000 training images: MNIST's valid split, as in the JSON file
 MAX_NAME = 40  # characters in the name of a class
+
+# As they are: ISA-L declares an instance of the error, and no types of `open`.
+UNPACKING_ERROR = cast(type[Exception], isal_zlib.error)
+_open_gzip: Callable[[BinaryIO], contextlib.AbstractContextManager[BinaryIO]] = igzip_threaded.open
 
 
 @contextlib.contextmanager
@@ -36,13 +40,13 @@ def open_unpacked(path: Path) -> Iterator[BinaryIO]:
                 # Not Python's gzip: Paddle 2.6.2 exports zlib functions of its own, with which
                 # Python's unpacking crashes. Besides, ISA-L is three times faster and works in
                 # another thread while this one parses.
-                with igzip_threaded.open(file) as unpacked:
+                with _open_gzip(file) as unpacked:
                     yield unpacked
             elif path.suffix == ".gz":
                 raise DataError(f"{path}: not a gzip file, although its name ends in .gz")
             else:
                 yield file
-    except (EOFError, isal_zlib.error, gzip.BadGzipFile) as error:
+    except (EOFError, UNPACKING_ERROR, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: damaged gzip file ({error}); fetch it again") from error
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; expected a readable file") from error
@@ -73,6 +77,8 @@ def split_training(images: np.ndarray, labels: np.ndarray, where: str) -> dict[s
             f"{where}: {len(images)} training images, but {len(labels)} labels; expected the same "
             "number"
         )
+    train: Union[slice, np.ndarray]
+    valid: Union[slice, np.ndarray]
     if len(images) >= 6 * VALID:
         train, valid = slice(-VALID), slice(-VALID, None)
     elif len(images) >= 6:

@@ -62,18 +62,18 @@ def reading(
     file: str, digit: Digit, probabilities: np.ndarray, score: Optional[float] = None
 ) -> Reading:
     """Return the reading of a digit. probabilities: float32 [10]. score: see `Reading`."""
-    seen = {"pixels": digit.pixels, "score": None if score is None else float(score)}
     if digit.shapes > 1:
         error = f"{digit.shapes} shapes; expected one digit"
         return Reading(file, error=error, pixels=digit.pixels)
-    seen["box"] = digit.box
+    kept = None if score is None else float(score)
+    seen = Reading(file, pixels=digit.pixels, score=kept, box=digit.box)
     if score is not None and score < THRESHOLD:
         error = f"probably not one digit (score {score:.2f}; a digit has {THRESHOLD} or more)"
-        return Reading(file, error=error, **seen)
+        return replace(seen, error=error)
     best, second = np.argsort(probabilities)[::-1][:2]
     probability = float(probabilities[best])
     note = f"unsure: {best} or {second}" if probability < UNSURE else ""
-    return Reading(file, int(best), probability, note=note, **seen)
+    return replace(seen, digit=int(best), probability=probability, note=note)
 
 
 def together(file: str, readings: Sequence[Reading]) -> Reading:

@@ -126,13 +126,15 @@ def _belong_together(outlines: np.ndarray) -> np.ndarray:
         function.outer(bottom - top, bottom - top) for function in (np.minimum, np.maximum)
     )
     near = np.maximum(gap, -columns) <= NEAR * higher
-    return above | (near & (lower < FLAG * higher))
+    belong: np.ndarray = above | (near & (lower < FLAG * higher))
+    return belong
 
 
 def _distances(outline: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return the distance from an outline, int [4], to each of others, int [N, 4]."""
     apart = np.maximum(outline[:2], others[:, :2]) - np.minimum(outline[2:], others[:, 2:])
-    return np.hypot(*np.maximum(apart, 0).T)
+    distances: np.ndarray = np.hypot(*np.maximum(apart, 0).T)
+    return distances
 
 
 def in_reading_order(shapes: Iterable[Shape]) -> list[Shape]:

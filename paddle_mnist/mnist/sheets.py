@@ -67,6 +67,8 @@ def _page(reading: Reading) -> Image.Image:
     across, down = image.width / picture.width, image.height / picture.height
     pen = ImageDraw.Draw(image)
     for digit in digits:
+        if not digit.box:
+            continue
         box = digit.box.scaled(across, down)
         colour = (0, 150, 0) if digit.error is None else (220, 0, 0)
         pen.rectangle((box.left, box.top, box.right, box.bottom), outline=colour, width=2)

@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Split
@@ -200,7 +200,7 @@ def _in_folder(folder: Path) -> Optional[Source]:
     if (folder / NPZ_FILE).exists():
         return _npz(folder / NPZ_FILE)
     path = csv_file(folder)
-    return path and _csv(path)
+    return _csv(path) if path else None
 
 
 def _json(path: Path) -> Source:
@@ -240,7 +240,10 @@ def _download(base_url: str, folder: Path) -> Source:
             path = folder / f"{name}.gz"
             if not path.exists():
                 _fetch(base_url.rstrip("/") + f"/{name}.gz", path, md5)
-    return _idx_in(folder)
+    source = _idx_in(folder)
+    if not source:
+        raise DataError(f"{folder}: downloaded files are gone already; run the same command again")
+    return source
 
 
 def _fetch(url: str, path: Path, md5: str) -> None:
@@ -261,14 +264,14 @@ def _fetch(url: str, path: Path, md5: str) -> None:
         part.unlink(missing_ok=True)
 
 
-def _connect(url: str):
+def _connect(url: str) -> Any:
     """Return the open response of `url`; DataError without a connection after 5 seconds.
 
     In a thread, because the lookup of a host name takes no time limit.
     """
-    results: queue.Queue = queue.Queue()
+    results: queue.Queue[Any] = queue.Queue()
 
-    def request():
+    def request() -> None:
         try:
             results.put(urllib.request.urlopen(url, timeout=CONNECT_SECONDS))
         except (OSError, ValueError, http.client.HTTPException) as error:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Optional, Union
+from typing import Optional, Union, cast
 
 import numpy as np
 import paddle
@@ -41,7 +41,7 @@ class SingleProcessGradients:
     """Takes the place of a `GradientExchange` where this process has whole batches."""
 
     world = ALONE
-    _result: Optional[StepResult] = None
+    _result: StepResult  # of the only shard, once there is one
 
     def before_pass(self) -> None:
         """Do nothing: buffers change as the model changes them."""
@@ -181,7 +181,7 @@ class GradientExchange:
         """
         self._agree_on_signals()
         # + 0.0: of a zero, whose sign depends on who added it, +0
-        gradients, buffers, (loss, weight), metrics, (used, received) = _split(
+        gradients, buffers, (loss, weight), totals, (used, received) = _split(
             {dtype: vector + 0.0 for dtype, vector in self._sum_shards().items()},
             [(_exchange_dtype(p), p.size) for p in self._parameters],
             [(_exchange_dtype(buffer), buffer.size) for buffer in self._buffers],
@@ -193,12 +193,12 @@ class GradientExchange:
             buffer.set_value(before + _restored(change, buffer))
         metrics = {
             name: sums.with_values(values)
-            for (name, sums), values in zip(self._metrics.items(), metrics)
+            for (name, sums), values in zip(self._metrics.items(), totals)
         }
         self._signal_counts = received
         count = float(self._batch_samples)
         if self._has_own_count:
-            share = weight.item()
+            share = cast(float, weight.item())
             count *= share
             loss, *gradients = (value / (share or 1.0) for value in (loss, *gradients))
         if count:
@@ -252,7 +252,9 @@ def _joined(parts: Sequence[paddle.Tensor]) -> Vectors:
     }
 
 
-def _split(vectors: Vectors, *groups: Sequence[tuple[paddle.dtype, int]]) -> list[list]:
+def _split(
+    vectors: Vectors, *groups: Sequence[tuple[paddle.dtype, int]]
+) -> list[list[paddle.Tensor]]:
     """Return what `_joined` made vectors of, in groups. groups: dtype and length of each part."""
     lengths = {dtype: [n for group in groups for d, n in group if d == dtype] for dtype in vectors}
     parts = {dtype: iter(paddle.split(vectors[dtype], lengths[dtype])) for dtype in vectors}

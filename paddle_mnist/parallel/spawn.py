@@ -50,7 +50,7 @@ Report = Union[PaddleMnistError, str, None]
 
 
 def spawn(
-    function: Callable,
+    function: Callable[..., object],
     args: Sequence[Any] = (),
     nprocs: int = -1,
     gpus: Optional[str] = None,
@@ -120,7 +120,8 @@ class _Job:
 
     @property
     def processes(self) -> Sequence[Any]:
-        return self.context.processes
+        processes: Sequence[Any] = self.context.processes
+        return processes
 
     def wait(self, ended: Sequence[int]) -> list[int]:
         """Wait a moment, and return the ranks that have ended beside `ended`."""
@@ -157,13 +158,17 @@ class _Job:
 
 
 def _start(
-    function: Callable, args: Sequence[Any], nprocs: int, gpus: Sequence[str], on_cpu: bool
+    function: Callable[..., object],
+    args: Sequence[Any],
+    nprocs: int,
+    gpus: Sequence[str],
+    on_cpu: bool,
 ) -> _Job:
     """Start the processes. Raises DeviceError where Paddle cannot."""
     multiprocess = multiprocessing.get_context("spawn")
     pipes = [multiprocess.Pipe(duplex=False) for _ in range(nprocs)]
     beats = sharedctypes.RawArray("Q", 2 * nprocs)
-    options = {"gpus": ",".join(gpus)} if gpus else {}
+    options: dict[str, Any] = {"gpus": ",".join(gpus)} if gpus else {}
     options |= {"backend": "gloo"} if on_cpu else {}
     try:
         with _quiet(), _prelude():
@@ -234,7 +239,9 @@ def _prelude() -> Iterator[None]:
         multiprocessing.spawn.get_command_line = before
 
 
-def _run(function: Callable, args: tuple, pipes: Sequence[Any], beats: Any) -> None:
+def _run(
+    function: Callable[..., object], args: tuple[Any, ...], pipes: Sequence[Any], beats: Any
+) -> None:
     """Call the function in a new process, report how it ended, and exit."""
     rank = int(os.environ["PADDLE_TRAINER_ID"])
     # Else a spawned process spawns too: each worker of a DataLoader would import Paddle anew.
@@ -253,7 +260,8 @@ def _run(function: Callable, args: tuple, pipes: Sequence[Any], beats: Any) -> N
             _send_report(pipes[rank], RETURNED, value)
     except PaddleMnistError as error:
         code = error.exit_code
-        values = [error.signum] if isinstance(error, StoppedError) else [str(error)[:MAX_MESSAGE]]
+        values: list[Any] = [str(error)[:MAX_MESSAGE]]
+        values = [error.signum] if isinstance(error, StoppedError) else values
         values += [code] if isinstance(error, ProcessError) else []
         _send_report(pipes[rank], type(error).__name__, values)
     except BaseException:  # whatever it is, the parent raises it

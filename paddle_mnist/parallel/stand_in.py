@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import paddle
@@ -80,12 +80,12 @@ class Exchanges:
 class PatientExchanges(Exchanges):
     """Exchanges through gloo, each of which waits until all processes have come themselves."""
 
-    def __init__(self):
-        self._store = core.create_or_get_global_tcp_store()
+    def __init__(self) -> None:
+        self._store: Any = core.create_or_get_global_tcp_store()
         self._store_lock = threading.Lock()
         self._lock = threading.Lock()  # held in an exchange
         self._number = 0  # of exchanges made, repeated ones included
-        self._current: Any = None  # the exchange that this process itself is in
+        self._current: Optional[_Exchange] = None  # the exchange that this process itself is in
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -159,11 +159,13 @@ class PatientExchanges(Exchanges):
     def _count(self, key: str) -> int:
         """Return how many processes have added themselves to a key of the store."""
         with self._store_lock:
-            return self._store.add(key, 0)
+            number: int = self._store.add(key, 0)
+            return number
 
 
 def _may_be_a_stand_in(result: paddle.Tensor) -> bool:
-    return math.isnan(result.flatten()[-1].item())
+    last = result.flatten()[-1].item()
+    return last != last  # only NaN is not equal to itself
 
 
 @functools.cache  # each process counts its exchanges once

@@ -110,14 +110,15 @@ class DistributedWorld(World):
         return [value for value, _ in gathered]
 
     def run_on_main(self, action: Callable[[], T]) -> T:
-        result_and_error = [None, None]
+        result_and_error: list[Any] = [None, None]
         if self.is_main_process:
             try:
                 result_and_error = [action(), None]
-            except PaddleMnistError as error:
-                result_and_error = [None, error]
+            except PaddleMnistError as raised:
+                result_and_error = [None, raised]
         with _communication(), self._exchanges.met():
             distributed.broadcast_object_list(result_and_error, src=0)
+        result: T
         result, error = result_and_error
         if error:
             raise error
@@ -242,7 +243,7 @@ def _thread_ids() -> set[int]:
     return {int(task.name) for task in tasks.iterdir()} if tasks.exists() else set()
 
 
-def tree_sum(parts: Sequence[Any]) -> Any:
+def tree_sum(parts: Sequence[paddle.Tensor]) -> paddle.Tensor:
     """Return the sum of several tensors, always added in the same order: pairwise, as a tree.
 
     Floating-point sums depend on their order. In this one each process can sum its own block of

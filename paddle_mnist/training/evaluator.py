@@ -1,5 +1,6 @@
 """Evaluation: the exact metrics of a step, which are added up over all samples and divided once."""
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union

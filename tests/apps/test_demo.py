@@ -23,8 +23,10 @@ from rendering.non_digits import UNSEEN
 
 from paddle_mnist.apps import answers
 from paddle_mnist.apps.answers import answer, tiles
+from paddle_mnist.apps.demo import serve
 from paddle_mnist.apps.drawing_pad import EXAMPLES
 from paddle_mnist.apps.wording import LANGUAGES, TEXTS, in_language, language_of
+from paddle_mnist.errors import CheckpointError
 from paddle_mnist.mnist.infer import pretrained_predictor
 
 
@@ -146,6 +148,11 @@ def test_port_that_is_none_is_said(tool, port):
 def test_model_without_layers_is_refused(tool):
     tool("export_model", "--output", "out")
     assert "gives no conv1, conv2" in tool("demo", "--model", "out", expect=2).stderr
+
+
+def test_run_alone_means_its_weights(tmp_path):
+    with pytest.raises(CheckpointError, match=f"^{tmp_path / 'run'}: "):  # it looks there
+        serve(None, "127.0.0.1", 0, share=False, run=str(tmp_path / "run"))
 
 
 # Proxies that answer nothing: a page on the loopback address needs none of them.

@@ -20,7 +20,8 @@ ABOUT = Path(__file__).with_name("about.json")
 
 def about() -> dict[str, Any]:
     """Return the record of the weights: command, dataset, eval_acc, sha256, versions, ..."""
-    return json.loads(ABOUT.read_text(encoding="utf-8"))
+    record: dict[str, Any] = json.loads(ABOUT.read_text(encoding="utf-8"))
+    return record
 
 
 def weights() -> dict[str, Any]:
