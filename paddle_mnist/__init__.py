@@ -5,6 +5,7 @@ Importing it does not import paddle; the first use of a name that needs it does.
 
 import warnings
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from paddle_mnist import _moved
 
@@ -43,6 +44,33 @@ _PUBLIC = {
     "watch": "paddle_mnist.monitor.watch",
 }
 
+# What is in _PUBLIC, for checkers of types and for editors, which do not run `__getattr__`.
+if TYPE_CHECKING:
+    from paddle_mnist.data.loader import BatchLoader as BatchLoader
+    from paddle_mnist.data.sample_loader import ResumableBatchSampler as ResumableBatchSampler
+    from paddle_mnist.inference.trained_model import export_run as export_run
+    from paddle_mnist.inference.trained_model import predict_run as predict_run
+    from paddle_mnist.metrics.paddle_metrics import Gathered as Gathered
+    from paddle_mnist.metrics.sums import Mean as Mean
+    from paddle_mnist.metrics.sums import Sums as Sums
+    from paddle_mnist.mnist.config import TrainConfig as TrainConfig
+    from paddle_mnist.mnist.dataset import MnistDataset as MnistDataset
+    from paddle_mnist.mnist.dataset import load_data as load_data
+    from paddle_mnist.mnist.model import MNIST as MNIST
+    from paddle_mnist.mnist.predictor import Predictor as Predictor
+    from paddle_mnist.mnist.run import train_and_evaluate as train_and_evaluate
+    from paddle_mnist.monitor.watch import watch as watch
+    from paddle_mnist.nn.conv_blocks import ConvBlocks as ConvBlocks
+    from paddle_mnist.state import Observer as Observer
+    from paddle_mnist.training.callbacks import Callback as Callback
+    from paddle_mnist.training.callbacks import FitResult as FitResult
+    from paddle_mnist.training.evaluator import evaluate as evaluate
+    from paddle_mnist.training.fit import fit as fit
+    from paddle_mnist.training.rehearsing import is_rehearsal as is_rehearsal
+    from paddle_mnist.training.trained_model import evaluate_run as evaluate_run
+    from paddle_mnist.training.trained_model import load_model as load_model
+    from paddle_mnist.training.trainer import Trainer as Trainer
+
 # Weights that come with the package: the word that stands for them, and what returns them.
 PACKAGED_WEIGHTS = {"pretrained": "paddle_mnist.mnist.pretrained:pretrained_weights"}
 
@@ -50,7 +78,7 @@ __all__ = sorted(_PUBLIC)
 __version__ = "0.2.0"
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name != "TrainConfig":
@@ -60,5 +88,5 @@ def __getattr__(name: str):
     return getattr(import_module(_PUBLIC[name]), name)
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return [*globals(), *__all__]
