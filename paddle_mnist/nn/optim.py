@@ -1,6 +1,6 @@
 """Optimizers and learning-rate schedules by name."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol, Union
 
 import paddle
@@ -18,13 +18,26 @@ class OptimizerOptions(Protocol):
     weight_decay_layers: see `build_optimizer`.
     """
 
-    optimizer: str
-    learning_rate: float
-    lr_schedule: str
-    end_lr: float
-    momentum: float
-    weight_decay: float
-    weight_decay_layers: Collection[str]
+    @property
+    def optimizer(self) -> str: ...
+
+    @property
+    def learning_rate(self) -> float: ...
+
+    @property
+    def lr_schedule(self) -> str: ...
+
+    @property
+    def end_lr(self) -> float: ...
+
+    @property
+    def momentum(self) -> float: ...
+
+    @property
+    def weight_decay(self) -> float: ...
+
+    @property
+    def weight_decay_layers(self) -> Collection[str]: ...
 
 
 def build_schedule(options: OptimizerOptions, total_steps: int) -> lr.LRScheduler:
@@ -61,23 +74,24 @@ def build_optimizer(
     their layer. Raises ConfigError for a name that is neither a parameter's nor a layer's.
     """
     decaying = _decaying(model, options.weight_decay_layers)
-    common = {"learning_rate": schedule, "parameters": model.parameters()}
+    parameters = model.parameters()
     if options.optimizer == "adamw":
         return paddle.optimizer.AdamW(
+            learning_rate=schedule,
+            parameters=parameters,
             weight_decay=options.weight_decay,
             apply_decay_param_fun=lambda name: name in decaying,
-            **common,
         )
     l2 = L2Decay(options.weight_decay) if options.weight_decay else None
-    for parameter in model.parameters():
+    for parameter in parameters:
         parameter.regularizer = l2 if parameter.name in decaying else None
-    makers = {
+    makers: dict[str, Callable[..., paddle.optimizer.Optimizer]] = {
         "sgd": paddle.optimizer.SGD,
         "momentum": lambda **kw: paddle.optimizer.Momentum(momentum=options.momentum, **kw),
         "adagrad": paddle.optimizer.Adagrad,
         "adam": paddle.optimizer.Adam,
     }
-    return makers[options.optimizer](**common)
+    return makers[options.optimizer](learning_rate=schedule, parameters=parameters)
 
 
 def _decaying(model: nn.Layer, names: Collection[str]) -> set[str]:
