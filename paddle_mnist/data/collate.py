@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union, cast
 
 import numpy as np
 import paddle
@@ -11,6 +11,11 @@ from paddle.io.dataloader.collate import default_collate_fn
 
 from paddle_mnist.errors import DataError, PaddleMnistError, summary
 from paddle_mnist.system.arrays import as_array, own_memory
+
+if TYPE_CHECKING:
+    Dataset = paddle.io.Dataset[Any]
+else:  # in Paddle 2 it is no generic class
+    Dataset = paddle.io.Dataset
 
 # Paddle reads the bits of a uint16 array as bfloat16, and has no uint32.
 SIGNED = {"uint16": np.int32, "uint32": np.int64}
@@ -30,7 +35,7 @@ class ItemSpec:
 
 
 def fetch_batch(
-    dataset: paddle.io.Dataset, indices: np.ndarray, spec: Optional[ItemSpec] = None
+    dataset: Dataset, indices: np.ndarray, spec: Optional[ItemSpec] = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fetch items of a map-style dataset as a batch: images float32 [B, ...], labels int64 [B, 1].
 
@@ -38,7 +43,8 @@ def fetch_batch(
     Raises DataError for an item that is not (image, label).
     """
     if _assembles_batches(type(dataset)):
-        return dataset.batch(indices)
+        batch: tuple[np.ndarray, np.ndarray] = cast(Any, dataset).batch(indices)
+        return batch
     return stack_items([dataset[int(index)] for index in indices], type(dataset).__name__, spec)
 
 
@@ -65,7 +71,8 @@ def stack_items(
     source: where the items come from, for errors.
     spec: further requirements.
     """
-    images, labels = [], []
+    images: list[np.ndarray] = []
+    labels: list[int] = []
     for item in items:
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             is_sequence = isinstance(item, (tuple, list))
@@ -192,7 +199,11 @@ def stack_samples(
 
 def _kind(sample: Any) -> str:
     """Return what a sample is: one of these, or something that is to become an array."""
-    kinds = {"dict": Mapping, "tuple or list": (tuple, list), "text": (str, bytes)}
+    kinds: dict[str, Union[type, tuple[type, ...]]] = {
+        "dict": Mapping,
+        "tuple or list": (tuple, list),
+        "text": (str, bytes),
+    }
     return next(
         (name for name, kind in kinds.items() if isinstance(sample, kind)), "number or array"
     )

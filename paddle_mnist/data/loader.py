@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
@@ -11,11 +11,13 @@ import numpy as np
 import paddle
 
 from paddle_mnist._arguments import accepts_numpy
-from paddle_mnist.data.collate import ItemSpec, fetch_batch, num_samples, tensors
+from paddle_mnist.data.collate import Dataset, ItemSpec, fetch_batch, num_samples, tensors
 from paddle_mnist.data.epochs import read_epoch
 from paddle_mnist.data.sampler import BatchSampler, ShardSpec
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.system import heartbeat, signals
+
+Augment = Callable[[paddle.Tensor, int, np.ndarray], paddle.Tensor]
 
 
 def no_augmentation(images: paddle.Tensor, epoch: int, indices: np.ndarray) -> paddle.Tensor:
@@ -30,7 +32,7 @@ class Replay:
     fraction: their share of every epoch, more than 0 and less than 1.
     """
 
-    dataset: paddle.io.Dataset
+    dataset: Dataset
     fraction: float
 
     def num_samples(self, num_new: int) -> int:
@@ -149,11 +151,11 @@ class BatchLoader(OrderedLoader):
     @accepts_numpy
     def __init__(
         self,
-        dataset: paddle.io.Dataset,
+        dataset: Dataset,
         batch_size: int,
         seed: int = 0,
         shuffle: bool = False,
-        augment: Callable = no_augmentation,
+        augment: Augment = no_augmentation,
         replay: Optional[Replay] = None,
         shard_spec: Optional[ShardSpec] = None,
         on_device: bool = False,
@@ -182,16 +184,16 @@ class BatchLoader(OrderedLoader):
         Each is (images [B, ...], labels [B, 1]), or with a `shard_spec` a list of this process's
         `Shard`s.
         """
-        order = self.sampler.order(epoch)
+        order, on_device = self.sampler.order(epoch), self._on_device
         # Sent once per epoch: a copy from the host waits for the device.
-        order_on_device = paddle.to_tensor(order) if self._on_device else None
+        order_on_device = paddle.to_tensor(order) if on_device else None
 
         def load(batch: slice) -> tuple[paddle.Tensor, paddle.Tensor]:
-            if order_on_device is None:
+            if on_device is None or order_on_device is None:
                 images, labels = self._to_tensors(order[batch])
             else:
                 indices = order_on_device[batch]
-                images, labels = (paddle.gather(values, indices) for values in self._on_device)
+                images, labels = (paddle.gather(values, indices) for values in on_device)
             return self.augment(images, epoch, order[batch]), labels
 
         for batch in self.sampler.batch_slices(start, stride):
@@ -230,7 +232,9 @@ def is_loader(data: Any) -> bool:
     return callable(getattr(data, "epoch", None))
 
 
-def epoch_batches(loader: Any, epoch: int, start: int = 0, stride: int = 1) -> Iterator:
+def epoch_batches(
+    loader: Any, epoch: int, start: int = 0, stride: int = 1
+) -> Generator[Any, None, None]:
     """Yield the batches of one epoch of any loader, from number `start` on, every `stride`-th.
 
     loader: a `BatchLoader`; or, as in the tutorial, a `paddle.io.DataLoader`, or a function that
@@ -254,7 +258,7 @@ def epoch_batches(loader: Any, epoch: int, start: int = 0, stride: int = 1) -> I
             heartbeat.beat()  # to read what is dropped may take long: it is no hang
 
 
-def _interruptible(batches: Iterable) -> Iterator:
+def _interruptible(batches: Iterable[Any]) -> Iterator[Any]:
     """Yield the same batches; a signal interrupts the wait for one."""
     iterator, end = iter(batches), object()
     while True:

@@ -10,7 +10,14 @@ import numpy as np
 import paddle
 
 from paddle_mnist._arguments import accepts_numpy
-from paddle_mnist.data.collate import data_error, make_batch, num_samples, read_sample, tensors
+from paddle_mnist.data.collate import (
+    Dataset,
+    data_error,
+    make_batch,
+    num_samples,
+    read_sample,
+    tensors,
+)
 from paddle_mnist.data.epochs import read_epoch
 from paddle_mnist.data.loader import OrderedLoader, Shard, is_loader
 from paddle_mnist.data.sampler import BatchSampler, ShardSpec
@@ -20,6 +27,7 @@ from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError, DataError
 
 Key = tuple[int, int]  # (epoch, index) of a sample
+CollateFn = Callable[[Sequence[Any]], Any]  # makes a batch of a list of samples
 
 
 class SampleLoader(OrderedLoader):
@@ -35,11 +43,11 @@ class SampleLoader(OrderedLoader):
 
     def __init__(
         self,
-        dataset: paddle.io.Dataset,
+        dataset: Dataset,
         batch_size: int,
         seed: int = 0,
         shuffle: bool = False,
-        collate_fn: Optional[Callable[[Sequence[Any]], Any]] = None,
+        collate_fn: Optional[CollateFn] = None,
         num_workers: int = 0,
     ):
         self.dataset = dataset
@@ -58,7 +66,7 @@ class SampleLoader(OrderedLoader):
         loaded = self._load(part.keys for part in parts)
         for _, batch in itertools.groupby(plan, key=lambda part: part.batch):
             shards = [
-                Shard(tensors(next(loaded)), part.index, part.samples, part.batch_size)
+                Shard(tensors(next(loaded)), part.shard, part.samples, part.batch_size)
                 for part in batch
             ]
             yield shards if self.shard_spec else shards[0].batch
@@ -90,7 +98,7 @@ class _Part(NamedTuple):
 
     batch: int
     keys: Sequence[Key]
-    index: int
+    shard: int
     samples: int
     batch_size: int
 
@@ -98,7 +106,7 @@ class _Part(NamedTuple):
 class _BatchReader:
     """Reads the samples of a batch by (epoch, index), each with generators seeded for it."""
 
-    def __init__(self, dataset: paddle.io.Dataset, seed: int, collate_fn: Optional[Callable]):
+    def __init__(self, dataset: Dataset, seed: int, collate_fn: Optional[CollateFn]):
         self.dataset, self.seed, self.collate_fn = dataset, seed, collate_fn
 
     def __call__(self, keys: Sequence[Key]) -> Any:
@@ -124,9 +132,7 @@ class ResumableBatchSampler(paddle.io.BatchSampler):
     """
 
     @accepts_numpy
-    def __init__(
-        self, dataset: paddle.io.Dataset, batch_size: int = 1, seed: int = 0, shuffle: bool = True
-    ):
+    def __init__(self, dataset: Dataset, batch_size: int = 1, seed: int = 0, shuffle: bool = True):
         self.batch_size = batch_size  # which DataLoader reads
         self._sampler = BatchSampler(len(dataset), batch_size, seed, shuffle)
         self._epoch = self._start = 0
@@ -239,7 +245,7 @@ class _Once:
 
     def __init__(self, iterator: Iterator[Any]):
         self._iterator = iterator
-        self._ahead: collections.deque = collections.deque()
+        self._ahead: collections.deque[Any] = collections.deque()
         self._keeps = False
 
     @contextlib.contextmanager
@@ -274,7 +280,7 @@ def open_loader(
     batch_size: int,
     seed: int = 0,
     shuffle: bool = False,
-    collate_fn: Optional[Callable[[Sequence[Any]], Any]] = None,
+    collate_fn: Optional[CollateFn] = None,
     num_workers: int = 0,
 ) -> Any:
     """Return a loader of data of any kind; a loader is returned as it is.
@@ -308,7 +314,7 @@ def open_loader(
 class _IterableBatches:
     """Batches of a dataset that cannot be indexed."""
 
-    def __init__(self, dataset: paddle.io.IterableDataset, batch_size: int, collate_fn: Any):
+    def __init__(self, dataset: Iterable[Any], batch_size: int, collate_fn: Optional[CollateFn]):
         self.dataset, self.batch_size, self.collate_fn = dataset, batch_size, collate_fn
 
     def __iter__(self) -> Iterator[Any]:

@@ -27,7 +27,7 @@ class BatchSampler:
     replay_count: int = 0
     replay_pool_size: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ConfigError(f"batch_size is {self.batch_size}; expected at least 1")
 
@@ -81,7 +81,7 @@ class ShardSpec:
     rank: int = 0
     world_size: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.num_shards % self.world_size:
             raise ConfigError(
                 f"grad_shards is {self.num_shards}, for {self.world_size} processes; expected a "
