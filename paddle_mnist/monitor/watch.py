@@ -108,7 +108,7 @@ class Watch(Observer):
         self._model = model
         self._evaluation_passes = 0
         self._evaluation_watched = False
-        self._calls: Counter = Counter()  # of each layer, in the pass that is watched
+        self._calls: Counter[str] = Counter()  # of each layer, in the pass that is watched
         self._passes = ForwardPasses(model, self._is_due, self._watch_pass, start, passes_per_step)
 
     @property
@@ -130,14 +130,16 @@ class Watch(Observer):
     def __enter__(self) -> "Watch":
         return self
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         self.remove()
 
     def after_step(self, view: View) -> Mapping[str, float]:
         if self._unfinished_step is None:
             return {}
         for name in self._gradient_norms:  # by now the whole batch's
-            self._gradient_norms[name] = _norm(dense_gradient(self._parameters[name]))
+            gradient = dense_gradient(self._parameters[name])
+            if gradient is not None:
+                self._gradient_norms[name] = _norm(gradient)
         self._finish_step()
         return self._values
 
@@ -182,7 +184,9 @@ class Watch(Observer):
     def _record_gradient(self, name: str, gradient: paddle.Tensor) -> None:
         self._gradient_norms[name] = _norm(densify(gradient, self._parameters[name].shape))
 
-    def _record_output(self, number: int, name: str, layer, inputs, output: paddle.Tensor) -> None:
+    def _record_output(
+        self, number: int, name: str, layer: nn.Layer, inputs: Any, output: paddle.Tensor
+    ) -> None:
         """Record the figures of one output, with NumPy: on CPUs much faster than Paddle."""
         self._calls[name] += 1
         if self._calls[name] > 1:
@@ -224,29 +228,30 @@ class Watch(Observer):
         if self._unfinished_step is None:
             return
         number, self._unfinished_step = self._unfinished_step, None
-        self._values = self.values
+        self._values = dict(self.values)
         for hook in self._gradient_hooks:
             hook.remove()
         for name, norm in self._gradient_norms.items():
-            self._diagnosis.check_gradient(number, name, norm.item())
+            self._diagnosis.check_gradient(number, name, float(norm))
         self._previous_weights, self._gradient_norms, self._gradient_hooks = {}, {}, []
 
     def _parameter_statistics(self) -> Iterator[tuple[str, float]]:
         """Yield the statistics of the watched step's parameters that are known by now."""
         for name, previous in self._previous_weights.items():
-            norm = _norm(previous).item()
-            change = _norm(self._parameters[name] - previous).item()
+            norm = float(_norm(previous))
+            change = float(_norm(self._parameters[name] - previous))
             yield f"watch/{name}/norm", norm
             if change and norm:  # no change: the step has not updated the weights yet
                 yield f"watch/{name}/update_ratio", change / norm
-        for name, norm in self._gradient_norms.items():
-            yield f"watch/{name}/gradient_norm", norm.item()
+        for name, gradient_norm in self._gradient_norms.items():
+            yield f"watch/{name}/gradient_norm", float(gradient_norm)
 
 
 def _zero_channels(values: np.ndarray) -> np.ndarray:
     """Return whether each channel, on the second axis, is all zero: bool [C]."""
     other_axes = tuple(axis for axis in range(values.ndim) if axis != 1)
-    return ~(values.any(axis=other_axes) if values.ndim > 1 else values.any(keepdims=True))
+    is_any = values.any(axis=other_axes) if values.ndim > 1 else values.any(keepdims=True)
+    return ~np.asarray(is_any)
 
 
 def _as_float32(tensor: paddle.Tensor) -> np.ndarray:
