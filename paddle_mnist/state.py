@@ -64,7 +64,7 @@ class TrainState:
     train_seconds: float = 0.0
     running_sums: RunningSums = field(default_factory=RunningSums)
     metrics: dict[str, float] = field(default_factory=dict)
-    scores: list[list] = field(default_factory=list)
+    scores: list[list[Any]] = field(default_factory=list)
     monitor: str = "valid/acc"
     mode: str = "max"
     step_interrupted: bool = False
@@ -106,7 +106,7 @@ class TrainState:
             self.scores = [*earlier, [self.step, _or_none(value)]]
 
     @property
-    def best(self) -> Optional[list]:
+    def best(self) -> Optional[list[Any]]:
         """[step, value] of the best evaluation, the earliest of equals; None before any.
 
         NaN is never the best.
@@ -155,7 +155,7 @@ class TrainState:
         sums.totals = {name: [*map(_or_nan, row)] for name, row in sums.totals.items()}
         return cls(**{**values, "metrics": metrics, "running_sums": sums})
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return TrainState.from_dict, (self.as_dict(),)  # for copies and pickles
 
 
@@ -226,7 +226,8 @@ class View:
 
     def parameter(self, name: str) -> np.ndarray:
         """A copy of a parameter's values. Raises ConfigError for an unknown name."""
-        return self._parameter(name).numpy()
+        values: np.ndarray = self._parameter(name).numpy()
+        return values
 
     def gradient(self, name: str) -> Optional[np.ndarray]:
         """A copy of the newest step's gradient of a parameter; None if it has none."""
