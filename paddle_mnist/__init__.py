@@ -44,7 +44,8 @@ _PUBLIC = {
     "watch": "paddle_mnist.monitor.watch",
 }
 
-# What is in _PUBLIC, for checkers of types and for editors, which do not run `__getattr__`.
+# What is in _PUBLIC, for checkers of types and for editors: they do not run `__getattr__`, and by
+# its mere presence would take any other name for one that is there.
 if TYPE_CHECKING:
     from paddle_mnist.data.loader import BatchLoader as BatchLoader
     from paddle_mnist.data.sample_loader import ResumableBatchSampler as ResumableBatchSampler
@@ -78,14 +79,16 @@ __all__ = sorted(_PUBLIC)
 __version__ = "0.2.0"
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name != "TrainConfig":
-        from paddle_mnist.system.devices import require_paddle
+if not TYPE_CHECKING:
 
-        require_paddle()
-    return getattr(import_module(_PUBLIC[name]), name)
+    def __getattr__(name: str) -> Any:
+        if name not in _PUBLIC:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name != "TrainConfig":
+            from paddle_mnist.system.devices import require_paddle
+
+            require_paddle()
+        return getattr(import_module(_PUBLIC[name]), name)
 
 
 def __dir__() -> list[str]:

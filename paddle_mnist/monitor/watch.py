@@ -31,6 +31,11 @@ log = logging.getLogger("paddle_mnist")
 WHAT = ("outputs", "parameters", "gradients")
 
 
+def warn(finding: Finding) -> None:
+    """Log a finding as a warning."""
+    log.warning("%s", finding)
+
+
 class Watch(Observer):
     """Records statistics of a model's layers and parameters, by tag, and reports problems.
 
@@ -63,7 +68,7 @@ class Watch(Observer):
         every: int = 1,
         layers: Optional[Iterable[str]] = None,
         *,
-        on_finding: Callable[[Finding], None] = lambda finding: log.warning("%s", finding),
+        on_finding: Callable[[Finding], None] = warn,
         train_only: bool = False,
         start: int = 0,
         patience: int = PATIENCE,
@@ -263,11 +268,32 @@ def _norm(tensor: paddle.Tensor) -> paddle.Tensor:
     return paddle.sqrt((tensor.detach().astype("float32") ** 2).sum())
 
 
-def watch(model: nn.Layer, what: Iterable[str] = WHAT, every: int = 1, **options: Any) -> Watch:
-    """Record what a model's layers and parameters do while it runs (see `Watch` for `options`).
+def watch(
+    model: nn.Layer,
+    what: Iterable[str] = WHAT,
+    every: int = 1,
+    layers: Optional[Iterable[str]] = None,
+    *,
+    on_finding: Callable[[Finding], None] = warn,
+    train_only: bool = False,
+    start: int = 0,
+    patience: int = PATIENCE,
+    passes_per_step: int = 1,
+) -> Watch:
+    """Record what a model's layers and parameters do while it runs (see `Watch` for the arguments).
 
     >>> with watch(model, every=10) as watched:
     ...     model(images)
     ...     print(watched.values["watch/relu1/zeros"], watched.findings)
     """
-    return Watch(model, what, every, **options)
+    return Watch(
+        model,
+        what,
+        every,
+        layers,
+        on_finding=on_finding,
+        train_only=train_only,
+        start=start,
+        patience=patience,
+        passes_per_step=passes_per_step,
+    )
