@@ -52,30 +52,24 @@ def test_few_errors_are_ignored_and_each_with_a_reason():
         assert re.search(r"# type: ignore\[[a-z, -]+\]  # \w", line), line
 
 
-LAZY = ["paddle_mnist", "paddle_mnist.checkpoint", "paddle_mnist.data"]
+def packages_with_lazy_names():
+    for path in sorted((ROOT / "paddle_mnist").rglob("__init__.py")):
+        tree = ast.parse(path.read_text())
+        if "__getattr__" in path.read_text():
+            yield ".".join(path.parent.relative_to(ROOT).parts), tree
 
 
-@pytest.mark.parametrize("name", LAZY)
-def test_checkers_see_the_names_that_are_imported_on_first_use(name):
-    package = importlib.import_module(name)
-    tree = ast.parse((ROOT / name.replace(".", "/") / "__init__.py").read_text())
-    (block,) = (
-        node for node in tree.body if isinstance(node, ast.If) and "if TYPE_" in ast.unparse(node)
-    )
-    seen = {one.asname: (line.module, one.name) for line in block.body for one in line.names}
-    assert seen.keys() == set(package.__all__)
-    for public, (module, original) in seen.items():
-        found = getattr(importlib.import_module(module), original)
-        assert found is getattr(package, public), public
-
-
-def test_every_package_with_lazy_names_is_tested():
-    with_names = {
-        ".".join(path.parent.relative_to(ROOT).parts)
-        for path in (ROOT / "paddle_mnist").rglob("__init__.py")
-        if "__getattr__" in path.read_text()
-    }
-    assert with_names == set(LAZY)
+@pytest.mark.parametrize(("name", "tree"), packages_with_lazy_names(), ids=str)
+def test_checkers_see_the_names_that_are_imported_on_first_use(name, tree):
+    blocks = [node for node in tree.body if isinstance(node, ast.If)]
+    (block,) = (node for node in blocks if ast.unparse(node.test) == "TYPE_CHECKING")
+    package, seen = importlib.import_module(name), set()
+    for line in block.body:
+        for one in line.names:
+            found = getattr(importlib.import_module(line.module), one.name)
+            assert found is getattr(package, one.name)
+            seen.add(one.asname or one.name)
+    assert seen == set(package.__all__)
 
 
 # -------------------------------------------------------------- the signatures
@@ -109,16 +103,14 @@ OF_THE_CALLER = {
     "predict_run.forward": "a batch, and what the net returns for it",
 }
 # ---- Not done yet: rewritten at present. This block goes.
-OF_THE_CALLER |= dict.fromkeys(
-    """Callback.has_result.entries Callback.result_entries@ FitResult.as_dict@ MNIST.__call__.args
-    MNIST.__call__.kwargs MNIST.__call__@ MNIST.forward.args MNIST.forward.kwargs
-    TrainConfig.as_dict@ TrainConfig.binding@ TrainConfig.from_mapping.values Trainer.loss_fn
-    Trainer.metric_functions evaluate.data evaluate_run.collate_fn evaluate_run.loss
-    evaluate_run.metrics export_run@ fit.binding fit.collate_fn fit.loss fit.metrics fit.state
-    fit.step load_data@ predict_run.collate_fn""".replace("@", "_->").split(),
-    "",
-)
-OF_THE_CALLER = {place.replace("_->", " ->"): reason for place, reason in OF_THE_CALLER.items()}
+NOT_YET = {
+    *("Callback.result_entries ->", "FitResult.as_dict ->", "MNIST.__call__ ->"),
+    *("TrainConfig.as_dict ->", "TrainConfig.binding ->", "export_run ->", "load_data ->"),
+    *"""Callback.has_result.entries MNIST.__call__.args MNIST.__call__.kwargs MNIST.forward.args
+    MNIST.forward.kwargs TrainConfig.from_mapping.values Trainer.loss_fn Trainer.metric_functions
+    evaluate.data evaluate_run.collate_fn evaluate_run.loss evaluate_run.metrics fit.binding
+    fit.collate_fn fit.loss fit.metrics fit.state fit.step predict_run.collate_fn""".split(),
+}
 # ---- End of the block.
 
 
@@ -128,7 +120,7 @@ def test_public_signatures_say_what_they_take_and_return():
         for place, annotation in public_signatures.annotations()
         if public_signatures.holds_any(annotation)
     }
-    assert found == OF_THE_CALLER.keys()
+    assert found - NOT_YET == OF_THE_CALLER.keys()
 
 
 # -------------------------------------------------------------- as it is installed
