@@ -16,11 +16,11 @@ from paddle_mnist.nn.sparse_layout import BlockSizes, Net
 # Returns whether `paddle.jit.to_static` is tracing the running code.
 in_sot: Callable[[], bool]
 try:
-    from paddle.jit.sot import psdb
+    from paddle.jit.sot.psdb import in_sot as paddle_in_sot
 
-    in_sot = psdb.in_sot
+    in_sot = paddle_in_sot
 except ImportError:  # Paddle 2.6
-    in_sot = bool  # False
+    in_sot = bool  # which returns False
 
 log = logging.getLogger("paddle_mnist")
 
