@@ -6,11 +6,11 @@ import itertools
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import numpy as np
 
-Called = TypeVar("Called", bound=Callable)
+Called = TypeVar("Called", bound=Callable[..., Any])
 
 PLAIN_TYPES = (bool, int, float, str, Path, type(None), Ellipsis)
 CONTAINERS = (Union, Collection, Iterable, Sequence, list, tuple)
@@ -42,7 +42,9 @@ def accepts_numpy(called: Called) -> Called:
     Plain are numbers, truth values, strings, paths, and lists of them; other arguments, such as
     data, are passed on as they are. So is a `Path` where one is expected.
     """
-    function = called.__init__ if isinstance(called, type) else called
+    function: Callable[..., Any] = called
+    if isinstance(called, type):
+        function = type.__getattribute__(called, "__init__")
     parameters = inspect.signature(function).parameters
     converters = {
         name: _path_or_plain if _names(parameter.annotation, Path) else plain
@@ -52,15 +54,15 @@ def accepts_numpy(called: Called) -> Called:
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        names = itertools.chain(parameters, itertools.repeat(None))
+        names = itertools.chain(parameters, itertools.repeat(""))
         return function(
             *(converters.get(name, _unchanged)(value) for name, value in zip(names, args)),
             **{name: converters.get(name, _unchanged)(value) for name, value in kwargs.items()},
         )
 
     if not isinstance(called, type):
-        return wrapper
-    called.__init__ = wrapper
+        return cast(Called, wrapper)
+    type.__setattr__(called, "__init__", wrapper)
     return called
 
 

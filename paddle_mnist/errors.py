@@ -75,7 +75,7 @@ class ProcessError(PaddleMnistError):
         super().__init__(message)
         self.exit_code = exit_code
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type, tuple[str, int]]:
         return type(self), (str(self), self.exit_code)
 
 
@@ -92,7 +92,7 @@ class StoppedError(PaddleMnistError, SystemExit):
         self.signum = signum
         self.exit_code = self.code = 128 + signum
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type, tuple[int]]:
         return type(self), (self.signum,)
 
 

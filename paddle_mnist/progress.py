@@ -55,7 +55,7 @@ class TrainState:
     train_seconds: float = 0.0
     running_sums: RunningSums = field(default_factory=RunningSums)
     metrics: dict[str, float] = field(default_factory=dict)
-    scores: list[list] = field(default_factory=list)
+    scores: list[list[Any]] = field(default_factory=list)
     monitor: str = "valid/acc"
     mode: str = "max"
     step_interrupted: bool = False
@@ -97,7 +97,7 @@ class TrainState:
             self.scores = [*earlier, [self.step, _or_none(value)]]
 
     @property
-    def best(self) -> Optional[list]:
+    def best(self) -> Optional[list[Any]]:
         """[step, value] of the best evaluation, the earliest of equals; None before any.
 
         NaN is never the best.
@@ -146,7 +146,7 @@ class TrainState:
         sums.totals = {name: [*map(_or_nan, row)] for name, row in sums.totals.items()}
         return cls(**{**values, "metrics": metrics, "running_sums": sums})
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return TrainState.from_dict, (self.as_dict(),)  # for copies and pickles
 
 

@@ -2,12 +2,12 @@
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 import paddle
 from paddle.io.dataloader.collate import default_collate_fn
 
-from paddle_mnist.data.collate import make_batch, read_sample
+from paddle_mnist.data.collate import Dataset, make_batch, read_sample
 from paddle_mnist.data.forking import forked
 from paddle_mnist.data.sampler_state import begin_epoch, end_epoch, set_epoch
 from paddle_mnist.data.workers import map_in_workers, with_little_shared_memory
@@ -47,13 +47,13 @@ def _iterate(batches: Iterable[Any]) -> Iterator[Any]:
             batches = with_little_shared_memory(batches)
         yield from forked(batches) if batches.num_workers else batches
         return
-    read = _Reader(batches.dataset, batches.collate_fn)
+    read, sampler = _Reader(batches.dataset, batches.collate_fn), cast(Any, batches.batch_sampler)
     if not batches.num_workers:
-        yield from map(read, batches.batch_sampler)
+        yield from map(read, sampler)
         return
     yield from map_in_workers(
         read,
-        iter(batches.batch_sampler),
+        iter(sampler),
         batches.num_workers,
         places=batches.places,
         prefetch_factor=batches.prefetch_factor,
@@ -66,7 +66,7 @@ def _iterate(batches: Iterable[Any]) -> Iterator[Any]:
 class _Reader:
     """Reads a batch of a dataset by the indices of its samples, as Paddle's loader does."""
 
-    def __init__(self, dataset: paddle.io.Dataset, collate_fn: Optional[Callable]):
+    def __init__(self, dataset: Dataset, collate_fn: Optional[Callable[..., Any]]):
         self.dataset, self.collate_fn = dataset, collate_fn or default_collate_fn
 
     def __call__(self, indices: Iterable[int]) -> Any:
@@ -76,7 +76,7 @@ class _Reader:
 
 
 def _init_worker(
-    dataset: paddle.io.Dataset, worker_init_fn: Optional[Callable], number: int
+    dataset: Dataset, worker_init_fn: Optional[Callable[[int], Any]], number: int
 ) -> None:
     """Initialize a worker as the caller asks, who expects the own dataset there."""
     vars(paddle.io.get_worker_info())["dataset"] = dataset

@@ -2,7 +2,7 @@
 
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import paddle
@@ -23,7 +23,7 @@ def forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
     gc.collect()
     gc.freeze()
     try:
-        iterator = iter(loader)
+        iterator: Any = iter(loader)  # Paddle's types leave out its private methods
     finally:
         gc.unfreeze()
     try:
@@ -44,7 +44,7 @@ def forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
             loader._iterator = None  # Paddle fails to begin again with workers inside an epoch
 
 
-_set_handler = dataloader_iter._set_SIGCHLD_handler
+_set_handler: Callable[[], None] = dataloader_iter._set_SIGCHLD_handler
 
 
 def _set_handler_in_main_thread() -> None:

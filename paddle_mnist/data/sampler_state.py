@@ -14,8 +14,8 @@ import numpy as np
 from paddle_mnist.data.seeding import generators_restored
 
 # What a sampler counts and draws with. A dataset, say, is not its state.
-KEPT = (bool, int, float, str, type(None), np.random.RandomState, np.random.Generator)
-KEPT += (random.Random,)
+KEPT: tuple[type, ...] = (bool, int, float, str, type(None))
+KEPT += (np.random.RandomState, np.random.Generator, random.Random)
 State = list[dict[str, Any]]  # of a batch sampler, and of the sampler in it
 
 

@@ -23,7 +23,7 @@ from typing import Any, Optional
 import numpy as np
 import paddle
 
-from paddle_mnist.data.collate import mapped
+from paddle_mnist.data.collate import Dataset, mapped
 from paddle_mnist.data.forking import forked
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.files import warn_once
@@ -130,7 +130,7 @@ def _warn(text: str) -> None:
     warn_once(SHARED_MEMORY, f"{text}; expected more room in it, as docker run --shm-size=8g gives")
 
 
-class _Batches(paddle.io.Dataset):
+class _Batches(Dataset):
     """Batches by the keys of their samples, packed.
 
     batches_ahead: how many of them all workers together may have read before they are used.
@@ -142,7 +142,7 @@ class _Batches(paddle.io.Dataset):
         # twice as many, as a batch may be larger than those before; of each process of a training
         self.share = 2 * batches_ahead * paddle.distributed.get_world_size()
 
-    def __getitem__(self, keys: Sequence[Any]) -> list[Any]:
+    def __getitem__(self, keys: Any) -> list[Any]:
         try:
             return _packed(self.read(keys), _room() // self.share)
         except Exception as error:  # whatever the dataset raises
@@ -220,9 +220,9 @@ def _unpacked(sent: Sequence[Any]) -> Any:
     )
 
 
-def _only(items: Sequence[Any]) -> Any:
+def _only(batch: Any) -> Any:
     """Return the only item of a list: the batch, which is already made."""
-    (item,) = items
+    (item,) = batch
     return item
 
 
@@ -232,7 +232,7 @@ class _Lists(paddle.io.BatchSampler):
     def __init__(self, lists: Iterator[Sequence[Any]]):
         self.lists = lists
 
-    def __iter__(self) -> Iterator[list[Sequence[Any]]]:
+    def __iter__(self) -> Iterator[list[Any]]:
         return ([keys] for keys in self.lists)
 
     def __len__(self) -> int:

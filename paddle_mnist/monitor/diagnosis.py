@@ -50,7 +50,7 @@ class Diagnosis:
         self._reported: set[object] = set()
         # Passes in a row, of each channel; by layer, and whether in training.
         self._dead_passes: dict[tuple[str, bool], np.ndarray] = {}
-        self._zero_gradients: Counter = Counter()  # passes in a row, by parameter
+        self._zero_gradients: Counter[str] = Counter()  # passes in a row, by parameter
 
     def check_output(
         self,
@@ -175,7 +175,7 @@ def _exploding(layer: Any, root_mean_square: float, layer_input: Optional[Any]) 
 
 
 def _root_mean_square(tensor: Any) -> float:
-    return tensor.detach().astype("float32").pow(2).mean().sqrt().item()
+    return float(tensor.detach().astype("float32").pow(2).mean().sqrt().item())
 
 
 def _dead_channels(dead: np.ndarray, channels: int, patience: int) -> str:

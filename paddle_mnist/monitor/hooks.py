@@ -9,6 +9,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.nn.fast_layers import read_only
 from paddle_mnist.nn.modes import evaluation_mode
 
 # Called with a layer's name, the layer, its inputs and its output.
@@ -24,13 +25,13 @@ def forward_hooks(layers: Mapping[str, nn.Layer], callback: LayerCallback) -> It
     output: the layer's output, or the first tensor of several; without one there is no call.
     """
 
-    def make_hook(name):
-        def hook(layer, inputs, output):
+    def make_hook(name: str) -> Any:  # Paddle's types have no hook that returns nothing
+        @read_only  # `nn.conv_blocks` calls it beside its own passes
+        def hook(layer: nn.Layer, inputs: Any, output: Any) -> None:
             tensor = first_tensor(output)
             if tensor is not None and tensor.size:
                 callback(name, layer, inputs, tensor)
 
-        hook.is_read_only = True  # for `nn.conv_blocks`, which calls it beside its own passes
         return hook
 
     handles = [layer.register_forward_post_hook(make_hook(name)) for name, layer in layers.items()]
@@ -58,7 +59,7 @@ def leaf_layers(model: nn.Layer) -> dict[str, nn.Layer]:
 def select_layers(model: nn.Layer, names: Iterable[str]) -> dict[str, nn.Layer]:
     """Return the layers of these names and those inside them. Raises ConfigError."""
     layers = dict(model.named_sublayers())
-    selected = {}
+    selected: dict[str, nn.Layer] = {}
     for name in names:
         if name not in layers:
             raise ConfigError(unknown_name("watch", name, layers))
@@ -72,7 +73,7 @@ def outputs_of(
     """Return the outputs of some layers, by name, for a batch of inputs; in evaluation mode."""
     outputs: dict[str, np.ndarray] = {}
 
-    def record(name, layer, layer_inputs, output):
+    def record(name: str, layer: nn.Layer, layer_inputs: Any, output: paddle.Tensor) -> None:
         outputs[name] = output.numpy()
 
     hooks = forward_hooks(select_layers(model, layers), record)
@@ -108,12 +109,16 @@ class ForwardPasses:
         self._shard = 0  # of the next training pass, within its step
         self._context = contextlib.ExitStack()
         self._callback: Optional[PassCallback] = None
+        before: Any = self._before_pass  # Paddle's types have no hook that returns nothing
+        after: Any = self._after_pass
         self._handles = [
-            model.register_forward_pre_hook(self._before_pass),
-            model.register_forward_post_hook(self._after_pass),
+            model.register_forward_pre_hook(before),
+            model.register_forward_post_hook(after),
         ]
 
-    def _before_pass(self, model, inputs) -> None:
+    # Read-only for `nn.cross_entropy` too, which computes a pass and calls them itself.
+    @read_only
+    def _before_pass(self, model: nn.Layer, inputs: Any) -> None:
         self._close()  # the context of a pass that raised
         first_of_step = not model.training or self._shard == 0
         if model.training:
@@ -122,13 +127,11 @@ class ForwardPasses:
         if first_of_step and self._is_due(self.number, model.training):
             self._callback = self._context.enter_context(self._make_context(self.number))
 
-    def _after_pass(self, model, inputs, output) -> None:
+    @read_only
+    def _after_pass(self, model: nn.Layer, inputs: Any, output: Any) -> None:
         if self._callback:
             self._callback(inputs, output)
         self._close()
-
-    # for `nn.cross_entropy`, which computes a pass and calls them itself
-    _before_pass.is_read_only = _after_pass.is_read_only = True
 
     def _close(self) -> None:
         self._callback = None

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 from collections.abc import Callable, Collection, Iterator
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import paddle
@@ -66,7 +66,7 @@ class _LayerPrinter:
                 if _kind(layer) is kind and (hyperparameters := _hyperparameters(layer)):
                     self._print(f"{name}-- {hyperparameters}")
 
-    def print_shape(self, name: str, layer: nn.Layer, inputs, output: paddle.Tensor) -> None:
+    def print_shape(self, name: str, layer: nn.Layer, inputs: Any, output: paddle.Tensor) -> None:
         taken = first_tensor(inputs)
         if name == self._first:
             self._print("\n########## print shape of features of every layer ###############")
@@ -83,12 +83,12 @@ class _LayerPrinter:
             return
         name, output = self._output
         self._output = None
-        is_reshaped = taken is not None and _is_reshaped(output, taken)
-        shape = list(taken.shape) if is_reshaped else list(output.shape)
-        note = f"{name}: {list(output.shape)}" if is_reshaped else name
+        shape, note = list(output.shape), name
+        if taken is not None and _is_reshaped(output, taken):
+            shape, note = list(taken.shape), f"{name}: {shape}"
         self._print(f"outputs{next(self._numbers)}_shape: {shape} ({note})")
 
-    def print_content(self, name: str, layer: nn.Layer, inputs, output: paddle.Tensor) -> None:
+    def print_content(self, name: str, layer: nn.Layer, inputs: Any, output: paddle.Tensor) -> None:
         if name in self._convolutions:
             channel = np.random.randint(0, output.shape[1])
             blank = "" if self.channels else "\n"
@@ -154,11 +154,11 @@ def print_in_batches(
     Returns a handle, whose `remove()` ends it.
     """
 
-    def is_due(number, training):
+    def is_due(number: int, training: bool) -> bool:
         return training and (number - 1 in shape or number - 1 in content)
 
     @contextlib.contextmanager
-    def make_context(number):
+    def make_context(number: int) -> Iterator[None]:
         print_fn(f"batch {number - 1}:")
         with print_layers(model, number - 1 in shape, number - 1 in content, print_fn):
             yield

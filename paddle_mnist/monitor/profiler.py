@@ -27,7 +27,7 @@ class Profiler(Protocol):
     def before_epoch(self) -> None:
         """Exclude the time since the last step, which an evaluation may have taken."""
 
-    def part(self, name: str) -> contextlib.AbstractContextManager:
+    def part(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Within the context, count the time for this one of `PARTS`."""
 
     def after_step(self) -> None:
@@ -40,7 +40,7 @@ class NoProfile:
     def before_epoch(self) -> None:
         """Do nothing."""
 
-    def part(self, name: str) -> contextlib.AbstractContextManager:
+    def part(self, name: str) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
     def after_step(self) -> None:
@@ -67,9 +67,9 @@ class Profile:
         self.folder, self.steps = folder, steps
         self._seconds: dict[str, float] = defaultdict(float)
         self._steps_done = -WARM_UP
-        self._tracer = None
+        self._tracer: Optional[profiler.Profiler] = None
         self._failure: Optional[OutputError] = None
-        self._event = None
+        self._event: Optional[profiler.RecordEvent] = None
         self._start = self._step_end = time.perf_counter()
 
     def before_epoch(self) -> None:

@@ -31,6 +31,11 @@ log = logging.getLogger("paddle_mnist")
 WHAT = ("outputs", "parameters", "gradients")
 
 
+def warn(finding: Finding) -> None:
+    """Log a finding as a warning."""
+    log.warning("%s", finding)
+
+
 class LayerWatch(Observer):
     """Records statistics of a model's layers and parameters, by tag, and reports problems.
 
@@ -63,7 +68,7 @@ class LayerWatch(Observer):
         every: int = 1,
         layers: Optional[Iterable[str]] = None,
         *,
-        on_finding: Callable[[Finding], None] = lambda finding: log.warning("%s", finding),
+        on_finding: Callable[[Finding], None] = warn,
         train_only: bool = False,
         start: int = 0,
         patience: int = PATIENCE,
@@ -108,7 +113,7 @@ class LayerWatch(Observer):
         self._model = model
         self._evaluation_passes = 0
         self._evaluation_watched = False
-        self._calls: Counter = Counter()  # of each layer, in the pass that is watched
+        self._calls: Counter[str] = Counter()  # of each layer, in the pass that is watched
         self._passes = ForwardPasses(model, self._is_due, self._watch_pass, start, passes_per_step)
 
     @property
@@ -130,14 +135,16 @@ class LayerWatch(Observer):
     def __enter__(self) -> "LayerWatch":
         return self
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         self.remove()
 
     def after_step(self, view: View) -> Mapping[str, float]:
         if self._unfinished_step is None:
             return {}
         for name in self._gradient_norms:  # by now the whole batch's
-            self._gradient_norms[name] = _norm(dense_gradient(self._parameters[name]))
+            gradient = dense_gradient(self._parameters[name])
+            if gradient is not None:
+                self._gradient_norms[name] = _norm(gradient)
         self._finish_step()
         return self._values
 
@@ -182,7 +189,9 @@ class LayerWatch(Observer):
     def _record_gradient(self, name: str, gradient: paddle.Tensor) -> None:
         self._gradient_norms[name] = _norm(densify(gradient, self._parameters[name].shape))
 
-    def _record_output(self, number: int, name: str, layer, inputs, output: paddle.Tensor) -> None:
+    def _record_output(
+        self, number: int, name: str, layer: nn.Layer, inputs: Any, output: paddle.Tensor
+    ) -> None:
         """Record the figures of one output, with NumPy: on CPUs much faster than Paddle."""
         self._calls[name] += 1
         if self._calls[name] > 1:
@@ -224,29 +233,30 @@ class LayerWatch(Observer):
         if self._unfinished_step is None:
             return
         number, self._unfinished_step = self._unfinished_step, None
-        self._values = self.values
+        self._values = dict(self.values)
         for hook in self._gradient_hooks:
             hook.remove()
         for name, norm in self._gradient_norms.items():
-            self._diagnosis.check_gradient(number, name, norm.item())
+            self._diagnosis.check_gradient(number, name, float(norm))
         self._previous_weights, self._gradient_norms, self._gradient_hooks = {}, {}, []
 
     def _parameter_statistics(self) -> Iterator[tuple[str, float]]:
         """Yield the statistics of the watched step's parameters that are known by now."""
         for name, previous in self._previous_weights.items():
-            norm = _norm(previous).item()
-            change = _norm(self._parameters[name] - previous).item()
+            norm = float(_norm(previous))
+            change = float(_norm(self._parameters[name] - previous))
             yield f"watch/{name}/norm", norm
             if change and norm:  # no change: the step has not updated the weights yet
                 yield f"watch/{name}/update_ratio", change / norm
-        for name, norm in self._gradient_norms.items():
-            yield f"watch/{name}/gradient_norm", norm.item()
+        for name, gradient_norm in self._gradient_norms.items():
+            yield f"watch/{name}/gradient_norm", float(gradient_norm)
 
 
 def _zero_channels(values: np.ndarray) -> np.ndarray:
     """Return whether each channel, on the second axis, is all zero: bool [C]."""
     other_axes = tuple(axis for axis in range(values.ndim) if axis != 1)
-    return ~(values.any(axis=other_axes) if values.ndim > 1 else values.any(keepdims=True))
+    is_any = values.any(axis=other_axes) if values.ndim > 1 else values.any(keepdims=True)
+    return ~np.asarray(is_any)
 
 
 def _as_float32(tensor: paddle.Tensor) -> np.ndarray:
@@ -259,14 +269,31 @@ def _norm(tensor: paddle.Tensor) -> paddle.Tensor:
 
 
 def watch(
-    model: nn.Layer, what: Iterable[str] = WHAT, every: int = 1, **options: Any
+    model: nn.Layer,
+    what: Iterable[str] = WHAT,
+    every: int = 1,
+    layers: Optional[Iterable[str]] = None,
+    *,
+    on_finding: Callable[[Finding], None] = warn,
+    train_only: bool = False,
+    start: int = 0,
+    patience: int = PATIENCE,
+    passes_per_step: int = 1,
 ) -> LayerWatch:
-    """Record what a model's layers and parameters do while it runs.
-
-    options: see `LayerWatch`.
+    """Record what a model's layers and parameters do while it runs (see `LayerWatch`).
 
     >>> with watch(model, every=10) as watched:
     ...     model(images)
     ...     print(watched.values["watch/relu1/zeros"], watched.findings)
     """
-    return LayerWatch(model, what, every, **options)
+    return LayerWatch(
+        model,
+        what,
+        every,
+        layers,
+        on_finding=on_finding,
+        train_only=train_only,
+        start=start,
+        patience=patience,
+        passes_per_step=passes_per_step,
+    )

@@ -5,9 +5,11 @@ import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Optional
 
 CHUNK_SIZE = 25  # samples at most
+
+_Outcome = tuple[int, Any, Optional[BaseException]]  # of a chunk: its number, result and error
 
 
 def chunks_of(count: int) -> list[slice]:
@@ -21,7 +23,7 @@ def chunks_of(count: int) -> list[slice]:
     return [slice(a, b) for a, b in zip(bounds, bounds[1:]) if a < b]
 
 
-def map_chunks(run: Callable[[int, slice], Any], count: int, threads: int) -> list:
+def map_chunks(run: Callable[[int, slice], Any], count: int, threads: int) -> list[Any]:
     """Call `run(number, chunk)` for each chunk of a batch and return the results in order.
 
     The calling thread works too, beside `threads - 1` others that wait for work from call to call.
@@ -39,21 +41,21 @@ class _Job:
         self.chunks = chunks
         self._run = run
         self._numbers = iter(range(len(chunks)))  # of the chunks that no thread has taken yet
-        self._finished: SimpleQueue = SimpleQueue()
+        self._finished: SimpleQueue[_Outcome] = SimpleQueue()
 
     def work(self) -> None:
         """Compute chunks until all are taken."""
         for number in self._numbers:
             try:
-                result, error = self._run(number, self.chunks[number]), None
-            except BaseException as raised:
-                result, error = None, raised
-            self._finished.put((number, result, error))
+                outcome: _Outcome = number, self._run(number, self.chunks[number]), None
+            except BaseException as error:
+                outcome = number, None, error
+            self._finished.put(outcome)
 
-    def results(self) -> list:
+    def results(self) -> list[Any]:
         """Wait for all chunks, and return their results or raise an error of theirs."""
-        results: list = [None] * len(self.chunks)
-        errors = []
+        results: list[Any] = [None] * len(self.chunks)
+        errors: list[BaseException] = []
         for _ in self.chunks:
             number, results_of_chunk, error = self._finished.get()
             results[number] = results_of_chunk
@@ -66,8 +68,8 @@ class _Job:
 class _Helpers:
     """Threads that wait for jobs; as many as were ever needed at once."""
 
-    def __init__(self):
-        self._jobs: SimpleQueue = SimpleQueue()
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._lock = threading.Lock()
         self._count = 0
 

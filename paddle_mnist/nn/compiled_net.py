@@ -10,14 +10,15 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
+import numpy.typing as npt
 
 from paddle_mnist.nn import compiler, sparse_conv, sparse_layout, sparse_linear, sparse_net
 from paddle_mnist.nn.chunks import CHUNK_SIZE, chunks_of, map_chunks
 from paddle_mnist.nn.packing import packing, unpacking
-from paddle_mnist.nn.sparse_layout import Net, aligned_zeros
+from paddle_mnist.nn.sparse_layout import Floats, Net, aligned_zeros
 
 MAX_REUSED_BYTES = 1 << 26  # bytes of inputs and sums: what a larger batch needs is not kept
 MAX_CACHED_NETS = 32  # kept ready; a net of images of any size has one for each
@@ -75,15 +76,22 @@ class Memory:
     (`Net.weights`). sums: float32, one row per chunk (`Net.sums`).
     """
 
-    inputs: np.ndarray
-    winners: np.ndarray
-    skipped: np.ndarray
-    weights: np.ndarray
-    sums: np.ndarray
+    inputs: Floats
+    winners: npt.NDArray[np.uint8]
+    skipped: Floats
+    weights: Floats
+    sums: Floats
 
-    def rows(self, images: slice) -> tuple[np.ndarray, ...]:
+    def rows(self, images: slice) -> tuple[Floats, npt.NDArray[np.uint8], Floats]:
         """Return what the passes take of these images."""
         return self.inputs[images], self.winners[images], self.skipped[images]
+
+
+class _OfThread(threading.local):
+    """What each thread has for itself, once it has worked on a chunk."""
+
+    work: sparse_net.Workspace
+    memory: Memory
 
 
 class CompiledNet:
@@ -91,13 +99,13 @@ class CompiledNet:
 
     def __init__(self, net: Net):
         self.net = net
-        self._threads = threading.local()
+        self._threads = _OfThread()
         self._reusable: deque[Memory] = deque(maxlen=2)
         self._packing, self._unpacking = packing(net), unpacking(net)
         self._run_forward, self._run_backward = sparse_net.build(net)
         self.functions = {"convolution": self._run_forward, "gradients": self._run_backward}
         if net.classes:
-            self._run_cross_entropy = sparse_linear.cross_entropy_loop(net)
+            self._run_cross_entropy = sparse_linear.cross_entropy_loop(net.classes)
             self.functions["cross-entropy"] = self._run_cross_entropy
         self._compiled: set[str] = set()
         self._lock = threading.Lock()
@@ -120,7 +128,7 @@ class CompiledNet:
     def _key(self) -> str:
         return f"{self.net} {sparse_layout.lanes()} {_sources()}"
 
-    def _arguments(self, title: str) -> tuple:
+    def _arguments(self, title: str) -> tuple[Any, ...]:
         """Return arguments of the types that a pass is called with."""
         memory, matrix = self._new_memory(1, chunks=1), np.zeros((1, 1), np.float32)
         if title == "cross-entropy":
@@ -131,11 +139,11 @@ class CompiledNet:
 
     def forward(
         self,
-        images: np.ndarray,
-        parameters: np.ndarray,
+        images: Floats,
+        parameters: Floats,
         threads: int,
         for_backward: bool = True,
-    ) -> tuple[np.ndarray, Optional[Memory]]:
+    ) -> tuple[Floats, Optional[Memory]]:
         """Return the outputs of a batch, and what `backward` needs.
 
         images: float32 [B, C, H, W]. parameters: float32, flat: of each layer the weight and the
@@ -162,7 +170,7 @@ class CompiledNet:
         self._give_back(memory)
         return outputs, None
 
-    def backward(self, gradient: np.ndarray, memory: Memory, threads: int) -> np.ndarray:
+    def backward(self, gradient: Floats, memory: Memory, threads: int) -> Floats:
         """Return the gradients of the images, if `Net` has them, and of the parameters, flat.
 
         gradient: of the outputs, in their shape. memory: of `forward`; it is used up.
@@ -184,12 +192,12 @@ class CompiledNet:
 
     def cross_entropy(
         self,
-        images: np.ndarray,
-        labels: np.ndarray,
-        parameters: np.ndarray,
+        images: Floats,
+        labels: npt.NDArray[np.int64],
+        parameters: Floats,
         smoothing: float,
         threads: int,
-    ) -> tuple[np.float32, np.ndarray, np.ndarray]:
+    ) -> tuple[np.float32, Floats, Floats]:
         """Return the mean loss of a batch, its logits, and the gradients of the parameters, flat.
 
         images, parameters: as for `forward`. labels: int64 [B], each less than `net.classes`.
@@ -200,7 +208,7 @@ class CompiledNet:
         memory = self._take_memory(0, len(chunks_of(count)))
         skip = self._load(parameters, memory)
         flat = np.ascontiguousarray(images.reshape(count, -1))
-        logits = np.empty((count, self.net.classes), np.float32)
+        logits = np.empty((count, *self.net.output_shape), np.float32)
         gradients = np.empty_like(logits)
         losses = np.empty(count, np.float32)
         no_gradients = np.empty((count, 0), np.float32)  # of the images
@@ -228,7 +236,7 @@ class CompiledNet:
             self._threads.work = sparse_net.new_workspace(self.net)
         return self._threads.work
 
-    def _scratch_rows(self, images: slice) -> tuple[np.ndarray, ...]:
+    def _scratch_rows(self, images: slice) -> tuple[Floats, npt.NDArray[np.uint8], Floats]:
         """Return this thread's rows for a chunk that no later call will need."""
         if not hasattr(self._threads, "memory"):
             self._threads.memory = self._new_memory(CHUNK_SIZE, chunks=0)
@@ -261,16 +269,16 @@ class CompiledNet:
 
     # -------------------------------------------------------------- parameters
 
-    def _load(self, parameters: np.ndarray, memory: Memory) -> np.float32:
+    def _load(self, parameters: Floats, memory: Memory) -> np.float32:
         """Write the parameters into a batch's memory; return the value that need not be visited."""
         padded = np.append(parameters, sparse_conv.ZERO)
         np.take(padded, self._packing, out=memory.weights, mode="clip")  # "raise" would copy
         # 0 * inf is nan: with such weights, zeros have to be visited too
         return sparse_conv.ZERO if np.isfinite(parameters).all() else sparse_net.NAN
 
-    def _sum(self, memory: Memory, chunks: int) -> np.ndarray:
+    def _sum(self, memory: Memory, chunks: int) -> Floats:
         """Return the gradients of the parameters, flat, summed over the chunks; end the batch."""
         with np.errstate(all="ignore"):  # what is not finite shows in the loss
-            sums = np.add.reduce(memory.sums[:chunks])
+            sums: Floats = np.add.reduce(memory.sums[:chunks])
         self._give_back(memory)
         return sums[self._unpacking]

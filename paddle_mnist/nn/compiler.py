@@ -18,9 +18,9 @@ import os
 import pickle
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Protocol, TypeVar
 
 import llvmlite
 import numba
@@ -43,28 +43,45 @@ OPTIONS = {
 }
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Loop(Protocol):
+    """What numba makes of a function: it is compiled for the types of its arguments."""
+
+    _cache: Any
+
+    def __call__(self, *arguments: Any) -> Any: ...
+
+    def compile(self, types: tuple[Any, ...]) -> Any: ...
+
+    def disable_compile(self) -> None: ...
+
+
 class _NoOverlap(compiler.Compiler):
     """Declares a function's arrays not to overlap, without which few of its loops are vectorized.
 
     Otherwise LLVM compares their addresses before each inner loop, which costs as much as the loop.
     """
 
-    def define_pipelines(self):
+    def define_pipelines(self) -> Any:
         self.state.flags.noalias = True
         return super().define_pipelines()
 
 
-def compiled(function: Callable) -> Callable:
+def compiled(function: Callable[..., Any]) -> Loop:
     """Decorate a function to be compiled; its arrays must not overlap."""
-    return numba.njit(_unique(function), pipeline_class=_NoOverlap, **OPTIONS)
+    loop: Loop = numba.njit(_unique(function), pipeline_class=_NoOverlap, **OPTIONS)
+    return loop
 
 
-def inlined(function: Callable) -> Callable:
+def inlined(function: Callable[..., Any]) -> Loop:
     """Decorate a function to become part of its callers, which takes less time to compile."""
-    return numba.njit(_unique(function), inline="always", _nrt=False)
+    loop: Loop = numba.njit(_unique(function), inline="always", _nrt=False)
+    return loop
 
 
-def _unique(function: Callable) -> Callable:
+def _unique(function: Function) -> Function:
     """Name a function after the constants that it is closed over too.
 
     Of two functions of one name the linker keeps one, and names are otherwise unique only within
@@ -77,7 +94,7 @@ def _unique(function: Callable) -> Callable:
     return function
 
 
-def compile_function(function: Callable, arguments: Sequence[Any], title: str, key: str) -> None:
+def compile_function(function: Loop, arguments: Sequence[Any], title: str, key: str) -> None:
     """Compile a function for arguments of these types, or load its machine code.
 
     function: decorated with `compiled`; it refuses arguments of other types from then on.
@@ -122,7 +139,8 @@ def processor() -> tuple[str, set[str]]:
 
 def _target() -> tuple[str, str, str]:
     """Return LLVM's names of the platform, the processor and its features."""
-    return cpu_target.target_context.codegen().magic_tuple()
+    names: tuple[str, str, str] = cpu_target.target_context.codegen().magic_tuple()
+    return names
 
 
 @functools.cache
@@ -146,7 +164,7 @@ def _is_usable(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, title: str):
+def _locked(path: Path, title: str) -> Iterator[None]:
     lock = path.with_suffix(".lock")
     with contextlib.ExitStack() as stack:
         try:
@@ -163,7 +181,7 @@ class _File(caching._Cache):
     def __init__(self, path: Path):
         self.path = path
 
-    def load_overload(self, sig, target_context):
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             contents = self.path.read_bytes()
         except FileNotFoundError:
@@ -178,7 +196,7 @@ class _File(caching._Cache):
         target_context.refresh()  # numba's own libraries, which nothing has loaded yet
         return compiler.CompileResult._rebuild(target_context, *pickle.loads(code))
 
-    def save_overload(self, sig, data):
+    def save_overload(self, sig: Any, data: Any) -> None:
         code = serialize.dumps(data._reduce())
         try:
             write_atomically(self.path, hashlib.sha256(code).digest() + code)
@@ -188,11 +206,11 @@ class _File(caching._Cache):
     # What else numba asks of a cache.
     cache_path = property(lambda self: str(self.path.parent))
 
-    def enable(self):
+    def enable(self) -> None:
         pass
 
-    def disable(self):
+    def disable(self) -> None:
         pass
 
-    def flush(self):
+    def flush(self) -> None:
         pass

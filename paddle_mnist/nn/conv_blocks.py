@@ -7,7 +7,7 @@ loops of `sparse_conv` do not serve, Paddle's own layers compute.
 import itertools
 import numbers
 from collections.abc import Callable, Sequence
-from typing import Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import paddle
 from paddle import nn
@@ -19,6 +19,9 @@ from paddle_mnist.nn.fast_layers import fast_net, hooks_of, parameters_of, why_n
 from paddle_mnist.nn.sparse_layout import VERSION, Net
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.devices import fast_threads
+
+if TYPE_CHECKING:  # it imports numba
+    from paddle_mnist.nn.compiled_net import CompiledNet
 
 SWITCH = "set fast_conv to 'off' to compute with Paddle's own layers"
 
@@ -118,7 +121,7 @@ def call_hooks(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> None:
 
 def threads_of(fast_conv: Union[str, int]) -> int:
     """Return how many threads a value of `fast_conv` stands for."""
-    return fast_threads() if fast_conv == "auto" else fast_conv
+    return fast_threads() if fast_conv == "auto" else int(fast_conv)
 
 
 def _run_one_by_one(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> paddle.Tensor:
@@ -156,7 +159,8 @@ def _run_compiled(
     # As one tensor, because a `PyLayer` has to give the gradients of all its inputs or of none.
     tensors = [inputs, *parameters] if net.input_gradient else parameters
     joined = paddle.concat([tensor.flatten() for tensor in tensors])
-    outputs = _Blocks.apply(inputs.detach(), joined, compiled_net(net), threads, needs_gradient)
+    apply: Callable[..., paddle.Tensor] = _Blocks.apply
+    outputs = apply(inputs.detach(), joined, compiled_net(net), threads, needs_gradient)
     if not needs_gradient:
         return outputs
     outputs.register_hook(refuse_second_pass())
@@ -183,7 +187,14 @@ def refuse_second_pass() -> Callable[[paddle.Tensor], None]:
 
 class _Blocks(PyLayer):
     @staticmethod
-    def forward(ctx, inputs, joined, net, threads, needs_gradient):
+    def forward(
+        ctx: Any,
+        inputs: paddle.Tensor,
+        joined: paddle.Tensor,
+        net: "CompiledNet",
+        threads: int,
+        needs_gradient: bool,
+    ) -> paddle.Tensor:
         images, values = as_array(inputs), joined.numpy()
         if net.net.input_gradient:
             values = values[images.size :]
@@ -192,7 +203,9 @@ class _Blocks(PyLayer):
         return paddle.to_tensor(outputs)
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(  # type: ignore[override]  # Paddle's types have no None, for no gradient
+        ctx: Any, gradient: paddle.Tensor
+    ) -> tuple[None, paddle.Tensor]:
         if paddle.is_grad_enabled():  # with create_graph=True
             raise RuntimeError(f"the fast convolution has no second derivatives; {SWITCH}")
         memory, ctx.memory = ctx.memory, None

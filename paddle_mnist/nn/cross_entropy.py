@@ -1,7 +1,7 @@
 """The cross-entropy; of compiled nets together with its gradients, in one pass over the batch."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -36,7 +36,10 @@ class CrossEntropy:
 
 
 def compiled_cross_entropy(
-    model: nn.Layer, inputs: paddle.Tensor, labels: paddle.Tensor, loss: Callable
+    model: nn.Layer,
+    inputs: paddle.Tensor,
+    labels: paddle.Tensor,
+    loss: Callable[..., paddle.Tensor],
 ) -> Optional[tuple[paddle.Tensor, paddle.Tensor]]:
     """Compute a model's loss with compiled loops; None where Paddle has to compute it.
 
@@ -63,7 +66,10 @@ def compiled_cross_entropy(
         return None  # a layer that stands twice: Paddle's graph adds up its gradients
     from paddle_mnist.nn.compiled_net import compiled_net  # which imports numba
 
-    for hook in model._forward_pre_hooks.values():  # all hooks only read
+    # All hooks only read. Paddle's types leave out that arguments come as a tuple.
+    pre_hooks: Iterable[Callable[..., Any]] = model._forward_pre_hooks.values()
+    post_hooks: Iterable[Callable[..., Any]] = model._forward_post_hooks.values()
+    for hook in pre_hooks:
         hook(model, (inputs,))
     call_hooks(layers, inputs)
     flat = np.concatenate([parameter.numpy().ravel() for parameter in parameters])
@@ -71,7 +77,7 @@ def compiled_cross_entropy(
         as_array(inputs), values, flat, smoothing, threads_of(model.fast_conv)
     )
     outputs = paddle.to_tensor(logits)
-    for hook in model._forward_post_hooks.values():
+    for hook in post_hooks:
         hook(model, (inputs,), outputs)
     shaped = list(zip(parameters, net.parameter_shapes))
     return _with_gradients(mean, shaped, gradients), outputs
@@ -83,10 +89,11 @@ def _chain(model: nn.Layer) -> Optional[Sequence[nn.Layer]]:
         return None
     if "forward" in vars(model) or not all(is_read_only(hook) for hook in hooks_of([model])):
         return None
-    return model.layers_in_order()
+    layers: Optional[Sequence[nn.Layer]] = model.layers_in_order()
+    return layers
 
 
-def _label_smoothing(loss: Callable) -> Optional[float]:
+def _label_smoothing(loss: Callable[..., paddle.Tensor]) -> Optional[float]:
     """Return how much a loss smooths the labels; None if it is not a mean cross-entropy."""
     if type(loss) is CrossEntropy:  # a subclass may compute something else
         return float(loss.label_smoothing)

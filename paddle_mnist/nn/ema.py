@@ -1,7 +1,7 @@
 """A moving average of the weights, which is evaluated and exported in their place."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping
 from typing import Any, Protocol
 
 import paddle
@@ -20,7 +20,7 @@ class WeightAverage(Protocol):
     def load(self, weights: Mapping[str, Any]) -> None:
         """Continue from saved values, which must match the model."""
 
-    def apply(self, model: nn.Layer) -> contextlib.AbstractContextManager:
+    def apply(self, model: nn.Layer) -> contextlib.AbstractContextManager[None]:
         """Within the context, the model has the averaged weights."""
 
 
@@ -66,7 +66,7 @@ class ExponentialMovingAverage:
             model.set_state_dict(original)
 
 
-def _entries(model: nn.Layer):
+def _entries(model: nn.Layer) -> ItemsView[str, paddle.Tensor]:
     return model.state_dict().items()
 
 
@@ -82,7 +82,7 @@ class _NoAverage:
     def load(self, weights: Mapping[str, Any]) -> None:
         """Do nothing."""
 
-    def apply(self, model: nn.Layer) -> contextlib.AbstractContextManager:
+    def apply(self, model: nn.Layer) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
 

@@ -6,25 +6,26 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Optional
+from typing import Any, Optional, TypeVar
 
 import paddle
 from paddle import nn
 
 from paddle_mnist.nn.sparse_layout import BlockSizes, Net
 
+# Returns whether `paddle.jit.to_static` is tracing the running code.
+in_sot: Callable[[], bool]
 try:
-    from paddle.jit.sot.psdb import in_sot
+    from paddle.jit.sot.psdb import in_sot as paddle_in_sot
+
+    in_sot = paddle_in_sot
 except ImportError:  # Paddle 2.6
-
-    def in_sot() -> bool:
-        """Return whether `paddle.jit.to_static` is tracing the running code."""
-        return False
-
+    in_sot = bool  # which returns False
 
 log = logging.getLogger("paddle_mnist")
 
 MAX_LINEAR = 2**20  # weights of a linear layer; each takes 40 bytes in the loops' tables and sums
+Hook = TypeVar("Hook", bound=Callable[..., Any])
 PARAMETERS = ("weight", "bias")  # of a layer, in the order in which the loops take them
 
 
@@ -61,7 +62,8 @@ def _sizes(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[Net]:
         [nn.Conv2D, nn.ReLU, nn.MaxPool2D],
         [nn.Conv2D, nn.MaxPool2D, nn.ReLU],
     ):
-        block = _block_sizes(layers[at], shape)
+        conv = next(layer for layer in layers[at : at + 3] if type(layer) is nn.Conv2D)
+        block = _block_sizes(conv, shape)
         pool = next(layer for layer in layers[at : at + 3] if type(layer) is nn.MaxPool2D)
         if block is None or not _halves(pool):
             break
@@ -88,11 +90,12 @@ def _sizes(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> Optional[Net]:
 def _block_sizes(conv: nn.Conv2D, shape: Sequence[int]) -> Optional[BlockSizes]:
     outputs, channels, kernel, kernel_width = conv.weight.shape
     padding = conv._updated_padding
-    block = BlockSizes(*shape, outputs, kernel, padding[0] if padding else 0)
+    inputs, height, width = shape
+    block = BlockSizes(inputs, height, width, outputs, kernel, padding[0] if padding else 0)
     computes_the_same = (
         kernel == kernel_width
         and kernel % 2 == 1
-        and channels == shape[0]
+        and channels == inputs
         and conv._groups == 1
         and list(conv._stride) == list(conv._dilation) == [1, 1]
         and conv._padding_mode == "zeros"
@@ -127,14 +130,20 @@ def parameters_of(layers: Sequence[nn.Layer]) -> list[paddle.Tensor]:
     ]
 
 
-def hooks_of(layers: Sequence[nn.Layer]) -> Iterator[Callable]:
+def hooks_of(layers: Sequence[nn.Layer]) -> Iterator[Callable[..., Any]]:
     """Yield the layers' hooks."""
     for layer in layers:
         yield from layer._forward_pre_hooks.values()
         yield from layer._forward_post_hooks.values()
 
 
-def is_read_only(hook: Callable) -> bool:
+def read_only(hook: Hook) -> Hook:
+    """Mark a hook as one that changes neither inputs nor outputs."""
+    vars(hook)["is_read_only"] = True
+    return hook
+
+
+def is_read_only(hook: Callable[..., Any]) -> bool:
     """Return whether a hook says of itself that it changes neither inputs nor outputs."""
     return getattr(hook, "is_read_only", False)
 

@@ -1,6 +1,6 @@
 """Optimizers and learning-rate schedules by name."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol, Union
 
 import paddle
@@ -69,23 +69,24 @@ def build_optimizer(
     their layer. Raises ConfigError for a name that is neither a parameter's nor a layer's.
     """
     decaying = _decaying(parameters, options.weight_decay_layers)
-    common = {"learning_rate": schedule, "parameters": [*parameters.values()]}
+    optimized = [*parameters.values()]
     if options.optimizer == "adamw":
         return paddle.optimizer.AdamW(
+            learning_rate=schedule,
+            parameters=optimized,
             weight_decay=options.weight_decay,
             apply_decay_param_fun=lambda name: name in decaying,
-            **common,
         )
     l2 = L2Decay(options.weight_decay) if options.weight_decay else None
-    for parameter in parameters.values():
+    for parameter in optimized:
         parameter.regularizer = l2 if parameter.name in decaying else None
-    makers = {
+    makers: dict[str, Callable[..., paddle.optimizer.Optimizer]] = {
         "sgd": paddle.optimizer.SGD,
         "momentum": lambda **kw: paddle.optimizer.Momentum(momentum=options.momentum, **kw),
         "adagrad": paddle.optimizer.Adagrad,
         "adam": paddle.optimizer.Adam,
     }
-    return makers[options.optimizer](**common)
+    return makers[options.optimizer](learning_rate=schedule, parameters=optimized)
 
 
 def _decaying(parameters: Mapping[str, paddle.Tensor], names: Collection[str]) -> set[str]:

@@ -4,11 +4,12 @@ import functools
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from paddle_mnist.nn.sparse_layout import Net, round_up
 
 
-def packing(net: Net) -> np.ndarray:
+def packing(net: Net) -> npt.NDArray[np.int64]:
     """Return the index among the flat parameters of each weight that the loops read, int64.
 
     Padding, and the bias of a layer without one, have the index one past the last parameter, where
@@ -44,7 +45,7 @@ def packing(net: Net) -> np.ndarray:
     return indices
 
 
-def unpacking(net: Net) -> np.ndarray:
+def unpacking(net: Net) -> npt.NDArray[np.int64]:
     """Return the index of each parameter's gradient among the sums of the loops, int64."""
     view = functools.partial(net.sums.view, np.arange(net.sums.size))
     places = []

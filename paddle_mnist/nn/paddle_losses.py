@@ -9,6 +9,8 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
+Loss = Callable[..., paddle.Tensor]
+
 # Losses of each element of the outputs and the label in its place. Paddle broadcasts the two.
 _ELEMENTWISE = {
     "BCELoss": "binary_cross_entropy",
@@ -25,12 +27,12 @@ ELEMENTWISE = tuple(getattr(nn, name) for name in _ELEMENTWISE if hasattr(nn, na
 ELEMENTWISE_FUNCTIONS = tuple(getattr(F, name) for name in _ELEMENTWISE.values() if name)
 
 
-def is_elementwise(loss: Callable) -> bool:
+def is_elementwise(loss: Loss) -> bool:
     """Return whether a loss compares each element of the outputs with the label in its place."""
     return _is_one_of(loss, ELEMENTWISE) or _function(loss) in ELEMENTWISE_FUNCTIONS
 
 
-def is_cross_entropy(loss: Callable) -> bool:
+def is_cross_entropy(loss: Loss) -> bool:
     """Return whether a loss is a cross-entropy of Paddle's, whose mean `label_weight` knows."""
     return _is_one_of(loss, (nn.CrossEntropyLoss, nn.NLLLoss)) or _function(loss) in (
         F.cross_entropy,
@@ -38,12 +40,12 @@ def is_cross_entropy(loss: Callable) -> bool:
     )
 
 
-def is_likelihood(loss: Callable) -> bool:
+def is_likelihood(loss: Loss) -> bool:
     """Return whether a loss is an `NLLLoss`, or the function, whose classes are along axis 1."""
     return _is_one_of(loss, (nn.NLLLoss,)) or _function(loss) is F.nll_loss
 
 
-def reduction_of(loss: Callable) -> Optional[str]:
+def reduction_of(loss: Loss) -> Optional[str]:
     """Return how one of Paddle's losses reduces a batch: "mean", "sum" or "none"; else None."""
     if isinstance(loss, functools.partial):
         is_paddles = getattr(loss.func, "__module__", "").startswith("paddle.nn.")
@@ -53,7 +55,7 @@ def reduction_of(loss: Callable) -> Optional[str]:
     return getattr(loss, "reduction", getattr(loss, "_reduction", None))
 
 
-def label_weight(loss: Callable, labels: Any) -> Optional[float]:
+def label_weight(loss: Loss, labels: Any) -> Optional[float]:
     """Return what the mean of a cross-entropy of Paddle's is over, where that is not the samples.
 
     It is the number of labels that are not `ignore_index`, or the sum of their classes' weights: 0
@@ -75,7 +77,7 @@ def label_weight(loss: Callable, labels: Any) -> Optional[float]:
     return float(weight[counted].sum())
 
 
-def has_ignored_nll(loss: Callable, labels: Any) -> bool:
+def has_ignored_nll(loss: Loss, labels: Any) -> bool:
     """Return whether a loss is an `NLLLoss`, and one of the labels is its `ignore_index`.
 
     Then Paddle's own mean and sum write beyond the end of their result, which ends the process
@@ -84,13 +86,13 @@ def has_ignored_nll(loss: Callable, labels: Any) -> bool:
     if not is_likelihood(loss):
         return False
     return isinstance(labels, paddle.Tensor) and bool(
-        (labels.numpy() == _options(loss)["ignore_index"]).any()
+        (labels.numpy() == _all_options(loss)["ignore_index"]).any()
     )
 
 
-def summed_nll(loss: Callable, outputs: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
+def summed_nll(loss: Loss, outputs: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
     """Return the sum that an `NLLLoss` takes the mean of."""
-    options = _options(loss)
+    options = _all_options(loss)
     return F.nll_loss(
         outputs, labels, options["weight"], options["ignore_index"], reduction="none"
     ).sum()
@@ -98,27 +100,33 @@ def summed_nll(loss: Callable, outputs: paddle.Tensor, labels: paddle.Tensor) ->
 
 def _smooth(shares: np.ndarray, options: Mapping[str, Any]) -> np.ndarray:
     smoothing = options["label_smoothing"]
-    return (1 - smoothing) * shares + smoothing / shares.shape[-1]
+    smoothed: np.ndarray = (1 - smoothing) * shares + smoothing / shares.shape[-1]
+    return smoothed
 
 
-def _options(loss: Callable) -> Optional[dict[str, Any]]:
+def _options(loss: Loss) -> Optional[dict[str, Any]]:
     """Return the options of a cross-entropy whose mean is not over the samples."""
     if not is_cross_entropy(loss):
         return None
-    defaults = {"weight": None, "ignore_index": -100, "soft_label": False, "label_smoothing": 0.0}
-    if isinstance(loss, nn.Layer):
-        prefix = "_" if isinstance(loss, nn.NLLLoss) else ""
-        given = {name: getattr(loss, f"{prefix}{name}", value) for name, value in defaults.items()}
-    else:
-        given = getattr(loss, "keywords", {})
-    options = {**defaults, **given}
+    options = _all_options(loss)
     is_entropy = isinstance(loss, nn.CrossEntropyLoss) or _function(loss) is F.cross_entropy
     # A cross-entropy with a negative ignore_index divides by the number of all labels.
     is_plain = is_entropy and options["weight"] is None and options["ignore_index"] < 0
     return None if is_plain else options
 
 
-def _is_one_of(loss: Callable, kinds: tuple[type, ...]) -> bool:
+def _all_options(loss: Loss) -> dict[str, Any]:
+    """Return the options of a cross-entropy."""
+    defaults = {"weight": None, "ignore_index": -100, "soft_label": False, "label_smoothing": 0.0}
+    if isinstance(loss, nn.Layer):
+        prefix = "_" if isinstance(loss, nn.NLLLoss) else ""
+        given = {name: getattr(loss, f"{prefix}{name}", value) for name, value in defaults.items()}
+    else:
+        given = getattr(loss, "keywords", {})
+    return {**defaults, **given}
+
+
+def _is_one_of(loss: Loss, kinds: tuple[type[nn.Layer], ...]) -> bool:
     """Return whether a loss is a layer of these classes; a subclass may compute anything else."""
     return isinstance(loss, kinds) and _forward_module(loss).startswith("paddle.nn.")
 
@@ -127,6 +135,6 @@ def _forward_module(loss: nn.Layer) -> str:
     return type(loss).forward.__module__
 
 
-def _function(loss: Callable) -> Callable:
+def _function(loss: Loss) -> Loss:
     """Return the function behind a `functools.partial`; anything else as it is."""
     return loss.func if isinstance(loss, functools.partial) else loss

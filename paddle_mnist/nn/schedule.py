@@ -46,7 +46,8 @@ class Schedule:
     @property
     def learning_rate(self) -> float:
         """The learning rate of the next step."""
-        return self.optimizer.get_lr()
+        rate: float = self.optimizer.get_lr()
+        return rate
 
     def after_step(self) -> None:
         """Step the schedule if it is stepped after every optimizer step."""
@@ -58,8 +59,8 @@ class Schedule:
 
         metrics: of the epoch's evaluation; empty if there was none.
         """
-        if self.needs_metric:
-            if self.monitor in metrics:
+        if isinstance(self.scheduler, lr.ReduceOnPlateau):
+            if self.monitor is not None and self.monitor in metrics:
                 self.scheduler.step(metrics[self.monitor])
         elif self.scheduler and self.every == "epoch":
             self.scheduler.step()

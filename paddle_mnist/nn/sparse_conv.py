@@ -22,19 +22,17 @@ From a value on that is not finite, an image's zeros are visited too, and gradie
 the pooling: 0 * inf is nan, and none of them may hide it.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 from numba import uint64
 
-from paddle_mnist.nn.compiler import compiled
+from paddle_mnist.nn.compiler import Loop, compiled
 from paddle_mnist.nn.sparse_layout import BlockSizes, FeatureMap, Net, Windows
 
 ZERO = np.float32(0)
 ONE, TWO, THREE, FOUR = uint64(1), uint64(2), uint64(3), uint64(4)
 
 
-def list_inputs_loop(inputs: FeatureMap) -> Callable:
+def list_inputs_loop(inputs: FeatureMap) -> Loop:
     """Return a function that lists each pixel's values that are not zero."""
     origin, row, stride = uint64(inputs.first), uint64(inputs.row), uint64(inputs.stride)
     height, width, number = uint64(inputs.height), uint64(inputs.width), uint64(inputs.channels)
@@ -56,9 +54,7 @@ def list_inputs_loop(inputs: FeatureMap) -> Callable:
     return list_inputs
 
 
-def scatter_loop(
-    height: int, width: int, channels: int, kernel: int, target: FeatureMap
-) -> Callable:
+def scatter_loop(height: int, width: int, channels: int, kernel: int, target: FeatureMap) -> Loop:
     """Return a function that adds each listed value's part to the K x K pixels that it reaches.
 
     height, width, channels: of the listed values. target: of the sums.
@@ -104,7 +100,7 @@ def scatter_loop(
     return scatter
 
 
-def pool_loop(block: BlockSizes, outputs: FeatureMap) -> Callable:
+def pool_loop(block: BlockSizes, outputs: FeatureMap) -> Loop:
     """Return a function that computes pooling, bias and ReLU of the convolution's sums.
 
     The bias and ReLU come last: they do not change which of four values is the largest. The first
@@ -145,7 +141,7 @@ def pool_loop(block: BlockSizes, outputs: FeatureMap) -> Callable:
     return pool
 
 
-def list_gradients_loop(net: Net, number: int) -> Callable:
+def list_gradients_loop(net: Net, number: int) -> Loop:
     """Return a function that lists the gradients that pass ReLU and pooling.
 
     They are listed by output, and by pixel where the gradient of the inputs is needed.
@@ -192,7 +188,7 @@ def list_gradients_loop(net: Net, number: int) -> Callable:
     return list_gradients
 
 
-def add_windows_loop(block: BlockSizes, windows: Windows) -> Callable:
+def add_windows_loop(block: BlockSizes, windows: Windows) -> Loop:
     """Return a function that adds up the gradient of the kernels over the listed gradients."""
     channels, capacity = uint64(block.outputs), uint64(block.pooled_size + 3)
     rows, row_size, row_step = (

@@ -6,14 +6,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Optional
+from typing import Optional, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 # To be increased whenever the compiled code rounds differently, as when it adds in another order.
 VERSION = 2
 CACHE_LINE = 16  # floats
 FEW_CHANNELS = 4  # as images have: each window of so few is stored as one row
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+Floats = npt.NDArray[np.float32]
 
 
 @functools.cache
@@ -36,7 +40,7 @@ def round_up(number: int) -> int:
     return -(-number // lanes()) * lanes()
 
 
-def aligned_zeros(shape: tuple[int, ...], dtype: type) -> np.ndarray:
+def aligned_zeros(shape: tuple[int, ...], dtype: type[Scalar]) -> npt.NDArray[Scalar]:
     """Return zeros from a whole cache line on: vectors that cross lines take twice as long."""
     itemsize, line = np.dtype(dtype).itemsize, 4 * CACHE_LINE
     size = math.prod(shape) * itemsize
@@ -181,7 +185,7 @@ class Fields:
         """Return the start and the end of a part."""
         return self._bounds[name]
 
-    def view(self, array: np.ndarray, name: str, *shape: int) -> np.ndarray:
+    def view(self, array: npt.NDArray[Scalar], name: str, *shape: int) -> npt.NDArray[Scalar]:
         """Return a part of an array [..., size], reshaped."""
         start, stop = self._bounds[name]
         return array[..., start:stop].reshape(*array.shape[:-1], *shape)
@@ -222,13 +226,15 @@ class Net:
     @cached_property
     def parameter_shapes(self) -> list[tuple[int, ...]]:
         """The shapes of the parameters, of each layer the weight and the bias, if it has one."""
-        weights = [(b.outputs, b.channels, b.kernel, b.kernel) for b in self.blocks]
+        weights: list[tuple[int, ...]] = [
+            (b.outputs, b.channels, b.kernel, b.kernel) for b in self.blocks
+        ]
         outputs = [block.outputs for block in self.blocks]
         if self.classes:
             last = self.blocks[-1]
             weights.append((last.outputs * last.pooled_size, self.classes))
             outputs.append(self.classes)
-        shapes = []
+        shapes: list[tuple[int, ...]] = []
         for weight, size, has_bias in zip(weights, outputs, self.biases):
             shapes += [weight, (size,)] if has_bias else [weight]
         return shapes

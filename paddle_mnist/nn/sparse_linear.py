@@ -1,16 +1,15 @@
 """What follows the blocks: flattening, a linear layer, and the cross-entropy of its outputs."""
 
 import math
-from collections.abc import Callable
 
 from numba import float64, uint64
 
-from paddle_mnist.nn.compiler import compiled, inlined
+from paddle_mnist.nn.compiler import Loop, compiled, inlined
 from paddle_mnist.nn.sparse_conv import FOUR, ONE, THREE, TWO, ZERO
 from paddle_mnist.nn.sparse_layout import Fields, Net, round_up
 
 
-def flatten_loops(net: Net) -> tuple[Callable, Callable]:
+def flatten_loops(net: Net) -> tuple[Loop, Loop]:
     """Return the passes of a flattening layer, whose outputs are channels first."""
     features = net.maps[-1]
     start, stop = bounds(net.kept, f"inputs{len(net.blocks)}")
@@ -35,8 +34,8 @@ def flatten_loops(net: Net) -> tuple[Callable, Callable]:
     return write_outputs, read_gradients
 
 
-def linear_loops(net: Net) -> tuple[Callable, Callable]:
-    """Return the passes of a linear layer behind the flattened features."""
+def linear_loops(net: Net, outputs: int) -> tuple[Loop, Loop]:
+    """Return the passes of a linear layer of so many outputs behind the flattened features."""
     start, stop = bounds(net.kept, f"inputs{len(net.blocks)}")
     first, last = bounds(net.gradients, f"inputs{len(net.blocks)}")
     columns_start, columns_stop = bounds(net.weights, "linear_columns")
@@ -44,7 +43,7 @@ def linear_loops(net: Net) -> tuple[Callable, Callable]:
     bias_start, _ = bounds(net.weights, "linear_bias")
     sums_start, sums_stop = bounds(net.sums, "linear_rows")
     bias_sums = uint64(net.sums.bounds("linear_bias")[0])
-    classes, width = uint64(net.classes), uint64(round_up(net.classes))
+    classes, width = uint64(outputs), uint64(round_up(outputs))
     size = uint64(net.maps[-1].size)
 
     @compiled
@@ -90,14 +89,15 @@ def linear_loops(net: Net) -> tuple[Callable, Callable]:
     return write_outputs, read_gradients
 
 
-def cross_entropy_loop(net: Net) -> Callable:
+def cross_entropy_loop(number: int) -> Loop:
     """Return a function of the losses of several images, in nats, and of their logits' gradients.
 
+    number: of classes.
     logits: float32 [B, C]; labels: int64 [B]; smoothing: that of `CrossEntropy`; scale: the factor
     of the gradients. It fills losses, float32 [B], and gradients, float32 [B, C], and computes in
     float64 in between.
     """
-    classes = uint64(net.classes)
+    classes = uint64(number)
 
     @compiled
     def run(logits, labels, smoothing, scale, losses, gradients):
@@ -124,7 +124,7 @@ def cross_entropy_loop(net: Net) -> Callable:
     return run
 
 
-def bounds(fields: Fields, name: str) -> tuple:
+def bounds(fields: Fields, name: str) -> tuple[uint64, uint64]:
     """Return the start and the end of a part, as the loops take numbers."""
     start, stop = fields.bounds(name)
     return uint64(start), uint64(stop)

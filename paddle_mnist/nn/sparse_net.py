@@ -1,13 +1,13 @@
 """The forward and backward pass of a whole net, put together from the loops of `sparse_conv`."""
 
-from collections.abc import Callable
 from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from numba import uint64
 
-from paddle_mnist.nn.compiler import compiled, inlined
+from paddle_mnist.nn.compiler import Loop, compiled, inlined
 from paddle_mnist.nn.sparse_conv import (
     ZERO,
     add_windows_loop,
@@ -16,7 +16,7 @@ from paddle_mnist.nn.sparse_conv import (
     pool_loop,
     scatter_loop,
 )
-from paddle_mnist.nn.sparse_layout import FeatureMap, Net, aligned_zeros
+from paddle_mnist.nn.sparse_layout import FeatureMap, Floats, Net, aligned_zeros
 from paddle_mnist.nn.sparse_linear import bounds, flatten_loops, linear_loops
 
 NAN = np.float32("nan")
@@ -30,14 +30,14 @@ class Workspace(NamedTuple):
     gradients to be visited the windows and the amounts.
     """
 
-    target: np.ndarray  # float32: sums of the convolution, before the pooling; the logits
-    gradients: np.ndarray  # float32: of the inputs of each block and of the features
-    counts: np.ndarray  # uint16
-    channels: np.ndarray  # uint16
-    values: np.ndarray  # float32
-    ends: np.ndarray  # uint64
-    places: np.ndarray  # uint64
-    amounts: np.ndarray  # float32
+    target: Floats  # sums of the convolution, before the pooling; the logits
+    gradients: Floats  # of the inputs of each block and of the features
+    counts: npt.NDArray[np.uint16]
+    channels: npt.NDArray[np.uint16]
+    values: Floats
+    ends: npt.NDArray[np.uint64]
+    places: npt.NDArray[np.uint64]
+    amounts: Floats
 
 
 def new_workspace(net: Net) -> Workspace:
@@ -55,7 +55,7 @@ def new_workspace(net: Net) -> Workspace:
     )
 
 
-def build(net: Net) -> tuple[Callable, Callable]:
+def build(net: Net) -> tuple[Loop, Loop]:
     """Return the forward and the backward pass over several images.
 
     Of their arguments, `images` to `skipped` have one flat row per image; `weights` and `sums` are
@@ -67,7 +67,9 @@ def build(net: Net) -> tuple[Callable, Callable]:
     load = load_loop(net)
     forward = reduce(_chain_forward, [block_forward(net, number) for number in numbers])
     backward = reduce(_chain_backward, [block_backward(net, number) for number in numbers])
-    write_outputs, read_gradients = linear_loops(net) if net.classes else flatten_loops(net)
+    write_outputs, read_gradients = (
+        linear_loops(net, net.classes) if net.classes else flatten_loops(net)
+    )
     write_image_gradient = image_gradient_loop(net)
 
     @compiled
@@ -89,7 +91,7 @@ def build(net: Net) -> tuple[Callable, Callable]:
     return run_forward, run_backward
 
 
-def _chain_forward(first: Callable, second: Callable) -> Callable:
+def _chain_forward(first: Loop, second: Loop) -> Loop:
     @inlined
     def both(kept, winners, weights, skipped, work):
         return second(kept, winners, weights, first(kept, winners, weights, skipped, work), work)
@@ -97,7 +99,7 @@ def _chain_forward(first: Callable, second: Callable) -> Callable:
     return both
 
 
-def _chain_backward(first: Callable, second: Callable) -> Callable:
+def _chain_backward(first: Loop, second: Loop) -> Loop:
     @inlined
     def both(kept, winners, skipped, weights, sums, work):
         second(kept, winners, skipped, weights, sums, work)
@@ -109,7 +111,7 @@ def _chain_backward(first: Callable, second: Callable) -> Callable:
 # ------------------------------------------------------------------ the images and their gradients
 
 
-def load_loop(net: Net) -> Callable:
+def load_loop(net: Net) -> Loop:
     """Return a function that stores an image [C, H, W] and lists its values."""
     block, windows = net.blocks[0], net.windows[0]
     start, stop = bounds(net.kept, "inputs0")
@@ -153,7 +155,7 @@ def load_loop(net: Net) -> Callable:
     return load
 
 
-def image_gradient_loop(net: Net) -> Callable:
+def image_gradient_loop(net: Net) -> Loop:
     """Return a function that writes the gradient of an image, channels first."""
     inputs = net.maps[0]
     start, stop = bounds(net.gradients, "inputs0")
@@ -177,7 +179,7 @@ def image_gradient_loop(net: Net) -> Callable:
 # ------------------------------------------------------------------ a block
 
 
-def block_forward(net: Net, number: int) -> Callable:
+def block_forward(net: Net, number: int) -> Loop:
     """Return the forward pass of a block, from its listed inputs to its pooled outputs."""
     block, outputs = net.blocks[number], net.maps[number + 1]
     kernels_start, kernels_stop = bounds(net.weights, f"forward{number}")
@@ -220,7 +222,7 @@ def block_forward(net: Net, number: int) -> Callable:
     return forward
 
 
-def block_backward(net: Net, number: int) -> Callable:
+def block_backward(net: Net, number: int) -> Loop:
     """Return the backward pass of a block, from the gradients of its pooled outputs."""
     block = net.blocks[number]
     has_input_gradient = net.has_input_gradient(number)

@@ -1,6 +1,7 @@
 """What a forward pass changes in a net: buffers, and the running statistics of normalization."""
 
 from collections.abc import Mapping
+from typing import Optional
 
 import paddle
 from paddle import nn
@@ -8,7 +9,7 @@ from paddle import nn
 NORMALIZATION = "paddle.nn.layer.norm"  # the module of Paddle's normalization layers
 INTEGERS = (paddle.int32, paddle.int64)
 
-Buffers = Mapping[nn.Layer, Mapping[str, paddle.Tensor]]  # of each layer, by name
+Buffers = Mapping[nn.Layer, Mapping[str, Optional[paddle.Tensor]]]  # of each layer, by name
 
 
 def layer_buffers(model: nn.Layer) -> Buffers:
@@ -21,8 +22,9 @@ def keep_buffers_in_place(buffers: Buffers) -> None:
     for layer, tensors in buffers.items():
         for name, tensor in tensors.items():
             current = layer._buffers.get(name)
-            is_other = current is not None and tensor is not None and current is not tensor
-            if is_other and current.shape == tensor.shape and current.dtype == tensor.dtype:
+            if current is None or tensor is None or current is tensor:
+                continue
+            if current.shape == tensor.shape and current.dtype == tensor.dtype:
                 tensor.set_value(current.detach())
                 layer._buffers[name] = tensor
 

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional, Protocol
+from typing import TYPE_CHECKING, Optional, Protocol, Union
 
 import numpy as np
 
@@ -23,7 +23,7 @@ class Line:
     xs: numbers, or names, which get markers. low, high: the limits of the band at each x.
     """
 
-    xs: Sequence
+    xs: Union[Sequence[float], Sequence[str]]
     ys: Sequence[float]
     low: Optional[Sequence[float]] = None
     high: Optional[Sequence[float]] = None
@@ -59,7 +59,7 @@ class Curves:
                 label=name,
                 zorder=3 - order / len(self.lines),
             )
-            if line.low is not None:
+            if line.low is not None and line.high is not None:
                 axes.fill_between(line.xs, line.low, line.high, color=colour, alpha=0.2, lw=0)
         axes.set(xlabel=self.xlabel, ylabel=self.ylabel, yscale=self.scale)
         axes.set_title(self.title, loc="left", fontsize=9)

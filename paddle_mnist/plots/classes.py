@@ -1,7 +1,7 @@
 """Figures of how a net classifies: the confusion matrix, each class, the confidence."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def confusion(
     axes.set(xlabel=f"predicted {noun}", ylabel=f"true {noun}")
     title = _most_frequent(wrong, counts.sum(), names)
     axes.set_title(_on_two_lines(title, extent), loc="left", fontsize=9)
-    _name_ticks(axes.xaxis, len(counts), names)
+    _name_ticks(axes.xaxis, len(counts), names, below=True)
     _name_ticks(axes.yaxis, len(counts), names)
     figure.colorbar(matrix, label="misclassified samples", shrink=0.8)
     return figure
@@ -53,7 +53,7 @@ def _most_frequent(wrong: np.ndarray, total: int, names: Sequence[str]) -> str:
     title = f"{wrong.sum():,} of {total:,} samples misclassified"
     if not wrong.any():
         return title
-    row, column = np.unravel_index(wrong.argmax(), wrong.shape)
+    row, column = map(int, np.unravel_index(wrong.argmax(), wrong.shape))
     true, predicted = (literal(names[label]) if names else str(label) for label in (row, column))
     return f"{title}; most often {true} as {predicted} ({wrong.max():,})"
 
@@ -80,7 +80,7 @@ def per_class(
         ylabel="accuracy (share)",
         ylim=(max(0, low - 1.5 * (1 - low) - 0.01), 1 + 0.3 * (1 - low) + 0.002),
     )
-    _name_ticks(axes.xaxis, len(counts), names)
+    _name_ticks(axes.xaxis, len(counts), names, below=True)
     axes.axhline(1, color="black", linewidth=0.5)
     least = classes[shares.argmin()]
     name = literal(names[least]) if names else least
@@ -89,11 +89,11 @@ def per_class(
     return figure
 
 
-def _name_ticks(axis: "Axis", classes: int, names: Sequence[str]) -> None:
-    """Set a tick for each class, with its name or number."""
-    sideways = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+def _name_ticks(axis: "Axis", classes: int, names: Sequence[str], below: bool = False) -> None:
+    """Set a tick for each class, with its name or number. below: the axis lies below the figure."""
+    sideways: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     labels = [literal(name) for name in names] or [str(number) for number in range(classes)]
-    axis.set_ticks(range(classes), labels, **(sideways if names and axis.axis_name == "x" else {}))
+    axis.set_ticks(range(classes), labels, **(sideways if names and below else {}))
 
 
 def reliability(title: str, bins: Mapping[str, Sequence[tuple[int, float, float]]]) -> "Figure":
@@ -125,12 +125,10 @@ def reliability(title: str, bins: Mapping[str, Sequence[tuple[int, float, float]
             elinewidth=1,
             label=name,
         )
-    counts, confidence, _ = zip(*next(iter(bins.values())))
-    drawn = below.bar(confidence, counts, width=0.03, color=SKY)
-    below.bar_label(drawn, [f"{count:,}" for count in counts], fontsize=8)
-    below.set(
-        xlabel="mean confidence", ylabel="samples", yscale="log", ylim=(0.7, 20 * max(counts))
-    )
+    sizes, means, _ = zip(*next(iter(bins.values())))
+    drawn = below.bar(means, sizes, width=0.03, color=SKY)
+    below.bar_label(drawn, [f"{count:,}" for count in sizes], fontsize=8)
+    below.set(xlabel="mean confidence", ylabel="samples", yscale="log", ylim=(0.7, 20 * max(sizes)))
     axes.set(ylabel="accuracy", ylim=(0, 1.03))
     axes.grid(alpha=0.3)
     for axis in (axes.yaxis, below.xaxis):

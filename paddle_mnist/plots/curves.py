@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Optional
 
+import numpy as np
+
 from paddle_mnist.metrics.spans import LEARNING_RATE
 from paddle_mnist.plots.figure import BLUE, COLOURS, literal, name_lines, new_figure
 from paddle_mnist.plots.history import (
@@ -65,7 +67,7 @@ def _at_the_end(name: str, tags: Sequence[str], history: History) -> str:
 
 def _scale_by_logarithm(axes: "Axes") -> None:
     """Make the y axis logarithmic, if all values are positive."""
-    values = [value for line in axes.lines for value in line.get_ydata()]
+    values = [value for line in axes.lines for value in np.asarray(line.get_ydata())]
     if values and min(values) > 0:
         axes.set_yscale("log")
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -58,7 +58,7 @@ def import_matplotlib() -> None:
 
 
 def new_figure(
-    height: float, rows: int = 1, columns: int = 1, **options
+    height: float, rows: int = 1, columns: int = 1, **options: Any
 ) -> tuple["Figure", np.ndarray]:
     """Return a figure and its axes, [rows, columns]. height: in inches. options: of `subplots`."""
     import_matplotlib()

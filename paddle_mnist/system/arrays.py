@@ -14,7 +14,8 @@ def as_array(values: Any) -> np.ndarray:
     """
     if _is_tensor(values):
         # bfloat16 comes as uint16, as `to_tensor` takes it
-        return own_memory(values.detach()).numpy()
+        array: np.ndarray = own_memory(values.detach()).numpy()
+        return array
     return np.asarray(values)
 
 

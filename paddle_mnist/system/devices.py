@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from importlib import metadata
-from typing import Optional
+from typing import Any, Literal, Optional, cast
 
 from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.system import signals
@@ -156,7 +156,7 @@ def select_device(name: str = "auto") -> str:
     return paddle.device.get_device()
 
 
-def autocast(level: str = "off") -> Callable[[], contextlib.AbstractContextManager]:
+def autocast(level: str = "off") -> Callable[[], contextlib.AbstractContextManager[Any]]:
     """Return a function that makes a context for computing in mixed precision.
 
     level: "off": float32; "O1": bfloat16 where Paddle considers it safe and worthwhile, in the
@@ -181,7 +181,7 @@ def autocast(level: str = "off") -> Callable[[], contextlib.AbstractContextManag
         )
     return functools.partial(
         paddle.amp.auto_cast,
-        level=level,
+        level=cast('Literal["O1", "O2"]', level),
         dtype="bfloat16",
         # By default O2 returns to float32 wherever one input has it, as weights have here.
         use_promote=level == "O1",

@@ -76,7 +76,7 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-_warned_of: set[tuple] = set()
+_warned_of: set[tuple[Hashable, str]] = set()
 
 
 def warn_once(key: Hashable, message: str, *args: Any) -> None:
@@ -232,6 +232,8 @@ class Journal:
                 )
 
     def _write(self) -> None:
+        if self._descriptor is None:
+            raise ValueError(f"{self.path}: the journal is closed; expected an open one")
         while self._unwritten:
             self._unwritten = self._unwritten[os.write(self._descriptor, self._unwritten) :]
         self._failing = False

@@ -11,8 +11,10 @@ from paddle_mnist.system.files import NOT_SUPPORTED, warn_once
 
 try:
     import fcntl
+
+    HAS_FCNTL = True
 except ImportError:  # not POSIX
-    fcntl = None
+    HAS_FCNTL = False
 
 POLL_SECONDS = 0.05
 NO_LOCKS = NOT_SUPPORTED | {errno.ENOLCK}
@@ -39,7 +41,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
     A file system without locks costs a warning, and nothing is held. Raises BlockingIOError if
     another process holds the lock and `wait` is False, OSError if the file cannot be opened.
     """
-    if not fcntl:
+    if not HAS_FCNTL:
         with _held_by_filelock(path, wait):
             yield
         return

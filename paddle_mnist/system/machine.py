@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import sys
+from typing import Optional
 
 from paddle_mnist.errors import ConfigError, DeviceError
 
@@ -25,7 +26,7 @@ def usable_cpus() -> int:
     """
     from joblib import cpu_count  # here, because `--help` needs none of what this imports
 
-    return cpu_count()
+    return int(cpu_count())
 
 
 def memory_limit() -> str:
@@ -43,10 +44,11 @@ def memory_limit() -> str:
 
 def lacks_memory(error: BaseException) -> bool:
     """Return whether an error, or one that caused it, says that memory could not be had."""
-    while error is not None:
-        if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
+    cause: Optional[BaseException] = error
+    while cause is not None:
+        if isinstance(cause, MemoryError) or NO_MEMORY.search(str(cause)):
             return True
-        error = error.__cause__
+        cause = cause.__cause__
     return False
 
 

@@ -20,6 +20,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from types import FrameType
 from typing import Optional
 
 from paddle_mnist.errors import StoppedError
@@ -77,7 +78,7 @@ def reinstall_handlers() -> None:
             signal.signal(signum, _record)
 
 
-def _record(signum: int, frame) -> None:
+def _record(signum: int, frame: Optional[FrameType]) -> None:
     if os.getpid() != _state.owner_pid:  # a forked worker has nothing to save: it just ends
         signal.signal(signum, signal.SIG_DFL)
         os.kill(os.getpid(), signum)

@@ -100,13 +100,14 @@ def _run(command: Sequence[str], hang_timeout: float) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _watch(child: subprocess.Popen, reading: int, hang_timeout: float) -> int:
+def _watch(child: subprocess.Popen[bytes], reading: int, hang_timeout: float) -> int:
     """Wait for the child to end. reading: the end of the pipe from which heartbeats are read."""
     forwarded = False
     deadline = time.monotonic() + hang_timeout + heartbeat.START_SECONDS
     while child.poll() is None:
-        if signals.pending() and not forwarded:
-            child.send_signal(signals.pending())
+        signum = signals.pending()
+        if signum and not forwarded:
+            child.send_signal(signum)
             forwarded = True
             deadline = time.monotonic() + hang_timeout
         ready, _, _ = select.select([reading], [], [], 0.1)
@@ -120,7 +121,7 @@ def _watch(child: subprocess.Popen, reading: int, hang_timeout: float) -> int:
     return child.returncode
 
 
-def _kill(child: subprocess.Popen) -> None:
+def _kill(child: subprocess.Popen[bytes]) -> None:
     """Send SIGKILL, which reaches a stopped process too, to the child and what it has started."""
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGKILL)
@@ -129,7 +130,7 @@ def _kill(child: subprocess.Popen) -> None:
 
 def _end_process_group(group: int) -> None:
     """Stop the processes that a killed child has left: give them time to save, then kill them."""
-    signum = signal.SIGTERM
+    signum = int(signal.SIGTERM)
     with contextlib.suppress(ProcessLookupError):  # the group is empty
         for _ in range(100 * heartbeat.GRACE_SECONDS):
             os.killpg(group, signum)

@@ -170,7 +170,7 @@ def _no_proxy_for_loopback() -> dict[str, str]:
     return dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(names))
 
 
-def without_proxies() -> contextlib.AbstractContextManager:
+def without_proxies() -> contextlib.AbstractContextManager[None]:
     """Return a context in which no proxy is set, for what talks to this machine only.
 
     An exemption is not enough: httpx refuses a SOCKS proxy that it lacks the package for even if

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -29,13 +29,9 @@ class _RepeatedKeyError(Exception):
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with the numbers of YAML 1.2, which refuses a repeated key."""
 
-    yaml_implicit_resolvers: ClassVar = {
-        first: [(tag, regexp) for tag, regexp in resolvers if tag.rpartition(":")[2] in _NAMES]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[tuple[str, str], int] = {}
+        # `!!map 5` gives another node, which PyYAML refuses
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key, yaml.ScalarNode):
                 line = key.start_mark.line + 1
@@ -45,6 +41,10 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, regexp) for tag, regexp in resolvers if tag.rpartition(":")[2] in _NAMES]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 for _kind, (_pattern, _first) in _NUMBERS.items():
     _Loader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_kind}", re.compile(f"(?:{_pattern})$"), list(_first)

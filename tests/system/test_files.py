@@ -10,7 +10,7 @@ import pytest
 from faulty_disk import at, fail, watched
 
 from paddle_mnist.errors import OutputError
-from paddle_mnist.system.files import PART, REMEDIES, write_atomically
+from paddle_mnist.system.files import PART, REMEDIES, Journal, write_atomically
 
 FIRST, SECOND = b"a" * 1000, b"b" * 300
 
@@ -62,3 +62,13 @@ def test_each_error_in_writing_has_its_remedy(tmp_path, name):
         f"{tmp_path / 'weights'}: cannot write ({os.strerror(code)}); {said}"
     )
     assert "--" not in said and not list(tmp_path.iterdir())
+
+
+def test_a_closed_journal_refuses_a_line(tmp_path):
+    journal = Journal(tmp_path / "metrics.jsonl")
+    journal.append("a line\n")
+    journal.close()
+    with pytest.raises(ValueError, match="closed"):
+        journal.append("another\n")
+    journal.close()
+    assert journal.path.read_text() == "a line\n"
