@@ -7,7 +7,8 @@ from typing import Any, Optional, cast
 import paddle
 from paddle.io.dataloader.collate import default_collate_fn
 
-from paddle_mnist.data.collate import Dataset, make_batch, read_sample
+from paddle_mnist.data.batch_reader import MapDataset
+from paddle_mnist.data.collate import make_batch, read_sample
 from paddle_mnist.data.forking import forked
 from paddle_mnist.data.sampler_state import begin_epoch, end_epoch, set_epoch
 from paddle_mnist.data.workers import map_in_workers, with_little_shared_memory
@@ -66,7 +67,7 @@ def _iterate(batches: Iterable[Any]) -> Iterator[Any]:
 class _Reader:
     """Reads a batch of a dataset by the indices of its samples, as Paddle's loader does."""
 
-    def __init__(self, dataset: Dataset, collate_fn: Optional[Callable[..., Any]]):
+    def __init__(self, dataset: MapDataset, collate_fn: Optional[Callable[..., Any]]):
         self.dataset, self.collate_fn = dataset, collate_fn or default_collate_fn
 
     def __call__(self, indices: Iterable[int]) -> Any:
@@ -76,7 +77,7 @@ class _Reader:
 
 
 def _init_worker(
-    dataset: Dataset, worker_init_fn: Optional[Callable[[int], Any]], number: int
+    dataset: MapDataset, worker_init_fn: Optional[Callable[[int], Any]], number: int
 ) -> None:
     """Initialize a worker as the caller asks, who expects the own dataset there."""
     vars(paddle.io.get_worker_info())["dataset"] = dataset

@@ -18,12 +18,12 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 import paddle
 
-from paddle_mnist.data.collate import Dataset, mapped
+from paddle_mnist.data.collate import mapped
 from paddle_mnist.data.forking import forked
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.files import warn_once
@@ -128,6 +128,12 @@ def _say_it_is_small() -> None:
 
 def _warn(text: str) -> None:
     warn_once(SHARED_MEMORY, f"{text}; expected more room in it, as docker run --shm-size=8g gives")
+
+
+if TYPE_CHECKING:
+    Dataset = paddle.io.Dataset[Any]
+else:  # in Paddle 2 it is no generic class
+    Dataset = paddle.io.Dataset
 
 
 class _Batches(Dataset):

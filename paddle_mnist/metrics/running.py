@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -84,29 +84,25 @@ class RunningMetrics:
         if not pending:
             return
         sums = self.state.running_sums
+        parts = {name: [metric] for name, metric in self._totals.items()}
         try:
             for epoch, step, result, lr in pending:
-                self._add_loss(f"at epoch {epoch + 1}, step {step}", result)
-                for name, metric in result.metrics.items():
-                    self._add(name, metric)
+                loss = self._loss_of(f"at epoch {epoch + 1}, step {step}", result)
+                for name, metric in {**loss, **result.metrics}.items():
+                    parts.setdefault(name, []).append(metric)
                 sums.samples += result.samples
                 sums.lr = lr
         finally:
-            totals = self._totals.items()
-            sums.totals = {name: metric.to_numpy().tolist() for name, metric in totals}
+            for name, metrics in parts.items():
+                sums.totals[name] = metrics[0].plus(*metrics[1:]).to_numpy().tolist()
+                self._totals[name] = metrics[-1].with_values(np.array(sums.totals[name]))
 
-    def _add(self, name: str, metric: MetricSums) -> None:
-        before = [self._totals[name]] if name in self._totals else []
-        self._totals[name] = metric.plus(*before)
-
-    def _add_loss(self, place: str, result: StepResult) -> None:
+    def _loss_of(self, place: str, result: StepResult) -> dict[str, MetricSums]:
+        """Return the loss of a step, or the count of a step without one. Raises DivergedError."""
         if result.count:
-            loss = float(result.loss)
+            loss = cast(float, result.loss.item())
             require_finite_loss(loss, place, REMEDY)
-            self._add("loss", Mean(loss * result.count, result.count))
-            return
-        self._add("loss", Mean(0.0, 0.0))
-        self._add(SKIPPED, Sums([1.0], total))
+            return {"loss": Mean(loss * result.count, result.count)}
         if not self._has_skipped:
             self._has_skipped = True
             log.warning(
@@ -115,6 +111,7 @@ class RunningMetrics:
                 place,
                 SKIPPED,
             )
+        return {"loss": Mean(0.0, 0.0), SKIPPED: Sums([1.0], total)}
 
     def after_step(self) -> None:
         """Count the step's time, and write a line if one is due. Raises DivergedError."""

@@ -181,7 +181,8 @@ def run_step(step: Step, model: nn.Layer, batch: Any, samples: int) -> StepOutpu
         )
     loss, count = values["loss"], None
     if isinstance(loss, Mean):
-        count = float(loss.count)
+        number: Any = loss.count
+        count = float(number.item() if hasattr(number, "item") else number)
         if not 0 <= count < math.inf:
             raise ConfigError(
                 f"the loss is a mean over a count of {count}; expected a number that is not "
