@@ -1,4 +1,4 @@
-"""The Protocols of the collaborators of a training, and the base class of its observers."""
+"""Protocols of a training's collaborators, what passes between them, and the observers' base."""
 
 import contextlib
 import copy

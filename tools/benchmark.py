@@ -85,7 +85,7 @@ def _benchmark(argv: Sequence[str]) -> int:
     parser.add_argument("what", choices=[*BENCHMARKS, "all"])
     parser.add_argument("--data", default="auto", metavar="PATH", help="as for training [auto]")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="[3]")
-    parser.add_argument("--quick", action="store_true", help="a rehearsal on few digits")
+    parser.add_argument("--quick", action="store_true", help="a quick run on few digits")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser.add_argument(
         "--docs", nargs="+", default=(), metavar="FOLDER", help="put the table into the pages there"

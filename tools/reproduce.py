@@ -215,7 +215,7 @@ def main(argv) -> None:
         "--seeds", type=int, default=0, metavar="N", help="[as many as each verdict needs]"
     )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="trainings at once [1]")
-    parser.add_argument("--quick", action="store_true", help="little data, one epoch: a rehearsal")
+    parser.add_argument("--quick", action="store_true", help="a quick run: little data, one epoch")
     parser.add_argument(
         "--anew",
         action="store_true",

@@ -179,8 +179,8 @@ def _check_manifest(path: Path, manifest: Any) -> None:
     if version in range(1, FORMAT):
         raise OutdatedFormatError(
             f"{path}: format {version}; formats 1 to 3 were written by drafts and version 0.1, and "
-            f"this version reads format {FORMAT}; finish the run with paddle_mnist 0.2, or start a "
-            f"new one with init_from from a copy of {path.stem}{PARAMS} in another folder"
+            f"this version reads format {FORMAT}; finish the run with paddle_mnist 0.2, or copy "
+            f"{path.stem}{PARAMS} to another folder and start a new run from it with init_from"
         )
     if version != FORMAT:
         raise CheckpointError(

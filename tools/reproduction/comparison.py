@@ -25,7 +25,7 @@ def scores(report: Report, split: str = "eval") -> dict[str, list[float]]:
 class Row:
     """One way to train: a recipe and the options that differ from it.
 
-    quick: the options of a rehearsal.
+    quick: the options of a quick run.
     """
 
     title: str

@@ -21,7 +21,7 @@ class Scale:
     """How much is measured.
 
     seeds: train with seeds 1 to `seeds`; 0: each claim's own number.
-    quick: a rehearsal. probe: the least that tells one behaviour from another
+    quick: a quick run. probe: the least that tells one behaviour from another
     (`reproduction.fingerprint`).
     """
 
