@@ -73,7 +73,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
             )
         passes = parts.loader.passes_per_step * world.size
         with data_restored(parts.further.data):
-            first_batch = try_first_batch(
+            metrics = try_first_batch(
                 step,
                 parts.model,
                 parts.optimizer,
@@ -85,8 +85,6 @@ def build_job(arguments: FitArguments) -> TrainingJob:
             )
             tags = _evaluated_tags(arguments, step, parts, evaluator)
             description = _describe(arguments, parts)
-    if first_batch.has_sparse_gradients and passes > 1:
-        log.info("sparse gradients are made dense for the exchange between shards and processes")
     inside_epochs = getattr(parts.loader, "resumes_inside_epochs", True)
     _check_saving(arguments, inside_epochs, world)
     config = _compared(arguments, parts, description)
@@ -107,7 +105,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
             defaults=compared_defaults(),
         ),
         config=_as_yaml(arguments, config, description),
-        metric_examples=first_batch.metrics,
+        metric_examples=metrics,
         tags=tags,
         callbacks=arguments.all_callbacks,
         resumes_inside_epochs=inside_epochs,

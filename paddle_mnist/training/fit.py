@@ -254,8 +254,8 @@ def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> Fi
 def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
     """Train what is left, evaluate, and report."""
     job, run = training.job, training.run
-    start = resume_or_initialize(job, run, checkpoint)
-    training = training.at(start.state)
+    state = resume_or_initialize(job, run, checkpoint)
+    training = training.at(state)
     for callback in job.callbacks:
         callback.before_training(training)
     job.parts.further.set_up()
@@ -264,7 +264,7 @@ def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
     job.parts.further.begin(job.world.size == 1)
     for callback in job.callbacks:
         callback.before_first_step(training)
-    state = train_epochs(job, run, start)
+    state = train_epochs(job, run, state, checkpoint)
     for callback in job.callbacks:
         callback.after_last_step(training.at(state))
     checkpoint_name = load_final_weights(job, run, state)

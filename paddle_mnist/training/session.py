@@ -6,7 +6,6 @@ import logging
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -39,17 +38,6 @@ from paddle_mnist.training.soften import soften
 from paddle_mnist.training.trainer import Trainer
 
 log = logging.getLogger("paddle_mnist")
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where a training starts.
-
-    state: what the first step continues. saved: the same, if it is a checkpoint of the run's own.
-    """
-
-    state: TrainState
-    saved: Optional[TrainState]
 
 
 @contextlib.contextmanager
@@ -89,8 +77,8 @@ def resume_point(job: TrainingJob, run: RunDirectory) -> Optional[Checkpoint]:
 
 def resume_or_initialize(
     job: TrainingJob, run: RunDirectory, checkpoint: Optional[Checkpoint]
-) -> Start:
-    """Bring the parts and the run directory to where the training starts.
+) -> TrainState:
+    """Bring the parts and the run directory to where the training starts; return its state.
 
     Raises CheckpointError if a checkpoint does not fit, DataError if processes do not agree.
     """
@@ -113,7 +101,7 @@ def resume_or_initialize(
         run.write_config(job.config)
 
     job.world.run_on_main(prepare_run)
-    own = checkpoint if checkpoint and run.owns(checkpoint) else None
+    own = _own(run, checkpoint)
     convolution = implementation(job.parts.model)
     if own:
         job.world.run_on_main(lambda: warn_of_other_convolution(own.manifest, convolution))
@@ -127,7 +115,12 @@ def resume_or_initialize(
         world_size=job.world.size,
         versions=versions(),
     )
-    return Start(state, own and own.state)
+    return state
+
+
+def _own(run: RunDirectory, checkpoint: Optional[Checkpoint]) -> Optional[Checkpoint]:
+    """Return the checkpoint if it is one of the run itself."""
+    return checkpoint if checkpoint and run.owns(checkpoint) else None
 
 
 def _manifest_entries(job: TrainingJob) -> dict[str, Any]:
@@ -155,13 +148,19 @@ def _prepare_for_new_data(job: TrainingJob) -> dict[str, float]:
     return before
 
 
-def train_epochs(job: TrainingJob, run: RunDirectory, start: Start) -> TrainState:
-    """Train the epochs that are left; return the state in which the training ended."""
+def train_epochs(
+    job: TrainingJob, run: RunDirectory, state: TrainState, checkpoint: Optional[Checkpoint]
+) -> TrainState:
+    """Train the epochs that are left; return the state in which the training ended.
+
+    state: where the training starts. checkpoint: from which it was resumed, if it was.
+    """
     parts, arguments = job.parts, job.arguments
     with contextlib.closing(_history(job, run)) as history:
-        checkpointer = _checkpointer(job, run, start)
-        if arguments.saving.at_start and not start.saved and not start.state.step:
-            checkpointer.at_start(start.state, parts.model, parts.optimizer)
+        own = _own(run, checkpoint)
+        checkpointer = _checkpointer(job, run, own)
+        if arguments.saving.at_start and not own and not state.step:
+            checkpointer.at_start(state, parts.model, parts.optimizer)
         profilers = [one for callback in job.callbacks if (one := callback.profiler())]
         trainer = Trainer(
             run.weights,
@@ -176,22 +175,22 @@ def train_epochs(job: TrainingJob, run: RunDirectory, start: Start) -> TrainStat
             writer=ManyWriters([history, *job.callbacks]),
             observers=job.callbacks,
             profile=profilers[0] if profilers else NO_PROFILE,
-            state=start.state,
+            state=state,
             log_every=job.console.every,
             reseed=functools.partial(reseed, arguments.seed),
             exchange=job.gradient_exchange(),
         )
-        return trainer.train(parts.loader, start.state.epoch, arguments.epochs)
+        return trainer.train(parts.loader, state.epoch, arguments.epochs)
 
 
-def _checkpointer(job: TrainingJob, run: RunDirectory, start: Start) -> Checkpointer:
+def _checkpointer(job: TrainingJob, run: RunDirectory, own: Optional[Checkpoint]) -> Checkpointer:
     if not job.world.is_main_process:
         return NO_CHECKPOINTER
     return StoreCheckpointer(
         run.checkpoints,
         job.arguments.saving,
         job.parts.average,
-        start.saved,
+        own and own.state,
         run.manifest_entries,
         job.model_name,
         job.parts.further,
