@@ -9,7 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional, Union
 
-from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
+from paddle_mnist.checkpoint.checkpointer import (
+    NO_CHECKPOINTER,
+    StoreCheckpointer,
+    name_after_epoch,
+)
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.weights import load_weights, saved_bytes
 from paddle_mnist.data.seeding import reseed
@@ -69,7 +73,7 @@ def resume_point(job: TrainingJob, run: RunDirectory) -> Optional[Checkpoint]:
 
     def find() -> Optional[Checkpoint]:
         checkpoint = find_resume_point(run, job.request)
-        # It goes to other processes, whose disks may be others.
+        # It is sent to processes that may not share this disk.
         return checkpoint and checkpoint.read_into_memory()
 
     return job.world.run_on_main(find)
@@ -84,10 +88,10 @@ def resume_or_initialize(
     """
     if checkpoint:
         state = restore(job.parts, checkpoint, new_schedule=bool(job.arguments.override))
-        parent, before = checkpoint.manifest, checkpoint.manifest.get(BEFORE)
+        parent_manifest, before = checkpoint.manifest, checkpoint.manifest.get(BEFORE)
     else:
         state, start = job.new_state(), job.arguments.start
-        parent = initialize(job.parts, job.world, start) if start else {}
+        parent_manifest = initialize(job.parts, job.world, start) if start else {}
         before = _prepare_for_new_data(job) if start and not start.weights_only else None
     if job.world.size > 1:
         digest = state_digest(job.parts, state)
@@ -106,7 +110,7 @@ def resume_or_initialize(
     if own:
         job.world.run_on_main(lambda: warn_of_other_convolution(own.manifest, convolution))
     run.checkpoints.context.update(
-        lineage(own, parent, before),
+        lineage(own, parent_manifest, before),
         config=job.request.config,
         **_manifest_entries(job),
         device=job.device,
@@ -212,18 +216,20 @@ def load_final_weights(job: TrainingJob, run: RunDirectory, state: TrainState) -
 
     def load() -> tuple[str, dict[str, float]]:
         if job.arguments.ends_with_best:
-            best = _load_best(job, run, state)
+            best = _take_best(job, run, state)
             return best.name, best.state.metrics
         if job.parts.average is not NO_AVERAGE:
             load_weights(job.parts.model, job.parts.average.weights(job.parts.model), "the average")
-        return f"{job.model_name}_epoch{state.epoch - 1}", state.metrics
+        return name_after_epoch(job.model_name, state), state.metrics
 
-    name, state.metrics = job.world.run_on_main(load)
+    name, metrics = job.world.run_on_main(load)
+    state.metrics = metrics
     job.world.broadcast(job.parts.model.state_dict().values())
     return name
 
 
-def _load_best(job: TrainingJob, run: RunDirectory, state: TrainState) -> Checkpoint:
+def _take_best(job: TrainingJob, run: RunDirectory, state: TrainState) -> Checkpoint:
+    """Load the best checkpoint into the model, and write its weights as the final ones."""
     best = run.checkpoints.best()
     if not best or (state.best and best.step != state.best[0]):
         raise CheckpointError(
