@@ -34,7 +34,7 @@ TRAIN_SCORED = 10_000  # of them, the first, the trained net is scored on
 TUTORIAL = "baseline_tutorial.py"
 QUIET = {"visualdl": "false", "figures": "false", "watch": 0, "log_every": 250}
 FRUGAL = {"keep_epochs": "false", "keep_last": 1, "keep_best": "false"}
-# Options that are younger than the stored results, which do not name them, and their values in these.
+# Options that are younger than the stored results, which do not name them, and their values there.
 YOUNGER = (("accumulate", 1), ("schedule_every", "step"))
 KEPT = ("eval_acc", "eval_loss", "valid_acc", "valid_loss", "steps", "paddle", "numpy")
 
