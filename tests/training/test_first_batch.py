@@ -249,9 +249,7 @@ def test_what_the_first_batches_tell():
 
     model = nn.Linear(6, 3)
     shown = try_first_batch(step, model, sgd(model), loader(), seed=1)
-    totals = {
-        name: metric.with_values(np.array([3, 4.0])) for name, metric in shown.items()
-    }
+    totals = {name: metric.with_values(np.array([3, 4.0])) for name, metric in shown.items()}
     values = {name: total.compute() for name, total in totals.items()}
     assert values == {"a": 0.75, "b": 6, "c": 0.75}
     assert try_evaluation(step, model, loader(), "far") == [
