@@ -155,11 +155,9 @@ def fit_arguments(**given):
 def argument(name, **given):
     """Return the value of an argument, or of an option of its groups, by its flat name."""
     built = fit_arguments(**given)
-    return (
-        getattr(built, name)
-        if name in WITHOUT_A_FLAT_NAME
-        else options.flat_values(built.groups)[name]
-    )
+    if name in WITHOUT_A_FLAT_NAME:
+        return getattr(built, name)
+    return options.flat_values(built.groups)[name]
 
 
 def test_every_argument_of_fit_is_in_the_table():
@@ -365,13 +363,9 @@ def test_every_public_name_with_such_arguments_takes_them():
         annotations = {**getattr(function, "__annotations__", {})}
         annotations.pop("return", None)
         has_numbers = any(kind in (int, float, bool) for kind in annotations.values())
-        is_result = name in ("FitResult",)
         is_group = isinstance(value, type) and issubclass(value, options.Options)
-        if (
-            has_numbers
-            and not (is_result or is_group)
-            and name not in ("fit", "train_and_evaluate", "watch")
-        ):
+        others = ("FitResult", "fit", "train_and_evaluate", "watch")
+        if has_numbers and not is_group and name not in others:
             assert hasattr(function, "__wrapped__"), name
 
 
