@@ -100,7 +100,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
             resume=arguments.resume,
             epochs=arguments.epochs,
             config=config,
-            must_match=tuple(arguments.must_match or ()),
+            must_match=tuple(flattened(arguments.must_match or {})),
             override=arguments.override,
             defaults=compared_defaults(),
         ),
@@ -355,16 +355,17 @@ def _compared(
     arguments: FitArguments, parts: TrainingParts, description: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the values that a resume compares. Raises ConfigError for unknown ones in override."""
-    must_match = arguments.must_match or {}
+    must_match = flattened(arguments.must_match or {})
     compared = {**flattened(description), **compared_values(arguments.groups)}
     compared["name"] = arguments.name or checkpoint_name(parts.model)
     if arguments.valid is not None:
         compared |= dict(zip(("monitor", "mode"), arguments.monitored))
     if arguments.ends_with_best or parts.schedule.needs_metric:  # which count evaluations
         compared["eval_every_epochs"] = arguments.evaluating.every_epochs
-    known = {*compared, *must_match, *DERIVED, *(name.partition(".")[0] for name in compared)}
+    compared |= must_match
+    known = {*compared, *DERIVED, *(name.partition(".")[0] for name in compared)}
     require_known(arguments.override, known, "override")
-    return _as_json({**compared, **must_match})
+    return _as_json(compared)
 
 
 def _as_yaml(
@@ -378,7 +379,7 @@ def _as_yaml(
     }
     entries: dict[str, Any] = {TRAINED_WITH: FIT, **options}
     entries |= {name: value for name, value in compared.items() if "." not in name}
-    entries |= _as_json(description)
+    entries |= _as_json({**description, **(arguments.must_match or {})})
     for callback in arguments.all_callbacks:
         entries |= callback.config_entries()
     return yaml.safe_dump(entries, sort_keys=False, allow_unicode=True)
