@@ -127,7 +127,7 @@ def resume_or_initialize(
         world_size=job.world.size,
         versions=versions(),
     )
-    return Start(state, own and own.state)
+    return Start(state, own.state if own else None)
 
 
 def _manifest_entries(job: TrainingJob) -> dict[str, Any]:
