@@ -54,11 +54,11 @@ def page(predictor: DigitPredictor) -> Any:
     workers = futures.ThreadPoolExecutor(AT_ONCE, "answer")
 
     # gradio looks for the class of its own among the annotations
-    def read(picture: Picture, request: gradio.Request) -> Answer:  # type: ignore[name-defined]
+    def read(picture: Picture, request: gradio.Request) -> Answer:  # type: ignore[name-defined]  # imported late
         answer = answer_in_time(workers, predictor, picture)
         return answer._replace(words=in_language(answer.words, language_of(request)))
 
-    def draw(drawing: Optional[str], request: gradio.Request) -> Answer:  # type: ignore[name-defined]
+    def draw(drawing: Optional[str], request: gradio.Request) -> Answer:  # type: ignore[name-defined]  # as above
         return read(picture_bytes(drawing) if drawing else None, request)
 
     with gradio.Blocks(
@@ -126,6 +126,8 @@ def serve(
 def _load(model: Optional[str], run: Optional[str]) -> DigitPredictor:
     if model in (None, "pretrained") and not run:
         return pretrained_predictor(OUTPUTS, parallel=AT_ONCE)
+    if model is None:
+        raise ConfigError(f"run is {run} without a model; expected model too, such as latest")
     predictor = DigitPredictor(model, parallel=AT_ONCE, run=run, outputs=OUTPUTS)
     missing = [name for name in OUTPUTS if name not in predictor.outputs]
     if missing:

@@ -14,11 +14,11 @@ from paddle_mnist.mnist.config import (
     TrainConfig,
     continued_schedule,
     read_recipe,
-    read_yaml,
     recipes,
 )
 from paddle_mnist.mnist.sources import DIGITS_SOURCE, find_source
 from paddle_mnist.options import FlatOption
+from paddle_mnist.system.yaml_reader import read_yaml
 
 ALIASES = {"data": "data_url", "output": "train_url"}  # as ModelArts passes them
 

@@ -300,7 +300,7 @@ class TrainConfig:
             )
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any], origin: str = "config") -> "TrainConfig":
+    def from_mapping(cls, values: Mapping[str, object], origin: str = "config") -> "TrainConfig":
         """Build a config from names and values.
 
         origin: where they come from, for errors. Raises ConfigError.
@@ -322,7 +322,7 @@ class TrainConfig:
         """Return a copy with other values, by flat name."""
         return TrainConfig(**{**self.options, **options})
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return plain values by flat name, as YAML and JSON can hold them."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in self.options.items()}
 

@@ -19,8 +19,11 @@ MIN_TOTAL_SAMPLES = 20_000  # fewer are trained before another process has start
 class ThreadOptions(Protocol):
     """The options of the fast convolution: fast_conv is "auto", "on" or "off"; threads, or 0."""
 
-    fast_conv: str
-    threads: int
+    @property
+    def fast_conv(self) -> str: ...
+
+    @property
+    def threads(self) -> int: ...
 
 
 def processes_to_start(options: Processes, device: str, batch_size: int) -> int:

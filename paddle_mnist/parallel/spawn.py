@@ -324,7 +324,8 @@ def _receive_report(pipe: Any) -> Union[Report, _Returned]:
         return None
     if error == RETURNED:
         return _Returned(values)
-    return getattr(errors, error)(*values) if error else values[0]
+    report: Report = getattr(errors, error)(*values) if error else values[0]
+    return report
 
 
 def _first_error(

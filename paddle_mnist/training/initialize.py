@@ -48,7 +48,7 @@ class TrainingParts:
     schedule: Schedule
     optimizer: paddle.optimizer.Optimizer
     average: WeightAverage
-    further: Optional[FurtherState] = None
+    further: FurtherState
 
 
 def restore(parts: TrainingParts, checkpoint: Checkpoint, new_schedule: bool = False) -> TrainState:

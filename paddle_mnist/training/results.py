@@ -76,6 +76,8 @@ def warn_of_losses(entries: Mapping[str, Any]) -> None:
 def result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Optional[FitResult]:
     """Return the result of a run that is finished; None if something is left to do."""
     job, run = training.job, training.run
+    if not checkpoint:
+        return None
 
     def find() -> Optional[FitResult]:
         values = run.read_result(checkpoint)
@@ -103,8 +105,6 @@ def result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Optio
             return None
         return read_result(run, values)
 
-    if not checkpoint:
-        return None
     return job.world.run_on_main(find)
 
 
@@ -130,7 +130,8 @@ def describe_training(training: Training) -> str:
     parameters = sum(parameter.size for parameter in parts.model.parameters())
     steps = "" if job.steps is None else f", {job.steps:,} steps"
     devices = job.device if world.size == 1 else f"{world.size} processes, {job.device}"
-    resumed = f"; resumed after step {training.state.step:,}" if training.state.step else ""
+    step = training.state.step if training.state else 0
+    resumed = f"; resumed after step {step:,}" if step else ""
     return (
         f"{type(parts.model).__name__}, {parameters:,} parameters; {job.arguments.epochs} epochs"
         f"{steps}; {type(parts.optimizer).__name__}, seed {job.arguments.seed}; {devices}{resumed}"

@@ -78,7 +78,11 @@ class Watch(Callback, Options):
 
         if self.every and training.world.is_main_process:
             self._watch = watch(
-                training.model, every=self.every, train_only=True, **_place(training)
+                training.model,
+                every=self.every,
+                train_only=True,
+                start=training.state.step if training.state else 0,
+                passes_per_step=training.job.parts.loader.passes_per_step,
             )
 
     def after_step(self, view: View) -> Optional[Mapping[str, float]]:
@@ -185,7 +189,12 @@ class PrintLayers(Callback, Options):
             self._batches(name, training.job.steps, is_logged=True) for name in TUTORIAL_BATCHES
         )
         self._passes = print_in_batches(
-            training.model, shapes, contents, print_fn=log.info, **_place(training)
+            training.model,
+            shapes,
+            contents,
+            start=training.state.step if training.state else 0,
+            print_fn=log.info,
+            passes_per_step=training.job.parts.loader.passes_per_step,
         )
 
     def _batches(self, name: str, total: Optional[int], is_logged: bool = False) -> Sequence[int]:
@@ -193,7 +202,8 @@ class PrintLayers(Callback, Options):
 
         total: the number of batches in the training; None if it is unknown.
         """
-        numbers, usual = getattr(self, name), TUTORIAL_BATCHES[name]
+        numbers: Batches = getattr(self, name)
+        usual = TUTORIAL_BATCHES[name]
         flat = {one.field.name: flat for flat, one in flat_options([type(self)]).items()}[name]
         if total is None:
             return (usual,) if numbers is True else numbers
@@ -220,12 +230,6 @@ class PrintLayers(Callback, Options):
         if self._passes:
             self._passes.remove()
         self._passes = None
-
-
-def _place(training: Training) -> dict[str, int]:
-    """Return what hooks need to count steps: those done before, and the passes of each."""
-    step = training.state.step if training.state else 0
-    return {"start": step, "passes_per_step": training.job.parts.loader.passes_per_step}
 
 
 @dataclass(eq=False)
