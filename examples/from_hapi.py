@@ -2,7 +2,7 @@
 
 import sys
 
-from paddle_mnist import fit
+from paddle_mnist import Saving, fit
 
 import numpy as np
 import paddle
@@ -44,7 +44,7 @@ def with_fit(output, epochs=5):
         monitor="valid/acc",
         epochs=epochs,
         batch_size=50,
-        save_every_steps=20,
+        saving=Saving(every_steps=20),
         output=output,
     ).metrics["valid/acc"]
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from paddle_mnist import fit
+from paddle_mnist import Saving, fit
 
 import numpy as np
 import paddle
@@ -51,7 +51,7 @@ if __name__ == "__main__":
         monitor="valid/acc",
         epochs=4,
         batch_size=20,
-        save_every_steps=10,
+        saving=Saving(every_steps=10),
         output=sys.argv[1] if len(sys.argv) > 1 else "work/output/images",
     )
     print(

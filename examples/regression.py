@@ -2,7 +2,7 @@
 
 import sys
 
-from paddle_mnist import Mean, fit
+from paddle_mnist import EarlyStopping, Mean, fit
 
 import numpy as np
 import paddle
@@ -44,10 +44,10 @@ if __name__ == "__main__":
         metrics={"mae": absolute_error},
         monitor="valid/mae",
         mode="min",
-        early_stop_patience=6,
         epochs=40,
         batch_size=50,
         output=sys.argv[1] if len(sys.argv) > 1 else "work/output/regression",
+        callbacks=[EarlyStopping(patience=6)],
     )
     error = np.abs(LinearRegression().fit(*train).predict(valid[0]) - valid[1]).mean()
     print(f"linear regression {error:.3f}, net {result.metrics['valid/mae']:.3f}")

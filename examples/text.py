@@ -2,7 +2,7 @@
 
 import sys
 
-from paddle_mnist import fit
+from paddle_mnist import Loading, fit
 
 import numpy as np
 import paddle
@@ -52,7 +52,8 @@ def optimizer(parameters):
 
 if __name__ == "__main__":
     output = sys.argv[1] if len(sys.argv) > 1 else "work/output/text"
-    data = {"train": Reviews(4000, seed=0), "valid": Reviews(500, seed=1), "collate_fn": pad}
+    train, valid = Reviews(4000, seed=0), Reviews(500, seed=1)
     task = {"loss": nn.CrossEntropyLoss(), "metrics": {"acc": paddle.metric.Accuracy()}}
-    result = fit(Classifier, **data, **task, optimizer=optimizer, epochs=4, output=output)
+    run = {"epochs": 4, "loading": Loading(collate_fn=pad), "output": output}
+    result = fit(Classifier, train, valid, **task, optimizer=optimizer, **run)
     print(f"chance 0.500, net {result.metrics['valid/acc']:.3f}")

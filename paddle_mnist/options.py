@@ -258,11 +258,16 @@ def _choices(kind: Any) -> tuple[str, ...]:
     return ()
 
 
-def split_names(value: Any) -> Any:
-    """Split text at commas, as a command line has names; anything else is returned as it is."""
+def split_names(value: Any) -> list[Any]:
+    """Split text at commas, as a command line has names; make a list of another collection.
+
+    Raises ValueError for anything else.
+    """
     if isinstance(value, str):
         return [name.strip() for name in value.split(",") if name.strip()]
-    return value
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [*value]
+    raise ValueError("expected a list")
 
 
 def require_known(names: Sequence[str], known: Iterable[str], origin: str) -> None:

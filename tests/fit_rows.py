@@ -15,12 +15,15 @@ from small_nets import (
     SAMPLES,
     WIDTH,
     Branches,
+    ManyPoints,
     Points,
     Recurrent,
+    SeededPoints,
     TextNet,
     Texts,
     TwoHeads,
     perceptron,
+    tensors_of,
     with_batch_norm,
     with_dropout,
     with_frozen_layer,
@@ -121,7 +124,19 @@ ROWS = {
     },
     "num_workers": {"train": Points(noise=0.3), "num_workers": 2},
     "random samples": {"train": Points(noise=0.3)},
+    "TensorDataset": {"train": tensors_of(Points())},
+    "many samples at once": {"train": ManyPoints()},
+    "many samples at once, drawn": {"train": ManyPoints(noise=0.3)},
+    "many samples at once, of seeds": {"train": SeededPoints()},
+    "many samples at once in workers": {"train": SeededPoints(), "num_workers": 2},
     **STATEFUL,
+}
+# The same samples as those of a row, read one by one.
+ONE_BY_ONE = {
+    "TensorDataset": Points(),
+    "many samples at once": Points(),
+    "many samples at once, drawn": Points(noise=0.3),
+    "many samples at once in workers": SeededPoints(),
 }
 DIVIDED = [row for row in ROWS if row not in UNDIVIDED]
 

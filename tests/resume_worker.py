@@ -18,13 +18,14 @@ import paddle
 from paddle_mnist import MNIST, BatchLoader, MnistDataset, Trainer
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
-from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
+from paddle_mnist.checkpoint.policy import KEEP_EPOCHS
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import StoppedError
 from paddle_mnist.mnist.augment import Distortion
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.mnist.step import DigitStep
+from paddle_mnist.mnist.training_set import TrainingSet
 from paddle_mnist.nn.ema import ExponentialMovingAverage
 from paddle_mnist.nn.optim import build_optimizer, build_schedule
 from paddle_mnist.progress import TrainState
@@ -83,8 +84,6 @@ class StoppingWriter:
         values = {tag: v for tag, v in values.items() if not tag.startswith("speed/")}
         self.lines.append([state.step, values])
 
-    def advance(self, state): ...
-
 
 def train(data, folder, optimizer, schedule, stop=None):
     config = TrainConfig(
@@ -95,7 +94,8 @@ def train(data, folder, optimizer, schedule, stop=None):
     changed = Distortion({"rotate": 10, "shear": 5, "shift": 2, "scale": 0.1}, seed=5)
     dataset = Recording(MnistDataset("train", data, 70), distortion=changed)
     loader = BatchLoader(dataset, 32, seed=5, shuffle=True)
-    built = build_optimizer(config, model, build_schedule(config, 6))
+    options, parameters = config.optimizer, dict(model.named_parameters())
+    built = build_optimizer(options, parameters, build_schedule(options, 6))
     average = ExponentialMovingAverage(model, 0.9)
     store = CheckpointStore(folder)
     newest, state = store.newest(), TrainState()
@@ -103,7 +103,7 @@ def train(data, folder, optimizer, schedule, stop=None):
         load_checkpoint(newest, model, built, average)
         state = newest.state
     writer = StoppingWriter(stop)
-    checkpointer = Stops(store, SavePolicy(), RetentionPolicy(), average, newest and state)
+    checkpointer = Stops(store, KEEP_EPOCHS, average, newest and state)
     checkpointer.stop = stop
     trainer = Trainer(
         Path(folder) / "mnist.pdparams",

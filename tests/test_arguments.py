@@ -1,6 +1,5 @@
 """What NumPy, `range` and `pathlib` give is taken wherever a number, a list or a string is."""
 
-import dataclasses
 import inspect
 import json
 from pathlib import Path, PurePosixPath
@@ -10,6 +9,7 @@ import paddle
 import pytest
 import yaml
 from fit_rows import Points, ProgramError, StopsAt, arguments, bits, stop, train, with_dropout
+from flat_options import FLAT
 from hypothesis import given
 from hypothesis import strategies as st
 from paddle.nn import functional as F
@@ -25,12 +25,14 @@ from paddle_mnist import (
     fit,
     load_data,
     load_model,
+    options,
     predict_run,
     watch,
 )
 from paddle_mnist._arguments import accepts_numpy, plain
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.training.arguments import FitArguments
+from paddle_mnist.mnist.config import FLAT_OPTIONS
+from paddle_mnist.training.arguments import GROUPS, FitArguments
 
 NUMBERS = st.one_of(
     st.integers(-(2**31), 2**31 - 1).flatmap(
@@ -108,7 +110,7 @@ FIT = {
     "init_partial": True,
     "incremental_from": "run",
     "soften": "fc",
-    "save_initial": False,
+    "save_at_start": False,
     "save_every_epochs": 2,
     "save_every_steps": 3,
     "save_every_seconds": 2.5,
@@ -132,38 +134,46 @@ FIT = {
     "gpus": "0,1",
     "grad_shards": 2,
     "hang_timeout": 8.5,
-    "max_restarts": 1,
 }
 NEEDED = {
     "mode": {"monitor": "valid/acc"},
     "init_partial": {"init_from": "run"},
     "soften": {"incremental_from": "run"},
 }
-OTHERS = {  # nets, data, functions, objects of this package's
-    "model train valid optimizer loss metrics step state collate_fn binding evaluator callbacks "
-    "config find_weights"
-}
+# Nets, data, functions, objects of this package's.
+OTHERS = "model train valid optimizer loss metrics step state must_match callbacks".split()
+WITHOUT_A_FLAT_NAME = ["name", "monitor", "mode", "fresh"]
 
 
 def fit_arguments(**given):
     defaults = {
         name: parameter.default for name, parameter in inspect.signature(fit).parameters.items()
     }
-    return FitArguments(**{**defaults, **arguments("SGD with clipping", "run"), **given})
+    return FitArguments(**{**defaults, **arguments("SGD with clipping", "run", **given)})
+
+
+def argument(name, **given):
+    """Return the value of an argument, or of an option of its groups, by its flat name."""
+    built = fit_arguments(**given)
+    if name in WITHOUT_A_FLAT_NAME:
+        return getattr(built, name)
+    return options.flat_values(built.groups)[name]
 
 
 def test_every_argument_of_fit_is_in_the_table():
-    assert {*FIT, *" ".join(OTHERS).split()} == {*inspect.signature(fit).parameters}
+    own = options.flat_options([FitArguments])
+    assert {*FIT} == {*own, *FLAT, *WITHOUT_A_FLAT_NAME}
+    assert {*own, *WITHOUT_A_FLAT_NAME, *OTHERS, *GROUPS} == {*inspect.signature(fit).parameters}
 
 
 @pytest.mark.parametrize("name", FIT)
 def test_arguments_of_fit(name):
     needed = NEEDED.get(name, {})
-    expected = getattr(fit_arguments(**{name: FIT[name]}, **needed), name)
+    expected = argument(name, **{name: FIT[name]}, **needed)
+    assert list_if_tuple(expected) == FIT[name]
     for value in twins(FIT[name]):
-        actual = getattr(fit_arguments(**{name: value}, **needed), name)
-        assert list_if_tuple(actual) == list_if_tuple(expected)
-        assert type(list_if_tuple(actual)) is type(list_if_tuple(expected))
+        actual = argument(name, **{name: value}, **needed)
+        assert actual == expected and type(actual) is type(expected)
 
 
 def list_if_tuple(value):
@@ -173,7 +183,7 @@ def list_if_tuple(value):
 @pytest.mark.parametrize("name", ["init_from", "incremental_from", "resume", "output"])
 @pytest.mark.parametrize("kind", [Path, PurePosixPath, Entry])
 def test_paths_of_fit(name, kind):
-    assert str(getattr(fit_arguments(**{name: kind("a/b")}), name)) == "a/b"
+    assert argument(name, **{name: kind("a/b")}) == "a/b"
 
 
 CONFIG = {
@@ -181,9 +191,13 @@ CONFIG = {
     "train_limit": 100,
     "eval_limit": 50,
     "shuffle": False,
+    "num_workers": 1,
     "epochs": 3,
     "batch_size": 4,
     "seed": 7,
+    "accumulate": 2,
+    "schedule_every": "epoch",
+    "deterministic": True,
     "label_smoothing": 0.25,
     "dropout": 0.25,
     "augment": ["rotate=10", "shift=2"],
@@ -192,7 +206,7 @@ CONFIG = {
     "init_from": "run",
     "init_partial": True,
     "incremental_from": "run",
-    "soften": False,
+    "soften": "conv1",
     "replay_data": "digits",
     "replay_fraction": 0.5,
     "optimizer": "adam",
@@ -221,9 +235,11 @@ CONFIG = {
     "keep_best": False,
     "keep_breakpoints": False,
     "save_on_exception": False,
+    "save_at_start": False,
     "max_restarts": 1,
     "hang_timeout": 8.5,
     "eval_every_epochs": 2,
+    "eval_batch_size": 5,
     "final_split": "valid",
     "log_every": 5,
     "visualdl": ["scalars", "text"],
@@ -236,7 +252,7 @@ CONFIG = {
 
 
 def test_every_field_of_the_configuration_is_in_the_table():
-    assert list(CONFIG) == [field.name for field in dataclasses.fields(TrainConfig)]
+    assert {*CONFIG} == {*FLAT_OPTIONS}
 
 
 @pytest.mark.parametrize("name", CONFIG)
@@ -245,15 +261,16 @@ def test_fields_of_the_configuration(name):
     expected = TrainConfig(**{name: CONFIG[name]}, **needed)
     for value in twins(CONFIG[name]):
         config = TrainConfig(**{name: value}, **needed)
-        assert config == expected
+        assert config == expected and hash(config) == hash(expected)
         assert yaml.safe_load(config.as_yaml()) == expected.as_dict()
-        assert json.loads(json.dumps(config.binding())) == expected.binding()
+    assert list_if_tuple(expected.options[name]) == CONFIG[name]
+    assert TrainConfig.from_mapping(yaml.safe_load(expected.as_yaml())) == expected
 
 
 @pytest.mark.parametrize("name", ["data", "replay_data", "init_from", "incremental_from", "output"])
 @pytest.mark.parametrize("kind", [Path, PurePosixPath, Entry])
 def test_paths_of_the_configuration(name, kind):
-    assert getattr(TrainConfig(**{name: kind("a/b")}), name) == "a/b"
+    assert TrainConfig(**{name: kind("a/b")}).options[name] == "a/b"
 
 
 @pytest.mark.parametrize("build", [TrainConfig, fit_arguments])
@@ -277,7 +294,7 @@ def test_a_run_with_numpys_numbers_resumes_with_plain_ones(tmp_path):
         "ema": np.float64(0.5),
         "save_every_steps": np.int64(3),
         "check_shape": range(2),
-        "binding": {"crop": np.int64(28), "sizes": np.arange(3), "list": Path("a/b")},
+        "must_match": {"crop": np.int64(28), "sizes": np.arange(3), "list": Path("a/b")},
         "shuffle": np.bool_(True),
     }
     plains = {**{name: plain(value) for name, value in numpys.items()}, "check_shape": [0, 1]}
@@ -346,8 +363,9 @@ def test_every_public_name_with_such_arguments_takes_them():
         annotations = {**getattr(function, "__annotations__", {})}
         annotations.pop("return", None)
         has_numbers = any(kind in (int, float, bool) for kind in annotations.values())
-        is_result = name in ("FitResult",)
-        if has_numbers and not is_result and name not in ("fit", "train_and_evaluate", "watch"):
+        is_group = isinstance(value, type) and issubclass(value, options.Options)
+        others = ("FitResult", "fit", "train_and_evaluate", "watch")
+        if has_numbers and not is_group and name not in others:
             assert hasattr(function, "__wrapped__"), name
 
 

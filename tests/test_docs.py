@@ -16,7 +16,7 @@ from pages import ENGLISH, TRANSLATED, blocks, name, translation, without_code
 from synthetic_data import tiny_splits, write_json
 
 import paddle_mnist
-from paddle_mnist.mnist.config import FIELDS
+from paddle_mnist.mnist.config import FLAT_OPTIONS
 
 EN = ROOT / "docs/en"
 
@@ -127,7 +127,7 @@ def test_site_is_built_without_a_warning(tmp_path, arguments):
         )
         assert all(
             f'<span class="pre">--{name}</span>' in commands or f"--{name} " in commands
-            for name in FIELDS
+            for name in FLAT_OPTIONS
         )
         assert all(f'id="paddle_mnist.{name}"' in api for name in paddle_mnist.__all__)
 

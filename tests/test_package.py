@@ -15,8 +15,8 @@ PACKAGE = ROOT / "paddle_mnist"
 
 # In the order of imports: each room may import those before it, directly or through others.
 ROOMS = """
-    _arguments errors system progress interfaces data nn parallel checkpoint monitor metrics plots
-    training inference | mnist apps legacy commands __main__
+    _arguments errors options system progress interfaces data nn parallel checkpoint monitor metrics
+    plots training inference | mnist apps legacy commands __main__
 """.split()
 # A net of one's own is trained by these alone; what comes after them knows digits.
 ENGINE = ROOMS[: ROOMS.index("|")]
@@ -26,8 +26,9 @@ def room_of(module: str) -> str:
     return module.removeprefix("paddle_mnist.").split(".")[0]
 
 
-def imports(path: Path):
-    for node in ast.walk(ast.parse(path.read_text())):
+def imports(path: Path, for_checkers: bool = True):
+    """Yield the modules of the package that one imports. for_checkers: also for types alone."""
+    for node in nodes(ast.parse(path.read_text()), for_checkers):
         if isinstance(node, ast.ImportFrom) and node.level:
             raise AssertionError(f"{path}: a relative import; write the whole name")
         if isinstance(node, ast.ImportFrom) and node.module == "paddle_mnist":
@@ -37,6 +38,14 @@ def imports(path: Path):
             yield node.module
         elif isinstance(node, ast.Import):
             yield from (n.name for n in node.names if n.name.startswith("paddle_mnist."))
+
+
+def nodes(tree: ast.AST, for_checkers: bool):
+    for node in ast.iter_child_nodes(tree):
+        is_for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        if for_checkers or not is_for_types:
+            yield node
+            yield from nodes(node, for_checkers)
 
 
 def modules() -> list[Path]:
@@ -75,7 +84,7 @@ def test_no_import_cycles():
     for path in PACKAGE.rglob("*.py"):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         if name != "paddle_mnist":
-            graph[name] = set(imports(path))
+            graph[name] = set(imports(path, for_checkers=False))
 
     def visit(name, trail):
         assert name not in trail, " -> ".join([*trail, name])

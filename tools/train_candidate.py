@@ -19,14 +19,13 @@ distilled  learn what an ensemble answers to the same distorted image (Hinton et
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.commands._train_options import add_train_options, train_config
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.config import TrainConfig, amounts
+from paddle_mnist.mnist.config import TrainConfig, distortion_amounts
 from paddle_mnist.system.devices import require_paddle
 
 MIXUP_ALPHA = 0.2
@@ -40,28 +39,37 @@ def nesterov(arguments: dict[str, Any], config: TrainConfig, teachers: Sequence[
 
     from paddle_mnist.nn.schedule import scheduler_of
 
-    arguments["optimizer"] = paddle.optimizer.Momentum(
-        learning_rate=scheduler_of(arguments["optimizer"]),
-        momentum=config.momentum,
-        parameters=arguments["model"].parameters(),  # which carry their weight decay
-        use_nesterov=True,
-    )
+    plain = arguments["optimizer"]
+
+    def optimizer(parameters: list) -> paddle.optimizer.Optimizer:
+        return paddle.optimizer.Momentum(
+            learning_rate=scheduler_of(plain(parameters)),
+            momentum=config.optimizer.momentum,
+            parameters=parameters,  # which carry their weight decay, since `plain` had them
+            use_nesterov=True,
+        )
+
+    arguments["optimizer"] = optimizer
 
 
 def mixup(arguments: dict[str, Any], config: TrainConfig, teachers: Sequence[Path]) -> None:
     import numpy as np
     import paddle
 
-    plain = arguments["step"]
+    from paddle_mnist.nn.cross_entropy import CrossEntropy
+
+    plain, loss = arguments["step"], CrossEntropy(config.loss.label_smoothing)
 
     def step(model, batch) -> Mapping[str, Any]:
+        if not model.training:
+            return plain(model, batch)
         images, labels = batch
         # The generators are seeded before each step.
         order = paddle.to_tensor(np.random.permutation(len(labels)))
         share = float(np.random.beta(MIXUP_ALPHA, MIXUP_ALPHA))
         logits = model(share * images + (1 - share) * paddle.gather(images, order))
-        loss, other = (plain.loss(logits, y) for y in (labels, paddle.gather(labels, order)))
-        return {"loss": share * loss + (1 - share) * other}
+        own, other = (loss(logits, y) for y in (labels, paddle.gather(labels, order)))
+        return {"loss": share * own + (1 - share) * other}
 
     arguments["step"] = step
 
@@ -70,11 +78,11 @@ def erase(arguments: dict[str, Any], config: TrainConfig, teachers: Sequence[Pat
     import numpy as np
     import paddle
 
-    loader = arguments["train"]
-    plain = loader.augment
+    images = arguments["train"]
+    plain = images.distortion or (lambda images, epoch, indices: images)
     low, high = ERASED
 
-    def augment(images: paddle.Tensor, epoch: int, indices) -> paddle.Tensor:
+    def distortion(images: paddle.Tensor, epoch: int, indices) -> paddle.Tensor:
         images = plain(images, epoch, indices)
         kept = np.ones(images.shape, np.float32)
         for mask, index in zip(kept[:, 0], indices):
@@ -87,7 +95,7 @@ def erase(arguments: dict[str, Any], config: TrainConfig, teachers: Sequence[Pat
                 mask[top : top + side, left : left + side] = 0
         return images * paddle.to_tensor(kept)
 
-    loader.augment = augment
+    images.distortion = distortion
 
 
 def distilled(arguments: dict[str, Any], config: TrainConfig, teachers: Sequence[Path]) -> None:
@@ -95,30 +103,46 @@ def distilled(arguments: dict[str, Any], config: TrainConfig, teachers: Sequence
     from paddle.nn import functional as F
 
     from paddle_mnist.mnist.augment import Distortion
+    from paddle_mnist.mnist.step import METRICS
+    from paddle_mnist.system.arrays import as_array
 
     if not teachers:
         raise ConfigError("distilled has no teachers; expected --teachers FILE,FILE")
-    loader = arguments["train"]
-    distortion = Distortion(amounts(config.augment), seed=0)
-    answers = answers_of(teachers, distortion, config, loader.dataset)
-    asked = []  # (view, samples) of the batch that is loaded, which is the next to be trained on
+    images = arguments["train"]
+    views = Distortion(distortion_amounts(config.images.augment), seed=0)
+    answers = answers_of(teachers, views, config, images.new)
 
-    def augment(images: paddle.Tensor, epoch: int, indices) -> paddle.Tensor:
-        asked[:] = [(epoch % VIEWS, indices)]
-        return distortion(images, epoch % VIEWS, indices)
+    class Taught(paddle.io.Dataset):
+        """Images in one of the views, their labels, and the teachers' logits of this view."""
+
+        def __len__(self) -> int:
+            return len(images)
+
+        def set_epoch(self, epoch: int) -> None:
+            self.view = epoch % VIEWS
+            images.set_epoch(self.view)
+
+        def __getitems__(self, indices: Sequence[int]) -> tuple:
+            logits = answers[self.view, indices].astype("float32")
+            return (*images.__getitems__(indices), logits)
+
+        def __getitem__(self, index: int) -> tuple:
+            return tuple(as_array(part)[0] for part in self.__getitems__([index]))
 
     plain = arguments["step"]
 
     def step(model, batch) -> Mapping[str, Any]:
-        images, labels = batch
-        logits = model(images)
-        soft = F.softmax(paddle.to_tensor(answers[asked[0]].astype("float32")) / TEMPERATURE)
+        if not model.training:
+            return plain(model, batch[:2])
+        inputs, labels, answered = batch
+        logits = model(inputs)
+        soft = F.softmax(answered / TEMPERATURE)
         losses = F.cross_entropy(logits / TEMPERATURE, soft, soft_label=True, reduction="none")
-        metrics = {name: metric(logits, labels) for name, metric in plain.metrics.items()}
+        metrics = {name: metric(logits, labels) for name, metric in METRICS.items()}
         return {"loss": TEMPERATURE**2 * losses.mean(), **metrics}
 
-    loader.augment = augment
-    arguments["step"] = step
+    images.distortion = views
+    arguments["train"], arguments["step"] = Taught(), step
 
 
 def answers_of(teachers: Sequence[Path], distortion, config: TrainConfig, dataset) -> Any:
@@ -131,7 +155,8 @@ def answers_of(teachers: Sequence[Path], distortion, config: TrainConfig, datase
     from paddle_mnist.checkpoint.safe_load import safe_load
     from paddle_mnist.checkpoint.weights import load_weights
 
-    digest = hashlib.sha256(repr((config.augment, VIEWS, dataset.data.hash, len(dataset))).encode())
+    asked = config.images.augment, VIEWS, dataset.data.hash, len(dataset)
+    digest = hashlib.sha256(repr(asked).encode())
     for path in teachers:
         digest.update(path.read_bytes())
     path = Path(config.output).parent / f"answers-{digest.hexdigest()[:16]}.float16"
@@ -141,7 +166,7 @@ def answers_of(teachers: Sequence[Path], distortion, config: TrainConfig, datase
             return np.memmap(path, np.float16, "r", shape=shape)
         nets = []
         for file in teachers:
-            nets.append(MNIST(fast_conv=config.threads or "auto"))
+            nets.append(MNIST(fast_conv=config.net.threads or "auto"))
             load_weights(nets[-1], safe_load(file), file)
             nets[-1].eval()
         unfinished = path.with_suffix(".unfinished")
@@ -167,21 +192,12 @@ CANDIDATES: Mapping[str, Callable] = {
 def train(config: TrainConfig, candidate: str, teachers: Sequence[Path]) -> None:
     """Train, or resume a training, as `train_and_evaluate` does in one process."""
     from paddle_mnist import fit
-    from paddle_mnist.metrics.console import log_to_console
-    from paddle_mnist.mnist.run import MnistReport
-    from paddle_mnist.mnist.setup import TrainingImages, fit_arguments
+    from paddle_mnist.mnist.setup import parts
 
-    log_to_console()
-    images = TrainingImages.open(config)
-    arguments = fit_arguments(config, images)
+    arguments = parts(config)
     CANDIDATES[candidate](arguments, config, teachers)
-    run_config = arguments["config"]
-    binding = {**run_config.binding, "candidate": candidate}
-    arguments["config"] = replace(
-        run_config, binding=binding, manifest={**run_config.manifest, "config": binding}
-    )
-    report = MnistReport(config, images, data_seconds=0.0)
-    fit(**arguments, output=config.output, device="cpu", callbacks=[report])
+    must_match = {**arguments["must_match"], "candidate": candidate}
+    fit(**{**arguments, "must_match": must_match, "device": "cpu"})
 
 
 def main(argv: Sequence[str]) -> None:

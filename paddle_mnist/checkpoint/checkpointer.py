@@ -168,11 +168,16 @@ class StoreCheckpointer:
         return f"{self.name or checkpoint_name(model)}_epoch{state.epoch}_step{state.step}"
 
     def _name_after_epoch(self, state: TrainState, model: nn.Layer) -> str:
-        return f"{self.name or checkpoint_name(model)}_epoch{state.epoch - 1}"
+        return name_after_epoch(self.name or checkpoint_name(model), state)
 
 
 def _progress(state: TrainState) -> tuple[int, int]:
     return state.step, state.epoch
+
+
+def name_after_epoch(name: str, state: TrainState) -> str:
+    """Return the name of the checkpoint after the newest epoch. name: the prefix."""
+    return f"{name}_epoch{state.epoch - 1}"
 
 
 def checkpoint_name(model: nn.Layer) -> str:

@@ -35,6 +35,7 @@ from paddle_mnist.system.files import (
     write_atomically,
     writing,
 )
+from paddle_mnist.system.program import as_option
 
 log = logging.getLogger("paddle_mnist")
 
@@ -144,7 +145,7 @@ class CheckpointStore:
         if not newest_valid and (damaged or (self.folder / QUARANTINE).exists()):
             raise CheckpointError(
                 f"{self.folder}: no valid checkpoint; put a good one back, or start over with "
-                "--fresh"
+                + as_option("fresh")
             )
         return newest_valid
 

@@ -40,7 +40,7 @@ def add_train_options(parser: Parser) -> None:
         "--fresh", action="store_true", help="start over; moves the old run directory aside"
     )
     groups: dict[str, Any] = {}
-    defaults = TrainConfig().as_dict()
+    defaults = {**TrainConfig().as_dict(), "output": "work/output/<recipe>"}
     for name, one in FLAT_OPTIONS.items():
         title = one.heading
         if title not in groups:

@@ -75,20 +75,24 @@ def batch_of(
         and tensors [B, ...] in tuples and dicts. Its arrays are converted as `stack_samples` does.
     Raises DataError if it is not of so many samples, or is a batch and there is a collate_fn.
     """
-    returned = f"{source}: __getitems__ of samples {some(indices)} returned"
+
+    def error(reason: str) -> DataError:
+        return DataError(f"{source}: __getitems__ of samples {some(indices)} returned {reason}")
+
     if isinstance(found, list):
         if len(found) != len(indices):
-            raise DataError(f"{returned} {len(found)} samples; expected {len(indices)}")
+            raise error(f"{len(found)} samples; expected {len(indices)}")
         return make_batch(found, source, indices, collate_fn)
+    kind = type(found).__name__
     if collate_fn is not None:
-        raise DataError(
-            f"{returned} a {type(found).__name__}, which is a whole batch, so that there is "
-            "nothing for the collate_fn; expected a list of samples, or no collate_fn"
+        raise error(
+            f"a {kind}, which is a whole batch, so that there is nothing for the collate_fn; "
+            "expected a list of samples, or no collate_fn"
         )
     if _rows(found) != len(indices):
-        raise DataError(
-            f"{returned} a {type(found).__name__} of {_rows(found) or 'no'} rows; expected a list "
-            f"of {len(indices)} samples, or arrays and tensors with {len(indices)} rows"
+        raise error(
+            f"a {kind} of {_rows(found) or 'no'} rows; expected a list of {len(indices)} samples, "
+            f"or arrays and tensors with {len(indices)} rows"
         )
 
     def converted(leaf: Any) -> Any:
@@ -170,6 +174,8 @@ def _kind(sample: Any) -> str:
 def _as_array(value: Any, source: str, name: Callable[[int], str], number: int) -> np.ndarray:
     array = as_array(value)
     if isinstance(value, paddle.Tensor):
+        return array
+    if array.dtype.kind in "bifc" and not isinstance(value, float):  # most; a name takes longer
         return array
     if array.dtype.name in SIGNED:
         return array.astype(SIGNED[array.dtype.name])

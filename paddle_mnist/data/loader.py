@@ -151,12 +151,11 @@ class BatchLoader:
         return self.sampler.order(epoch)[batch]
 
     def _parts(self, epoch: int, start: int, stride: int) -> Iterator["_Part"]:
-        order = self.sampler.order(epoch)
-        spec = self.shard_spec or ShardSpec()
+        order, spec = self.sampler.order(epoch), self.shard_spec
         for number, batch in enumerate(self.sampler.batch_slices(start, stride)):
-            for index, part, samples in spec.slices(batch):
-                request = Request(epoch, order[part].tolist())
-                yield _Part(number, request, index, samples, batch.stop - batch.start)
+            size = batch.stop - batch.start
+            for index, part, samples in spec.slices(batch) if spec else [(0, batch, size)]:
+                yield _Part(number, Request(epoch, order[part].tolist()), index, samples, size)
 
     def _load(self, requests: Iterator[Request]) -> Iterator[Any]:
         readings: Iterator[Reading] = (

@@ -7,6 +7,7 @@ from typing import Optional
 import numpy as np
 
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.system.program import as_option
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ class ShardSpec:
         if self.num_shards % self.world_size:
             raise ConfigError(
                 f"grad_shards is {self.num_shards}, for {self.world_size} processes; expected a "
-                "multiple of the number of processes, as in --grad_shards "
-                f"{self.world_size}"
+                "multiple of the number of processes, as in "
+                + as_option("grad_shards", self.world_size)
             )
 
     @property

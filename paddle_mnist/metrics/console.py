@@ -159,6 +159,12 @@ def console_level(level: int) -> Iterator[None]:
         handler.setLevel(previous)
 
 
+def console_threshold() -> int:
+    """Return the level from which on the console shows log lines."""
+    handler = _console_handler()
+    return handler.level if handler else logging.INFO
+
+
 def _console_handler() -> Optional[_TqdmHandler]:
     return next((handler for handler in log.handlers if isinstance(handler, _TqdmHandler)), None)
 

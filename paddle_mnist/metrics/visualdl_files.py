@@ -9,6 +9,7 @@ from typing import Any
 
 from paddle_mnist.errors import OutputError
 from paddle_mnist.system.files import remedy, writing
+from paddle_mnist.system.program import as_option
 from paddle_mnist.system.surroundings import encodable, usable_home
 
 
@@ -59,7 +60,7 @@ class VisualDLFiles:
         reason = f" ({self._errors[0].strerror}); {remedy(self._errors[0])}" if self._errors else ""
         return OutputError(
             f"{self.folder}: VisualDL can no longer write there{reason}; or switch it off: "
-            "--visualdl false, or fit(visualdl=())"
+            + as_option("visualdl", "false", "callbacks=[VisualDL(False)]")
         )
 
     def _keep_errors(self, file: Any) -> None:

@@ -4,7 +4,7 @@ import difflib
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
@@ -56,7 +56,8 @@ if TYPE_CHECKING:
 # pixels.
 AUGMENT_LIMITS = {"rotate": 180, "shear": 60, "shift": 28, "scale": 1, "elastic": 28}
 TRAINER = "paddle_mnist.train_and_evaluate"  # what `config.yaml` says a run was trained with
-SOFTENED = "fc"  # the layer of the tutorial's net whose outputs are softened
+# What `soften` was until version 0.2: whether to soften the outputs of the tutorial's last layer.
+FORMER_SOFTEN = {"true": "fc", "false": None}
 
 
 def _parse_amounts(value: Any) -> Any:
@@ -252,8 +253,9 @@ class TrainConfig:
     override: tuple[str, ...]
 
     def __init__(self, **options: object) -> None:
-        if options.get("soften") in (True, "true"):  # until version 0.2
-            options["soften"] = SOFTENED
+        soften = str(options.get("soften")).lower()
+        if soften in FORMER_SOFTEN:
+            options["soften"] = FORMER_SOFTEN[soften]
         for name in options:
             if name not in FLAT_OPTIONS:
                 raise ConfigError(unknown_name("config", name, FLAT_OPTIONS))
@@ -367,12 +369,13 @@ GROUPS: dict[str, type[Options]] = {
 }
 FLAT_OPTIONS: dict[str, FlatOption] = flat_options([ImageOptions, FitArguments, *GROUPS.values()])
 OWN = tuple(flat_options([FitArguments]))
+CAN_BE_LEFT_OUT = ("output", "init_from", "incremental_from")  # though their groups require them
 
 
 def _read(name: str, value: object) -> Any:
     one = FLAT_OPTIONS[name]
-    if value is None and (one.field.default is MISSING):
-        return None  # no output, no other run to start from
+    if value is None and name in CAN_BE_LEFT_OUT:
+        return None
     return one.read(name, value)
 
 

@@ -4,7 +4,7 @@ import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 import paddle
@@ -50,6 +50,18 @@ class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's h
         self.limit = limit
         self._split = data[mode]
         self._length = min(len(self._split), limit or len(self._split))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the images, which `Data` opens again in another process."""
+        return {name: value for name, value in vars(self).items() if name != "_split"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _split=state["data"][state["mode"]])
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells the images of one source from others: their hash."""
+        return self.data.hash[:12]
 
     def __len__(self) -> int:
         return self._length

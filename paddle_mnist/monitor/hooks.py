@@ -52,8 +52,9 @@ def first_tensor(output: Any) -> Optional[paddle.Tensor]:
 
 
 def leaf_layers(model: nn.Layer) -> dict[str, nn.Layer]:
-    """Return the layers that contain no others, by name."""
-    return {name: layer for name, layer in model.named_sublayers() if not layer.sublayers()}
+    """Return the layers that contain no others, by name; of a single layer itself, as ""."""
+    layers = {name: layer for name, layer in model.named_sublayers() if not layer.sublayers()}
+    return layers or {"": model}
 
 
 def select_layers(model: nn.Layer, names: Iterable[str]) -> dict[str, nn.Layer]:
@@ -131,7 +132,10 @@ class ForwardPasses:
     def _after_pass(self, model: nn.Layer, inputs: Any, output: Any) -> None:
         if self._callback:
             self._callback(inputs, output)
-        self._close()
+        self._callback = None
+        # A model without sublayers has the context's own hooks, and Paddle is iterating over them.
+        if model.sublayers():
+            self._close()
 
     def _close(self) -> None:
         self._callback = None

@@ -93,7 +93,7 @@ class LayerWatch(Observer):
             raise ConfigError(unknown_name("watch", name, WHAT))
         if every < 1:
             raise ConfigError(f"watch looks every {every} passes; expected at least 1")
-        self._layers = leaf_layers(model) or {"": model}
+        self._layers = leaf_layers(model)
         self._parameters = dict(model.named_parameters())
         if layers is not None:
             self._layers = select_layers(model, layers)

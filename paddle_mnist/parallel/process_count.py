@@ -10,6 +10,7 @@ from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.parallel.world import started_by_launcher
 from paddle_mnist.system.devices import MAX_FAST_THREADS, chosen_gpus, fast_threads, gpu_count
 from paddle_mnist.system.machine import has_posix_processes, usable_cpus
+from paddle_mnist.system.program import as_option
 
 MIN_SAMPLES = 8  # of a batch, for a process to be worth it
 MIN_TOTAL_SAMPLES = 20_000  # fewer are trained before another process has started
@@ -49,7 +50,7 @@ def _process_count(options: Processes, device: str, batch_size: int) -> int:
     if options.number > 1 and ":" in device:
         raise ConfigError(
             f"device is {device!r}, one for {options.number} processes; expected auto or "
-            "cpu, and --gpus to choose"
+            f"cpu, and {as_option('gpus', '0,1')} to choose"
         )
     uses_gpus = bool(gpus) and device != "cpu"
     if not options.number:
@@ -57,7 +58,7 @@ def _process_count(options: Processes, device: str, batch_size: int) -> int:
     if uses_gpus and options.number > gpus:
         raise DeviceError(
             f"nprocs is {options.number}, but Paddle sees {gpus} GPUs; expected one for each, "
-            "or --device cpu"
+            f"or {as_option('device', 'cpu')}"
         )
     return options.number
 
@@ -85,11 +86,14 @@ def hint(
         return None
     most_threads = min(cores, MAX_FAST_THREADS)
     if 0 < threads < most_threads:  # which need not exchange gradients
-        return f"{cores} cores are available: --threads {most_threads} trains faster"
+        return f"{cores} cores are available: {as_option('threads', most_threads)} trains faster"
     most = most_processes(options, batch_size, cores // max(1, threads))
     if most == 1:
         return None
-    return f"{cores} cores are available: --nprocs {most} trains faster, with {most} processes"
+    return (
+        f"{cores} cores are available: {as_option('nprocs', most)} trains faster, with {most} "
+        "processes"
+    )
 
 
 def fast_conv_threads(options: ThreadOptions) -> int:
@@ -100,7 +104,8 @@ def fast_conv_threads(options: ThreadOptions) -> int:
     device = paddle.device.get_device()
     if options.fast_conv == "on" and device != "cpu":
         raise DeviceError(
-            f"fast_conv is on, but the device is {device}; expected --device cpu, or auto"
+            f"fast_conv is on, but the device is {device}; expected {as_option('device', 'cpu')}, "
+            "or auto"
         )
     if options.fast_conv == "off" or device != "cpu":
         return 0

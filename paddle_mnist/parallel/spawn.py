@@ -29,6 +29,7 @@ from paddle_mnist.nn.fast_layers import why_not_compiled
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.devices import chosen_gpus, gpu_count
 from paddle_mnist.system.machine import require_loopback, require_posix_processes, usable_cpus
+from paddle_mnist.system.program import as_option
 
 log = logging.getLogger("paddle_mnist")
 
@@ -76,7 +77,7 @@ def spawn(
     Raises DeviceError for GPUs that do not exist and where processes cannot connect, ConfigError
     for numbers that do not agree, and on a system without POSIX process groups and signals.
     """
-    require_posix_processes(f"nprocs is {nprocs}", "--nprocs 1")
+    require_posix_processes(f"nprocs is {nprocs}", as_option("nprocs", 1))
     require_loopback()
     if gpus and selected_gpus and gpus != selected_gpus:
         raise ConfigError(

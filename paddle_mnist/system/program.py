@@ -49,11 +49,14 @@ def in_command() -> bool:
     return IN_COMMAND in os.environ
 
 
-def as_option(name: str, value: Optional[str] = None) -> str:
-    """Return an option as the user writes it: `--fresh`, or in code `fresh=True`."""
+def as_option(name: str, value: object = None, code: Optional[str] = None) -> str:
+    """Return an option as the user writes it: `--fresh`, or in code `fresh=True`.
+
+    code: what stands for it in code, where that is no argument of the same name.
+    """
     if in_command():
         return f"--{name}" if value is None else f"--{name} {value}"
-    return f"{name}=True" if value is None else f"{name}={value!r}"
+    return code or (f"{name}=True" if value is None else f"{name}={value!r}")
 
 
 def another_output() -> str:

@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 LOWEST_IS_BEST, HIGHEST_IS_BEST = ("loss",), ("acc", "accuracy")
 
 
+def _parse_resume(value: Any) -> Any:
+    value = false_as_off(value)
+    if not isinstance(value, str) or not value:
+        raise ValueError("expected 'auto', 'off' or a path")
+    return value
+
+
 @dataclass(frozen=True)
 class FitArguments(Options):
     """The arguments of one call of `fit`, where they are described. Raises ConfigError."""
@@ -54,7 +61,7 @@ class FitArguments(Options):
         heading="training",
         must_match=True,
     )
-    output: PathStr = option(help="run directory (default: work/output/<recipe>)", heading="run")
+    output: PathStr = option(help="run directory", heading="run")
     name: str = option(flat="")
     monitor: Optional[str] = option(flat="")
     mode: Optional[Literal["max", "min"]] = option(flat="")
@@ -63,7 +70,7 @@ class FitArguments(Options):
     resume: str = option(
         help="auto, off (start at step 0), or the path of a run or checkpoint",
         heading="run",
-        parse=false_as_off,
+        parse=_parse_resume,
     )
     fresh: bool = option(flat="")
     override: tuple[str, ...] = option(
@@ -87,7 +94,7 @@ class FitArguments(Options):
         self._check_callbacks()
         self._check_evaluation()
         for name in self.must_match or ():
-            if name in ENGINE_OPTIONS:
+            if name in (*ENGINE_OPTIONS, "name", "monitor", "mode"):
                 raise ConfigError(
                     f"must_match names {name}, which fit compares by itself where it decides the "
                     "result; expected other names"
@@ -122,10 +129,9 @@ class FitArguments(Options):
         is_class = isinstance(self.optimizer, type)
         is_optimizer = isinstance(self.optimizer, paddle.optimizer.Optimizer)
         if is_class or not (is_optimizer or callable(self.optimizer)):
-            what = self.optimizer.__name__ if is_class else type(self.optimizer).__name__
             raise ConfigError(
-                f"optimizer is {'the class' if is_class else 'a'} {what}; expected a "
-                "paddle.optimizer, or a function of the model's parameters that returns one"
+                f"optimizer is {_what(self.optimizer)}; expected a paddle.optimizer, or a function "
+                "of the model's parameters that returns one"
             )
 
     def _check_state(self) -> None:
@@ -147,14 +153,14 @@ class FitArguments(Options):
         for callback in self.callbacks:
             if not isinstance(callback, Callback):
                 raise ConfigError(
-                    f"callbacks holds a {type(callback).__name__}; expected instances of "
+                    f"callbacks holds {_what(callback)}; expected instances of "
                     "paddle_mnist.Callback"
                 )
-        if self.ends_with_best and not self.saving.keep_best:
-            raise ConfigError(
-                "the training ends with the best checkpoint (early_stop_patience), but keep_best "
-                "is off; expected keep_best on"
-            )
+            if callback.ends_with_best and not self.saving.keep_best:
+                raise ConfigError(
+                    f"{type(callback).__name__} ends the training with its best checkpoint, but "
+                    "Saving has keep_best off; expected keep_best on"
+                )
 
     def _check_evaluation(self) -> None:
         if self.mode and not self.monitor:
@@ -168,11 +174,12 @@ class FitArguments(Options):
             raise ConfigError(
                 f"monitor is {self.monitor!r}, but nothing is evaluated; expected valid data too"
             )
-        if self.ends_with_best:
-            raise ConfigError(
-                "the training ends with the best checkpoint (early_stop_patience), but nothing is "
-                "evaluated; expected valid data too"
-            )
+        for callback in self.callbacks:
+            if callback.ends_with_best:
+                raise ConfigError(
+                    f"{type(callback).__name__} ends the training with its best checkpoint, but "
+                    "nothing is evaluated; expected valid data too"
+                )
 
     @property
     def all_callbacks(self) -> list[Callback]:
@@ -251,6 +258,11 @@ class FitArguments(Options):
                     f"{remedy}"
                 ) from error
         return replace(self, processes=replace(self.processes, number=1, gpus=None))
+
+
+def _what(value: Any) -> str:
+    """Return what a wrong argument is, for an error message."""
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
 # The arguments that are groups, by name.

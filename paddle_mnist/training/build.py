@@ -73,7 +73,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
             )
         passes = parts.loader.passes_per_step * world.size
         with data_restored(parts.further.data):
-            first_batch = try_first_batch(
+            metrics = try_first_batch(
                 step,
                 parts.model,
                 parts.optimizer,
@@ -85,8 +85,6 @@ def build_job(arguments: FitArguments) -> TrainingJob:
             )
             tags = _evaluated_tags(arguments, step, parts, evaluator)
             description = _describe(arguments, parts)
-    if first_batch.has_sparse_gradients and passes > 1:
-        log.info("sparse gradients are made dense for the exchange between shards and processes")
     inside_epochs = getattr(parts.loader, "resumes_inside_epochs", True)
     _check_saving(arguments, inside_epochs, world)
     config = _compared(arguments, parts, description)
@@ -102,12 +100,12 @@ def build_job(arguments: FitArguments) -> TrainingJob:
             resume=arguments.resume,
             epochs=arguments.epochs,
             config=config,
-            must_match=tuple(arguments.must_match or ()),
+            must_match=tuple(flattened(arguments.must_match or {})),
             override=arguments.override,
             defaults=compared_defaults(),
         ),
         config=_as_yaml(arguments, config, description),
-        metric_examples=first_batch.metrics,
+        metric_examples=metrics,
         tags=tags,
         callbacks=arguments.all_callbacks,
         resumes_inside_epochs=inside_epochs,
@@ -357,16 +355,17 @@ def _compared(
     arguments: FitArguments, parts: TrainingParts, description: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the values that a resume compares. Raises ConfigError for unknown ones in override."""
-    must_match = arguments.must_match or {}
+    must_match = flattened(arguments.must_match or {})
     compared = {**flattened(description), **compared_values(arguments.groups)}
     compared["name"] = arguments.name or checkpoint_name(parts.model)
     if arguments.valid is not None:
         compared |= dict(zip(("monitor", "mode"), arguments.monitored))
     if arguments.ends_with_best or parts.schedule.needs_metric:  # which count evaluations
         compared["eval_every_epochs"] = arguments.evaluating.every_epochs
-    known = {*compared, *must_match, *DERIVED, *(name.partition(".")[0] for name in compared)}
+    compared |= must_match
+    known = {*compared, *DERIVED, *(name.partition(".")[0] for name in compared)}
     require_known(arguments.override, known, "override")
-    return _as_json({**compared, **must_match})
+    return _as_json(compared)
 
 
 def _as_yaml(
@@ -380,7 +379,7 @@ def _as_yaml(
     }
     entries: dict[str, Any] = {TRAINED_WITH: FIT, **options}
     entries |= {name: value for name, value in compared.items() if "." not in name}
-    entries |= _as_json(description)
+    entries |= _as_json({**description, **(arguments.must_match or {})})
     for callback in arguments.all_callbacks:
         entries |= callback.config_entries()
     return yaml.safe_dump(entries, sort_keys=False, allow_unicode=True)

@@ -1,8 +1,8 @@
 """Try the first batch before anything is written, so that errors show at once, with the shapes."""
 
 import contextlib
+import logging
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -25,20 +25,10 @@ from paddle_mnist.training.mean_check import check_mean
 from paddle_mnist.training.rehearsing import rehearsing
 from paddle_mnist.training.steps import Step, run_step
 
+log = logging.getLogger("paddle_mnist")
+
 # A step with a sparse gradient ends the process in Paddle 3.3.1, with std::bad_alloc.
 NOT_FOR_SPARSE_GRADIENTS = ("AdamW",)
-
-
-@dataclass(frozen=True)
-class FirstBatch:
-    """What the first batch has shown.
-
-    metrics: of the batch, by name, without the loss.
-    has_sparse_gradients: whether an embedding has sparse gradients.
-    """
-
-    metrics: Mapping[str, MetricSums]
-    has_sparse_gradients: bool
 
 
 def try_first_batch(
@@ -50,8 +40,10 @@ def try_first_batch(
     is_divided: bool = False,
     is_low_precision: bool = False,
     further: Optional[FurtherState] = None,
-) -> FirstBatch:
+) -> Mapping[str, MetricSums]:
     """Run the first batch through the step and the backward pass, and undo all changes.
+
+    Return its metrics by name, without the loss.
 
     is_divided: whether steps are divided into shards, batches or between processes; a loss that
         is no mean over samples is then refused (`check_mean`). is_low_precision: whether the
@@ -91,7 +83,9 @@ def try_first_batch(
             f"the optimizer is {name}, and an embedding has sparse=True, a pair with which Paddle "
             "ends the process; expected sparse=False, or Adam with lazy_mode, SGD or Momentum"
         )
-    return FirstBatch(outputs.metrics, is_sparse)
+    if is_sparse and is_divided:
+        log.info("sparse gradients are made dense for the exchange between shards and processes")
+    return outputs.metrics
 
 
 def try_evaluation(

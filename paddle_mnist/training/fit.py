@@ -19,7 +19,7 @@ from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import CheckpointError, ConfigError, StoppedError
-from paddle_mnist.metrics.console import log_to_console
+from paddle_mnist.metrics.console import console_level, console_threshold, log_to_console
 from paddle_mnist.nn.numerics import Numerics
 from paddle_mnist.parallel.process_count import processes_to_start
 from paddle_mnist.parallel.processes import Processes
@@ -162,10 +162,7 @@ def fit(
             "generators; expected one at a time, or a separate process for each"
         )
     try:
-        log_to_console()
-        heartbeat.start()
-        descriptors_open()
-        with usable_home(), generators_restored(), signals.handlers_installed(), signals.deferred():
+        with _prepared():
             nprocs = processes_to_start(arguments.processes, arguments.device, arguments.batch_size)
             if nprocs > 1:
                 return _fit_in_processes(arguments, nprocs)
@@ -182,7 +179,7 @@ def _fit_in_processes(arguments: FitArguments, nprocs: int) -> FitResult:
     """Train in several processes; what travels between them is plain."""
     entries = spawn(
         _fit_plainly,
-        (arguments.for_processes(),),
+        (arguments.for_processes(), console_threshold()),
         nprocs,
         arguments.processes.gpus,
         hang_timeout=arguments.processes.hang_timeout,
@@ -191,8 +188,23 @@ def _fit_in_processes(arguments: FitArguments, nprocs: int) -> FitResult:
     return read_result(RunDirectory(arguments.output), entries)
 
 
-def _fit_plainly(arguments: FitArguments) -> dict[str, Any]:
-    return _fit(arguments).as_dict()
+def _fit_plainly(arguments: FitArguments, level: int) -> dict[str, Any]:
+    """Train in one of several processes; return the result as plain values.
+
+    level: of the lines that the console shows.
+    """
+    with _prepared(), console_level(level):
+        return _fit(arguments).as_dict()
+
+
+@contextlib.contextmanager
+def _prepared() -> Iterator[None]:
+    """Prepare this process for a training, and leave it as it was."""
+    log_to_console()
+    heartbeat.start()
+    descriptors_open()
+    with usable_home(), generators_restored(), signals.handlers_installed(), signals.deferred():
+        yield
 
 
 def _fit(arguments: FitArguments) -> FitResult:
@@ -254,8 +266,8 @@ def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> Fi
 def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
     """Train what is left, evaluate, and report."""
     job, run = training.job, training.run
-    start = resume_or_initialize(job, run, checkpoint)
-    training = training.at(start.state)
+    state = resume_or_initialize(job, run, checkpoint)
+    training = training.at(state)
     for callback in job.callbacks:
         callback.before_training(training)
     job.parts.further.set_up()
@@ -264,7 +276,7 @@ def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
     job.parts.further.begin(job.world.size == 1)
     for callback in job.callbacks:
         callback.before_first_step(training)
-    state = train_epochs(job, run, start)
+    state = train_epochs(job, run, state, checkpoint)
     for callback in job.callbacks:
         callback.after_last_step(training.at(state))
     checkpoint_name = load_final_weights(job, run, state)

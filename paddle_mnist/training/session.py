@@ -6,11 +6,14 @@ import logging
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional, Union
 
-from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
+from paddle_mnist.checkpoint.checkpointer import (
+    NO_CHECKPOINTER,
+    StoreCheckpointer,
+    name_after_epoch,
+)
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.weights import load_weights, saved_bytes
 from paddle_mnist.data.seeding import reseed
@@ -39,17 +42,6 @@ from paddle_mnist.training.soften import soften
 from paddle_mnist.training.trainer import Trainer
 
 log = logging.getLogger("paddle_mnist")
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where a training starts.
-
-    state: what the first step continues. saved: the same, if it is a checkpoint of the run's own.
-    """
-
-    state: TrainState
-    saved: Optional[TrainState]
 
 
 @contextlib.contextmanager
@@ -81,7 +73,7 @@ def resume_point(job: TrainingJob, run: RunDirectory) -> Optional[Checkpoint]:
 
     def find() -> Optional[Checkpoint]:
         checkpoint = find_resume_point(run, job.request)
-        # It goes to other processes, whose disks may be others.
+        # It is sent to processes that may not share this disk.
         return checkpoint and checkpoint.read_into_memory()
 
     return job.world.run_on_main(find)
@@ -89,17 +81,17 @@ def resume_point(job: TrainingJob, run: RunDirectory) -> Optional[Checkpoint]:
 
 def resume_or_initialize(
     job: TrainingJob, run: RunDirectory, checkpoint: Optional[Checkpoint]
-) -> Start:
-    """Bring the parts and the run directory to where the training starts.
+) -> TrainState:
+    """Bring the parts and the run directory to where the training starts; return its state.
 
     Raises CheckpointError if a checkpoint does not fit, DataError if processes do not agree.
     """
     if checkpoint:
         state = restore(job.parts, checkpoint, new_schedule=bool(job.arguments.override))
-        parent, before = checkpoint.manifest, checkpoint.manifest.get(BEFORE)
+        parent_manifest, before = checkpoint.manifest, checkpoint.manifest.get(BEFORE)
     else:
         state, start = job.new_state(), job.arguments.start
-        parent = initialize(job.parts, job.world, start) if start else {}
+        parent_manifest = initialize(job.parts, job.world, start) if start else {}
         before = _prepare_for_new_data(job) if start and not start.weights_only else None
     if job.world.size > 1:
         digest = state_digest(job.parts, state)
@@ -113,12 +105,12 @@ def resume_or_initialize(
         run.write_config(job.config)
 
     job.world.run_on_main(prepare_run)
-    own = checkpoint if checkpoint and run.owns(checkpoint) else None
+    own = _own(run, checkpoint)
     convolution = implementation(job.parts.model)
     if own:
         job.world.run_on_main(lambda: warn_of_other_convolution(own.manifest, convolution))
     run.checkpoints.context.update(
-        lineage(own, parent, before),
+        lineage(own, parent_manifest, before),
         config=job.request.config,
         **_manifest_entries(job),
         device=job.device,
@@ -127,7 +119,12 @@ def resume_or_initialize(
         world_size=job.world.size,
         versions=versions(),
     )
-    return Start(state, own and own.state)
+    return state
+
+
+def _own(run: RunDirectory, checkpoint: Optional[Checkpoint]) -> Optional[Checkpoint]:
+    """Return the checkpoint if it is one of the run itself."""
+    return checkpoint if checkpoint and run.owns(checkpoint) else None
 
 
 def _manifest_entries(job: TrainingJob) -> dict[str, Any]:
@@ -155,13 +152,19 @@ def _prepare_for_new_data(job: TrainingJob) -> dict[str, float]:
     return before
 
 
-def train_epochs(job: TrainingJob, run: RunDirectory, start: Start) -> TrainState:
-    """Train the epochs that are left; return the state in which the training ended."""
+def train_epochs(
+    job: TrainingJob, run: RunDirectory, state: TrainState, checkpoint: Optional[Checkpoint]
+) -> TrainState:
+    """Train the epochs that are left; return the state in which the training ended.
+
+    state: where the training starts. checkpoint: from which it was resumed, if it was.
+    """
     parts, arguments = job.parts, job.arguments
     with contextlib.closing(_history(job, run)) as history:
-        checkpointer = _checkpointer(job, run, start)
-        if arguments.saving.at_start and not start.saved and not start.state.step:
-            checkpointer.at_start(start.state, parts.model, parts.optimizer)
+        own = _own(run, checkpoint)
+        checkpointer = _checkpointer(job, run, own)
+        if arguments.saving.at_start and not own and not state.step:
+            checkpointer.at_start(state, parts.model, parts.optimizer)
         profilers = [one for callback in job.callbacks if (one := callback.profiler())]
         trainer = Trainer(
             run.weights,
@@ -176,22 +179,22 @@ def train_epochs(job: TrainingJob, run: RunDirectory, start: Start) -> TrainStat
             writer=ManyWriters([history, *job.callbacks]),
             observers=job.callbacks,
             profile=profilers[0] if profilers else NO_PROFILE,
-            state=start.state,
+            state=state,
             log_every=job.console.every,
             reseed=functools.partial(reseed, arguments.seed),
             exchange=job.gradient_exchange(),
         )
-        return trainer.train(parts.loader, start.state.epoch, arguments.epochs)
+        return trainer.train(parts.loader, state.epoch, arguments.epochs)
 
 
-def _checkpointer(job: TrainingJob, run: RunDirectory, start: Start) -> Checkpointer:
+def _checkpointer(job: TrainingJob, run: RunDirectory, own: Optional[Checkpoint]) -> Checkpointer:
     if not job.world.is_main_process:
         return NO_CHECKPOINTER
     return StoreCheckpointer(
         run.checkpoints,
         job.arguments.saving,
         job.parts.average,
-        start.saved,
+        own and own.state,
         run.manifest_entries,
         job.model_name,
         job.parts.further,
@@ -213,18 +216,20 @@ def load_final_weights(job: TrainingJob, run: RunDirectory, state: TrainState) -
 
     def load() -> tuple[str, dict[str, float]]:
         if job.arguments.ends_with_best:
-            best = _load_best(job, run, state)
+            best = _take_best(job, run, state)
             return best.name, best.state.metrics
         if job.parts.average is not NO_AVERAGE:
             load_weights(job.parts.model, job.parts.average.weights(job.parts.model), "the average")
-        return f"{job.model_name}_epoch{state.epoch - 1}", state.metrics
+        return name_after_epoch(job.model_name, state), state.metrics
 
-    name, state.metrics = job.world.run_on_main(load)
+    name, metrics = job.world.run_on_main(load)
+    state.metrics = metrics
     job.world.broadcast(job.parts.model.state_dict().values())
     return name
 
 
-def _load_best(job: TrainingJob, run: RunDirectory, state: TrainState) -> Checkpoint:
+def _take_best(job: TrainingJob, run: RunDirectory, state: TrainState) -> Checkpoint:
+    """Load the best checkpoint into the model, and write its weights as the final ones."""
     best = run.checkpoints.best()
     if not best or (state.best and best.step != state.best[0]):
         raise CheckpointError(

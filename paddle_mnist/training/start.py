@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Optional
 
+from paddle_mnist.errors import ConfigError
 from paddle_mnist.options import Options, PathStr, option
 
 
@@ -33,3 +34,15 @@ class StartFrom(Options):
     soften: Optional[str] = option(
         None, "with incremental_from: the layer whose outputs to make less sure"
     )
+
+    def check(self) -> None:
+        if self.partial and not self.weights_only:
+            raise ConfigError(
+                "StartFrom: partial is on without weights_only; expected weights_only too, or "
+                "partial off"
+            )
+        if self.soften and self.weights_only:
+            raise ConfigError(
+                f"StartFrom: soften is {self.soften!r} with weights_only; expected one of them: a "
+                "net is softened where it continues with its optimizer"
+            )

@@ -200,9 +200,12 @@ class Trainer:
         self.observe("after_epoch")
 
     def should_stop(self) -> bool:
-        """Return whether an observer asks to end the training; all are asked, in their order."""
+        """Return whether an observer asks to end the training, in this process or in another.
+
+        All are asked, in their order.
+        """
         answers = [observer.should_stop(self._view()) for observer in self.observers]
-        return any(answers)
+        return any(self.exchange.world.all_gather_objects(any(answers)))
 
     def train_step(self, data: Iterable) -> paddle.Tensor:
         """Train a single step, outside any epoch, and return its mean loss [].

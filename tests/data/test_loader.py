@@ -21,7 +21,7 @@ from paddle_mnist.data.external import (
     ResumableBatchSampler,
     open_loader,
 )
-from paddle_mnist.data.loader import BatchLoader
+from paddle_mnist.data.loader import BatchLoader, shards_of
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.data.seeding import generators_restored, seed_generators, seed_of
 from paddle_mnist.errors import ConfigError, DataError, ProcessError
@@ -143,6 +143,299 @@ def test_dividing_a_loader_leaves_it_as_it_was():
     loader = BatchLoader(Numbered(10), 2)
     loader.sharded(ShardSpec(2), 3)
     assert [indices(batch) for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+
+
+# ------------------------------------------------------------------ an order of one's own
+
+
+@settings(max_examples=30)
+@given(st.data(), st.integers(1, 20), st.integers(1, 6), specs)
+def test_batches_follow_an_order_of_ones_own(data, length, batch_size, specs):
+    """Which leaves samples out, and repeats them; from any start, divided or not."""
+    size = data.draw(st.integers(1, 30))
+    orders = data.draw(st.lists(st.permutations(range(size)), min_size=2, max_size=2))
+    orders = [np.array(order, "int32") % length for order in orders]
+    loader = BatchLoader(Numbered(length), batch_size, shuffle=True, order=orders.__getitem__)
+    assert len(loader) == -(-size // batch_size)
+    for epoch, order in enumerate(orders):
+        batches = [indices(batch) for batch in loader.epoch(epoch)]
+        assert joined(batches) == order.tolist()
+        start = data.draw(st.integers(0, len(loader)))
+        assert [indices(batch) for batch in loader.epoch(epoch, start)] == batches[start:]
+        for number, batch in enumerate(batches):
+            assert loader.indices(epoch, number).tolist() == batch
+        divided = [loader.sharded(spec) for spec in specs]
+        for batch, of_processes in zip(batches, zip(*(one.epoch(epoch) for one in divided))):
+            shards = joined(of_processes)
+            assert joined(indices(shard.batch)[: shard.samples] for shard in shards) == batch
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        (lambda epoch: np.arange(5), "epoch 0 has indices from 0 to 4; expected .* 0 to 3, int64"),
+        (lambda epoch: [1, -1], "epoch 0 has indices from -1 to 1; expected indices from 0"),
+        (lambda epoch: np.zeros((2, 2), int), r"epoch 0 is int64 \[2, 2\]; expected"),
+        (lambda epoch: [0.5], r"epoch 0 is float64 \[1\]; expected"),
+        (lambda epoch: [], r"epoch 0 is float64 \[0\]; expected"),
+        (
+            lambda epoch: range(4 - epoch),
+            "has 3 samples in epoch 1, 4 in epoch 0; expected as many",
+        ),
+        (lambda epoch: [3, 2][epoch:] + [0] * (1 // (epoch - 1)), "epoch 1 fails with ZeroDiv"),
+    ],
+)
+def test_an_order_that_is_none_is_said(order, said):
+    with pytest.raises((ConfigError, DataError), match=f"the order .*{said}"):
+        loader = BatchLoader(Numbered(4), 2, order=order)
+        for epoch in range(2):
+            list(loader.epoch(epoch))
+
+
+@pytest.mark.parametrize("data", [Stream(Numbered(3)), BatchLoader(Numbered(3), 1), list])
+def test_an_order_of_what_cannot_be_indexed_is_refused(data):
+    with pytest.raises(ConfigError, match="has an order of its own; expected"):
+        open_loader(data, 2, order=np.arange)
+
+
+# ------------------------------------------------------------------ many samples at once
+
+
+class AtOnce(Numbered):
+    """Samples that are read at once, as a list or as what a function makes of their indices."""
+
+    def __init__(self, length, make=lambda index: np.array([index]), make_batch=None):
+        super().__init__(length, make)
+        self.make_batch = make_batch or (lambda indices: [make(index) for index in indices])
+        self.requests = []
+
+    def __getitems__(self, indices):
+        self.requests.append(indices)
+        return self.make_batch(indices)
+
+
+def columns(index):
+    """A sample in every structure; the same function makes many at once."""
+    index = np.asarray(index)
+    halves = (index * 0.5).astype("float64")[..., np.newaxis]
+    return {"pair": (halves, index.astype("uint16")), 3: index[..., np.newaxis] > [2, 4]}
+
+
+@settings(max_examples=30)
+@given(loaders, specs, st.integers(0, 2), st.integers(0, 8), st.integers(1, 3))
+def test_batches_that_are_read_at_once_are_those_of_their_samples(
+    loader, specs, epoch, start, stride
+):
+    length = len(loader.dataset)
+    options = {"seed": loader.sampler.seed, "shuffle": loader.sampler.shuffle}
+    one_by_one, *at_once = (
+        BatchLoader(dataset, loader.sampler.batch_size, **options)
+        for dataset in (
+            Numbered(length, columns),
+            AtOnce(length, columns),
+            AtOnce(length, columns, columns),
+        )
+    )
+    for other in at_once:
+        for spec in (None, *specs):
+            expected, found = (
+                [
+                    (shard.index, shard.samples, plain(shard.batch))
+                    for batch in each.sharded(spec).epoch(epoch, start, stride)
+                    for shard in shards_of(batch)
+                ]
+                for each in (one_by_one, other)
+            )
+            assert found == expected
+        assert all(type(index) is int for request in other.dataset.requests for index in request)
+
+
+DTYPES = "bool int8 uint8 int16 int32 int64 float16 bfloat16 float32 float64 complex64".split()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [[9], [9, 2]])
+def test_tensors_are_read_as_their_samples(dtype, shape):
+    values = paddle.arange(np.prod(shape)).reshape(shape).astype("float32").astype(dtype)
+    values.stop_gradient = not values.is_floating_point()
+    dataset = paddle.io.TensorDataset([values, paddle.arange(9)])
+    at_once, one_by_one = (
+        epochs_of(BatchLoader(data, 2, seed=3, shuffle=True))
+        for data in (dataset, paddle.io.Subset(dataset, range(9)))
+    )
+    assert at_once == one_by_one
+
+
+def test_an_epoch_of_tensors_takes_one_operation_for_each_of_them_and_batch(monkeypatch):
+    reads, gather = [], paddle.gather
+    monkeypatch.setattr(paddle, "gather", lambda *args: reads.append(args) or gather(*args))
+    monkeypatch.delattr(paddle.io.TensorDataset, "__getitem__")
+    data = paddle.io.TensorDataset([paddle.rand([40, 3]), paddle.arange(40)])
+    assert len(list(BatchLoader(data, 16))) == 3 and len(reads) == 6
+
+
+class Seeded(Numbered):
+    """Samples of the seeds that the loader gives."""
+
+    def __getitems__(self, indices, seeds):
+        noise = [np.random.RandomState(seed).rand(2) for seed in seeds]
+        return {"index": np.array(indices), "seed": np.array(seeds), "noise": np.array(noise)}
+
+
+def test_seeds_follow_from_seed_epoch_and_index():
+    def samples(epoch, start=0, stride=1, workers=0, spec=None, **options):
+        loader = BatchLoader(Seeded(23), 4, seed=7, num_workers=workers, **options).sharded(spec)
+        return {
+            int(index): (int(seed), noise.tobytes())
+            for batch in loader.epoch(epoch, start, stride)
+            for shard in shards_of(batch)
+            for index, seed, noise in zip(*(values.numpy() for values in shard.batch.values()))
+        }
+
+    for epoch in (0, 2):
+        whole = samples(epoch)
+        assert {index: seed for index, (seed, _) in whole.items()} == {
+            index: seed_of(7, epoch, index) for index in range(23)
+        }
+        assert samples(epoch, shuffle=True) == samples(epoch, workers=2) == whole
+        assert samples(epoch, spec=ShardSpec(3)) == whole
+        assert samples(epoch, start=3, stride=2).items() <= whole.items()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("generator", ["random", "numpy", "paddle"])
+def test_what_draws_without_seeds_is_read_one_by_one(generator, workers, lines):
+    draw = {
+        "random": lambda: random.gauss(0, 1),
+        "numpy": np.random.randn,
+        "paddle": lambda: paddle.rand([2]),
+    }[generator]
+
+    class Drawing(AtOnce):
+        pass
+
+    def make(index):
+        return index, draw()
+
+    for _ in range(3):  # a second number is kept for the next call, which draws it
+        draw()
+    dataset = Drawing(11, make)
+    whole = epochs_of(BatchLoader(Numbered(11, make), 4, seed=3, shuffle=True))
+    loader = BatchLoader(dataset, 4, seed=3, shuffle=True, num_workers=workers)
+    assert epochs_of(loader) == whole
+    assert [plain(batch) for batch in loader.sharded(None).epoch(1, start=1)] == whole[1][1:]
+    resumed = BatchLoader(dataset, 4, seed=3, shuffle=True, num_workers=workers)
+    assert [plain(batch) for batch in resumed.epoch(1, start=1)] == whole[1][1:]
+    (line,) = {line for line in lines() if "Drawing: its __getitems__ draws" in line}
+    assert "read one by one" in line and "expected __getitems__(indices, seeds)" in line
+    assert len(dataset.requests) == (0 if workers else 2)  # the first batch of each loader
+
+
+def test_what_draws_nothing_leaves_the_generators_alone(lines):
+    seed_generators(5)
+    expected = draws()
+    seed_generators(5)
+    loader = BatchLoader(AtOnce(11), 4)
+    list(loader), list(loader)
+    list(BatchLoader(paddle.io.TensorDataset([paddle.arange(9)]), 4))
+    assert draws() == expected
+    assert len(loader.dataset.requests) == 6 and not lines()
+
+
+class Changed(AtOnce):
+    """Overrides how a sample is read, and inherits how many are."""
+
+    def __getitem__(self, index):
+        return -super().__getitem__(index)
+
+
+class ChangedTensors(paddle.io.TensorDataset):
+    def __getitem__(self, index):
+        return -super().__getitem__(index)[0]
+
+
+class Wrapped(Numbered):
+    """Has what another has."""
+
+    def __getattr__(self, name):
+        return getattr(AtOnce(9, lambda index: None), name)
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        Changed(9),
+        ChangedTensors([paddle.arange(9)]),
+        Wrapped(9, lambda index: -np.array([index])),
+        paddle.io.Subset(Changed(9), range(9)),
+    ],
+)
+def test_a_method_for_many_that_is_not_of_the_same_samples_is_not_used(dataset):
+    assert joined(indices(-batch) for batch in BatchLoader(dataset, 4)) == list(range(9))
+
+
+def test_samples_of_a_list_are_collated():
+    dataset = AtOnce(7, lambda index: np.arange(index + 1))
+    own, other = (
+        epochs_of(BatchLoader(data, 3, collate_fn=collate))
+        for data, collate in (
+            (dataset, widened),
+            (Numbered(7, dataset.make), widened),
+        )
+    )
+    assert own == other and dataset.requests
+
+
+def widened(samples):
+    return np.array([np.resize(sample, 9) for sample in samples])
+
+
+def test_tensors_with_a_collate_fn_are_read_one_by_one():
+    dataset = paddle.io.TensorDataset([paddle.arange(9)])
+    loader = BatchLoader(dataset, 4, collate_fn=lambda samples: np.array([len(samples)] * 4))
+    assert [indices(batch)[0] for batch in loader] == [4, 4, 1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("make_batch", "collate_fn", "said"),
+    [
+        (lambda indices: [1, 2], None, "returned 2 samples; expected 6"),
+        (lambda indices: np.zeros(5), None, "returned a ndarray of 5 rows; expected a list of 6"),
+        (lambda indices: {"x": (np.zeros([3, 6]),)}, None, "returned a dict of 3 rows; expected"),
+        (lambda indices: None, None, "returned a NoneType of no rows; expected a list of 6 samp"),
+        (lambda indices: np.zeros(6), np.stack, "returned a ndarray, which is a whole batch, .*"),
+        (lambda indices: indices[9], None, "fails with IndexError: list index out of range"),
+    ],
+)
+def test_what_is_no_batch_is_said(make_batch, collate_fn, said, workers):
+    dataset = AtOnce(9, make_batch=make_batch)
+    loader = BatchLoader(dataset, 6, collate_fn=collate_fn, num_workers=workers)
+    with pytest.raises(DataError, match=f"AtOnce: __getitems__ of samples 0, 1, 2, 3, ... {said}"):
+        list(loader)
+
+
+class ToldEpoch(AtOnce):
+    """Samples of an epoch."""
+
+    def set_epoch(self, epoch):
+        self.make_batch = lambda indices: np.array(indices) + 100 * epoch
+
+
+def test_a_dataset_is_told_the_epoch_of_each_batch():
+    """Also where two epochs are read in turns, and where a first batch is read between."""
+    loader = BatchLoader(ToldEpoch(6), 2)
+    first, second = loader.epoch(1), loader.epoch(2)
+    assert [indices(next(each)) for each in (first, second, first)] == [
+        [100, 101],
+        [200, 201],
+        [102, 103],
+    ]
+    assert loader.first_batch(3).tolist() == [300, 301]
+    assert [indices(next(each)) for each in (second, first)] == [[202, 203], [104, 105]]
+
+
+# ------------------------------------------------------------------ in workers
 
 
 STRUCTURES = {

@@ -1,8 +1,11 @@
 """Where a training starts and ends: with what another has learned, with old images, and early."""
 
+import hashlib
 import json
+import pickle
 import shutil
 
+import numpy as np
 import paddle
 import pytest
 from digit_parts import build
@@ -11,6 +14,7 @@ from synthetic_data import tiny_splits, write_json
 from paddle_mnist import BatchLoader, MnistDataset, TrainConfig
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, checksum, read_manifest
 from paddle_mnist.errors import ConfigError, DataError
+from paddle_mnist.mnist.augment import Distortion
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.training_set import ReplayOrder, TrainingSet
 from paddle_mnist.parallel.world import ALONE
@@ -231,6 +235,34 @@ def test_more_than_there_is_cannot_be_replayed():
     assert ReplayOrder(100, 50, 1 / 3).num_replayed == 50
     with pytest.raises(ConfigError, match=r"100 images to 100 new ones, .* has 50; .* 0\.333"):
         ReplayOrder(100, 50, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "digest"), [(True, "9a7a68a4ae015e52"), (False, "b0813dad20ac3c56")]
+)
+def test_replayed_order_is_the_same_on_every_version_of_numpy(shuffle, digest):
+    order = pickle.loads(pickle.dumps(ReplayOrder(100, 60, 0.2, seed=1, shuffle=shuffle)))
+    assert hashlib.sha256(order(3).astype("<i8").tobytes()).hexdigest()[:16] == digest
+
+
+def test_distorted_images_depend_on_epoch_and_index_alone(tiny):
+    """Of old and new images; whatever batch they are in, and read singly, too."""
+    new, old = MnistDataset("train", f"{tiny}#5-9"), MnistDataset("train", f"{tiny}#0-4")
+    distortion = Distortion({"rotate": 10, "elastic": 1}, seed=3)
+    images = TrainingSet(new, old, distortion)
+    chosen = [0, len(new), 3, len(new) - 1, len(images) - 1]
+    for epoch in (0, 2):
+        images.set_epoch(epoch)
+        batch, labels = images.__getitems__(chosen)
+        plain, expected = TrainingSet(new, old).__getitems__(chosen)
+        distorted = distortion(paddle.to_tensor(plain), epoch, np.array(chosen))
+        assert batch.numpy().tobytes() == distorted.numpy().tobytes()
+        assert np.array_equal(labels, expected)
+        for index, image, label in zip(chosen, batch.numpy(), labels):
+            single = images[index]
+            assert single[0].tobytes() == image.tobytes() and single[1] == label
+    with pytest.raises(IndexError):
+        images[len(images)]
 
 
 def test_evaluated_on_the_new_and_the_replayed(train, tool, tmp_path, tiny, old):

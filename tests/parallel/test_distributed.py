@@ -34,6 +34,7 @@ from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.parallel import stand_in
 from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradients
 from paddle_mnist.parallel.process_count import hint, most_processes, processes_to_start
+from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.parallel.world import ALONE, join, spawn, tree_sum
 from paddle_mnist.system.devices import gpu_count
 from paddle_mnist.system.machine import usable_cpus
@@ -173,24 +174,31 @@ def test_shards_add_up_to_the_gradient_of_the_whole_batch(tiny, shards, samples)
     [(64, None, 4, 4), (16, None, 4, 2), (4, None, 4, 1), (64, 6, 4, 3), (64, 8, 3, 2)],
 )
 def test_how_many_processes_make_sense(batch_size, grad_shards, places, expected):
-    config = TrainConfig(batch_size=batch_size, grad_shards=grad_shards)
-    assert most_processes(config, places) == expected
+    options = Processes(grad_shards=grad_shards)
+    assert most_processes(options, batch_size, places) == expected
+
+
+def start_of(**options):
+    """Return how many processes a training of digits starts."""
+    config = TrainConfig(**options)
+    return processes_to_start(config.processes, config.device, config.batch_size)
 
 
 def test_auto_asks_the_machine():
     cores = usable_cpus()
-    assert processes_to_start(TrainConfig(nprocs="auto")) == min(cores, 8)
-    assert processes_to_start(TrainConfig()) == 1
+    assert start_of(nprocs="auto") == min(cores, 8)
+    assert start_of() == 1
 
 
 def test_who_has_several_cores_is_told():
     cores = usable_cpus()
-    output = hint(TrainConfig(device="cpu"), 250_000, threads=0)
+    on_cpu = Processes(), "cpu", 64
+    output = hint(*on_cpu, 250_000, threads=0)
     assert (output is None) == (cores == 1)
     assert cores == 1 or f"{cores} cores are available: --nprocs {min(cores, 8)} trains" in output
-    assert hint(TrainConfig(device="cpu"), 1000, threads=0) is None
-    assert hint(TrainConfig(device="cpu"), 250_000, threads=cores) is None  # all are at work
-    output = hint(TrainConfig(device="cpu"), 250_000, threads=1)
+    assert hint(*on_cpu, 1000, threads=0) is None
+    assert hint(*on_cpu, 250_000, threads=cores) is None  # all are at work
+    output = hint(*on_cpu, 250_000, threads=1)
     assert cores == 1 or f"{cores} cores are available: --threads {min(cores, 4)} trains" in output
 
 
@@ -204,14 +212,14 @@ def test_who_has_several_cores_is_told():
             "one for 2 processes; expected auto or cpu",
         ),
         ({"nprocs": 3, "grad_shards": 4}, ConfigError, "grad_shards is 4, for 3 processes"),
-        ({"nprocs": -1}, ConfigError, "nprocs is -1; input should be greater than or equal to 0"),
-        ({"nprocs": "many"}, ConfigError, "nprocs is 'many'; input should be a valid integer"),
-        ({"grad_shards": 0}, ConfigError, "grad_shards is 0; input should be greater than"),
+        ({"nprocs": -1}, ConfigError, "nprocs is -1; expected a whole number >= 0"),
+        ({"nprocs": "many"}, ConfigError, "nprocs is 'many'; expected a whole number"),
+        ({"grad_shards": 0}, ConfigError, "grad_shards is 0; expected a whole number >= 1"),
     ],
 )
 def test_what_does_not_go_together_is_said_before_a_process_starts(options, error, said):
     with pytest.raises(error, match=said):
-        processes_to_start(TrainConfig(**options))
+        start_of(**options)
 
 
 @pytest.mark.skipif(gpu_count() > 0, reason="of machines without GPUs")
@@ -251,7 +259,7 @@ def test_processes_within_processes_are_refused(monkeypatch):
     with pytest.raises(
         ConfigError, match="nprocs is 2, gpus is None, but this process was started"
     ):
-        processes_to_start(TrainConfig(nprocs=2))
+        start_of(nprocs=2)
 
 
 # ------------------------------------------------------------------ the same result

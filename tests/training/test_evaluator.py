@@ -14,8 +14,8 @@ from paddle import nn
 from paddle.nn import functional as F
 
 from paddle_mnist import MNIST, MnistDataset, evaluate, load_data
+from paddle_mnist.data.external import ExternalLoader
 from paddle_mnist.data.loader import BatchLoader
-from paddle_mnist.data.sample_loader import ExternalLoader, SampleLoader
 from paddle_mnist.errors import ConfigError, DataError, DivergedError
 from paddle_mnist.metrics.paddle_metrics import Gathered, metric_functions
 from paddle_mnist.metrics.sums import Mean, Sums
@@ -85,7 +85,7 @@ STEP = SupervisedStep(F.cross_entropy, metric_functions(METRICS))
 @settings(max_examples=20)
 @given(st.one_of(st.integers(1, SAMPLES + 3), st.sampled_from([8, 16, 32])), st.booleans())
 def test_batches_do_not_change_the_result(expected, batch_size, shuffle):
-    loader = SampleLoader(Points(), batch_size, shuffle=shuffle)
+    loader = BatchLoader(Points(), batch_size, shuffle=shuffle)
     metrics = evaluate_step(STEP, model_of_seed(), loader)
     assert metrics == pytest.approx(expected, rel=2e-6)
     for name in ("acc_top1", "acc_top2", "recall", "gathered acc"):  # of counts
@@ -95,16 +95,16 @@ def test_batches_do_not_change_the_result(expected, batch_size, shuffle):
 def test_mean_of_batch_means_is_another_number(expected):
     """The last batch has one sample."""
     model = model_of_seed()
-    means = [STEP(model, batch)["loss"].item() for batch in SampleLoader(Points(), 8)]
+    means = [STEP(model, batch)["loss"].item() for batch in BatchLoader(Points(), 8)]
     assert np.mean(means) != pytest.approx(expected["loss"], rel=1e-3)
 
 
 DATA = {
     "a DataLoader": lambda: paddle.io.DataLoader(Points(), batch_size=8),
     "a ExternalLoader": lambda: ExternalLoader(paddle.io.DataLoader(Points(), batch_size=8)),
-    "a function": lambda: lambda: iter(SampleLoader(Points(), 8)),
+    "a function": lambda: lambda: iter(BatchLoader(Points(), 8)),
     "a list of arrays": lambda: [all_samples()],
-    "workers": lambda: SampleLoader(Points(), 8, num_workers=2),
+    "workers": lambda: BatchLoader(Points(), 8, num_workers=2),
 }
 
 
@@ -115,9 +115,9 @@ def test_data_of_any_kind(kind, expected):
 
 def test_steps_of_ones_own_on_batches_of_any_structure():
     model, dataset = model_of_seed(make=TwoHeads), Points(target="dict")
-    (whole,) = SampleLoader(dataset, SAMPLES)
+    (whole,) = BatchLoader(dataset, SAMPLES)
     logits, estimates = (values.numpy() for values in model(whole["point"]))
-    metrics = evaluate_step(two_losses, model, SampleLoader(dataset, 8))
+    metrics = evaluate_step(two_losses, model, BatchLoader(dataset, 8))
     assert list(metrics) == ["loss", "acc", "mse"]
     assert metrics["acc"] == (logits.argmax(axis=1) == whole["targets"][0].numpy()).mean()
     squares = (estimates.astype(np.float64) - whole["targets"][1].numpy()) ** 2
@@ -143,7 +143,7 @@ def test_evaluating_changes_nothing_and_is_repeated(is_training):
     model.net[1].train()
     before = {name: one.numpy().tobytes() for name, one in model.state_dict().items()}
     modes = [layer.training for layer in model.sublayers(include_self=True)]
-    loader = SampleLoader(Points(), 8)
+    loader = BatchLoader(Points(), 8)
     first = evaluate_step(STEP, model, loader)
     paddle.rand([3]), np.random.rand(), random.random()
     assert evaluate_step(STEP, model, loader) == first
@@ -163,7 +163,7 @@ def losses(*values):
 def test_a_loss_that_is_not_finite_anywhere_ends_the_training(value, place):
     values = [1.0, 2.0, 3.0]
     values[place] = value
-    loader = SampleLoader(Points(24), 8)
+    loader = BatchLoader(Points(24), 8)
     with pytest.raises(DivergedError, match=rf"the loss is {value} on the data 'far'"):
         evaluate_step(losses(*values), nn.Linear(1, 1), loader, "far")
 
@@ -172,13 +172,13 @@ def test_a_metric_that_is_not_a_number_does_not_end_it():
     def step(model, batch):
         return {"loss": paddle.to_tensor(1.0), "m": float("nan"), "n": Mean(0, 0)}
 
-    metrics = evaluate_step(step, nn.Linear(1, 1), SampleLoader(Points(), 8))
+    metrics = evaluate_step(step, nn.Linear(1, 1), BatchLoader(Points(), 8))
     assert metrics["loss"] == 1 and np.isnan(metrics["m"]) and np.isnan(metrics["n"])
 
 
 def test_large_losses_are_added_in_float64():
     values = [2.0**24, 1.0, 1.0]
-    metrics = evaluate_step(losses(*values), nn.Linear(1, 1), SampleLoader(Points(3), 1))
+    metrics = evaluate_step(losses(*values), nn.Linear(1, 1), BatchLoader(Points(3), 1))
     assert metrics["loss"] == (2.0**24 + 2) / 3
 
 
@@ -187,7 +187,7 @@ def test_no_data_and_no_number_are_refused():
         evaluate_step(STEP, model_of_seed(), [], "far")
     step = SupervisedStep(F.cross_entropy, {"m": lambda outputs, labels: outputs})
     with pytest.raises(ConfigError, match=r"a Tensor of shape \[8, 3\] as 'm'"):
-        evaluate_step(step, model_of_seed(), SampleLoader(Points(), 8))
+        evaluate_step(step, model_of_seed(), BatchLoader(Points(), 8))
 
 
 @pytest.mark.parametrize(
@@ -218,14 +218,14 @@ def test_nets_of_several_inputs_and_outputs():
 
 
 def test_evaluator_names_splits_and_says_when():
-    loaders = {"near": SampleLoader(Points(), 8), "far": SampleLoader(Points(9), 4)}
+    loaders = {"near": BatchLoader(Points(), 8), "far": BatchLoader(Points(9), 4)}
     evaluator = EpochEvaluator(SupervisedStep(F.cross_entropy), loaders, every_epochs=2, epochs=3)
     model = model_of_seed()
     scores = [evaluator.after_epoch(TrainState(epoch=epoch), model) for epoch in range(3)]
     assert scores[0] == {}
     assert set(scores[1]) == {"near/loss", "far/loss"} and scores[2] == scores[1]
     assert scores[1]["far/loss"] != scores[1]["near/loss"]
-    broken = EpochEvaluator(losses("nan"), {"far": SampleLoader(Points(8), 8)}, 1, 1)
+    broken = EpochEvaluator(losses("nan"), {"far": BatchLoader(Points(8), 8)}, 1, 1)
     with pytest.raises(DivergedError, match=r"after epoch 1, step 5: the loss is nan on the data"):
         broken.after_epoch(TrainState(epoch=0, step=5), model)
 

@@ -16,6 +16,7 @@ from fit_rows import (
     Points,
     ProgramError,
     StopsAt,
+    arguments,
     bits,
     momentum,
     on_plateau,
@@ -26,7 +27,7 @@ from fit_rows import (
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddle_mnist import Callback, Gathered, ResumableBatchSampler
+from paddle_mnist import Callback, Gathered, Loading, ResumableBatchSampler, Watch, fit
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.data import forking
 from paddle_mnist.data.loader import epoch_batches
@@ -92,7 +93,7 @@ CHANGES = {
     "evaluation": ({"valid": Shifted()}, "valid.valid.samples: "),
     "name": ({"name": "other"}, "name: 'model' in the run, 'other' now"),
     "monitor": ({"monitor": "valid/acc"}, "monitor: 'valid/loss' in the run, 'valid/acc' now"),
-    "binding": ({"binding": {"images": {"crop": 28}}}, "binding.images.crop: None in the run, 28"),
+    "of the caller": ({"must_match": {"images": {"crop": 28}}}, "images.crop: None in the run, 28"),
 }
 
 
@@ -221,7 +222,7 @@ REFUSED = {
         "the step gave a Tensor of shape [8, 6] as 'x'",
     ),
     "no number": ({"epochs": None}, ConfigError, "epochs is None; expected a whole number >= 1"),
-    "a large seed": ({"seed": 2**40}, ConfigError, "expected less than 2**32"),
+    "a large seed": ({"seed": 2**40}, ConfigError, "expected a whole number <= 4294967295"),
     "a class for an optimizer": (
         {"optimizer": paddle.optimizer.Adam},
         ConfigError,
@@ -244,12 +245,41 @@ REFUSED = {
         ConfigError,
         "override: unknown name 'batchsize'; did you mean 'batch_size'?",
     ),
-    "a binding that cannot be compared": (
-        {"binding": {"crop": object()}},
+    "what cannot be compared": (
+        {"must_match": {"crop": object()}},
         ConfigError,
         "(a object), which cannot be compared; expected numbers",
     ),
-    "NaN in a binding": ({"binding": {"x": float("nan")}}, ConfigError, "cannot be compared"),
+    "NaN to compare": ({"must_match": {"x": float("nan")}}, ConfigError, "cannot be compared"),
+    "names to compare": (
+        {"must_match": ["crop"]},
+        ConfigError,
+        "must_match is a list; expected a dict keyed by name",
+    ),
+    **{
+        f"{name}, compared twice": (
+            {"must_match": {name: 1}},
+            ConfigError,
+            f"must_match names {name}, which fit compares by itself where it decides the result",
+        )
+        for name in ("ema", "num_workers", "early_stop_patience", "init_from", "name", "monitor")
+    },
+    "a group of another class": (
+        {"saving": Loading()},
+        ConfigError,
+        "saving is a Loading; expected a paddle_mnist.Saving",
+    ),
+    "a number for a group": (
+        {"processes": 2},
+        ConfigError,
+        "processes is a int; expected a paddle_mnist.Processes",
+    ),
+    "a path for a group": (
+        {"start": "run"},
+        ConfigError,
+        "start is a str; expected a paddle_mnist.StartFrom",
+    ),
+    "no group": ({"loading": None}, ConfigError, "loading is a NoneType; expected a paddle_mnist."),
     "a split called train": (
         {"valid": {"train": Points()}},
         ConfigError,
@@ -263,27 +293,10 @@ REFUSED = {
     ),
     "no epochs": ({"epochs": 0}, ConfigError, "epochs is 0; expected a whole number >= 1"),
     "true for a number": ({"batch_size": True}, ConfigError, "batch_size is True"),
-    "text for a switch": ({"shuffle": "no"}, ConfigError, "shuffle is 'no'; expected True or"),
-    "number for a switch": ({"keep_best": 0}, ConfigError, "keep_best is 0; expected True or"),
-    "text for a list": ({"visualdl": "scalars"}, ConfigError, "visualdl is 'scalars'; expected a"),
-    "one callback": ({"callbacks": Callback()}, ConfigError, "expected a list"),
-    "text for a number": ({"ema": "0.5"}, ConfigError, "ema is '0.5'; expected at least 0 and"),
-    "no time": ({"save_every_seconds": 0}, ConfigError, "expected a number above 0"),
-    "no timeout": ({"hang_timeout": None}, ConfigError, "expected a number above 0"),
     "mode of nothing": (
         {"mode": "max"},
         ConfigError,
         "mode is 'max' without monitor; expected monitor too, the metric to maximize",
-    ),
-    "part of nothing": (
-        {"init_partial": True},
-        ConfigError,
-        "init_partial is on without init_from; expected init_from too",
-    ),
-    "softening nothing": (
-        {"soften": "2"},
-        ConfigError,
-        "soften is '2' without incremental_from; expected incremental_from too",
     ),
     "arrays": ({"train": ARRAYS}, ConfigError, "tuple; expected a paddle.io.Dataset, which for"),
     "arrays to evaluate": ({"valid": ARRAYS}, ConfigError, "which for arrays is paddle.io.Tensor"),
@@ -345,14 +358,23 @@ REFUSED = {
     "a best that is not kept": (
         {"early_stop_patience": 2, "keep_best": False},
         ConfigError,
-        "early_stop_patience ends with the best checkpoint, but keep_best is off",
+        "EarlyStopping ends the training with its best checkpoint, but Saving has keep_best off",
+    ),
+    "a best of nothing": (
+        {"early_stop_patience": 2, "valid": None},
+        ConfigError,
+        "EarlyStopping ends the training with its best checkpoint, but nothing is evaluated",
+    ),
+    "a class for a callback": (
+        {"callbacks": [Watch]},
+        ConfigError,
+        "callbacks holds the class Watch; expected instances of paddle_mnist.Callback",
     ),
     "shards of what cannot be divided": (
         {"train": Iterable(), "grad_shards": 2},
         ConfigError,
         "cannot be divided between 2 shards",
     ),
-    "restarts": ({"max_restarts": 2}, ConfigError, "paddle-mnist supervise --max_restarts 2"),
     "lambdas for processes": (
         {"nprocs": 2, "model": lambda: 3},
         ConfigError,
@@ -372,6 +394,13 @@ def test_what_is_wrong_is_refused_before_anything_is_written(wrong, tmp_path):
     with pytest.raises(error) as refusal:
         train(ROW, tmp_path / "run", **changed)
     assert message in str(refusal.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_callback_is_no_list_of_them(tmp_path):
+    values = {**arguments(ROW, tmp_path / "run"), "callbacks": Callback()}
+    with pytest.raises(ConfigError, match=r"callbacks is .*; expected a list"):
+        fit(**values)
     assert not (tmp_path / "run").exists()
 
 

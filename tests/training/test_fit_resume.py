@@ -8,6 +8,7 @@ import paddle
 import pytest
 from fit_rows import (
     DIVIDED,
+    ONE_BY_ONE,
     ROWS,
     STOP_AT,
     ProgramError,
@@ -61,6 +62,13 @@ def test_killed_some_steps_after_a_checkpoint(row, tmp_path, unbroken):
         train(row, tmp_path, callbacks=[StopsAt(STOP_AT + 1, stop)], **options)
     result = train(row, tmp_path, **options)
     assert (result.stopped, bits(result)) == ("finished", unbroken(row))
+
+
+@pytest.mark.parametrize("row", ONE_BY_ONE)
+def test_many_samples_at_once_are_those_read_one_by_one(row, tmp_path, unbroken):
+    data = ONE_BY_ONE[row]
+    result = train(row, tmp_path, train=data, valid=data, num_workers=0)
+    assert bits(result) == unbroken(row)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["unbroken", "resumed"])

@@ -9,6 +9,7 @@ import paddle
 import pytest
 import usual_programs
 from fit_rows import ProgramError, StopsAt, stop
+from flat_options import grouped
 from hiding_places import DRAWN, KINDS, PLACES, UNSAVABLE, linear, sgd, task
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,7 +45,7 @@ def train(output, build, *callbacks, **options):
     with paddle.utils.unique_name.guard():
         values = {**build(), **options}
         callbacks = [*values.pop("callbacks", ()), *callbacks]
-        return fit(
+        arguments = grouped(
             **values,
             callbacks=callbacks,
             epochs=EPOCHS,
@@ -55,6 +56,7 @@ def train(output, build, *callbacks, **options):
             figures=False,
             device="cpu",
         )
+        return fit(**arguments)
 
 
 def bits(result):

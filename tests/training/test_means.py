@@ -7,6 +7,7 @@ import numpy as np
 import paddle
 import pytest
 from fit_rows import CLASSES, WIDTH
+from flat_options import grouped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paddle import nn
@@ -96,7 +97,7 @@ def train(output, model=linear, data=None, **options):
         "fresh": True,
         "output": output,
     }
-    return fit(model=model, train=data, valid=data, **{**defaults, **options})
+    return fit(model=model, train=data, valid=data, **grouped(**{**defaults, **options}))
 
 
 @pytest.fixture

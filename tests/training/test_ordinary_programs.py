@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
+from flat_options import grouped
 from paddle import nn
 from paddle.distributed.fleet.utils import recompute
 from paddle.nn import functional as F
@@ -1328,7 +1329,7 @@ def test_an_ordinary_program_trains_without_a_warning(name, tmp_path, monkeypatc
         warnings.simplefilter("always")
         given = PROGRAMS[name]()
         without = {"loss": None} if "step" in given else {}
-        result = fit(**{**arguments(), **without, **given})
+        result = fit(**grouped(**{**arguments(), **without, **given}))
     assert result.stopped == ("early" if "early_stop_patience" in given else "finished")
     texts = [str(one.message) for one in warned]
     assert [text for text in texts if not any(words in text for words in PADDLE_SAYS)] == []

@@ -6,6 +6,7 @@ import numpy as np
 import paddle
 import pytest
 from fit_rows import momentum
+from flat_options import grouped
 from paddle import nn
 from paddle.nn import functional as F
 from small_nets import CLASSES, WIDTH, Points, perceptron
@@ -162,23 +163,21 @@ REFUSED = {
 
 
 def call(output, values):
-    return fit(
-        **{
-            "model": perceptron,
-            "optimizer": momentum,
-            "loss": F.cross_entropy,
-            "train": Points(),
-            "valid": Points(),
-            **values,
-        },
-        epochs=1,
-        batch_size=8,
-        seed=5,
-        output=output,
-        visualdl=(),
-        figures=False,
-        device="cpu",
-    )
+    defaults = {
+        "model": perceptron,
+        "optimizer": momentum,
+        "loss": F.cross_entropy,
+        "train": Points(),
+        "valid": Points(),
+        "epochs": 1,
+        "batch_size": 8,
+        "seed": 5,
+        "output": output,
+        "visualdl": (),
+        "figures": False,
+        "device": "cpu",
+    }
+    return fit(**grouped(**{**defaults, **values}))
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -14,12 +14,11 @@ from paddle.nn import functional as F
 from small_nets import CLASSES, WIDTH, Points, perceptron, with_batch_norm, with_dropout
 from stateful_rows import Lion
 
-from paddle_mnist import Callback, Trainer, fit, is_rehearsal
+from paddle_mnist import Callback, Figures, Trainer, VisualDL, fit, is_rehearsal
 from paddle_mnist.checkpoint import snapshot
 from paddle_mnist.checkpoint.contents import optimizer_state
 from paddle_mnist.checkpoint.manifest import PARAMS, read_manifest
 from paddle_mnist.checkpoint.weights import load
-from paddle_mnist.data.sample_loader import SampleLoader
 from paddle_mnist.data.loader import BatchLoader
 from paddle_mnist.data.seeding import generators_restored, reseed
 from paddle_mnist.errors import ConfigError
@@ -201,8 +200,7 @@ def test_a_run_has_the_bits_of_a_trainer_that_does_not_rehearse(model, make, tmp
         batch_size=8,
         seed=SEED,
         output=tmp_path / "run",
-        visualdl=(),
-        figures=False,
+        callbacks=[VisualDL(()), Figures(False)],
         device="cpu",
     )
     with generators_restored():

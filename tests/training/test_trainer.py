@@ -16,12 +16,13 @@ from synthetic_data import tiny_splits, write_json
 from paddle_mnist import MNIST, BatchLoader, MnistDataset, Observer, Trainer, watch
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
-from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
+from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError, DivergedError, OutputError
 from paddle_mnist.metrics.jsonl import JsonlWriter
 from paddle_mnist.metrics.writers import ManyWriters
 from paddle_mnist.mnist.step import DigitStep
+from paddle_mnist.mnist.training_set import TrainingSet
 from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.progress import TrainState
 from paddle_mnist.training.evaluator import EpochEvaluator
@@ -107,8 +108,8 @@ def make(tiny, tmp_path, rate=0.05, model=None, limit=70, **collaborators):
     return trainer, loader
 
 
-class Recorder:
-    """A writer, evaluator and checkpointer that keeps what it is told, in order."""
+class Recorder(Observer):
+    """A writer and observer that keeps what it is told, in order."""
 
     def __init__(self):
         self.calls = []
@@ -116,8 +117,8 @@ class Recorder:
     def write(self, state, values):
         self.calls.append(("write", state.step, dict(values)))
 
-    def advance(self, state):
-        self.calls.append(("step", state.step, state.position))
+    def after_step(self, view):
+        self.calls.append(("step", view.step, view.state.position))
 
     def close(self):
         pass
@@ -127,11 +128,12 @@ def test_a_step_of_the_loop_waits_for_no_value(tiny, tmp_path, monkeypatch):
     """On a GPU each look at a tensor waits until the device has caught up."""
     looks, looks_until_step = [], []
 
-    class Counts(Recorder):
-        def advance(self, state):
+    class Counts(Observer):
+        def after_step(self, view):
             looks_until_step.append(len(looks))
 
-    trainer, loader = make(tiny, tmp_path, writer=Counts(), log_every=1000)
+    options = {"writer": Recorder(), "observers": [Counts()], "log_every": 1000}
+    trainer, loader = make(tiny, tmp_path, **options)
     trainer.model.fast_conv = "off"  # the fast blocks are NumPy's, on CPUs
     loader = BatchLoader(TrainingSet(loader.dataset, on_device=True), 32)
     for name in ("numpy", "item", "tolist", "__float__", "__int__", "__bool__"):
@@ -188,6 +190,7 @@ def test_what_is_called_when(tiny, tmp_path, monkeypatch):
         tiny,
         tmp_path,
         writer=recorder,
+        observers=[recorder],
         evaluator=Evaluates(None, {}),
         checkpointer=Saves(),
         log_every=2,
@@ -195,9 +198,9 @@ def test_what_is_called_when(tiny, tmp_path, monkeypatch):
     state = trainer.train(loader, 0, 2)
     # Three steps an epoch; a line is due every second step of the run, and at an epoch's end.
     expected = (
-        "step 1, save? 1, write 2, step 2, save? 2, step 3, save? 3, write 3, "
+        "step 1, save? 1, step 2, write 2, save? 2, step 3, save? 3, write 3, "
         "evaluate 3, write 3, save 3, "
-        "write 4, step 4, save? 4, step 5, save? 5, write 6, step 6, save? 6, "
+        "step 4, write 4, save? 4, step 5, save? 5, step 6, write 6, save? 6, "
         "evaluate 6, write 6, save 6, end 6"
     )
     assert ", ".join(f"{kind} {step}" for kind, step, _ in recorder.calls) == expected
@@ -246,9 +249,9 @@ def test_training_goes_on_inside_an_epoch(tiny, tmp_path):
     """From a position: the batches before it are not seen again."""
     recorder = Recorder()
     state = TrainState(epoch=1, position=2, step=5)
-    trainer, loader = make(tiny, tmp_path, writer=recorder, state=state)
+    trainer, loader = make(tiny, tmp_path, writer=recorder, observers=[recorder], state=state)
     trainer.train(loader, 1, 2, tmp_path / "c")
-    assert [call[1:] for call in recorder.calls if call[0] == "step"] == [(5, 2), (6, 3)]
+    assert [call[1:] for call in recorder.calls if call[0] == "step"] == [(6, 3)]
 
 
 def test_a_trainer_may_be_used_again(tiny, tmp_path):
@@ -342,8 +345,8 @@ def test_checkpoints_inside_an_epoch_have_no_metrics_of_older_weights(tiny, tmp_
             return {"valid/acc": 0.9}
 
     store = CheckpointStore(tmp_path / "c")
-    when, keep = SavePolicy(every_epochs=2, every_steps=1, on_best=False), RetentionPolicy(last=9)
-    saves = StoreCheckpointer(store, when, keep)
+    saving = Saving(every_epochs=2, every_steps=1, keep_best=False, keep_last=9)
+    saves = StoreCheckpointer(store, saving)
     trainer, loader = make(tiny, tmp_path, evaluator=Judges(None, {}), checkpointer=saves)
     trainer.train(loader, 0, 2)
     assert [c.name for c in store.all() if c.state.metrics] == ["mnist_epoch1"]
@@ -524,9 +527,6 @@ def test_watch_as_an_observer_writes_what_it_saw(tiny, tmp_path):
         def write(self, state, values):
             self.written += [(state.step, tag) for tag in values if "watch/" in tag]
 
-        def advance(self, state):
-            pass
-
         def close(self):
             pass
 
@@ -638,8 +638,8 @@ def test_history_of_a_resumed_training_is_the_unbroken_ones(tiny, tmp_path, stop
         run.start_history(checkpoint)
         state = checkpoint.state if checkpoint else TrainState()
         observer, writer = Own(), Fails([run.open_history()])
-        when = SavePolicy(every_steps=1)
-        saves = BreaksOff(run.checkpoints, when, manifest_entries=run.manifest_entries)
+        saving = Saving(every_steps=1, keep_epochs=True)
+        saves = BreaksOff(run.checkpoints, saving, manifest_entries=run.manifest_entries)
         observer.stop = writer.stop = saves.stop = stop
         trainer, loader = make(
             tiny,

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from markdown_tables import table as markdown_table
+from measuring.parts import build_parts
 
 from benchmarks.recipes import config_of
 
@@ -15,15 +16,16 @@ SAVE_EVERY = 50  # steps
 def measure(source: str, rounds: int) -> dict:
     """What saving costs the default recipe, medians over `rounds` trainings of 200 steps."""
     from paddle_mnist.mnist.cache import open_data
-    from paddle_mnist.mnist.setup import build
+    from paddle_mnist.mnist.setup import parts as parts_of
 
     data = open_data(source)
     images = len(data["train"])
     limit, epochs = min(200 * 64, images), -(-200 * 64 // images)
-    config = config_of("default", train_limit=limit, epochs=epochs)
+    config = config_of("default", data=source, train_limit=limit, epochs=epochs)
+    arguments = parts_of(config)
     with tempfile.TemporaryDirectory() as folder:
         runs = [
-            _time_saving(build(config, data, None), config.epochs, Path(folder, str(number)))
+            _time_saving(build_parts(arguments), config.epochs, Path(folder, str(number)))
             for number in range(rounds + 1)
         ][1:]  # the first warms up
     save, step = (statistics.median(run[what] for run in runs) for what in ("save", "step"))
@@ -41,9 +43,8 @@ def measure(source: str, rounds: int) -> dict:
 
 def _time_saving(parts, epochs: int, folder: Path) -> dict:
     """Median seconds of a step and of a save, deletion of an older one included."""
-    from paddle_mnist import Trainer
+    from paddle_mnist import Saving, Trainer
     from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
-    from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
     from paddle_mnist.checkpoint.store import CheckpointStore
 
     class Timed(StoreCheckpointer):
@@ -60,11 +61,7 @@ def _time_saving(parts, epochs: int, folder: Path) -> dict:
             if state.step % SAVE_EVERY == 0:
                 self.saves.append(self.ends - began)
 
-    timed = Timed(
-        CheckpointStore(folder),
-        SavePolicy(every_steps=SAVE_EVERY),
-        RetentionPolicy(epochs=False, last=1),
-    )
+    timed = Timed(CheckpointStore(folder), Saving(every_steps=SAVE_EVERY, keep_last=1))
     trainer = Trainer(
         folder / "mnist.pdparams", parts.model, parts.optimizer, checkpointer=timed, log_every=1000
     )

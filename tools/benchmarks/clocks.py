@@ -16,14 +16,14 @@ def lap(): print(time.time() - float(sys.argv[2]))
 from paddle_mnist.system.devices import require_paddle
 require_paddle()
 from paddle_mnist.mnist.run import train_and_evaluate
-from paddle_mnist.mnist.setup import build
+from paddle_mnist.mnist.setup import parts as parts_of
 from paddle_mnist import TrainConfig, Trainer
-from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.data.loader import epoch_batches
+from measuring.parts import build_parts
 lap()
-data = open_data(sys.argv[1])
+arguments = parts_of(TrainConfig(data=sys.argv[1], epochs=100))
 lap()
-parts = build(TrainConfig(epochs=100), data, None)
+parts = build_parts(arguments)
 trainer = Trainer("unused", parts.model, parts.optimizer)
 epochs = (epoch_batches(parts.loader, number) for number in itertools.count())
 batches = itertools.chain.from_iterable(epochs)

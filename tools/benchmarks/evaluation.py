@@ -50,7 +50,7 @@ def _evaluations(source: str, folder: Path) -> tuple[dict[str, Evaluate], int]:
     dataset = MnistDataset("eval", str(path))
     model, net = MNIST(pretrained=True), baseline_tutorial.Net()
     net.set_state_dict(model.state_dict())
-    threads = fast_conv_threads(TrainConfig())
+    threads = fast_conv_threads(TrainConfig().net)
 
     def ours(fast_conv: int) -> float:
         model.fast_conv = fast_conv

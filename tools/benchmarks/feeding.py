@@ -113,7 +113,7 @@ def _fit(data: Any, folder: Path) -> float:
     """Return the seconds of the second epoch."""
     from paddle import nn
 
-    from paddle_mnist import Callback, fit
+    from paddle_mnist import Callback, Figures, Saving, VisualDL, fit
 
     ends: list[float] = []
 
@@ -130,11 +130,9 @@ def _fit(data: Any, folder: Path) -> float:
         batch_size=BATCH,
         output=folder / "run",
         fresh=True,
-        save_every_epochs=1000,
-        visualdl=(),
-        figures=False,
         device="cpu",
-        callbacks=[Clock()],
+        callbacks=[Clock(), VisualDL(pages=()), Figures(draw=False)],
+        saving=Saving(every_epochs=1000),
     )
     return ends[1] - ends[0]
 

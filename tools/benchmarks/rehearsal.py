@@ -122,7 +122,7 @@ def _train_net(name: str, steps: int, width: int, output: Path) -> None:
     from paddle import nn
     from paddle.vision.models import resnet18
 
-    from paddle_mnist import fit
+    from paddle_mnist import Figures, Saving, VisualDL, fit
 
     def perceptron() -> nn.Layer:
         hidden = [layer for _ in range(LAYERS) for layer in (nn.Linear(width, width), nn.ReLU())]
@@ -142,9 +142,8 @@ def _train_net(name: str, steps: int, width: int, output: Path) -> None:
         batch_size=batch,
         output=output,
         device="cpu",
-        save_initial=False,  # which takes more memory than what is measured
-        figures=False,
-        visualdl=(),
+        callbacks=[VisualDL(pages=()), Figures(draw=False)],
+        saving=Saving(at_start=False),  # it takes more memory than what is measured
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from markdown_tables import table as markdown_table
+from measuring.parts import build_parts
 
 from benchmarks.recipes import config_of, endless_batches
 from benchmarks.timing import part_timer
@@ -72,16 +73,15 @@ def measure(source: str, rounds: int) -> dict:
 def _time_steps(config: TrainConfig, exchanging: bool, path: Path) -> None:
     """In each of several processes: train some steps; rank 0 writes down what they took."""
     from paddle_mnist import Trainer
-    from paddle_mnist.mnist.cache import open_data
-    from paddle_mnist.mnist.setup import build
+    from paddle_mnist.mnist.setup import parts as parts_of
     from paddle_mnist.parallel.gradients import SingleProcessGradients, build_gradient_exchange
     from paddle_mnist.parallel.world import join
 
     world, profile = join(), part_timer()
-    parts = build(config, open_data(config.data), None, world)
+    parts = build_parts(parts_of(config), world)
     exchange = SingleProcessGradients()
     if exchanging:
-        exchange = build_gradient_exchange(parts.model, world, config.grad_shards)
+        exchange = build_gradient_exchange(parts.model, world, config.processes.grad_shards)
     trainer = Trainer(
         path.with_name("mnist.pdparams"),
         parts.model,

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from markdown_tables import table as markdown_table
+from measuring.parts import build_parts
 
 from benchmarks.recipes import config_of
 
@@ -35,26 +36,26 @@ def measure(source: str, rounds: int) -> dict:
 
 def _stop_trainings(source: str, count: int) -> list[float]:
     """Stop a training at random moments, so many times; return the seconds of each stop."""
-    from paddle_mnist import BatchLoader, MnistDataset, Trainer
+    from paddle_mnist import BatchLoader, Trainer
     from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
     from paddle_mnist.checkpoint.contents import load_checkpoint
     from paddle_mnist.checkpoint.store import CheckpointStore
     from paddle_mnist.errors import StoppedError
     from paddle_mnist.metrics.console import log_to_console
-    from paddle_mnist.mnist.cache import open_data
-    from paddle_mnist.mnist.setup import build
+    from paddle_mnist.mnist.setup import parts as parts_of
     from paddle_mnist.mnist.step import DigitStep
     from paddle_mnist.system import signals
     from paddle_mnist.training.evaluator import EpochEvaluator
 
     log_to_console(sys.stderr)
-    data, draw, seconds = open_data(source), random.Random(1), []
-    valid = BatchLoader(MnistDataset("valid", data), 500)
+    draw, seconds = random.Random(1), []
     config = config_of("digits", data=source)
+    arguments = parts_of(config)
+    valid = BatchLoader(arguments["valid"]["valid"], 500)
     with tempfile.TemporaryDirectory() as folder:
         store = CheckpointStore(folder)
         while len(seconds) < count:
-            parts, newest = build(config, data, None), store.newest()
+            parts, newest = build_parts(arguments), store.newest()
             if newest and newest.state.epoch < config.epochs:
                 load_checkpoint(newest, parts.model, parts.optimizer)
             trainer = Trainer(

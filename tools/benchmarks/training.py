@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from markdown_tables import table as markdown_table
+from measuring.parts import build_parts
 from threadpoolctl import threadpool_limits
 
 from benchmarks.machine import blas_kernels
@@ -103,28 +104,29 @@ def _loop_shares(source: str) -> dict[str, float]:
     from paddle_mnist.metrics.visualdl import VisualDLWriter
     from paddle_mnist.metrics.writers import ManyWriters
     from paddle_mnist.mnist.cache import open_data
-    from paddle_mnist.mnist.setup import build
+    from paddle_mnist.mnist.setup import parts as parts_of
     from paddle_mnist.monitor.watch import watch
 
-    data = open_data(source)
-    epochs = -(-STEPS * BATCH // len(data["train"]))
-    config = config_of("default", batch_size=BATCH, epochs=1 + epochs, threads=CORES)
+    epochs = 1 + -(-STEPS * BATCH // len(open_data(source)["train"]))
+    options = {"data": source, "batch_size": BATCH, "epochs": epochs, "threads": CORES}
+    config = config_of("default", **options)
     profile = part_timer()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        parts = build(config, data, None)
-        board = VisualDLWriter(Path(folder, "vdl"), config.visualdl, config.watch)
+        parts = build_parts(parts_of(config))
+        board = VisualDLWriter(Path(folder, "vdl"), config.visualdl.pages, config.watch.every)
         files = [
             JsonlWriter(Path(folder, "metrics.jsonl")),
             LogWriter(config.epochs, len(parts.loader)),
             board,
         ]
+        watched = watch(parts.model, every=config.watch.every, on_finding=lambda _: None)
         trainer = Trainer(
             Path(folder, "mnist.pdparams"),
             parts.model,
             parts.optimizer,
             checkpointer=StoreCheckpointer(CheckpointStore(folder)),
             writer=stack.enter_context(contextlib.closing(ManyWriters(files))),
-            observers=[watch(parts.model, every=config.watch, on_finding=lambda _: None), board],
+            observers=[watched, board],
             profile=profile,
         )
         stack.enter_context(console_logs(stack.enter_context(open(os.devnull, "w"))))

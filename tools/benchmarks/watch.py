@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from markdown_tables import table as markdown_table
+from measuring.parts import build_parts
 
 from benchmarks.recipes import config_of, endless_batches
 from benchmarks.timing import medians
@@ -22,11 +23,9 @@ def measure(source: str, rounds: int) -> dict:
     It is one training that is watched in turns: two trainings side by side may differ by 4% without
     any watch. What is seen goes into `metrics.jsonl` and to VisualDL, as in a run.
     """
-    from paddle_mnist.mnist.cache import open_data
-    from paddle_mnist.mnist.setup import build
+    from paddle_mnist.mnist.setup import parts as parts_of
 
-    config = config_of("default", epochs=1000)
-    parts = build(config, open_data(source), None)
+    parts = build_parts(parts_of(config_of("default", data=source, epochs=1000)))
     batches = endless_batches(parts.loader)
     seconds = {name: [] for name in WATCHED}
     draw = random.Random(1)  # none always follows the same other

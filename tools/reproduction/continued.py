@@ -4,7 +4,6 @@ import argparse
 import itertools
 import statistics
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,18 +56,19 @@ def _of_seed(data: str, output: Path, seed: int) -> dict[str, float]:
     shown = {"visualdl": False, "figures": False, "watch": 0}
     base = TrainConfig.from_mapping({**recipe, **shown, "seed": seed, "epochs": 1})
 
-    def train(name: str, **options: Any):
-        return train_and_evaluate(replace(base, output=str(output / name), **options), quiet=True)
+    def train(name: str, **options: Any) -> Mapping[str, float]:
+        config = base.replace(output=str(output / name), **options)
+        return train_and_evaluate(config, quiet=True).metrics
 
     accuracies = {
-        "old": train("old", data=data + OLD, train_limit=OLD_IMAGES).eval_acc,
-        "all": train("all", data=data).eval_acc,
+        "old": train("old", data=data + OLD, train_limit=OLD_IMAGES)["eval/acc"],
+        "all": train("all", data=data)["eval/acc"],
     }
     own = continued_schedule(recipe)
     of_kinds = {
         "nothing": {},
-        "neither": {"soften": False},
-        "schedule": {"soften": False, **own},
+        "neither": {"soften": None},
+        "schedule": {"soften": None, **own},
         "soften": {},
         "default": own,
     }
@@ -82,10 +82,10 @@ def _of_seed(data: str, output: Path, seed: int) -> dict[str, float]:
         alone = train(f"{name} alone", data=data + NEW, **of_old)
         replay = train(f"{name} replay", data=data + NEW, replay_data=data + OLD, **of_old)
         accuracies |= {
-            f"{name} alone": alone.eval_acc,
-            f"{name} replay, new": replay.eval_acc,
-            f"{name} replay, old": replay.replay_eval_acc,
-            f"{name} all": train(f"{name} whole", data=data, **of_all).eval_acc,
+            f"{name} alone": alone["eval/acc"],
+            f"{name} replay, new": replay["eval/acc"],
+            f"{name} replay, old": replay["replay_eval/acc"],
+            f"{name} all": train(f"{name} whole", data=data, **of_all)["eval/acc"],
         }
     return accuracies
 

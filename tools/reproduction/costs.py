@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.machine import machine
+from measuring.parts import build_parts
 
 from reproduction import accuracy, fingerprint, ladder
 from reproduction.claims import Report, Verdict
@@ -16,7 +17,7 @@ from reproduction.comparison import Row
 from reproduction.experiment import Experiment
 from reproduction.fingerprint import LENGTHS
 from reproduction.texts import Text, fill, table
-from reproduction.trainings import TRAIN_IMAGES, Training
+from reproduction.trainings import TRAIN_IMAGES, Training, deciding
 from reproduction.workspace import Scale
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
 
     alike: dict[str, list[str]] = {}
     for name, row in ROWS.items():
-        alike.setdefault(json.dumps(_config(row).binding(), sort_keys=True), []).append(name)
+        alike.setdefault(json.dumps(deciding(_config(row)), sort_keys=True), []).append(name)
     rounds, steps = (2, 1) if scale.quick else (ROUNDS, STEPS)
     trained = {names[0]: _steps(ROWS[names[0]], data) for names in alike.values()}
     seconds: dict[str, list[float]] = {name: [] for name in trained}
@@ -83,17 +84,16 @@ def _steps(row: Row, data: str) -> Iterator[int]:
     """Train, and give the number of images of each step."""
     from paddle_mnist import Trainer
     from paddle_mnist.data.loader import epoch_batches, shards_of
-    from paddle_mnist.mnist.cache import open_data
-    from paddle_mnist.mnist.setup import build
+    from paddle_mnist.mnist.setup import parts as parts_of
     from paddle_mnist.nn.cross_entropy import CrossEntropy
 
-    config = _config(row)
-    parts = build(config, open_data(data), None)
+    config = _config(row).replace(data=data)
+    parts = build_parts(parts_of(config))
     trainer = Trainer(
         "not written",
         parts.model,
         parts.optimizer,
-        loss_fn=CrossEntropy(config.label_smoothing),
+        loss_fn=CrossEntropy(config.loss.label_smoothing),
         average=parts.average,
         log_every=TRAIN_IMAGES,
     )

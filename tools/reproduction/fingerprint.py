@@ -27,6 +27,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from measuring.parts import build_parts
+
 from paddle_mnist.metrics.writers import NewestMetrics
 from paddle_mnist.mnist.config import TrainConfig, read_recipe
 
@@ -77,30 +79,30 @@ def of_training(recipe: str, options: Sequence[tuple[str, Any]] = ()) -> list[fl
 
     options: what differs from the recipe; their lengths and seed are replaced by `SHORT`.
     """
-    return _losses(TrainConfig.from_mapping({**read_recipe(recipe), **dict(options), **SHORT}))
+    short = {**SHORT, "data": "digits"}
+    return _losses(TrainConfig.from_mapping({**read_recipe(recipe), **dict(options), **short}))
 
 
 @functools.cache
 def _losses(config: TrainConfig) -> list[float]:
-    from paddle_mnist import BatchLoader, MnistDataset, Trainer
+    from paddle_mnist import BatchLoader, Trainer
     from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER
     from paddle_mnist.data.seeding import reseed
-    from paddle_mnist.mnist.cache import open_data
-    from paddle_mnist.mnist.setup import build
+    from paddle_mnist.mnist.setup import parts as parts_of
     from paddle_mnist.mnist.step import DigitStep
     from paddle_mnist.nn.cross_entropy import CrossEntropy
     from paddle_mnist.training.evaluator import EpochEvaluator
 
-    data = open_data("digits")
-    parts = build(config, data, None)
-    valid = BatchLoader(MnistDataset("valid", data, config.eval_limit), 500)
+    arguments = parts_of(config)
+    parts = build_parts(arguments)
+    valid = BatchLoader(arguments["valid"]["valid"], 500)
     writer = _LossWriter()
     with quiet_folder() as folder:
         Trainer(
             folder / "mnist.pdparams",
             parts.model,
             parts.optimizer,
-            loss_fn=CrossEntropy(config.label_smoothing),
+            loss_fn=CrossEntropy(config.loss.label_smoothing),
             average=parts.average,
             evaluator=EpochEvaluator(DigitStep(), {"valid": valid}),
             checkpointer=NO_CHECKPOINTER,

@@ -2,7 +2,6 @@
 
 import argparse
 import statistics
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ def _of_seed(data: str, output: Path, epochs: int, seed: int) -> dict[str, dict[
     }
     accuracies = {}
     for name, options in trainings.items():
-        train_and_evaluate(replace(base, output=str(output / name), **options))
+        train_and_evaluate(base.replace(output=str(output / name), **options))
         accuracies[name] = {
             half: evaluate_checkpoint("latest", str(output / name), data + digits)["accuracy"]
             for half, digits in (("old", OLD), ("new", NEW))

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from measuring.parts import build_parts
+
 from reproduction.claims import Report, Verdict, conclude
 from reproduction.comparison import QUICK
 from reproduction.experiment import Experiment
@@ -47,14 +49,13 @@ def _epoch(data: str, limit: int, shared: bool, path: str) -> None:
 
     from paddle_mnist import MnistDataset, TrainConfig, Trainer, evaluate
     from paddle_mnist.data.loader import BatchLoader, epoch_batches, shards_of
-    from paddle_mnist.mnist.cache import open_data
-    from paddle_mnist.mnist.setup import build
+    from paddle_mnist.mnist.setup import parts as parts_of
     from paddle_mnist.parallel.gradients import build_gradient_exchange
     from paddle_mnist.parallel.world import join
 
     world = join()
-    config = TrainConfig(epochs=1, train_limit=limit, threads=1)
-    parts = build(config, open_data(data), None, world)
+    config = TrainConfig(data=data, epochs=1, train_limit=limit, threads=1)
+    parts = build_parts(parts_of(config), world)
     loader = parts.loader
     if not shared:  # in an order of its own, as the document's shuffle has it
         dataset = MnistDataset("train", data, limit)

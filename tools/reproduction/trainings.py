@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from measuring.sources import as_json
 
 from paddle_mnist.mnist.arrays import Data
-from paddle_mnist.mnist.config import TrainConfig, read_recipe
+from paddle_mnist.mnist.config import FLAT_OPTIONS, TrainConfig, read_recipe
 from paddle_mnist.system.files import write_atomically
 from reproduction import fingerprint
 from reproduction.subprocesses import command, run_tool
@@ -34,6 +34,8 @@ TRAIN_SCORED = 10_000  # of them, the first, the trained net is scored on
 TUTORIAL = "baseline_tutorial.py"
 QUIET = {"visualdl": "false", "figures": "false", "watch": 0, "log_every": 250}
 FRUGAL = {"keep_epochs": "false", "keep_last": 1, "keep_best": "false"}
+# Options that are younger than the stored results, which do not name them, and their values there.
+YOUNGER = (("accumulate", 1), ("schedule_every", "step"))
 KEPT = ("eval_acc", "eval_loss", "valid_acc", "valid_loss", "steps", "paddle", "numpy")
 
 
@@ -64,12 +66,12 @@ class Training:
     @property
     def images(self) -> int:
         """The number of images that it is shown, counting an image once per epoch."""
-        binding = _binding(self.recipe, self.options)
-        return binding["epochs"] * (binding["train_limit"] or TRAIN_IMAGES)
+        options = _deciding(self.recipe, self.options)
+        return options["epochs"] * (options["train_limit"] or TRAIN_IMAGES)
 
     def settings(self, data: Data) -> str:
         """Return a digest of the options and images."""
-        return digest({**_binding(self.recipe, self.options), "seed": self.seed}, data.hash)
+        return digest({**_deciding(self.recipe, self.options), "seed": self.seed}, data.hash)
 
     def identity(self, data: Data) -> dict[str, Any]:
         """Return what a result must have in common with this training and this code."""
@@ -124,9 +126,19 @@ class Training:
 
 
 @functools.cache
-def _binding(recipe: str, options: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
-    """Return the options that decide the result; every seed of a row asks for them."""
-    return TrainConfig.from_mapping({**read_recipe(recipe), **dict(options)}).binding()
+def _deciding(recipe: str, options: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+    """Return what `deciding` does of a recipe; every seed of a row asks for it."""
+    return deciding(TrainConfig.from_mapping({**read_recipe(recipe), **dict(options)}))
+
+
+def deciding(config: TrainConfig) -> dict[str, Any]:
+    """Return the options that decide the result, by flat name, but for those in `YOUNGER`."""
+    values = config.as_dict()
+    return {
+        name: values[name]
+        for name, one in FLAT_OPTIONS.items()
+        if one.declared.must_match and (name, values[name]) not in YOUNGER
+    }
 
 
 class BaselineTutorial(Training):

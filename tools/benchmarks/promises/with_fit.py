@@ -4,7 +4,7 @@ import paddle
 from digits import DROPOUT, EPOCHS, HIDDEN, SAVE_EVERY, SEED, Samples, Trained, main
 from paddle import nn
 
-from paddle_mnist import fit
+from paddle_mnist import Processes, Saving, fit
 
 
 class Digits(Samples, paddle.io.Dataset):
@@ -33,9 +33,8 @@ def train(output, batch_size, processes):
         batch_size=batch_size,
         seed=SEED,
         output=output,
-        save_every_steps=SAVE_EVERY,
-        nprocs=processes,
-        grad_shards=2,
+        saving=Saving(every_steps=SAVE_EVERY),
+        processes=Processes(processes, grad_shards=2),
     )
     return result.metrics["valid/loss"], result.metrics["valid/acc"], result.weights
 
