@@ -10,10 +10,12 @@ import numpy as np
 import paddle
 import pytest
 from conftest import ROOT
+from digit_parts import build
 
 from paddle_mnist import (
     MNIST,
     DigitPredictor,
+    StartFrom,
     TrainConfig,
     checkpoint,
     evaluate_run,
@@ -23,14 +25,12 @@ from paddle_mnist import (
 )
 from paddle_mnist.apps import demo
 from paddle_mnist.apps.dashboard import log_folders
-from paddle_mnist.checkpoint.saved_weights import find_checkpoint, find_run, find_weights
+from paddle_mnist.checkpoint.saved_weights import find_checkpoint, find_run
 from paddle_mnist.commands import Parser
 from paddle_mnist.commands._weights import add_weights_arguments, named_weights
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.inference.predictor import Predictor
-from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.pretrained import WEIGHTS
-from paddle_mnist.mnist.setup import build
 from paddle_mnist.parallel.world import ALONE
 from paddle_mnist.training.initialize import initialize
 from paddle_mnist.training.run_directory import RunDirectory
@@ -67,7 +67,7 @@ def runs(tmp_path_factory, tiny):
         RUN: {"epochs": 30, "early_stop_patience": 2, "seed": 1},
         OTHER: {"epochs": 1, "seed": 2},
     }.items():
-        train_and_evaluate(TrainConfig(str(tiny), output=str(folder / name), **plain, **options))
+        train_and_evaluate(TrainConfig(data=str(tiny), output=str(folder / name), **plain, **options))
     paddle.save(MNIST().state_dict(), str(folder / "lone.pdparams"))
     Path(folder, "out").mkdir()
     Path(folder, "out/about.json").write_text("{}")
@@ -159,14 +159,14 @@ def test_commands_take_whatever_names_weights(place, command, logged, thing):
 @pytest.mark.parametrize("thing", [thing for thing in THINGS if not THINGS[thing][0][1]])
 def test_trainings_start_from_whatever_names_weights(place, tiny, thing):
     (name, _), path = THINGS[thing][0], expected_file(thing)
-    config = TrainConfig(str(tiny), batch_size=32, epochs=3, seed=8)
-    for source in ((name, None), (None, name)):  # init_from, incremental_from
-        parts = build(config, open_data(str(tiny)), None)
-        if source[1] and thing in WEIGHTS_ALONE:
+    parts = build(TrainConfig(data=str(tiny), batch_size=32, epochs=3, seed=8))
+    for weights_only in (True, False):
+        start = StartFrom(name, weights_only)
+        if not weights_only and thing in WEIGHTS_ALONE:
             with pytest.raises(CheckpointError, match="holds weights alone"):
-                initialize(parts, ALONE, find_weights, *source)
+                initialize(parts, ALONE, start)
         else:
-            initialize(parts, ALONE, find_weights, *source)
+            initialize(parts, ALONE, start)
             assert np.array_equal(parts.model.fc.weight.numpy(), paddle.load(path)["fc.weight"])
 
 

@@ -20,7 +20,6 @@ from paddle_mnist.errors import CheckpointError
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
 from paddle_mnist.mnist.export import variables
-from paddle_mnist.mnist.setup import build
 from paddle_mnist.parallel.world import ALONE
 from paddle_mnist.training.initialize import initialize
 from paddle_mnist.training.run_directory import RunDirectory
@@ -31,7 +30,7 @@ PICTURE = ROOT / "tests/pictures/7-07.jpg"
 def trained(folder, tiny, **options):
     """A finished run; gives its folder."""
     plain = {"batch_size": 32, "seed": 1, "visualdl": False, "figures": False, "watch": 0}
-    train_and_evaluate(TrainConfig(str(tiny), output=str(folder), **plain, **options))
+    train_and_evaluate(TrainConfig(data=str(tiny), output=str(folder), **plain, **options))
     return Path(folder)
 
 

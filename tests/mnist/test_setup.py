@@ -8,15 +8,14 @@ import shutil
 import numpy as np
 import paddle
 import pytest
+from digit_parts import build
 from synthetic_data import tiny_splits, write_json
 
 from paddle_mnist import BatchLoader, MnistDataset, TrainConfig
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, checksum, read_manifest
-from paddle_mnist.checkpoint.saved_weights import find_weights
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.mnist.augment import Distortion
 from paddle_mnist.mnist.cache import open_data
-from paddle_mnist.mnist.setup import build
 from paddle_mnist.mnist.training_set import ReplayOrder, TrainingSet
 from paddle_mnist.parallel.world import ALONE
 from paddle_mnist.training.initialize import initialize
@@ -65,8 +64,8 @@ def manifest(folder, name):
 
 
 def parts_of(tiny, **options):
-    config = TrainConfig(str(tiny), batch_size=32, epochs=3, seed=8, **options)
-    return config, build(config, open_data(str(tiny)), None)
+    config = TrainConfig(data=str(tiny), batch_size=32, epochs=3, seed=8, **options)
+    return config, build(config)
 
 
 @pytest.mark.parametrize("form", ["", "mnist.pdparams", "checkpoints/mnist_epoch1"])
@@ -74,7 +73,7 @@ def test_weights_alone(tiny, old, form):
     """From a run directory, a bare file of weights, or a checkpoint; the optimizer is new."""
     config, parts = parts_of(tiny, init_from=str(old / form))
     fresh = parts.optimizer.state_dict()
-    initialize(parts, ALONE, find_weights, config.init_from, config.incremental_from)
+    initialize(parts, ALONE, config.start)
     expected = read_manifest(old / "checkpoints/mnist_epoch1.json").load(PARAMS)
     for name, value in parts.model.state_dict().items():
         assert value.numpy().tobytes() == expected[name].tobytes()
@@ -100,7 +99,7 @@ def test_weights_that_fit_in_part(train, tmp_path, old):
 @pytest.mark.parametrize("form", ["", "checkpoints/mnist_epoch1.pdopt"])
 def test_weights_and_moments_but_not_the_schedule(tiny, old, form):
     config, parts = parts_of(tiny, incremental_from=str(old / form))
-    initialize(parts, ALONE, find_weights, config.init_from, config.incremental_from)
+    initialize(parts, ALONE, config.start)
     checkpoint = read_manifest(old / "checkpoints/mnist_epoch1.json")
     for name, value in parts.model.state_dict().items():
         assert value.numpy().tobytes() == checkpoint.load(PARAMS)[name].tobytes()
@@ -110,7 +109,7 @@ def test_weights_and_moments_but_not_the_schedule(tiny, old, form):
     for key in moments:
         assert ours[key].numpy().tobytes() == saved[key].tobytes()
     assert saved["LR_Scheduler"]["last_epoch"] == ours["LR_Scheduler"]["last_epoch"] + 10
-    assert parts.optimizer.get_lr() == pytest.approx(config.learning_rate / 25)
+    assert parts.optimizer.get_lr() == pytest.approx(config.optimizer.learning_rate / 25)
 
 
 def test_a_new_run_with_its_parent_recorded(train, tmp_path, tiny, old):
