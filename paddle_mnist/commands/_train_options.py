@@ -67,7 +67,7 @@ def _add_option(group: Any, name: str, one: FlatOption, value: Any) -> None:
         dest=name,
         default=argparse.SUPPRESS,
         metavar="VALUE",
-        help=f"{one.declared.help}{listed}{default}",
+        help=f"{one.help}{listed}{default}",
         **({"nargs": "?", "const": bare} if bare else {}),
     )
 
