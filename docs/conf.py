@@ -66,7 +66,7 @@ NAVIGATION = (
     ),
     (
         {"en": "Reference", "zh": "参考"},
-        ("commands", "api", "stability", "changelog", "development"),
+        ("commands", "api", "stability", "changelog", "architecture", "development"),
     ),
 )
 

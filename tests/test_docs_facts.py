@@ -2,11 +2,13 @@
 
 import ast
 import importlib
+import pkgutil
 import re
 
 import pytest
 from conftest import ROOT
-from pages import ENGLISH, blocks
+from pages import ENGLISH, blocks, name, without_code
+from test_package import ROOMS
 
 import paddle_mnist
 from paddle_mnist import errors
@@ -102,3 +104,40 @@ def test_changelog_begins_with_this_version():
     listed = re.findall(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert listed[0] == paddle_mnist.__version__
     assert sorted(listed, key=version, reverse=True) == listed
+
+
+def marks(text):
+    """Return what stands in code marks, outside blocks of code."""
+    return re.findall(r"`([^`\n]+)`", without_code(text))
+
+
+@pytest.mark.parametrize("path", ENGLISH, ids=name)
+def test_names_inside_the_package_are_there(path):
+    for mark in marks(path.read_text()):
+        if re.fullmatch(r"paddle_mnist(\.\w+)+", mark):
+            pkgutil.resolve_name(mark)
+
+
+DOTTED = r"\w+(?:\.\w+)+"
+SUFFIXES = ("py", "txt", "jsonl")
+
+
+def test_every_name_in_the_architecture_is_there():
+    names = [
+        mark
+        for mark in marks(page("architecture"))
+        if re.fullmatch(DOTTED, mark) and mark.rpartition(".")[2] not in SUFFIXES
+    ]
+    assert len(names) > 80
+    for mark in names:
+        pkgutil.resolve_name(f"paddle_mnist.{mark.removeprefix('paddle_mnist.')}")
+
+
+def test_the_rooms_of_the_architecture_are_in_the_order_of_imports():
+    rows = re.findall(
+        r"^\| `([\w/.]+)` \| .* \| `", section(page("architecture"), "The rooms"), re.M
+    )
+    assert [room.removesuffix("/").removesuffix(".py") for room in rows] == [
+        room for room in ROOMS if room != "|"
+    ]
+    assert all((ROOT / "paddle_mnist" / room).exists() for room in rows)
