@@ -59,7 +59,7 @@ class VisualDLFiles:
         reason = f" ({self._errors[0].strerror}); {remedy(self._errors[0])}" if self._errors else ""
         return OutputError(
             f"{self.folder}: VisualDL can no longer write there{reason}; or switch it off: "
-            "--visualdl false, or fit(visualdl=())"
+            "--visualdl false, or callbacks=[VisualDL(False)] in code"
         )
 
     def _keep_errors(self, file: Any) -> None:

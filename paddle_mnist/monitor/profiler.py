@@ -118,7 +118,7 @@ class Profile:
         if self._steps_done < self.steps:
             log.warning(
                 "the training ended before step %d of this start, so there is no profile; "
-                "expected a longer one, or a smaller --profile",
+                "expected a longer one, or fewer steps to profile",
                 WARM_UP + self.steps,
             )
 
