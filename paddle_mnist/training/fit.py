@@ -236,9 +236,9 @@ def _fit(arguments: FitArguments) -> FitResult:
 
 @contextlib.contextmanager
 def _closing(callbacks: Sequence[Callback]) -> Iterator[None]:
-    """Close callbacks at the end of the context, each whatever happens to the others."""
+    """Close callbacks at the end of the context, in order, each whatever happens to the others."""
     with contextlib.ExitStack() as stack:
-        for callback in callbacks:
+        for callback in reversed(callbacks):  # an ExitStack begins with the last
             stack.callback(callback.close)
         yield
 
