@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import re
 
 import pytest
@@ -102,3 +103,15 @@ def test_changelog_begins_with_this_version():
     listed = re.findall(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert listed[0] == paddle_mnist.__version__
     assert sorted(listed, key=version, reverse=True) == listed
+
+
+def test_arguments_of_fit_are_what_the_page_on_version_0_3_says():
+    """Its new ones can be written so, and none of the old ones is there any more."""
+    changes = section(page("from-02-to-03"), "Arguments of `fit`")
+    rows = re.findall(r"^\| `(\w+)=.*?` \| `(\w+)=(.+)` \|$", changes, re.M)
+    assert len(rows) > 35
+    names = {name: getattr(paddle_mnist, name) for name in paddle_mnist.__all__}
+    parameters = inspect.signature(paddle_mnist.fit).parameters
+    for old, argument, value in rows:
+        assert old not in parameters and argument in parameters
+        eval(value, {**names, "pad": len})  # raises where a group has no such field
