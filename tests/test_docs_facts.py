@@ -112,7 +112,12 @@ def marks(text):
     return re.findall(r"`([^`\n]+)`", without_code(text))
 
 
-@pytest.mark.parametrize("path", ENGLISH, ids=name)
+WITH_FORMER_NAMES = ("from-02-to-03", "changelog", "CHANGELOG")
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in ENGLISH if path.stem not in WITH_FORMER_NAMES], ids=name
+)
 def test_names_inside_the_package_are_there(path):
     for mark in marks(path.read_text()):
         if re.fullmatch(r"paddle_mnist(\.\w+)+", mark):
