@@ -62,7 +62,7 @@ NAVIGATION = (
     ({"en": "Measurements", "zh": "性能与复现"}, ("speed", "scale", "reproduction")),
     (
         {"en": "Migrate", "zh": "迁移"},
-        ("coming-from", "fluid", "parameter-servers"),
+        ("coming-from", "from-02-to-03", "fluid", "parameter-servers"),
     ),
     (
         {"en": "Reference", "zh": "参考"},

@@ -98,7 +98,7 @@ if TYPE_CHECKING:
 PACKAGED_WEIGHTS = {"pretrained": "paddle_mnist.mnist.pretrained:pretrained_weights"}
 
 __all__ = sorted(_PUBLIC)
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 
 if not TYPE_CHECKING:

@@ -5,6 +5,7 @@ YAML files and checkpoints have the options of all groups under flat names, whic
 (`flat_options`); nothing else lists them.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import math
@@ -234,14 +235,21 @@ def _convert(value: Any, kind: Any, parse: Callable[[Any], Any], name: str, stri
 
 
 def _from_text(value: Any, kind: Any) -> Any:
-    """Return what a text on a command line stands for: None, a truth value, or a list."""
+    """Return what a text stands for: None, a truth value, a number, or a list."""
     if not isinstance(value, str):
         return value
-    kinds = get_args(kind) if get_origin(kind) is Union else (kind,)
+    kinds = [
+        get_args(one)[0] if get_origin(one) is Annotated else one
+        for one in (get_args(kind) if get_origin(kind) is Union else (kind,))
+    ]
     if type(None) in kinds and value.lower() in NOTHING:
         return None
     if bool in kinds:
         return WORDS.get(value.lower(), value)
+    for number in (int, float):  # which read 0123, +5 and 1_000 too, as YAML has them
+        if number in kinds:
+            with contextlib.suppress(ValueError):
+                return number(value)
     if any(get_origin(one) is tuple for one in kinds):
         return [item.strip() for item in value.split(",") if item.strip()]
     return value

@@ -8,7 +8,11 @@ from paddle_mnist.training.arguments import FitArguments
 from paddle_mnist.training.build import build_job
 
 
-def build(config):
-    """Return the parts as they are before the first step; nothing is written."""
+def job_of(config):
+    """Return the job of a training as it is before the first step; nothing is written."""
     defaults = {name: one.default for name, one in inspect.signature(fit).parameters.items()}
-    return build_job(FitArguments(**{**defaults, **parts(config)})).parts
+    return build_job(FitArguments(**{**defaults, **parts(config)}))
+
+
+def build(config):
+    return job_of(config).parts

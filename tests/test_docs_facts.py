@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import pkgutil
 import re
 
@@ -141,3 +142,15 @@ def test_the_rooms_of_the_architecture_are_in_the_order_of_imports():
         room for room in ROOMS if room != "|"
     ]
     assert all((ROOT / "paddle_mnist" / room).exists() for room in rows)
+
+
+def test_arguments_of_fit_are_what_the_page_on_version_0_3_says():
+    """Its new ones can be written so, and none of the old ones is there any more."""
+    changes = section(page("from-02-to-03"), "Arguments of `fit`")
+    rows = re.findall(r"^\| `(\w+)=.*?` \| `(\w+)=(.+)` \|$", changes, re.M)
+    assert len(rows) > 35
+    names = {name: getattr(paddle_mnist, name) for name in paddle_mnist.__all__}
+    parameters = inspect.signature(paddle_mnist.fit).parameters
+    for old, argument, value in rows:
+        assert old not in parameters and argument in parameters
+        eval(value, {**names, "pad": len})  # raises where a group has no such field

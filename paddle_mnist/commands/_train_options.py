@@ -89,7 +89,7 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
             options.pop("data", None)  # the recipe names them: a second search might find others
     values = read_recipe(recipe) if recipe else {}
     given = {**(read_yaml(args.config) if args.config else {}), **options}
-    if not given.get("output"):
+    if given.get("output") is None:
         given["output"] = str(Path("work", "output", recipe or _name_of(Path(args.config))))
     run = {} if args.fresh else _config_of_run(given)
     is_continued = given.get("incremental_from") or run.get("incremental_from")

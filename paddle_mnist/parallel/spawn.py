@@ -36,6 +36,7 @@ log = logging.getLogger("paddle_mnist")
 SAVE_SECONDS = 10.0  # for the others to save and exit by themselves once one has failed
 MAX_MESSAGE = 8000  # characters of a report; a pipe that nobody reads yet takes 64 KiB
 
+MAX_RETURNED = 32_000  # characters of what a process returns
 RETURNED = "returned"  # begins the report of a process that has returned something
 
 
@@ -257,7 +258,7 @@ def _run(
     try:
         with signals.handlers_installed(ignore_afterwards=True):
             value = function(*args)
-        if rank == 0 and value is not None:
+        if rank == 0 and _can_be_sent(value):
             _send_report(pipes[rank], RETURNED, value)
     except PaddleMnistError as error:
         code = error.exit_code
@@ -306,6 +307,14 @@ def _watch(job: _Job, hang_timeout: float) -> list[int]:
                 1,
             )
     return ended
+
+
+def _can_be_sent(value: Any) -> bool:
+    """Return whether a value is plain, and small enough for a pipe that nobody reads yet."""
+    try:
+        return value is not None and len(json.dumps(value)) <= MAX_RETURNED
+    except (TypeError, ValueError):
+        return False
 
 
 def _send_report(pipe: Any, error: Optional[str], values: Any) -> None:

@@ -19,7 +19,7 @@ from paddle_mnist.options import (
     split_names,
 )
 from paddle_mnist.parallel.processes import Processes
-from paddle_mnist.progress import MODES
+from paddle_mnist.progress import HIGHEST_IS_BEST, LOWEST_IS_BEST, MODES
 from paddle_mnist.training.callbacks import Callback
 from paddle_mnist.training.evaluating import Evaluating
 from paddle_mnist.training.standard_callbacks import EarlyStopping, with_defaults
@@ -27,9 +27,6 @@ from paddle_mnist.training.start import StartFrom
 
 if TYPE_CHECKING:
     from paddle_mnist.training.steps import Loss, Metrics, Step
-
-# Metrics whose best value is known by their name; of others `mode` must say.
-LOWEST_IS_BEST, HIGHEST_IS_BEST = ("loss",), ("acc", "accuracy")
 
 
 def _parse_resume(value: Any) -> Any:

@@ -8,6 +8,7 @@ from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.parallel.world import World, join
 from paddle_mnist.system import signals
 from paddle_mnist.system.devices import own_device, select_device
+from paddle_mnist.system.program import in_command
 from paddle_mnist.training.arguments import FitArguments, compared_defaults
 from paddle_mnist.training.beginning import data_restored
 from paddle_mnist.training.description import flattened
@@ -129,12 +130,13 @@ def _check_saving(arguments: FitArguments, inside_epochs: bool, world: World) ->
     is_timed = saving.every_steps or saving.every_seconds
     if not inside_epochs and is_timed:
         raise ConfigError(
-            "save_every_steps and save_every_seconds save inside epochs, where this data cannot "
-            "resume; expected a paddle.io.Dataset, or save_every_epochs"
+            "Saving: every_steps and every_seconds save inside epochs, where this data cannot "
+            "resume; expected a paddle.io.Dataset, or every_epochs"
         )
     if saving.every_epochs:
         return
-    found = f"save_every_epochs is {saving.every_epochs}"
+    group, prefix = ("", "save_") if in_command() else ("Saving: ", "")
+    found = f"{group}{prefix}every_epochs is {saving.every_epochs}"
     if not inside_epochs:
         raise ConfigError(
             f"{found}, but with this data a run can resume only from the end of an epoch; expected "
@@ -143,8 +145,10 @@ def _check_saving(arguments: FitArguments, inside_epochs: bool, world: World) ->
     if not is_timed and world.is_main_process:
         has_best = saving.keep_best and arguments.valid is not None
         log.warning(
-            "%s, without save_every_steps or save_every_seconds: a run that is killed loses all "
-            "of its progress%s",
+            "%s, without %severy_steps or %severy_seconds: a run that is killed loses all of its "
+            "progress%s",
             found,
+            prefix,
+            prefix,
             " since its best epoch" if has_best else "",
         )

@@ -1,6 +1,7 @@
 """`fit`: train any net on any data, in a run directory."""
 
 import contextlib
+import json
 import logging
 import multiprocessing
 import threading
@@ -186,7 +187,10 @@ def _fit_in_processes(arguments: FitArguments, nprocs: int) -> FitResult:
         hang_timeout=arguments.processes.hang_timeout,
         device=arguments.device,
     )
-    return read_result(RunDirectory(arguments.output), entries)
+    run = RunDirectory(arguments.output, arguments.name or None)
+    if entries is None:  # too large to be sent
+        entries = json.loads(run.result.read_text(encoding="utf-8"))
+    return read_result(run, entries)
 
 
 def _fit_plainly(arguments: FitArguments, level: int) -> dict[str, object]:
@@ -232,9 +236,9 @@ def _fit(arguments: FitArguments) -> FitResult:
 
 @contextlib.contextmanager
 def _closing(callbacks: Sequence[Callback]) -> Iterator[None]:
-    """Close callbacks at the end of the context, each whatever happens to the others."""
+    """Close callbacks at the end of the context, in order, each whatever happens to the others."""
     with contextlib.ExitStack() as stack:
-        for callback in callbacks:
+        for callback in reversed(callbacks):  # an ExitStack begins with the last
             stack.callback(callback.close)
         yield
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from paddle_mnist.checkpoint.manifest import Checkpoint
-from paddle_mnist.progress import TrainState
+from paddle_mnist.progress import HIGHEST_IS_BEST, TrainState
 from paddle_mnist.system.program import shell_command
-from paddle_mnist.training.arguments import HIGHEST_IS_BEST
 from paddle_mnist.training.callbacks import FitResult, Training
 from paddle_mnist.training.initialize import BEFORE
 from paddle_mnist.training.run_directory import RunDirectory

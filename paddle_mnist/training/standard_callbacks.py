@@ -12,6 +12,7 @@ from paddle_mnist.errors import ConfigError
 from paddle_mnist.interfaces import View
 from paddle_mnist.options import Count, CountOrZero, Options, flat_options, option, split_names
 from paddle_mnist.progress import TrainState
+from paddle_mnist.system.program import in_command
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
 from paddle_mnist.training.rehearsing import is_rehearsal
 
@@ -205,6 +206,7 @@ class PrintLayers(Callback, Options):
         numbers: Batches = getattr(self, name)
         usual = TUTORIAL_BATCHES[name]
         flat = {one.field.name: flat for flat, one in flat_options([type(self)]).items()}[name]
+        label = flat if in_command() else f"PrintLayers: {name}"
         if total is None:
             return (usual,) if numbers is True else numbers
         last = total - 1
@@ -212,7 +214,7 @@ class PrintLayers(Callback, Options):
             if usual > last and is_logged:
                 log.info(
                     "%s: no batch %d in %d batches; printing in the last, %d",
-                    flat,
+                    label,
                     usual,
                     total,
                     last,
@@ -221,8 +223,8 @@ class PrintLayers(Callback, Options):
         for number in numbers:
             if number > last:
                 raise ConfigError(
-                    f"{flat} names batch {number}, but this training has {total}, counted from 0; "
-                    f"expected one of them, as in --{flat} {last}"
+                    f"{label} names batch {number}, but this training has {total}, counted from 0; "
+                    f"expected one of them, such as {last}"
                 )
         return numbers
 

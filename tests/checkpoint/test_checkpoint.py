@@ -16,7 +16,7 @@ from paddle_mnist import MNIST
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer, checkpoint_name
 from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint, read_manifest
-from paddle_mnist.checkpoint.policy import CheckpointInfo, RetentionPolicy, SavePolicy
+from paddle_mnist.checkpoint.policy import KEEP_EPOCHS, CheckpointInfo, Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import CheckpointError, DivergedError, OutputError, StoppedError
@@ -32,7 +32,7 @@ OPTIMIZERS = {
 }
 
 
-NOTHING = RetentionPolicy(epochs=False, last=1, best=False, breakpoints=False)  # but the newest
+NOTHING = Saving(keep_last=1, keep_best=False)  # but the newest
 
 
 def build(optimizer="adam", model=None, seed=1):
@@ -59,7 +59,7 @@ def state_of(epoch, accuracy=None):
 def save(store, built, epoch, accuracy=None):
     """Commit the checkpoint of a model after `epoch` epochs."""
     model, optimizer, _ = built
-    StoreCheckpointer(store, SavePolicy()).after_epoch(state_of(epoch, accuracy), model, optimizer)
+    StoreCheckpointer(store).after_epoch(state_of(epoch, accuracy), model, optimizer)
     return read_manifest(store.folder / f"{checkpoint_name(built[0])}_epoch{epoch - 1}.json")
 
 
@@ -323,7 +323,7 @@ def test_what_is_kept_is_whole(store, bytes_of):
     for epoch, accuracy in enumerate([0.9, 0.99, 0.98, 0.5, 0.6], 1):
         store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch, accuracy))
     _flip(store.folder / "mnist_epoch1.pdparams")
-    assert store.prune(replace(NOTHING, best=True)) == ["mnist_epoch0", "mnist_epoch3"]
+    assert store.prune(replace(NOTHING, keep_best=True)) == ["mnist_epoch0", "mnist_epoch3"]
     assert store.best().name == "mnist_epoch2" and store.newest().name == "mnist_epoch4"
     assert (store.folder / "mnist_epoch1.json").exists()  # left, to be set aside
 
@@ -368,7 +368,7 @@ def test_reads_of_a_prune_do_not_grow_with_what_is_kept(store, bytes_of, monkeyp
         "read",
         lambda checkpoint, s: reads.append(checkpoint.name) or read(checkpoint, s),
     )
-    keep = RetentionPolicy(epochs=True, last=1, best=False)
+    saving = replace(NOTHING, keep_epochs=True)
 
     def save_and_prune(writer, epoch):
         """Something is let go each time, so that what is kept must be whole."""
@@ -376,7 +376,7 @@ def test_reads_of_a_prune_do_not_grow_with_what_is_kept(store, bytes_of, monkeyp
         writer.commit(f"mnist_epoch{epoch - 1}_step{10 * epoch - 1}", bytes_of, inside)
         writer.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch))
         reads.clear()
-        assert writer.prune(keep)
+        assert writer.prune(saving)
         return len(reads)
 
     assert [save_and_prune(store, epoch) for epoch in range(1, 6)] == [0] * 5
@@ -388,7 +388,7 @@ def test_reads_of_a_prune_do_not_grow_with_what_is_kept(store, bytes_of, monkeyp
 def test_a_change_of_what_is_remembered_is_noticed(store, bytes_of, writer_is_new):
     for epoch in (1, 2, 3):
         store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch))
-        store.prune(RetentionPolicy(epochs=False, last=2, best=False))
+        store.prune(replace(NOTHING, keep_last=2))
     writer = CheckpointStore(store.folder) if writer_is_new else store
     writer.commit("mnist_epoch3", bytes_of, state_of(4))
     _flip(store.folder / "mnist_epoch3.pdparams")
@@ -511,7 +511,7 @@ def test_weights_that_are_not_finite_are_never_saved(store, value):
 
 
 @pytest.mark.parametrize(
-    ("every", "on_best", "due"),
+    ("every", "keep_best", "due"),
     [
         (1, False, [1, 2, 3, 4, 5, 6]),
         (2, False, [2, 4, 6]),
@@ -522,19 +522,19 @@ def test_weights_that_are_not_finite_are_never_saved(store, value):
         (3, True, [1, 3, 4, 6]),  # the scores are best at 1, and better at 4
     ],
 )
-def test_when_to_save_after_an_epoch(every, on_best, due):
-    when = SavePolicy(every, on_best=on_best)
+def test_when_to_save_after_an_epoch(every, keep_best, due):
+    saving = Saving(every, keep_best=keep_best)
     saved, state = [], TrainState()
     for epoch, score in enumerate([0.5, 0.5, 0.4, 0.6, 0.6, 0.1], 1):
         state.step += 10
         state.record_evaluation({"valid/acc": score})
         state.end_epoch()
-        saved += [epoch] if when.after_epoch(state) else []
+        saved += [epoch] if saving.is_due_after_epoch(state) else []
     assert saved == due
 
 
 @pytest.mark.parametrize(
-    ("on_error", "error", "due"),
+    ("on_exception", "error", "due"),
     [
         (True, ValueError(), True),
         (False, ValueError(), False),
@@ -542,8 +542,8 @@ def test_when_to_save_after_an_epoch(every, on_best, due):
         (False, StoppedError(15), True),  # who sends a signal means to go on later
     ],
 )
-def test_when_to_save_after_an_error(on_error, error, due):
-    assert SavePolicy(on_error=on_error).after_error(error) == due
+def test_when_to_save_after_an_error(on_exception, error, due):
+    assert Saving(on_exception=on_exception).is_due_after_error(error) == due
 
 
 @pytest.mark.parametrize(
@@ -559,9 +559,10 @@ def test_when_to_save_after_an_error(on_error, error, due):
     ],
 )
 def test_when_to_save_after_a_step(steps, seconds, due):
-    when = SavePolicy(every_steps=steps, every_seconds=seconds)
+    saving = Saving(every_steps=steps, every_seconds=seconds)
     since = {1: 1.0, 2: 4.9, 3: 5.0, 4: 0.5, 5: 1.5, 6: 7.0}
-    assert [n for n, s in since.items() if when.after_step(TrainState(step=n), s)] == due
+    saved = [n for n, s in since.items() if saving.is_due_after_step(TrainState(step=n), s)]
+    assert saved == due
 
 
 def entries():
@@ -574,21 +575,21 @@ def entries():
 
 
 @pytest.mark.parametrize(
-    ("keep", "kept"),
+    ("saving", "kept"),
     [
         (NOTHING, [9]),
-        (replace(NOTHING, last=3), [7, 8, 9]),
-        (replace(NOTHING, epochs=True), [4, 8, 9]),
-        (replace(NOTHING, best=True), [3, 9]),
-        (replace(NOTHING, breakpoints=True), [2, 9]),
-        (replace(NOTHING, every_minutes=4), [3, 7, 9]),
-        (RetentionPolicy(last=2, every_minutes=4), [2, 3, 4, 7, 8, 9]),
-        (replace(NOTHING, last=99), list(range(10))),
+        (replace(NOTHING, keep_last=3), [7, 8, 9]),
+        (replace(NOTHING, keep_epochs=True), [4, 8, 9]),
+        (replace(NOTHING, keep_best=True), [3, 9]),
+        (replace(NOTHING, keep_breakpoints=True), [2, 9]),
+        (replace(NOTHING, keep_every_minutes=4), [3, 7, 9]),
+        (replace(KEEP_EPOCHS, keep_last=2, keep_every_minutes=4), [2, 3, 4, 7, 8, 9]),
+        (replace(NOTHING, keep_last=99), list(range(10))),
     ],
 )
-def test_what_to_keep_is_the_union_of_the_rules(keep, kept):
-    assert keep(entries()) == {f"s{n}" for n in kept}
-    assert keep(reversed(entries())) == keep(entries())
+def test_what_to_keep_is_the_union_of_the_rules(saving, kept):
+    assert saving.kept(entries()) == {f"s{n}" for n in kept}
+    assert saving.kept(reversed(entries())) == saving.kept(entries())
 
 
 SAVED = st.tuples(
@@ -602,28 +603,28 @@ SAVED = st.tuples(
     ),
 )
 POLICIES = st.builds(
-    RetentionPolicy,
-    epochs=st.booleans(),
-    last=st.integers(1, 5),
-    every_minutes=st.none() | st.floats(0.1, 9),
-    best=st.booleans(),
-    breakpoints=st.booleans(),
+    Saving,
+    keep_epochs=st.booleans(),
+    keep_last=st.integers(1, 5),
+    keep_every_minutes=st.none() | st.floats(0.1, 9),
+    keep_best=st.booleans(),
+    keep_breakpoints=st.booleans(),
 )
 
 
 @given(st.lists(SAVED, min_size=1), POLICIES)
-def test_the_newest_is_always_kept_and_keeping_is_stable(drawn, keep):
+def test_the_newest_is_always_kept_and_keeping_is_stable(drawn, saving):
     saved = [CheckpointInfo(f"s{i}", (n, i), n * 30.0, **more) for i, (n, more) in enumerate(drawn)]
-    kept = keep(saved)
+    kept = saving.kept(saved)
     assert max(saved, key=lambda info: info.sort_key).name in kept
-    assert keep([info for info in saved if info.name in kept]) == kept
+    assert saving.kept([info for info in saved if info.name in kept]) == kept
 
 
 def test_pruning_deletes_what_the_policy_drops_and_nothing_else(store, bytes_of):
     for epoch in range(1, 5):
         store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch, 1 / epoch))
     (store.folder / "notes.txt").write_text("mine")
-    dropped = store.prune(RetentionPolicy(epochs=False, last=1, best=True))
+    dropped = store.prune(replace(NOTHING, keep_best=True))
     assert dropped == ["mnist_epoch1", "mnist_epoch2"]
     assert store.newest().name == "mnist_epoch3" and store.best().name == "mnist_epoch0"
     left = {path.stem for path in store.folder.iterdir()}

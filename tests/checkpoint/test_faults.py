@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
@@ -45,14 +46,13 @@ from paddle_mnist import MNIST, BatchLoader, MnistDataset, Trainer
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint
-from paddle_mnist.checkpoint.policy import RetentionPolicy, SavePolicy
+from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import CheckpointError, OutputError
 from paddle_mnist.metrics.writers import ManyWriters
 from paddle_mnist.mnist.arrays import Data, Split
-from paddle_mnist.mnist.config import TrainConfig
-from paddle_mnist.nn.optim import build_optimizer, build_schedule
+from paddle_mnist.mnist.config import OptimizerOptions
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import PART
 
@@ -60,9 +60,8 @@ SLOW = pytest.mark.slow
 
 # Two epochs of three steps; saved after step 4, inside the second epoch, and at the end.
 EPOCHS, STEPS = 2, 6
-CONFIG = TrainConfig(epochs=EPOCHS, optimizer="adam", learning_rate=0.01, lr_schedule="cosine")
-WHEN = SavePolicy(every_epochs=2, every_steps=4)
-ONE = RetentionPolicy(epochs=False, last=1, best=False, breakpoints=False)  # the sharpest policy
+OPTIMIZER_OPTIONS = OptimizerOptions("adam", 0.01, "cosine", total_steps=STEPS)
+ONE = Saving(every_epochs=2, every_steps=4, keep_last=1, keep_best=False)  # the sharpest policy
 
 
 # ------------------------------------------------------------------ the training
@@ -85,16 +84,14 @@ def weights_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.pdparams")
 
 
-def started(
-    folder: Path, store: Optional[CheckpointStore] = None, keep: RetentionPolicy = ONE
-) -> Trainer:
+def started(folder: Path, store: Optional[CheckpointStore] = None, saving: Saving = ONE) -> Trainer:
     """What `train_and_evaluate` does before the first step: clear up, find the newest, load it."""
     store = store or store_in(folder)
     store.remove_temporary_files()
     checkpoint = store.newest(quarantine_damaged=True)
     paddle.seed(1)
     model = MNIST()
-    optimizer = build_optimizer(CONFIG, model, build_schedule(CONFIG, STEPS))
+    optimizer = OPTIMIZER_OPTIONS(model.parameters())
     if checkpoint:
         load_checkpoint(checkpoint, model, optimizer)
     return Trainer(
@@ -102,7 +99,7 @@ def started(
         model,
         optimizer,
         checkpointer=StoreCheckpointer(
-            store, WHEN, keep, resumed_from=checkpoint.state if checkpoint else None
+            store, saving, resumed_from=checkpoint.state if checkpoint else None
         ),
         writer=ManyWriters([]),
         state=checkpoint.state if checkpoint else TrainState(),
@@ -229,7 +226,7 @@ def unbroken(request, tmp_path_factory) -> Unbroken:
     folder = tmp_path_factory.mktemp(request.param) / "start"
     folder.mkdir()
     if request.param == "damage":
-        finish(started(folder, keep=RetentionPolicy(last=2)))
+        finish(started(folder, saving=replace(ONE, keep_epochs=True, keep_last=2)))
         checkpoints = store_in(folder).folder
         os.truncate(checkpoints / "mnist_epoch1.pdopt", 99)
         (checkpoints / ".mnist_epoch0.pdparams.part").write_bytes(b"half")

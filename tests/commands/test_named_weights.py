@@ -62,12 +62,12 @@ WEIGHTS_ALONE = ("a file", "the tutorial's file", "pretrained")
 def runs(tmp_path_factory, tiny):
     """A folder with two runs under work/output; a file of weights; an exported model."""
     folder = tmp_path_factory.mktemp("runs")
-    plain = {"batch_size": 32, "visualdl": "", "figures": False, "watch": 0}
+    plain = {"data": str(tiny), "batch_size": 32, "visualdl": "", "figures": False, "watch": 0}
     for name, options in {
         RUN: {"epochs": 30, "early_stop_patience": 2, "seed": 1},
         OTHER: {"epochs": 1, "seed": 2},
     }.items():
-        train_and_evaluate(TrainConfig(data=str(tiny), output=str(folder / name), **plain, **options))
+        train_and_evaluate(TrainConfig(output=str(folder / name), **plain, **options))
     paddle.save(MNIST().state_dict(), str(folder / "lone.pdparams"))
     Path(folder, "out").mkdir()
     Path(folder, "out/about.json").write_text("{}")

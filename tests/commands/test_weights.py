@@ -12,12 +12,12 @@ import numpy as np
 import paddle
 import pytest
 from conftest import ROOT
+from digit_parts import build
 
 from paddle_mnist import MNIST, TrainConfig, train_and_evaluate
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING, read_manifest
 from paddle_mnist.checkpoint.saved_weights import find_weights, newest_run
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
 from paddle_mnist.mnist.export import variables
 from paddle_mnist.parallel.world import ALONE
@@ -79,9 +79,9 @@ def checkpoint(folder, name=None):
 
 def started(tiny, **options):
     """The parts of a new training that starts from another."""
-    config = TrainConfig(str(tiny), batch_size=32, epochs=3, seed=8, **options)
-    parts = build(config, open_data(str(tiny)), None)
-    initialize(parts, ALONE, find_weights, config.init_from, config.incremental_from)
+    config = TrainConfig(data=str(tiny), batch_size=32, epochs=3, seed=8, **options)
+    parts = build(config)
+    initialize(parts, ALONE, config.start)
     return parts
 
 

@@ -9,7 +9,6 @@ import paddle
 import pytest
 from matplotlib.figure import Figure
 from paddle.nn import functional as F
-from paddle_mnist.mnist.option_types import PAGES
 from visualdl import LogReader
 
 from paddle_mnist import MNIST
@@ -17,6 +16,7 @@ from paddle_mnist.errors import OutputError
 from paddle_mnist.interfaces import View
 from paddle_mnist.metrics.visualdl import ABOUT, VisualDLWriter
 from paddle_mnist.progress import TrainState
+from paddle_mnist.training.standard_callbacks import PAGES
 
 VALUES = {"train/loss": 0.0412, "train/lr": 0.00731, "watch/fc/mean": 0.5, "speed/ips": 2277.4}
 STATE = TrainState(epoch=0, position=20, step=20)
@@ -56,8 +56,7 @@ def test_average_over_few_steps_is_not_written(tmp_path):
         (0, [94, 100, 188], [94, 188]),
         (600, [700, 782, 800], [700, 782]),
     ):
-        board = VisualDLWriter(tmp_path / str(start), ["scalars"])
-        board.advance(TrainState(step=start + 1))
+        board = VisualDLWriter(tmp_path / str(start), ["scalars"], start=start)
         for step in steps:
             board.write(TrainState(step=step), VALUES)
             board.write(TrainState(step=step), {"train/mine": 1.0})
@@ -166,6 +165,7 @@ import logging, resource, sys
 from pathlib import Path
 from paddle_mnist.errors import OutputError
 from paddle_mnist.progress import TrainState
+from paddle_mnist.training.standard_callbacks import PAGES
 from paddle_mnist.metrics.visualdl import VisualDLWriter
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 logging.basicConfig()

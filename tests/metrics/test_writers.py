@@ -45,7 +45,7 @@ def said(monkeypatch):
 
 
 def test_log_line_is_the_documented_one(said):
-    LogWriter(epochs=5, steps_per_epoch=782).write(IN_EPOCH, VALUES)
+    LogWriter(epochs=5, total_steps=3910).write(IN_EPOCH, VALUES)
     assert said == [
         "epoch 2/5 step 1800/3910 lr 0.00731 loss 0.0412 acc 0.9900 reader_cost 0.0003s "
         "batch_cost 0.0281s ips 2277 samples/s eta 00:00:59"
@@ -54,7 +54,7 @@ def test_log_line_is_the_documented_one(said):
 
 
 def test_validation_line_belongs_to_the_epoch_that_ended(said):
-    LogWriter(5, 782).write(AFTER_EPOCH, {"valid/loss": 0.05, "valid/acc": 0.9871})
+    LogWriter(5, 3910).write(AFTER_EPOCH, {"valid/loss": 0.05, "valid/acc": 0.9871})
     assert said == ["epoch 2/5 step 1564/3910 valid loss 0.0500 acc 0.9871"]
 
 
@@ -142,18 +142,14 @@ def test_many_writers_are_told_everything_in_order():
         def write(self, state, values):
             self.calls.append(("write", state.step, values))
 
-        def advance(self, state):
-            self.calls.append(("advance", state.step))
-
         def close(self):
             self.calls.append(("close",))
 
     recorders = [Recorder(), Recorder()]
     writer = ManyWriters(recorders)
     writer.write(IN_EPOCH, VALUES)
-    writer.advance(IN_EPOCH)
     writer.close()
-    expected = [("write", 1800, VALUES), ("advance", 1800), ("close",)]
+    expected = [("write", 1800, VALUES), ("close",)]
     assert [recorder.calls for recorder in recorders] == [expected] * 2
 
 

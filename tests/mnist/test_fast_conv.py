@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paddle.nn import functional as F
 
-from paddle_mnist import MNIST, TrainConfig, watch
+from paddle_mnist import MNIST, watch
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.mnist.config import NetOptions
 from paddle_mnist.mnist.sizes import net_sizes
 from paddle_mnist.nn import sparse_layout
 from paddle_mnist.nn.compiled_net import CompiledNet
@@ -199,7 +200,7 @@ def test_training_has_the_same_bits_watched_or_not(tool, tiny, options, tmp_path
     ("value", "threads"), [("off", 0), (False, 0), ("on", 3), (True, 3), ("auto", 3)]
 )
 def test_switch(value, threads):
-    assert fast_conv_threads(TrainConfig(fast_conv=value, threads=3)) == threads
+    assert fast_conv_threads(NetOptions(fast_conv=value, threads=3)) == threads
 
 
 def test_switch_binds_the_run(tool, tiny):
@@ -208,7 +209,7 @@ def test_switch_binds_the_run(tool, tiny):
     err = tool("train", *short, expect=2).stderr
     assert "fast_conv: 'off' in the run, 'auto' now" in err
     with pytest.raises(ConfigError, match="fast_conv is 'of'"):
-        TrainConfig(fast_conv="of")
+        NetOptions(fast_conv="of")
 
 
 # ------------------------------------------------------------------ the default of a user's own net

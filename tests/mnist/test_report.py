@@ -1,6 +1,7 @@
 """A run that is looked into with everything on: figures, pages, prints, profile."""
 
 import json
+import logging
 import os
 import re
 import shlex
@@ -22,9 +23,9 @@ from PIL import Image
 from paddle_mnist import TrainConfig, train_and_evaluate
 from paddle_mnist.errors import OutputError
 from paddle_mnist.mnist.figure_names import DIGIT_FIGURE_FILES
-from paddle_mnist.mnist.setup import batches_to_print
 from paddle_mnist.plots.figure_files import COMPARED_FILES
 from paddle_mnist.training.run_directory import RunDirectory
+from paddle_mnist.training.standard_callbacks import TUTORIAL_BATCHES
 
 FIGURES = (
     "curves learning_rate confusion_matrix per_class kernels feature_maps mistakes health".split()
@@ -131,13 +132,16 @@ def test_batch_that_does_not_come_is_refused(tool, tiny, option, tmp_path):
         (402, 401, []),
     ],
 )
-def test_batches_to_print_without_numbers_are_the_tutorials_or_the_last(total, content, expected):
+def test_batches_to_print_without_numbers_are_the_tutorials_or_the_last(
+    total, content, expected, caplog, monkeypatch
+):
     config = TrainConfig(check_shape=True, check_content=True)
     assert TrainConfig.from_mapping(yaml.safe_load(config.as_yaml())) == config
-    lines = []
-    batches = batches_to_print(config, total, lines.append)
-    assert batches == {"check_shape": (0,), "check_content": (content,)}
-    assert lines == expected
+    monkeypatch.setattr(logging.getLogger("paddle_mnist"), "propagate", True)
+    with caplog.at_level(logging.INFO, "paddle_mnist"):
+        batches = [config.print_layers._batches(name, total, True) for name in TUTORIAL_BATCHES]
+    assert batches == [(0,), (content,)]
+    assert caplog.messages == expected
 
 
 def test_bare_check_content_prints_in_a_training_without_the_tutorials_batch(tool, tiny):
@@ -195,7 +199,7 @@ def test_signal_while_drawing_costs_no_result(tool, tiny, tmp_path):
 def test_figures_that_a_full_disk_cost_are_drawn_by_the_same_command(tiny, tmp_path, number, watch):
     run = RunDirectory(tmp_path / "run")
     config = TrainConfig(
-        str(tiny), epochs=1, batch_size=32, watch=watch, visualdl=False, output=str(run.path)
+        data=str(tiny), epochs=1, batch_size=32, watch=watch, visualdl=False, output=str(run.path)
     )
     full = from_on(number, lambda operation: takes_space(operation) and fail(ENOSPC)(operation))
     with watched(run.figures, full), pytest.raises(OutputError, match="No space left on device"):

@@ -582,7 +582,7 @@ def test_console_that_takes_no_more_stops_and_the_run_goes_on(train, tmp_path, t
 def test_library_call_logs_like_the_command_unless_quiet(tmp_path, tiny, quiet):
     program = (
         "from paddle_mnist import TrainConfig, train_and_evaluate\n"
-        f"config = TrainConfig({str(tiny)!r}, epochs=1, figures=False, output='run')\n"
+        f"config = TrainConfig(data={str(tiny)!r}, epochs=1, figures=False, output='run')\n"
         f"train_and_evaluate(config, quiet={quiet})"
     )
     done = forked.run([sys.executable, "-c", program], cwd=tmp_path, check=True)

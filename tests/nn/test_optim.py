@@ -8,7 +8,7 @@ import pytest
 from paddle import nn
 
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.config import TrainConfig
+from paddle_mnist.mnist.config import OptimizerOptions
 from paddle_mnist.nn.optim import (
     build_optimizer,
     build_schedule,
@@ -38,7 +38,7 @@ SCHEDULES = {
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedule_follows_its_formula(name):
-    config = TrainConfig(lr_schedule=name, learning_rate=RATE, end_lr=END)
+    config = OptimizerOptions(lr_schedule=name, learning_rate=RATE, end_lr=END)
     schedule = build_schedule(config, STEPS)
     for step in range(STEPS):
         assert schedule() == pytest.approx(SCHEDULES[name](step), rel=1e-6), step
@@ -48,7 +48,7 @@ def test_schedule_follows_its_formula(name):
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_schedule_of_a_very_short_training(name, steps):
-    schedule = build_schedule(TrainConfig(lr_schedule=name, learning_rate=RATE), steps)
+    schedule = build_schedule(OptimizerOptions(lr_schedule=name, learning_rate=RATE), steps)
     for _ in range(steps):
         assert 0 <= schedule() <= RATE
         schedule.step()
@@ -120,15 +120,15 @@ DECAYING = {
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 @pytest.mark.parametrize("name", FORMULAS)
 def test_optimizer_follows_its_formula_and_decays_what_is_named(name, decay, names):
-    config = TrainConfig(optimizer=name, weight_decay=decay, weight_decay_layers=names)
+    config = OptimizerOptions(optimizer=name, weight_decay=decay, weight_decay_layers=names)
     model = Two()
-    optimizer = build_optimizer(config, model, RATE)
+    optimizer = build_optimizer(config, dict(model.named_parameters()), RATE)
     for gradient in GRADIENTS:
         for parameter in model.parameters():
             parameter.grad = paddle.full(parameter.shape, gradient)
         optimizer.step()
         optimizer.clear_grad()
-    plain = TrainConfig(optimizer=name, weight_decay=0)
+    plain = OptimizerOptions(optimizer=name, weight_decay=0)
     for key, parameter in model.named_parameters():
         expected = FORMULAS[name](2.0, config if key in DECAYING[names] else plain)
         assert parameter.numpy().item() == pytest.approx(expected, rel=1e-5), key
@@ -142,6 +142,6 @@ def test_optimizer_follows_its_formula_and_decays_what_is_named(name, decay, nam
     ],
 )
 def test_neither_layer_nor_parameter(name, message):
-    config = TrainConfig(weight_decay_layers=["a", name])
+    config = OptimizerOptions(weight_decay_layers=["a", name])
     with pytest.raises(ConfigError, match=re.escape(message)):
-        build_optimizer(config, Two(), RATE)
+        build_optimizer(config, dict(Two().named_parameters()), RATE)

@@ -9,8 +9,8 @@ import sys
 import pytest
 from conftest import ROOT
 
-from paddle_mnist import TrainConfig
 from paddle_mnist.parallel.process_count import hint, processes_to_start
+from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.system.machine import usable_cpus
 
 AFFINITY = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -86,7 +86,8 @@ def test_auto_keeps_to_the_quota_of_a_container(cgroup):
         "from paddle_mnist import TrainConfig\n"
         "from paddle_mnist.parallel.process_count import fast_conv_threads, processes_to_start\n"
         "config = TrainConfig(nprocs='auto', threads='auto', device='cpu')\n"
-        "print(processes_to_start(config), fast_conv_threads(config))"
+        "processes = processes_to_start(config.processes, config.device, config.batch_size)\n"
+        "print(processes, fast_conv_threads(config.net))"
     )
     assert cgroup({"cpu.max": "100000 100000"}, program) == "1 1"
 
@@ -94,8 +95,8 @@ def test_auto_keeps_to_the_quota_of_a_container(cgroup):
 def test_auto_keeps_to_the_limit_in_the_environment(monkeypatch):
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
     assert usable_cpus() == 1
-    assert processes_to_start(TrainConfig(nprocs="auto", device="cpu")) == 1
-    assert hint(TrainConfig(device="cpu"), 250_000, threads=0) is None
+    assert processes_to_start(Processes(number=0), "cpu", 64) == 1
+    assert hint(Processes(), "cpu", 64, samples=250_000, threads=0) is None
 
 
 # ------------------------------------------------------------------ without POSIX

@@ -70,7 +70,7 @@ for name, *argv in [
 assert os.environ.get("HOME") == home
 """
 FIT = """
-from paddle_mnist import fit
+from paddle_mnist import VisualDL, fit
 import paddle
 
 net = paddle.jit.to_static(paddle.nn.Linear(4, 2))
@@ -78,7 +78,8 @@ data = [(paddle.ones([4]).numpy(), n % 2) for n in range(8)]
 loader = paddle.io.DataLoader(data, batch_size=4)
 optimizer = paddle.optimizer.SGD(0.1, net.parameters())
 loss = paddle.nn.CrossEntropyLoss()
-fit(net, loader, output="run", optimizer=optimizer, loss=loss, epochs=1, visualdl=["scalars"])
+pages = VisualDL(["scalars"])
+fit(net, loader, output="run", optimizer=optimizer, loss=loss, epochs=1, callbacks=[pages])
 """
 
 
@@ -288,8 +289,8 @@ def test_pictures_whose_names_cannot_be_encoded_are_read(form, strange, terminal
 
 
 def test_place_to_start_from_need_not_be_utf8():
-    assert TrainConfig(init_from=NOT_UTF8).init_from == NOT_UTF8
-    with pytest.raises(ConfigError, match="at least 1 character"):
+    assert TrainConfig(init_from=NOT_UTF8).start.path == NOT_UTF8
+    with pytest.raises(ConfigError, match="expected text that is not empty"):
         TrainConfig(init_from="")
 
 
