@@ -124,10 +124,10 @@ def serve(
 
 
 def _load(model: Optional[str], run: Optional[str]) -> DigitPredictor:
-    if model in (None, "pretrained") and not run:
-        return pretrained_predictor(OUTPUTS, parallel=AT_ONCE)
     if model is None:
-        raise ConfigError(f"run is {run} without a model; expected model too, such as latest")
+        model, run = run or "pretrained", None  # the final weights of the run, if one is given
+    if model == "pretrained" and not run:
+        return pretrained_predictor(OUTPUTS, parallel=AT_ONCE)
     predictor = DigitPredictor(model, parallel=AT_ONCE, run=run, outputs=OUTPUTS)
     missing = [name for name in OUTPUTS if name not in predictor.outputs]
     if missing:
