@@ -52,6 +52,7 @@ class Console(Callback, Options):
         if training.world.is_main_process:
             self._lines = LogWriter(job.arguments.epochs, job.steps)
             self._bar = BarWriter(job.steps)
+            self._bar.advance(training.state.step if training.state else 0)
 
     def after_step(self, view: View) -> None:
         if self._bar:

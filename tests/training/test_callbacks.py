@@ -1,7 +1,9 @@
 """Callbacks: what they are asked, in which order, and those that anybody could have written."""
 
 import collections
+import io
 import json
+import sys
 
 import numpy as np
 import paddle
@@ -240,6 +242,24 @@ def test_the_rehearsal_leaves_no_trace_in_the_callbacks_of_the_package(tmp_path,
     for callback in callbacks:  # as they were built: nothing is open, and they could train again
         left = {name: value for name, value in vars(callback).items() if name.startswith("_")}
         assert all(value is None for value in left.values()), left
+
+
+def test_the_bar_of_a_resumed_training_begins_where_it_resumes(tmp_path, monkeypatch):
+    class Looks(Callback):
+        def before_first_step(self, training):
+            self.begun = training.job.console._bar.bar.n
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path, callbacks=[StopsAt(7, stop)])
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    looks = Looks()
+    fit(**{**arguments(ROW, tmp_path), "callbacks": [Console(), looks]})
+    assert looks.begun == 7
+    assert "10/10" in sys.stderr.getvalue()
 
 
 def test_pages_that_a_callback_writes_are_those_of_the_default_one(tmp_path):
