@@ -21,8 +21,9 @@ from paddle_mnist.options import (
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.progress import HIGHEST_IS_BEST, LOWEST_IS_BEST, MODES
 from paddle_mnist.training.callbacks import Callback
+from paddle_mnist.training.early_stopping import EarlyStopping
 from paddle_mnist.training.evaluating import Evaluating
-from paddle_mnist.training.standard_callbacks import EarlyStopping, with_defaults
+from paddle_mnist.training.reporting import with_defaults
 from paddle_mnist.training.start import StartFrom
 
 if TYPE_CHECKING:
