@@ -134,7 +134,7 @@ def _checkpoint_with_optimizer(weights: SavedWeights) -> Checkpoint:
             f"{weights.path}: holds weights alone, and no checkpoint with its optimizer's state is "
             "there; expected a checkpoint, or a run that still has the one it ended with; "
             "to take the weights alone: "
-            f"{as_option('init_from', str(weights.path))}"
+            + as_option("init_from", weights.path, "StartFrom(path, weights_only=True)")
         )
     return (
         weights.checkpoint.read_into_memory()
