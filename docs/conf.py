@@ -62,11 +62,11 @@ NAVIGATION = (
     ({"en": "Measurements", "zh": "性能与复现"}, ("speed", "scale", "reproduction")),
     (
         {"en": "Migrate", "zh": "迁移"},
-        ("coming-from", "fluid", "parameter-servers"),
+        ("coming-from", "from-02-to-03", "fluid", "parameter-servers"),
     ),
     (
         {"en": "Reference", "zh": "参考"},
-        ("commands", "api", "stability", "changelog", "development"),
+        ("commands", "api", "stability", "changelog", "architecture", "development"),
     ),
 )
 

@@ -16,12 +16,12 @@ warnings.filterwarnings("ignore", message="When training, we now always track gl
 _PUBLIC = {
     "BatchLoader": "paddle_mnist.data.loader",
     "Callback": "paddle_mnist.training.callbacks",
-    "Console": "paddle_mnist.training.standard_callbacks",
+    "Console": "paddle_mnist.training.reporting",
     "ConvBlocks": "paddle_mnist.nn.conv_blocks",
     "DigitPredictor": "paddle_mnist.mnist.predictor",
-    "EarlyStopping": "paddle_mnist.training.standard_callbacks",
+    "EarlyStopping": "paddle_mnist.training.early_stopping",
     "Evaluating": "paddle_mnist.training.evaluating",
-    "Figures": "paddle_mnist.training.standard_callbacks",
+    "Figures": "paddle_mnist.training.reporting",
     "FitResult": "paddle_mnist.training.callbacks",
     "Gathered": "paddle_mnist.metrics.paddle_metrics",
     "Loading": "paddle_mnist.data.loading",
@@ -30,17 +30,17 @@ _PUBLIC = {
     "MnistDataset": "paddle_mnist.mnist.dataset",
     "Numerics": "paddle_mnist.nn.numerics",
     "Observer": "paddle_mnist.interfaces",
-    "PrintLayers": "paddle_mnist.training.standard_callbacks",
+    "PrintLayers": "paddle_mnist.training.looking_inside",
     "Processes": "paddle_mnist.parallel.processes",
-    "Profile": "paddle_mnist.training.standard_callbacks",
+    "Profile": "paddle_mnist.training.looking_inside",
     "ResumableBatchSampler": "paddle_mnist.data.external",
     "Saving": "paddle_mnist.checkpoint.policy",
     "StartFrom": "paddle_mnist.training.start",
     "Sums": "paddle_mnist.metrics.sums",
     "TrainConfig": "paddle_mnist.mnist.config",
     "Trainer": "paddle_mnist.training.trainer",
-    "VisualDL": "paddle_mnist.training.standard_callbacks",
-    "Watch": "paddle_mnist.training.standard_callbacks",
+    "VisualDL": "paddle_mnist.training.reporting",
+    "Watch": "paddle_mnist.training.looking_inside",
     "evaluate": "paddle_mnist.training.evaluator",
     "evaluate_run": "paddle_mnist.training.trained_model",
     "export_run": "paddle_mnist.inference.export_run",
@@ -78,17 +78,17 @@ if TYPE_CHECKING:
     from paddle_mnist.parallel.processes import Processes as Processes
     from paddle_mnist.training.callbacks import Callback as Callback
     from paddle_mnist.training.callbacks import FitResult as FitResult
+    from paddle_mnist.training.early_stopping import EarlyStopping as EarlyStopping
     from paddle_mnist.training.evaluating import Evaluating as Evaluating
     from paddle_mnist.training.evaluator import evaluate as evaluate
     from paddle_mnist.training.fit import fit as fit
+    from paddle_mnist.training.looking_inside import PrintLayers as PrintLayers
+    from paddle_mnist.training.looking_inside import Profile as Profile
+    from paddle_mnist.training.looking_inside import Watch as Watch
     from paddle_mnist.training.rehearsing import is_rehearsal as is_rehearsal
-    from paddle_mnist.training.standard_callbacks import Console as Console
-    from paddle_mnist.training.standard_callbacks import EarlyStopping as EarlyStopping
-    from paddle_mnist.training.standard_callbacks import Figures as Figures
-    from paddle_mnist.training.standard_callbacks import PrintLayers as PrintLayers
-    from paddle_mnist.training.standard_callbacks import Profile as Profile
-    from paddle_mnist.training.standard_callbacks import VisualDL as VisualDL
-    from paddle_mnist.training.standard_callbacks import Watch as Watch
+    from paddle_mnist.training.reporting import Console as Console
+    from paddle_mnist.training.reporting import Figures as Figures
+    from paddle_mnist.training.reporting import VisualDL as VisualDL
     from paddle_mnist.training.start import StartFrom as StartFrom
     from paddle_mnist.training.trained_model import evaluate_run as evaluate_run
     from paddle_mnist.training.trained_model import load_model as load_model
@@ -98,7 +98,7 @@ if TYPE_CHECKING:
 PACKAGED_WEIGHTS = {"pretrained": "paddle_mnist.mnist.pretrained:pretrained_weights"}
 
 __all__ = sorted(_PUBLIC)
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 
 if not TYPE_CHECKING:

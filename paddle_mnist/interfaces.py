@@ -13,6 +13,7 @@ from paddle_mnist.progress import TrainState
 
 if TYPE_CHECKING:
     import paddle
+    from paddle import nn
 
 
 class BatchMetric(Protocol):
@@ -64,7 +65,9 @@ class View:
     newest value of every tag; the log line of this very step is written after its observers ran.
     """
 
-    def __init__(self, state: TrainState, loss: Any, metrics: Mapping[str, float], model: Any):
+    def __init__(
+        self, state: TrainState, loss: Any, metrics: Mapping[str, float], model: "nn.Layer"
+    ):
         self.step = state.step
         self._state, self._loss, self._metrics, self._model = state, loss, metrics, model
 
@@ -95,7 +98,7 @@ class View:
         gradient = self._parameter(name).grad
         return None if gradient is None else gradient.numpy()
 
-    def _parameter(self, name: str) -> Any:
+    def _parameter(self, name: str) -> "paddle.Tensor":
         parameters = dict(self._model.named_parameters())
         if name not in parameters:
             raise ConfigError(unknown_name("the model", name, parameters))

@@ -57,7 +57,7 @@ OPTION = "option"  # the entry of a field's metadata that makes it an option
 class Option(NamedTuple):
     """What a field of a group of options declares. See `option`."""
 
-    help: str
+    help: Union[str, Mapping[str, str]]
     flat: Union[str, Mapping[str, Mapping[str, Any]]]
     heading: str
     must_match: bool
@@ -67,7 +67,7 @@ class Option(NamedTuple):
 
 def option(
     default: Any = MISSING,
-    help: str = "",
+    help: Union[str, Mapping[str, str]] = "",
     *,
     flat: Union[str, Mapping[str, Mapping[str, Any]], None] = None,
     heading: str = "",
@@ -77,7 +77,7 @@ def option(
 ) -> Any:
     """Declare a field of a group of options.
 
-    help: the text of `--help`.
+    help: the text of `--help`; for each flat name where there are several.
     flat: its name on command lines, in YAML and in checkpoints; by default that of the field; ""
         if it has none there. Several names, each with the values of other fields that it implies.
     heading: where `--help` lists it; by default the group's `heading`.
@@ -117,11 +117,15 @@ AnyOptions = TypeVar("AnyOptions", bound=Options)
 
 
 class FlatOption(NamedTuple):
-    """An option under its flat name. implied: values of other fields that the name stands for."""
+    """An option under its flat name.
+
+    help: the text of `--help`. implied: values of other fields that the name stands for.
+    """
 
     group: type[Options]
     field: "Field[Any]"
     declared: Option
+    help: str
     implied: Mapping[str, Any]
 
     @property
@@ -146,11 +150,15 @@ class FlatOption(NamedTuple):
 def flat_options(groups: Iterable[type[Options]]) -> dict[str, FlatOption]:
     """Return the options of some groups by their flat names."""
     return {
-        name: FlatOption(group, field, declared, implied)
+        name: FlatOption(group, field, declared, _help(declared, name), implied)
         for group in groups
         for field, declared in _declared(group)
         for name, implied in _flat_names(field, declared).items()
     }
+
+
+def _help(declared: Option, name: str) -> str:
+    return declared.help if isinstance(declared.help, str) else declared.help[name]
 
 
 def build_group(group: type[AnyOptions], values: Mapping[str, Any]) -> Optional[AnyOptions]:

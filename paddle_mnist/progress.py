@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
 MODES = ("max", "min")  # which value of the monitored metric is the best
+# Metrics whose best value is known by their name; of others `mode` must say.
+LOWEST_IS_BEST, HIGHEST_IS_BEST = ("loss",), ("acc", "accuracy")
 
 
 @dataclass

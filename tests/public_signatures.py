@@ -97,6 +97,8 @@ def rendered(annotation: Any) -> str:
     """Return an annotation as one would write it."""
     if isinstance(annotation, str):
         return annotation
+    if isinstance(annotation, typing.ForwardRef):
+        return annotation.__forward_arg__
     if annotation in (None, type(None)):
         return "None"
     if annotation is ...:

@@ -149,10 +149,11 @@ def fit_arguments(**given):
     defaults = {
         name: parameter.default for name, parameter in inspect.signature(fit).parameters.items()
     }
-    return FitArguments(**{**defaults, **arguments("SGD with clipping", "run", **given)})
+    given = {"output": "run", **given}
+    return FitArguments(**{**defaults, **arguments("SGD with clipping", **given)})
 
 
-def argument(name, **given):
+def argument(name, given):
     """Return the value of an argument, or of an option of its groups, by its flat name."""
     built = fit_arguments(**given)
     if name in WITHOUT_A_FLAT_NAME:
@@ -169,10 +170,10 @@ def test_every_argument_of_fit_is_in_the_table():
 @pytest.mark.parametrize("name", FIT)
 def test_arguments_of_fit(name):
     needed = NEEDED.get(name, {})
-    expected = argument(name, **{name: FIT[name]}, **needed)
+    expected = argument(name, {name: FIT[name], **needed})
     assert list_if_tuple(expected) == FIT[name]
     for value in twins(FIT[name]):
-        actual = argument(name, **{name: value}, **needed)
+        actual = argument(name, {name: value, **needed})
         assert actual == expected and type(actual) is type(expected)
 
 
@@ -183,7 +184,7 @@ def list_if_tuple(value):
 @pytest.mark.parametrize("name", ["init_from", "incremental_from", "resume", "output"])
 @pytest.mark.parametrize("kind", [Path, PurePosixPath, Entry])
 def test_paths_of_fit(name, kind):
-    assert argument(name, **{name: kind("a/b")}) == "a/b"
+    assert argument(name, {name: kind("a/b")}) == "a/b"
 
 
 CONFIG = {

@@ -2,11 +2,14 @@
 
 import ast
 import importlib
+import inspect
+import pkgutil
 import re
 
 import pytest
 from conftest import ROOT
-from pages import ENGLISH, blocks
+from pages import ENGLISH, blocks, name, without_code
+from test_package import ROOMS
 
 import paddle_mnist
 from paddle_mnist import errors
@@ -102,3 +105,56 @@ def test_changelog_begins_with_this_version():
     listed = re.findall(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert listed[0] == paddle_mnist.__version__
     assert sorted(listed, key=version, reverse=True) == listed
+
+
+def marks(text):
+    """Return what stands in code marks, outside blocks of code."""
+    return re.findall(r"`([^`\n]+)`", without_code(text))
+
+
+OF_FORMER_VERSIONS = ("changelog", "from-02-to-03")  # pages with names that are gone
+PRESENT = [path for path in ENGLISH if path.stem not in OF_FORMER_VERSIONS]
+
+
+@pytest.mark.parametrize("path", PRESENT, ids=name)
+def test_names_inside_the_package_are_there(path):
+    for mark in marks(path.read_text()):
+        if re.fullmatch(r"paddle_mnist(\.\w+)+", mark):
+            pkgutil.resolve_name(mark)
+
+
+DOTTED = r"\w+(?:\.\w+)+"
+SUFFIXES = ("py", "txt", "jsonl")
+
+
+def test_every_name_in_the_architecture_is_there():
+    names = [
+        mark
+        for mark in marks(page("architecture"))
+        if re.fullmatch(DOTTED, mark) and mark.rpartition(".")[2] not in SUFFIXES
+    ]
+    assert len(names) > 80
+    for mark in names:
+        pkgutil.resolve_name(f"paddle_mnist.{mark.removeprefix('paddle_mnist.')}")
+
+
+def test_the_rooms_of_the_architecture_are_in_the_order_of_imports():
+    rows = re.findall(
+        r"^\| `([\w/.]+)` \| .* \| `", section(page("architecture"), "The rooms"), re.M
+    )
+    assert [room.removesuffix("/").removesuffix(".py") for room in rows] == [
+        room for room in ROOMS if room != "|"
+    ]
+    assert all((ROOT / "paddle_mnist" / room).exists() for room in rows)
+
+
+def test_arguments_of_fit_are_what_the_page_on_version_0_3_says():
+    """Its new ones can be written so, and none of the old ones is there any more."""
+    changes = section(page("from-02-to-03"), "Arguments of `fit`")
+    rows = re.findall(r"^\| `(\w+)=.*?` \| `(\w+)=(.+)` \|$", changes, re.M)
+    assert len(rows) > 35
+    names = {name: getattr(paddle_mnist, name) for name in paddle_mnist.__all__}
+    parameters = inspect.signature(paddle_mnist.fit).parameters
+    for old, argument, value in rows:
+        assert old not in parameters and argument in parameters
+        eval(value, {**names, "pad": len})  # raises where a group has no such field

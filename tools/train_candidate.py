@@ -25,7 +25,8 @@ from typing import Any
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.commands._train_options import add_train_options, train_config
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.config import TrainConfig, distortion_amounts
+from paddle_mnist.mnist.config import TrainConfig
+from paddle_mnist.mnist.options import distortion_amounts
 from paddle_mnist.system.devices import require_paddle
 
 MIXUP_ALPHA = 0.2

@@ -54,11 +54,11 @@ def page(predictor: DigitPredictor) -> Any:
     workers = futures.ThreadPoolExecutor(AT_ONCE, "answer")
 
     # gradio looks for the class of its own among the annotations
-    def read(picture: Picture, request: gradio.Request) -> Answer:  # type: ignore[name-defined]
+    def read(picture: Picture, request: gradio.Request) -> Answer:  # type: ignore[name-defined]  # imported late
         answer = answer_in_time(workers, predictor, picture)
         return answer._replace(words=in_language(answer.words, language_of(request)))
 
-    def draw(drawing: Optional[str], request: gradio.Request) -> Answer:  # type: ignore[name-defined]
+    def draw(drawing: Optional[str], request: gradio.Request) -> Answer:  # type: ignore[name-defined]  # as above
         return read(picture_bytes(drawing) if drawing else None, request)
 
     with gradio.Blocks(
@@ -124,7 +124,9 @@ def serve(
 
 
 def _load(model: Optional[str], run: Optional[str]) -> DigitPredictor:
-    if model in (None, "pretrained") and not run:
+    if model is None:
+        model, run = run or "pretrained", None  # the final weights of the run, if one is given
+    if model == "pretrained" and not run:
         return pretrained_predictor(OUTPUTS, parallel=AT_ONCE)
     predictor = DigitPredictor(model, parallel=AT_ONCE, run=run, outputs=OUTPUTS)
     missing = [name for name in OUTPUTS if name not in predictor.outputs]

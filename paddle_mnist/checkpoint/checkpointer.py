@@ -1,5 +1,6 @@
 """Saves checkpoints when they are due, and prunes old ones."""
 
+import contextlib
 import logging
 import os
 import time
@@ -131,14 +132,26 @@ class StoreCheckpointer:
             except (OutputError, DivergedError) as failure:
                 log.warning("%s is not saved: %s", name, failure)
 
-    def _try_to_save(self, name: str, state: TrainState, model, optimizer) -> None:
+    def _try_to_save(
+        self,
+        name: str,
+        state: TrainState,
+        model: nn.Layer,
+        optimizer: paddle.optimizer.Optimizer,
+    ) -> None:
         self._last_attempt = time.monotonic()
         try:
             self._save(name, state, model, optimizer)
         except OutputError as error:
             log.warning("%s is not saved; training continues: %s", name, error)
 
-    def _save(self, name: str, state: TrainState, model, optimizer) -> None:
+    def _save(
+        self,
+        name: str,
+        state: TrainState,
+        model: nn.Layer,
+        optimizer: paddle.optimizer.Optimizer,
+    ) -> None:
         weights = model.state_dict()
         require_finite_weights(
             weights,
@@ -188,19 +201,17 @@ def checkpoint_name(model: nn.Layer) -> str:
     return usable_name(getattr(model, "checkpoint_name", "model"))
 
 
-def usable_name(name: Any) -> str:
+def usable_name(name: object) -> str:
     """Return a prefix of checkpoint names. Raises ConfigError unless files can be called so."""
-    try:
-        is_usable = (
-            os.path.basename(name) == name
+    with contextlib.suppress(UnicodeEncodeError):  # no Unicode
+        if (
+            isinstance(name, str)
+            and os.path.basename(name) == name
             and not name.startswith(".")
             and "\0" not in name
             and 0 < len(name.encode()) <= MAX_NAME_BYTES
-        )
-    except (TypeError, UnicodeEncodeError):  # no text, or no Unicode
-        is_usable = False
-    if is_usable:
-        return name
+        ):
+            return name
     raise ConfigError(
         f"name is {name!r}; expected the first part of a file's name: without a slash, not "
         f"beginning with a dot, and of at most {MAX_NAME_BYTES} bytes"
@@ -210,15 +221,17 @@ def usable_name(name: Any) -> str:
 class _NoCheckpointer:
     """Saves nothing."""
 
-    def at_start(self, state, model, optimizer) -> None: ...
+    def at_start(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
 
-    def after_step(self, state, model, optimizer) -> None: ...
+    def after_step(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
 
-    def after_epoch(self, state, model, optimizer) -> None: ...
+    def after_epoch(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
 
-    def after_error(self, error, state, model, optimizer) -> None: ...
+    def after_error(
+        self, error: BaseException, state: TrainState, model: Any, optimizer: Any
+    ) -> None: ...
 
-    def at_end(self, state, model, optimizer) -> None: ...
+    def at_end(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
 
 
 NO_CHECKPOINTER = _NoCheckpointer()

@@ -135,11 +135,11 @@ class CheckpointStore:
             else:
                 newest_valid = checkpoint
                 break
-        for path, error in damaged:
-            if isinstance(error, OutdatedFormatError):  # of a run that an older version began
-                log.warning("%s", error)
+        for path, reason in damaged:
+            if isinstance(reason, OutdatedFormatError):  # of a run that an older version began
+                log.warning("%s", reason)
                 continue
-            log.warning("damaged checkpoint: %s", error)
+            log.warning("damaged checkpoint: %s", reason)
             if quarantine_damaged:
                 self._quarantine(path)
         if not newest_valid and (damaged or (self.folder / QUARANTINE).exists()):
@@ -157,8 +157,12 @@ class CheckpointStore:
         """
         checkpoints, unreadable = self._read_manifests()
         _require_current_format(checkpoints, unreadable)
-        evaluated = [checkpoint for checkpoint in checkpoints if checkpoint.info.score is not None]
-        for checkpoint in sorted(evaluated, key=lambda checkpoint: -checkpoint.info.score):
+        evaluated = [
+            (score, checkpoint)
+            for checkpoint in checkpoints
+            if (score := checkpoint.info.score) is not None
+        ]
+        for _, checkpoint in sorted(evaluated, key=lambda scored: -scored[0]):
             if self._is_valid(checkpoint):
                 return checkpoint
             if not checkpoint.path.exists():  # its writer has deleted it: list again
@@ -301,6 +305,6 @@ def _require_current_format(
 def _lists_files(manifest: Path, entries: Mapping[str, Any]) -> bool:
     """Return whether there is a manifest that lists exactly these files, with these contents."""
     try:
-        return read_manifest(manifest).manifest["files"] == entries
+        return bool(read_manifest(manifest).manifest["files"] == entries)
     except CheckpointError:
         return False

@@ -14,11 +14,11 @@ from paddle_mnist.mnist.config import (
     TrainConfig,
     continued_schedule,
     read_recipe,
-    read_yaml,
     recipes,
 )
 from paddle_mnist.mnist.sources import DIGITS_SOURCE, find_source
 from paddle_mnist.options import FlatOption
+from paddle_mnist.system.yaml_reader import read_yaml
 
 ALIASES = {"data": "data_url", "output": "train_url"}  # as ModelArts passes them
 
@@ -67,7 +67,7 @@ def _add_option(group: Any, name: str, one: FlatOption, value: Any) -> None:
         dest=name,
         default=argparse.SUPPRESS,
         metavar="VALUE",
-        help=f"{one.declared.help}{listed}{default}",
+        help=f"{one.help}{listed}{default}",
         **({"nargs": "?", "const": bare} if bare else {}),
     )
 

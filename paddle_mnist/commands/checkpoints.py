@@ -68,7 +68,7 @@ def _parser() -> Parser:
         help="prune: delete the checkpoints instead of only listing them",
     )
     for name, one in RETENTION.items():
-        text = f"prune: {one.declared.help} [as the run does]"
+        text = f"prune: {one.help} [as the run does]"
         parser.add_argument(f"--{name}", metavar="VALUE", help=text)
     return parser
 

@@ -13,7 +13,7 @@ from paddle_mnist.data.sampler_state import set_epoch
 from paddle_mnist.data.seeding import next_draws, seed_generators, seed_of
 from paddle_mnist.system.files import warn_once
 
-CollateFn = Callable[[Sequence[Any]], Any]
+CollateFn = Callable[[list[Any]], Any]
 # What `paddle.gather` takes on a CPU, in Paddle 2.6.2 as in 3.3.1.
 GATHERED = (paddle.float32, paddle.float64, paddle.int32, paddle.int64, paddle.uint8)
 

@@ -34,10 +34,10 @@ def read_sample(dataset: Any, index: int) -> Any:
 
 
 def make_batch(
-    samples: Sequence[Any],
+    samples: list[Any],
     source: str,
     indices: Sequence[int],
-    collate_fn: Optional[Callable[[Sequence[Any]], Any]] = None,
+    collate_fn: Optional[Callable[[list[Any]], Any]] = None,
 ) -> Any:
     """Make a batch of samples, by default with `stack_samples`.
 
@@ -67,7 +67,7 @@ def batch_of(
     found: Any,
     source: str,
     indices: Sequence[int],
-    collate_fn: Optional[Callable[[Sequence[Any]], Any]] = None,
+    collate_fn: Optional[Callable[[list[Any]], Any]] = None,
 ) -> Any:
     """Return the batch that a dataset's `__getitems__` has found.
 

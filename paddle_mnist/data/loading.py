@@ -1,6 +1,6 @@
 """`Loading`: how to read a dataset."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -22,6 +22,6 @@ class Loading(Options):
     heading = "data"
 
     shuffle: bool = option(True, "shuffle the samples anew in each epoch", must_match=True)
-    collate_fn: Optional[Callable[[Sequence[Any]], Any]] = None
+    collate_fn: Optional[Callable[[list[Any]], Any]] = None
     num_workers: CountOrZero = option(0, "processes that read samples ahead; 0: none")
     order: Optional[Callable[[int], np.ndarray]] = None

@@ -32,7 +32,7 @@ def export_run(
     outputs: Sequence[str] = (),
     run: Union[str, Path, None] = None,
     form: str = "paddle",
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Export the net that a run has trained as files that can be used without this package.
 
     weights, model, run: see `load_model`. The net takes one input or several, and returns a tensor,

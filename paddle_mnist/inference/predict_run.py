@@ -10,6 +10,7 @@ from paddle import nn
 
 from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.data.batch_description import explained
+from paddle_mnist.data.batch_reader import CollateFn
 from paddle_mnist.data.collate import mapped, rebuilt
 from paddle_mnist.data.loader import epoch_batches
 from paddle_mnist.data.seeding import generators_restored, reseed
@@ -26,10 +27,10 @@ def predict_run(
     model: Model,
     data: Any,
     *,
-    forward: Optional[Callable[[nn.Layer, Any], Any]] = None,
+    forward: Optional[Callable[[Any, Any], Any]] = None,
     run: Union[str, Path, None] = None,
     batch_size: Optional[int] = None,
-    collate_fn: Optional[Callable] = None,
+    collate_fn: Optional[CollateFn] = None,
     num_workers: int = 0,
 ) -> Any:
     """Return the outputs of the net that a run has trained, for all samples of a dataset.

@@ -11,8 +11,9 @@ from paddle.metric import Accuracy, Auc, Metric, Precision, Recall
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.metrics.sums import GatheredOutputs, Mean, Sums
 
-# (outputs of the model, labels) -> a metric of them
-MetricFunction = Callable[[Any, Any], Any]
+# A metric of a batch: its mean over the samples, or what adds up; None where it has no meaning.
+MetricValue = Union[int, float, np.generic, paddle.Tensor, Sums, GatheredOutputs, None]
+MetricFunction = Callable[[Any, Any], MetricValue]  # (outputs of the model, labels) -> the metric
 
 # The attributes in which Paddle's metrics count, and from which they compute their value.
 COUNTERS = {
@@ -61,7 +62,9 @@ class Gathered:
         return float(metric.accumulate())
 
 
-def metric_functions(metrics: Mapping[str, Any]) -> dict[str, MetricFunction]:
+def metric_functions(
+    metrics: Mapping[str, Union[MetricFunction, Metric]],
+) -> dict[str, MetricFunction]:
     """Return functions (outputs, labels) -> sums for metrics by name.
 
     metrics: instances of `paddle.metric`'s Accuracy, Precision, Recall and Auc; `Gathered`

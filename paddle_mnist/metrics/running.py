@@ -2,13 +2,13 @@
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar, cast
+from collections.abc import Generator, Iterable, Mapping
+from typing import TypeVar
 
 import numpy as np
 
 from paddle_mnist.interfaces import MetricSums, Writer
-from paddle_mnist.metrics.sums import ANY_MEAN, Mean, Sums, total
+from paddle_mnist.metrics.sums import ANY_MEAN, Mean, Sums, as_float, total
 from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.parallel.gradients import StepResult
 from paddle_mnist.progress import RunningSums, TrainState
@@ -56,7 +56,7 @@ class RunningMetrics:
         self._restart_timing()
         state.attach(self.synchronize)
 
-    def timed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+    def timed(self, batches: Iterable[Batch]) -> Generator[Batch, None, None]:
         """Yield the batches, and time the wait for each."""
         self._restart_timing()
         iterator = iter(batches)
@@ -100,7 +100,7 @@ class RunningMetrics:
     def _loss_of(self, place: str, result: StepResult) -> dict[str, MetricSums]:
         """Return the loss of a step, or the count of a step without one. Raises DivergedError."""
         if result.count:
-            loss = cast(float, result.loss.item())
+            loss = as_float(result.loss)
             require_finite_loss(loss, place, REMEDY)
             return {"loss": Mean(loss * result.count, result.count)}
         if not self._has_skipped:

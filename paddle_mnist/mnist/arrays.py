@@ -94,12 +94,6 @@ class Data:
     splits: Mapping[str, Split]
     class_names: tuple[str, ...] = ()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Send the place of the images to another process, which opens them, not the images."""
-        from paddle_mnist.mnist.cache import reopen_data
-
-        return reopen_data, (self.location, self.hash)
-
     @property
     def classes(self) -> Classes:
         return Classes(noun_of(self.name), self.class_names)

@@ -4,6 +4,7 @@ Each source has a folder named after the hash of its files, so a changed file ha
 It is built under a temporary name and renamed, by one process at a time; a damaged one is rebuilt.
 """
 
+import copyreg
 import hashlib
 import json
 import logging
@@ -11,6 +12,7 @@ import os
 import shutil
 import tempfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Optional
 
@@ -48,6 +50,14 @@ def reopen_data(location: str, expected_hash: str) -> Data:
             "all processes"
         )
     return data
+
+
+def _place_of(data: Data) -> tuple[Callable[[str, str], Data], tuple[str, str]]:
+    """Return how another process opens the same images, which are not sent to it."""
+    return reopen_data, (data.location, data.hash)
+
+
+copyreg.pickle(Data, _place_of)
 
 
 def _open_source(source: Source) -> Data:

@@ -2,216 +2,47 @@
 
 import difflib
 import functools
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import yaml
-from msgspec import Meta
 
 from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.run_files import FIT, TRAINED_WITH
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.errors import ConfigError, unknown_name
-from paddle_mnist.nn.numerics import Numerics, false_as_off
+from paddle_mnist.mnist.options import (
+    CommandOptions,
+    ImageOptions,
+    LossOptions,
+    NetOptions,
+    OptimizerOptions,
+)
+from paddle_mnist.nn.numerics import Numerics
 from paddle_mnist.options import (
-    Count,
-    CountOrZero,
     FlatOption,
-    Fraction,
-    NotNegative,
     Options,
-    PathStr,
-    Positive,
     build_group,
     flat_options,
-    option,
     require_known,
-    split_names,
 )
-from paddle_mnist.parallel.processes import Processes, auto_as_zero
+from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.system.yaml_reader import read_yaml
 from paddle_mnist.training.arguments import FitArguments
+from paddle_mnist.training.early_stopping import EarlyStopping
 from paddle_mnist.training.evaluating import Evaluating
-from paddle_mnist.training.standard_callbacks import (
-    Console,
-    EarlyStopping,
-    Figures,
-    PrintLayers,
-    Profile,
-    VisualDL,
-    Watch,
-)
+from paddle_mnist.training.looking_inside import PrintLayers, Profile, Watch
+from paddle_mnist.training.reporting import Console, Figures, VisualDL
 from paddle_mnist.training.start import StartFrom
 
 if TYPE_CHECKING:
-    import paddle
+    pass
 
-    from paddle_mnist.mnist.model import MNIST
-
-# The amounts that `augment` takes, and what each must stay below: degrees, degrees, pixels, share,
-# pixels.
-AUGMENT_LIMITS = {"rotate": 180, "shear": 60, "shift": 28, "scale": 1, "elastic": 28}
 TRAINER = "paddle_mnist.train_and_evaluate"  # what `config.yaml` says a run was trained with
 # What `soften` was until version 0.2: whether to soften the outputs of the tutorial's last layer.
 FORMER_SOFTEN = {"true": "fc", "false": None}
-
-
-def _parse_amounts(value: Any) -> Any:
-    """Read `rotate=10,shift=2`, a list of such, or a mapping; return strings in a fixed order."""
-    if isinstance(value, Mapping):
-        value = [f"{name}={amount}" for name, amount in value.items()]
-    amounts: dict[str, Any] = dict(str(item).partition("=")[::2] for item in split_names(value))
-    for name, amount in amounts.items():
-        if name not in AUGMENT_LIMITS:
-            raise ValueError(f"expected {', '.join(f'{known}=N' for known in AUGMENT_LIMITS)}")
-        try:
-            amounts[name] = float(amount)
-        except ValueError:
-            amounts[name] = math.nan
-        limit = AUGMENT_LIMITS[name]
-        if not 0 <= amounts[name] < limit:
-            raise ValueError(f"expected {name} as a number, at least 0 and below {limit}")
-    return [f"{name}={amounts[name]:g}" for name in AUGMENT_LIMITS if amounts.get(name)]
-
-
-def _bool_as_switch(value: Any) -> Any:
-    """Read true as "on" and false as "off", as YAML has them."""
-    return "on" if value is True else false_as_off(value)
-
-
-@dataclass(frozen=True)
-class ImageOptions(Options):
-    """The images of a training. What binds its result is their contents, not their path."""
-
-    heading = "data"
-
-    data: str = option("auto", "auto, digits, or a file or folder (JSON, IDX, npz, CSV)")
-    train_limit: Optional[Count] = option(
-        None, "train on the first N images of the source only", must_match=True
-    )
-    eval_limit: Optional[Count] = option(
-        None, "evaluate on the first N images only", must_match=True
-    )
-    augment: tuple[str, ...] = option(
-        (),
-        "random affine and elastic distortion: rotate=10,shear=5,shift=2,scale=0.1,elastic=1",
-        heading="training",
-        must_match=True,
-        parse=_parse_amounts,
-    )
-    replay_data: Optional[PathStr] = option(
-        None, "old images to mix into each epoch, to prevent forgetting", heading="start"
-    )
-    replay_fraction: Annotated[float, Meta(gt=0, lt=1)] = option(
-        0.2, "share of old images in each epoch", heading="start", must_match=True
-    )
-    final_split: Literal["eval", "valid"] = option(
-        "eval",
-        "what the trained net is scored on at the end: eval (the test set), or valid instead of it",
-        heading="evaluation",
-    )
-
-
-@dataclass(frozen=True)
-class NetOptions(Options):
-    """The tutorial's net, and how it is computed; called, it builds one."""
-
-    heading = "training"
-
-    dropout: Fraction = option(
-        0.0, "share of the last layer's inputs that are dropped in training", must_match=True
-    )
-    fast_conv: Literal["auto", "on", "off"] = option(
-        "auto",
-        "compute convolutions in compiled loops; auto: on CPUs only",
-        heading="device",
-        must_match=True,
-        parse=_bool_as_switch,
-    )
-    threads: CountOrZero = option(
-        0,
-        "threads of the fast convolution in each process; or auto",
-        heading="device",
-        parse=auto_as_zero,
-    )
-
-    def __call__(self) -> "MNIST":
-        from paddle_mnist.mnist.model import MNIST
-        from paddle_mnist.parallel.process_count import fast_conv_threads
-
-        model = MNIST()
-        model.fast_conv = fast_conv_threads(self)
-        model.dropout_rate = self.dropout
-        return model
-
-
-@dataclass(frozen=True)
-class LossOptions(Options):
-    """The loss."""
-
-    heading = "training"
-
-    label_smoothing: Fraction = option(
-        0.0, "probability that is spread evenly over all classes", must_match=True
-    )
-
-
-@dataclass(frozen=True)
-class OptimizerOptions(Options):
-    """The optimizer and its schedule; called with the parameters, it builds them.
-
-    total_steps: of the training, over which the schedule goes. names: of the parameters.
-    """
-
-    heading = "optimizer"
-
-    optimizer: Literal["sgd", "momentum", "adagrad", "adam", "adamw"] = option(
-        "momentum", "the optimizer", must_match=True
-    )
-    learning_rate: Positive = option(0.1, "learning rate; the peak with onecycle", must_match=True)
-    lr_schedule: Literal["constant", "polynomial", "cosine", "onecycle"] = option(
-        "onecycle", "learning-rate schedule, stepped every batch", must_match=True
-    )
-    end_lr: NotNegative = option(
-        0.0, "learning rate at the last step (not used by constant)", must_match=True
-    )
-    momentum: Fraction = option(0.9, "momentum (optimizer momentum only)", must_match=True)
-    weight_decay: NotNegative = option(
-        5e-4, "L2 coefficient; with adamw decoupled weight decay", must_match=True
-    )
-    weight_decay_layers: tuple[str, ...] = option(
-        (),
-        "layers or parameters to decay, such as conv1,fc.weight; default: all",
-        must_match=True,
-        parse=split_names,
-    )
-    total_steps: int = 1
-
-    def check(self) -> None:
-        if self.lr_schedule != "constant" and self.end_lr > self.learning_rate:
-            raise ConfigError(
-                f"end_lr is {self.end_lr}; expected at most the learning_rate, {self.learning_rate}"
-            )
-
-    def __call__(self, parameters: "list[paddle.Tensor]") -> "paddle.optimizer.Optimizer":
-        from paddle_mnist.mnist.model import PARAMETERS
-        from paddle_mnist.nn.optim import build_optimizer, build_schedule
-
-        schedule = build_schedule(self, self.total_steps)
-        return build_optimizer(self, dict(zip(PARAMETERS, parameters)), schedule)
-
-
-@dataclass(frozen=True)
-class CommandOptions(Options):
-    """What the command does beside the training."""
-
-    heading = "run"
-
-    max_restarts: CountOrZero = option(0, "maximum number of restarts when training dies or hangs")
 
 
 class TrainConfig:
@@ -300,7 +131,7 @@ class TrainConfig:
             )
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any], origin: str = "config") -> "TrainConfig":
+    def from_mapping(cls, values: Mapping[str, object], origin: str = "config") -> "TrainConfig":
         """Build a config from names and values.
 
         origin: where they come from, for errors. Raises ConfigError.
@@ -322,7 +153,7 @@ class TrainConfig:
         """Return a copy with other values, by flat name."""
         return TrainConfig(**{**self.options, **options})
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return plain values by flat name, as YAML and JSON can hold them."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in self.options.items()}
 
@@ -385,11 +216,6 @@ def _defaults() -> dict[str, Any]:
     values = {name: one.default for name, one in FLAT_OPTIONS.items()}
     recipe = {name: _read(name, value) for name, value in read_recipe("default").items()}
     return {**values, **recipe}
-
-
-def distortion_amounts(augment: tuple[str, ...]) -> dict[str, float]:
-    """Return the amounts in a config's `augment`, by name; empty: no augmentation."""
-    return {name: float(amount) for name, amount in (item.split("=") for item in augment)}
 
 
 def read_config(path: Path) -> TrainConfig:

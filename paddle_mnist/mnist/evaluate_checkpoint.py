@@ -10,11 +10,11 @@ from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.cache import open_data
-from paddle_mnist.mnist.config import NetOptions, read_config
+from paddle_mnist.mnist.config import read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
+from paddle_mnist.mnist.options import NetOptions
 from paddle_mnist.mnist.own_nets import refuse_own_net
-from paddle_mnist.parallel.process_count import fast_conv_threads
 from paddle_mnist.system.devices import select_device
 from paddle_mnist.training.evaluator import Evaluation, evaluate
 
@@ -54,7 +54,7 @@ def load_and_evaluate(
     device = select_device(device)
     model = MNIST()
     fast_conv = (weights.manifest.get("config") or {}).get("fast_conv", "auto")  # as in its run
-    model.fast_conv = fast_conv_threads(NetOptions(fast_conv=fast_conv))
+    model.fast_conv = NetOptions(fast_conv=fast_conv).conv_threads()
     load_weights(model, weights.values, str(weights.path))
     dataset = MnistDataset(split, _open_data_of(weights, data), limit)
     _say_what_the_run_used(weights, dataset)

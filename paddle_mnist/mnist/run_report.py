@@ -13,10 +13,15 @@ from paddle_mnist.mnist.arrays import SIZE, Data
 from paddle_mnist.mnist.config import TRAINER, TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.nn.fast_layers import why_not_compiled
-from paddle_mnist.parallel.process_count import fast_conv_threads, hint
+from paddle_mnist.nn.fast_layers import MAX_FAST_THREADS, why_not_compiled
+from paddle_mnist.parallel.process_count import most_processes
+from paddle_mnist.parallel.processes import Processes
+from paddle_mnist.parallel.world import started_by_launcher
 from paddle_mnist.plots.figure import save_figures
 from paddle_mnist.plots.history import read_history
+from paddle_mnist.system.devices import gpu_count
+from paddle_mnist.system.machine import usable_cpus
+from paddle_mnist.system.program import as_option
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
 from paddle_mnist.training.evaluator import Evaluation, evaluate
 from paddle_mnist.training.initialize import versions
@@ -24,6 +29,7 @@ from paddle_mnist.training.initialize import versions
 log = logging.getLogger("paddle_mnist")
 
 DATASET_NAMES = {"mnist": "MNIST", "digits": "scikit-learn's digits, not MNIST"}
+MIN_TOTAL_SAMPLES = 20_000  # fewer are trained before another process has started
 SHOWN = 16  # images that the dashboard shows before training
 SCORES = {"eval_acc": "eval/acc", "eval_loss": "eval/loss"}  # of `result.json`, and their tags
 OTHER_SCORES = {
@@ -96,7 +102,7 @@ class DigitReport(Callback):
 
     def _suggest_processes(self, training: Training) -> None:
         config = self.config
-        threads = fast_conv_threads(config.net) if why_not_compiled() is None else 0
+        threads = config.net.conv_threads() if why_not_compiled() is None else 0
         samples = (training.job.steps or 0) * config.batch_size
         suggestion = hint(config.processes, config.device, config.batch_size, samples, threads)
         if suggestion:
@@ -234,3 +240,26 @@ class DigitReport(Callback):
                 line = f"{name}: {images.name}, from {images.source}; {' / '.join(counts)} images"
                 lines.append(line)
         return lines
+
+
+def hint(
+    options: Processes, device: str, batch_size: int, samples: int, threads: int
+) -> Optional[str]:
+    """Return a line for a user who trains on one of several cores; None if it would not help.
+
+    samples: how many the training takes in all. threads: of the fast convolution; 0 without it.
+    """
+    cores = usable_cpus()
+    on_cpu = device == "cpu" or (device == "auto" and not gpu_count())
+    if not on_cpu or started_by_launcher() or samples < MIN_TOTAL_SAMPLES:
+        return None
+    most_threads = min(cores, MAX_FAST_THREADS)
+    if 0 < threads < most_threads:  # which need not exchange gradients
+        return f"{cores} cores are available: {as_option('threads', most_threads)} trains faster"
+    most = most_processes(options, batch_size, cores // max(1, threads))
+    if most == 1:
+        return None
+    return (
+        f"{cores} cores are available: {as_option('nprocs', most)} trains faster, with {most} "
+        "processes"
+    )

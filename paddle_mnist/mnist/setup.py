@@ -9,12 +9,13 @@ from paddle_mnist.data.loading import Loading
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.augment import Distortion
 from paddle_mnist.mnist.cache import open_data
-from paddle_mnist.mnist.config import TrainConfig, distortion_amounts
+from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset
+from paddle_mnist.mnist.options import distortion_amounts
 from paddle_mnist.mnist.run_report import DigitReport
 from paddle_mnist.mnist.step import DigitStep
 from paddle_mnist.mnist.training_set import ReplayOrder, TrainingSet
-from paddle_mnist.training.standard_callbacks import Figures
+from paddle_mnist.training.reporting import Figures
 
 
 def parts(config: TrainConfig) -> dict[str, Any]:

@@ -15,10 +15,15 @@ from paddle.autograd import PyLayer
 
 from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.nn.fast_layers import fast_net, hooks_of, parameters_of, why_not_compiled
+from paddle_mnist.nn.fast_layers import (
+    fast_net,
+    fast_threads,
+    hooks_of,
+    parameters_of,
+    why_not_compiled,
+)
 from paddle_mnist.nn.sparse_layout import VERSION, Net
 from paddle_mnist.system.arrays import as_array
-from paddle_mnist.system.devices import fast_threads
 
 if TYPE_CHECKING:  # it imports numba
     from paddle_mnist.nn.compiled_net import CompiledNet

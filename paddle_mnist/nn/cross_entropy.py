@@ -39,7 +39,7 @@ def compiled_cross_entropy(
     model: nn.Layer,
     inputs: paddle.Tensor,
     labels: paddle.Tensor,
-    loss: Callable[..., paddle.Tensor],
+    loss: Callable[..., object],
 ) -> Optional[tuple[paddle.Tensor, paddle.Tensor]]:
     """Compute a model's loss with compiled loops; None where Paddle has to compute it.
 
@@ -93,7 +93,7 @@ def _chain(model: nn.Layer) -> Optional[Sequence[nn.Layer]]:
     return layers
 
 
-def _label_smoothing(loss: Callable[..., paddle.Tensor]) -> Optional[float]:
+def _label_smoothing(loss: Callable[..., object]) -> Optional[float]:
     """Return how much a loss smooths the labels; None if it is not a mean cross-entropy."""
     if type(loss) is CrossEntropy:  # a subclass may compute something else
         return float(loss.label_smoothing)

@@ -11,7 +11,10 @@ from typing import Any, Optional, TypeVar
 import paddle
 from paddle import nn
 
+from paddle_mnist.errors import DeviceError
 from paddle_mnist.nn.sparse_layout import BlockSizes, Net
+from paddle_mnist.system.machine import usable_cpus
+from paddle_mnist.system.program import as_option
 
 # Returns whether `paddle.jit.to_static` is tracing the running code.
 in_sot: Callable[[], bool]
@@ -26,6 +29,7 @@ log = logging.getLogger("paddle_mnist")
 
 MAX_LINEAR = 2**20  # weights of a linear layer; each takes 40 bytes in the loops' tables and sums
 Hook = TypeVar("Hook", bound=Callable[..., Any])
+MAX_FAST_THREADS = 4  # of the loops; their parts in Python run one at a time
 PARAMETERS = ("weight", "bias")  # of a layer, in the order in which the loops take them
 
 
@@ -171,3 +175,33 @@ def _numba_came_first() -> bool:
     modules = list(sys.modules)  # in the order of their imports
     paddle_core = "paddle.base.libpaddle"
     return "numba" in modules and modules.index("numba") < modules.index(paddle_core)
+
+
+def fast_conv_threads(fast_conv: str, threads: int) -> int:
+    """Return the threads of the compiled loops on this device; 0 for Paddle's own layers.
+
+    fast_conv: "auto", "on" or "off". threads: how many; 0: as many as the machine can use.
+    Raises DeviceError if the loops are asked for but the device is not a CPU.
+    """
+    device = paddle.device.get_device()
+    if fast_conv == "on" and device != "cpu":
+        raise DeviceError(
+            f"fast_conv is on, but the device is {device}; expected {as_option('device', 'cpu')}, "
+            "or auto"
+        )
+    if fast_conv == "off" or device != "cpu":
+        return 0
+    return threads or fast_threads()
+
+
+@functools.cache
+def fast_threads() -> int:
+    """Return the number of threads of the compiled loops, where the user has not chosen one.
+
+    It is this process's share of the cores, if it trains with others on this machine, and at most
+    `MAX_FAST_THREADS`.
+    """
+    environment = paddle.distributed.ParallelEnv()
+    host = environment.current_endpoint.rpartition(":")[0]
+    hosts = [endpoint.rpartition(":")[0] for endpoint in environment.trainer_endpoints]
+    return min(MAX_FAST_THREADS, max(1, usable_cpus() // max(1, hosts.count(host))))

@@ -9,7 +9,7 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
-Loss = Callable[..., paddle.Tensor]
+Loss = Callable[..., object]  # which it is matters here, not what it returns
 
 # Losses of each element of the outputs and the label in its place. Paddle broadcasts the two.
 _ELEMENTWISE = {

@@ -1,26 +1,14 @@
-"""How many processes and threads a training is worth, and how many it was told to start."""
-
-from typing import Optional, Protocol
-
-import paddle
+"""Choose the number of processes of a training."""
 
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.parallel.world import started_by_launcher
-from paddle_mnist.system.devices import MAX_FAST_THREADS, chosen_gpus, fast_threads, gpu_count
+from paddle_mnist.system.devices import chosen_gpus, gpu_count
 from paddle_mnist.system.machine import has_posix_processes, usable_cpus
 from paddle_mnist.system.program import as_option
 
 MIN_SAMPLES = 8  # of a batch, for a process to be worth it
-MIN_TOTAL_SAMPLES = 20_000  # fewer are trained before another process has started
-
-
-class ThreadOptions(Protocol):
-    """The options of the fast convolution: fast_conv is "auto", "on" or "off"; threads, or 0."""
-
-    fast_conv: str
-    threads: int
 
 
 def processes_to_start(options: Processes, device: str, batch_size: int) -> int:
@@ -71,42 +59,3 @@ def most_processes(options: Processes, batch_size: int, places: int) -> int:
     while options.grad_shards and options.grad_shards % most:
         most -= 1
     return most
-
-
-def hint(
-    options: Processes, device: str, batch_size: int, samples: int, threads: int
-) -> Optional[str]:
-    """Return a line for a user who trains on one of several cores; None if it would not help.
-
-    samples: how many the training takes in all. threads: of the fast convolution; 0 without it.
-    """
-    cores = usable_cpus()
-    on_cpu = device == "cpu" or (device == "auto" and not gpu_count())
-    if not on_cpu or started_by_launcher() or samples < MIN_TOTAL_SAMPLES:
-        return None
-    most_threads = min(cores, MAX_FAST_THREADS)
-    if 0 < threads < most_threads:  # which need not exchange gradients
-        return f"{cores} cores are available: {as_option('threads', most_threads)} trains faster"
-    most = most_processes(options, batch_size, cores // max(1, threads))
-    if most == 1:
-        return None
-    return (
-        f"{cores} cores are available: {as_option('nprocs', most)} trains faster, with {most} "
-        "processes"
-    )
-
-
-def fast_conv_threads(options: ThreadOptions) -> int:
-    """Return the threads of the fast convolution on this device; 0 for Paddle's own layers.
-
-    Raises DeviceError if the fast convolution is asked for but the device is not a CPU.
-    """
-    device = paddle.device.get_device()
-    if options.fast_conv == "on" and device != "cpu":
-        raise DeviceError(
-            f"fast_conv is on, but the device is {device}; expected {as_option('device', 'cpu')}, "
-            "or auto"
-        )
-    if options.fast_conv == "off" or device != "cpu":
-        return 0
-    return options.threads or fast_threads()

@@ -36,6 +36,7 @@ log = logging.getLogger("paddle_mnist")
 SAVE_SECONDS = 10.0  # for the others to save and exit by themselves once one has failed
 MAX_MESSAGE = 8000  # characters of a report; a pipe that nobody reads yet takes 64 KiB
 
+MAX_RETURNED = 32_000  # characters of what a process returns
 RETURNED = "returned"  # begins the report of a process that has returned something
 
 
@@ -257,7 +258,7 @@ def _run(
     try:
         with signals.handlers_installed(ignore_afterwards=True):
             value = function(*args)
-        if rank == 0 and value is not None:
+        if rank == 0 and _can_be_sent(value):
             _send_report(pipes[rank], RETURNED, value)
     except PaddleMnistError as error:
         code = error.exit_code
@@ -308,6 +309,14 @@ def _watch(job: _Job, hang_timeout: float) -> list[int]:
     return ended
 
 
+def _can_be_sent(value: Any) -> bool:
+    """Return whether a value is plain, and small enough for a pipe that nobody reads yet."""
+    try:
+        return value is not None and len(json.dumps(value)) <= MAX_RETURNED
+    except (TypeError, ValueError):
+        return False
+
+
 def _send_report(pipe: Any, error: Optional[str], values: Any) -> None:
     """error: the class of one of this package, made of `values`; None: they are a traceback;
     `RETURNED`: they are what the process has returned.
@@ -324,7 +333,8 @@ def _receive_report(pipe: Any) -> Union[Report, _Returned]:
         return None
     if error == RETURNED:
         return _Returned(values)
-    return getattr(errors, error)(*values) if error else values[0]
+    report: Report = getattr(errors, error)(*values) if error else values[0]
+    return report
 
 
 def _first_error(

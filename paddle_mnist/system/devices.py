@@ -12,7 +12,7 @@ from typing import Any, Literal, Optional, cast
 
 from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.system import signals
-from paddle_mnist.system.machine import memory_limit, usable_cpus
+from paddle_mnist.system.machine import memory_limit
 from paddle_mnist.system.program import as_option
 from paddle_mnist.system.surroundings import usable_home
 
@@ -25,8 +25,6 @@ INSTALL_XPU = """\
 Kunlun XPUs need the build paddlepaddle-xpu for your generation of chips, in place of paddlepaddle:
   https://www.paddlepaddle.org.cn/documentation/docs/zh/hardware_support/xpu/index_cn.html"""
 BUILDS = ("paddlepaddle", "paddlepaddle-gpu", "paddlepaddle-xpu")  # each installs `paddle`
-
-MAX_FAST_THREADS = 4  # of the fast convolution; its parts in Python run one at a time
 
 
 def require_paddle() -> None:
@@ -189,18 +187,3 @@ def autocast(level: str = "off") -> Callable[[], contextlib.AbstractContextManag
         # By default O2 returns to float32 wherever one input has it, as weights have here.
         use_promote=level == "O1",
     )
-
-
-@functools.cache
-def fast_threads() -> int:
-    """Return the number of threads of the fast convolution, where the user has not chosen one.
-
-    It is this process's share of the cores, if it trains with others on this machine, and at most
-    `MAX_FAST_THREADS`.
-    """
-    import paddle
-
-    environment = paddle.distributed.ParallelEnv()
-    host = environment.current_endpoint.rpartition(":")[0]
-    hosts = [endpoint.rpartition(":")[0] for endpoint in environment.trainer_endpoints]
-    return min(MAX_FAST_THREADS, max(1, usable_cpus() // max(1, hosts.count(host))))

@@ -1,6 +1,6 @@
 """`FitArguments`: the arguments of `fit`, checked. Imports no paddle."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Optional
 
@@ -19,17 +19,15 @@ from paddle_mnist.options import (
     split_names,
 )
 from paddle_mnist.parallel.processes import Processes
-from paddle_mnist.progress import MODES
+from paddle_mnist.progress import HIGHEST_IS_BEST, LOWEST_IS_BEST, MODES
 from paddle_mnist.training.callbacks import Callback
+from paddle_mnist.training.early_stopping import EarlyStopping
 from paddle_mnist.training.evaluating import Evaluating
-from paddle_mnist.training.standard_callbacks import EarlyStopping, with_defaults
+from paddle_mnist.training.reporting import with_defaults
 from paddle_mnist.training.start import StartFrom
 
 if TYPE_CHECKING:
-    from paddle import nn
-
-# Metrics whose best value is known by their name; of others `mode` must say.
-LOWEST_IS_BEST, HIGHEST_IS_BEST = ("loss",), ("acc", "accuracy")
+    from paddle_mnist.training.steps import Loss, Metrics, Step
 
 
 def _parse_resume(value: Any) -> Any:
@@ -49,9 +47,19 @@ class FitArguments(Options):
     train: Any
     valid: Any
     optimizer: Any
-    loss: Optional[Callable[[Any, Any], Any]]
-    metrics: Optional[Mapping[str, Any]]
-    step: Optional[Callable[["nn.Layer", Any], Mapping[str, Any]]]
+    loss: "Optional[Loss]"
+    metrics: "Optional[Metrics]"
+    step: "Optional[Step]"
+    state: Optional[Mapping[str, object]]
+    must_match: Optional[Mapping[str, object]]
+    callbacks: Sequence[Callback]
+    saving: Saving
+    loading: Loading
+    evaluating: Evaluating
+    start: Optional[StartFrom]
+    processes: Processes
+    numerics: Numerics
+
     epochs: Count = option(
         help="passes over the training split", heading="training", must_match=True
     )
@@ -66,7 +74,6 @@ class FitArguments(Options):
     monitor: Optional[str] = option(flat="")
     mode: Optional[Literal["max", "min"]] = option(flat="")
     device: str = option(help="auto, cpu, gpu:0 or xpu:0", heading="device")
-    state: Optional[Mapping[str, Any]]
     resume: str = option(
         help="auto, off (start at step 0), or the path of a run or checkpoint",
         heading="run",
@@ -78,14 +85,6 @@ class FitArguments(Options):
         heading="run",
         parse=split_names,
     )
-    must_match: Optional[Mapping[str, Any]]
-    callbacks: Sequence[Callback]
-    saving: Saving
-    loading: Loading
-    evaluating: Evaluating
-    start: Optional[StartFrom]
-    processes: Processes
-    numerics: Numerics
 
     def check(self) -> None:
         self._check_types()

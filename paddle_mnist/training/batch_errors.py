@@ -30,7 +30,7 @@ class LabelError(DataError):
         self.what, self.labels, self.number = what, labels, number
 
 
-def reraise(error: Exception, loss: Callable, outputs: Any, labels: Any) -> NoReturn:
+def reraise(error: Exception, loss: Callable[..., Any], outputs: Any, labels: Any) -> NoReturn:
     """Raise what a loss has raised; a LabelError if a label is the reason.
 
     outputs: [N, ...], with the classes along the loss's axis. labels: whole numbers, [N, ...].
@@ -54,10 +54,11 @@ def reraise(error: Exception, loss: Callable, outputs: Any, labels: Any) -> NoRe
     ) from error
 
 
-def _option(loss: Callable, name: str, default: int) -> int:
+def _option(loss: Callable[..., Any], name: str, default: int) -> int:
     """Return an option of one of Paddle's losses, a layer or a function with keywords."""
     given = getattr(loss, "keywords", {})
-    return given.get(name, getattr(loss, name, getattr(loss, f"_{name}", default)))
+    value: int = given.get(name, getattr(loss, name, getattr(loss, f"_{name}", default)))
+    return value
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 from paddle_mnist.interfaces import Observer
 from paddle_mnist.progress import TrainState
@@ -39,7 +39,7 @@ class FitResult:
     seconds: float
     stopped: str
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return the contents of `result.json`: plain values, and the names of files."""
         names = {"weights": self.weights.name, "checkpoint": self.checkpoint.name}
         return {**vars(self), "metrics": dict(self.metrics), **names}
@@ -93,11 +93,11 @@ class Callback(Observer):
     def check_job(self, job: "TrainingJob") -> None:
         """Raise ConfigError for what does not fit the training; called before a file is written."""
 
-    def config_entries(self) -> Mapping[str, Any]:
+    def config_entries(self) -> Mapping[str, object]:
         """Return more entries for `config.yaml`, as plain values."""
         return {}
 
-    def manifest_entries(self) -> Mapping[str, Any]:
+    def manifest_entries(self) -> Mapping[str, object]:
         """Return more entries for the manifests of checkpoints, as plain values."""
         return {}
 
@@ -124,11 +124,11 @@ class Callback(Observer):
         """Return more metrics for the result, by tag; the model has the final weights."""
         return {}
 
-    def result_entries(self, training: Training, result: FitResult) -> Mapping[str, Any]:
+    def result_entries(self, training: Training, result: FitResult) -> Mapping[str, object]:
         """Return more entries for `result.json`, as plain values."""
         return {}
 
-    def has_result(self, entries: Mapping[str, Any]) -> bool:
+    def has_result(self, entries: Mapping[str, object]) -> bool:
         """Return whether `result.json` has all entries; if not, the run is evaluated again."""
         return True
 

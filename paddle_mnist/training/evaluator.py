@@ -267,5 +267,5 @@ class _StepOnImages:
     source: str
     spec: Optional[ItemSpec]
 
-    def __call__(self, model: nn.Layer, batch: Any) -> Mapping[str, Any]:
+    def __call__(self, model: nn.Layer, batch: Any) -> Mapping[str, object]:
         return self.step(model, labelled_images(batch, self.source, self.spec))

@@ -1,6 +1,7 @@
 """`fit`: train any net on any data, in a run directory."""
 
 import contextlib
+import json
 import logging
 import multiprocessing
 import threading
@@ -49,6 +50,7 @@ from paddle_mnist.training.session import (
     train_epochs,
 )
 from paddle_mnist.training.start import StartFrom
+from paddle_mnist.training.steps import Loss, Metrics, Step
 
 log = logging.getLogger("paddle_mnist")
 
@@ -63,22 +65,22 @@ def fit(
     optimizer: Union[
         paddle.optimizer.Optimizer, Callable[[list[paddle.Tensor]], paddle.optimizer.Optimizer]
     ],
-    loss: Optional[Callable[..., Any]] = None,
-    metrics: Optional[Mapping[str, Any]] = None,
-    step: Optional[Callable[..., Mapping[str, Any]]] = None,
+    loss: Optional[Loss] = None,
+    metrics: Optional[Metrics] = None,
+    step: Optional[Step] = None,
     epochs: int,
     batch_size: int = 32,
     seed: int = 0,
     output: Union[str, Path],
     name: str = "",
     monitor: Optional[str] = None,
-    mode: Optional[Literal["min", "max"]] = None,
+    mode: Optional[Literal["max", "min"]] = None,
     device: str = "auto",
-    state: Optional[Mapping[str, Any]] = None,
+    state: Optional[Mapping[str, object]] = None,
     resume: Union[str, Path] = "auto",
     fresh: bool = False,
     override: Union[str, Sequence[str]] = (),
-    must_match: Optional[Mapping[str, Any]] = None,
+    must_match: Optional[Mapping[str, object]] = None,
     callbacks: Sequence[Callback] = (),
     saving: Saving = Saving(),
     loading: Loading = Loading(),
@@ -185,10 +187,13 @@ def _fit_in_processes(arguments: FitArguments, nprocs: int) -> FitResult:
         hang_timeout=arguments.processes.hang_timeout,
         device=arguments.device,
     )
-    return read_result(RunDirectory(arguments.output), entries)
+    run = RunDirectory(arguments.output, arguments.name or None)
+    if entries is None:  # too large to be sent
+        entries = json.loads(run.result.read_text(encoding="utf-8"))
+    return read_result(run, entries)
 
 
-def _fit_plainly(arguments: FitArguments, level: int) -> dict[str, Any]:
+def _fit_plainly(arguments: FitArguments, level: int) -> dict[str, object]:
     """Train in one of several processes; return the result as plain values.
 
     level: of the lines that the console shows.
@@ -231,9 +236,9 @@ def _fit(arguments: FitArguments) -> FitResult:
 
 @contextlib.contextmanager
 def _closing(callbacks: Sequence[Callback]) -> Iterator[None]:
-    """Close callbacks at the end of the context, each whatever happens to the others."""
+    """Close callbacks at the end of the context, in order, each whatever happens to the others."""
     with contextlib.ExitStack() as stack:
-        for callback in callbacks:
+        for callback in reversed(callbacks):  # an ExitStack begins with the last
             stack.callback(callback.close)
         yield
 

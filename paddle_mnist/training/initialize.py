@@ -26,7 +26,7 @@ from paddle_mnist.nn.ema import WeightAverage
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.world import World
 from paddle_mnist.progress import TrainState
-from paddle_mnist.system.program import another_output, as_option
+from paddle_mnist.system.program import another_output, in_command
 from paddle_mnist.training.start import StartFrom
 
 log = logging.getLogger("paddle_mnist")
@@ -48,7 +48,7 @@ class TrainingParts:
     schedule: Schedule
     optimizer: paddle.optimizer.Optimizer
     average: WeightAverage
-    further: Optional[FurtherState] = None
+    further: FurtherState
 
 
 def restore(parts: TrainingParts, checkpoint: Checkpoint, new_schedule: bool = False) -> TrainState:
@@ -133,12 +133,16 @@ def _checkpoint_with_optimizer(weights: SavedWeights) -> Checkpoint:
         raise CheckpointError(
             f"{weights.path}: holds weights alone, and no checkpoint with its optimizer's state is "
             "there; expected a checkpoint, or a run that still has the one it ended with; "
-            "to take the weights alone: "
-            + as_option("init_from", weights.path, "StartFrom(path, weights_only=True)")
+            f"to take the weights alone: {_weights_alone(str(weights.path))}"
         )
     return (
         weights.checkpoint.read_into_memory()
     )  # it goes to other processes, whose disks may be others
+
+
+def _weights_alone(path: str) -> str:
+    """Return how the user starts from the weights of a file."""
+    return f"--init_from {path}" if in_command() else f"StartFrom({path!r}, weights_only=True)"
 
 
 def state_digest(parts: TrainingParts, state: TrainState) -> str:

@@ -20,8 +20,8 @@ from paddle_mnist.progress import TrainState
 from paddle_mnist.training.arguments import FitArguments
 from paddle_mnist.training.callbacks import Callback
 from paddle_mnist.training.initialize import TrainingParts
+from paddle_mnist.training.reporting import Console, VisualDL
 from paddle_mnist.training.resume import ResumeRequest
-from paddle_mnist.training.standard_callbacks import Console, VisualDL
 from paddle_mnist.training.steps import Step
 
 AnyCallback = TypeVar("AnyCallback", bound=Callback)

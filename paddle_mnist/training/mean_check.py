@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
@@ -10,7 +11,7 @@ from paddle import nn
 from paddle_mnist.data.collate import leaves, num_samples, rebuilt
 from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import ConfigError, PeerError, StoppedError, summary
-from paddle_mnist.metrics.sums import Mean
+from paddle_mnist.metrics.sums import as_float
 from paddle_mnist.training.steps import Step, run_step
 
 log = logging.getLogger("paddle_mnist")
@@ -72,7 +73,7 @@ def check_mean(
 
 
 def _refuse_or_warn(
-    whole: Mean, halves: Sequence[Mean], mean: float, allowed: float, is_divided: bool
+    whole: "_Loss", halves: Sequence["_Loss"], mean: float, allowed: float, is_divided: bool
 ) -> None:
     values = " and ".join(f"{half.value:.4g}" for half in halves)
     is_sum = abs(sum(half.value for half in halves) - whole.value) <= allowed
@@ -91,13 +92,20 @@ def _refuse_or_warn(
     log.warning("%s; expected %s", problem, remedy)
 
 
-def _loss(step: Step, model: nn.Layer, batch: Any, seed: int) -> Mean:
-    """Return the loss of a batch and what it is a mean over, as numbers."""
+@dataclass(frozen=True)
+class _Loss:
+    """The loss of a batch. count: what it is a mean over."""
+
+    value: float
+    count: float
+
+
+def _loss(step: Step, model: nn.Layer, batch: Any, seed: int) -> _Loss:
     reseed(seed, 0)
     samples = num_samples(batch)
     outputs = run_step(step, model, batch, samples)
     count = samples if outputs.count is None else outputs.count
-    return Mean.from_value(outputs.loss.item(), count)
+    return _Loss(as_float(outputs.loss), count)
 
 
 def _halves(batch: Any) -> Optional[list[Any]]:

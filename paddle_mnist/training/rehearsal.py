@@ -238,7 +238,7 @@ class _Rehearsal:
         """
         self.trial.read(2 * STEPS)
         counters = [one for one in findings if one.is_same and one.own and one.own.is_counter]
-        watched = {one.name: one.own.path for one in counters}
+        watched = {one.name: one.own.path for one in counters if one.own}
         needed: list[_Finding] = []
         while True:
             self.further.values = [one.own.path for one in needed if one.own and one.is_plain]

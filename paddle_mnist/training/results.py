@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from paddle_mnist.checkpoint.manifest import Checkpoint
-from paddle_mnist.progress import TrainState
+from paddle_mnist.progress import HIGHEST_IS_BEST, TrainState
 from paddle_mnist.system.program import shell_command
-from paddle_mnist.training.arguments import HIGHEST_IS_BEST
 from paddle_mnist.training.callbacks import FitResult, Training
 from paddle_mnist.training.initialize import BEFORE
 from paddle_mnist.training.run_directory import RunDirectory
@@ -76,6 +75,8 @@ def warn_of_losses(entries: Mapping[str, Any]) -> None:
 def result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Optional[FitResult]:
     """Return the result of a run that is finished; None if something is left to do."""
     job, run = training.job, training.run
+    if not checkpoint:
+        return None
 
     def find() -> Optional[FitResult]:
         values = run.read_result(checkpoint)
@@ -103,8 +104,6 @@ def result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Optio
             return None
         return read_result(run, values)
 
-    if not checkpoint:
-        return None
     return job.world.run_on_main(find)
 
 
@@ -130,7 +129,8 @@ def describe_training(training: Training) -> str:
     parameters = sum(parameter.size for parameter in parts.model.parameters())
     steps = "" if job.steps is None else f", {job.steps:,} steps"
     devices = job.device if world.size == 1 else f"{world.size} processes, {job.device}"
-    resumed = f"; resumed after step {training.state.step:,}" if training.state.step else ""
+    step = training.state.step if training.state else 0
+    resumed = f"; resumed after step {step:,}" if step else ""
     return (
         f"{type(parts.model).__name__}, {parameters:,} parameters; {job.arguments.epochs} epochs"
         f"{steps}; {type(parts.optimizer).__name__}, seed {job.arguments.seed}; {devices}{resumed}"

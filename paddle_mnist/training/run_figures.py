@@ -60,8 +60,8 @@ def draw_runs(
     """
     histories = {str(path): _history(path) for path in runs}
     kinds = {str(path): figures_of(RunDirectory(path)) for path in runs}
-    for path, kind in kinds.items():
-        _check_names(only, path, kind, is_alone=len(runs) < 2)
+    for name, kind in kinds.items():
+        _check_names(only, name, kind, is_alone=len(runs) < 2)
     common = os.path.commonpath([path.resolve().parent for path in runs])
     written = []
     for path in runs if not only or set(only) - set(COMPARED_FILES) else ():

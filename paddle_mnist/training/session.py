@@ -194,7 +194,7 @@ def _checkpointer(job: TrainingJob, run: RunDirectory, own: Optional[Checkpoint]
         run.checkpoints,
         job.arguments.saving,
         job.parts.average,
-        own and own.state,
+        own.state if own else None,
         run.manifest_entries,
         job.model_name,
         job.parts.further,

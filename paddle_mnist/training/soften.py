@@ -49,11 +49,12 @@ def soften(model: nn.Layer, name: str, step: Step, loader: Any, world: World) ->
             parameter.set_value(values / paddle.full([], temperature, values.dtype))
 
     def choose() -> tuple[float, dict[float, float]]:
-        batches, losses = list(itertools.islice(loader.sharded(None).epoch(0), BATCHES)), {}
+        batches = list(itertools.islice(loader.sharded(None).epoch(0), BATCHES))
+        losses: dict[float, float] = {}
         for temperature in TEMPERATURES:
             divide(temperature)
             losses[temperature] = evaluate_step(step, model, lambda: iter(batches), "train")["loss"]
-        return min(losses, key=losses.get), losses
+        return min(losses, key=losses.__getitem__), losses
 
     temperature, losses = world.run_on_main(choose)
     divide(temperature)

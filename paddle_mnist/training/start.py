@@ -21,7 +21,10 @@ class StartFrom(Options):
     heading = "start"
 
     path: PathStr = option(
-        help="run or checkpoint whose weights and optimizer state to start from",
+        help={
+            "incremental_from": "run or checkpoint whose weights and optimizer state to start from",
+            "init_from": "weights to start from: a run, checkpoint or .pdparams file",
+        },
         flat={"incremental_from": {"weights_only": False}, "init_from": {"weights_only": True}},
         must_match=True,
     )

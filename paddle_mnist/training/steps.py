@@ -11,6 +11,7 @@ from typing import Any, Optional, Union
 
 import paddle
 from paddle import nn
+from paddle.metric import Metric
 from paddle.nn import functional as F
 
 from paddle_mnist.errors import ConfigError, DataError
@@ -32,7 +33,9 @@ from paddle_mnist.training.batch_errors import reraise
 log = logging.getLogger("paddle_mnist")
 
 # (model, batch) -> {"loss": mean loss [] or `Mean`, and metrics by name}; `fit` documents it.
-Step = Callable[[nn.Layer, Any], Mapping[str, Any]]
+Step = Callable[[Any, Any], Mapping[str, object]]
+Loss = Callable[[Any, Any], Union[paddle.Tensor, Mean]]  # (outputs, labels) -> the mean loss []
+Metrics = Mapping[str, Union[MetricFunction, Metric]]  # by name
 
 
 class SupervisedStep:
@@ -53,7 +56,7 @@ class SupervisedStep:
 
     def __init__(
         self,
-        loss: Callable[[Any, Any], Union[paddle.Tensor, Mean]],
+        loss: Loss,
         metrics: Optional[Mapping[str, MetricFunction]] = None,
         autocast: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ):
@@ -72,7 +75,7 @@ class SupervisedStep:
         self.metrics = metrics or {}
         self.autocast = autocast
 
-    def __call__(self, model: nn.Layer, batch: Any) -> dict[str, Any]:
+    def __call__(self, model: nn.Layer, batch: Any) -> dict[str, object]:
         """Return the loss and the metrics of a batch.
 
         Raises DataError for another structure, a label that is not a class, and for outputs and
@@ -98,7 +101,7 @@ class SupervisedStep:
             loss = compiled[0] if compiled else mean_loss(self.loss, outputs, labels)
         except Exception as error:  # whatever a loss raises
             reraise(error, self.loss, outputs, labels)
-        values = {"loss": loss}
+        values: dict[str, object] = {"loss": loss}
         for name, metric in self.metrics.items():
             value = metric(outputs, labels)
             if value is not None:
@@ -128,12 +131,12 @@ class SupervisedStep:
             )
 
 
-def mean_loss(loss: Callable[..., Any], outputs: Any, labels: Any) -> Union[paddle.Tensor, Mean]:
+def mean_loss(loss: Loss, outputs: Any, labels: Any) -> Union[paddle.Tensor, Mean]:
     """Return the loss of a batch, as a `Mean` where one of Paddle's is not over the samples."""
     is_sum = has_ignored_nll(loss, labels)
     value = summed_nll(loss, outputs, labels) if is_sum else loss(outputs, labels)
     count = label_weight(loss, labels)  # afterwards: labels that are no classes are refused before
-    if count is None:
+    if count is None or isinstance(value, Mean):
         return value
     return Mean(value, count) if is_sum else Mean.from_value(value, count)
 
@@ -209,14 +212,14 @@ class _AutocastStep:
     def __init__(self, step: Step, level: str):
         self.step, self.autocast = step, autocast(level)
 
-    def __call__(self, model: nn.Layer, batch: Any) -> Mapping[str, Any]:
+    def __call__(self, model: nn.Layer, batch: Any) -> Mapping[str, object]:
         with self.autocast():
             return self.step(model, batch)
 
 
 def check_task(
-    loss: Optional[Callable[..., Any]],
-    metrics: Optional[Mapping[str, Any]],
+    loss: Optional[Loss],
+    metrics: Optional[Metrics],
     step: Optional[Step],
 ) -> None:
     """Raise ConfigError unless there is either a loss, perhaps with metrics, or a step."""
@@ -233,8 +236,8 @@ def check_task(
 
 
 def build_step(
-    loss: Optional[Callable[..., Any]],
-    metrics: Optional[Mapping[str, Any]],
+    loss: Optional[Loss],
+    metrics: Optional[Metrics],
     step: Optional[Step],
     amp: str = "off",
 ) -> Step:

@@ -1,7 +1,7 @@
 """Load and evaluate what a run has trained: any net, which the caller builds."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
@@ -11,12 +11,13 @@ from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.further_state import read_loss
 from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_weights
+from paddle_mnist.data.batch_reader import CollateFn
 from paddle_mnist.data.external import open_loader
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.training.evaluator import evaluate_step
 from paddle_mnist.training.first_batch import try_evaluation
-from paddle_mnist.training.steps import Step, build_step
+from paddle_mnist.training.steps import Loss, Metrics, Step, build_step
 
 log = logging.getLogger("paddle_mnist")
 
@@ -89,12 +90,12 @@ def evaluate_run(
     model: Model,
     data: Any,
     *,
-    loss: Optional[Callable] = None,
-    metrics: Optional[Mapping[str, Any]] = None,
+    loss: Optional[Loss] = None,
+    metrics: Optional[Metrics] = None,
     step: Optional[Step] = None,
     run: Union[str, Path, None] = None,
     batch_size: Optional[int] = None,
-    collate_fn: Optional[Callable] = None,
+    collate_fn: Optional[CollateFn] = None,
     num_workers: int = 0,
     amp: str = "off",
 ) -> dict[str, float]:

@@ -26,6 +26,7 @@ from paddle_mnist.interfaces import (
 )
 from paddle_mnist.metrics.console import console_writer
 from paddle_mnist.metrics.running import REMEDY, RunningMetrics
+from paddle_mnist.metrics.sums import as_float
 from paddle_mnist.metrics.writers import ManyWriters, NewestMetrics
 from paddle_mnist.monitor.profiler import NO_PROFILE, Profiler
 from paddle_mnist.nn.cross_entropy import CrossEntropy
@@ -75,7 +76,7 @@ class Trainer:
         model: nn.Layer,
         optimizer: paddle.optimizer.Optimizer,
         *,
-        loss_fn: Optional[Callable] = None,
+        loss_fn: Optional[Callable[[paddle.Tensor, paddle.Tensor], paddle.Tensor]] = None,
         step: Optional[Step] = None,
         metric_examples: Mapping[str, MetricSums] = {},
         schedule: Optional[Schedule] = None,
@@ -207,7 +208,7 @@ class Trainer:
         answers = [observer.should_stop(self._view()) for observer in self.observers]
         return any(self.exchange.world.all_gather_objects(any(answers)))
 
-    def train_step(self, data: Iterable) -> paddle.Tensor:
+    def train_step(self, data: Iterable[Any]) -> paddle.Tensor:
         """Train a single step, outside any epoch, and return its mean loss [].
 
         data: a batch (images [B, ...], labels [B, 1]), or its shards, as a `BatchLoader` divides
@@ -217,12 +218,12 @@ class Trainer:
         result = self._compute_gradients(data)
         step = f"at epoch {self.state.epoch + 1}, step {self.state.step + 1}"
         if result.count:
-            require_finite_loss(result.loss.item(), step, REMEDY)
+            require_finite_loss(as_float(result.loss), step, REMEDY)
         self._update_weights(result, in_epoch=False)
         self.state.synchronize()
         return result.loss
 
-    def _compute_gradients(self, data: Iterable) -> StepResult:
+    def _compute_gradients(self, data: Iterable[Any]) -> StepResult:
         """Run the forward and backward passes of a batch, on all of its shards."""
         heartbeat.beat()
         self.optimizer.clear_grad()  # not after the step: observers look at its gradients

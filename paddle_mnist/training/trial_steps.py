@@ -96,7 +96,8 @@ class TrialSteps:
         """
         if self.reads_again:
             self.read()
-        digest, reported = hashlib.sha256(), {}
+        digest = hashlib.sha256()
+        reported: dict[str, Any] = {}
         trainer = self._trainer(digest, reported)
         try:
             trainer.train_epoch(_with_batches(self.job.parts.loader, self._batches[:steps]), 0)

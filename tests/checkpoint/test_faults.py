@@ -52,7 +52,7 @@ from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import CheckpointError, OutputError
 from paddle_mnist.metrics.writers import ManyWriters
 from paddle_mnist.mnist.arrays import Data, Split
-from paddle_mnist.mnist.config import OptimizerOptions
+from paddle_mnist.mnist.options import OptimizerOptions
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import PART
 

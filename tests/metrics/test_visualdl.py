@@ -16,7 +16,7 @@ from paddle_mnist.errors import OutputError
 from paddle_mnist.interfaces import View
 from paddle_mnist.metrics.visualdl import ABOUT, VisualDLWriter
 from paddle_mnist.progress import TrainState
-from paddle_mnist.training.standard_callbacks import PAGES
+from paddle_mnist.training.reporting import PAGES
 
 VALUES = {"train/loss": 0.0412, "train/lr": 0.00731, "watch/fc/mean": 0.5, "speed/ips": 2277.4}
 STATE = TrainState(epoch=0, position=20, step=20)
@@ -165,7 +165,7 @@ import logging, resource, sys
 from pathlib import Path
 from paddle_mnist.errors import OutputError
 from paddle_mnist.progress import TrainState
-from paddle_mnist.training.standard_callbacks import PAGES
+from paddle_mnist.training.reporting import PAGES
 from paddle_mnist.metrics.visualdl import VisualDLWriter
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 logging.basicConfig()

@@ -18,13 +18,8 @@ import paddle_mnist
 from paddle_mnist.commands import Parser
 from paddle_mnist.commands._train_options import add_train_options, train_config
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.config import (
-    FLAT_OPTIONS,
-    OptimizerOptions,
-    TrainConfig,
-    read_recipe,
-    recipes,
-)
+from paddle_mnist.mnist.config import FLAT_OPTIONS, TrainConfig, read_recipe, recipes
+from paddle_mnist.mnist.options import OptimizerOptions
 from paddle_mnist.system.yaml_reader import read_yaml
 from paddle_mnist.training.resume import ResumeRequest, config_changes
 

@@ -16,13 +16,12 @@ from paddle.nn import functional as F
 
 from paddle_mnist import MNIST, watch
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.config import NetOptions
+from paddle_mnist.mnist.options import NetOptions
 from paddle_mnist.mnist.sizes import net_sizes
 from paddle_mnist.nn import sparse_layout
 from paddle_mnist.nn.compiled_net import CompiledNet
 from paddle_mnist.nn.fast_layers import fast_net
 from paddle_mnist.nn.sparse_layout import VERSION
-from paddle_mnist.parallel.process_count import fast_conv_threads
 from paddle_mnist.training.resume import warn_of_other_convolution
 
 QUIET = ["--figures", "false", "--visualdl", "false"]
@@ -200,7 +199,7 @@ def test_training_has_the_same_bits_watched_or_not(tool, tiny, options, tmp_path
     ("value", "threads"), [("off", 0), (False, 0), ("on", 3), (True, 3), ("auto", 3)]
 )
 def test_switch(value, threads):
-    assert fast_conv_threads(NetOptions(fast_conv=value, threads=3)) == threads
+    assert NetOptions(fast_conv=value, threads=3).conv_threads() == threads
 
 
 def test_switch_binds_the_run(tool, tiny):

@@ -24,8 +24,8 @@ from paddle_mnist import TrainConfig, train_and_evaluate
 from paddle_mnist.errors import OutputError
 from paddle_mnist.mnist.figure_names import DIGIT_FIGURE_FILES
 from paddle_mnist.plots.figure_files import COMPARED_FILES
+from paddle_mnist.training.looking_inside import TUTORIAL_BATCHES
 from paddle_mnist.training.run_directory import RunDirectory
-from paddle_mnist.training.standard_callbacks import TUTORIAL_BATCHES
 
 FIGURES = (
     "curves learning_rate confusion_matrix per_class kernels feature_maps mistakes health".split()

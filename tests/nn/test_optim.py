@@ -8,7 +8,7 @@ import pytest
 from paddle import nn
 
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.config import OptimizerOptions
+from paddle_mnist.mnist.options import OptimizerOptions
 from paddle_mnist.nn.optim import (
     build_optimizer,
     build_schedule,

@@ -30,10 +30,11 @@ from paddle_mnist import MNIST, BatchLoader, MnistDataset, TrainConfig, load_dat
 from paddle_mnist.data.loader import shards_of
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, DeviceError, ProcessError
+from paddle_mnist.mnist.run_report import hint
 from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.parallel import stand_in
 from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradients
-from paddle_mnist.parallel.process_count import hint, most_processes, processes_to_start
+from paddle_mnist.parallel.process_count import most_processes, processes_to_start
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.parallel.world import ALONE, join, spawn, tree_sum
 from paddle_mnist.system.devices import gpu_count

@@ -9,7 +9,8 @@ import sys
 import pytest
 from conftest import ROOT
 
-from paddle_mnist.parallel.process_count import hint, processes_to_start
+from paddle_mnist.mnist.run_report import hint
+from paddle_mnist.parallel.process_count import processes_to_start
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.system.machine import usable_cpus
 
@@ -84,10 +85,10 @@ def test_quota_of_a_container_limits_the_cpus(cgroup, files, quota):
 def test_auto_keeps_to_the_quota_of_a_container(cgroup):
     program = (
         "from paddle_mnist import TrainConfig\n"
-        "from paddle_mnist.parallel.process_count import fast_conv_threads, processes_to_start\n"
+        "from paddle_mnist.parallel.process_count import processes_to_start\n"
         "config = TrainConfig(nprocs='auto', threads='auto', device='cpu')\n"
         "processes = processes_to_start(config.processes, config.device, config.batch_size)\n"
-        "print(processes, fast_conv_threads(config.net))"
+        "print(processes, config.net.conv_threads())"
     )
     assert cgroup({"cpu.max": "100000 100000"}, program) == "1 1"
 

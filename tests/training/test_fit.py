@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
+import yaml
 from fit_rows import (
     ROWS,
     SAMPLES,
@@ -221,7 +222,7 @@ REFUSED = {
         ConfigError,
         "the step gave a Tensor of shape [8, 6] as 'x'",
     ),
-    "no number": ({"epochs": None}, ConfigError, "epochs is None; expected a whole number >= 1"),
+    "no number": ({"epochs": None}, ConfigError, "epochs is None; expected a whole number"),
     "a large seed": ({"seed": 2**40}, ConfigError, "expected a whole number <= 4294967295"),
     "a class for an optimizer": (
         {"optimizer": paddle.optimizer.Adam},
@@ -348,12 +349,12 @@ REFUSED = {
     "saving inside epochs": (
         {"train": Iterable(), "save_every_steps": 2},
         ConfigError,
-        "save inside epochs, where this data cannot resume",
+        "Saving: every_steps and every_seconds save inside epochs, where this data cannot resume",
     ),
     "saving at no end of an epoch": (
         {"train": Iterable(), "save_every_epochs": 0},
         ConfigError,
-        "save_every_epochs is 0, but with this data a run can resume only from the end of an epoch",
+        "Saving: every_epochs is 0, but with this data a run can resume only from the end of an",
     ),
     "a best that is not kept": (
         {"early_stop_patience": 2, "keep_best": False},
@@ -791,10 +792,27 @@ def test_every_row_has_a_name_for_a_folder():
     assert not any("/" in row for row in ROWS)
 
 
-def test_a_tuple_in_the_binding_is_the_same_later(tmp_path):
-    binding = {"crop": (1, np.float32(2))}
-    train(ROW, tmp_path, binding=binding)
-    assert train(ROW, tmp_path, binding=binding).stopped == "already finished"
+def test_a_tuple_to_compare_is_the_same_later(tmp_path):
+    values = {"crop": (1, np.float32(2))}
+    train(ROW, tmp_path, must_match=values)
+    assert train(ROW, tmp_path, must_match=values).stopped == "already finished"
+
+
+def test_what_the_caller_compares_replaces_what_fit_would(tmp_path):
+    """A group of the same name: the contents of data that no sample tells, say."""
+
+    def train_on(version, **options):
+        return train(ROW, tmp_path, must_match={"data": version, "sizes": {"x": 1}}, **options)
+
+    assert train_on("v1").stopped == "finished"
+    assert train_on("v1", train=Shifted()).stopped == "already finished"
+    with pytest.raises(ConfigError, match="data: 'v1' in the run, 'v2' now"):
+        train_on("v2")
+    assert train_on("v2", override="data").stopped == "already finished"
+    config = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert config["data"] == "v1" and config["sizes"] == {"x": 1}
+    with pytest.raises(ConfigError, match=r"sizes.x: 1 in the run, 2 now"):
+        train(ROW, tmp_path, must_match={"data": "v1", "sizes": {"x": 2}})
 
 
 def test_metrics_that_are_new_to_a_finished_run_are_evaluated(tmp_path):
@@ -837,7 +855,7 @@ def test_an_epoch_without_batches_is_an_error(tmp_path):
 
 
 def test_an_output_without_a_name_is_refused():
-    with pytest.raises(ConfigError, match="output is ''; expected the path of a folder"):
+    with pytest.raises(ConfigError, match="output is ''; expected text that is not empty"):
         train(ROW, "")
 
 

@@ -42,7 +42,6 @@ def _evaluations(source: str, folder: Path) -> tuple[dict[str, Evaluate], int]:
 
     from paddle_mnist import MNIST, MnistDataset, evaluate
     from paddle_mnist.mnist.config import TrainConfig
-    from paddle_mnist.parallel.process_count import fast_conv_threads
 
     path = json_file(source)
     with gzip.open(path) as file:
@@ -50,7 +49,7 @@ def _evaluations(source: str, folder: Path) -> tuple[dict[str, Evaluate], int]:
     dataset = MnistDataset("eval", str(path))
     model, net = MNIST(pretrained=True), baseline_tutorial.Net()
     net.set_state_dict(model.state_dict())
-    threads = fast_conv_threads(TrainConfig().net)
+    threads = TrainConfig().net.conv_threads()
 
     def ours(fast_conv: int) -> float:
         model.fast_conv = fast_conv

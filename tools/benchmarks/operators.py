@@ -115,7 +115,11 @@ def _forward(net, weights: np.ndarray, logits: np.ndarray) -> Callable[..., Call
     from paddle_mnist.nn.sparse_linear import linear_loops
     from paddle_mnist.nn.sparse_net import load_loop
 
-    load, list_inputs, linear = load_loop(net), list_inputs_loop(net.maps[1]), linear_loops(net)[0]
+    load, list_inputs, linear = (
+        load_loop(net),
+        list_inputs_loop(net.maps[1]),
+        linear_loops(net, net.classes)[0],
+    )
     scatter, pool = [], []
     for block, outputs in zip(net.blocks, net.maps[1:]):
         target = FeatureMap(block.target_height, block.target_width, block.outputs)
@@ -156,7 +160,7 @@ def _backward(net, weights: np.ndarray) -> Callable[..., Calls]:
     from paddle_mnist.nn.sparse_layout import FeatureMap, aligned_zeros
     from paddle_mnist.nn.sparse_linear import linear_loops
 
-    linear = linear_loops(net)[1]
+    linear = linear_loops(net, net.classes)[1]
     list_gradients = [list_gradients_loop(net, n) for n in (0, 1)]
     add_windows = [add_windows_loop(net.blocks[n], net.windows[n]) for n in (0, 1)]
     block = net.blocks[1]

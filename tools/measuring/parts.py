@@ -1,5 +1,6 @@
 """The parts of a training, for those who take its steps one by one."""
 
+import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -9,36 +10,15 @@ if TYPE_CHECKING:
 
 
 def build_parts(arguments: Mapping[str, Any], world: "Optional[World]" = None) -> "TrainingParts":
-    """Build a net, its optimizer and its loader, as `fit` does before the first step.
+    """Build the net, the optimizer and the loader as they are before the first step of `fit`.
 
-    arguments: those of `fit` for a training on digits, from `paddle_mnist.mnist.setup.parts`.
+    arguments: those of `fit`, as `paddle_mnist.mnist.setup.parts` returns them.
     world: the processes that train together, of which this is one; by default this one alone.
     """
-    import paddle
+    from paddle_mnist import fit
+    from paddle_mnist.parallel.world import ALONE
+    from paddle_mnist.training import parts
+    from paddle_mnist.training.arguments import FitArguments
 
-    from paddle_mnist.data.external import open_loader
-    from paddle_mnist.data.sampler import ShardSpec
-    from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
-    from paddle_mnist.nn.schedule import Schedule
-    from paddle_mnist.training.initialize import TrainingParts
-
-    loading, seed = arguments["loading"], arguments["seed"]
-    paddle.seed(seed)
-    model = arguments["model"]()
-    optimizer = arguments["optimizer"](model.parameters())
-    loader = open_loader(
-        arguments["train"],
-        arguments["batch_size"],
-        seed,
-        loading.shuffle,
-        loading.collate_fn,
-        loading.num_workers,
-        loading.order,
-    )
-    grad_shards = arguments["processes"].grad_shards
-    rank, size = (world.rank, world.size) if world else (0, 1)
-    if grad_shards or size > 1:
-        loader = loader.sharded(ShardSpec(grad_shards or size, rank, size))
-    ema = arguments["numerics"].ema
-    average = ExponentialMovingAverage(model, ema) if ema else NO_AVERAGE
-    return TrainingParts(model, loader, Schedule(optimizer), optimizer, average)
+    defaults = {name: one.default for name, one in inspect.signature(fit).parameters.items()}
+    return parts.build_parts(FitArguments(**{**defaults, **arguments}), world or ALONE)

@@ -1,0 +1,196 @@
+"""The groups of options that only trainings on digits have. Imports no paddle."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
+
+from msgspec import Meta
+
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.nn.numerics import false_as_off
+from paddle_mnist.options import (
+    Count,
+    CountOrZero,
+    Fraction,
+    NotNegative,
+    Options,
+    PathStr,
+    Positive,
+    option,
+    split_names,
+)
+from paddle_mnist.parallel.processes import auto_as_zero
+
+if TYPE_CHECKING:
+    import paddle
+
+    from paddle_mnist.mnist.model import MNIST
+
+# The amounts that `augment` takes, and what each must stay below: degrees, degrees, pixels, share,
+# pixels.
+AUGMENT_LIMITS = {"rotate": 180, "shear": 60, "shift": 28, "scale": 1, "elastic": 28}
+
+
+def _parse_amounts(value: Any) -> Any:
+    """Read `rotate=10,shift=2`, a list of such, or a mapping; return strings in a fixed order."""
+    if isinstance(value, Mapping):
+        value = [f"{name}={amount}" for name, amount in value.items()]
+    amounts: dict[str, Any] = dict(str(item).partition("=")[::2] for item in split_names(value))
+    for name, amount in amounts.items():
+        if name not in AUGMENT_LIMITS:
+            raise ValueError(f"expected {', '.join(f'{known}=N' for known in AUGMENT_LIMITS)}")
+        try:
+            amounts[name] = float(amount)
+        except ValueError:
+            amounts[name] = math.nan
+        limit = AUGMENT_LIMITS[name]
+        if not 0 <= amounts[name] < limit:
+            raise ValueError(f"expected {name} as a number, at least 0 and below {limit}")
+    return [f"{name}={amounts[name]:g}" for name in AUGMENT_LIMITS if amounts.get(name)]
+
+
+def _bool_as_switch(value: Any) -> Any:
+    """Read true as "on" and false as "off", as YAML has them."""
+    return "on" if value is True else false_as_off(value)
+
+
+@dataclass(frozen=True)
+class ImageOptions(Options):
+    """The images of a training. What binds its result is their contents, not their path."""
+
+    heading = "data"
+
+    data: str = option("auto", "auto, digits, or a file or folder (JSON, IDX, npz, CSV)")
+    train_limit: Optional[Count] = option(
+        None, "train on the first N images of the source only", must_match=True
+    )
+    eval_limit: Optional[Count] = option(
+        None, "evaluate on the first N images only", must_match=True
+    )
+    augment: tuple[str, ...] = option(
+        (),
+        "random affine and elastic distortion: rotate=10,shear=5,shift=2,scale=0.1,elastic=1",
+        heading="training",
+        must_match=True,
+        parse=_parse_amounts,
+    )
+    replay_data: Optional[PathStr] = option(
+        None, "old images to mix into each epoch, to prevent forgetting", heading="start"
+    )
+    replay_fraction: Annotated[float, Meta(gt=0, lt=1)] = option(
+        0.2, "share of old images in each epoch", heading="start", must_match=True
+    )
+    final_split: Literal["eval", "valid"] = option(
+        "eval",
+        "what the trained net is scored on at the end: eval (the test set), or valid instead of it",
+        heading="evaluation",
+    )
+
+
+@dataclass(frozen=True)
+class NetOptions(Options):
+    """The tutorial's net, and how it is computed; called, it builds one."""
+
+    heading = "training"
+
+    dropout: Fraction = option(
+        0.0, "share of the last layer's inputs that are dropped in training", must_match=True
+    )
+    fast_conv: Literal["auto", "on", "off"] = option(
+        "auto",
+        "compute convolutions in compiled loops; auto: on CPUs only",
+        heading="device",
+        must_match=True,
+        parse=_bool_as_switch,
+    )
+    threads: CountOrZero = option(
+        0,
+        "threads of the fast convolution in each process; or auto",
+        heading="device",
+        parse=auto_as_zero,
+    )
+
+    def conv_threads(self) -> int:
+        """Return the threads of the fast convolution on this device; see `fast_conv_threads`."""
+        from paddle_mnist.nn.fast_layers import fast_conv_threads
+
+        return fast_conv_threads(self.fast_conv, self.threads)
+
+    def __call__(self) -> "MNIST":
+        from paddle_mnist.mnist.model import MNIST
+
+        model = MNIST()
+        model.fast_conv = self.conv_threads()
+        model.dropout_rate = self.dropout
+        return model
+
+
+@dataclass(frozen=True)
+class LossOptions(Options):
+    """The loss."""
+
+    heading = "training"
+
+    label_smoothing: Fraction = option(
+        0.0, "probability that is spread evenly over all classes", must_match=True
+    )
+
+
+@dataclass(frozen=True)
+class OptimizerOptions(Options):
+    """The optimizer and its schedule; called with the parameters, it builds them.
+
+    total_steps: of the training, over which the schedule goes. names: of the parameters.
+    """
+
+    heading = "optimizer"
+
+    optimizer: Literal["sgd", "momentum", "adagrad", "adam", "adamw"] = option(
+        "momentum", "the optimizer", must_match=True
+    )
+    learning_rate: Positive = option(0.1, "learning rate; the peak with onecycle", must_match=True)
+    lr_schedule: Literal["constant", "polynomial", "cosine", "onecycle"] = option(
+        "onecycle", "learning-rate schedule, stepped every batch", must_match=True
+    )
+    end_lr: NotNegative = option(
+        0.0, "learning rate at the last step (not used by constant)", must_match=True
+    )
+    momentum: Fraction = option(0.9, "momentum (optimizer momentum only)", must_match=True)
+    weight_decay: NotNegative = option(
+        5e-4, "L2 coefficient; with adamw decoupled weight decay", must_match=True
+    )
+    weight_decay_layers: tuple[str, ...] = option(
+        (),
+        "layers or parameters to decay, such as conv1,fc.weight; default: all",
+        must_match=True,
+        parse=split_names,
+    )
+    total_steps: int = 1
+
+    def check(self) -> None:
+        if self.lr_schedule != "constant" and self.end_lr > self.learning_rate:
+            raise ConfigError(
+                f"end_lr is {self.end_lr}; expected at most the learning_rate, {self.learning_rate}"
+            )
+
+    def __call__(self, parameters: "list[paddle.Tensor]") -> "paddle.optimizer.Optimizer":
+        from paddle_mnist.mnist.model import PARAMETERS
+        from paddle_mnist.nn.optim import build_optimizer, build_schedule
+
+        schedule = build_schedule(self, self.total_steps)
+        return build_optimizer(self, dict(zip(PARAMETERS, parameters)), schedule)
+
+
+@dataclass(frozen=True)
+class CommandOptions(Options):
+    """What the command does beside the training."""
+
+    heading = "run"
+
+    max_restarts: CountOrZero = option(0, "maximum number of restarts when training dies or hangs")
+
+
+def distortion_amounts(augment: tuple[str, ...]) -> dict[str, float]:
+    """Return the amounts in a config's `augment`, by name; empty: no augmentation."""
+    return {name: float(amount) for name, amount in (item.split("=") for item in augment)}

@@ -1,0 +1,184 @@
+"""`build_parts`: build the net, its optimizer and the loader of its data, as `fit` asks for."""
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+import numpy as np
+import paddle
+from paddle import nn
+
+from paddle_mnist.checkpoint.further_state import (
+    LOSS,
+    FurtherState,
+    has_state,
+    optimizer_parameters,
+)
+from paddle_mnist.data.external import ExternalLoader, open_loader
+from paddle_mnist.data.sampler import ShardSpec
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
+from paddle_mnist.nn.schedule import Schedule, scheduler_of
+from paddle_mnist.parallel.world import World
+from paddle_mnist.training.arguments import FitArguments
+from paddle_mnist.training.initialize import TrainingParts
+from paddle_mnist.training.trained_model import build_model
+
+log = logging.getLogger("paddle_mnist")
+
+
+def build_parts(arguments: FitArguments, world: World) -> TrainingParts:
+    """Build the net and its optimizer, seeded, and the loader of the training data."""
+    paddle.seed(arguments.seed)
+    random.seed(arguments.seed)
+    np.random.seed(arguments.seed)
+    model = build_model(arguments.model)
+    loss = arguments.loss if isinstance(arguments.loss, nn.Layer) else nn.Layer()
+    optimizer = arguments.optimizer
+    if not isinstance(optimizer, paddle.optimizer.Optimizer):
+        optimizer = optimizer([*model.parameters(), *loss.parameters()])
+    _check_optimizer(optimizer, model, loss)
+    # Weights that were drawn before the seed could matter differ from process to process.
+    for layer in (model, loss):
+        world.broadcast(layer.state_dict().values())
+    numerics = arguments.numerics
+    schedule = Schedule(optimizer, numerics.schedule_every, arguments.monitored[0])
+    average = ExponentialMovingAverage(model, numerics.ema) if numerics.ema else NO_AVERAGE
+    further = _further_state(arguments, model, optimizer)
+    _check_all_are_trained(model, loss, [optimizer, *further.optimizers.values()])
+    loader = _training_loader(arguments, world)
+    return TrainingParts(model, loader, schedule, optimizer, average, further)
+
+
+def _further_state(
+    arguments: FitArguments, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
+) -> FurtherState:
+    """Return the state to save beside the weights and the optimizer's state_dict."""
+    roots = {
+        "schedule": scheduler_of(optimizer),
+        "optimizer": optimizer,
+        "model": model,
+        LOSS: arguments.loss,
+        "state": dict(arguments.state or {}),
+        "step": arguments.step,
+        "metrics": arguments.metrics,
+        "callbacks": _by_class(arguments.callbacks),
+        "train": arguments.train,
+        "valid": arguments.valid,
+        "collate_fn": arguments.loading.collate_fn,
+    }
+    named = {f"state[{name!r}]": part for name, part in (arguments.state or {}).items()}
+    if isinstance(arguments.loss, nn.Layer) and _is_trained(arguments.loss):
+        named[LOSS] = arguments.loss  # of others, tensors are saved that change
+    for name, metric in (arguments.metrics or {}).items():
+        if has_state(metric):
+            named[f"metrics[{name!r}]"] = metric
+    saved_as_optimizers = (paddle.optimizer.Optimizer, paddle.optimizer.lr.LRScheduler)
+    return FurtherState(
+        model,
+        optimizer,
+        roots={name: root for name, root in roots.items() if root is not None},
+        named={
+            name: part for name, part in named.items() if not isinstance(part, saved_as_optimizers)
+        },
+        optional={
+            f"callbacks[{name!r}]": callback
+            for name, callback in _by_class(arguments.callbacks).items()
+            if has_state(callback)
+        },
+    )
+
+
+def _by_class(callbacks: Sequence[Any]) -> dict[str, Any]:
+    """Return callbacks by their class, with a number where there are several of one."""
+    named: dict[str, Any] = {}
+    for callback in callbacks:
+        kind = type(callback).__name__
+        number = sum(type(other).__name__ == kind for other in named.values())
+        named[f"{kind} {number + 1}" if number else kind] = callback
+    return named
+
+
+def _is_trained(layer: nn.Layer) -> bool:
+    return any(not parameter.stop_gradient for parameter in layer.parameters())
+
+
+def _check_all_are_trained(model: nn.Layer, loss: nn.Layer, optimizers: Sequence[Any]) -> None:
+    """Raise ConfigError for trainable parameters that no optimizer has."""
+    trained = {id(p) for optimizer in optimizers for p in optimizer_parameters(optimizer)}
+    named = [*model.named_parameters()]
+    named += [(f"{LOSS}.{name}", parameter) for name, parameter in loss.named_parameters()]
+    left = [name for name, p in named if not p.stop_gradient and id(p) not in trained]
+    if left:
+        names = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
+        raise ConfigError(
+            f"no optimizer has {names}, so they would never be trained; expected every parameter "
+            "to be frozen with stop_gradient=True or to belong to an optimizer: to the one passed "
+            "to fit (a function gets the model's parameters, then the loss's) or to one in state"
+        )
+
+
+def _check_optimizer(optimizer: Any, model: nn.Layer, loss: nn.Layer) -> None:
+    if not isinstance(optimizer, paddle.optimizer.Optimizer):
+        raise ConfigError(
+            f"the optimizer is a {type(optimizer).__name__}; expected a paddle.optimizer, or a "
+            "function of the model's parameters that returns one"
+        )
+    if isinstance(optimizer, paddle.optimizer.LBFGS):
+        raise ConfigError(
+            "the optimizer is LBFGS, whose state Paddle does not load again, so that no training "
+            "with it could be resumed; expected any other of paddle.optimizer"
+        )
+    own = {id(parameter) for parameter in [*model.parameters(), *loss.parameters()]}
+    optimized = optimizer_parameters(optimizer)
+    if not optimized or any(id(parameter) not in own for parameter in optimized):
+        raise ConfigError(
+            "the optimizer has parameters that are neither the model's nor the loss's; expected "
+            "those of the model that is trained: give both as objects, or both as functions"
+        )
+
+
+def _training_loader(arguments: FitArguments, world: World) -> Any:
+    """Return the loader of the training data, divided into the shards of this process."""
+    loading = arguments.loading
+    loader = loader_of(
+        arguments.train, arguments, arguments.batch_size, loading.shuffle, loading.order
+    )
+    grad_shards, accumulate = arguments.processes.grad_shards, arguments.numerics.accumulate
+    shards = grad_shards or world.size
+    if not hasattr(loader, "sharded"):
+        if shards > 1:
+            raise ConfigError(
+                f"the training data are a {type(arguments.train).__name__}, which cannot be "
+                f"divided between {shards} shards or processes; expected a paddle.io.Dataset"
+            )
+        if not loader.resumes_inside_epochs:
+            log.info(
+                "with this data, a run can resume only from the end of an epoch, where it saves "
+                "checkpoints; with a paddle.io.Dataset or ResumableBatchSampler, it can resume at "
+                "any step"
+            )
+        return ExternalLoader(loader.batches, arguments.seed, accumulate)
+    if not grad_shards and shards * accumulate == 1:
+        return loader
+    spec = ShardSpec(shards * accumulate, world.rank, world.size)
+    return loader.sharded(spec, accumulate)
+
+
+def loader_of(
+    data: Any,
+    arguments: FitArguments,
+    batch_size: int,
+    shuffle: bool,
+    order: Optional[Callable[[int], np.ndarray]] = None,
+) -> Any:
+    return open_loader(
+        data,
+        batch_size,
+        arguments.seed,
+        shuffle,
+        arguments.loading.collate_fn,
+        arguments.loading.num_workers,
+        order,
+    )

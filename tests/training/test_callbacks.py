@@ -1,0 +1,323 @@
+"""Callbacks: what they are asked, in which order, and those that anybody could have written."""
+
+import collections
+import io
+import json
+import sys
+
+import numpy as np
+import paddle
+import pytest
+from fit_rows import ProgramError, StopsAt, arguments, bits, stop, train
+
+from paddle_mnist import (
+    Callback,
+    Console,
+    EarlyStopping,
+    Figures,
+    PrintLayers,
+    Profile,
+    Saving,
+    VisualDL,
+    Watch,
+    fit,
+    is_rehearsal,
+)
+from paddle_mnist.errors import DivergedError
+from paddle_mnist.plots.history import read_history, series
+
+ROW = "SGD with clipping"  # five steps an epoch
+
+
+class StopsAfter(Callback):
+    """Asks to stop when it has seen so many epochs, which it counts itself."""
+
+    ends_with_best = True
+
+    def __init__(self, epochs):
+        self.epochs, self.seen = epochs, 0
+
+    def after_epoch(self, view):
+        self.seen += 1
+        return {"own/seen": self.seen}
+
+    def should_stop(self, view):
+        return self.seen >= self.epochs
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def set_state_dict(self, state):
+        self.seen = state["seen"]
+
+
+def ever_worse(parameters):
+    """Steps that become too long, so that the first evaluation is the best."""
+    schedule = paddle.optimizer.lr.PiecewiseDecay([5], [0.1, 8.0])
+    return paddle.optimizer.SGD(schedule, parameters)
+
+
+OWN = {"epochs": 9, "optimizer": ever_worse}
+
+
+@pytest.mark.parametrize("stop_at", [3, 5, 7, 12, 15])
+def test_a_callback_of_ones_own_stops_a_resumed_training_where_it_would_have(stop_at, tmp_path):
+    """By its state, which checkpoints hold; the result is the best checkpoint's."""
+    whole = train(ROW, tmp_path / "whole", callbacks=[StopsAfter(3)], **OWN)
+    assert (whole.stopped, whole.epochs, whole.steps) == ("early", 3, 15)
+    assert whole.checkpoint.name == "model_epoch0"
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path / "run", callbacks=[StopsAfter(3), StopsAt(stop_at, stop)], **OWN)
+    resumed = train(ROW, tmp_path / "run", callbacks=[StopsAfter(3)], **OWN)
+    assert resumed.stopped == "early" and bits(resumed) == bits(whole)
+    seen = series(read_history(tmp_path / "run/metrics.jsonl"), "own/seen")
+    assert seen == ([5, 10, 15], [1, 2, 3])
+    again = train(ROW, tmp_path / "run", callbacks=[StopsAfter(3)], **OWN)
+    assert again.stopped == "already finished"
+
+
+@pytest.mark.parametrize("make", [lambda: StopsAfter(3), lambda: EarlyStopping(2)])
+def test_killed_between_the_last_checkpoint_and_the_result_a_training_ends_there(make, tmp_path):
+    first = train(ROW, tmp_path, callbacks=[make()], **OWN)
+    (tmp_path / "result.json").unlink()
+    (tmp_path / "model.pdparams").unlink()
+    again = train(ROW, tmp_path, callbacks=[make()], **OWN)
+    assert (again.stopped, again.steps) == ("early", first.steps) and bits(again) == bits(first)
+
+
+def test_more_patience_continues_a_training_that_ended_early(tmp_path):
+    def patient(patience, folder, **options):
+        return train(ROW, tmp_path / folder, callbacks=[EarlyStopping(patience)], **OWN, **options)
+
+    assert patient(1, "run").epochs == 2
+    longer = patient(3, "run", override="early_stop_patience")
+    assert (longer.stopped, longer.epochs) == ("early", 4)
+    assert bits(longer)["weights"] == bits(patient(3, "whole"))["weights"]
+    assert patient(3, "run").stopped == "already finished"
+
+
+class Notes(Callback):
+    """Notes its calls in a list that callbacks share, but not those of the rehearsal."""
+
+    def __init__(self, name, calls):
+        self.name, self.calls = name, calls
+
+    def __getattribute__(self, name):
+        found = super().__getattribute__(name)
+        if name not in HOOKS:
+            return found
+
+        def noted(*arguments):
+            if not is_rehearsal():
+                self.calls.append((self.name, name))
+            return found(*arguments)
+
+        return noted
+
+
+HOOKS = [name for name in dir(Callback) if not name.startswith("_") and name != "ends_with_best"]
+IN_A_RUN = """
+    config_entries check_job run_opened manifest_entries before_training before_first_step profiler
+    should_stop after_step write after_epoch after_last_step final_metrics result_entries summary
+    after_training close
+""".split()
+
+
+def by_name(calls):
+    """Return what each of the callbacks was called for, by its name."""
+    named = collections.defaultdict(list)
+    for name, hook in calls:
+        named[name].append(hook)
+    return named
+
+
+def test_callbacks_are_called_in_the_order_given(tmp_path):
+    calls = []
+    given = [Notes("a", calls), EarlyStopping(9), Notes("b", calls), Notes("c", calls)]
+    train(ROW, tmp_path, epochs=2, callbacks=given)
+    assert [name for name, _ in calls] == [*"abc"] * (len(calls) // 3)
+    named = by_name(calls)
+    assert named["a"] == named["b"] == named["c"]
+    counts = collections.Counter(named["a"])
+    assert {*counts} == {*IN_A_RUN} == {*HOOKS} - {"has_result", "already_finished"}
+    # five steps in each of two epochs; a line of the log after every third, and an evaluation
+    assert (counts.pop("after_step"), counts.pop("after_epoch"), counts.pop("write")) == (10, 2, 7)
+    assert (counts.pop("should_stop"), counts.pop("summary")) == (2, 2)  # the board's, too
+    assert {*counts.values()} == {1}
+    assert list(dict.fromkeys(named["a"])) == IN_A_RUN
+    calls.clear()
+    train(ROW, tmp_path, epochs=2, callbacks=given)
+    assert by_name(calls)["a"][-3:] == ["has_result", "summary", "already_finished"]
+
+
+class Says(Callback):
+    def __init__(self, answer):
+        self.answer, self.asked = answer, []
+
+    def should_stop(self, view):
+        self.asked.append(view.state.epoch)
+        return self.answer
+
+
+def test_all_are_asked_whether_to_stop_whatever_the_others_say(tmp_path):
+    """Before each epoch, the first one too."""
+    callbacks = [Says(False), Says(True), Says(False)]
+    result = train(ROW, tmp_path, callbacks=callbacks)
+    assert (result.stopped, result.steps) == ("early", 0)
+    assert [one.asked for one in callbacks] == [[0]] * 3
+
+
+class Closes(Callback):
+    def __init__(self, closed, fails=False):
+        self.closed, self.fails = closed, fails
+
+    def close(self):
+        self.closed.append(self)
+        if self.fails:
+            raise ProgramError("close")
+
+
+class FailsIn(Callback):
+    """Raises an error in one of its methods."""
+
+    def __init__(self, hook, error):
+        def fail(*arguments):
+            if not is_rehearsal():
+                raise error
+
+        setattr(self, hook, fail)
+
+
+@pytest.mark.parametrize(
+    "hook",
+    "before_training before_first_step after_step write should_stop after_epoch after_last_step "
+    "final_metrics result_entries after_training".split(),
+)
+@pytest.mark.parametrize("error", [ProgramError("x"), KeyboardInterrupt()], ids=repr)
+def test_all_are_closed_whatever_ends_the_training(hook, error, tmp_path):
+    closed = []
+    callbacks = [Closes(closed), Closes(closed, fails=True), FailsIn(hook, error), Closes(closed)]
+    with pytest.raises(ProgramError, match="close") as raised:
+        train(ROW, tmp_path, callbacks=callbacks)
+    assert raised.value.__context__ is error
+    assert closed == [one for one in callbacks if isinstance(one, Closes)]
+
+
+def test_all_are_closed_when_the_training_diverges(tmp_path):
+    closed = []
+    with pytest.raises(DivergedError):
+        train(ROW, tmp_path, callbacks=[Closes(closed)], optimizer=too_fast)
+    assert len(closed) == 1
+
+
+def too_fast(parameters):
+    return paddle.optimizer.SGD(1e30, parameters)
+
+
+def test_the_rehearsal_leaves_no_trace_in_the_callbacks_of_the_package(tmp_path, lines):
+    """Nor in what they write: each step is recorded once, each batch printed once."""
+    callbacks = [
+        Watch(every=5),
+        Profile(steps=2),
+        PrintLayers(shapes=[0], contents=[9]),
+        Console(every=5),
+        VisualDL(["scalars"]),
+        Figures(False),
+    ]
+    values = {**arguments(ROW, tmp_path, epochs=4), "callbacks": callbacks}
+    assert fit(**values).stopped == "finished"
+    history = read_history(tmp_path / "metrics.jsonl")
+    tags = {record["tag"] for record in history if record["tag"].startswith("watch/")}
+    assert tags
+    for tag in tags:  # a bias that begins with 0 has no ratio in the first step
+        steps, _ = series(history, tag)
+        assert steps[-4:] == [5, 10, 15, 20] and steps[:-4] in ([], [1]), tag
+    assert series(history, "train/loss")[0] == [5, 10, 15, 20]
+    log = "\n".join(lines())
+    assert all(log.count(f"step {step}/20 lr ") == 1 for step in (5, 10, 15, 20))
+    printed = [line for line in lines() if "shape" in line.lower() and "[8, 6]" in line]
+    assert len(printed) == 1, printed
+    assert list((tmp_path / "profile").iterdir())
+    assert not (tmp_path / "figures").exists()
+    for callback in callbacks:  # as they were built: nothing is open, and they could train again
+        left = {name: value for name, value in vars(callback).items() if name.startswith("_")}
+        assert all(value is None for value in left.values()), left
+
+
+def test_the_bar_of_a_resumed_training_begins_where_it_resumes(tmp_path, monkeypatch):
+    class Looks(Callback):
+        def before_first_step(self, training):
+            self.begun = training.job.console._bar.bar.n
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path, callbacks=[StopsAt(7, stop)])
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    looks = Looks()
+    fit(**{**arguments(ROW, tmp_path), "callbacks": [Console(), looks]})
+    assert looks.begun == 7
+    assert "10/10" in sys.stderr.getvalue()
+
+
+def test_pages_that_a_callback_writes_are_those_of_the_default_one(tmp_path):
+    class Adds(Callback):
+        def after_training(self, training, result):
+            training.board.text("mine", "text")
+            self.pages = training.board.pages
+
+    adds = Adds()
+    values = {**arguments(ROW, tmp_path / "a"), "callbacks": [VisualDL("text"), adds]}
+    fit(**values)
+    assert [*adds.pages] == ["text"] and list((tmp_path / "a/vdl").iterdir())
+    fit(**{**arguments(ROW, tmp_path / "b"), "callbacks": [VisualDL(False)]})
+    assert not list(tmp_path.glob("b/vdl/*"))
+
+
+def test_what_callbacks_add_to_config_manifests_and_result(tmp_path):
+    class Adds(Callback):
+        def config_entries(self):
+            return {"mine": [1, 2]}
+
+        def manifest_entries(self):
+            return {"of_mine": "x"}
+
+        def result_entries(self, training, result):
+            return {"made": result.steps}
+
+        def has_result(self, entries):
+            return "made" in entries
+
+        def summary(self, training, result):
+            return f"mine after {result.steps}"
+
+    result = train(ROW, tmp_path, callbacks=[Adds()])
+    assert "mine:\n- 1\n- 2\n" in (tmp_path / "config.yaml").read_text()
+    manifest = json.loads(result.checkpoint.with_suffix(".json").read_text())
+    assert manifest["of_mine"] == "x"
+    values = json.loads((tmp_path / "result.json").read_text())
+    assert values.pop("made") == 10
+    (tmp_path / "result.json").write_text(json.dumps(values))
+    assert train(ROW, tmp_path, callbacks=[Adds()]).stopped == "finished"  # evaluated again
+    assert train(ROW, tmp_path).stopped == "already finished"
+
+
+def test_two_of_one_class_keep_their_own_state(tmp_path):
+    with pytest.raises(ProgramError):
+        callbacks = [StopsAfter(7), StopsAfter(3), StopsAt(7, stop)]
+        train(ROW, tmp_path, callbacks=callbacks, saving=Saving(keep_last=9), **OWN)
+    callbacks = [StopsAfter(7), StopsAfter(3)]
+    callbacks[0].seen = callbacks[1].seen = 99
+    result = train(ROW, tmp_path, callbacks=callbacks, saving=Saving(keep_last=9), **OWN)
+    assert result.epochs == 3 and [one.seen for one in callbacks] == [3, 3]
+
+
+def test_a_callback_reads_the_net_but_has_only_copies(tmp_path):
+    class Reads(Callback):
+        def after_step(self, view):
+            view.parameter("0.weight")[:] = np.nan
+
+    whole, read = (train(ROW, tmp_path / n, callbacks=c) for n, c in (("a", []), ("b", [Reads()])))
+    assert bits(whole) == bits(read)
