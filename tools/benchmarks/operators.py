@@ -150,7 +150,7 @@ def _loss(net, logits: np.ndarray) -> Callable[[], None]:
 
     label, smoothing, scale = np.zeros(1, np.int64), 0.0, 1.0
     losses, gradients = np.zeros(1, np.float32), np.zeros((1, 10), np.float32)
-    loop = cross_entropy_loop(net)
+    loop = cross_entropy_loop(net.classes)
     return partial(loop, logits[np.newaxis], label, smoothing, scale, losses, gradients)
 
 
