@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     pass
 
 TRAINER = "paddle_mnist.train_and_evaluate"  # what `config.yaml` says a run was trained with
+# What is there beside the options: `fit` records it of every run.
+RECORDED = (TRAINED_WITH, "name", "monitor", "mode", "parameters", "valid")
 # What `soften` was until version 0.2: whether to soften the outputs of the tutorial's last layer.
 FORMER_SOFTEN = {"true": "fc", "false": None}
 
@@ -142,8 +144,8 @@ class TrainConfig:
                 f"{origin}: the arguments of a call of {FIT}, which trains a net of your own; "
                 "expected the configuration of a training on digits; run the script that calls it"
             )
-        if trainer == TRAINER:  # with what `fit` records beside the options
-            values = {name: value for name, value in values.items() if name in FLAT_OPTIONS}
+        if trainer == TRAINER:
+            values = {name: value for name, value in values.items() if name not in RECORDED}
         for name in values:
             if name not in FLAT_OPTIONS:
                 raise ConfigError(unknown_name(origin, name, FLAT_OPTIONS))

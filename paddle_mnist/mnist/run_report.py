@@ -52,20 +52,16 @@ class DigitReport(Callback):
     ):
         self.config, self.images, self.replayed = config, images, replayed
         self.data_seconds = data_seconds
+        self.options = (config.images, config.loss)
         self._evaluation: Optional[Evaluation] = None
 
     @property
     def must_match(self) -> dict[str, Any]:
         """What a resume compares of the images: their contents, not where they are."""
-        options = self.config.images
         return {
             "data": self.images.hash[:12],
             "replay_data": self.replayed and self.replayed.hash[:12],
-            "train_limit": options.train_limit,
-            "eval_limit": options.eval_limit,
-            "augment": list(options.augment),
-            "replay_fraction": options.replay_fraction,
-            "label_smoothing": self.config.loss.label_smoothing,
+            "valid": None,  # comes with the data, and with eval_limit
         }
 
     def config_entries(self) -> Mapping[str, Any]:

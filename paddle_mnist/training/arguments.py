@@ -1,6 +1,6 @@
 """`FitArguments`: the arguments of `fit`, checked. Imports no paddle."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Optional
 
@@ -194,7 +194,10 @@ class FitArguments(Options):
     def groups(self) -> list[Options]:
         """The groups of options among the arguments, this one included."""
         values = [getattr(self, field.name) for field in fields(self)]
-        return [self, *(one for one in [*values, *self.all_callbacks] if isinstance(one, Options))]
+        callbacks = self.all_callbacks
+        further = [group for callback in callbacks for group in callback.options]
+        groups = [one for one in [*values, *callbacks, *further] if isinstance(one, Options)]
+        return [self, *groups]
 
     @property
     def splits(self) -> Mapping[str, Any]:
@@ -276,18 +279,19 @@ GROUPS: dict[str, type[Options]] = {
 ENGINE_OPTIONS = flat_options([FitArguments, *GROUPS.values(), EarlyStopping])
 
 
-def compared_defaults() -> dict[str, Any]:
-    """Return the defaults of the options that a resume compares, by flat name.
+def compared_defaults(groups: Collection[Options]) -> dict[str, Any]:
+    """Return the defaults of the options of groups that a resume compares, by flat name.
 
-    A run that does not have one was trained before it existed.
+    As a manifest has them: a run that does not have one was trained before it existed.
     """
+    options = {**ENGINE_OPTIONS, **flat_options(type(group) for group in groups)}
     return {
-        name: one.default
-        for name, one in ENGINE_OPTIONS.items()
+        name: list(one.default) if isinstance(one.default, tuple) else one.default
+        for name, one in options.items()
         if one.declared.must_match and one.group is not FitArguments
     }
 
 
-def compared_values(groups: Iterable[Options]) -> dict[str, Any]:
+def compared_values(groups: Collection[Options]) -> dict[str, Any]:
     """Return the values of groups that a resume compares, by flat name."""
-    return {**compared_defaults(), **flat_values(groups, only_must_match=True)}
+    return {**compared_defaults(groups), **flat_values(groups, only_must_match=True)}

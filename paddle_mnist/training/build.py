@@ -72,7 +72,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
             config=config,
             must_match=tuple(flattened(arguments.must_match or {})),
             override=arguments.override,
-            defaults=compared_defaults(),
+            defaults=compared_defaults(arguments.groups),
         ),
         config=as_yaml(arguments, config, description),
         metric_examples=metrics,

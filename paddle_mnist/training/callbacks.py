@@ -1,11 +1,12 @@
 """`Callback`: what a caller of `fit` adds to a training. Imports no paddle."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from paddle_mnist.interfaces import Observer
+from paddle_mnist.options import Options
 from paddle_mnist.progress import TrainState
 
 if TYPE_CHECKING:
@@ -86,9 +87,11 @@ class Callback(Observer):
     If a callback has `state_dict` and `set_state_dict`, checkpoints save and restore its state.
 
     ends_with_best: (attribute) whether the training ends with the weights of its best checkpoint.
+    options: (attribute) groups of options that `fit` does not get, and a resume compares as well.
     """
 
     ends_with_best = False
+    options: Sequence[Options] = ()
 
     def check_job(self, job: "TrainingJob") -> None:
         """Raise ConfigError for what does not fit the training; called before a file is written."""

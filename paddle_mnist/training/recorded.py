@@ -56,7 +56,8 @@ def compared(
     if arguments.ends_with_best or parts.schedule.needs_metric:  # which count evaluations
         values["eval_every_epochs"] = arguments.evaluating.every_epochs
     values |= must_match
-    known = {*values, *DERIVED, *(name.partition(".")[0] for name in values)}
+    known = {*values, *flat_values(arguments.groups), *DERIVED}
+    known |= {name.partition(".")[0] for name in values}
     require_known(arguments.override, known, "override")
     return _as_json(values)
 

@@ -158,7 +158,9 @@ class VisualDL(Callback, Options):
         board = self.board(training)
         board.text(ABOUT, describe_result(training, result), result.steps)
         scores = {tag.replace("/", "_"): value for tag, value in result.metrics.items()}
-        board.hparams(training.job.request.config, scores, result.steps)
+        compared = training.job.request.config
+        varied = {k: v for k, v in compared.items() if not k.startswith("parameters.")}
+        board.hparams(varied, scores, result.steps)
 
     def close(self) -> None:
         board, self._board = self._board, None

@@ -191,7 +191,9 @@ def test_without_its_checkpoint_a_finished_run_still_has_its_weights(copy, tiny,
     weights = find_weights(str(copy))
     assert weights.path == copy / "mnist.pdparams" and weights.manifest["run_id"]
     assert same(weights.values, paddle.load(str(weights.path)))
-    with pytest.raises(CheckpointError, match=r"weights alone.* --init_from takes weights alone"):
+    with pytest.raises(
+        CheckpointError, match=r"weights alone.* StartFrom\(.*, weights_only=True\)"
+    ):
         started(tiny, incremental_from=str(copy))
 
 
