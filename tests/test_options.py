@@ -18,6 +18,7 @@ from paddle_mnist import Loading, Processes, Saving, StartFrom, fit
 from paddle_mnist._arguments import plain
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist import config
+from paddle_mnist.mnist.options import AUGMENT_LIMITS
 from paddle_mnist.options import (
     Count,
     Options,
@@ -36,8 +37,8 @@ NAMES = flat_options(KINDS)
 
 # Values of fields whose type does not tell which are taken.
 PARSED = {
-    "augment": st.lists(st.sampled_from([*config.AUGMENT_LIMITS]), unique=True).map(
-        lambda names: tuple(f"{name}=0.5" for name in config.AUGMENT_LIMITS if name in names)
+    "augment": st.lists(st.sampled_from([*AUGMENT_LIMITS]), unique=True).map(
+        lambda names: tuple(f"{name}=0.5" for name in AUGMENT_LIMITS if name in names)
     ),
     "visualdl": st.lists(st.sampled_from(PAGES), unique=True).map(
         lambda names: tuple(name for name in PAGES if name in names)

@@ -287,7 +287,7 @@ def test_with_both_damaged_nothing_is_started_anew(copied, warnings, case):
         damage(folder / name)
     drop_copies(folder)
     for quarantine_damaged in (False, True, True):  # the last time only the quarantine tells
-        with pytest.raises(CheckpointError, match=r"no valid checkpoint.*--fresh") as caught:
+        with pytest.raises(CheckpointError, match=r"no valid checkpoint.*fresh=True") as caught:
             CheckpointStore(folder).newest(quarantine_damaged)
         assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
     lines = [line for line in warnings() if line.startswith("damaged checkpoint: ")]

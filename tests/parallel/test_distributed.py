@@ -196,11 +196,11 @@ def test_who_has_several_cores_is_told():
     on_cpu = Processes(), "cpu", 64
     output = hint(*on_cpu, 250_000, threads=0)
     assert (output is None) == (cores == 1)
-    assert cores == 1 or f"{cores} cores are available: --nprocs {min(cores, 8)} trains" in output
+    assert cores == 1 or f"{cores} cores are available: nprocs={min(cores, 8)} trains" in output
     assert hint(*on_cpu, 1000, threads=0) is None
     assert hint(*on_cpu, 250_000, threads=cores) is None  # all are at work
     output = hint(*on_cpu, 250_000, threads=1)
-    assert cores == 1 or f"{cores} cores are available: --threads {min(cores, 4)} trains" in output
+    assert cores == 1 or f"{cores} cores are available: threads={min(cores, 4)} trains" in output
 
 
 @pytest.mark.parametrize(
