@@ -127,8 +127,16 @@ def test_batch_that_does_not_come_is_refused(tool, tiny, option, tmp_path):
 @pytest.mark.parametrize(
     ("total", "content", "expected"),
     [
-        (190, 189, ["check_content: no batch 401 in 190 batches; printing in the last, 189"]),
-        (401, 400, ["check_content: no batch 401 in 401 batches; printing in the last, 400"]),
+        (
+            190,
+            189,
+            ["PrintLayers: contents: no batch 401 in 190 batches; printing in the last, 189"],
+        ),
+        (
+            401,
+            400,
+            ["PrintLayers: contents: no batch 401 in 401 batches; printing in the last, 400"],
+        ),
         (402, 401, []),
     ],
 )
