@@ -153,8 +153,8 @@ class FitArguments(Options):
         kinds = [type(callback) for callback in self.callbacks if isinstance(callback, Options)]
         if repeated := [kind.__name__ for kind in kinds if kinds.count(kind) > 1]:
             raise ConfigError(
-                f"callbacks holds {len(repeated)} instances of {repeated[0]}, whose options are those "
-                "of the run; expected one"
+                f"callbacks holds {len(repeated)} instances of {repeated[0]}, whose options are "
+                "those of the run; expected one"
             )
         for callback in self.callbacks:
             if not isinstance(callback, Callback):
