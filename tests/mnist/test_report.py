@@ -19,6 +19,7 @@ import yaml
 from conftest import ROOT
 from faulty_disk import fail, from_on, takes_space, watched
 from PIL import Image
+from visualdl import LogReader
 
 from paddle_mnist import TrainConfig, train_and_evaluate
 from paddle_mnist.errors import OutputError
@@ -78,6 +79,16 @@ def test_figures_can_be_switched_off(tool, tiny, tmp_path):
     assert not (tmp_path / "run/figures").exists()
 
 
+def test_hyperparameters_are_the_options_that_decide_the_result(run):
+    (file,) = (run[0] / "vdl/001/train").glob("vdlrecords*")
+    (record,) = LogReader(file_path=str(file)).get_data("hyper_parameters", "hparam")
+    names = {info.name for info in record.hparam.hparamInfos}
+    assert {"learning_rate", "augment", "label_smoothing", "epochs", "ema", "data"} <= names
+    assert not any(name.startswith(("parameters", "valid")) for name in names)
+    scores = {info.name for info in record.hparam.metricInfos}
+    assert scores == {"eval_acc", "eval_loss", "valid_acc", "valid_loss"}
+
+
 def test_nothing_of_the_environment_is_written_down(run):
     for path in run[0].rglob("*"):
         assert path.is_dir() or b"sesame-open" not in path.read_bytes(), path
@@ -127,8 +138,16 @@ def test_batch_that_does_not_come_is_refused(tool, tiny, option, tmp_path):
 @pytest.mark.parametrize(
     ("total", "content", "expected"),
     [
-        (190, 189, ["check_content: no batch 401 in 190 batches; printing in the last, 189"]),
-        (401, 400, ["check_content: no batch 401 in 401 batches; printing in the last, 400"]),
+        (
+            190,
+            189,
+            ["PrintLayers: contents: no batch 401 in 190 batches; printing in the last, 189"],
+        ),
+        (
+            401,
+            400,
+            ["PrintLayers: contents: no batch 401 in 401 batches; printing in the last, 400"],
+        ),
         (402, 401, []),
     ],
 )
