@@ -242,7 +242,7 @@ def _manifest_path(name: str) -> Path:
 def _expected() -> str:
     return (
         f"expected {', '.join(WORDS)}, or a path: of a run, a checkpoint or a .pdparams; infer, "
-        "demo and Predictor also take an exported model"
+        "demo and DigitPredictor also take an exported model"
     )
 
 
@@ -251,7 +251,7 @@ def _missing_from_run(run: RunFiles) -> str:
     if (run.path / "about.json").exists():
         return (
             f"{run.path}: an exported model, from which no weights are read; expected the run or "
-            "checkpoint it was made of; infer, demo and Predictor run exported models"
+            "checkpoint it was made of; infer, demo and DigitPredictor run exported models"
         )
     if run.checkpoints.all():
         return (

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Optional
 
 import yaml
@@ -26,7 +27,6 @@ from paddle_mnist.options import (
     Options,
     build_group,
     flat_options,
-    require_known,
 )
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.system.yaml_reader import read_yaml
@@ -52,7 +52,7 @@ class TrainConfig:
 
     It is built from flat names, those of the command line and of YAML; what is left out has the
     value of the recipe `default`. A name that is unknown raises ConfigError, and so does a value,
-    with what was expected. `options` holds all values by their flat names, as they were read.
+    with what was expected.
 
     The groups are the attributes, such as `saving.every_steps` for `save_every_steps`; `epochs`,
     `batch_size`, `seed`, `output`, `device`, `resume` and `override` are attributes by themselves.
@@ -92,12 +92,12 @@ class TrainConfig:
         for name in options:
             if name not in FLAT_OPTIONS:
                 raise ConfigError(unknown_name("config", name, FLAT_OPTIONS))
-        self.options: dict[str, Any] = {
+        values = {
             **_defaults(),
             **{name: _read(name, value) for name, value in options.items()},
         }
+        self._options = values
         self._check_start()
-        values = self.options
         if values["init_from"] or not values["incremental_from"]:
             values = {**values, "soften": None}
         for name, group in GROUPS.items():
@@ -105,7 +105,11 @@ class TrainConfig:
         for name in OWN:
             vars(self)[name] = values[name]
         self._check_stop()
-        require_known(self.override, FLAT_OPTIONS, "override")
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """All values by their flat names."""
+        return MappingProxyType(self._options)
 
     def _check_start(self) -> None:
         """Raise ConfigError for ways to start that exclude each other."""
@@ -129,7 +133,7 @@ class TrainConfig:
         if self.early_stopping.patience and self.resume not in ("auto", "off"):
             raise ConfigError(
                 "early_stop_patience and resume PATH are given; expected one of them: the best "
-                "checkpoint may belong to the run of PATH; continue that run in its own --output"
+                "checkpoint may belong to the run of PATH; continue that run in its own output"
             )
 
     @classmethod
@@ -169,7 +173,7 @@ class TrainConfig:
         return hash(tuple(self.options.items()))
 
     def __setattr__(self, name: str, value: object) -> None:
-        if hasattr(self, "override"):  # set last
+        if "override" in vars(self):  # set last
             raise AttributeError(
                 f"{name} cannot be set; call replace, which returns another config"
             )

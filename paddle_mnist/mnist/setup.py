@@ -32,11 +32,12 @@ def parts(config: TrainConfig) -> dict[str, Any]:
     loading = _loading(config, train)
     samples = len(loading.order(0)) if loading.order else len(train)
     steps = -(-samples // (config.batch_size * config.numerics.accumulate))
+    advances = steps if config.numerics.schedule_every == "step" else 1  # of the schedule, an epoch
     return {
         "model": config.net,
         "train": train,
         "valid": valid,
-        "optimizer": replace(config.optimizer, total_steps=steps * config.epochs),
+        "optimizer": replace(config.optimizer, total_steps=config.epochs * advances),
         "step": DigitStep(config.loss.label_smoothing, config.numerics.amp),
         "epochs": config.epochs,
         "batch_size": config.batch_size,

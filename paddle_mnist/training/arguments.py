@@ -23,7 +23,8 @@ from paddle_mnist.progress import HIGHEST_IS_BEST, LOWEST_IS_BEST, MODES
 from paddle_mnist.training.callbacks import Callback
 from paddle_mnist.training.early_stopping import EarlyStopping
 from paddle_mnist.training.evaluating import Evaluating
-from paddle_mnist.training.reporting import with_defaults
+from paddle_mnist.training.looking_inside import PrintLayers, Profile, Watch
+from paddle_mnist.training.reporting import Console, Figures, VisualDL, with_defaults
 from paddle_mnist.training.start import StartFrom
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class FitArguments(Options):
         self._check_callbacks()
         self._check_evaluation()
         for name in self.must_match or ():
-            if name in (*ENGINE_OPTIONS, "name", "monitor", "mode"):
+            if name in (*ENGINE_OPTIONS, *CALLBACK_OPTIONS, "name", "monitor", "mode"):
                 raise ConfigError(
                     f"must_match names {name}, which fit compares by itself where it decides the "
                     "result; expected other names"
@@ -149,6 +150,12 @@ class FitArguments(Options):
     def _check_callbacks(self) -> None:
         if not isinstance(self.callbacks, (list, tuple)):
             raise ConfigError(f"callbacks is {self.callbacks!r:.60}; expected a list")
+        kinds = [type(callback) for callback in self.callbacks if isinstance(callback, Options)]
+        if repeated := [kind.__name__ for kind in kinds if kinds.count(kind) > 1]:
+            raise ConfigError(
+                f"callbacks holds {len(repeated)} instances of {repeated[0]}, whose options are "
+                "those of the run; expected one"
+            )
         for callback in self.callbacks:
             if not isinstance(callback, Callback):
                 raise ConfigError(
@@ -277,6 +284,8 @@ GROUPS: dict[str, type[Options]] = {
     "numerics": Numerics,
 }
 ENGINE_OPTIONS = flat_options([FitArguments, *GROUPS.values(), EarlyStopping])
+# Those of callbacks that no resume compares.
+CALLBACK_OPTIONS = flat_options([Watch, Profile, PrintLayers, Console, VisualDL, Figures])
 
 
 def compared_defaults(groups: Collection[Options]) -> dict[str, Any]:

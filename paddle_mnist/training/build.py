@@ -5,11 +5,12 @@ import logging
 import paddle
 
 from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.options import flat_values
 from paddle_mnist.parallel.world import World, join
 from paddle_mnist.system import signals
 from paddle_mnist.system.devices import own_device, select_device
 from paddle_mnist.system.program import in_command
-from paddle_mnist.training.arguments import FitArguments, compared_defaults
+from paddle_mnist.training.arguments import ENGINE_OPTIONS, FitArguments, compared_defaults
 from paddle_mnist.training.beginning import data_restored
 from paddle_mnist.training.description import flattened
 from paddle_mnist.training.evaluator import EpochEvaluator
@@ -73,6 +74,7 @@ def build_job(arguments: FitArguments) -> TrainingJob:
             must_match=tuple(flattened(arguments.must_match or {})),
             override=arguments.override,
             defaults=compared_defaults(arguments.groups),
+            options={*ENGINE_OPTIONS, *flat_values(arguments.groups)},
         ),
         config=as_yaml(arguments, config, description),
         metric_examples=metrics,

@@ -118,7 +118,7 @@ class Callback(Observer):
         return None
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
-        """Called with the metrics of each log line and evaluation, by tag."""
+        """Called with a copy of the metrics of each log line and evaluation, by tag."""
 
     def after_last_step(self, training: Training) -> None:
         """Called when the steps are over, before the final weights are evaluated."""
@@ -146,4 +146,4 @@ class Callback(Observer):
         """Called after `run_opened`, instead of the other methods, if the run is finished."""
 
     def close(self) -> None:
-        """Called when `fit` ends, whatever ended it, if `before_training` was called."""
+        """Called when `fit` ends, whatever ended it, if `run_opened` was called."""

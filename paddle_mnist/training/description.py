@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union
 
 import numpy as np
@@ -11,7 +11,7 @@ from paddle import nn
 
 from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.contents import parameter_names
-from paddle_mnist.data.collate import leaves
+from paddle_mnist.data.collate import leaves, read_sample
 from paddle_mnist.data.seeding import generators_restored, seed_generators
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.nn.schedule import inner_optimizers, schedule_numbers, scheduler_of
@@ -87,6 +87,12 @@ def describe_schedule(optimizer: paddle.optimizer.Optimizer) -> dict[str, Any]:
     return {"class": type(scheduler).__name__, **schedule_numbers(optimizer)}
 
 
+def describe_order(order: Callable[[int], np.ndarray]) -> str:
+    """Return a hash of the first epoch of an order of samples."""
+    indices = np.ascontiguousarray(order(0), np.int64)
+    return hashlib.sha256(indices.tobytes()).hexdigest()[:12]
+
+
 def describe_data(data: Any, seed: int, num_workers: int = 0) -> dict[str, Any]:
     """Return the length of some data, and a hash of what tells them from others.
 
@@ -118,7 +124,7 @@ def _hash_samples(data: Any, seed: int, indices: Sequence[int]) -> str:
     digest = hashlib.sha256()
     for index in indices:
         seed_generators(seed, index)
-        for leaf in leaves(data[index]):
+        for leaf in leaves(read_sample(data, index)):
             digest.update(_content(leaf))
     return digest.hexdigest()[:12]
 

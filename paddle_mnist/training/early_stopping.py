@@ -24,9 +24,10 @@ class EarlyStopping(Callback, Options):
         must_match=True,
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.ends_with_best = self.patience is not None
+    @property
+    def ends_with_best(self) -> bool:  # type: ignore[override]  # a property of what is chosen
+        """Whether it is on."""
+        return self.patience is not None
 
     def should_stop(self, view: View) -> bool:
         return self.patience is not None and view.state.evaluations_since_best >= self.patience

@@ -15,11 +15,10 @@ from paddle import nn
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.safe_load import safe_load
-from paddle_mnist.checkpoint.saved_weights import find_weights
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.data.seeding import generators_restored
-from paddle_mnist.errors import CheckpointError, ConfigError, StoppedError
+from paddle_mnist.errors import CheckpointError, ConfigError, StoppedError, summary
 from paddle_mnist.metrics.console import console_level, console_threshold, log_to_console
 from paddle_mnist.nn.numerics import Numerics
 from paddle_mnist.parallel.process_count import processes_to_start
@@ -32,6 +31,7 @@ from paddle_mnist.training.arguments import FitArguments
 from paddle_mnist.training.build import build_job
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
 from paddle_mnist.training.evaluating import Evaluating
+from paddle_mnist.training.initialize import find_start
 from paddle_mnist.training.rehearsal import rehearse
 from paddle_mnist.training.results import (
     log_result,
@@ -219,28 +219,40 @@ def _fit(arguments: FitArguments) -> FitResult:
     if start and arguments.fresh:  # raises before the old run is moved
 
         def check_source() -> None:
-            find_weights(start.path)
+            find_start(start)
 
         job.world.run_on_main(check_source)
     with open_run(arguments.output, job.world, job.model_name, arguments.fresh) as run:
-        training = Training(job, run)
-        for callback in job.callbacks:
-            callback.run_opened(training)
-        checkpoint = resume_point(job, run)
-        result = result_so_far(training, checkpoint)
-        if checkpoint and result:
-            return _repeat(training.at(checkpoint.state), result, checkpoint)
-        with _closing(job.callbacks):
+        training, opened = Training(job, run), list[Callback]()
+        with _closing(opened):
+            for callback in job.callbacks:
+                opened.append(callback)
+                callback.run_opened(training)
+            checkpoint = resume_point(job, run)
+            result = result_so_far(training, checkpoint)
+            if checkpoint and result:
+                return _repeat(training.at(checkpoint.state), result, checkpoint)
             return _train(training, checkpoint)
 
 
 @contextlib.contextmanager
 def _closing(callbacks: Sequence[Callback]) -> Iterator[None]:
-    """Close callbacks at the end of the context, in order, each whatever happens to the others."""
+    """Close callbacks at the end of the context, in order, each whatever happens to the others.
+
+    An error that ends the context is not hidden by those of `close`, which are logged then.
+    """
+    try:
+        yield
+    except BaseException:
+        for callback in callbacks:
+            try:
+                callback.close()
+            except Exception as error:  # whatever the caller's code raises
+                log.warning("%s.close: %s", type(callback).__name__, summary(error))
+        raise
     with contextlib.ExitStack() as stack:
         for callback in reversed(callbacks):  # an ExitStack begins with the last
             stack.callback(callback.close)
-        yield
 
 
 def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> FitResult:

@@ -7,7 +7,7 @@ import os
 import platform
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 import numpy
@@ -88,8 +88,8 @@ def initialize(parts: TrainingParts, world: World, start: StartFrom) -> Mapping[
     The main process reads it, and broadcasts it. Raises CheckpointError if there is none, or it
     does not fit.
     """
+    weights = world.run_on_main(lambda: find_start(start))
     if start.weights_only:
-        weights = world.run_on_main(lambda: find_weights(start.path))
         if start.partial:
             _load_what_fits(parts.model, weights)
         else:
@@ -97,7 +97,8 @@ def initialize(parts: TrainingParts, world: World, start: StartFrom) -> Mapping[
         log.info("starting from the weights in %s", weights.path)
         parts.average.load(parts.model.state_dict())
         return weights.manifest
-    checkpoint = world.run_on_main(lambda: _checkpoint_with_optimizer(find_weights(start.path)))
+    checkpoint = weights.checkpoint
+    assert checkpoint is not None  # `find_start` has checked it
     # Without the learning rate: the schedule starts anew.
     load_checkpoint(
         checkpoint,
@@ -128,16 +129,19 @@ def _load_what_fits(model: nn.Layer, weights: SavedWeights) -> None:
             log.warning("%s: %s", ", ".join(names), what)
 
 
-def _checkpoint_with_optimizer(weights: SavedWeights) -> Checkpoint:
+def find_start(start: StartFrom) -> SavedWeights:
+    """Return what a training starts from, in memory. Raises CheckpointError if it is not there."""
+    weights = find_weights(start.path)
+    if start.weights_only:
+        return weights
     if not weights.checkpoint:
         raise CheckpointError(
             f"{weights.path}: holds weights alone, and no checkpoint with its optimizer's state is "
             "there; expected a checkpoint, or a run that still has the one it ended with; "
             f"to take the weights alone: {_weights_alone(str(weights.path))}"
         )
-    return (
-        weights.checkpoint.read_into_memory()
-    )  # it goes to other processes, whose disks may be others
+    # It is sent to processes that may not share this disk.
+    return replace(weights, checkpoint=weights.checkpoint.read_into_memory())
 
 
 def _weights_alone(path: str) -> str:

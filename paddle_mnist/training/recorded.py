@@ -10,17 +10,17 @@ from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.checkpointer import checkpoint_name
 from paddle_mnist.checkpoint.run_files import FIT, TRAINED_WITH
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.options import Options, flat_values, require_known
+from paddle_mnist.options import Options, flat_values
 from paddle_mnist.training.arguments import FitArguments, compared_values
 from paddle_mnist.training.description import (
     describe_data,
     describe_optimizer,
+    describe_order,
     describe_parameters,
     describe_schedule,
     flattened,
 )
 from paddle_mnist.training.initialize import TrainingParts
-from paddle_mnist.training.resume import DERIVED
 
 
 def describe(arguments: FitArguments, parts: TrainingParts) -> dict[str, Any]:
@@ -29,7 +29,8 @@ def describe(arguments: FitArguments, parts: TrainingParts) -> dict[str, Any]:
     Left out is what `must_match` names, and what a builder says that is a group of options.
     """
     seed, num_workers = arguments.seed, arguments.loading.num_workers
-    description = {
+    order = arguments.loading.order
+    description: dict[str, Any] = {
         "parameters": describe_parameters(parts.model),
         "data": describe_data(arguments.train, seed, num_workers),
         "valid": {
@@ -40,6 +41,8 @@ def describe(arguments: FitArguments, parts: TrainingParts) -> dict[str, Any]:
     if not isinstance(arguments.optimizer, Options):
         description["optimizer"] = describe_optimizer(parts.optimizer, parts.model)
         description["schedule"] = describe_schedule(parts.optimizer)
+    if order is not None:
+        description["order"] = describe_order(order)
     replaced = arguments.must_match or {}
     return {name: group for name, group in description.items() if name not in replaced}
 
@@ -47,7 +50,7 @@ def describe(arguments: FitArguments, parts: TrainingParts) -> dict[str, Any]:
 def compared(
     arguments: FitArguments, parts: TrainingParts, description: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the values that a resume compares. Raises ConfigError for unknown ones in override."""
+    """Return the values that a resume compares. Raises ConfigError for others than plain ones."""
     must_match = flattened(arguments.must_match or {})
     values = {**flattened(description), **compared_values(arguments.groups)}
     values["name"] = arguments.name or checkpoint_name(parts.model)
@@ -55,11 +58,7 @@ def compared(
         values |= dict(zip(("monitor", "mode"), arguments.monitored))
     if arguments.ends_with_best or parts.schedule.needs_metric:  # which count evaluations
         values["eval_every_epochs"] = arguments.evaluating.every_epochs
-    values |= must_match
-    known = {*values, *flat_values(arguments.groups), *DERIVED}
-    known |= {name.partition(".")[0] for name in values}
-    require_known(arguments.override, known, "override")
-    return _as_json(values)
+    return _as_json({**values, **must_match})
 
 
 def as_yaml(
@@ -75,7 +74,7 @@ def as_yaml(
     entries |= {name: value for name, value in compared.items() if "." not in name}
     entries |= _as_json({**description, **(arguments.must_match or {})})
     for callback in arguments.all_callbacks:
-        entries |= callback.config_entries()
+        entries |= plain(callback.config_entries() or {})
     return yaml.safe_dump(entries, sort_keys=False, allow_unicode=True)
 
 

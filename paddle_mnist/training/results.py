@@ -5,7 +5,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.manifest import Checkpoint
+from paddle_mnist.interfaces import as_number
 from paddle_mnist.progress import HIGHEST_IS_BEST, TrainState
 from paddle_mnist.system.program import shell_command
 from paddle_mnist.training.callbacks import FitResult, Training
@@ -25,7 +27,9 @@ def make_result(training: Training, state: TrainState, checkpoint_name: str) -> 
     is_evaluated = state.metrics and set(job.tags) <= set(state.metrics)
     metrics = dict(state.metrics if is_evaluated else job.evaluator.metrics(job.parts.model))
     for callback in job.callbacks:
-        metrics.update(callback.final_metrics(training))
+        name = f"{type(callback).__name__}.final_metrics"
+        more = callback.final_metrics(training) or {}
+        metrics.update({tag: as_number(value, tag, name) for tag, value in more.items()})
     return FitResult(
         metrics=metrics,
         weights=run.weights,
@@ -46,7 +50,7 @@ def result_entries(training: Training, result: FitResult) -> dict[str, Any]:
     if before := training.run.checkpoints.context.get(BEFORE):
         entries |= {BEFORE: before, LOST: _lost(before, result.metrics)}
     for callback in training.job.callbacks:
-        entries.update(callback.result_entries(training, result))
+        entries.update(plain(callback.result_entries(training, result) or {}))
     return entries
 
 

@@ -9,6 +9,7 @@ from typing import Any, Optional
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.saved_weights import find_checkpoint
 from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.options import require_known
 from paddle_mnist.system.program import another_output, as_option
 from paddle_mnist.training.description import SAMPLES
 from paddle_mnist.training.run_directory import RunDirectory
@@ -21,7 +22,7 @@ MAX_LINES = 20  # of a diff
 DERIVED = ("parameters", "optimizer", "schedule", "data", "valid")  # groups that `fit` describes
 # Those of Paddle's objects, which have other entries in other versions: only those are compared
 # that both have.
-LOOSE = ("optimizer", "schedule")
+LOOSE = ("optimizer", "schedule", "eval_every_epochs")  # the last only counts for some callbacks
 # Until version 0.2, manifests had hashes of digits beside the configuration, and a prefix for
 # `must_match`.
 FORMER_HASHES = {"data": "data_hash", "replay_data": "replay_hash"}
@@ -38,6 +39,7 @@ class ResumeRequest:
         "optimizer.beta1". must_match: the names of those that the caller has added.
     override: names of values, or groups, that may differ from the run's.
     defaults: values of options that a run did not have yet, by name.
+    options: the names of all options, which `override` may name.
     """
 
     resume: str
@@ -46,6 +48,7 @@ class ResumeRequest:
     must_match: Collection[str] = ()
     override: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    options: Collection[str] = ()
 
 
 def find_resume_point(run: RunDirectory, request: ResumeRequest) -> Optional[Checkpoint]:
@@ -73,9 +76,18 @@ def find_resume_point(run: RunDirectory, request: ResumeRequest) -> Optional[Che
                 f"{newest.name}, step {newest.step}; choose {another_output()}"
             )
         checkpoint = newest or requested  # the same command, repeated, resumes its own run
+    _check_override(request, checkpoint)
     if checkpoint:
         check_config_unchanged(checkpoint, request, run)
     return checkpoint
+
+
+def _check_override(request: ResumeRequest, checkpoint: Optional[Checkpoint]) -> None:
+    """Raise ConfigError if `override` names what neither this training has nor the run."""
+    stored = (checkpoint and checkpoint.manifest.get("config")) or {}
+    names = [*request.config, *(name.removeprefix(FORMER_PREFIX) for name in stored)]
+    groups = [name.partition(".")[0] for name in names]
+    require_known(request.override, {*names, *groups, *request.options, *DERIVED}, "override")
 
 
 def _check_nothing_is_lost(run: RunDirectory, request: ResumeRequest) -> None:

@@ -1,14 +1,16 @@
 """The phases of a training in a run directory: resume or initialize, train, take final weights."""
 
 import contextlib
+import copy
 import functools
 import logging
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional, Union
 
+from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.checkpointer import (
     NO_CHECKPOINTER,
     StoreCheckpointer,
@@ -27,6 +29,7 @@ from paddle_mnist.parallel.world import World
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import write_atomically
+from paddle_mnist.training.callbacks import Callback
 from paddle_mnist.training.initialize import (
     BEFORE,
     initialize,
@@ -131,7 +134,7 @@ def _manifest_entries(job: TrainingJob) -> dict[str, Any]:
     """Return what the callbacks add to every manifest."""
     entries: dict[str, Any] = {}
     for callback in job.callbacks:
-        entries |= callback.manifest_entries()
+        entries |= plain(callback.manifest_entries() or {})
     return entries
 
 
@@ -176,7 +179,7 @@ def train_epochs(
             evaluator=job.evaluator,
             average=parts.average,
             checkpointer=checkpointer,
-            writer=ManyWriters([history, *job.callbacks]),
+            writer=ManyWriters([history, *map(_CallbackWriter, job.callbacks)]),
             observers=job.callbacks,
             profile=profilers[0] if profilers else NO_PROFILE,
             state=state,
@@ -200,6 +203,19 @@ def _checkpointer(job: TrainingJob, run: RunDirectory, own: Optional[Checkpoint]
         job.parts.further,
         job.resumes_inside_epochs,
     )
+
+
+class _CallbackWriter:
+    """Gives a callback copies of the state and of metrics, which it cannot change."""
+
+    def __init__(self, callback: Callback):
+        self._callback = callback
+
+    def write(self, state: TrainState, values: Mapping[str, float]) -> None:
+        self._callback.write(copy.deepcopy(state), dict(values))
+
+    def close(self) -> None:
+        """Do nothing: `fit` closes callbacks."""
 
 
 def _history(job: TrainingJob, run: RunDirectory) -> Writer:
@@ -231,7 +247,12 @@ def load_final_weights(job: TrainingJob, run: RunDirectory, state: TrainState) -
 def _take_best(job: TrainingJob, run: RunDirectory, state: TrainState) -> Checkpoint:
     """Load the best checkpoint into the model, and write its weights as the final ones."""
     best = run.checkpoints.best()
-    if not best or (state.best and best.step != state.best[0]):
+    if not state.best:
+        raise CheckpointError(
+            f"{run.path}: the run ends with its best checkpoint, but no evaluation gave a value of "
+            f"{state.monitor}; expected an evaluation before the training is stopped"
+        )
+    if not best or best.step != state.best[0]:
         raise CheckpointError(
             f"{run.checkpoints.folder}: the best checkpoint is missing; expected the one of "
             f"[step, {state.monitor}] {state.best}; put it back, or evaluate another"

@@ -35,7 +35,7 @@ class StartFrom(Options):
         flat="init_partial",
     )
     soften: Optional[str] = option(
-        None, "with incremental_from: the layer whose outputs to make less sure"
+        None, "with incremental_from: the layer whose outputs to make less sure", bare="true"
     )
 
     def check(self) -> None:

@@ -355,10 +355,10 @@ def test_results_are_those_of_their_settings_images_and_code(tmp_path, monkeypat
     options = tuple(read_recipe("tutorial").items())
     assert stored.get(Training("default", 1, (*options, ("ema", 0.9))), digits)  # the same, renamed
     monkeypatch.setattr(trainings, "read_recipe", lambda name: {"epochs": 7})
-    trainings._binding.cache_clear()
+    trainings._deciding.cache_clear()
     assert not stored.get(one, digits)
     monkeypatch.undo()
-    trainings._binding.cache_clear()
+    trainings._deciding.cache_clear()
     assert stored.get(one, digits)
     monkeypatch.setattr(ExponentialMovingAverage, "update", lambda *args: None)
     assert stored.get(one, digits)  # as long as nobody looks again
