@@ -27,6 +27,7 @@ log = logging.getLogger("paddle_mnist")
 # The pages of the dashboard, and those that `visualdl=True` stands for.
 USUAL_PAGES = ("scalars", "histograms", "images", "figures", "text", "hparams")
 PAGES = (*USUAL_PAGES, "curves", "embeddings", "graph")
+NOT_VARIED = ("parameters", "valid")  # what a resume compares, and is no hyperparameter
 
 
 @dataclass(eq=False)
@@ -159,7 +160,7 @@ class VisualDL(Callback, Options):
         board.text(ABOUT, describe_result(training, result), result.steps)
         scores = {tag.replace("/", "_"): value for tag, value in result.metrics.items()}
         compared = training.job.request.config
-        varied = {k: v for k, v in compared.items() if not k.startswith("parameters.")}
+        varied = {k: v for k, v in compared.items() if k.partition(".")[0] not in NOT_VARIED}
         board.hparams(varied, scores, result.steps)
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ import yaml
 from conftest import ROOT
 from faulty_disk import fail, from_on, takes_space, watched
 from PIL import Image
+from visualdl import LogReader
 
 from paddle_mnist import TrainConfig, train_and_evaluate
 from paddle_mnist.errors import OutputError
@@ -76,6 +77,16 @@ def test_figures_can_be_switched_off(tool, tiny, tmp_path):
     small = [*OPTIONS[:8], "--epochs", "1", "--visualdl", "figures", "--figures", "false"]
     tool("train", *small, "--data", tiny, "--output", tmp_path / "run")
     assert not (tmp_path / "run/figures").exists()
+
+
+def test_hyperparameters_are_the_options_that_decide_the_result(run):
+    (file,) = (run[0] / "vdl/001/train").glob("vdlrecords*")
+    (record,) = LogReader(file_path=str(file)).get_data("hyper_parameters", "hparam")
+    names = {info.name for info in record.hparam.hparamInfos}
+    assert {"learning_rate", "augment", "label_smoothing", "epochs", "ema", "data"} <= names
+    assert not any(name.startswith(("parameters", "valid")) for name in names)
+    scores = {info.name for info in record.hparam.metricInfos}
+    assert scores == {"eval_acc", "eval_loss", "valid_acc", "valid_loss"}
 
 
 def test_nothing_of_the_environment_is_written_down(run):
