@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import yaml
 
@@ -22,10 +22,7 @@ from paddle_mnist.mnist.options import (
     OptimizerOptions,
 )
 from paddle_mnist.nn.numerics import Numerics
-from paddle_mnist.options import WORDS, FlatOption,
-    Options,
-    build_group,
-    flat_options
+from paddle_mnist.options import WORDS, FlatOption, Options, build_group, flat_options
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.system.yaml_reader import read_yaml
 from paddle_mnist.training.arguments import FitArguments
@@ -34,9 +31,6 @@ from paddle_mnist.training.evaluating import Evaluating
 from paddle_mnist.training.looking_inside import PrintLayers, Profile, Watch
 from paddle_mnist.training.reporting import Console, Figures, VisualDL
 from paddle_mnist.training.start import StartFrom
-
-if TYPE_CHECKING:
-    pass
 
 TRAINER = "paddle_mnist.train_and_evaluate"  # what `config.yaml` says a run was trained with
 # What is there beside the options: `fit` records it of every run.
