@@ -22,12 +22,10 @@ from paddle_mnist.mnist.options import (
     OptimizerOptions,
 )
 from paddle_mnist.nn.numerics import Numerics
-from paddle_mnist.options import (
-    FlatOption,
+from paddle_mnist.options import WORDS, FlatOption,
     Options,
     build_group,
-    flat_options,
-)
+    flat_options
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.system.yaml_reader import read_yaml
 from paddle_mnist.training.arguments import FitArguments
@@ -43,8 +41,7 @@ if TYPE_CHECKING:
 TRAINER = "paddle_mnist.train_and_evaluate"  # what `config.yaml` says a run was trained with
 # What is there beside the options: `fit` records it of every run.
 RECORDED = (TRAINED_WITH, "name", "monitor", "mode", "parameters", "valid")
-# What `soften` was until version 0.2: whether to soften the outputs of the tutorial's last layer.
-FORMER_SOFTEN = {"true": "fc", "false": None}
+SOFTENED = "fc"  # the layer that `soften` means where it is true, as it was until version 0.2
 
 
 class TrainConfig:
@@ -86,9 +83,8 @@ class TrainConfig:
     override: tuple[str, ...]
 
     def __init__(self, **options: object) -> None:
-        soften = str(options.get("soften")).lower()
-        if soften in FORMER_SOFTEN:
-            options["soften"] = FORMER_SOFTEN[soften]
+        if (is_softened := WORDS.get(str(options.get("soften")).lower())) is not None:
+            options["soften"] = SOFTENED if is_softened else None
         for name in options:
             if name not in FLAT_OPTIONS:
                 raise ConfigError(unknown_name("config", name, FLAT_OPTIONS))
