@@ -174,6 +174,18 @@ def test_what_pyyaml_writes_is_read_back(tmp_path_factory, values, allow_unicode
     assert repr(read_yaml(file)) == repr(values)  # 1 is not 1.0, nor is it True
 
 
+def test_config_of_a_run_is_read_again(tmp_path):
+    """Also one of version 0.2; beside the options only what `fit` records may be there."""
+    recorded = {"trained_with": "paddle_mnist.train_and_evaluate", "monitor": "valid/acc"}
+    config = TrainConfig.from_mapping({**recorded, "valid": None, "epochs": 7, "soften": True})
+    assert config == TrainConfig(epochs=7, soften="fc")
+    assert TrainConfig(soften=False).options["soften"] is None
+    with pytest.raises(ConfigError, match="unknown name 'epoch'; did you mean 'epochs'"):
+        TrainConfig.from_mapping({**recorded, "epoch": 7})
+    with pytest.raises(ConfigError, match=r"a call of paddle_mnist\.fit, which trains a net of"):
+        TrainConfig.from_mapping({"trained_with": "paddle_mnist.fit", "epochs": 7})
+
+
 def test_config_cannot_be_changed():
     with pytest.raises(AttributeError):
         TrainConfig().epochs = 3

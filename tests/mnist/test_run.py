@@ -251,13 +251,20 @@ def test_no_whole_checkpoint_is_exit_4_and_never_a_start_from_zero(train, tmp_pa
         assert "no valid checkpoint" in error and "--fresh" in error
 
 
+# Entries of a manifest's `config` that came later than others.
+YOUNGER = ("augment", "ema", "incremental_from", "accumulate", "schedule_every")
+YOUNGER += ("name", "monitor", "mode", "data", "replay_data", "valid")
+
+
 def test_run_of_an_earlier_version_goes_on(train, tmp_path, finished, trained):
     """Its manifests know nothing of entries and fields that came later."""
     for path in (tmp_path / RUN / "checkpoints").glob("*.json"):
         manifest = json.loads(path.read_text())
         del manifest["convolution"], manifest["replay_hash"]
-        for younger in ("augment", "ema", "incremental_from"):
+        for younger in YOUNGER:
             del manifest["config"][younger]
+        for name in [name for name in manifest["config"] if name.startswith("parameters.")]:
+            del manifest["config"][name]
         manifest["checksum"] = checksum(manifest)
         path.write_text(json.dumps(manifest))
     assert "this run is finished" in train().stdout
@@ -267,6 +274,8 @@ def test_run_of_an_earlier_version_goes_on(train, tmp_path, finished, trained):
     assert "resuming after step 20" in train().stdout
     same_end(tmp_path, finished)
     assert "  ema: 0.0 in the run, 0.9 now" in train("--ema", "0.9", expect=2).stderr
+    other = write_json(tmp_path / "other.json.gz", tiny_splits(seed=9))
+    assert "  data: '" in train("--data", other, expect=2).stderr
 
 
 def test_lost_manifests_are_no_start_from_zero(train, tmp_path):
