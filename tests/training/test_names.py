@@ -141,7 +141,7 @@ def test_digits_in_such_a_folder(tool, tiny, tmp_path):
     """Trained, evaluated, exported and read there by the commands."""
     output = tmp_path / "runs v1.5" / "net[2].json"
     options = {"batch_size": 64, "epochs": 1, "visualdl": False, "figures": False, "watch": 0}
-    train_and_evaluate(TrainConfig(str(tiny), output=str(output), **options))
+    train_and_evaluate(TrainConfig(data=str(tiny), output=str(output), **options))
     accuracy = json.loads((output / "result.json").read_text())["eval_acc"]
     for checkpoint in (output, output / "mnist.pdparams", output / "checkpoints/mnist_epoch0"):
         done = tool("eval", "--checkpoint", checkpoint, "--data", tiny, "--json")
