@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import pickle
 import random
 from collections.abc import Iterator
 from typing import Any, Union
@@ -72,9 +71,10 @@ def next_draws() -> bytes:
 
     Of Paddle's, whose states cannot be compared, these are the numbers that they would draw next.
     """
-    states = pickle.dumps((random.getstate(), np.random.get_state()))
+    numpy = np.random.get_state(legacy=False)
+    keys = numpy["state"].pop("key").tobytes()
     with generators_restored():
         drawn: list[Any] = [paddle.framework.core.default_cpu_generator().random()]
         if gpu_count() and paddle.io.get_worker_info() is None:
             drawn.append(paddle.rand([1]).item())
-    return states + repr(drawn).encode()
+    return repr((random.getstate(), numpy, drawn)).encode() + bytes(keys)

@@ -25,7 +25,7 @@ from paddle import nn
 from paddle.utils import unique_name
 
 from paddle_mnist import MNIST
-from paddle_mnist.checkpoint.contents import load_checkpoint
+from paddle_mnist.checkpoint.contents import load_checkpoint, manifest_entries
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load, safe_loads
 from paddle_mnist.checkpoint.saved_weights import find_weights
@@ -912,13 +912,13 @@ def test_a_checkpoint_with_a_hostile_file_is_refused(tmp_path, monkeypatch, suff
     for key, state in {**files, TRAINING: model.state_dict()}.items():
         paddle.save(state, buffer := io.BytesIO())
         files[key] = buffer.getvalue()
-    names = {name: parameter.name for name, parameter in model.named_parameters()}
+    entries = manifest_entries(model, optimizer)
     store = CheckpointStore("c")
-    good = store.commit("mnist_epoch0", files, TrainState(epoch=1), {"names": names})
+    good = store.commit("mnist_epoch0", files, TrainState(epoch=1), entries)
     average = ExponentialMovingAverage(model, 0.5)  # of which all three files are read
     load_checkpoint(good, model, optimizer, average)
     evil = {**files, suffix: EVIL}
-    bad = store.commit("mnist_epoch1", evil, TrainState(epoch=2), {"names": names})
+    bad = store.commit("mnist_epoch1", evil, TrainState(epoch=2), entries)
     bad.verify()
     with pytest.raises(CheckpointError, match=rf"mnist_epoch1\{suffix}: names 'posix.system'"):
         load_checkpoint(bad, model, optimizer, average)

@@ -51,7 +51,6 @@ BAD_VALUES = {
     ("train_limit", 0): ">= 1",
     ("check_content", "first"): "a whole number",
     ("check_content", -1): ">= 0",
-    ("override", "epoch"): "did you mean 'epochs'?",
     ("epochs", True): "a whole number",
     ("learning_rate", True): "a number",
     ("end_lr", 5): "expected at most the learning_rate",

@@ -165,6 +165,7 @@ def test_such_a_run_goes_on_without_its_origin(train, tmp_path, tiny, old):
         (["--augment", "rotat=3"], 2, "expected rotate=N"),
         (["--augment", "rotate=x"], 2, "at least 0 and below 180"),
         (["--ema", "1"], 2, "ema is '1'"),
+        (["--override", "epoch"], 2, "override: unknown name 'epoch'; did you mean 'epochs'?"),
     ],
 )
 def test_what_does_not_fit_is_one_line_and_trains_nothing(
