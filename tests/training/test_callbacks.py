@@ -191,8 +191,8 @@ class FailsIn(Callback):
 
 @pytest.mark.parametrize(
     "hook",
-    "run_opened before_training before_first_step after_step write should_stop after_epoch after_last_step "
-    "final_metrics result_entries after_training".split(),
+    "run_opened before_training before_first_step after_step write should_stop after_epoch "
+    "after_last_step final_metrics result_entries after_training".split(),
 )
 @pytest.mark.parametrize("error", [ProgramError("x"), KeyboardInterrupt()], ids=repr)
 def test_all_are_closed_whatever_ends_the_training(hook, error, tmp_path, lines):
