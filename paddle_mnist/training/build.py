@@ -19,7 +19,8 @@ from paddle_mnist.training.initialize import TrainingParts
 from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.parts import build_parts, loader_of
 from paddle_mnist.training.recorded import as_yaml, compared, describe
-from paddle_mnist.training.resume import ResumeRequest
+from paddle_mnist.training.resume import ResumeRequest, check_override
+from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.soften import check_softenable
 from paddle_mnist.training.steps import Step, build_step
 
@@ -60,6 +61,9 @@ def build_job(arguments: FitArguments) -> TrainingJob:
     _check_saving(arguments, inside_epochs, world)
     config = compared(arguments, parts, description)
     world.require_same(config, "the arguments or the data")
+    options = {*ENGINE_OPTIONS, *flat_values(arguments.groups)}
+    run = RunDirectory(arguments.output)
+    world.run_on_main(lambda: check_override(run, arguments.override, config, options))
     job = TrainingJob(
         arguments=arguments,
         parts=parts,
@@ -74,7 +78,6 @@ def build_job(arguments: FitArguments) -> TrainingJob:
             must_match=tuple(flattened(arguments.must_match or {})),
             override=arguments.override,
             defaults=compared_defaults(arguments.groups),
-            options={*ENGINE_OPTIONS, *flat_values(arguments.groups)},
         ),
         config=as_yaml(arguments, config, description),
         metric_examples=metrics,

@@ -39,7 +39,6 @@ class ResumeRequest:
         "optimizer.beta1". must_match: the names of those that the caller has added.
     override: names of values, or groups, that may differ from the run's.
     defaults: values of options that a run did not have yet, by name.
-    options: the names of all options, which `override` may name.
     """
 
     resume: str
@@ -48,7 +47,6 @@ class ResumeRequest:
     must_match: Collection[str] = ()
     override: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    options: Collection[str] = ()
 
 
 def find_resume_point(run: RunDirectory, request: ResumeRequest) -> Optional[Checkpoint]:
@@ -76,18 +74,9 @@ def find_resume_point(run: RunDirectory, request: ResumeRequest) -> Optional[Che
                 f"{newest.name}, step {newest.step}; choose {another_output()}"
             )
         checkpoint = newest or requested  # the same command, repeated, resumes its own run
-    _check_override(request, checkpoint)
     if checkpoint:
         check_config_unchanged(checkpoint, request, run)
     return checkpoint
-
-
-def _check_override(request: ResumeRequest, checkpoint: Optional[Checkpoint]) -> None:
-    """Raise ConfigError if `override` names what neither this training has nor the run."""
-    stored = (checkpoint and checkpoint.manifest.get("config")) or {}
-    names = [*request.config, *(name.removeprefix(FORMER_PREFIX) for name in stored)]
-    groups = [name.partition(".")[0] for name in names]
-    require_known(request.override, {*names, *groups, *request.options, *DERIVED}, "override")
 
 
 def _check_nothing_is_lost(run: RunDirectory, request: ResumeRequest) -> None:
@@ -108,6 +97,23 @@ def _check_nothing_is_lost(run: RunDirectory, request: ResumeRequest) -> None:
         log.warning(
             "%s: no manifest lists it, so it was never committed; starting from step 0", path
         )
+
+
+def check_override(
+    run: RunDirectory,
+    override: Collection[str],
+    config: Mapping[str, Any],
+    options: Collection[str],
+) -> None:
+    """Raise ConfigError if `override` names what neither this training nor the run has.
+
+    config: the values that a resume compares. options: further names that may be given.
+    """
+    newest = run.checkpoints.all()[-1:] if override else ()
+    stored = [name for checkpoint in newest for name in checkpoint.manifest.get("config") or ()]
+    names = [*config, *(name.removeprefix(FORMER_PREFIX) for name in stored)]
+    groups = [name.partition(".")[0] for name in names]
+    require_known(override, {*names, *groups, *options, *DERIVED}, "override")
 
 
 def check_config_unchanged(

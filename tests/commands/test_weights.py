@@ -361,7 +361,11 @@ def test_pictures_are_read_with_the_weights_that_are_named(command, place, logge
         (["--model", "out"], 2, "out: gives logits; expected probabilities among them"),
         (["--model", "out", "--run", "work/output/first"], 2, "first are given; expected one"),
         (["--model", "out", "--checkpoint", "best"], 4, "out: an exported model, from which no w"),
-        (["--model", "no"], 4, "no: No such file.* infer, demo and Predictor also take an export"),
+        (
+            ["--model", "no"],
+            4,
+            "no: No such file.* infer, demo and DigitPredictor also take an export",
+        ),
         (["--checkpoint", "other.pdparams"], 4, "does not fit the model"),
     ],
 )
