@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -101,7 +101,7 @@ def _check_nothing_is_lost(run: RunDirectory, request: ResumeRequest) -> None:
 
 def check_override(
     run: RunDirectory,
-    override: Collection[str],
+    override: Sequence[str],
     config: Mapping[str, Any],
     options: Collection[str],
 ) -> None:
