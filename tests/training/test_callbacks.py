@@ -115,7 +115,8 @@ class Notes(Callback):
         return noted
 
 
-HOOKS = [name for name in dir(Callback) if not name.startswith("_") and name != "ends_with_best"]
+ATTRIBUTES = ("ends_with_best", "options")
+HOOKS = [name for name in dir(Callback) if not name.startswith("_") and name not in ATTRIBUTES]
 IN_A_RUN = """
     config_entries check_job run_opened manifest_entries before_training before_first_step profiler
     should_stop after_step write after_epoch after_last_step final_metrics result_entries summary
@@ -147,7 +148,7 @@ def test_callbacks_are_called_in_the_order_given(tmp_path):
     assert list(dict.fromkeys(named["a"])) == IN_A_RUN
     calls.clear()
     train(ROW, tmp_path, epochs=2, callbacks=given)
-    assert by_name(calls)["a"][-3:] == ["has_result", "summary", "already_finished"]
+    assert by_name(calls)["a"][-4:] == ["has_result", "summary", "already_finished", "close"]
 
 
 class Says(Callback):
@@ -190,17 +191,26 @@ class FailsIn(Callback):
 
 @pytest.mark.parametrize(
     "hook",
-    "before_training before_first_step after_step write should_stop after_epoch after_last_step "
-    "final_metrics result_entries after_training".split(),
+    "run_opened before_training before_first_step after_step write should_stop after_epoch "
+    "after_last_step final_metrics result_entries after_training".split(),
 )
 @pytest.mark.parametrize("error", [ProgramError("x"), KeyboardInterrupt()], ids=repr)
-def test_all_are_closed_whatever_ends_the_training(hook, error, tmp_path):
+def test_all_are_closed_whatever_ends_the_training(hook, error, tmp_path, lines):
     closed = []
     callbacks = [Closes(closed), Closes(closed, fails=True), FailsIn(hook, error), Closes(closed)]
-    with pytest.raises(ProgramError, match="close") as raised:
+    with pytest.raises(type(error)) as raised:  # not the error of `close`, which is logged
         train(ROW, tmp_path, callbacks=callbacks)
-    assert raised.value.__context__ is error
-    assert closed == [one for one in callbacks if isinstance(one, Closes)]
+    assert raised.value is error
+    assert "Closes.close: ProgramError: close" in lines()
+    opened = callbacks[: 2 if hook == "run_opened" else 4]
+    assert closed == [one for one in opened if isinstance(one, Closes)]
+
+
+def test_an_error_of_close_is_raised_where_there_is_no_other(tmp_path):
+    closed = []
+    with pytest.raises(ProgramError, match="close"):
+        train(ROW, tmp_path, callbacks=[Closes(closed, fails=True), Closes(closed)])
+    assert len(closed) == 2
 
 
 def test_all_are_closed_when_the_training_diverges(tmp_path):
