@@ -27,7 +27,8 @@ log = logging.getLogger("paddle_mnist")
 # The pages of the dashboard, and those that `visualdl=True` stands for.
 USUAL_PAGES = ("scalars", "histograms", "images", "figures", "text", "hparams")
 PAGES = (*USUAL_PAGES, "curves", "embeddings", "graph")
-NOT_VARIED = ("parameters", "valid")  # what a resume compares, and is no hyperparameter
+# What a resume compares, and is no hyperparameter; the page would take `name` for the run's.
+NOT_VARIED = ("parameters", "valid", "name")
 
 
 @dataclass(eq=False)

@@ -85,6 +85,7 @@ def test_hyperparameters_are_the_options_that_decide_the_result(run):
     names = {info.name for info in record.hparam.hparamInfos}
     assert {"learning_rate", "augment", "label_smoothing", "epochs", "ema", "data"} <= names
     assert not any(name.startswith(("parameters", "valid")) for name in names)
+    assert "name" not in names  # the page would show it in place of the run's folder
     scores = {info.name for info in record.hparam.metricInfos}
     assert scores == {"eval_acc", "eval_loss", "valid_acc", "valid_loss"}
 
