@@ -78,12 +78,11 @@ REAL_DATA = os.environ.get("PADDLE_MNIST_DATA")
 def lines(caplog):
     """The log so far."""
     log = logging.getLogger("paddle_mnist")
-    before, log.propagate = log.propagate, False  # else lines come twice, until `fit` was called
+    log.propagate = False  # as from the first call of `fit` on; else lines come twice
     log.addHandler(caplog.handler)
     caplog.set_level(logging.INFO, "paddle_mnist")
     yield lambda: [record.getMessage() for record in caplog.records]
     log.removeHandler(caplog.handler)
-    log.propagate = before
 
 
 @pytest.fixture(scope="session")
