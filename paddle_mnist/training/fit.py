@@ -34,9 +34,9 @@ from paddle_mnist.training.evaluating import Evaluating
 from paddle_mnist.training.initialize import find_start
 from paddle_mnist.training.rehearsal import rehearse
 from paddle_mnist.training.results import (
+    as_fit_result,
     log_result,
     make_result,
-    read_result,
     result_entries,
     result_so_far,
     warn_of_losses,
@@ -190,7 +190,7 @@ def _fit_in_processes(arguments: FitArguments, nprocs: int) -> FitResult:
     run = RunDirectory(arguments.output, arguments.name or None)
     if entries is None:  # too large to be sent
         entries = json.loads(run.result.read_text(encoding="utf-8"))
-    return read_result(run, entries)
+    return as_fit_result(run, entries)
 
 
 def _fit_plainly(arguments: FitArguments, level: int) -> dict[str, object]:

@@ -106,12 +106,12 @@ def result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Optio
         if not set(job.tags) <= set(values["metrics"]):
             log.info("the result lacks some of the requested metrics; evaluating again")
             return None
-        return read_result(run, values)
+        return as_fit_result(run, values)
 
     return job.world.run_on_main(find)
 
 
-def read_result(run: RunDirectory, values: Mapping[str, Any]) -> FitResult:
+def as_fit_result(run: RunDirectory, values: Mapping[str, Any]) -> FitResult:
     """Return the result that `result.json` holds."""
     return FitResult(
         metrics={
