@@ -74,6 +74,12 @@ settings.load_profile("untimed")
 REAL_DATA = os.environ.get("PADDLE_MNIST_DATA")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def log_level():
+    """Set the level as the first call of `fit` does, which `caplog` would undo after its test."""
+    logging.getLogger("paddle_mnist").setLevel(logging.INFO)
+
+
 @pytest.fixture
 def lines(caplog):
     """The log so far."""

@@ -120,9 +120,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 OTHERS = (
     "subprocess multiprocessing.sharedctypes tempfile shutil sklearn.metrics sklearn.datasets "
     "scipy.ndimage joblib visualdl matplotlib.figure matplotlib.backends.backend_agg filelock "
-    "simdjson isal.igzip threadpoolctl pydantic yaml tqdm PIL.Image paddle"
+    "simdjson isal.igzip threadpoolctl msgspec yaml tqdm PIL.Image paddle"
 )
-LIGHT = "subprocess tempfile filelock numpy pydantic tqdm yaml"  # what --help imports
+LIGHT = "subprocess tempfile filelock numpy msgspec tqdm yaml"  # what --help imports
 GONE = {
     "os": "EX_OK O_CLOEXEC O_DIRECTORY O_DSYNC O_NOFOLLOW O_NONBLOCK O_SYNC PRIO_PROCESS WNOHANG "
     "chown fchmod fchown fork forkpty get_blocking getegid geteuid getgid getgroups getloadavg "
