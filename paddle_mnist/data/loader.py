@@ -204,8 +204,11 @@ class _OwnOrder:
 
 
 def is_loader(data: Any) -> bool:
-    """Return whether data are a loader, which has a method `epoch`; a dataset may count epochs."""
-    return callable(getattr(data, "epoch", None))
+    """Return whether data have `epoch` and `passes_per_step`, as a `BatchLoader` has.
+
+    Not `epoch` alone: a dataset may have a method of that name.
+    """
+    return hasattr(data, "epoch") and hasattr(data, "passes_per_step")
 
 
 def epoch_batches(

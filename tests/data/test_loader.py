@@ -21,7 +21,7 @@ from paddle_mnist.data.external import (
     ResumableBatchSampler,
     open_loader,
 )
-from paddle_mnist.data.loader import BatchLoader, shards_of
+from paddle_mnist.data.loader import BatchLoader, epoch_batches, shards_of
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.data.seeding import generators_restored, seed_generators, seed_of
 from paddle_mnist.errors import ConfigError, DataError, ProcessError
@@ -433,6 +433,35 @@ def test_a_dataset_is_told_the_epoch_of_each_batch():
     ]
     assert loader.first_batch(3).tolist() == [300, 301]
     assert [indices(next(each)) for each in (second, first)] == [[202, 203], [104, 105]]
+
+
+class Rounds(Numbered):
+    """A dataset that counts what it calls epochs."""
+
+    def epoch(self):
+        raise AssertionError("is not asked")
+
+
+class Flow(Stream):
+    epoch = Rounds.epoch
+
+
+def batches_of(rounds):
+    """Return a function that has a method `epoch`."""
+
+    def batches():
+        return iter([np.arange(2), np.arange(2, 3)])
+
+    batches.epoch = rounds.epoch
+    return batches
+
+
+@pytest.mark.parametrize("make", [lambda rounds: rounds, Flow, batches_of])
+def test_data_with_a_method_epoch_are_no_loader(make):
+    loader = open_loader(make(Rounds(3)), 2)
+    assert [indices(batch) for batch in loader.epoch(0)] == [[0, 1], [2]]
+    assert [indices(batch) for batch in epoch_batches(loader, 0, start=1)] == [[2]]
+    assert open_loader(loader, 1) is loader
 
 
 # ------------------------------------------------------------------ in workers
