@@ -193,11 +193,13 @@ def train_epochs(
 def _checkpointer(job: TrainingJob, run: RunDirectory, own: Optional[Checkpoint]) -> Checkpointer:
     if not job.world.is_main_process:
         return NO_CHECKPOINTER
+    # With other values it is saved again at the end, though no step may be left: for the next call.
+    is_same = own is not None and own.manifest["config"] == job.request.config
     return StoreCheckpointer(
         run.checkpoints,
         job.arguments.saving,
         job.parts.average,
-        own.state if own else None,
+        own.state if own and is_same else None,
         run.manifest_entries,
         job.model_name,
         job.parts.further,
