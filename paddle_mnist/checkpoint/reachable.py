@@ -8,6 +8,7 @@ only layers, optimizers, schedules, metrics, and those that belong to data.
 """
 
 import collections
+import dataclasses
 import dis
 import enum
 import functools
@@ -100,7 +101,8 @@ def own_steps(value: Any) -> Iterator[Step]:
         yield from (("attribute", name) for name in list(vars(value)) if name not in kept)
     elif is_entered(value):
         names = dict.fromkeys([*getattr(value, "__dict__", ()), *_slots(value)])
-        yield from (("attribute", name) for name in names)
+        opened = _opened_by_bases(type(value))
+        yield from (("attribute", name) for name in names if name not in opened)
 
 
 def _steps_of_function(function: types.FunctionType) -> Iterator[Step]:
@@ -265,6 +267,17 @@ def _internals(kind: type) -> frozenset[str]:
     if kind is nn.Layer:
         return frozenset(vars(nn.Layer()))
     return frozenset(vars(paddle.optimizer.SGD(0.1, parameters=[nn.Linear(1, 1).weight])))
+
+
+@functools.cache
+def _opened_by_bases(kind: type) -> frozenset[str]:
+    """Return the names of what this package's bases of a user's class open, such as files.
+
+    They are fields that `__init__` does not take; see `paddle_mnist.training.looking_inside`.
+    """
+    ours = [base for base in kind.__mro__ if base.__module__.startswith("paddle_mnist.")]
+    opened = (dataclasses.fields(base) for base in ours if dataclasses.is_dataclass(base))
+    return frozenset(field.name for fields in opened for field in fields if not field.init)
 
 
 @functools.cache

@@ -6,7 +6,7 @@ of command lines, whose `--help` does without it.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Optional, Union
 
 from paddle_mnist.errors import ConfigError
@@ -39,10 +39,7 @@ class Watch(Callback, Options):
     every: CountOrZero = option(
         100, "steps between records of layers and gradients; 0: off", flat="watch"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._watch: Optional[LayerWatch] = None
+    _watch: "Optional[LayerWatch]" = field(default=None, init=False, repr=False)
 
     def before_first_step(self, training: Training) -> None:
         from paddle_mnist.monitor.watch import watch
@@ -80,10 +77,7 @@ class Profile(Callback, Options):
         flat="profile",
         bare="20",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._profile: Optional[StepProfile] = None
+    _profile: "Optional[StepProfile]" = field(default=None, init=False, repr=False)
 
     def before_first_step(self, training: Training) -> None:
         from paddle_mnist.monitor.profiler import Profile as StepProfile
@@ -142,10 +136,7 @@ class PrintLayers(Callback, Options):
         bare="true",
         parse=_parse_batches,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._passes: Optional[ForwardPasses] = None
+    _passes: "Optional[ForwardPasses]" = field(default=None, init=False, repr=False)
 
     def check_job(self, job: "TrainingJob") -> None:
         for name in TUTORIAL_BATCHES:

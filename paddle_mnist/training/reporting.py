@@ -7,7 +7,7 @@ of command lines, whose `--help` does without it.
 import difflib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Optional
 
 from paddle_mnist.interfaces import View
@@ -41,11 +41,8 @@ class Console(Callback, Options):
     heading = "run"
 
     every: Count = option(100, "steps between log lines", flat="log_every")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._lines: Optional[LogWriter] = None
-        self._bar: Optional[BarWriter] = None
+    _lines: "Optional[LogWriter]" = field(default=None, init=False, repr=False)
+    _bar: "Optional[BarWriter]" = field(default=None, init=False, repr=False)
 
     def before_first_step(self, training: Training) -> None:
         from paddle_mnist.metrics.console import BarWriter, LogWriter
@@ -105,10 +102,7 @@ class VisualDL(Callback, Options):
         bare="true",
         parse=_parse_pages,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._board: Optional[VisualDLWriter] = None
+    _board: "Optional[VisualDLWriter]" = field(default=None, init=False, repr=False)
 
     def board(self, training: Training) -> "VisualDLWriter":
         """Return the writer of the pages; of other processes than the main one, it writes none."""

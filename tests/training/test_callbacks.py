@@ -9,6 +9,7 @@ import numpy as np
 import paddle
 import pytest
 from fit_rows import ProgramError, StopsAt, arguments, bits, stop, train
+from flat_options import CALLBACKS
 
 from paddle_mnist import (
     Callback,
@@ -23,7 +24,7 @@ from paddle_mnist import (
     fit,
     is_rehearsal,
 )
-from paddle_mnist.errors import DivergedError
+from paddle_mnist.errors import ConfigError, DivergedError
 from paddle_mnist.plots.history import read_history, series
 
 ROW = "SGD with clipping"  # five steps an epoch
@@ -94,6 +95,20 @@ def test_more_patience_continues_a_training_that_ended_early(tmp_path):
     assert (longer.stopped, longer.epochs) == ("early", 4)
     assert bits(longer)["weights"] == bits(patient(3, "whole"))["weights"]
     assert patient(3, "run").stopped == "already finished"
+
+
+def test_an_override_lasts_if_the_training_it_continues_has_no_step_left(tmp_path):
+    """Less patience than the run has shown: it ends where it stands."""
+
+    def patient(patience, **options):
+        return train(ROW, tmp_path, callbacks=[EarlyStopping(patience)], **OWN, **options)
+
+    first = patient(3)
+    again = patient(2, override="early_stop_patience")
+    assert (again.stopped, again.steps) == ("early", first.steps) and bits(again) == bits(first)
+    assert patient(2).stopped == "already finished"
+    with pytest.raises(ConfigError, match="early_stop_patience: 2 in the run, 3 now"):
+        patient(3)
 
 
 class Notes(Callback):
@@ -252,6 +267,46 @@ def test_the_rehearsal_leaves_no_trace_in_the_callbacks_of_the_package(tmp_path,
     for callback in callbacks:  # as they were built: nothing is open, and they could train again
         left = {name: value for name, value in vars(callback).items() if name.startswith("_")}
         assert all(value is None for value in left.values()), left
+
+
+OPENED = {  # by class, arguments with which the callback opens something
+    EarlyStopping: {"patience": 9},
+    Watch: {"every": 2},
+    Profile: {"steps": 1},
+    PrintLayers: {"shapes": [0], "contents": [9]},
+    Console: {"every": 2},
+    VisualDL: {"pages": ["scalars", "histograms"]},
+    Figures: {},
+}
+
+
+def counting(kind):
+    """Return a subclass of a callback that counts steps."""
+
+    class Counts(kind):
+        def __post_init__(self):
+            super().__post_init__()
+            self.seen = 0
+
+        def after_step(self, view):
+            self.seen += 1
+            return super().after_step(view)
+
+    return Counts
+
+
+@pytest.mark.parametrize("kind", CALLBACKS)
+def test_a_subclass_of_a_packaged_callback_adds_only_its_own_state(kind, tmp_path, lines):
+    """What its base has opened is none, and the log does not speak of it."""
+    with pytest.raises(ProgramError):
+        callbacks = [counting(kind)(**OPENED[kind]), StopsAt(12, stop)]
+        train(ROW, tmp_path, epochs=4, callbacks=callbacks)
+    callback = counting(kind)(**OPENED[kind])
+    train(ROW, tmp_path, epochs=4, callbacks=[callback])
+    assert callback.seen == 20
+    assert [line for line in lines() if "callbacks[" in line] == [
+        "saved with checkpoints, since steps change it: callbacks['Counts'].seen"
+    ]
 
 
 def test_the_bar_of_a_resumed_training_begins_where_it_resumes(tmp_path, monkeypatch):
