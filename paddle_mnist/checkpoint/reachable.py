@@ -269,15 +269,14 @@ def _internals(kind: type) -> frozenset[str]:
     return frozenset(vars(paddle.optimizer.SGD(0.1, parameters=[nn.Linear(1, 1).weight])))
 
 
-@functools.cache
-def _opened_by_bases(kind: type) -> frozenset[str]:
+def _opened_by_bases(kind: type) -> set[str]:
     """Return the names of what this package's bases of a user's class open, such as files.
 
     They are fields that `__init__` does not take; see `paddle_mnist.training.looking_inside`.
     """
     ours = [base for base in kind.__mro__ if base.__module__.startswith("paddle_mnist.")]
-    opened = (dataclasses.fields(base) for base in ours if dataclasses.is_dataclass(base))
-    return frozenset(field.name for fields in opened for field in fields if not field.init)
+    classes = [base for base in ours if dataclasses.is_dataclass(base)]
+    return {field.name for base in classes for field in dataclasses.fields(base) if not field.init}
 
 
 @functools.cache

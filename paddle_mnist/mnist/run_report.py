@@ -25,6 +25,7 @@ from paddle_mnist.system.program import as_option
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
 from paddle_mnist.training.evaluator import Evaluation, evaluate
 from paddle_mnist.training.initialize import versions
+from paddle_mnist.training.reporting import VisualDL
 
 log = logging.getLogger("paddle_mnist")
 
@@ -106,7 +107,7 @@ class DigitReport(Callback):
 
     def before_first_step(self, training: Training) -> None:
         """Say on the dashboard what the images are, and show the first."""
-        board, dataset = training.board, self._dataset("train")
+        board, dataset = VisualDL.board(training), self._dataset("train")
         board.text(ABOUT, "\n".join(self._descriptions()))
         if "images" in board.pages:
             images, _ = dataset.batch(np.arange(min(SHOWN, len(dataset))))
@@ -181,7 +182,8 @@ class DigitReport(Callback):
 
     def after_training(self, training: Training, result: FitResult) -> None:
         """Draw the figures and the dashboard's pages. Raises OutputError."""
-        evaluation, dataset, board = self._evaluation, self._final_dataset, training.board
+        evaluation, dataset = self._evaluation, self._final_dataset
+        board = VisualDL.board(training)
         assert evaluation is not None  # of `final_metrics`
         if self.config.figures.draw and training.world.is_main_process:
             history = read_history(training.run.metrics)

@@ -12,7 +12,6 @@ from paddle_mnist.progress import TrainState
 if TYPE_CHECKING:
     from paddle import nn
 
-    from paddle_mnist.metrics.visualdl import VisualDLWriter
     from paddle_mnist.monitor.profiler import Profiler
     from paddle_mnist.parallel.world import World
     from paddle_mnist.training.job import TrainingJob
@@ -66,11 +65,6 @@ class Training:
     def world(self) -> "World":
         return self.job.world
 
-    @property
-    def board(self) -> "VisualDLWriter":
-        """The dashboard's pages, which the callback `VisualDL` opens."""
-        return self.job.dashboard.board(self)
-
     def at(self, state: TrainState) -> "Training":
         """Return the same training at another place."""
         return replace(self, state=state)
@@ -86,12 +80,20 @@ class Callback(Observer):
 
     If a callback has `state_dict` and `set_state_dict`, checkpoints save and restore its state.
 
-    ends_with_best: (attribute) whether the training ends with the weights of its best checkpoint.
     options: (attribute) groups of options that `fit` does not get, and a resume compares as well.
     """
 
-    ends_with_best = False
     options: Sequence[Options] = ()
+
+    @property
+    def ends_with_best(self) -> bool:
+        """Whether the training ends with the weights of its best checkpoint."""
+        return False
+
+    @property
+    def log_every(self) -> Optional[int]:
+        """The number of steps between log lines; of several callbacks' the lowest counts."""
+        return None
 
     def check_job(self, job: "TrainingJob") -> None:
         """Raise ConfigError for what does not fit the training; called before a file is written."""

@@ -269,14 +269,14 @@ def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> Fi
     except CheckpointError as error:  # the result stands, whatever the program has become
         log.warning("objects other than the model are not as at the end of the run: %s", error)
     log_result(training, result)
+    with signals.interruptible():
+        for callback in training.job.callbacks:
+            callback.already_finished(training, result)
     log.info(
         "this run is finished; to train anew: %s, or %s",
         as_option("fresh"),
         another_output(),
     )
-    with signals.interruptible():
-        for callback in training.job.callbacks:
-            callback.already_finished(training, result)
     return result
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Optional, TypeVar, Union, cast
+from typing import Any, Optional, TypeVar, Union
 
 from paddle import nn
 
@@ -20,7 +20,6 @@ from paddle_mnist.progress import TrainState
 from paddle_mnist.training.arguments import FitArguments
 from paddle_mnist.training.callbacks import Callback
 from paddle_mnist.training.initialize import TrainingParts
-from paddle_mnist.training.reporting import Console, VisualDL
 from paddle_mnist.training.resume import ResumeRequest
 from paddle_mnist.training.steps import Step
 
@@ -69,14 +68,9 @@ class TrainingJob:
         return loss if isinstance(loss, nn.Layer) else None
 
     @property
-    def dashboard(self) -> VisualDL:
-        """The callback that writes the dashboard."""
-        return cast(VisualDL, self.callback(VisualDL))
-
-    @property
-    def console(self) -> Console:
-        """The callback that writes log lines."""
-        return cast(Console, self.callback(Console))
+    def log_every(self) -> int:
+        """The number of steps between log lines."""
+        return min(steps for callback in self.callbacks if (steps := callback.log_every))
 
     def callback(self, kind: type[AnyCallback]) -> Optional[AnyCallback]:
         """Return the first callback of a class; None if there is none."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from paddle_mnist.interfaces import View
 from paddle_mnist.options import Count, Options, option, split_names
 from paddle_mnist.progress import TrainState
+from paddle_mnist.system.program import shell_command
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
 from paddle_mnist.training.looking_inside import Watch
 from paddle_mnist.training.rehearsing import is_rehearsal
@@ -43,6 +44,10 @@ class Console(Callback, Options):
     every: Count = option(100, "steps between log lines", flat="log_every")
     _lines: "Optional[LogWriter]" = field(default=None, init=False, repr=False)
     _bar: "Optional[BarWriter]" = field(default=None, init=False, repr=False)
+
+    @property
+    def log_every(self) -> int:
+        return self.every
 
     def before_first_step(self, training: Training) -> None:
         from paddle_mnist.metrics.console import BarWriter, LogWriter
@@ -87,7 +92,7 @@ def _parse_pages(value: Any) -> Any:
 
 @dataclass(eq=False)
 class VisualDL(Callback, Options):
-    """Writes the pages of VisualDL's dashboard; other callbacks add to them (`Training.board`).
+    """Writes the pages of VisualDL's dashboard; other callbacks add to them (`VisualDL.board`).
 
     pages: which to write: scalars, histograms, images, figures, text, hparams, curves, embeddings,
         graph; or True (the first six), "all", or False.
@@ -104,15 +109,19 @@ class VisualDL(Callback, Options):
     )
     _board: "Optional[VisualDLWriter]" = field(default=None, init=False, repr=False)
 
-    def board(self, training: Training) -> "VisualDLWriter":
-        """Return the writer of the pages; of other processes than the main one, it writes none."""
+    @staticmethod
+    def board(training: Training) -> "VisualDLWriter":
+        """Return the writer of a training's pages; only that of the main process writes any."""
+        return (training.job.callback(VisualDL) or VisualDL(()))._opened(training)
+
+    def _opened(self, training: Training) -> "VisualDLWriter":
         from paddle_mnist.metrics.visualdl import HISTOGRAMS, VisualDLWriter
 
         if self._board is None:
             job, run = training.job, training.run
             pages = self.pages if training.world.is_main_process else ()
             watch = job.callback(Watch)
-            every = (watch and watch.every) or job.console.every
+            every = (watch and watch.every) or job.log_every
             if job.steps:  # one histogram is no picture of a training
                 every = min(every, max(1, job.steps // HISTOGRAMS))
             self._board = VisualDLWriter(
@@ -134,7 +143,7 @@ class VisualDL(Callback, Options):
         from paddle_mnist.training.initialize import environment
         from paddle_mnist.training.results import describe_training
 
-        board = self.board(training)
+        board = self._opened(training)
         board.text("configuration", training.job.config)
         board.text("environment", environment(training.job.device))
         board.text(ABOUT, describe_training(training))
@@ -151,12 +160,22 @@ class VisualDL(Callback, Options):
         from paddle_mnist.metrics.visualdl import ABOUT
         from paddle_mnist.training.results import describe_result
 
-        board = self.board(training)
+        self._log_command(training)
+        board = self._opened(training)
         board.text(ABOUT, describe_result(training, result), result.steps)
         scores = {tag.replace("/", "_"): value for tag, value in result.metrics.items()}
         compared = training.job.request.config
         varied = {k: v for k, v in compared.items() if k.partition(".")[0] not in NOT_VARIED}
         board.hparams(varied, scores, result.steps)
+
+    def already_finished(self, training: Training, result: FitResult) -> None:
+        self._log_command(training)
+
+    def _log_command(self, training: Training) -> None:
+        """Log how to open the dashboard."""
+        command = shell_command("dashboard", str(training.run.path))
+        if self.pages and command:
+            log.info("dashboard: %s", command)
 
     def close(self) -> None:
         board, self._board = self._board, None
@@ -183,7 +202,7 @@ class Figures(Callback, Options):
         if self.draw and training.world.is_main_process:
             drawn = draw_history(read_history(training.run.metrics))
             save_figures(drawn, training.run.figures)
-            training.board.figures(drawn, result.steps)
+            VisualDL.board(training).figures(drawn, result.steps)
 
     def already_finished(self, training: Training, result: FitResult) -> None:
         """Draw what is missing: the disk was full, say."""

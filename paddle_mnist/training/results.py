@@ -9,7 +9,6 @@ from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.interfaces import as_number
 from paddle_mnist.progress import HIGHEST_IS_BEST, TrainState
-from paddle_mnist.system.program import shell_command
 from paddle_mnist.training.callbacks import FitResult, Training
 from paddle_mnist.training.initialize import BEFORE
 from paddle_mnist.training.run_directory import RunDirectory
@@ -154,6 +153,3 @@ def log_result(training: Training, result: FitResult) -> None:
     """Log a result, and where everything was written."""
     log.info("%s", describe_result(training, result))
     log.info("weights: %s   everything else: %s", result.weights, training.run.path)
-    has_pages = bool(training.job.dashboard.pages)
-    if dashboard := has_pages and shell_command("dashboard", str(training.run.path)):
-        log.info("dashboard: %s", dashboard)

@@ -183,7 +183,7 @@ def train_epochs(
             observers=job.callbacks,
             profile=profilers[0] if profilers else NO_PROFILE,
             state=state,
-            log_every=job.console.every,
+            log_every=job.log_every,
             reseed=functools.partial(reseed, arguments.seed),
             exchange=job.gradient_exchange(),
         )

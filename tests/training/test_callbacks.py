@@ -130,7 +130,7 @@ class Notes(Callback):
         return noted
 
 
-ATTRIBUTES = ("ends_with_best", "options")
+ATTRIBUTES = ("ends_with_best", "log_every", "options")
 HOOKS = [name for name in dir(Callback) if not name.startswith("_") and name not in ATTRIBUTES]
 IN_A_RUN = """
     config_entries check_job run_opened manifest_entries before_training before_first_step profiler
@@ -312,7 +312,7 @@ def test_a_subclass_of_a_packaged_callback_adds_only_its_own_state(kind, tmp_pat
 def test_the_bar_of_a_resumed_training_begins_where_it_resumes(tmp_path, monkeypatch):
     class Looks(Callback):
         def before_first_step(self, training):
-            self.begun = training.job.console._bar.bar.n
+            self.begun = training.job.callback(Console)._bar.bar.n
 
     class Terminal(io.StringIO):
         def isatty(self):
@@ -327,11 +327,27 @@ def test_the_bar_of_a_resumed_training_begins_where_it_resumes(tmp_path, monkeyp
     assert "10/10" in sys.stderr.getvalue()
 
 
+def test_the_callback_with_the_lowest_log_every_gets_its_lines(tmp_path):
+    class Lines(Callback):
+        log_every = 2
+
+        def __init__(self):
+            self.steps = []
+
+        def write(self, state, values):
+            self.steps += [state.step] * ("train/loss" in values)
+
+    lines = Lines()
+    train(ROW, tmp_path, callbacks=[lines], log_every=4)
+    assert lines.steps == [2, 4, 5, 6, 8, 10]  # five steps in each of two epochs
+    assert series(read_history(tmp_path / "metrics.jsonl"), "train/loss")[0] == lines.steps
+
+
 def test_pages_that_a_callback_writes_are_those_of_the_default_one(tmp_path):
     class Adds(Callback):
         def after_training(self, training, result):
-            training.board.text("mine", "text")
-            self.pages = training.board.pages
+            VisualDL.board(training).text("mine", "text")
+            self.pages = VisualDL.board(training).pages
 
     adds = Adds()
     values = {**arguments(ROW, tmp_path / "a"), "callbacks": [VisualDL("text"), adds]}
