@@ -109,7 +109,10 @@ class BatchLoader:
         return self.shard_spec.shards_per_process if self.shard_spec else 1
 
     def sharded(self, shard_spec: Optional[ShardSpec], batches: int = 1) -> "BatchLoader":
-        """Return a loader of the same samples in shards, `batches` batches together."""
+        """Return a loader of the same samples in shards.
+
+        batches: how many batches make one, whose gradients a step accumulates.
+        """
         other = copy.copy(self)
         other.shard_spec = shard_spec
         other.sampler = replace(self.sampler, batch_size=self.sampler.batch_size * batches)
@@ -127,10 +130,10 @@ class BatchLoader:
         # Workers are told what to read; what is to become of it they need not know.
         parts, plan = itertools.tee(self._parts(epoch, start, stride))
         loaded = self._load(part.request for part in parts)
-        for _, batch in itertools.groupby(plan, key=lambda part: part.batch):
+        for _, parts_of_batch in itertools.groupby(plan, key=lambda part: part.batch):
             shards = [
                 Shard(tensors(next(loaded)), part.index, part.samples, part.batch_size)
-                for part in batch
+                for part in parts_of_batch
             ]
             yield shards if self.shard_spec else shards[0].batch
 
@@ -145,16 +148,16 @@ class BatchLoader:
 
     def indices(self, epoch: int, number: int, shard: int = 0) -> np.ndarray:
         """Return the indices of the samples of a batch, or of one of its shards."""
-        batch = next(self.sampler.batch_slices(number))
+        place = next(self.sampler.batch_slices(number))
         if self.shard_spec:
-            batch = {index: part for index, part, _ in self.shard_spec.slices(batch)}[shard]
-        return self.sampler.order(epoch)[batch]
+            place = {index: part for index, part, _ in self.shard_spec.slices(place)}[shard]
+        return self.sampler.order(epoch)[place]
 
     def _parts(self, epoch: int, start: int, stride: int) -> Iterator["_Part"]:
         order, spec = self.sampler.order(epoch), self.shard_spec
-        for number, batch in enumerate(self.sampler.batch_slices(start, stride)):
-            size = batch.stop - batch.start
-            for index, part, samples in spec.slices(batch) if spec else [(0, batch, size)]:
+        for number, place in enumerate(self.sampler.batch_slices(start, stride)):
+            size = place.stop - place.start
+            for index, part, samples in spec.slices(place) if spec else [(0, place, size)]:
                 yield _Part(number, Request(epoch, order[part].tolist()), index, samples, size)
 
     def _load(self, requests: Iterator[Request]) -> Iterator[Any]:
@@ -171,7 +174,10 @@ class BatchLoader:
 
 @dataclass(frozen=True)
 class _Part:
-    """What of a batch is read at once: a shard, or all of it. batch: its number, from 0."""
+    """The part of a batch that is read in one call: a shard, or all of it.
+
+    batch: the batch's number, from 0. index, samples, batch_size: see `Shard`.
+    """
 
     batch: int
     request: Request

@@ -136,7 +136,7 @@ def _run_one_by_one(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> paddle
     return outputs
 
 
-def implementation(model: nn.Layer) -> str:
+def convolution_backend(model: nn.Layer) -> str:
     """Return what computes a model's convolutions here; another may round differently.
 
     It is "Paddle", or the compiled loops and their version for a model of which a part, such as a

@@ -273,9 +273,8 @@ class _Rehearsal:
         rest = [one for one in findings if one not in needed]
         # First leave out values that cannot be saved.
         rest.sort(key=lambda one: (one.is_plain and one.is_same, one.is_plain))
-        if (
-            self.world.size > 1
-        ):  # a step that fails on a part of them would leave the others waiting
+        if self.world.size > 1:
+            # A step that fails on some of them only would leave the other processes waiting.
             shared = [one for one in rest if one.is_plain and one.is_same]
             return shared if self._is_enough([*needed, *shared], unbroken, names) else rest
         attempts = 0

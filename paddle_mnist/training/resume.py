@@ -154,7 +154,7 @@ def check_config_unchanged(
 def warn_of_other_convolution(manifest: Mapping[str, Any], convolution: str) -> None:
     """Say so if other code than before computes the convolutions, which rounds differently.
 
-    convolution: what computes them now (`nn.conv_blocks.implementation`).
+    convolution: what computes them now (`nn.conv_blocks.convolution_backend`).
     """
     before = manifest.get("convolution")
     if before is None:  # the first manifests of format 4

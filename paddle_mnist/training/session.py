@@ -23,7 +23,7 @@ from paddle_mnist.errors import CheckpointError
 from paddle_mnist.interfaces import Checkpointer, Writer
 from paddle_mnist.metrics.writers import ManyWriters
 from paddle_mnist.monitor.profiler import NO_PROFILE
-from paddle_mnist.nn.conv_blocks import implementation
+from paddle_mnist.nn.conv_blocks import convolution_backend
 from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.parallel.world import World
 from paddle_mnist.progress import TrainState
@@ -57,9 +57,8 @@ def open_run(
     """
     run = RunDirectory(path, name)
     with contextlib.ExitStack() as stack:
-        stack.callback(
-            heartbeat.pause_watchdog
-        )  # what the caller does afterwards may take its time
+        # What the caller does afterwards may take its time.
+        stack.callback(heartbeat.pause_watchdog)
 
         def lock() -> None:
             stack.enter_context(run.opened(fresh))
@@ -109,7 +108,7 @@ def resume_or_initialize(
 
     job.world.run_on_main(prepare_run)
     own = _own(run, checkpoint)
-    convolution = implementation(job.parts.model)
+    convolution = convolution_backend(job.parts.model)
     if own:
         job.world.run_on_main(lambda: warn_of_other_convolution(own.manifest, convolution))
     run.checkpoints.context.update(

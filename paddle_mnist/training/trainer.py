@@ -1,4 +1,10 @@
-"""`Trainer`: the training loop."""
+"""`Trainer`: the training loop.
+
+`train` runs the epochs, `train_epoch` the steps of one; a step is `_compute_gradients` and
+`_update_weights`. To follow them, read two collaborators: `progress.TrainState`, which counts
+epochs and steps, and `metrics.running.RunningMetrics`, which accumulates the metrics of steps until
+a log line is due. What the others do is in the names of their methods.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -110,15 +116,14 @@ class Trainer:
         self.observers = observers
         self.profile = profile
         self.newest_metrics = NewestMetrics()
-        self.writers: Writer = self.newest_metrics
         self.loss: Optional[paddle.Tensor] = None
         self.state = state or TrainState()
         self.resuming = state is not None
         self.log_every = log_every
         self.reseed = reseed
         self.exchange = exchange or SingleProcessGradients()
-        self.running = RunningMetrics(self.state, self.writers, log_every, metric_examples)
         self._started = False
+        self._accumulate()  # for `train_step`, whose metrics nobody writes
 
     @accepts_numpy
     def train(
@@ -180,8 +185,8 @@ class Trainer:
         ) as batches:
             for batch in batches:
                 with located(batch, datasets, epoch, self.state.position, f"epoch {epoch + 1}"):
-                    gradients = self._compute_gradients(batch)
-                self._update_weights(gradients)
+                    result = self._compute_gradients(batch)
+                self._update_weights(result)
                 with self.profile.part("logging"):
                     self.observe("after_step")
                     self.running.after_step()
@@ -278,7 +283,10 @@ class Trainer:
         return View(self.state, self.loss, self.newest_metrics.values, self.model)
 
     def _start(self, loader: Any, start_epoch: int, end_epoch: int, position: int) -> None:
-        """Prepare the state and the log for training. Raises ConfigError: see `train`."""
+        """Prepare the state and the log for training. Raises ConfigError: see `train`.
+
+        position: of the first batch in its epoch; `train` begins at the state's.
+        """
         at = (self.state.epoch, self.state.position)
         if self.resuming and (start_epoch, position) != at:
             asked = f"epoch {start_epoch}" + (f", batch {position}" if position != at[1] else "")
@@ -288,15 +296,17 @@ class Trainer:
                 "which starts from the beginning"
             )
         steps = batches_per_epoch(loader)
-        self.writers = ManyWriters(
-            [self.writer or console_writer(end_epoch, steps), self.newest_metrics]
-        )
         if not self.resuming:  # start_epoch > 0: assume the epochs before were trained elsewhere
             self.state = TrainState(epoch=start_epoch, step=start_epoch * (steps or 0))
-        self.running = RunningMetrics(
-            self.state, self.writers, self.log_every, self.metric_examples
-        )
+        self._accumulate(self.writer or console_writer(end_epoch, steps))
         if self.resuming:
             self.running.resume()
         self.resuming = False
         self._started = True
+
+    def _accumulate(self, *writers: Writer) -> None:
+        """Accumulate the metrics of steps from the present state on. writers: of log lines."""
+        self.writers: Writer = ManyWriters([*writers, self.newest_metrics])
+        self.running = RunningMetrics(
+            self.state, self.writers, self.log_every, self.metric_examples
+        )

@@ -42,7 +42,7 @@ def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     Rows of different names whose steps are the same are one training, measured once.
     """
     from paddle_mnist import MNIST
-    from paddle_mnist.nn.conv_blocks import implementation
+    from paddle_mnist.nn.conv_blocks import convolution_backend
 
     alike: dict[str, list[str]] = {}
     for name, row in ROWS.items():
@@ -64,7 +64,7 @@ def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     }
     return {
         "cpu": machine()["cpu"],
-        "convolution": implementation(MNIST()),
+        "convolution": convolution_backend(MNIST()),
         "seconds": {name: quartiles[name] for name in ROWS},
     }
 
