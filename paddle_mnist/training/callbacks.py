@@ -80,20 +80,15 @@ class Callback(Observer):
 
     If a callback has `state_dict` and `set_state_dict`, checkpoints save and restore its state.
 
+    ends_with_best: (attribute) whether the training ends with the weights of its best checkpoint.
+    log_every: (attribute) the number of steps between log lines; of several callbacks' the lowest
+        counts.
     options: (attribute) groups of options that `fit` does not get, and a resume compares as well.
     """
 
+    ends_with_best: bool = False
+    log_every: Optional[int] = None
     options: Sequence[Options] = ()
-
-    @property
-    def ends_with_best(self) -> bool:
-        """Whether the training ends with the weights of its best checkpoint."""
-        return False
-
-    @property
-    def log_every(self) -> Optional[int]:
-        """The number of steps between log lines; of several callbacks' the lowest counts."""
-        return None
 
     def check_job(self, job: "TrainingJob") -> None:
         """Raise ConfigError for what does not fit the training; called before a file is written."""

@@ -46,7 +46,7 @@ class Console(Callback, Options):
     _bar: "Optional[BarWriter]" = field(default=None, init=False, repr=False)
 
     @property
-    def log_every(self) -> int:
+    def log_every(self) -> int:  # type: ignore[override]  # a property of what is chosen
         return self.every
 
     def before_first_step(self, training: Training) -> None:
