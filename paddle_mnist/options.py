@@ -58,7 +58,7 @@ class Option(NamedTuple):
     """What a field of a group of options declares. See `option`."""
 
     help: Union[str, Mapping[str, str]]
-    flat: Union[str, Mapping[str, Mapping[str, Any]]]
+    flat: Optional[Mapping[str, Mapping[str, Any]]]  # by name, what it implies; None: the field's
     heading: str
     must_match: bool
     bare: Optional[str]
@@ -87,7 +87,9 @@ def option(
     """
     if bare is None and isinstance(default, bool):
         bare = "true"
-    declared = Option(help, flat if flat is not None else "*", heading, must_match, bare, parse)
+    if isinstance(flat, str):
+        flat = {flat: {}} if flat else {}
+    declared = Option(help, flat, heading, must_match, bare, parse)
     return dataclasses.field(default=default, metadata={OPTION: declared})
 
 
@@ -97,7 +99,8 @@ class Options:
     Raises ConfigError, naming the field, the value and what was expected.
     """
 
-    heading = "options"  # under which `--help` lists the fields
+    # Under which `--help` lists the fields; "" for the arguments of `fit`, which are no group.
+    heading = "options"
 
     def __post_init__(self) -> None:
         for field, declared in _declared(type(self)):
@@ -199,10 +202,7 @@ def _declared(group: type) -> Iterator[tuple["Field[Any]", Option]]:
 
 def _flat_names(field: "Field[Any]", declared: Option) -> Mapping[str, Mapping[str, Any]]:
     """Return the flat names of a field, and what each of them implies."""
-    if isinstance(declared.flat, Mapping):
-        return declared.flat
-    name = field.name if declared.flat == "*" else declared.flat
-    return {name: {}} if name else {}
+    return {field.name: {}} if declared.flat is None else declared.flat
 
 
 def _is_plain(kind: Any) -> bool:

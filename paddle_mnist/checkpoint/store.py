@@ -79,7 +79,9 @@ class CheckpointStore:
         path = self.folder / f"{name}.json"
         entries = {name + suffix: file_entry(data) for suffix, data in files.items()}
         if not _lists_files(path, entries):
-            remove(path)  # an old checkpoint must not exist while its files are replaced
+            # There is an older checkpoint of this name, perhaps, which must not exist while its
+            # files are replaced.
+            remove(path)
         for suffix, data in files.items():
             file = self.folder / (name + suffix)
             write_atomically(file, data)
@@ -129,7 +131,7 @@ class CheckpointStore:
             try:
                 checkpoint.verify()
             except CheckpointError as error:
-                if not checkpoint.path.exists():  # its writer has deleted it: list again
+                if not checkpoint.path.exists():  # its writer has deleted it: begin anew
                     return self.newest(quarantine_damaged)
                 damaged.append((checkpoint.path, error))
             else:
@@ -165,7 +167,7 @@ class CheckpointStore:
         for _, checkpoint in sorted(evaluated, key=lambda scored: -scored[0]):
             if self._is_valid(checkpoint):
                 return checkpoint
-            if not checkpoint.path.exists():  # its writer has deleted it: list again
+            if not checkpoint.path.exists():  # its writer has deleted it: begin anew
                 return self.best()
         if evaluated:
             raise CheckpointError(f"{self.folder}: no evaluated checkpoint is valid")
@@ -192,9 +194,9 @@ class CheckpointStore:
     def checkpoints_to_prune(self, saving: Saving) -> list[Checkpoint]:
         """Return the checkpoints that `saving` does not keep.
 
-        It chooses among valid checkpoints only: a damaged best must not cost the next best
-        its place. Damaged ones are not pruned either, but left for the quarantine. So this repeats
-        until none of those kept is damaged.
+        A damaged checkpoint must not take a place from a good one, such as that of the best. As
+        only those that are kept are verified, which takes time, this repeats without the damaged
+        ones until it keeps none. They are not pruned either, but left for the quarantine.
         """
         candidates = {checkpoint.name: checkpoint for checkpoint in self.all()}
         verified: set[str] = set()
@@ -225,9 +227,10 @@ class CheckpointStore:
             return False
 
     def _is_unchanged_or_valid(self, checkpoint: Checkpoint) -> bool:
-        """As `_is_valid`, but read no files that this process has hashed and nobody changed since.
+        """Return whether it verifies, without reading files that this process has hashed already.
 
-        For checkpoints that will not be loaded.
+        A file whose signature is still the same counts as unchanged: that is enough for checkpoints
+        that are not loaded now.
         """
         files = checkpoint.manifest["files"]
         paths = {name: checkpoint.path.with_name(name) for name in files}

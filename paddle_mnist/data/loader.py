@@ -29,7 +29,7 @@ class Shard:
     samples: how many of the batch's samples it holds.
     batch_size: samples in the whole batch.
 
-    An empty shard (samples 0) holds one sample of another shard in their place, so that every
+    A shard without samples (samples 0) holds one sample of another shard as a filler, so that every
     process takes the same steps; its weight is 0.
     """
 
@@ -127,22 +127,23 @@ class BatchLoader:
         With shards each is a list of this process's `Shard`s.
         """
         self._read.begin(epoch)
-        # Workers are told what to read; what is to become of it they need not know.
-        parts, plan = itertools.tee(self._parts(epoch, start, stride))
-        loaded = self._load(part.request for part in parts)
-        for _, parts_of_batch in itertools.groupby(plan, key=lambda part: part.batch):
+        # Workers are told what to read, and read ahead; what is to become of it they need not know.
+        plan, plan_to_read = itertools.tee(self._plan(epoch, start, stride))
+        loaded = self._load(part.request for parts in plan_to_read for part in parts)
+        for parts in plan:
             shards = [
                 Shard(tensors(next(loaded)), part.index, part.samples, part.batch_size)
-                for part in parts_of_batch
+                for part in parts
             ]
             yield shards if self.shard_spec else shards[0].batch
 
     def first_batch(self, epoch: int = 0) -> Any:
         """Return what this process reads first in the first epoch, as arrays, without workers.
 
-        epoch: whose random numbers the samples draw.
+        It is the first shard, if batches are divided.
+        epoch: whose random numbers the samples draw, though they are those of the first.
         """
-        indices = next(self._parts(0, 0, 1)).request.indices
+        indices = next(self._plan(0, 0, 1))[0].request.indices
         self._read.begin(epoch)
         return self._read(Request(epoch, indices)).batch
 
@@ -153,12 +154,15 @@ class BatchLoader:
             place = {index: part for index, part, _ in self.shard_spec.slices(place)}[shard]
         return self.sampler.order(epoch)[place]
 
-    def _parts(self, epoch: int, start: int, stride: int) -> Iterator["_Part"]:
+    def _plan(self, epoch: int, start: int, stride: int) -> Iterator[list["_Part"]]:
+        """Yield the parts of each batch that this process reads."""
         order, spec = self.sampler.order(epoch), self.shard_spec
-        for number, place in enumerate(self.sampler.batch_slices(start, stride)):
+        for place in self.sampler.batch_slices(start, stride):
             size = place.stop - place.start
-            for index, part, samples in spec.slices(place) if spec else [(0, place, size)]:
-                yield _Part(number, Request(epoch, order[part].tolist()), index, samples, size)
+            yield [
+                _Part(Request(epoch, order[part].tolist()), index, samples, size)
+                for index, part, samples in (spec.slices(place) if spec else [(0, place, size)])
+            ]
 
     def _load(self, requests: Iterator[Request]) -> Iterator[Any]:
         readings: Iterator[Reading] = (
@@ -167,7 +171,7 @@ class BatchLoader:
             else map(self._read, requests)
         )
         for reading in readings:
-            if reading.draws:  # which only a worker may know yet
+            if reading.draws:  # as a worker has found out, perhaps, in its copy of the reader
                 self._read.read_one_by_one()
             yield reading.batch
 
@@ -176,10 +180,9 @@ class BatchLoader:
 class _Part:
     """The part of a batch that is read in one call: a shard, or all of it.
 
-    batch: the batch's number, from 0. index, samples, batch_size: see `Shard`.
+    index, samples, batch_size: see `Shard`.
     """
 
-    batch: int
     request: Request
     index: int
     samples: int

@@ -13,7 +13,8 @@ def train_and_evaluate(config: TrainConfig, fresh: bool = False, quiet: bool = F
     """Train as `config` says, evaluate on its `final_split`, and return the result.
 
     If the run directory holds an unfinished run, it resumes; if it holds a finished one, its result
-    is returned at once. It is `fit(**parts(config))`: see `paddle_mnist.mnist.setup.parts`.
+    is returned at once. It is `fit(**parts(config))`: see `paddle_mnist.mnist.setup.parts`. The
+    option `max_restarts` has no effect here: it is the command `train` that restarts a training.
 
     fresh: move an existing run aside, and start over.
     quiet: print warnings only; the run's `train.log` still gets every line.
