@@ -126,7 +126,7 @@ class FurtherState:
                 known = {*self.known, *own} - {id(value)}
                 self._built[path] = Snapshot({"": value}, known, has_internals=False)
 
-    def set_up(self) -> None:
+    def restore_what_callbacks_made(self) -> None:
         """Find what the callbacks have made before the training, and restore its state, too."""
         before = set(self.optimizers)
         self.discover()
@@ -136,7 +136,7 @@ class FurtherState:
             self.load_optimizers(saved, only={*self.optimizers} - before)
             self.load_values(saved, schedule)
 
-    def begin(self, is_alone: bool) -> None:
+    def watch_for_late_changes(self, is_alone: bool) -> None:
         """Watch for values that change from now on. is_alone: whether there is one process."""
         if is_alone:  # in several, each may count its own
             self._late = LateChanges(self.others, self.others_known, self._is_known)

@@ -17,16 +17,19 @@ log = logging.getLogger("paddle_mnist")
 
 
 class LogWriter:
-    """Writes log lines through the logger `paddle_mnist`."""
+    """Writes log lines through the logger `paddle_mnist`.
 
-    def __init__(self, epochs: int, total_steps: Optional[int] = None):
+    epochs, total_steps: of the whole training; None where that is not known.
+    """
+
+    def __init__(self, epochs: Optional[int], total_steps: Optional[int] = None):
         self.epochs = epochs
         self.total_steps = total_steps
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
         # Values come during an epoch (position > 0) or right after one.
-        epoch = f"epoch {state.epoch + (state.position > 0)}/{self.epochs}"
-        step = f"step {state.step}" + (f"/{self.total_steps}" if self.total_steps else "")
+        epoch = f"epoch {state.epoch + (state.position > 0)}{_of(self.epochs)}"
+        step = f"step {state.step}{_of(self.total_steps)}"
         splits = dict.fromkeys(tag.partition("/")[0] for tag in values if tag.endswith("/loss"))
         for split in splits:
             line = f"{epoch} {step}"
@@ -43,6 +46,10 @@ class LogWriter:
 
     def close(self) -> None:
         """Nothing to do."""
+
+
+def _of(total: Optional[int]) -> str:
+    return f"/{total}" if total else ""
 
 
 def _training_metrics(values: Mapping[str, float]) -> str:
@@ -169,7 +176,7 @@ def _console_handler() -> Optional[_TqdmHandler]:
     return next((handler for handler in log.handlers if isinstance(handler, _TqdmHandler)), None)
 
 
-def console_writer(epochs: int, steps_per_epoch: Optional[int]) -> LogWriter:
+def console_writer(epochs: Optional[int], steps_per_epoch: Optional[int]) -> LogWriter:
     """Return a writer of log lines to the console, the default of a trainer."""
     log_to_console()
-    return LogWriter(epochs, steps_per_epoch and steps_per_epoch * epochs)
+    return LogWriter(epochs, epochs * steps_per_epoch if epochs and steps_per_epoch else None)

@@ -152,7 +152,7 @@ def fit(
     RunLockedError. After SIGTERM or SIGINT, raises StoppedError once everything is saved; if your
     code does not catch it, the program ends with exit code 143 or 130.
     """
-    arguments = FitArguments(**locals())
+    arguments = FitArguments(**locals())  # first of all: later there are other local variables
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise ConfigError(
             "a new process of this training imports the script, which calls fit again; expected "
@@ -218,7 +218,7 @@ def _fit(arguments: FitArguments) -> FitResult:
     start = arguments.start
     if start and arguments.fresh:  # raises before the old run is moved
 
-        def check_source() -> None:
+        def check_source() -> None:  # what it returned would be sent to all processes
             find_start(start)
 
         job.world.run_on_main(check_source)
@@ -239,20 +239,27 @@ def _fit(arguments: FitArguments) -> FitResult:
 def _closing(callbacks: Sequence[Callback]) -> Iterator[None]:
     """Close callbacks at the end of the context, in order, each whatever happens to the others.
 
-    An error that ends the context is not hidden by those of `close`, which are logged then.
+    The first error is raised, the context's or one of `close`; those of `close` after it are
+    logged.
     """
+    error: Optional[BaseException] = None
     try:
         yield
-    except BaseException:
-        for callback in callbacks:
-            try:
-                callback.close()
-            except Exception as error:  # whatever the caller's code raises
-                log.warning("%s.close: %s", type(callback).__name__, summary(error))
-        raise
-    with contextlib.ExitStack() as stack:
-        for callback in reversed(callbacks):  # an ExitStack begins with the last
-            stack.callback(callback.close)
+    except BaseException as raised:
+        error = raised
+    for callback in callbacks:
+        try:
+            callback.close()
+        except Exception as raised:  # whatever the caller's code raises
+            if error:
+                log.warning("%s.close: %s", type(callback).__name__, summary(raised))
+            else:
+                error = raised
+    try:
+        if error:
+            raise error
+    finally:
+        del error  # whose traceback refers to this frame
 
 
 def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> FitResult:
@@ -287,17 +294,16 @@ def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
     training = training.at(state)
     for callback in job.callbacks:
         callback.before_training(training)
-    job.parts.further.set_up()
-    if not checkpoint:
+    job.parts.further.restore_what_callbacks_made()
+    if not checkpoint:  # a checkpoint says what else is to be saved
         rehearse(job)
-    job.parts.further.begin(job.world.size == 1)
+    job.parts.further.watch_for_late_changes(is_alone=job.world.size == 1)
     for callback in job.callbacks:
         callback.before_first_step(training)
-    state = train_epochs(job, run, state, checkpoint)
+    train_epochs(job, run, state, checkpoint)
     for callback in job.callbacks:
-        callback.after_last_step(training.at(state))
+        callback.after_last_step(training)
     checkpoint_name = load_final_weights(job, run, state)
-    training = training.at(state)
     result = make_result(training, state, checkpoint_name)
     entries = result_entries(training, result)
     job.world.run_on_main(lambda: run.write_result(entries))

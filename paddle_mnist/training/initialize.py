@@ -199,15 +199,15 @@ def versions() -> dict[str, str]:
 
 
 def lineage(
-    own: Optional[Checkpoint], parent: Mapping[str, Any], before: Optional[Mapping[str, float]]
+    origin: Mapping[str, Any], is_own: bool, before: Optional[Mapping[str, float]]
 ) -> dict[str, Any]:
     """Return `run_id` and `parent` for the manifests of a training, and how good it was before.
 
-    own: the run's own checkpoint, if it resumes from one; it keeps its run_id then.
-    parent: the manifest from which a new run starts; empty if it starts from nothing.
+    origin: the manifest from which it starts; empty if it starts from nothing.
+    is_own: whether that is the run's own, whose run_id it keeps.
     before: metrics of the weights that it took over; None where it took over none.
     """
     known = {BEFORE: dict(before)} if before else {}
-    if own:
-        return {key: own.manifest.get(key) for key in ("run_id", "parent")} | known
-    return {"run_id": uuid.uuid4().hex, "parent": parent.get("run_id")} | known
+    if is_own:
+        return {key: origin.get(key) for key in ("run_id", "parent")} | known
+    return {"run_id": uuid.uuid4().hex, "parent": origin.get("run_id")} | known

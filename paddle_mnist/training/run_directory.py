@@ -97,7 +97,7 @@ class RunDirectory(RunFiles):
         self._repeat_links(aside)
 
     def _repeat_links(self, former: Path) -> None:
-        """Link folders to the disks to which a former run linked its own, beside those."""
+        """Make links of folders that were links in a former run, to new folders beside its own."""
         for folder in (self.checkpoints.folder, self.visualdl, self.figures, self.profile):
             link = former / folder.name
             if link.is_symlink():
@@ -108,9 +108,10 @@ class RunDirectory(RunFiles):
                     os.symlink(target, folder)
                 log.info("%s links to %s now", folder, target)
 
-    def owns(self, checkpoint: Checkpoint) -> bool:
-        """Return whether a checkpoint is in this run's directory."""
-        return checkpoint.path.resolve().parent == self.checkpoints.folder.resolve()
+    def owns(self, checkpoint: Optional[Checkpoint]) -> bool:
+        """Return whether there is a checkpoint and it is in this run's directory."""
+        folder = self.checkpoints.folder.resolve()
+        return checkpoint is not None and checkpoint.path.resolve().parent == folder
 
     def write_config(self, config: str) -> None:
         """Write `config.yaml`, and delete the result of an earlier end of this run.
@@ -140,7 +141,7 @@ class RunDirectory(RunFiles):
         return self._history
 
     def manifest_entries(self) -> dict[str, Any]:
-        """Return what a manifest binds of the run's other files at the time of the save."""
+        """Return what a manifest records of the run's other files, after `open_history`."""
         return {METRICS_LINES: self._history.lines}
 
     def write_result(self, result: Mapping[str, Any]) -> None:
@@ -151,7 +152,11 @@ class RunDirectory(RunFiles):
         sync_folder(self.path)
 
     def read_result(self, checkpoint: Checkpoint) -> Optional[dict[str, Any]]:
-        """Return the result of the run if it ended with this checkpoint, else None."""
+        """Return the result of the run if it ended with this checkpoint.
+
+        None if it is unfinished, if it went on after its result, or if the file is damaged, which
+        is logged.
+        """
         if not self.result.exists():
             return None
         try:

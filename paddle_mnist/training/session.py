@@ -88,13 +88,22 @@ def resume_or_initialize(
 
     Raises CheckpointError if a checkpoint does not fit, DataError if processes do not agree.
     """
+    origin: Mapping[str, Any] = {}  # the manifest of what the training starts from, if anything
+    before: Optional[Mapping[str, float]] = None
     if checkpoint:
+        # Whatever is overridden, the schedule may follow from it: the epochs, for example.
         state = restore(job.parts, checkpoint, new_schedule=bool(job.arguments.override))
-        parent_manifest, before = checkpoint.manifest, checkpoint.manifest.get(BEFORE)
+        origin = checkpoint.manifest
+        before = origin.get(BEFORE)
     else:
-        state, start = job.new_state(), job.arguments.start
-        parent_manifest = initialize(job.parts, job.world, start) if start else {}
-        before = _prepare_for_new_data(job) if start and not start.weights_only else None
+        state = job.new_state()
+        if start := job.arguments.start:
+            origin = initialize(job.parts, job.world, start)
+            if not start.weights_only:
+                before = _evaluate_before(job)
+            if start.soften:
+                soften(job.parts.model, start.soften, job.step, job.parts.loader, job.world)
+                job.parts.average.load(job.parts.model.state_dict())
     if job.world.size > 1:
         digest = state_digest(job.parts, state)
         job.world.require_same(
@@ -107,12 +116,12 @@ def resume_or_initialize(
         run.write_config(job.config)
 
     job.world.run_on_main(prepare_run)
-    own = _own(run, checkpoint)
+    is_own = run.owns(checkpoint)
     convolution = convolution_backend(job.parts.model)
-    if own:
-        job.world.run_on_main(lambda: warn_of_other_convolution(own.manifest, convolution))
-    run.checkpoints.context.update(
-        lineage(own, parent_manifest, before),
+    if is_own:
+        job.world.run_on_main(lambda: warn_of_other_convolution(origin, convolution))
+    run.checkpoints.context.update(  # in every manifest from now on
+        lineage(origin, is_own, before),
         config=job.request.config,
         **_manifest_entries(job),
         device=job.device,
@@ -124,11 +133,6 @@ def resume_or_initialize(
     return state
 
 
-def _own(run: RunDirectory, checkpoint: Optional[Checkpoint]) -> Optional[Checkpoint]:
-    """Return the checkpoint if it is one of the run itself."""
-    return checkpoint if checkpoint and run.owns(checkpoint) else None
-
-
 def _manifest_entries(job: TrainingJob) -> dict[str, Any]:
     """Return what the callbacks add to every manifest."""
     entries: dict[str, Any] = {}
@@ -137,35 +141,31 @@ def _manifest_entries(job: TrainingJob) -> dict[str, Any]:
     return entries
 
 
-def _prepare_for_new_data(job: TrainingJob) -> dict[str, float]:
-    """Evaluate the weights that were taken over, and soften the net if that is asked for.
+def _evaluate_before(job: TrainingJob) -> dict[str, float]:
+    """Return the metrics of the weights that were taken over, but for NaN.
 
-    Return the metrics, but for NaN, to which those at the end are compared.
+    Those at the end are compared to them.
     """
-    parts, start = job.parts, job.arguments.start
-    metrics = job.evaluator.metrics(parts.model)
+    metrics = job.evaluator.metrics(job.parts.model)
     before = {tag: value for tag, value in metrics.items() if math.isfinite(value)}
     if before:
         words = ", ".join(f"{tag} {value:.4g}" for tag, value in before.items())
         log.info("before this training: %s", words)
-    if start and start.soften:
-        soften(parts.model, start.soften, job.step, parts.loader, job.world)
-        parts.average.load(parts.model.state_dict())
     return before
 
 
 def train_epochs(
     job: TrainingJob, run: RunDirectory, state: TrainState, checkpoint: Optional[Checkpoint]
-) -> TrainState:
-    """Train the epochs that are left; return the state in which the training ended.
+) -> None:
+    """Train the epochs that are left.
 
-    state: where the training starts. checkpoint: from which it was resumed, if it was.
+    state: where the training stands; it changes with every step.
+    checkpoint: from which it was resumed, if it was.
     """
     parts, arguments = job.parts, job.arguments
     with contextlib.closing(_history(job, run)) as history:
-        own = _own(run, checkpoint)
-        checkpointer = _checkpointer(job, run, own)
-        if arguments.saving.at_start and not own and not state.step:
+        checkpointer = _checkpointer(job, run, checkpoint)
+        if arguments.saving.at_start and not state.step and not run.owns(checkpoint):
             checkpointer.at_start(state, parts.model, parts.optimizer)
         profilers = [one for callback in job.callbacks if (one := callback.profiler())]
         trainer = Trainer(
@@ -186,23 +186,29 @@ def train_epochs(
             reseed=functools.partial(reseed, arguments.seed),
             exchange=job.gradient_exchange(),
         )
-        return trainer.train(parts.loader, state.epoch, arguments.epochs)
+        trainer.train(parts.loader, state.epoch, arguments.epochs)
 
 
-def _checkpointer(job: TrainingJob, run: RunDirectory, own: Optional[Checkpoint]) -> Checkpointer:
+def _checkpointer(
+    job: TrainingJob, run: RunDirectory, checkpoint: Optional[Checkpoint]
+) -> Checkpointer:
     if not job.world.is_main_process:
         return NO_CHECKPOINTER
     # With other values it is saved again at the end, though no step may be left: for the next call.
-    is_same = own is not None and own.manifest["config"] == job.request.config
+    is_there = (
+        checkpoint is not None
+        and run.owns(checkpoint)
+        and checkpoint.manifest["config"] == job.request.config
+    )
     return StoreCheckpointer(
         run.checkpoints,
         job.arguments.saving,
-        job.parts.average,
-        own.state if own and is_same else None,
-        run.manifest_entries,
-        job.model_name,
-        job.parts.further,
-        job.resumes_inside_epochs,
+        average=job.parts.average,
+        resumed_from=checkpoint.state if checkpoint and is_there else None,
+        manifest_entries=run.manifest_entries,
+        name=job.model_name,
+        further=job.parts.further,
+        saves_inside_epochs=job.resumes_inside_epochs,
     )
 
 

@@ -3,7 +3,9 @@
 `train` runs the epochs, `train_epoch` the steps of one; a step is `_compute_gradients` and
 `_update_weights`. To follow them, read two collaborators: `progress.TrainState`, which counts
 epochs and steps, and `metrics.running.RunningMetrics`, which accumulates the metrics of steps until
-a log line is due. What the others do is in the names of their methods.
+a log line is due. The names of their methods say what the others do. Of the data, only this:
+`epoch_batches` yields the batches of an epoch, or raises StoppedError after a signal; and a batch
+is a list of shards, those that this process computes, or itself the only one.
 """
 
 import contextlib
@@ -112,6 +114,7 @@ class Trainer:
         self.average = average
         self.evaluator = evaluator or EpochEvaluator(self.step, {})
         self.checkpointer = checkpointer
+        self._saving: Checkpointer = checkpointer or NO_CHECKPOINTER
         self.writer = writer
         self.observers = observers
         self.profile = profile
@@ -123,7 +126,7 @@ class Trainer:
         self.reseed = reseed
         self.exchange = exchange or SingleProcessGradients()
         self._started = False
-        self._accumulate()  # for `train_step`, whose metrics nobody writes
+        self._accumulate()  # for `train_step`, whose metrics nobody writes; until `_start`
 
     @accepts_numpy
     def train(
@@ -141,41 +144,37 @@ class Trainer:
         Raises ConfigError when start_epoch is not the epoch of the given `state`, DivergedError
         when a loss is not finite, OutputError when a file cannot be written.
         """
-        worth_saving = self.resuming or start_epoch < end_epoch  # `_start` resets `resuming`
+        has_weights_to_save = self.resuming or start_epoch < end_epoch  # before `_start` resets it
         self._start(train_datasets, start_epoch, end_epoch, self.state.position)
-        checkpointer = self.checkpointer or StoreCheckpointer(
+        self._saving = self.checkpointer or StoreCheckpointer(
             CheckpointStore(save_path), average=self.average
         )
         try:
             for epoch in range(start_epoch, end_epoch):
                 if self.should_stop():
                     break
-                self.train_epoch(train_datasets, epoch, self.state.position, checkpointer)
+                self.train_epoch(train_datasets, epoch, self.state.position)
                 self.end_epoch()
-                checkpointer.after_epoch(self.state, self.model, self.optimizer)
-        except BaseException as error:  # a signal arrives as StoppedError, from `epoch_batches`
-            checkpointer.after_error(error, self.state, self.model, self.optimizer)
+                self._saving.after_epoch(self.state, self.model, self.optimizer)
+        except BaseException as error:
+            # A signal is a StoppedError here, raised where a batch is awaited or evaluated.
+            self._saving.after_error(error, self.state, self.model, self.optimizer)
             raise
-        if worth_saving:
-            checkpointer.at_end(self.state, self.model, self.optimizer)
+        if has_weights_to_save:
+            self._saving.at_end(self.state, self.model, self.optimizer)
         self.save()
         return self.state
 
     @accepts_numpy
-    def train_epoch(
-        self,
-        datasets: Any,
-        epoch: int,
-        start: int = 0,
-        checkpointer: Checkpointer = NO_CHECKPOINTER,
-    ) -> None:
+    def train_epoch(self, datasets: Any, epoch: int, start: int = 0) -> None:
         """Train on the batches of one epoch, beginning with number `start`.
 
+        It saves what the trainer's checkpointer has due after steps; without one, nothing.
         Raises DivergedError when a loss is not finite, but not before the next log line or
         checkpoint: a step must not wait for its device.
         """
         if not self._started:
-            self._start(datasets, epoch, epoch + 1, start)
+            self._start(datasets, epoch, None, start)
         self.model.train()
         self.state.epoch, self.state.position = epoch, start
         self.profile.before_epoch()
@@ -188,10 +187,11 @@ class Trainer:
                     result = self._compute_gradients(batch)
                 self._update_weights(result)
                 with self.profile.part("logging"):
-                    self.observe("after_step")
+                    for observer in self.observers:
+                        self._write_metrics_of(observer, observer.after_step(self._view()))
                     self.running.after_step()
                 with self.profile.part("saving"):
-                    checkpointer.after_step(self.state, self.model, self.optimizer)
+                    self._saving.after_step(self.state, self.model, self.optimizer)
                 self.profile.after_step()
         heartbeat.beat()
         self.running.write_line()
@@ -203,7 +203,8 @@ class Trainer:
         self.writers.write(self.state, self.state.metrics)
         self.schedule.after_epoch(self.state.metrics)
         self.state.end_epoch()
-        self.observe("after_epoch")
+        for observer in self.observers:
+            self._write_metrics_of(observer, observer.after_epoch(self._view()))
 
     def should_stop(self) -> bool:
         """Return whether an observer asks to end the training, in this process or in another.
@@ -229,7 +230,7 @@ class Trainer:
         return result.loss
 
     def _compute_gradients(self, data: Iterable[Any]) -> StepResult:
-        """Run the forward and backward passes of a batch, on all of its shards."""
+        """Run the forward and backward passes of a batch, on all of its shards in this process."""
         heartbeat.beat()
         self.optimizer.clear_grad()  # not after the step: observers look at its gradients
         for shard in shards_of(data):
@@ -238,7 +239,7 @@ class Trainer:
             with self.profile.part("forward"):
                 outputs = run_step(self.step, self.model, shard.batch, shard.samples)
             with self.profile.part("backward"):
-                if outputs.count != 0:  # else there is nothing to take the mean of
+                if outputs.count != 0:  # None: all samples; with 0 there is nothing to average
                     (outputs.loss * self.exchange.weight(shard, outputs)).backward()
                 self.exchange.add(shard, outputs)
         with self.profile.part("exchange"):
@@ -247,8 +248,12 @@ class Trainer:
         return result
 
     def _update_weights(self, result: StepResult, in_epoch: bool = True) -> None:
-        """Step the optimizer, its schedule and the average; see `TrainState.stepping`."""
+        """Step the optimizer, the average and the schedule; then the state counts the step.
+
+        in_epoch: whether the batch is one of the current epoch's.
+        """
         with self.profile.part("optimizer"), self.state.stepping(result.samples, in_epoch):
+            # Before the schedule moves: with the rate of this step.
             self.running.add(result, self.schedule.learning_rate)
             if result.count:
                 # Paddle numbers accumulators per process; restart the numbering, so that names
@@ -260,31 +265,29 @@ class Trainer:
 
     def save(self) -> None:
         """Write the weights to `model_path`, whole or not at all. Raises OutputError."""
-        self.exchange.world.run_on_main(self._write)
+        self.exchange.world.run_on_main(self._write_weights)
 
-    def _write(self) -> None:
+    def _write_weights(self) -> None:
         make_folder(self.model_path.parent)
         write_atomically(self.model_path, saved_bytes(self.average.weights(self.model)))
 
-    def observe(self, event: str) -> None:
-        """Call a method of the observers, by its name, and write the metrics that they return.
-
-        Raises ConfigError for a value that is not a number.
-        """
-        view = self._view()
-        for observer in self.observers:
-            if values := getattr(observer, event)(view):
-                name = type(observer).__name__
-                self.writers.write(
-                    self.state, {tag: as_number(value, tag, name) for tag, value in values.items()}
-                )
+    def _write_metrics_of(self, observer: Observer, values: Optional[Mapping[str, Any]]) -> None:
+        """Write what an observer has returned. Raises ConfigError for what is not a number."""
+        if values:
+            name = type(observer).__name__
+            self.writers.write(
+                self.state, {tag: as_number(value, tag, name) for tag, value in values.items()}
+            )
 
     def _view(self) -> View:
         return View(self.state, self.loss, self.newest_metrics.values, self.model)
 
-    def _start(self, loader: Any, start_epoch: int, end_epoch: int, position: int) -> None:
+    def _start(
+        self, loader: Any, start_epoch: int, end_epoch: Optional[int], position: int
+    ) -> None:
         """Prepare the state and the log for training. Raises ConfigError: see `train`.
 
+        end_epoch: None where that is up to the caller of `train_epoch`.
         position: of the first batch in its epoch; `train` begins at the state's.
         """
         at = (self.state.epoch, self.state.position)
@@ -295,7 +298,7 @@ class Trainer:
                 f"{at[0]}, batch {at[1]}; expected the same, or a Trainer without a state, "
                 "which starts from the beginning"
             )
-        steps = batches_per_epoch(loader)
+        steps = batches_per_epoch(loader)  # None if the loader does not know
         if not self.resuming:  # start_epoch > 0: assume the epochs before were trained elsewhere
             self.state = TrainState(epoch=start_epoch, step=start_epoch * (steps or 0))
         self._accumulate(self.writer or console_writer(end_epoch, steps))

@@ -9,7 +9,6 @@ from typing import Any, Optional
 
 import paddle
 
-from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER
 from paddle_mnist.checkpoint.plain_data import add_to_digest, digest_of, is_plain
 from paddle_mnist.checkpoint.reachable import Path
 from paddle_mnist.checkpoint.snapshot import find
@@ -123,7 +122,6 @@ class TrialSteps:
             schedule=parts.schedule,
             average=parts.average,
             evaluator=EpochEvaluator(job.step, evaluated, world=job.world),
-            checkpointer=NO_CHECKPOINTER,
             writer=_Digester(digest),
             observers=[_Listener(callback, reported) for callback in job.callbacks],
             state=job.new_state(step=STEPS * (self._count > STEPS)),

@@ -221,11 +221,14 @@ def test_all_are_closed_whatever_ends_the_training(hook, error, tmp_path, lines)
     assert closed == [one for one in opened if isinstance(one, Closes)]
 
 
-def test_an_error_of_close_is_raised_where_there_is_no_other(tmp_path):
+@pytest.mark.parametrize("failing", [1, 2])
+def test_an_error_of_close_is_raised_where_there_is_no_other(failing, tmp_path, lines):
     closed = []
+    callbacks = [Closes(closed, fails=number < failing) for number in range(3)]
     with pytest.raises(ProgramError, match="close"):
-        train(ROW, tmp_path, callbacks=[Closes(closed, fails=True), Closes(closed)])
-    assert len(closed) == 2
+        train(ROW, tmp_path, callbacks=callbacks)
+    assert closed == callbacks
+    assert lines().count("Closes.close: ProgramError: close") == failing - 1
 
 
 def test_all_are_closed_when_the_training_diverges(tmp_path):

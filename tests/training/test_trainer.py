@@ -364,6 +364,21 @@ def test_epoch_by_epoch_as_in_the_tutorial(tiny, tmp_path, monkeypatch):
     assert one.model_path.read_bytes() == other.model_path.read_bytes()
 
 
+def test_the_log_of_epochs_by_hand_knows_no_last_one(tiny, tmp_path, lines):
+    trainer, loader = make(tiny, tmp_path)
+    for epoch in range(2):
+        trainer.train_epoch(loader, epoch)
+    assert [line.partition(" lr")[0] for line in lines()] == ["epoch 1 step 3", "epoch 2 step 6"]
+
+
+def test_an_epoch_by_hand_saves_what_the_checkpointer_has_due(tiny, tmp_path):
+    store = CheckpointStore(tmp_path / "c")
+    saves = StoreCheckpointer(store, Saving(every_steps=2, keep_best=False, keep_last=9))
+    trainer, loader = make(tiny, tmp_path, checkpointer=saves)
+    trainer.train_epoch(loader, 0)
+    assert [checkpoint.name for checkpoint in store.all()] == ["mnist_epoch0_step2"]
+
+
 def test_a_loader_that_does_not_know_its_length(tiny, tmp_path):
     class Stream(paddle.io.IterableDataset):
         def __iter__(self):

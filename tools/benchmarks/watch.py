@@ -34,7 +34,8 @@ def measure(source: str, rounds: int) -> dict:
         batch = next(batches)
         began = time.perf_counter()
         trainer.train_step(batch)
-        trainer.observe("after_step")
+        for observer in trainer.observers:
+            trainer._write_metrics_of(observer, observer.after_step(trainer._view()))
         return time.perf_counter() - began
 
     with tempfile.TemporaryDirectory() as folder, _trainer(parts, Path(folder)) as trainer:
