@@ -141,7 +141,7 @@ class BatchLoader:
         """Return what this process reads first in the first epoch, as arrays, without workers.
 
         It is the first shard, if batches are divided.
-        epoch: whose random numbers the samples draw, though they are those of the first.
+        epoch: whose random numbers these samples draw.
         """
         indices = next(self._plan(0, 0, 1))[0].request.indices
         self._read.begin(epoch)
