@@ -79,6 +79,17 @@ def test_engine_knows_no_digits():
     assert done.returncode == 0, done.stderr
 
 
+def test_engine_knows_no_fast_convolution():
+    """Outside `nn/`: nets say by methods of any net's what their loops compute, and by which."""
+    for path in modules():
+        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if room in ENGINE and room != "nn":
+            matches = re.findall(
+                r"(?i)fast_?conv\w*|\w+_blocks|fast_layers|compiled_[cln]\w+", path.read_text()
+            )
+            assert not matches, f"{path}: {matches}"
+
+
 def test_no_import_cycles():
     graph = {}
     for path in PACKAGE.rglob("*.py"):

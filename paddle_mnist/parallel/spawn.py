@@ -25,9 +25,8 @@ from paddle_mnist.errors import (
     ProcessError,
     StoppedError,
 )
-from paddle_mnist.nn.fast_layers import why_not_compiled
 from paddle_mnist.system import heartbeat, signals
-from paddle_mnist.system.devices import chosen_gpus, gpu_count
+from paddle_mnist.system.devices import chosen_gpus, gpu_count, imported_before_paddle
 from paddle_mnist.system.machine import require_loopback, require_posix_processes, usable_cpus
 from paddle_mnist.system.program import as_option
 
@@ -220,12 +219,10 @@ QUIET_SIGINT = (
 def _prelude() -> Iterator[None]:
     """Have new processes begin with code of this package's.
 
-    Otherwise they import Paddle before it, to unpickle what they run. They also import numba before
-    Paddle 2, if this process did: see `nn.fast_layers`.
+    Otherwise they import Paddle before it, to unpickle what they run. What this process imported
+    before Paddle, they do too.
     """
-    statements = [QUIET_SIGINT]
-    if paddle.__version__.startswith("2.") and why_not_compiled() is None:
-        statements.append("import numba")
+    statements = [QUIET_SIGINT, *(f"import {name}" for name in imported_before_paddle())]
     before = multiprocessing.spawn.get_command_line
 
     def get_command_line(**options: Any) -> list[str]:

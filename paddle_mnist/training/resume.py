@@ -151,25 +151,6 @@ def check_config_unchanged(
         )
 
 
-def warn_of_other_convolution(manifest: Mapping[str, Any], convolution: str) -> None:
-    """Say so if other code than before computes the convolutions, which rounds differently.
-
-    convolution: what computes them now (`nn.conv_blocks.implementation`).
-    """
-    before = manifest.get("convolution")
-    if before is None:  # the first manifests of format 4
-        fast = (manifest["config"] or {}).get("fast_conv", "off") != "off"
-        before = "NumPy's products" if fast and manifest.get("device") == "cpu" else convolution
-    if before != convolution:
-        log.warning(
-            "convolutions were computed by %s up to step %d, and are by %s now, which rounds "
-            "differently: the run continues, but its result differs from that of an unbroken one",
-            before,
-            manifest["state"]["step"],
-            convolution,
-        )
-
-
 def config_changes(
     manifest: Mapping[str, Any], request: ResumeRequest, is_own: bool
 ) -> list[tuple[str, Any, Any]]:
