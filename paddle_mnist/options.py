@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import (
     Annotated,
@@ -29,6 +29,7 @@ from msgspec import Meta
 
 from paddle_mnist._arguments import plain
 from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.system.program import in_command
 
 Count = Annotated[int, Meta(ge=1)]
 CountOrZero = Annotated[int, Meta(ge=0)]
@@ -286,9 +287,10 @@ def split_names(value: Any) -> list[Any]:
     raise ValueError("expected a list")
 
 
-def require_known(names: Sequence[str], known: Iterable[str], origin: str) -> None:
-    """Raise ConfigError for a name that is not known, with the nearest that is."""
+def require_known(names: Iterable[str], known: Iterable[str], origin: str) -> None:
+    """Raise ConfigError for a name that is none of the options, with the nearest that is."""
     known = [*known]
     for name in names:
         if name not in known:
-            raise ConfigError(unknown_name(origin, name, known))
+            where = "--help lists them" if in_command() else ""
+            raise ConfigError(unknown_name(origin, name, known, where))

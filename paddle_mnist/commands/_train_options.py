@@ -8,7 +8,7 @@ from typing import Any
 
 from paddle_mnist.checkpoint.run_files import RunFiles
 from paddle_mnist.commands import Parser
-from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.config import (
     FLAT_OPTIONS,
     TrainConfig,
@@ -17,7 +17,7 @@ from paddle_mnist.mnist.config import (
     recipes,
 )
 from paddle_mnist.mnist.sources import DIGITS_SOURCE, find_source
-from paddle_mnist.options import FlatOption
+from paddle_mnist.options import FlatOption, require_known
 from paddle_mnist.system.yaml_reader import read_yaml
 
 ALIASES = {"data": "data_url", "output": "train_url"}  # as ModelArts passes them
@@ -137,9 +137,7 @@ def _fields_from_set(items: list[str]) -> dict[str, str]:
         if not equals:
             raise ConfigError(f"-o {item}: expected FIELD=VALUE")
         fields[name.replace("-", "_")] = value
-    for name in fields:
-        if name not in FLAT_OPTIONS:
-            raise ConfigError(unknown_name("-o", name, FLAT_OPTIONS))
+    require_known(fields, FLAT_OPTIONS, "-o")
     return fields
 
 

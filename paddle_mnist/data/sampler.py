@@ -86,7 +86,9 @@ class ShardSpec:
             raise ConfigError(
                 f"grad_shards is {self.num_shards}, for {self.world_size} processes; expected a "
                 "multiple of the number of processes, as in "
-                + as_option("grad_shards", self.world_size)
+                + as_option(
+                    "grad_shards", self.world_size, f"Processes(grad_shards={self.world_size})"
+                )
             )
 
     @property

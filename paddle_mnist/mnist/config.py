@@ -13,7 +13,7 @@ import yaml
 from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.run_files import FIT, TRAINED_WITH
 from paddle_mnist.data.loading import Loading
-from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.options import (
     CommandOptions,
     ImageOptions,
@@ -22,7 +22,14 @@ from paddle_mnist.mnist.options import (
     OptimizerOptions,
 )
 from paddle_mnist.nn.numerics import Numerics
-from paddle_mnist.options import WORDS, FlatOption, Options, build_group, flat_options
+from paddle_mnist.options import (
+    WORDS,
+    FlatOption,
+    Options,
+    build_group,
+    flat_options,
+    require_known,
+)
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.system.yaml_reader import read_yaml
 from paddle_mnist.training.arguments import FitArguments
@@ -79,9 +86,7 @@ class TrainConfig:
     def __init__(self, **options: object) -> None:
         if (is_softened := WORDS.get(str(options.get("soften")).lower())) is not None:
             options["soften"] = SOFTENED if is_softened else None
-        for name in options:
-            if name not in FLAT_OPTIONS:
-                raise ConfigError(unknown_name("config", name, FLAT_OPTIONS))
+        require_known(options, FLAT_OPTIONS, "config")
         values = {
             **_defaults(),
             **{name: _read(name, value) for name, value in options.items()},
@@ -140,9 +145,7 @@ class TrainConfig:
             )
         if trainer == TRAINER:
             values = {name: value for name, value in values.items() if name not in RECORDED}
-        for name in values:
-            if name not in FLAT_OPTIONS:
-                raise ConfigError(unknown_name(origin, name, FLAT_OPTIONS))
+        require_known(values, FLAT_OPTIONS, origin)
         return cls(**values)
 
     def replace(self, **options: object) -> "TrainConfig":

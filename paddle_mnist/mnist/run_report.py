@@ -90,7 +90,8 @@ class DigitReport(Callback):
         if not training.world.is_main_process:
             return
         if config.start and not config.start.weights_only and not self.replayed:
-            log.info("what the net forgets of its earlier images is only measured on --replay_data")
+            option = as_option("replay_data", "PATH")
+            log.info("what the net forgets of its earlier images is measured with %s only", option)
         if unbalanced := self._dataset("train").limit_warning():
             log.warning("train_limit is %d: %s", options.train_limit, unbalanced)
         if training.world.size == 1:

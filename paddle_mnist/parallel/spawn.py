@@ -299,7 +299,7 @@ def _watch(job: _Job, hang_timeout: float) -> list[int]:
             slowest = ", ".join(map(str, job.slowest(ended)))
             raise ProcessError(
                 f"rank {slowest} sent no heartbeat for {hang_timeout:g} s, so the others wait in "
-                "vain; all processes were terminated; the same command resumes from the newest "
+                "vain; all processes were terminated; run again to resume from the newest "
                 "checkpoint",
                 1,
             )
@@ -362,6 +362,6 @@ def _first_error(
     code = code if code >= 0 else 128 - code  # as a shell has it
     return ProcessError(
         f"rank {rank} (process {processes[rank].pid}) ended with {signals.describe_exit(code)}; "
-        "the same command resumes from the newest checkpoint",
+        "run again to resume from the newest checkpoint",
         code,
     )

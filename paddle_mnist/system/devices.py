@@ -123,9 +123,7 @@ def chosen_gpus(gpus: Optional[str], nprocs: Optional[int] = None) -> list[str]:
             f"gpus is {gpus!r}, and Paddle sees {count} GPUs; expected numbers, as 0,1"
         )
     if nprocs not in (None, len(chosen)):
-        raise ConfigError(
-            f"nprocs is {nprocs}, but gpus lists {len(chosen)}; expected the same number"
-        )
+        raise ConfigError(f"gpus lists {len(chosen)} for {nprocs} processes; expected one for each")
     return chosen
 
 

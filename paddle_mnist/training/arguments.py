@@ -20,6 +20,7 @@ from paddle_mnist.options import (
 )
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.progress import HIGHEST_IS_BEST, LOWEST_IS_BEST, MODES
+from paddle_mnist.system.program import option_name
 from paddle_mnist.training.callbacks import Callback
 from paddle_mnist.training.early_stopping import EarlyStopping
 from paddle_mnist.training.evaluating import Evaluating
@@ -241,7 +242,8 @@ class FitArguments(Options):
 
         import paddle
 
-        several = f"nprocs is {self.processes.number or 'auto'}"
+        name = option_name("nprocs", "Processes: number")
+        several = f"{name} is {self.processes.number or 'auto'}"
         remedy = (
             "expected functions at the top level of a module, which the new processes import; or "
             "start with python -m paddle.distributed.launch, which takes everything"

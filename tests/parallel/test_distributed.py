@@ -257,9 +257,7 @@ def touches(tmp):
 
 def test_processes_within_processes_are_refused(monkeypatch):
     monkeypatch.setenv("PADDLE_TRAINER_ID", "0")
-    with pytest.raises(
-        ConfigError, match="nprocs is 2, gpus is None, but this process was started"
-    ):
+    with pytest.raises(ConfigError, match="number is 2, gpus is None, but Paddle's launch started"):
         start_of(nprocs=2)
 
 
@@ -528,7 +526,7 @@ def test_signal_to_the_parent_is_one_breakpoint(tmp_path, tiny, alone, how, numb
         assert code in (number, 143)
         output = (tmp_path / "log/workerlog.0").read_text()
         assert "stopped by" in (tmp_path / "log/workerlog.1").read_text()
-    assert output.count("breakpoint; run the same command to resume from it") == 1
+    assert output.count("breakpoint; run again to resume from it") == 1
     assert len(list(tmp_path.glob("run/checkpoints/*breakpoint.json"))) == 1
     run(tmp_path, *arguments, **then)
     assert end_of(tmp_path) == alone

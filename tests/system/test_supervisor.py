@@ -174,7 +174,7 @@ def test_signals_are_handed_on(train, tmp_path, signum, code):
     output, _ = process.communicate(timeout=60)
     assert process.returncode == code and gone(child)
     assert "restart" not in output
-    assert "run the same command to resume from it" in output
+    assert "run again to resume from it" in output
 
 
 def test_supervisor_that_is_killed_leaves_no_orphan(train, tmp_path):
