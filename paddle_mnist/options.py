@@ -163,17 +163,31 @@ def _help(declared: Option, name: str) -> str:
 
 
 def build_group(group: type[AnyOptions], values: Mapping[str, Any]) -> Optional[AnyOptions]:
-    """Build a group from flat names and values that were read; None without a required one."""
+    """Build a group from flat names and values that were read; None without a required one.
+
+    Raises ConfigError for values that exclude each other, and for one that needs a missing one.
+    """
     arguments: dict[str, Any] = {}
-    for name, one in flat_options([group]).items():
+    options = flat_options([group])
+    for name, one in options.items():
         if name not in values or (one.implied and values[name] is None):
             continue
         if one.field.name in arguments:
             names = " and ".join(_flat_names(one.field, one.declared))
             raise ConfigError(f"{names} are given; expected at most one of them")
         arguments |= {one.field.name: values[name], **one.implied}
-    required = {field.name for field, _ in _declared(group) if field.default is MISSING}
-    return group(**arguments) if required <= {*arguments} else None
+    for field, declared in _declared(group):
+        if field.default is MISSING and field.name not in arguments:
+            given = [
+                name for name, one in options.items() if values.get(name) not in (None, one.default)
+            ]
+            if given:
+                needed = " or ".join(_flat_names(field, declared))
+                raise ConfigError(
+                    f"{given[0]} is {values[given[0]]!r} without {needed}; expected both or neither"
+                )
+            return None
+    return group(**arguments)
 
 
 def flat_values(groups: Iterable[Any], only_must_match: bool = False) -> dict[str, Any]:

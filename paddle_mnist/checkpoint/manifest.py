@@ -181,8 +181,8 @@ def _check_manifest(path: Path, manifest: Any) -> None:
         raise OutdatedFormatError(
             f"{path}: format {version}; formats 1 to 3 were written by drafts and version 0.1, and "
             f"this version reads format {FORMAT}; finish the run with paddle_mnist 0.2, or copy "
-            f"{path.stem}{PARAMS} to another folder and start a new run from it, with "
-            + weights_alone(f"COPY{PARAMS}")
+            f"{path.stem}{PARAMS} to another folder and start a new run from it with "
+            + weights_alone()
         )
     if version != FORMAT:
         raise CheckpointError(

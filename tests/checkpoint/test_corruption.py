@@ -446,7 +446,7 @@ def test_an_outdated_format_is_refused_in_one_line_and_stays_where_it_is(copied,
             f"{folder / OLDER}{MANIFEST}: format {number}; formats 1 to 3 were written by drafts "
             "and version 0.1, and this version reads format 4; finish the run with paddle_mnist "
             f"0.2, or copy {OLDER}{PARAMS} to another folder and start a new run from it with "
-            "init_from"
+            "start=StartFrom('PATH', weights_only=True)"
         )
     assert contents(folder) == before and warnings() == []
     weights = shutil.copytree(folder, folder / "copy") / f"{OLDER}{PARAMS}"

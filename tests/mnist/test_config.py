@@ -177,7 +177,9 @@ def test_config_of_a_run_is_read_again(tmp_path):
     """Also one of version 0.2; beside the options only what `fit` records may be there."""
     recorded = {"trained_with": "paddle_mnist.train_and_evaluate", "monitor": "valid/acc"}
     config = TrainConfig.from_mapping({**recorded, "valid": None, "epochs": 7, "soften": True})
-    assert config == TrainConfig(epochs=7, soften="fc")
+    assert config == TrainConfig(epochs=7)
+    config = TrainConfig.from_mapping({**recorded, "incremental_from": "run", "soften": True})
+    assert config == TrainConfig(incremental_from="run", soften="fc")
     assert TrainConfig(soften=False).options["soften"] is None
     with pytest.raises(ConfigError, match="unknown name 'epoch'; did you mean 'epochs'"):
         TrainConfig.from_mapping({**recorded, "epoch": 7})
@@ -316,6 +318,24 @@ def test_options_may_be_written_with_dashes():
     assert (config.optimizer.learning_rate, config.optimizer.weight_decay) == (0.5, 0.25)
     assert (config.batch_size, config.saving.keep_best) == (8, True)
     assert (config.images.data, config.output) == ("digits", "my-run")
+
+
+def test_a_net_is_softened_where_it_continues(tmp_path):
+    """By default; without another training to continue, softening is refused."""
+    continued = TrainConfig(incremental_from="old")
+    assert continued.start.soften == "fc" and TrainConfig().options["soften"] is None
+    assert TrainConfig().replace(incremental_from="old") == continued
+    assert continued.replace(incremental_from=None) == TrainConfig()
+    assert continued.replace(soften=False, epochs=3).start.soften is None
+    file = tmp_path / "config.yaml"
+    file.write_text(TrainConfig().as_yaml())
+    assert parse("-c", str(file), "--incremental_from", "old").start == continued.start
+    for options, other in (
+        ({}, "incremental_from or init_from"),
+        ({"init_from": "old"}, "weights_only"),
+    ):
+        with pytest.raises(ConfigError, match=f"soften is 'fc' with.* {other}; expected"):
+            TrainConfig(soften=True, **options)
 
 
 def schedule(*argv):
