@@ -56,7 +56,7 @@ OPTION = "option"  # the entry of a field's metadata that makes it an option
 
 
 class Option(NamedTuple):
-    """What a field of a group of options declares. See `option`."""
+    """The declaration of a field of a group of options. See `option`."""
 
     help: Union[str, Mapping[str, str]]
     flat: Union[str, Mapping[str, Mapping[str, Any]]]

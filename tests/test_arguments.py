@@ -1,4 +1,4 @@
-"""What NumPy, `range` and `pathlib` give is taken wherever a number, a list or a string is."""
+"""Values of NumPy, `range` and `pathlib` are taken wherever a number, a list or a string is."""
 
 import inspect
 import json

@@ -123,6 +123,16 @@ def texts(node: ast.AST):
             yield from texts(child)
 
 
+def test_docstrings_say_at_once_what_a_thing_is_or_does():
+    """In a noun phrase or by a verb: none opens with a question word."""
+    for path in [*PACKAGE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                text = ast.get_docstring(node) or ""
+                is_question = re.match(r"(What|Which|How|Where|Who|Whether|When)\b", text)
+                assert not is_question, f"{path}: {text.splitlines()[0]}"
+
+
 def test_no_import_cycles():
     graph = {}
     for path in PACKAGE.rglob("*.py"):

@@ -64,7 +64,7 @@ class Checkpoint:
 
     @property
     def info(self) -> CheckpointInfo:
-        """What `Saving` needs to know about it."""
+        """The facts about it by which `Saving` decides."""
         state = self.state
         value = state.metrics.get(state.monitor, math.nan)
         score = value if state.mode == "max" else -value

@@ -105,7 +105,7 @@ class BatchLoader:
 
     @property
     def passes_per_step(self) -> int:
-        """How many shards of each batch belong to this process."""
+        """The number of shards of each batch that belong to this process."""
         return self.shard_spec.shards_per_process if self.shard_spec else 1
 
     def sharded(self, shard_spec: Optional[ShardSpec], batches: int = 1) -> "BatchLoader":
@@ -171,7 +171,7 @@ class BatchLoader:
 
 @dataclass(frozen=True)
 class _Part:
-    """What of a batch is read at once: a shard, or all of it. batch: its number, from 0."""
+    """A part of a batch that is read at once: a shard, or all of it. batch: its number, from 0."""
 
     batch: int
     request: Request

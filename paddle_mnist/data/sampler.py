@@ -67,7 +67,7 @@ class BatchSampler:
 
 @dataclass(frozen=True)
 class ShardSpec:
-    """How batches are divided into shards, and which of them belong to this process.
+    """The division of batches into shards, and the share of this process.
 
     num_shards: shards per batch; a multiple of `world_size`. The shards are the same for any
         number of processes; all processes have equally many.

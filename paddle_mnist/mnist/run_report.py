@@ -64,7 +64,7 @@ class DigitReport(Figures):
 
     @property
     def must_match(self) -> dict[str, Any]:
-        """What a resume compares of the images: their contents, not where they are."""
+        """The values that a resume compares of the images: their contents, not where they are."""
         return {
             "data": self.images.hash[:12],
             "replay_data": self.replayed and self.replayed.hash[:12],

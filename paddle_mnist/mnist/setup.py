@@ -1,4 +1,4 @@
-"""What a training on digits gives to `fit`: builders and datasets, made from its configuration."""
+"""Make the arguments of `fit` for a training on digits from its configuration."""
 
 import time
 from dataclasses import replace

@@ -42,7 +42,7 @@ class FastConvSwitch(nn.Layer):
 
     @property
     def fast_conv(self) -> Union[str, int]:
-        """What computes the layer: "auto", "off", or a number of threads."""
+        """The choice of what computes the layer: "auto", "off", or a number of threads."""
         return self._fast_conv
 
     @fast_conv.setter

@@ -1,4 +1,4 @@
-"""Which layers the compiled loops can compute, and whether they can run here at all."""
+"""Choose the layers that the compiled loops compute, if the loops can run here at all."""
 
 import functools
 import importlib

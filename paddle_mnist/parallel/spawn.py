@@ -41,7 +41,7 @@ RETURNED = "returned"  # begins the report of a process that has returned someth
 
 @dataclass(frozen=True)
 class _Returned:
-    """What a process has returned."""
+    """The value that a process has returned."""
 
     value: Any
 

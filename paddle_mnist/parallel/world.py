@@ -55,7 +55,7 @@ class World:
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this process is the one that writes files and logs."""
+        """Return whether this process is the one that writes files and logs."""
         return self.rank == 0
 
     def all_gather(self, tensor: paddle.Tensor) -> list[paddle.Tensor]:

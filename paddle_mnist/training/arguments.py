@@ -191,7 +191,7 @@ class FitArguments(Options):
 
     @property
     def ends_with_best(self) -> bool:
-        """Whether the result is that of the best checkpoint, not of the last step."""
+        """Return whether the result is that of the best checkpoint, not of the last step."""
         return any(callback.ends_with_best for callback in self.callbacks)
 
     @property

@@ -1,4 +1,4 @@
-"""Where a training starts: at its own checkpoint, or from what another training has learned."""
+"""Start a training: at its own checkpoint, or from what another training has learned."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ BEFORE = "metrics_before"  # of a manifest and of result.json: metrics of the we
 
 @dataclass(frozen=True)
 class TrainingParts:
-    """What a training changes, and the data it is trained on.
+    """The parts of a training: all that it changes, and the data that it is trained on.
 
     loader: batches of the training data, with their order: a `BatchLoader` or an `ExternalLoader`.
     schedule: when the optimizer's learning rate changes. average: a moving average of the weights,

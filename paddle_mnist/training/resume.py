@@ -31,7 +31,7 @@ FORMER_PREFIX = "binding."
 
 @dataclass(frozen=True)
 class ResumeRequest:
-    """How to resume, and what must match.
+    """A request to resume, with the values that must match.
 
     resume: "auto", "off" (start at step 0), or the path of a checkpoint or run.
     epochs: how many the training is to have in all.

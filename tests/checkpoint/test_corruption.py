@@ -96,7 +96,7 @@ def copied(saved, tmp_path):
 
 @pytest.fixture
 def warnings(caplog):
-    """What was logged since it was last asked."""
+    """Return a function that gives what was logged since it was last called."""
     log = logging.getLogger("paddle_mnist")
     log.addHandler(caplog.handler)  # a command run in this process may have cut it from the root
     before, log.propagate = log.propagate, False
@@ -239,7 +239,7 @@ def test_the_table_is_whole():
 
 
 def keep_copies(folder):
-    """What the files held before any was changed, for `take` and `exchange`."""
+    """Keep the files as they were before any was changed, for `take` and `exchange`."""
     for path in list(folder.iterdir()):
         shutil.copy(path, f"{path}.kept")
 
@@ -384,7 +384,7 @@ GOLDEN_VALUES = {
 
 @pytest.mark.parametrize("number", GOLDEN_DIGESTS)
 def test_a_checkpoint_of_every_format_is_read_for_ever(number):
-    """What users have on their disks: verified, and the values that were saved."""
+    """Files as users have them on their disks: they are verified, and hold the values saved."""
     folder = GOLDEN / f"format-{number}"
     checkpoint = CheckpointStore(folder).newest()
     assert checkpoint.name == OLDER and checkpoint.manifest["format"] == number
@@ -469,7 +469,7 @@ def test_a_run_that_begins_with_an_outdated_format_resumes_from_a_later_one(
 
 
 def test_todays_files_have_the_golden_form(tmp_path):
-    """Who changes what is written must raise FORMAT, and keep reading this one."""
+    """To change what is written, raise FORMAT, and keep reading this one."""
     save_epochs(tmp_path, averaged=True, epochs=1)
     newest = GOLDEN / f"format-{FORMAT}"
     today, golden = (CheckpointStore(folder).newest() for folder in (tmp_path, newest))

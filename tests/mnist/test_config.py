@@ -415,7 +415,7 @@ COMMANDS = sorted({path.stem for path in (ROOT / "tools").glob("*.py")} - NO_COM
 
 @pytest.fixture(scope="module")
 def answers():
-    """What each command prints with --help and with --version, run where nothing imports Paddle."""
+    """The output of each command with --help and --version, run where nothing imports Paddle."""
     program = """
 import contextlib, io, json, runpy, sys
 sys.path.insert(0, sys.argv[1])
@@ -453,7 +453,7 @@ def test_every_command_has_help_and_tells_its_version(answers, command):
 
 
 def test_what_decides_the_result_with_early_stopping(tiny):
-    """How often there is an evaluation, once evaluations are counted."""
+    """The number of epochs between evaluations, once evaluations are counted."""
     plain = TrainConfig(data=str(tiny), eval_every_epochs=2)
     assert "eval_every_epochs" not in job_of(plain).request.config
     counted = plain.replace(early_stop_patience=1)

@@ -149,7 +149,7 @@ def test_nan_passes_through_and_stays_in_its_image(real_images):
 
 
 def test_passes_do_not_disturb_one_another(real_images):
-    """What one pass keeps is its own until its gradients are taken, whatever comes between."""
+    """Each pass keeps its own values until its gradients are taken, whatever comes between."""
     model, upstream = net(2), paddle.ones([30, 980])
     alone = gradients(net(2), real_images[:30], upstream.numpy())
     features = model.features(paddle.to_tensor(real_images[:30]))
@@ -215,7 +215,7 @@ def test_switch_binds_the_run(tool, tiny):
 
 
 def is_fast(model: MNIST, images) -> bool:
-    """Whether its outputs are the fast blocks' bits; these differ from Paddle's in rounding."""
+    """Return whether its outputs are the fast blocks' bits; Paddle's differ in rounding."""
     outputs = {}
     for switch in (model.fast_conv, "off", 1):
         model.fast_conv, before = switch, model.fast_conv

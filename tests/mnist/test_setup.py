@@ -1,4 +1,4 @@
-"""Where a training starts and ends: with what another has learned, with old images, and early."""
+"""Starts and ends of trainings: from what another has learned, with old images, and early."""
 
 import hashlib
 import json

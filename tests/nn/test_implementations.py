@@ -1,4 +1,4 @@
-"""What nets of any kind say of the code that computes them: their own loss, and its name."""
+"""Nets of any kind may compute their own loss, and name the code that computes them."""
 
 import functools
 import json

@@ -149,7 +149,7 @@ def wait_for(path, process):
 
 
 def gone(pid, seconds=15):
-    """Whether a process ends, in so many seconds at most."""
+    """Return whether a process ends, in so many seconds at most."""
     for _ in range(100 * seconds):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
