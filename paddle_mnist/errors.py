@@ -88,7 +88,7 @@ class StoppedError(PaddleMnistError, SystemExit):
 
     def __init__(self, signum: int):
         name = signal.Signals(signum).name
-        super().__init__(f"stopped by {name}; run the same command to resume")
+        super().__init__(f"stopped by {name}; run again to resume")
         self.signum = signum
         self.exit_code = self.code = 128 + signum
 
@@ -121,8 +121,12 @@ def nearest_name(name: str, known: Iterable[str]) -> Optional[str]:
     return next(iter(difflib.get_close_matches(name, known, n=1)), None)
 
 
-def unknown_name(origin: str, name: str, known: Iterable[str]) -> str:
-    """Return an error message for an unknown name, with the nearest known one."""
+def unknown_name(origin: str, name: str, known: Iterable[str], others: str = "") -> str:
+    """Return an error message for an unknown name, with the nearest known one.
+
+    others: says where the known names are, if none is near; by default the message lists them.
+    """
+    known = [str(one) for one in known]
     nearest = nearest_name(str(name), known)
-    hint = f"did you mean {nearest!r}?" if nearest else "--help lists them"
+    hint = f"did you mean {nearest!r}?" if nearest else others or f"expected {listed(known)}"
     return f"{origin}: unknown name {name!r}; {hint}"

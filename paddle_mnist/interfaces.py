@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BatchMetric(Protocol):
-    """What a batch contributes to a metric: it adds up, and computes the metric of the total."""
+    """The contribution of a batch to a metric: it adds up, and computes the metric of the total."""
 
     def compute(self) -> float:
         """Return the metric."""
@@ -46,7 +46,7 @@ class MetricSums(BatchMetric, Protocol):
 
 @dataclass(frozen=True)
 class StepOutputs:
-    """What the forward pass of one shard gives.
+    """The values that the forward pass of one shard gives.
 
     loss: its mean loss []. metrics: sums over its samples, by name.
     count: what the loss is a mean over, a number; None for the shard's samples. With 0 the loss

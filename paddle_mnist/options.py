@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import (
     Annotated,
@@ -29,6 +29,7 @@ from msgspec import Meta
 
 from paddle_mnist._arguments import plain
 from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.system.program import in_command
 
 Count = Annotated[int, Meta(ge=1)]
 CountOrZero = Annotated[int, Meta(ge=0)]
@@ -55,7 +56,7 @@ OPTION = "option"  # the entry of a field's metadata that makes it an option
 
 
 class Option(NamedTuple):
-    """What a field of a group of options declares. See `option`."""
+    """The declaration of a field of a group of options. See `option`."""
 
     help: Union[str, Mapping[str, str]]
     flat: Optional[Mapping[str, Mapping[str, Any]]]  # by name, what it implies; None: the field's
@@ -165,17 +166,31 @@ def _help(declared: Option, name: str) -> str:
 
 
 def build_group(group: type[AnyOptions], values: Mapping[str, Any]) -> Optional[AnyOptions]:
-    """Build a group from flat names and values that were read; None without a required one."""
+    """Build a group from flat names and values that were read; None without a required one.
+
+    Raises ConfigError for values that exclude each other, and for one that needs a missing one.
+    """
     arguments: dict[str, Any] = {}
-    for name, one in flat_options([group]).items():
+    options = flat_options([group])
+    for name, one in options.items():
         if name not in values or (one.implied and values[name] is None):
             continue
         if one.field.name in arguments:
             names = " and ".join(_flat_names(one.field, one.declared))
             raise ConfigError(f"{names} are given; expected at most one of them")
         arguments |= {one.field.name: values[name], **one.implied}
-    required = {field.name for field, _ in _declared(group) if field.default is MISSING}
-    return group(**arguments) if required <= {*arguments} else None
+    for field, declared in _declared(group):
+        if field.default is MISSING and field.name not in arguments:
+            given = [
+                name for name, one in options.items() if values.get(name) not in (None, one.default)
+            ]
+            if given:
+                needed = " or ".join(_flat_names(field, declared))
+                raise ConfigError(
+                    f"{given[0]} is {values[given[0]]!r} without {needed}; expected both or neither"
+                )
+            return None
+    return group(**arguments)
 
 
 def flat_values(groups: Iterable[Any], only_must_match: bool = False) -> dict[str, Any]:
@@ -286,9 +301,10 @@ def split_names(value: Any) -> list[Any]:
     raise ValueError("expected a list")
 
 
-def require_known(names: Sequence[str], known: Iterable[str], origin: str) -> None:
-    """Raise ConfigError for a name that is not known, with the nearest that is."""
+def require_known(names: Iterable[str], known: Iterable[str], origin: str) -> None:
+    """Raise ConfigError for a name that is none of the options, with the nearest that is."""
     known = [*known]
     for name in names:
         if name not in known:
-            raise ConfigError(unknown_name(origin, name, known))
+            where = "--help lists them" if in_command() else ""
+            raise ConfigError(unknown_name(origin, name, known, where))

@@ -31,7 +31,7 @@ def _nothing_pending() -> None:
 
 @dataclass
 class TrainState:
-    """Where a training stands. Every manifest holds it as JSON; nothing is parsed out of a path.
+    """The progress of a training. Every manifest holds it as JSON; no path is parsed for it.
 
     epoch: the current epoch, 0-based, until it is evaluated; then the next one.
     position: batches of this epoch that are done.
@@ -110,7 +110,7 @@ class TrainState:
 
     @property
     def evaluations_since_best(self) -> int:
-        """How many evaluations there were since the best one; all of them if none has a value."""
+        """The number of evaluations since the best one; that of all if none has a value."""
         best = self.best
         return len(self.scores) - (self.scores.index(best) + 1 if best else 0)
 

@@ -1,4 +1,4 @@
-"""What the tests share: data made on the spot, commands run as a user runs them."""
+"""Fixtures for all tests: data made on the spot, commands run as a user runs them."""
 
 import itertools
 import logging

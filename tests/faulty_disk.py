@@ -141,7 +141,7 @@ def kill(operation: Operation) -> None:
 
 
 def takes_space(operation: Operation) -> bool:
-    """What a full disk refuses: not to delete, and not to rename."""
+    """Return whether a full disk refuses an operation; it refuses no deletion and no renaming."""
     return operation.call in ("mkdir", "write", "fsync") or bool(operation.flags & os.O_CREAT)
 
 
@@ -168,7 +168,7 @@ class File:
         self.written = self.forced = contents
 
     def left(self) -> set[bytes]:
-        """What a power failure may leave of what came after the last fsync: see `Disk`."""
+        """Return the contents that a power failure may leave after the last fsync: see `Disk`."""
         if self.written == self.forced:
             return {self.forced}
         size = len(self.written)
@@ -226,7 +226,7 @@ class Disk:
         self.pending = [change for change in self.pending if change not in certain]
 
     def seen(self) -> Tree:
-        """What a program finds, as long as the power is on."""
+        """Return the files that a program finds, as long as the power is on."""
         return {p: w.written if isinstance(w, File) else w for p, w in self.names.items()}
 
     def crashes(self) -> Iterator[Tree]:

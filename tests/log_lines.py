@@ -1,4 +1,4 @@
-"""What the lines of a training's log look like."""
+"""The form of the lines of a training's log."""
 
 import re
 

@@ -23,7 +23,7 @@ def tiny_splits(sizes=SIZES, seed=0):
 
 
 def as_lists(splits, divisor=256):
-    """What AI Studio's file holds: [[rows of 784 numbers, labels], ...]."""
+    """Return the contents of AI Studio's file: [[rows of 784 numbers, labels], ...]."""
     return [
         [(images.reshape(-1, 784) / divisor).tolist(), labels.tolist()]
         for images, labels in splits.values()

@@ -1,4 +1,4 @@
-"""What NumPy, `range` and `pathlib` give is taken wherever a number, a list or a string is."""
+"""Values of NumPy, `range` and `pathlib` are taken wherever a number, a list or a string is."""
 
 import inspect
 import json
@@ -258,7 +258,7 @@ def test_every_field_of_the_configuration_is_in_the_table():
 
 @pytest.mark.parametrize("name", CONFIG)
 def test_fields_of_the_configuration(name):
-    needed = {"init_partial": {"init_from": "run"}}.get(name, {})
+    needed = NEEDED.get(name, {})
     expected = TrainConfig(**{name: CONFIG[name]}, **needed)
     for value in twins(CONFIG[name]):
         config = TrainConfig(**{name: value}, **needed)

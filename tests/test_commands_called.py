@@ -1,4 +1,4 @@
-"""What the other tests stand on: commands called in this process, and forked from one."""
+"""The ground of the other tests: commands called in this process, and forked from one."""
 
 import logging
 import os

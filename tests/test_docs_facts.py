@@ -1,4 +1,4 @@
-"""What the pages list is what the code has: recipes, commands, names, exit codes, formats."""
+"""The pages list what the code has: recipes, commands, names, exit codes, formats."""
 
 import ast
 import importlib

@@ -161,7 +161,7 @@ def environment(request, built, tmp_path_factory):
 
 
 def test_readme_trains_with_the_installed_program(environment):
-    """Where there is neither MNIST nor a network, on the embedded digits."""
+    """On the embedded digits, for want of MNIST and of a network."""
     command = install_commands()[1]
     output, _ = environment.run(environment.folder, *command)
     assert re.search(r"^eval accuracy 0\.9[789].* \(scikit-learn's digits", output, re.MULTILINE)

@@ -101,13 +101,13 @@ def test_it_runs_from_top_to_bottom(tmp_path, request, source):
 
 
 def printed(cells):
-    """What executed cells print."""
+    """Return what executed cells print."""
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
     return "".join("".join(output.get("text", "")) for output in outputs)
 
 
 def assert_results(cells, name):
-    """What the cells of an executed notebook show, with the data of this name."""
+    """Check what the cells of an executed notebook show, with the data of this name."""
     for cell in cells:
         pictures = 0
         for output in cell.get("outputs", []):

@@ -173,8 +173,14 @@ def test_of_two_names_of_a_field_one_may_be_given():
     assert build_group(Ovens, {"away": None, "at_home": "here"}) == Ovens(place="here")
     with pytest.raises(ConfigError, match="at_home and away are given; expected at most one"):
         build_group(Ovens, {"away": "there", "at_home": "here"})
-    for start in ({}, {"init_from": None}, {"soften": "fc"}):
+    for start in ({}, {"init_from": None}, {"soften": None, "init_partial": False}):
         assert build_group(StartFrom, start) is None  # which requires a path
+    for start, found in (
+        ({"soften": "fc"}, "soften is 'fc'"),
+        ({"init_partial": True}, "partial is T"),
+    ):
+        with pytest.raises(ConfigError, match=f"{found}.* without incremental_from or init_from"):
+            build_group(StartFrom, start)
     assert build_group(StartFrom, {"init_from": "run"}) == StartFrom("run", weights_only=True)
     assert flat_values([StartFrom("run")]) == {
         "incremental_from": "run",
@@ -286,7 +292,7 @@ def test_values_that_exclude_each_other():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"partial": True}, "StartFrom: partial is on without weights_only; expected weights_only"),
+        ({"partial": True}, "StartFrom: partial is on without weights_only; expected both"),
         ({"weights_only": True, "soften": "fc"}, "StartFrom: soften is 'fc' with weights_only; "),
     ],
     ids=str,

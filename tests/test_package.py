@@ -10,12 +10,13 @@ import pytest
 from conftest import ROOT
 
 import paddle_mnist
+from paddle_mnist.training.arguments import CALLBACK_OPTIONS, ENGINE_OPTIONS
 
 PACKAGE = ROOT / "paddle_mnist"
 
 # In the order of imports: each room may import those before it, directly or through others.
 ROOMS = """
-    _arguments errors options system progress interfaces data nn parallel checkpoint monitor metrics
+    _arguments errors system options progress interfaces data nn parallel checkpoint monitor metrics
     plots training inference | mnist apps legacy commands __main__
 """.split()
 # A net of one's own is trained by these alone; what comes after them knows digits.
@@ -77,6 +78,59 @@ def test_engine_knows_no_digits():
         "assert not later, later"
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_engine_knows_no_fast_convolution():
+    """Outside `nn/`: nets say by methods of any net's what their loops compute, and by which."""
+    for path in modules():
+        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if room in ENGINE and room != "nn":
+            matches = re.findall(
+                r"(?i)fast_?conv\w*|\w+_blocks|fast_layers|compiled_[cln]\w+", path.read_text()
+            )
+            assert not matches, f"{path}: {matches}"
+
+
+# Options of other programs and functions, and texts that a user of `fit` never reads.
+OF_OTHERS = ["--nproc_per_node", "--shm-size", "nprocs is ", "--max_restarts 0", "--only"]
+OF_OTHERS += ["the command export", "and run the same command again"]
+
+
+def test_engine_speaks_of_options_as_its_caller_writes_them():
+    """Of `--fresh` and flat names in a command alone: `system/program.py` chooses the words."""
+    own = {**ENGINE_OPTIONS, **CALLBACK_OPTIONS}
+    flat = [name for name, one in own.items() if "_" in name and name != one.field.name]
+    for path in modules():
+        if path.relative_to(PACKAGE).parts[0].removesuffix(".py") not in ENGINE:
+            continue
+        for text in texts(ast.parse(path.read_text())):
+            matches = re.findall(rf"--\w\S*|\bcommand\b|\bnprocs\b|\b(?:{'|'.join(flat)})\b", text)
+            assert not matches or any(word in text for word in OF_OTHERS), f"{path}: {text}"
+
+
+def texts(node: ast.AST):
+    """Yield texts with spaces, but for docstrings and what is for commands or options alone."""
+    for child in ast.iter_child_nodes(node):
+        function = getattr(child, "func", None)
+        if getattr(function, "id", None) in ("option", "as_option", "option_name"):
+            continue
+        if isinstance(child, ast.IfExp) and ast.unparse(child.test) == "in_command()":
+            continue
+        is_docstring = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
+        if isinstance(child, ast.Constant) and isinstance(child.value, str) and " " in child.value:
+            yield child.value
+        elif not is_docstring:
+            yield from texts(child)
+
+
+def test_docstrings_say_at_once_what_a_thing_is_or_does():
+    """In a noun phrase or by a verb: none opens with a question word."""
+    for path in [*PACKAGE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                text = ast.get_docstring(node) or ""
+                is_question = re.match(r"(What|Which|How|Where|Who|Whether|When)\b", text)
+                assert not is_question, f"{path}: {text.splitlines()[0]}"
 
 
 def test_no_import_cycles():

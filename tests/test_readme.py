@@ -1,4 +1,4 @@
-"""What the READMEs show: their commands run, and their figures are those of the pages."""
+"""The READMEs keep their word: the commands run, and the figures are those of the pages."""
 
 import itertools
 import os
@@ -40,7 +40,7 @@ def shell(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_sixty_seconds_keep_what_they_promise(shell):
-    """Where MNIST cannot be had. The killed training ends with the bits of one that is not."""
+    """Also without MNIST. The killed training ends with the bits of one that is not killed."""
     infer, killed, resumed, dashboard = (
         shlex.split(line, comments=True) for line in MINUTE.splitlines()
     )

@@ -40,7 +40,7 @@ def labels():
 
 @pytest.fixture
 def whole_copies(images, labels, monkeypatch):
-    """Which of the two is copied as a whole, each time that it is."""
+    """The names of the two, one for each time that it is copied as a whole."""
     copies = []
     numpy = paddle.Tensor.numpy
 
@@ -59,7 +59,7 @@ def tensor_dataset(images, labels):
 
 
 def first_batches(images, labels):
-    """What yields a few batches, as views."""
+    """Return a function that yields a few batches, as views."""
     return lambda: iter([(images[at : at + 4], labels[at : at + 4]) for at in range(0, FEW, 4)])
 
 

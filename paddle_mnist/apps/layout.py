@@ -1,4 +1,4 @@
-"""What is where on the page to draw on, as gradio components."""
+"""The layout of the page to draw on, as gradio components."""
 
 from typing import Any, NamedTuple
 

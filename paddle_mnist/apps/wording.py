@@ -1,4 +1,4 @@
-"""What the page to draw on says, in English and in Chinese."""
+"""The texts of the page to draw on, in English and in Chinese."""
 
 import json
 import re

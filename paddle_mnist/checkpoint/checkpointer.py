@@ -113,10 +113,7 @@ class StoreCheckpointer:
                 state.step + 1,
             )
         elif self._saved_progress == _progress(state):
-            log.info(
-                "nothing was done since the newest checkpoint; run the same command to resume "
-                "from it"
-            )
+            log.info("nothing was done since the newest checkpoint; run again to resume from it")
         elif state.position and not self.saves_inside_epochs:
             log.info(
                 "stopped inside an epoch, where this data cannot resume; the newest checkpoint is "
@@ -128,7 +125,7 @@ class StoreCheckpointer:
             name = name_of(state, model) + BREAKPOINT
             try:
                 self._save(name, state, model, optimizer)
-                log.info("saved %s; run the same command to resume from it", name)
+                log.info("saved %s; run again to resume from it", name)
             except (OutputError, DivergedError) as failure:
                 log.warning("%s is not saved: %s", name, failure)
 

@@ -18,6 +18,7 @@ from paddle_mnist.checkpoint.weights import load_weights, matching_weights, with
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.schedule import STATE, schedule_numbers
+from paddle_mnist.system.program import weights_alone
 
 
 def parameter_names(model: nn.Layer) -> dict[str, str]:
@@ -86,8 +87,8 @@ def _explain_other_class(
     if saved != current:
         raise CheckpointError(
             f"{checkpoint.path.with_suffix(OPTIMIZER)}: the optimizers differ: {saved} there, "
-            f"{current} now, which keeps another state; expected {saved}; or start a new run with "
-            "init_from, which takes the weights alone"
+            f"{current} now, which keeps another state; expected {saved}; or start a new run from "
+            f"the weights alone, with {weights_alone()}"
         ) from error
 
 

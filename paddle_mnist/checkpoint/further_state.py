@@ -36,6 +36,7 @@ from paddle_mnist.checkpoint.snapshot import Snapshot, find, may_be_put, put, un
 from paddle_mnist.checkpoint.weights import load_weights, saved_bytes, without_name_table
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.nn.schedule import schedule_numbers
+from paddle_mnist.system.program import weights_alone
 
 log = logging.getLogger("paddle_mnist")
 
@@ -387,7 +388,8 @@ class FurtherState:
                 [f"has no state of {missing}"] * bool(missing)
                 + [f"has the state of {further}, which does not exist now"] * bool(further)
             )
-            + "; expected the same objects as in the run; or start a new run with init_from"
+            + "; expected the same objects as in the run; or start a new run from its weights, "
+            + f"with {weights_alone()}"
         )
 
 

@@ -19,6 +19,7 @@ from paddle_mnist.checkpoint.policy import CheckpointInfo
 from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.progress import MODES, TrainState
+from paddle_mnist.system.program import weights_alone
 
 FORMAT = 4  # of the manifest; those before are not read
 PARAMS, OPTIMIZER = ".pdparams", ".pdopt"
@@ -63,7 +64,7 @@ class Checkpoint:
 
     @property
     def info(self) -> CheckpointInfo:
-        """What `Saving` needs to know about it."""
+        """The facts about it by which `Saving` decides."""
         state = self.state
         value = state.metrics.get(state.monitor, math.nan)
         score = value if state.mode == "max" else -value
@@ -180,7 +181,8 @@ def _check_manifest(path: Path, manifest: Any) -> None:
         raise OutdatedFormatError(
             f"{path}: format {version}; formats 1 to 3 were written by drafts and version 0.1, and "
             f"this version reads format {FORMAT}; finish the run with paddle_mnist 0.2, or copy "
-            f"{path.stem}{PARAMS} to another folder and start a new run from it with init_from"
+            f"{path.stem}{PARAMS} to another folder and start a new run from it with "
+            + weights_alone()
         )
     if version != FORMAT:
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""When to save a checkpoint, and which ones to keep: `Saving`. Pure functions, without a disk."""
+"""`Saving`: decide when to save a checkpoint and which to keep. Pure functions, without a disk."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from paddle_mnist.progress import TrainState
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What `Saving` knows of a checkpoint.
+    """The facts about a checkpoint by which `Saving` decides.
 
     sort_key: greater for later checkpoints of a run.
     time: when it was saved, in seconds since 1970.
@@ -30,7 +30,7 @@ class CheckpointInfo:
 
 @dataclass(frozen=True)
 class Saving(Options):
-    """When to save checkpoints, and which ones to keep.
+    """Options for when to save checkpoints, and which ones to keep.
 
     A checkpoint is due as soon as any trigger fires:
 

@@ -72,7 +72,7 @@ class RunFiles:
 
     @property
     def is_of_fit(self) -> bool:
-        """Whether `fit` trained a net of the caller's own here, which only its function builds."""
+        """Return whether `fit` trained a net of the caller's, which only its function builds."""
         return self.read_config().get(TRAINED_WITH) == FIT
 
     def final_checkpoint(self) -> Optional[str]:

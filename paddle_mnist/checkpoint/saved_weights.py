@@ -21,6 +21,7 @@ from paddle_mnist.checkpoint.run_files import RUNS, RunFiles
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.system.program import weights_alone
 
 log = logging.getLogger("paddle_mnist")
 
@@ -111,7 +112,7 @@ def find_checkpoint(name: Name, run: Optional[RunFiles] = None) -> Checkpoint:
     if name in PACKAGED:
         raise CheckpointError(
             f"{name}: holds weights alone; expected a checkpoint, which has its optimizer's state, "
-            "or a run; to start from weights alone use init_from"
+            f"or a run; to start from weights alone: {weights_alone(name)}"
         )
     if name not in ("", *CHECKPOINT_WORDS) and os.path.isdir(name):
         name, run = "latest", RunFiles(name)

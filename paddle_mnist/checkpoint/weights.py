@@ -25,7 +25,7 @@ def saved_bytes(state_dict: Mapping[str, Any]) -> bytes:
 
 
 class IncompatibleKeys(NamedTuple):
-    """What `load_into(strict=False)` could not load, by structured name.
+    """The entries that `load_into(strict=False)` could not load, by structured name.
 
     missing_keys: entries of the model that the weights lack.
     unexpected_keys: entries of the weights that the model lacks.

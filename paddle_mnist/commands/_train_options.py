@@ -8,16 +8,17 @@ from typing import Any
 
 from paddle_mnist.checkpoint.run_files import RunFiles
 from paddle_mnist.commands import Parser
-from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.config import (
     FLAT_OPTIONS,
+    SOFTENED,
     TrainConfig,
     continued_schedule,
     read_recipe,
     recipes,
 )
 from paddle_mnist.mnist.sources import DIGITS_SOURCE, find_source
-from paddle_mnist.options import FlatOption
+from paddle_mnist.options import FlatOption, require_known
 from paddle_mnist.system.yaml_reader import read_yaml
 
 ALIASES = {"data": "data_url", "output": "train_url"}  # as ModelArts passes them
@@ -40,7 +41,7 @@ def add_train_options(parser: Parser) -> None:
         "--fresh", action="store_true", help="start over; moves the old run directory aside"
     )
     groups: dict[str, Any] = {}
-    defaults = {**TrainConfig().as_dict(), "output": "work/output/<recipe>"}
+    defaults = {**TrainConfig().as_dict(), "output": "work/output/<recipe>", "soften": SOFTENED}
     for name, one in FLAT_OPTIONS.items():
         title = one.heading
         if title not in groups:
@@ -88,7 +89,10 @@ def train_config(args: argparse.Namespace) -> TrainConfig:
             recipe = "digits"
             options.pop("data", None)  # the recipe names them: a second search might find others
     values = read_recipe(recipe) if recipe else {}
-    given = {**(read_yaml(args.config) if args.config else {}), **options}
+    file = dict(read_yaml(args.config)) if args.config else {}
+    if file.get("soften") is None and not file.get("incremental_from"):
+        file.pop("soften", None)  # of a run that continued none: `options` may have another do so
+    given = {**file, **options}
     if given.get("output") is None:
         given["output"] = str(Path("work", "output", recipe or _name_of(Path(args.config))))
     run = {} if args.fresh else _config_of_run(given)
@@ -137,9 +141,7 @@ def _fields_from_set(items: list[str]) -> dict[str, str]:
         if not equals:
             raise ConfigError(f"-o {item}: expected FIELD=VALUE")
         fields[name.replace("-", "_")] = value
-    for name in fields:
-        if name not in FLAT_OPTIONS:
-            raise ConfigError(unknown_name("-o", name, FLAT_OPTIONS))
+    require_known(fields, FLAT_OPTIONS, "-o")
     return fields
 
 

@@ -1,4 +1,4 @@
-"""What commands read: a run, a checkpoint or a file, which may stand first."""
+"""Name the weights that commands read: a run, a checkpoint or a file, which may stand first."""
 
 import argparse
 import os
@@ -15,7 +15,7 @@ KINDS = "a run, a checkpoint, a .pdparams file"
 
 
 class NamedWeights(NamedTuple):
-    """What `find_weights` takes: the name of weights, and the run that the name refers to."""
+    """The arguments of `find_weights`: the name of weights, and the run that the name refers to."""
 
     name: Optional[str] = None
     run: Optional[str] = None

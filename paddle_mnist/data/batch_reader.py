@@ -19,7 +19,7 @@ GATHERED = (paddle.float32, paddle.float64, paddle.int32, paddle.int64, paddle.u
 
 
 class MapDataset(Protocol):
-    """What has a length and indices: a `paddle.io.Dataset`, a list of samples."""
+    """An object with a length and indices: a `paddle.io.Dataset`, a list of samples."""
 
     def __len__(self) -> int: ...
 
@@ -27,7 +27,7 @@ class MapDataset(Protocol):
 
 
 class Request(NamedTuple):
-    """Which samples to read, in an epoch."""
+    """The samples to read, in an epoch."""
 
     epoch: int
     indices: list[int]

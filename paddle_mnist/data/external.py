@@ -87,12 +87,12 @@ class ExternalLoader:
 
     @property
     def resumes_inside_epochs(self) -> bool:
-        """Whether an epoch can begin at any batch: only with a `ResumableBatchSampler`."""
+        """Return whether an epoch can begin at any batch: only with a `ResumableBatchSampler`."""
         return self._sampler is not None
 
     @property
     def passes_per_step(self) -> int:
-        """How many batches make a step."""
+        """The number of batches that make a step."""
         return self.group
 
     def __len__(self) -> int:

@@ -13,7 +13,7 @@ from paddle_mnist.system.arrays import as_array
 
 @dataclass(frozen=True)
 class ItemSpec:
-    """What a model requires of the items of a classification dataset.
+    """The form that a model requires of the items of a classification dataset.
 
     image_shape: of one image, channels first.
     num_classes: labels are 0 to num_classes - 1.

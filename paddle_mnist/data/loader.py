@@ -105,7 +105,7 @@ class BatchLoader:
 
     @property
     def passes_per_step(self) -> int:
-        """How many shards of each batch belong to this process."""
+        """The number of shards of each batch that belong to this process."""
         return self.shard_spec.shards_per_process if self.shard_spec else 1
 
     def sharded(self, shard_spec: Optional[ShardSpec], batches: int = 1) -> "BatchLoader":

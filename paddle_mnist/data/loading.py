@@ -11,7 +11,7 @@ from paddle_mnist.options import CountOrZero, Options, option
 
 @dataclass(frozen=True)
 class Loading(Options):
-    """How to read the samples of a `paddle.io.Dataset`.
+    """Options for reading the samples of a `paddle.io.Dataset`.
 
     shuffle: whether to draw the order of the training samples anew for each epoch.
     collate_fn: makes a batch of a list of samples; by default they are stacked.

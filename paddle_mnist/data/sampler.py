@@ -67,7 +67,7 @@ class BatchSampler:
 
 @dataclass(frozen=True)
 class ShardSpec:
-    """How batches are divided into shards, and which of them belong to this process.
+    """The division of batches into shards, and the share of this process.
 
     num_shards: shards per batch; a multiple of `world_size`. The shards are the same for any
         number of processes; all processes have equally many.
@@ -86,7 +86,9 @@ class ShardSpec:
             raise ConfigError(
                 f"grad_shards is {self.num_shards}, for {self.world_size} processes; expected a "
                 "multiple of the number of processes, as in "
-                + as_option("grad_shards", self.world_size)
+                + as_option(
+                    "grad_shards", self.world_size, f"Processes(grad_shards={self.world_size})"
+                )
             )
 
     @property

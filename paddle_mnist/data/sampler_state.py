@@ -21,7 +21,7 @@ State = list[dict[str, Any]]  # of a batch sampler, and of the sampler in it
 
 @dataclass
 class _History:
-    """Where a sampler has been.
+    """The past of a batch sampler.
 
     states: at the beginnings of epochs, by epoch: the first, and the newest. next_epoch: the one
     that it is about to begin; None inside an epoch.

@@ -164,7 +164,7 @@ class _Slot:
 
 @dataclass(frozen=True)
 class _Rest:
-    """What is left of a batch without its arrays, which Paddle sends as it is.
+    """The rest of a batch without its arrays, which Paddle sends as it is.
 
     is_whole: whether the arrays are in it, as shared memory has no room for them.
     """

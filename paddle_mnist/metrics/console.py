@@ -110,7 +110,7 @@ class _TqdmHandler(logging.StreamHandler):  # type: ignore[type-arg]  # has them
             self.flush()
         except OSError as error:  # a full disk, or the reader of a pipe is gone
             raise OutputError(
-                f"the console: cannot write ({error.strerror}); run the same command to resume"
+                f"the console: cannot write ({error.strerror}); run again to resume"
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""How many steps a training's log line covers, and which lines a curve does without.
+"""Find the lines of a training's log that cover few steps, which a curve does without.
 
 The metrics of a line are averages since the line before. Lines are due every so many steps and at
 an epoch's end, so an epoch's end divides the steps between two others: into 94, say, and 6.

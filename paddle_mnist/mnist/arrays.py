@@ -48,7 +48,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Classes:
-    """How tables and figures call the labels 0..9.
+    """The words of tables and figures for the labels 0..9.
 
     noun: "digit", or "class" for data that are neither MNIST nor the digits.
     names: one for each label; empty if they have none.

@@ -13,7 +13,7 @@ import yaml
 from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.run_files import FIT, TRAINED_WITH
 from paddle_mnist.data.loading import Loading
-from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.options import (
     CommandOptions,
     ImageOptions,
@@ -22,10 +22,17 @@ from paddle_mnist.mnist.options import (
     OptimizerOptions,
 )
 from paddle_mnist.nn.numerics import Numerics
-from paddle_mnist.options import WORDS, FlatOption, Options, build_group, flat_options
+from paddle_mnist.options import (
+    WORDS,
+    FlatOption,
+    Options,
+    build_group,
+    flat_options,
+    require_known,
+)
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.system.yaml_reader import read_yaml
-from paddle_mnist.training.arguments import FitArguments
+from paddle_mnist.training.arguments import FitArguments, check_together
 from paddle_mnist.training.early_stopping import EarlyStopping
 from paddle_mnist.training.evaluating import Evaluating
 from paddle_mnist.training.looking_inside import PrintLayers, Profile, Watch
@@ -35,7 +42,9 @@ from paddle_mnist.training.start import StartFrom
 TRAINER = "paddle_mnist.train_and_evaluate"  # what `config.yaml` says a run was trained with
 # What is there beside the options: `fit` records it of every run.
 RECORDED = (TRAINED_WITH, "name", "monitor", "mode", "parameters", "valid")
-SOFTENED = "fc"  # the layer that `soften` means where it is true, as it was until version 0.2
+# The layer that `soften` means where it is true, as it was until version 0.2; and what it is where
+# a training continues another.
+SOFTENED = "fc"
 
 
 class TrainConfig:
@@ -79,52 +88,24 @@ class TrainConfig:
     def __init__(self, **options: object) -> None:
         if (is_softened := WORDS.get(str(options.get("soften")).lower())) is not None:
             options["soften"] = SOFTENED if is_softened else None
-        for name in options:
-            if name not in FLAT_OPTIONS:
-                raise ConfigError(unknown_name("config", name, FLAT_OPTIONS))
+        require_known(options, FLAT_OPTIONS, "config")
         values = {
             **_defaults(),
             **{name: _read(name, value) for name, value in options.items()},
         }
+        if values["incremental_from"] and "soften" not in options:
+            values["soften"] = SOFTENED
         self._options = values
-        self._check_start()
-        if values["init_from"] or not values["incremental_from"]:
-            values = {**values, "soften": None}
         for name, group in GROUPS.items():
             vars(self)[name] = build_group(group, values)
         for name in OWN:
             vars(self)[name] = values[name]
-        self._check_stop()
+        check_together(self.start, self.resume, self.saving, [self.early_stopping])
 
     @property
     def options(self) -> Mapping[str, Any]:
         """All values by their flat names."""
         return MappingProxyType(self._options)
-
-    def _check_start(self) -> None:
-        """Raise ConfigError for ways to start that exclude each other."""
-        starts = [name for name in ("init_from", "incremental_from") if self.options[name]]
-        if self.options["resume"] not in ("auto", "off"):
-            starts.insert(0, "resume")
-        if len(starts) > 1:
-            raise ConfigError(f"{' and '.join(starts)} are given; expected at most one of them")
-        if self.options["init_partial"] and not self.options["init_from"]:
-            raise ConfigError(
-                "init_partial is on without init_from; expected init_from too, or init_partial off"
-            )
-
-    def _check_stop(self) -> None:
-        """Raise ConfigError where early stopping has no best checkpoint to end with."""
-        if self.early_stopping.patience and not self.saving.keep_best:
-            raise ConfigError(
-                "early_stop_patience ends with the best checkpoint, but keep_best is off; expected "
-                "keep_best on"
-            )
-        if self.early_stopping.patience and self.resume not in ("auto", "off"):
-            raise ConfigError(
-                "early_stop_patience and resume PATH are given; expected one of them: the best "
-                "checkpoint may belong to the run of PATH; continue that run in its own output"
-            )
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object], origin: str = "config") -> "TrainConfig":
@@ -140,14 +121,18 @@ class TrainConfig:
             )
         if trainer == TRAINER:
             values = {name: value for name, value in values.items() if name not in RECORDED}
-        for name in values:
-            if name not in FLAT_OPTIONS:
-                raise ConfigError(unknown_name(origin, name, FLAT_OPTIONS))
+            if not values.get("incremental_from"):  # until version 0.2, of all runs
+                values.pop("soften", None)
+        require_known(values, FLAT_OPTIONS, origin)
         return cls(**values)
 
     def replace(self, **options: object) -> "TrainConfig":
         """Return a copy with other values, by flat name."""
-        return TrainConfig(**{**self.options, **options})
+        values = {**self.options, **options}
+        is_other_start = not (self.options["incremental_from"] and values["incremental_from"])
+        if is_other_start and "soften" not in options:
+            del values["soften"]
+        return TrainConfig(**values)
 
     def as_dict(self) -> dict[str, object]:
         """Return plain values by flat name, as YAML and JSON can hold them."""

@@ -60,7 +60,7 @@ class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's h
 
     @property
     def fingerprint(self) -> str:
-        """What tells the images of one source from others: their hash."""
+        """The hash that tells the images of one source from others."""
         return self.data.hash[:12]
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's h
 
     @property
     def extent(self) -> Optional[str]:
-        """What a limit leaves, "the first 500 of 10,000 images"; None if that is the whole split.
+        """The part that a limit leaves, "the first 500 of 10,000 images"; None for the whole split.
 
         Figures of a limited split go with it.
         """

@@ -184,7 +184,7 @@ class OptimizerOptions(Options):
 
 @dataclass(frozen=True)
 class CommandOptions(Options):
-    """What the command does beside the training."""
+    """Options of the command beside those of the training."""
 
     heading = "run"
 

@@ -1,4 +1,4 @@
-"""What was read in a picture, or why nothing was."""
+"""`Reading`: the digit that was read in a picture, or the reason why none was."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ UNSURE = 0.6  # a probability below it
 
 @dataclass(frozen=True)
 class Reading:
-    """What was read in a picture, or in a part of it, or why nothing was.
+    """The digit that was read in a picture or a part of it, or the reason why none was.
 
     digit, probability: None where there is an error. note: what is doubtful.
     score: how much it looks like one digit, 0 to 1; below `detector.THRESHOLD` no digit is given,

@@ -19,7 +19,7 @@ from paddle_mnist.monitor.hooks import outputs_of
 from paddle_mnist.plots import classes as class_plots
 from paddle_mnist.plots import curves
 from paddle_mnist.plots.figure_files import COMPARED_FILES
-from paddle_mnist.plots.history import History, read_history
+from paddle_mnist.plots.history import History
 from paddle_mnist.training import run_figures
 from paddle_mnist.training.evaluator import Evaluation
 from paddle_mnist.training.run_directory import RunDirectory
@@ -92,15 +92,6 @@ def _mistakes(dataset: MnistDataset, evaluation: Evaluation, classes: Classes) -
         title += f"; the {len(worst)} with the highest confidence"
     images = dataset.batch(worst)[0][:, 0]
     return figures.mistakes(images, labels[worst], probabilities[worst], title, classes=classes)
-
-
-def missing_figures(run: RunDirectory) -> list[str]:
-    """Return the names of the figure files that a finished run should have and has not."""
-    missing = [name for name in DIGIT_FIGURE_FILES if not (run.figures / name).exists()]
-    if any(name.startswith("health") for name in missing):
-        watched = curves.was_watched(read_history(run.metrics))
-        missing = [name for name in missing if watched or not name.startswith("health")]
-    return missing
 
 
 class DigitFigures(RunFigures):

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
@@ -12,20 +12,23 @@ from paddle_mnist.mnist import figures, report
 from paddle_mnist.mnist.arrays import SIZE, Data
 from paddle_mnist.mnist.config import TRAINER, TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset
+from paddle_mnist.mnist.figure_names import DIGIT_FIGURES
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.nn.fast_layers import MAX_FAST_THREADS, why_not_compiled
 from paddle_mnist.parallel.process_count import most_processes
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.parallel.world import started_by_launcher
-from paddle_mnist.plots.figure import save_figures
 from paddle_mnist.plots.history import read_history
 from paddle_mnist.system.devices import gpu_count
 from paddle_mnist.system.machine import usable_cpus
 from paddle_mnist.system.program import as_option
-from paddle_mnist.training.callbacks import Callback, FitResult, Training
+from paddle_mnist.training.callbacks import FitResult, Training
 from paddle_mnist.training.evaluator import Evaluation, evaluate
 from paddle_mnist.training.initialize import versions
-from paddle_mnist.training.reporting import VisualDL
+from paddle_mnist.training.reporting import Figures, VisualDL
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 log = logging.getLogger("paddle_mnist")
 
@@ -41,16 +44,19 @@ OTHER_SCORES = {
 }
 
 
-class DigitReport(Callback):
+class DigitReport(Figures):
     """Evaluates the trained net on the config's `final_split`, and shows what is only of digits.
 
     images, replayed: those of the training, and those of an earlier one that are replayed.
     data_seconds: the time until they were there.
     """
 
+    names = DIGIT_FIGURES
+
     def __init__(
         self, config: TrainConfig, images: Data, replayed: Optional[Data], data_seconds: float
     ):
+        super().__init__(config.figures.draw)
         self.config, self.images, self.replayed = config, images, replayed
         self.data_seconds = data_seconds
         self.options = (config.images, config.loss)
@@ -58,7 +64,7 @@ class DigitReport(Callback):
 
     @property
     def must_match(self) -> dict[str, Any]:
-        """What a resume compares of the images: their contents, not where they are."""
+        """The values that a resume compares of the images: their contents, not where they are."""
         return {
             "data": self.images.hash[:12],
             "replay_data": self.replayed and self.replayed.hash[:12],
@@ -91,7 +97,8 @@ class DigitReport(Callback):
         if not training.world.is_main_process:
             return
         if config.start and not config.start.weights_only and not self.replayed:
-            log.info("what the net forgets of its earlier images is only measured on --replay_data")
+            option = as_option("replay_data", "PATH")
+            log.info("what the net forgets of its earlier images is measured with %s only", option)
         if unbalanced := self._dataset("train").limit_warning():
             log.warning("train_limit is %d: %s", options.train_limit, unbalanced)
         if training.world.size == 1:
@@ -180,16 +187,17 @@ class DigitReport(Callback):
             line += f"; on the replayed data's: accuracy {result.metrics['replay_eval/acc']:.4f}"
         return line
 
+    def draw_figures(self, training: Training) -> Mapping[str, "Figure"]:
+        dataset = self._final_dataset
+        evaluation = self._evaluation or evaluate(training.model, dataset)
+        return report.draw(training.model, dataset, evaluation, read_history(training.run.metrics))
+
     def after_training(self, training: Training, result: FitResult) -> None:
         """Draw the figures and the dashboard's pages. Raises OutputError."""
+        super().after_training(training, result)
         evaluation, dataset = self._evaluation, self._final_dataset
         board = VisualDL.board(training)
         assert evaluation is not None  # of `final_metrics`
-        if self.config.figures.draw and training.world.is_main_process:
-            history = read_history(training.run.metrics)
-            drawn = report.draw(training.model, dataset, evaluation, history)
-            save_figures(drawn, training.run.figures)
-            board.figures(drawn, result.steps)
         if "images" in board.pages:
             worst = figures.worst(evaluation.labels, evaluation.probabilities)
             board.images("mistakes", report.as_uint8(dataset.batch(worst)[0][:, 0]))
@@ -198,18 +206,6 @@ class DigitReport(Callback):
         if "embeddings" in board.pages:
             board.embeddings(*report.embedded(training.model, dataset), noun)
         board.graph(MNIST, [None, 1, SIZE, SIZE], step=result.steps)
-
-    def already_finished(self, training: Training, result: FitResult) -> None:
-        """Draw the figures that the run lacks: the disk was full, say."""
-        run = training.run
-        missing = report.missing_figures(run) if self.config.figures.draw else []
-        if not missing or not training.world.is_main_process:
-            return
-        log.info("drawing what is missing in %s: %s", run.figures, ", ".join(missing))
-        dataset = self._final_dataset
-        evaluation = evaluate(training.model, dataset)
-        drawn = report.draw(training.model, dataset, evaluation, read_history(run.metrics))
-        save_figures(drawn, run.figures, missing)
 
     def _dataset(self, mode: str) -> MnistDataset:
         """Return a split of the training's own images, limited as in the training."""

@@ -1,4 +1,4 @@
-"""What a training on digits gives to `fit`: builders and datasets, made from its configuration."""
+"""Make the arguments of `fit` for a training on digits from its configuration."""
 
 import time
 from dataclasses import replace
@@ -15,7 +15,6 @@ from paddle_mnist.mnist.options import distortion_amounts
 from paddle_mnist.mnist.run_report import DigitReport
 from paddle_mnist.mnist.step import DigitStep
 from paddle_mnist.mnist.training_set import ReplayOrder, TrainingSet
-from paddle_mnist.training.reporting import Figures
 
 
 def parts(config: TrainConfig) -> dict[str, Any]:
@@ -55,7 +54,6 @@ def parts(config: TrainConfig) -> dict[str, Any]:
             replace(config.print_layers),
             replace(config.visualdl),
             replace(config.console),
-            Figures(draw=False),  # the report's show more
             report,
         ],
         "saving": config.saving,

@@ -121,7 +121,7 @@ class ReplayOrder:
 
     @property
     def num_replayed(self) -> int:
-        """How many old images each epoch has."""
+        """The number of old images in each epoch."""
         return round(self.num_new * self.fraction / (1 - self.fraction))
 
     def __call__(self, epoch: int) -> np.ndarray:

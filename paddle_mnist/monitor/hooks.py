@@ -9,7 +9,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.errors import ConfigError, unknown_name
-from paddle_mnist.nn.fast_layers import read_only
+from paddle_mnist.nn.hooks import read_only
 from paddle_mnist.nn.modes import evaluation_mode
 
 # Called with a layer's name, the layer, its inputs and its output.
@@ -26,7 +26,7 @@ def forward_hooks(layers: Mapping[str, nn.Layer], callback: LayerCallback) -> It
     """
 
     def make_hook(name: str) -> Any:  # Paddle's types have no hook that returns nothing
-        @read_only  # `nn.conv_blocks` calls it beside its own passes
+        @read_only
         def hook(layer: nn.Layer, inputs: Any, output: Any) -> None:
             tensor = first_tensor(output)
             if tensor is not None and tensor.size:
@@ -117,7 +117,6 @@ class ForwardPasses:
             model.register_forward_post_hook(after),
         ]
 
-    # Read-only for `nn.cross_entropy` too, which computes a pass and calls them itself.
     @read_only
     def _before_pass(self, model: nn.Layer, inputs: Any) -> None:
         self._close()  # the context of a pass that raised

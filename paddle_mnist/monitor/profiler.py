@@ -23,7 +23,7 @@ PARTS = ("reader", "forward", "backward", "exchange", "optimizer", "logging", "s
 
 
 class Profiler(Protocol):
-    """What the training loop needs of a profile."""
+    """A profile, as the training loop uses it."""
 
     def before_epoch(self) -> None:
         """Exclude the time since the last step, which an evaluation may have taken."""

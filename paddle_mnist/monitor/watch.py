@@ -124,7 +124,7 @@ class LayerWatch(Observer):
 
     @property
     def findings(self) -> list[Finding]:
-        """What was found wrong so far, in order; for gradients, up to the previous step."""
+        """The findings so far, in order; for gradients, up to the previous step."""
         return list(self._diagnosis.findings)
 
     def remove(self) -> None:

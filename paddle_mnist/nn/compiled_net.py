@@ -88,7 +88,7 @@ class Memory:
 
 
 class _OfThread(threading.local):
-    """What each thread has for itself, once it has worked on a chunk."""
+    """Buffers of each thread, there once it has worked on a chunk."""
 
     work: sparse_net.Workspace
     memory: Memory

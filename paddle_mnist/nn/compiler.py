@@ -47,7 +47,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Loop(Protocol):
-    """What numba makes of a function: it is compiled for the types of its arguments."""
+    """A function of numba's, which is compiled for the types of its arguments."""
 
     _cache: Any
 

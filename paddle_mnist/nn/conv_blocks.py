@@ -4,7 +4,6 @@
 loops of `sparse_conv` do not serve, Paddle's own layers compute.
 """
 
-import itertools
 import numbers
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -15,28 +14,35 @@ from paddle.autograd import PyLayer
 
 from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.nn.cross_entropy import compiled_cross_entropy
 from paddle_mnist.nn.fast_layers import (
+    SWITCH,
+    call_hooks,
     fast_net,
-    fast_threads,
-    hooks_of,
     parameters_of,
+    refuse_second_pass,
+    run_one_by_one,
+    threads_of,
     why_not_compiled,
 )
+from paddle_mnist.nn.implementations import PADDLE
 from paddle_mnist.nn.sparse_layout import VERSION, Net
 from paddle_mnist.system.arrays import as_array
 
 if TYPE_CHECKING:  # it imports numba
     from paddle_mnist.nn.compiled_net import CompiledNet
 
-SWITCH = "set fast_conv to 'off' to compute with Paddle's own layers"
 
+class FastConvSwitch(nn.Layer):
+    """Gives a layer the attribute `fast_conv`. Raises ConfigError for an invalid value.
 
-class FastConvSwitch:
-    """Gives a layer the attribute `fast_conv`. Raises ConfigError for an invalid value."""
+    Trainings call `fused_loss` and `computed_by` of any net that has them
+    (`paddle_mnist.training.steps.SupervisedStep`, `paddle_mnist.nn.implementations`).
+    """
 
     @property
     def fast_conv(self) -> Union[str, int]:
-        """What computes the layer: "auto", "off", or a number of threads."""
+        """The choice of what computes the layer: "auto", "off", or a number of threads."""
         return self._fast_conv
 
     @fast_conv.setter
@@ -47,6 +53,23 @@ class FastConvSwitch:
                 f"fast_conv is {value!r}; expected 'auto', 'off', or a number of threads"
             )
         self._fast_conv = value
+
+    def layers_in_order(self) -> Optional[list[nn.Layer]]:
+        """Return the layers whose chain computes the outputs; None if anything else does."""
+        raise NotImplementedError
+
+    def fused_loss(
+        self, loss: Callable[..., object], labels: paddle.Tensor, *inputs: paddle.Tensor
+    ) -> Optional[tuple[paddle.Tensor, paddle.Tensor]]:
+        """Return the loss and the outputs of one compiled pass; None where Paddle computes."""
+        return compiled_cross_entropy(self, *inputs, labels, loss) if len(inputs) == 1 else None
+
+    def computed_by(self) -> dict[str, str]:
+        """Return what computes the convolutions here: Paddle, or a version of the loops."""
+        is_fast = self.fast_conv not in ("off", 0) and paddle.device.get_device() == "cpu"
+        if not is_fast or why_not_compiled() is not None:
+            return {"convolution": PADDLE}
+        return {"convolution": f"compiled loops, version {VERSION}"}
 
 
 class ConvBlocks(FastConvSwitch, nn.Sequential):
@@ -110,43 +133,11 @@ def run_layers(
     """
     net = fast_net(layers, inputs) if fast_conv not in ("off", 0) else None
     if net is None:
-        return _run_one_by_one(layers, inputs)
+        return run_one_by_one(layers, inputs)
     fast, others = layers[: net.layers], layers[net.layers :]
     call_hooks(fast, inputs)
     compiled_outputs = _run_compiled(net, fast, inputs, threads_of(fast_conv))
-    return _run_one_by_one(others, compiled_outputs)
-
-
-def call_hooks(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> None:
-    """Call the layers' hooks, if there are any, with what Paddle's layers compute."""
-    if any(True for _ in hooks_of(layers)):
-        with paddle.no_grad():
-            _run_one_by_one(layers, inputs)
-
-
-def threads_of(fast_conv: Union[str, int]) -> int:
-    """Return how many threads a value of `fast_conv` stands for."""
-    return fast_threads() if fast_conv == "auto" else int(fast_conv)
-
-
-def _run_one_by_one(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> paddle.Tensor:
-    outputs = inputs
-    for layer in layers:
-        outputs = layer(outputs)
-    return outputs
-
-
-def convolution_backend(model: nn.Layer) -> str:
-    """Return what computes a model's convolutions here; another may round differently.
-
-    It is "Paddle", or the compiled loops and their version for a model of which a part, such as a
-    `ConvBlocks`, has a `fast_conv` that is not off.
-    """
-    parts = model.sublayers(include_self=True)
-    is_fast = any(getattr(part, "fast_conv", "off") not in ("off", 0) for part in parts)
-    if not is_fast or paddle.device.get_device() != "cpu" or why_not_compiled() is not None:
-        return "Paddle"
-    return f"compiled loops, version {VERSION}"
+    return run_one_by_one(others, compiled_outputs)
 
 
 # ------------------------------------------------------------------ in Paddle's graph
@@ -171,23 +162,6 @@ def _run_compiled(
     outputs.register_hook(refuse_second_pass())
     # What a hook of a `PyLayer`'s own output returns is ignored (Paddle 3.3.1).
     return paddle.assign(outputs)
-
-
-def refuse_second_pass() -> Callable[[paddle.Tensor], None]:
-    """Return a gradient hook that raises RuntimeError at a second backward pass.
-
-    Paddle (3.3.1) crashes at a second pass through any `PyLayer`, before its `backward` is called;
-    the hooks of its output are called before that.
-    """
-    passes = itertools.count()
-
-    def hook(gradient: paddle.Tensor) -> None:
-        if next(passes):
-            raise RuntimeError(
-                f"a second backward pass through the fast convolution, which allows one; {SWITCH}"
-            )
-
-    return hook
 
 
 class _Blocks(PyLayer):

@@ -9,8 +9,14 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddle_mnist.nn.conv_blocks import call_hooks, refuse_second_pass, threads_of
-from paddle_mnist.nn.fast_layers import fast_net, hooks_of, is_read_only, parameters_of
+from paddle_mnist.nn.fast_layers import (
+    call_hooks,
+    fast_net,
+    parameters_of,
+    refuse_second_pass,
+    threads_of,
+)
+from paddle_mnist.nn.hooks import hooks_of, is_read_only
 from paddle_mnist.system.arrays import as_array
 
 

@@ -9,7 +9,7 @@ from paddle import nn
 
 
 class WeightAverage(Protocol):
-    """What the training loop needs of an average of the weights."""
+    """An average of the weights, as the training loop uses it."""
 
     def update(self, model: nn.Layer, step: int) -> None:
         """Update the average after a step. step: the number of steps done before it."""

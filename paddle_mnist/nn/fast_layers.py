@@ -1,18 +1,20 @@
-"""Which layers the compiled loops can compute, and whether they can run here at all."""
+"""Choose the layers that the compiled loops compute, if the loops can run here at all."""
 
 import functools
 import importlib
+import itertools
 import logging
 import math
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Optional, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Optional, Union
 
 import paddle
 from paddle import nn
 
 from paddle_mnist.errors import DeviceError
+from paddle_mnist.nn.hooks import hooks_of, is_read_only
 from paddle_mnist.nn.sparse_layout import BlockSizes, Net
+from paddle_mnist.system.devices import imported_before_paddle
 from paddle_mnist.system.machine import usable_cpus
 from paddle_mnist.system.program import as_option
 
@@ -28,8 +30,8 @@ except ImportError:  # Paddle 2.6
 log = logging.getLogger("paddle_mnist")
 
 MAX_LINEAR = 2**20  # weights of a linear layer; each takes 40 bytes in the loops' tables and sums
-Hook = TypeVar("Hook", bound=Callable[..., Any])
 MAX_FAST_THREADS = 4  # of the loops; their parts in Python run one at a time
+SWITCH = "set fast_conv to 'off' to compute with Paddle's own layers"
 PARAMETERS = ("weight", "bias")  # of a layer, in the order in which the loops take them
 
 
@@ -134,29 +136,43 @@ def parameters_of(layers: Sequence[nn.Layer]) -> list[paddle.Tensor]:
     ]
 
 
-def hooks_of(layers: Sequence[nn.Layer]) -> Iterator[Callable[..., Any]]:
-    """Yield the layers' hooks."""
+def run_one_by_one(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> paddle.Tensor:
+    """Compute layers one after another, as Paddle does."""
+    outputs = inputs
     for layer in layers:
-        yield from layer._forward_pre_hooks.values()
-        yield from layer._forward_post_hooks.values()
+        outputs = layer(outputs)
+    return outputs
 
 
-def read_only(hook: Hook) -> Hook:
-    """Mark a hook as one that changes neither inputs nor outputs."""
-    vars(hook)["is_read_only"] = True
+def call_hooks(layers: Sequence[nn.Layer], inputs: paddle.Tensor) -> None:
+    """Call the layers' hooks, if there are any, with what Paddle's layers compute."""
+    if any(True for _ in hooks_of(layers)):
+        with paddle.no_grad():
+            run_one_by_one(layers, inputs)
+
+
+def refuse_second_pass() -> Callable[[paddle.Tensor], None]:
+    """Return a gradient hook that raises RuntimeError at a second backward pass.
+
+    Paddle (3.3.1) crashes at a second pass through any `PyLayer`, before its `backward` is called;
+    the hooks of its output are called before that.
+    """
+    passes = itertools.count()
+
+    def hook(gradient: paddle.Tensor) -> None:
+        if next(passes):
+            raise RuntimeError(
+                f"a second backward pass through the fast convolution, which allows one; {SWITCH}"
+            )
+
     return hook
-
-
-def is_read_only(hook: Callable[..., Any]) -> bool:
-    """Return whether a hook says of itself that it changes neither inputs nor outputs."""
-    return getattr(hook, "is_read_only", False)
 
 
 @functools.cache
 def why_not_compiled() -> Optional[str]:
     """Return why the compiled loops cannot run here, once logged; None if they can."""
     try:
-        if paddle.__version__.startswith("2.") and not _numba_came_first():
+        if paddle.__version__.startswith("2.") and "numba" not in imported_before_paddle():
             raise ImportError(
                 "with Paddle 2 it must be imported before paddle, which breaks the zlib it uses"
             )
@@ -169,12 +185,6 @@ def why_not_compiled() -> Optional[str]:
         )
         return str(error)
     return None
-
-
-def _numba_came_first() -> bool:
-    modules = list(sys.modules)  # in the order of their imports
-    paddle_core = "paddle.base.libpaddle"
-    return "numba" in modules and modules.index("numba") < modules.index(paddle_core)
 
 
 def fast_conv_threads(fast_conv: str, threads: int) -> int:
@@ -192,6 +202,11 @@ def fast_conv_threads(fast_conv: str, threads: int) -> int:
     if fast_conv == "off" or device != "cpu":
         return 0
     return threads or fast_threads()
+
+
+def threads_of(fast_conv: Union[str, int]) -> int:
+    """Return how many threads a value of `fast_conv` stands for."""
+    return fast_threads() if fast_conv == "auto" else int(fast_conv)
 
 
 @functools.cache

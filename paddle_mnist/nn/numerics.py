@@ -13,7 +13,7 @@ def false_as_off(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Numerics(Options):
-    """How a step computes, beside the net and its optimizer.
+    """Options for how a step computes, beside the net and its optimizer.
 
     accumulate: the number of batches per step.
     ema: the decay of a moving average of the weights, which is evaluated and saved instead of the

@@ -1,4 +1,4 @@
-"""Where the compiled loops read the parameters, and where they leave their gradients."""
+"""The places where the compiled loops read parameters, and where they leave gradients."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""What the mean of Paddle's own losses is over, and which of them need equal shapes."""
+"""Tell what Paddle's own losses are means over, and which of them need equal shapes."""
 
 import functools
 from collections.abc import Callable, Mapping

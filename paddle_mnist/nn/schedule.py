@@ -1,4 +1,4 @@
-"""When the learning-rate schedule of an optimizer is stepped, and what of it is saved."""
+"""Step the learning-rate schedule of an optimizer when it is due, and save its state."""
 
 import warnings
 from collections.abc import Mapping

@@ -100,7 +100,7 @@ class BlockSizes:
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """How an image of several channels is stored: channels last, each pixel on whole vectors."""
+    """The storage of an image of several channels: channels last, each pixel on whole vectors."""
 
     height: int
     width: int
@@ -129,7 +129,7 @@ class FeatureMap:
 
 @dataclass(frozen=True)
 class Windows:
-    """How a block's inputs are stored for the gradient of its kernels: as K x K windows.
+    """The storage of a block's inputs for the gradient of its kernels: as K x K windows.
 
     Usually a `FeatureMap`, in which a window is K rows of K pixels. Rows of images of few channels
     would be shorter than a vector; there each pixel holds the column of K pixels below it, and a
@@ -209,7 +209,7 @@ class Net:
 
     @cached_property
     def maps(self) -> tuple[FeatureMap, ...]:
-        """How each block's inputs are stored, and last the features."""
+        """The storage of each block's inputs, and last that of the features."""
         inputs = [FeatureMap(b.height, b.width, b.channels, b.padding) for b in self.blocks]
         last = self.blocks[-1]
         return (*inputs, FeatureMap(last.pooled_height, last.pooled_width, last.outputs))
@@ -220,7 +220,7 @@ class Net:
 
     @property
     def layers(self) -> int:
-        """How many of Paddle's layers it stands for."""
+        """The number of Paddle's layers that it stands for."""
         return 3 * len(self.blocks) + self.is_flat + bool(self.classes)
 
     @cached_property
@@ -251,14 +251,14 @@ class Net:
 
     @cached_property
     def kept(self) -> Fields:
-        """What an image's backward pass needs: the inputs of each block, the features."""
+        """The needs of an image's backward pass: the inputs of each block, the features."""
         sizes = {f"inputs{number}": w.size for number, w in enumerate(self.windows)}
         sizes[f"inputs{len(self.blocks)}"] = self.maps[-1].size
         return Fields({**sizes, "slack": lanes()})  # vectors at the end of the last row reach there
 
     @cached_property
     def winners(self) -> Fields:
-        """Which value of each pooling window is the largest."""
+        """The positions of the largest values in each block's pooling windows."""
         return Fields({f"winners{n}": b.pooled_size * b.outputs for n, b in enumerate(self.blocks)})
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What follows the blocks: flattening, a linear layer, and the cross-entropy of its outputs."""
+"""The loops after the blocks: flattening, a linear layer, and the cross-entropy of its outputs."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a forward pass changes in a net: buffers, and the running statistics of normalization."""
+"""Find what a forward pass changes in a net: buffers, running statistics of normalization."""
 
 from collections.abc import Mapping
 from typing import Optional

@@ -13,7 +13,7 @@ def auto_as_zero(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Processes(Options):
-    """How many processes train together, and how they divide a batch.
+    """Options for how many processes train together, and how they divide a batch.
 
     number: of processes to start; 0, or "auto": as many as the machine can use.
     gpus: the GPU of each, such as "0,1".

@@ -25,9 +25,8 @@ from paddle_mnist.errors import (
     ProcessError,
     StoppedError,
 )
-from paddle_mnist.nn.fast_layers import why_not_compiled
 from paddle_mnist.system import heartbeat, signals
-from paddle_mnist.system.devices import chosen_gpus, gpu_count
+from paddle_mnist.system.devices import chosen_gpus, gpu_count, imported_before_paddle
 from paddle_mnist.system.machine import require_loopback, require_posix_processes, usable_cpus
 from paddle_mnist.system.program import as_option
 
@@ -42,7 +41,7 @@ RETURNED = "returned"  # begins the report of a process that has returned someth
 
 @dataclass(frozen=True)
 class _Returned:
-    """What a process has returned."""
+    """The value that a process has returned."""
 
     value: Any
 
@@ -220,12 +219,10 @@ QUIET_SIGINT = (
 def _prelude() -> Iterator[None]:
     """Have new processes begin with code of this package's.
 
-    Otherwise they import Paddle before it, to unpickle what they run. They also import numba before
-    Paddle 2, if this process did: see `nn.fast_layers`.
+    Otherwise they import Paddle before it, to unpickle what they run. What this process imported
+    before Paddle, they do too.
     """
-    statements = [QUIET_SIGINT]
-    if paddle.__version__.startswith("2.") and why_not_compiled() is None:
-        statements.append("import numba")
+    statements = [QUIET_SIGINT, *(f"import {name}" for name in imported_before_paddle())]
     before = multiprocessing.spawn.get_command_line
 
     def get_command_line(**options: Any) -> list[str]:
@@ -302,7 +299,7 @@ def _watch(job: _Job, hang_timeout: float) -> list[int]:
             slowest = ", ".join(map(str, job.slowest(ended)))
             raise ProcessError(
                 f"rank {slowest} sent no heartbeat for {hang_timeout:g} s, so the others wait in "
-                "vain; all processes were terminated; the same command resumes from the newest "
+                "vain; all processes were terminated; run again to resume from the newest "
                 "checkpoint",
                 1,
             )
@@ -365,6 +362,6 @@ def _first_error(
     code = code if code >= 0 else 128 - code  # as a shell has it
     return ProcessError(
         f"rank {rank} (process {processes[rank].pid}) ended with {signals.describe_exit(code)}; "
-        "the same command resumes from the newest checkpoint",
+        "run again to resume from the newest checkpoint",
         code,
     )

@@ -55,7 +55,7 @@ class World:
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this process is the one that writes files and logs."""
+        """Return whether this process is the one that writes files and logs."""
         return self.rank == 0
 
     def all_gather(self, tensor: paddle.Tensor) -> list[paddle.Tensor]:
@@ -159,7 +159,7 @@ def _communication() -> Iterator[None]:
         reason = " ".join(str(error).split())[:200]
         raise PeerError(
             f"another process of this training is gone or was out of step ({reason}); its own "
-            "message says why; the same command resumes from the newest checkpoint"
+            "message says why; run again to resume from the newest checkpoint"
         ) from error
 
 

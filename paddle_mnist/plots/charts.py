@@ -30,7 +30,7 @@ class Line:
 
 
 class Panel(Protocol):
-    """What `panels` draws into one pair of axes."""
+    """The contents of one pair of axes that `panels` draws."""
 
     def draw(self, axes: "Axes", colours: Sequence[str]) -> None: ...
 

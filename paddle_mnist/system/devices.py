@@ -25,6 +25,8 @@ INSTALL_XPU = """\
 Kunlun XPUs need the build paddlepaddle-xpu for your generation of chips, in place of paddlepaddle:
   https://www.paddlepaddle.org.cn/documentation/docs/zh/hardware_support/xpu/index_cn.html"""
 BUILDS = ("paddlepaddle", "paddlepaddle-gpu", "paddlepaddle-xpu")  # each installs `paddle`
+# Paddle 2 exports a zlib of its own, with which the import of these crashes if it comes later.
+BEFORE_PADDLE_2 = ("numba",)
 
 
 def require_paddle() -> None:
@@ -37,9 +39,9 @@ def require_paddle() -> None:
         )
     os.environ.setdefault("GLOG_minloglevel", "1")  # 0 logs every socket
     if "paddle" not in sys.modules and any(version.startswith("2.") for version in builds.values()):
-        # Paddle 2 exports a zlib of its own, with which numba's import crashes if it comes later.
-        with contextlib.suppress(ImportError):  # where it is missing, `nn.fast_layers` says so
-            importlib.import_module("numba")
+        for name in BEFORE_PADDLE_2:
+            with contextlib.suppress(ImportError):  # where it is missing, its users say so
+                importlib.import_module(name)
     try:
         # raised inside, StoppedError would look like a broken import
         with usable_home(), signals.deferred():
@@ -54,6 +56,16 @@ def require_paddle() -> None:
             f"{next(iter(builds), 'paddle')} is installed but cannot be imported on this "
             f"machine ({error}){remedy}"
         ) from error
+
+
+def imported_before_paddle() -> list[str]:
+    """Return which of `BEFORE_PADDLE_2` this process imported before Paddle 2; with 3, none."""
+    import paddle
+
+    modules = list(sys.modules)  # in the order of their imports
+    before = modules[: modules.index("paddle.base.libpaddle")]
+    is_old = paddle.__version__.startswith("2.")
+    return [name for name in BEFORE_PADDLE_2 if is_old and name in before]
 
 
 def zlib_is_broken() -> bool:
@@ -111,9 +123,7 @@ def chosen_gpus(gpus: Optional[str], nprocs: Optional[int] = None) -> list[str]:
             f"gpus is {gpus!r}, and Paddle sees {count} GPUs; expected numbers, as 0,1"
         )
     if nprocs not in (None, len(chosen)):
-        raise ConfigError(
-            f"nprocs is {nprocs}, but gpus lists {len(chosen)}; expected the same number"
-        )
+        raise ConfigError(f"gpus lists {len(chosen)} for {nprocs} processes; expected one for each")
     return chosen
 
 

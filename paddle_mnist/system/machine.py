@@ -1,4 +1,4 @@
-"""What the operating system offers this process: CPUs, memory, POSIX process groups and signals."""
+"""Find out what the operating system offers: CPUs, memory, POSIX process groups and signals."""
 
 import contextlib
 import importlib

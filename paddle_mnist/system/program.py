@@ -59,6 +59,19 @@ def as_option(name: str, value: object = None, code: Optional[str] = None) -> st
     return code or (f"{name}=True" if value is None else f"{name}={value!r}")
 
 
+def option_name(name: str, code: str) -> str:
+    """Return the name by which the user knows an option: in a command its flat name.
+
+    code: its name in code, such as "Processes: number".
+    """
+    return name if in_command() else code
+
+
+def weights_alone(path: str = "PATH") -> str:
+    """Return how the user starts a new run from the weights of another."""
+    return as_option("init_from", path, f"start=StartFrom({path!r}, weights_only=True)")
+
+
 def another_output() -> str:
     """Return what the user chooses to train elsewhere."""
     return "another --output" if in_command() else "another output"

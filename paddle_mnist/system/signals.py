@@ -31,7 +31,7 @@ STOP_EXIT_CODES = tuple(StoppedError(signum).exit_code for signum in STOP_SIGNAL
 
 
 class _SignalState:
-    """Which signal this process has received, and what the handlers do with the next one."""
+    """The signal that this process has received, and the handlers' way with the next one."""
 
     owner_pid: Optional[int] = None  # the process whose handlers are installed
     handled: Sequence[int] = ()

@@ -1,4 +1,4 @@
-"""What surrounds a process: its streams, its home, proxies, and Matplotlib's backend.
+"""Put right what surrounds a process: its streams, home, proxies, and Matplotlib's backend.
 
 None of them is to be relied on: a container has no home, a job's stdout is a full disk, a notebook
 hands its backend on to the commands that it starts. Each command runs inside `prepared` and

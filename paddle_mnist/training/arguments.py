@@ -20,6 +20,7 @@ from paddle_mnist.options import (
 )
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.progress import HIGHEST_IS_BEST, LOWEST_IS_BEST, MODES
+from paddle_mnist.system.program import option_name
 from paddle_mnist.training.callbacks import Callback
 from paddle_mnist.training.early_stopping import EarlyStopping
 from paddle_mnist.training.evaluating import Evaluating
@@ -92,6 +93,7 @@ class FitArguments(Options):
         self._check_optimizer()
         self._check_state()
         self._check_callbacks()
+        check_together(self.start, self.resume, self.saving, self.callbacks)
         self._check_evaluation()
         for name in self.must_match or ():
             if name in (*ENGINE_OPTIONS, *CALLBACK_OPTIONS, "name", "monitor", "mode"):
@@ -162,11 +164,6 @@ class FitArguments(Options):
                     f"callbacks holds {_what(callback)}; expected instances of "
                     "paddle_mnist.Callback"
                 )
-            if callback.ends_with_best and not self.saving.keep_best:
-                raise ConfigError(
-                    f"{type(callback).__name__} ends the training with its best checkpoint, but "
-                    "Saving has keep_best off; expected keep_best on"
-                )
 
     def _check_evaluation(self) -> None:
         if self.mode and not self.monitor:
@@ -194,7 +191,7 @@ class FitArguments(Options):
 
     @property
     def ends_with_best(self) -> bool:
-        """Whether the result is that of the best checkpoint, not of the last step."""
+        """Return whether the result is that of the best checkpoint, not of the last step."""
         return any(callback.ends_with_best for callback in self.callbacks)
 
     @property
@@ -241,7 +238,8 @@ class FitArguments(Options):
 
         import paddle
 
-        several = f"nprocs is {self.processes.number or 'auto'}"
+        name = option_name("nprocs", "Processes: number")
+        several = f"{name} is {self.processes.number or 'auto'}"
         remedy = (
             "expected functions at the top level of a module, which the new processes import; or "
             "start with python -m paddle.distributed.launch, which takes everything"
@@ -267,6 +265,33 @@ class FitArguments(Options):
                     f"{remedy}"
                 ) from error
         return replace(self, processes=replace(self.processes, number=1, gpus=None))
+
+
+def check_together(
+    start: Optional[StartFrom], resume: str, saving: Saving, callbacks: Sequence[Callback]
+) -> None:
+    """Raise ConfigError for options of several groups that exclude each other."""
+    is_path = resume not in ("auto", "off")
+    if start and is_path:
+        flat = "init_from" if start.weights_only else "incremental_from"
+        raise ConfigError(
+            f"resume is {resume!r} with {option_name(flat, 'start')}; expected at most one of them"
+        )
+    for callback in callbacks:
+        if not callback.ends_with_best:
+            continue
+        name = option_name("early_stop_patience", type(callback).__name__)
+        if not saving.keep_best:
+            raise ConfigError(
+                f"{name} ends the training with its best checkpoint, but "
+                f"{option_name('keep_best is', 'Saving has keep_best')} off; expected keep_best on"
+            )
+        if is_path:
+            raise ConfigError(
+                f"resume is {resume!r} with {name}, which ends the training with its best "
+                "checkpoint; expected one of them: the best may be of the run that is resumed; "
+                "continue that run in its own output"
+            )
 
 
 def _what(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What is wrong with a batch on which a step fails, in one line: which sample, which value."""
+"""Say in one line what is wrong with a batch on which a step fails: which sample, which value."""
 
 import contextlib
 import re

@@ -9,7 +9,7 @@ from paddle_mnist.options import flat_values
 from paddle_mnist.parallel.world import World, join
 from paddle_mnist.system import signals
 from paddle_mnist.system.devices import own_device, select_device
-from paddle_mnist.system.program import in_command
+from paddle_mnist.system.program import option_name
 from paddle_mnist.training.arguments import ENGINE_OPTIONS, FitArguments, compared_defaults
 from paddle_mnist.training.beginning import data_restored
 from paddle_mnist.training.description import flattened
@@ -126,7 +126,7 @@ def _evaluated_tags(
     ]
     monitor, _ = arguments.monitored
     if tags and monitor not in tags:
-        raise ConfigError(f"{unknown_name('monitor', monitor, tags)} ({', '.join(tags)})")
+        raise ConfigError(unknown_name("monitor", monitor, tags))
     return tags
 
 
@@ -140,8 +140,9 @@ def _check_saving(arguments: FitArguments, inside_epochs: bool, world: World) ->
         )
     if saving.every_epochs:
         return
-    group, prefix = ("", "save_") if in_command() else ("Saving: ", "")
-    found = f"{group}{prefix}every_epochs is {saving.every_epochs}"
+    prefix = option_name("save_", "")
+    name = option_name("save_every_epochs", "Saving: every_epochs")
+    found = f"{name} is {saving.every_epochs}"
     if not inside_epochs:
         raise ConfigError(
             f"{found}, but with this data a run can resume only from the end of an epoch; expected "

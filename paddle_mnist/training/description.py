@@ -1,4 +1,4 @@
-"""What makes two calls of `fit` the same training: what a resume compares, as plain values."""
+"""Describe a training by the plain values that a resume compares."""
 
 import functools
 import hashlib

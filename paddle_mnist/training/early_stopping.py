@@ -26,7 +26,7 @@ class EarlyStopping(Callback, Options):
 
     @property
     def ends_with_best(self) -> bool:  # type: ignore[override]  # a property of what is chosen
-        """Whether it is on."""
+        """Return whether it is on."""
         return self.patience is not None
 
     def should_stop(self, view: View) -> bool:

@@ -8,7 +8,7 @@ from paddle_mnist.options import Count, Options, option
 
 @dataclass(frozen=True)
 class Evaluating(Options):
-    """When and how to evaluate during a training.
+    """Options for when and how to evaluate during a training.
 
     every_epochs: the number of epochs between evaluations; the last epoch is always evaluated.
     batch_size: of an evaluation; by default that of the training.

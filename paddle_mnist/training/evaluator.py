@@ -168,7 +168,7 @@ def _of_all_processes(
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well a model does on some data.
+    """The results of a model on some data.
 
     loss: mean cross-entropy, in nats. accuracy: fraction of correct predictions.
     labels, predictions: int64 [count], in the order of the data.

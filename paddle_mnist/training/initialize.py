@@ -1,4 +1,4 @@
-"""Where a training starts: at its own checkpoint, or from what another training has learned."""
+"""Start a training: at its own checkpoint, or from what another training has learned."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ from paddle_mnist.nn.ema import WeightAverage
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.world import World
 from paddle_mnist.progress import TrainState
-from paddle_mnist.system.program import another_output, in_command
+from paddle_mnist.system.program import another_output, weights_alone
 from paddle_mnist.training.start import StartFrom
 
 log = logging.getLogger("paddle_mnist")
@@ -36,7 +36,7 @@ BEFORE = "metrics_before"  # of a manifest and of result.json: metrics of the we
 
 @dataclass(frozen=True)
 class TrainingParts:
-    """What a training changes, and the data it is trained on.
+    """The parts of a training: all that it changes, and the data that it is trained on.
 
     loader: batches of the training data, with their order: a `BatchLoader` or an `ExternalLoader`.
     schedule: when the optimizer's learning rate changes. average: a moving average of the weights,
@@ -138,15 +138,10 @@ def find_start(start: StartFrom) -> SavedWeights:
         raise CheckpointError(
             f"{weights.path}: holds weights alone, and no checkpoint with its optimizer's state is "
             "there; expected a checkpoint, or a run that still has the one it ended with; "
-            f"to take the weights alone: {_weights_alone(str(weights.path))}"
+            f"to take the weights alone: {weights_alone(str(weights.path))}"
         )
     # It is sent to processes that may not share this disk.
     return replace(weights, checkpoint=weights.checkpoint.read_into_memory())
-
-
-def _weights_alone(path: str) -> str:
-    """Return how the user starts from the weights of a file."""
-    return f"--init_from {path}" if in_command() else f"StartFrom({path!r}, weights_only=True)"
 
 
 def state_digest(parts: TrainingParts, state: TrainState) -> str:

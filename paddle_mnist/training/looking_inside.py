@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Optional, Union
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.interfaces import View
 from paddle_mnist.options import CountOrZero, Options, flat_options, option, split_names
-from paddle_mnist.system.program import in_command
+from paddle_mnist.system.program import option_name
 from paddle_mnist.training.callbacks import Callback, Training
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class PrintLayers(Callback, Options):
         numbers: Batches = getattr(self, name)
         usual = TUTORIAL_BATCHES[name]
         flat = {one.field.name: flat for flat, one in flat_options([type(self)]).items()}[name]
-        label = flat if in_command() else f"PrintLayers: {name}"
+        label = option_name(flat, f"PrintLayers: {name}")
         if total is None:
             return (usual,) if numbers is True else numbers
         last = total - 1

@@ -1,4 +1,4 @@
-"""Whether a loss is a mean over samples: a batch compared with its halves."""
+"""Check that a loss is a mean over samples: compare a batch with its halves."""
 
 import logging
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a run records of its options and of what it trains, and what a resume compares of it."""
+"""Record the options of a run and what it trains, and choose what a resume compares of them."""
 
 import json
 from collections.abc import Mapping

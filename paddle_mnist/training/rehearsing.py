@@ -1,4 +1,4 @@
-"""Whether the code that runs is part of a rehearsal."""
+"""Tell whether the code that runs is part of a rehearsal."""
 
 import contextlib
 from collections.abc import Iterator

@@ -8,10 +8,11 @@ import difflib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 from paddle_mnist.interfaces import View
 from paddle_mnist.options import Count, Options, option, split_names
+from paddle_mnist.plots.figure_files import FIGURES
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.program import shell_command
 from paddle_mnist.training.callbacks import Callback, FitResult, Training
@@ -19,6 +20,8 @@ from paddle_mnist.training.looking_inside import Watch
 from paddle_mnist.training.rehearsing import is_rehearsal
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from paddle_mnist.metrics.console import BarWriter, LogWriter
     from paddle_mnist.metrics.visualdl import VisualDLWriter
     from paddle_mnist.training.job import TrainingJob
@@ -185,40 +188,42 @@ class VisualDL(Callback, Options):
 
 @dataclass(eq=False)
 class Figures(Callback, Options):
-    """Draws the curves of the metrics at the end of the run.
+    """Draws the curves of the metrics at the end of the run; a subclass draws more.
 
-    draw: whether to draw them.
+    draw: whether to draw them. names: (attribute) of the figures that a run may have.
     """
 
     heading = "looking inside"
+    names: ClassVar[Sequence[str]] = FIGURES
 
     draw: bool = option(True, "draw figures at the end of the run", flat="figures")
 
-    def after_training(self, training: Training, result: FitResult) -> None:
-        from paddle_mnist.plots.figure import save_figures
+    def draw_figures(self, training: Training) -> Mapping[str, "Figure"]:
+        """Return the figures of a training that is over, by name."""
         from paddle_mnist.plots.history import read_history
         from paddle_mnist.training.run_figures import draw_history
 
+        return draw_history(read_history(training.run.metrics))
+
+    def after_training(self, training: Training, result: FitResult) -> None:
+        """Draw the figures, and show them on the dashboard. Raises OutputError."""
+        from paddle_mnist.plots.figure import save_figures
+
         if self.draw and training.world.is_main_process:
-            drawn = draw_history(read_history(training.run.metrics))
+            drawn = self.draw_figures(training)
             save_figures(drawn, training.run.figures)
             VisualDL.board(training).figures(drawn, result.steps)
 
     def already_finished(self, training: Training, result: FitResult) -> None:
-        """Draw what is missing: the disk was full, say."""
+        """Draw the figures that the run lacks: the disk was full, say."""
         from paddle_mnist.plots.figure import save_figures
-        from paddle_mnist.plots.figure_files import files_of
-        from paddle_mnist.plots.history import read_history
-        from paddle_mnist.training.run_figures import draw_history
+        from paddle_mnist.training.run_figures import missing_figures
 
-        if not (self.draw and training.world.is_main_process):
-            return
-        drawn = draw_history(read_history(training.run.metrics))
-        missing = [
-            name for name in files_of(list(drawn)) if not (training.run.figures / name).exists()
-        ]
-        if missing:
-            save_figures(drawn, training.run.figures, missing)
+        run = training.run
+        missing = missing_figures(run, self.names) if self.draw else []
+        if missing and training.world.is_main_process:
+            log.info("drawing what is missing in %s: %s", run.figures, ", ".join(missing))
+            save_figures(self.draw_figures(training), run.figures, missing)
 
 
 DEFAULTS: tuple[type[Callback], ...] = (Console, VisualDL, Figures)

@@ -31,7 +31,7 @@ FORMER_PREFIX = "binding."
 
 @dataclass(frozen=True)
 class ResumeRequest:
-    """How to resume, and what must match.
+    """A request to resume, with the values that must match.
 
     resume: "auto", "off" (start at step 0), or the path of a checkpoint or run.
     epochs: how many the training is to have in all.
@@ -148,25 +148,6 @@ def check_config_unchanged(
         raise ConfigError(
             f"epochs is {request.epochs}, but {run.path} has {begun} begun or done; expected at "
             "least as many"
-        )
-
-
-def warn_of_other_convolution(manifest: Mapping[str, Any], convolution: str) -> None:
-    """Say so if other code than before computes the convolutions, which rounds differently.
-
-    convolution: what computes them now (`nn.conv_blocks.convolution_backend`).
-    """
-    before = manifest.get("convolution")
-    if before is None:  # the first manifests of format 4
-        fast = (manifest["config"] or {}).get("fast_conv", "off") != "off"
-        before = "NumPy's products" if fast and manifest.get("device") == "cpu" else convolution
-    if before != convolution:
-        log.warning(
-            "convolutions were computed by %s up to step %d, and are by %s now, which rounds "
-            "differently: the run continues, but its result differs from that of an unbroken one",
-            before,
-            manifest["state"]["step"],
-            convolution,
         )
 
 

@@ -29,6 +29,15 @@ def draw_history(history: History) -> dict[str, "Figure"]:
     return {name: figure for name, figure in drawn.items() if figure}
 
 
+def missing_figures(run: RunDirectory, names: Sequence[str]) -> list[str]:
+    """Return the files of some figures that a finished run should have and has not."""
+    missing = [name for name in files_of(names) if not (run.figures / name).exists()]
+    if any(name.startswith("health") for name in missing):
+        watched = curves.was_watched(read_history(run.metrics))
+        missing = [name for name in missing if watched or not name.startswith("health")]
+    return missing
+
+
 class RunFigures:
     """The figures of runs of any net; those of other kinds of runs override it.
 

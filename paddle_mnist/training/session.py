@@ -23,8 +23,8 @@ from paddle_mnist.errors import CheckpointError
 from paddle_mnist.interfaces import Checkpointer, Writer
 from paddle_mnist.metrics.writers import ManyWriters
 from paddle_mnist.monitor.profiler import NO_PROFILE
-from paddle_mnist.nn.conv_blocks import convolution_backend
 from paddle_mnist.nn.ema import NO_AVERAGE
+from paddle_mnist.nn.implementations import implementations, warn_of_other_implementations
 from paddle_mnist.parallel.world import World
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system import heartbeat
@@ -39,7 +39,7 @@ from paddle_mnist.training.initialize import (
     versions,
 )
 from paddle_mnist.training.job import TrainingJob
-from paddle_mnist.training.resume import find_resume_point, warn_of_other_convolution
+from paddle_mnist.training.resume import find_resume_point
 from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.soften import soften
 from paddle_mnist.training.trainer import Trainer
@@ -117,16 +117,16 @@ def resume_or_initialize(
 
     job.world.run_on_main(prepare_run)
     is_own = run.owns(checkpoint)
-    convolution = convolution_backend(job.parts.model)
+    computed_by = implementations(job.parts.model)
     if is_own:
-        job.world.run_on_main(lambda: warn_of_other_convolution(origin, convolution))
+        job.world.run_on_main(lambda: warn_of_other_implementations(origin, computed_by))
     run.checkpoints.context.update(  # in every manifest from now on
         lineage(origin, is_own, before),
         config=job.request.config,
         **_manifest_entries(job),
         device=job.device,
         threads=os.environ.get("OMP_NUM_THREADS"),
-        convolution=convolution,
+        **computed_by,
         world_size=job.world.size,
         versions=versions(),
     )

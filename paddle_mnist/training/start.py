@@ -5,6 +5,7 @@ from typing import Optional
 
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.options import Options, PathStr, option
+from paddle_mnist.system.program import option_name
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,13 @@ class StartFrom(Options):
 
     def check(self) -> None:
         if self.partial and not self.weights_only:
-            raise ConfigError(
-                "StartFrom: partial is on without weights_only; expected weights_only too, or "
-                "partial off"
-            )
+            name = option_name("init_partial", "StartFrom: partial")
+            needed = option_name("init_from", "weights_only")
+            raise ConfigError(f"{name} is on without {needed}; expected both or neither")
         if self.soften and self.weights_only:
+            name = option_name("soften", "StartFrom: soften")
+            other = option_name("init_from", "weights_only")
             raise ConfigError(
-                f"StartFrom: soften is {self.soften!r} with weights_only; expected one of them: a "
-                "net is softened where it continues with its optimizer"
+                f"{name} is {self.soften!r} with {other}; expected one of them: a net is softened "
+                "where it continues with its optimizer"
             )

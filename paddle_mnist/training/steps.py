@@ -18,7 +18,7 @@ from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.interfaces import StepOutputs
 from paddle_mnist.metrics.paddle_metrics import MetricFunction, metric_functions
 from paddle_mnist.metrics.sums import GatheredOutputs, Mean, as_sums
-from paddle_mnist.nn.cross_entropy import CrossEntropy, compiled_cross_entropy
+from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.nn.paddle_losses import (
     has_ignored_nll,
     is_cross_entropy,
@@ -50,8 +50,9 @@ class SupervisedStep:
 
     A batch is (inputs, labels), or (input, input, ..., labels) for a model of several inputs.
 
-    The cross-entropy of a net of fast convolution blocks, and its gradients, are computed in one
-    compiled pass (`paddle_mnist.nn.cross_entropy`); the outputs then have no graph.
+    A net that has a method `fused_loss(loss, labels, *inputs)` computes the loss together with its
+    outputs: it returns (mean loss [], outputs), or None to be called as other nets are. The graph
+    of the loss ends at the net's parameters; the outputs need none.
     """
 
     def __init__(
@@ -91,14 +92,13 @@ class SupervisedStep:
         for layer in self._switched:
             layer.training = model.training
         with self.autocast():
-            compiled = None
-            if len(inputs) == 1:
-                compiled = compiled_cross_entropy(model, inputs[0], labels, self.loss)
-            outputs = compiled[1] if compiled else model(*inputs)
+            fused_loss = getattr(model, "fused_loss", None)
+            fused = fused_loss(self.loss, labels, *inputs) if fused_loss else None
+            outputs = fused[1] if fused else model(*inputs)
         outputs = _in_float32(outputs)
         self._check_shapes(outputs, labels)
         try:
-            loss = compiled[0] if compiled else mean_loss(self.loss, outputs, labels)
+            loss = fused[0] if fused else mean_loss(self.loss, outputs, labels)
         except Exception as error:  # whatever a loss raises
             reraise(error, self.loss, outputs, labels)
         values: dict[str, object] = {"loss": loss}

@@ -1,4 +1,4 @@
-"""Which requests reach a server that listens on loopback."""
+"""Requests that reach a server on loopback, and those that are refused."""
 
 import pytest
 

@@ -96,7 +96,7 @@ def copied(saved, tmp_path):
 
 @pytest.fixture
 def warnings(caplog):
-    """What was logged since it was last asked."""
+    """Return a function that gives what was logged since it was last called."""
     log = logging.getLogger("paddle_mnist")
     log.addHandler(caplog.handler)  # a command run in this process may have cut it from the root
     before, log.propagate = log.propagate, False
@@ -239,7 +239,7 @@ def test_the_table_is_whole():
 
 
 def keep_copies(folder):
-    """What the files held before any was changed, for `take` and `exchange`."""
+    """Keep the files as they were before any was changed, for `take` and `exchange`."""
     for path in list(folder.iterdir()):
         shutil.copy(path, f"{path}.kept")
 
@@ -384,7 +384,7 @@ GOLDEN_VALUES = {
 
 @pytest.mark.parametrize("number", GOLDEN_DIGESTS)
 def test_a_checkpoint_of_every_format_is_read_for_ever(number):
-    """What users have on their disks: verified, and the values that were saved."""
+    """Files as users have them on their disks: they are verified, and hold the values saved."""
     folder = GOLDEN / f"format-{number}"
     checkpoint = CheckpointStore(folder).newest()
     assert checkpoint.name == OLDER and checkpoint.manifest["format"] == number
@@ -446,7 +446,7 @@ def test_an_outdated_format_is_refused_in_one_line_and_stays_where_it_is(copied,
             f"{folder / OLDER}{MANIFEST}: format {number}; formats 1 to 3 were written by drafts "
             "and version 0.1, and this version reads format 4; finish the run with paddle_mnist "
             f"0.2, or copy {OLDER}{PARAMS} to another folder and start a new run from it with "
-            "init_from"
+            "start=StartFrom('PATH', weights_only=True)"
         )
     assert contents(folder) == before and warnings() == []
     weights = shutil.copytree(folder, folder / "copy") / f"{OLDER}{PARAMS}"
@@ -469,7 +469,7 @@ def test_a_run_that_begins_with_an_outdated_format_resumes_from_a_later_one(
 
 
 def test_todays_files_have_the_golden_form(tmp_path):
-    """Who changes what is written must raise FORMAT, and keep reading this one."""
+    """To change what is written, raise FORMAT, and keep reading this one."""
     save_epochs(tmp_path, averaged=True, epochs=1)
     newest = GOLDEN / f"format-{FORMAT}"
     today, golden = (CheckpointStore(folder).newest() for folder in (tmp_path, newest))

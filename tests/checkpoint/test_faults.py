@@ -85,7 +85,7 @@ def weights_of(folder: Path) -> Path:
 
 
 def started(folder: Path, store: Optional[CheckpointStore] = None, saving: Saving = ONE) -> Trainer:
-    """What `train_and_evaluate` does before the first step: clear up, find the newest, load it."""
+    """Do as `train_and_evaluate` before the first step: clear up, find the newest, load it."""
     store = store or store_in(folder)
     store.remove_temporary_files()
     checkpoint = store.newest(quarantine_damaged=True)
@@ -178,7 +178,7 @@ def files_of(checkpoint: Checkpoint) -> dict[str, bytes]:
 
 
 def must_hold(store: NotedStore, done: int, folder: Path, when: str) -> None:
-    """What a power failure left in `folder`, after so many operations, is what was promised."""
+    """Check that a power failure after so many operations left in `folder` what was promised."""
     try:
         newest = store_in(folder).newest()
     except CheckpointError as error:
@@ -266,7 +266,7 @@ def exit_code(number: int, folder: Path) -> int:
 
 
 def test_killed_at_any_point(unbroken, tmp_path):
-    """What is whole is what was whole there in the unbroken training, and its promises hold."""
+    """The whole checkpoints are those of the unbroken training there, and its promises hold."""
     for number, when in unbroken.each("killed ahead of"):
         folder = unbroken.again(tmp_path / str(number))
         assert exit_code(number, folder) == -signal.SIGKILL, when
@@ -420,7 +420,7 @@ def test_power_fails_at_any_point(tmp_path, history):
 
 @pytest.mark.parametrize("again", [1, 2], ids=["of the same name", "of another name"])
 def test_power_fails_after_a_save_that_followed_a_failed_one(tmp_path, again):
-    """What the failed one has left undone in the folders is no hole in what the next promises."""
+    """A failed save leaves work undone in the folders: no hole in what the next one promises."""
     (tmp_path / "well").mkdir()
     with watched(tmp_path / "well") as points:
         commit(store_in(tmp_path / "well"), 1)

@@ -109,7 +109,7 @@ def test_arrays_and_numbers_as_numpy_pickles_them(protocol):
 
 
 def save_golden(folder):
-    """What `paddle.save` writes for a small net, its optimizer, and both in one dictionary.
+    """Write with `paddle.save` a small net, its optimizer, and both in one dictionary.
 
     `golden/paddle-2.6.2` (with NumPy 1.26) and `golden/paddle-3.3.1` (with NumPy 2.3) are what
     this left there.
@@ -696,7 +696,7 @@ CASES = 5_000  # of each kind
 
 
 def _ends(data):
-    """Where each opcode of a pickle begins, and where the last one ends; as far as it is one."""
+    """Return where each opcode of a pickle begins, and the last one ends; as far as it is one."""
     starts = []
     with contextlib.suppress(ValueError):
         starts += [position for *_, position in pickletools.genops(data)]
@@ -753,7 +753,7 @@ def drawn(draw):
 
 
 def is_plain(value):
-    """What numbers and names are made of, and nothing that could do something."""
+    """Return whether it is made of numbers and names, and nothing that could do something."""
     if type(value) is dict:
         return all(type(key) in (str, int) and is_plain(item) for key, item in value.items())
     if type(value) in (list, tuple):
@@ -819,7 +819,7 @@ HARMLESS = {"joblib.cpu_count"}  # reads no file of a user's
 
 
 def loads_of(source):
-    """What a program has in it that may run what a file says, without going through safe_load."""
+    """Return what in a program may run what a file says, without going through safe_load."""
     tree = ast.parse(source)
     modules = {}  # name in the program -> module
     for node in ast.walk(tree):

@@ -59,7 +59,7 @@ def run(trained, tmp_path):
 
 
 def files(folder):
-    """What is in a folder, and when it was changed."""
+    """Return the files in a folder, and when each was changed."""
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
@@ -220,7 +220,7 @@ def test_verify_names_each_damage_and_moves_nothing(tool, run):
 
 
 def test_verify_agrees_with_the_training(tool, run, tiny):
-    """What it calls damaged is set aside, and what it calls OK is gone on from."""
+    """A training sets aside what `verify` calls damaged, and goes on from what it calls OK."""
     flip(run / f"checkpoints/{NAMES[4]}.pdopt")
     assert NAMES[4] in tool("checkpoints", "run", "verify", expect=4).stdout
     output = tool("train", "-c", "run/config.yaml", "-o", "output=run").stdout

@@ -1,4 +1,4 @@
-"""Which weights a name means: the same ones to every command, and what each says of them."""
+"""The weights that a name means: the same to every command, and what each says of them."""
 
 import importlib
 import json
@@ -86,7 +86,7 @@ def started(tiny, **options):
 
 
 def same(values, expected):
-    """Whether two sets of the net's weights are equal, name tables aside."""
+    """Return whether two sets of the net's weights are equal, name tables aside."""
     names = [name for name, _ in MNIST().named_parameters()]
     return all(np.array_equal(np.asarray(values[name]), expected[name]) for name in names)
 

@@ -151,7 +151,7 @@ def test_dividing_a_loader_leaves_it_as_it_was():
 @settings(max_examples=30)
 @given(st.data(), st.integers(1, 20), st.integers(1, 6), specs)
 def test_batches_follow_an_order_of_ones_own(data, length, batch_size, specs):
-    """Which leaves samples out, and repeats them; from any start, divided or not."""
+    """Such an order leaves samples out, and repeats some; from any start, divided or not."""
     size = data.draw(st.integers(1, 30))
     orders = data.draw(st.lists(st.permutations(range(size)), min_size=2, max_size=2))
     orders = [np.array(order, "int32") % length for order in orders]

@@ -42,7 +42,7 @@ def computed(run, row, *inputs):
 
 
 def ready(*batches):
-    """What yields these batches, each time that it is called."""
+    """Return a function that yields these batches, each time that it is called."""
     return lambda: iter(batches)
 
 

@@ -69,7 +69,7 @@ def batches(outputs, labels, cuts):
 
 
 def value_of_all(metric, outputs, labels):
-    """What Paddle's metric says of all data, used as Paddle's own `Model` does."""
+    """Return the value of Paddle's metric over all data, used as Paddle's own `Model` does."""
     metric.reset()
     computed = metric.compute(paddle.to_tensor(outputs), paddle.to_tensor(labels))
     metric.update(*(computed if isinstance(computed, (list, tuple)) else [computed]))

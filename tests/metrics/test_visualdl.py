@@ -1,4 +1,4 @@
-"""What is written for VisualDL's dashboard, read back with its own reader."""
+"""Data written for VisualDL's dashboard, read back with its own reader."""
 
 import logging
 import sys

@@ -1,4 +1,4 @@
-"""Where metrics go: lines for people, JSON lines, VisualDL, a progress bar on a terminal."""
+"""Metrics are written: lines for people, JSON lines, VisualDL, a progress bar on a terminal."""
 
 import fcntl
 import json

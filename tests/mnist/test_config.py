@@ -177,7 +177,9 @@ def test_config_of_a_run_is_read_again(tmp_path):
     """Also one of version 0.2; beside the options only what `fit` records may be there."""
     recorded = {"trained_with": "paddle_mnist.train_and_evaluate", "monitor": "valid/acc"}
     config = TrainConfig.from_mapping({**recorded, "valid": None, "epochs": 7, "soften": True})
-    assert config == TrainConfig(epochs=7, soften="fc")
+    assert config == TrainConfig(epochs=7)
+    config = TrainConfig.from_mapping({**recorded, "incremental_from": "run", "soften": True})
+    assert config == TrainConfig(incremental_from="run", soften="fc")
     assert TrainConfig(soften=False).options["soften"] is None
     with pytest.raises(ConfigError, match="unknown name 'epoch'; did you mean 'epochs'"):
         TrainConfig.from_mapping({**recorded, "epoch": 7})
@@ -318,6 +320,24 @@ def test_options_may_be_written_with_dashes():
     assert (config.images.data, config.output) == ("digits", "my-run")
 
 
+def test_a_net_is_softened_where_it_continues(tmp_path):
+    """By default; without another training to continue, softening is refused."""
+    continued = TrainConfig(incremental_from="old")
+    assert continued.start.soften == "fc" and TrainConfig().options["soften"] is None
+    assert TrainConfig().replace(incremental_from="old") == continued
+    assert continued.replace(incremental_from=None) == TrainConfig()
+    assert continued.replace(soften=False, epochs=3).start.soften is None
+    file = tmp_path / "config.yaml"
+    file.write_text(TrainConfig().as_yaml())
+    assert parse("-c", str(file), "--incremental_from", "old").start == continued.start
+    for options, other in (
+        ({}, "incremental_from or init_from"),
+        ({"init_from": "old"}, "weights_only"),
+    ):
+        with pytest.raises(ConfigError, match=f"soften is 'fc' with.* {other}; expected"):
+            TrainConfig(soften=True, **options)
+
+
 def schedule(*argv):
     config = parse("--data", "digits", *argv)
     return config.optimizer.lr_schedule, config.optimizer.learning_rate
@@ -395,7 +415,7 @@ COMMANDS = sorted({path.stem for path in (ROOT / "tools").glob("*.py")} - NO_COM
 
 @pytest.fixture(scope="module")
 def answers():
-    """What each command prints with --help and with --version, run where nothing imports Paddle."""
+    """The output of each command with --help and --version, run where nothing imports Paddle."""
     program = """
 import contextlib, io, json, runpy, sys
 sys.path.insert(0, sys.argv[1])
@@ -433,7 +453,7 @@ def test_every_command_has_help_and_tells_its_version(answers, command):
 
 
 def test_what_decides_the_result_with_early_stopping(tiny):
-    """How often there is an evaluation, once evaluations are counted."""
+    """The number of epochs between evaluations, once evaluations are counted."""
     plain = TrainConfig(data=str(tiny), eval_every_epochs=2)
     assert "eval_every_epochs" not in job_of(plain).request.config
     counted = plain.replace(early_stop_patience=1)

@@ -21,8 +21,8 @@ from paddle_mnist.mnist.sizes import net_sizes
 from paddle_mnist.nn import sparse_layout
 from paddle_mnist.nn.compiled_net import CompiledNet
 from paddle_mnist.nn.fast_layers import fast_net
+from paddle_mnist.nn.implementations import warn_of_other_implementations
 from paddle_mnist.nn.sparse_layout import VERSION
-from paddle_mnist.training.resume import warn_of_other_convolution
 
 QUIET = ["--figures", "false", "--visualdl", "false"]
 
@@ -149,7 +149,7 @@ def test_nan_passes_through_and_stays_in_its_image(real_images):
 
 
 def test_passes_do_not_disturb_one_another(real_images):
-    """What one pass keeps is its own until its gradients are taken, whatever comes between."""
+    """Each pass keeps its own values until its gradients are taken, whatever comes between."""
     model, upstream = net(2), paddle.ones([30, 980])
     alone = gradients(net(2), real_images[:30], upstream.numpy())
     features = model.features(paddle.to_tensor(real_images[:30]))
@@ -215,7 +215,7 @@ def test_switch_binds_the_run(tool, tiny):
 
 
 def is_fast(model: MNIST, images) -> bool:
-    """Whether its outputs are the fast blocks' bits; these differ from Paddle's in rounding."""
+    """Return whether its outputs are the fast blocks' bits; Paddle's differ in rounding."""
     outputs = {}
     for switch in (model.fast_conv, "off", 1):
         model.fast_conv, before = switch, model.fast_conv
@@ -375,8 +375,8 @@ def test_static_graphs_are_paddles_layers(real_images, full_graph):
 )
 def test_a_run_that_other_code_began_says_that_its_bits_differ(manifest, before, caplog):
     manifest = {"config": {}, **manifest, "state": {"step": 60}}
-    warn_of_other_convolution(manifest, "compiled loops, version 2")
-    expected = f"convolutions were computed by {before} up to step 60, and are by compiled loops"
+    warn_of_other_implementations(manifest, {"convolution": "compiled loops, version 2"})
+    expected = f"the convolution was computed by {before} up to step 60, and is by compiled loops"
     assert len(caplog.messages) == (before is not None)
     assert all(message.startswith(expected) for message in caplog.messages)
 

@@ -273,7 +273,7 @@ def test_command_refuses_what_is_no_digit_unless_told_otherwise(tool, tmp_path):
 
 
 def test_weights_that_were_not_trained_on_digits_have_no_score(tool, tmp_path):
-    """Whether a picture shows a shirt the detector cannot say."""
+    """The detector cannot say whether a picture shows a shirt."""
     about = {"dataset": "fashion"}
     export_model(MNIST(pretrained=True), tmp_path / "fashion", ["probabilities"], about=about)
     non_digits.UNSEEN["shapes"]["hash"](np.random.RandomState(0)).save(tmp_path / "hash.png")

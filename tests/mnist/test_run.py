@@ -56,7 +56,7 @@ def metrics(folder, run=RUN):
 
 
 def same_end(folder, finished, run=RUN):
-    """Whether a run ended with the bits and the history of the unbroken one."""
+    """Return whether a run ended with the bits and the history of the unbroken one."""
     names = [
         "mnist.pdparams",
         "checkpoints/mnist_epoch2.pdparams",

@@ -1,4 +1,4 @@
-"""Where a training starts and ends: with what another has learned, with old images, and early."""
+"""Starts and ends of trainings: from what another has learned, with old images, and early."""
 
 import hashlib
 import json
@@ -159,7 +159,14 @@ def test_such_a_run_goes_on_without_its_origin(train, tmp_path, tiny, old):
         (["--early_stop_patience", "2", "--resume", "OLD"], 2, "expected one of them"),
         (["--incremental_from", ""], 2, "incremental_from is ''"),
         (["--init_from", ""], 2, "init_from is ''"),
-        (["--init_partial"], 2, "init_partial is on without init_from"),
+        (["--init_partial"], 2, "init_partial is True without incremental_from or init_from"),
+        (
+            ["--init_partial", "--incremental_from", "OLD"],
+            2,
+            "init_partial is on without init_from",
+        ),
+        (["--soften"], 2, "soften is 'fc' without incremental_from or init_from"),
+        (["--soften", "--init_from", "OLD"], 2, "soften is 'fc' with init_from; expected one"),
         (["--replay_data", ""], 2, "replay_data is ''"),
         (["--replay_data", "OLDDATA", "--replay_fraction", "0.0001"], 2, "less than one image"),
         (["--augment", "rotat=3"], 2, "expected rotate=N"),

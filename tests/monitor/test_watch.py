@@ -503,7 +503,7 @@ def test_broken_pass_leaves_no_hook(model, images):
 
 
 def test_shards_of_a_batch_are_one_step(model, images):
-    """Where a step takes three passes, the first of them stands for it."""
+    """The first of a step's three passes stands for it."""
     printed, means = [], []
     handle = print_in_batches(
         model, shape=[1], content=[], print_fn=printed.append, passes_per_step=3

@@ -33,7 +33,7 @@ def batch(count=60, labels_shape=(-1, 1)):
 
 
 def step(model, inputs, labels, loss, weight=1.0):
-    """What the training's step computes: loss, hits, gradients."""
+    """Return what the training's step computes: loss, hits, gradients."""
     model.clear_gradients()
     values = SupervisedStep(loss, {"acc": num_correct})(model, (inputs, labels))
     (values["loss"] * weight).backward()

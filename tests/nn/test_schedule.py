@@ -1,4 +1,4 @@
-"""When the schedule of an optimizer is stepped, and that all of it is saved."""
+"""The schedule of an optimizer is stepped when it is due, and all of it is saved."""
 
 import json
 import warnings

@@ -1,4 +1,4 @@
-"""What a forward pass changes is found, and sparse gradients are those of a dense embedding."""
+"""Changes by forward passes are found, and sparse gradients are those of a dense embedding."""
 
 import numpy as np
 import paddle

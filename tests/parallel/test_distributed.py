@@ -74,7 +74,7 @@ def start(folder, *args, env=(), **how):
 
 
 def run(folder, *args, expect=0, **how):
-    """What it printed, when it is done."""
+    """Run it to its end; return what it printed."""
     process = start(folder, *args, **how)
     out, err = process.communicate(timeout=200)
     assert process.returncode == expect, out + err
@@ -94,7 +94,7 @@ def ranks_of(process):
 
 
 def end_of(folder, output="run"):
-    """What two runs that came to the same have in common, to the last bit."""
+    """Return what two runs that came to the same have in common, to the last bit."""
     run = Path(folder, output)
     newest = max(
         (json.loads(path.read_text()) for path in run.glob("checkpoints/*.json")),
@@ -257,9 +257,7 @@ def touches(tmp):
 
 def test_processes_within_processes_are_refused(monkeypatch):
     monkeypatch.setenv("PADDLE_TRAINER_ID", "0")
-    with pytest.raises(
-        ConfigError, match="nprocs is 2, gpus is None, but this process was started"
-    ):
+    with pytest.raises(ConfigError, match="number is 2, gpus is None, but Paddle's launch started"):
         start_of(nprocs=2)
 
 
@@ -268,7 +266,7 @@ def test_processes_within_processes_are_refused(monkeypatch):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, tool_in, tiny):
-    """What one process comes to, with eight shards."""
+    """The end of a training of one process, with eight shards."""
     folder = tmp_path_factory.mktemp("alone")
     tool_in(folder)("train", *SHARDED, "--data", tiny, "--output", "run")
     return end_of(folder)
@@ -528,7 +526,7 @@ def test_signal_to_the_parent_is_one_breakpoint(tmp_path, tiny, alone, how, numb
         assert code in (number, 143)
         output = (tmp_path / "log/workerlog.0").read_text()
         assert "stopped by" in (tmp_path / "log/workerlog.1").read_text()
-    assert output.count("breakpoint; run the same command to resume from it") == 1
+    assert output.count("breakpoint; run again to resume from it") == 1
     assert len(list(tmp_path.glob("run/checkpoints/*breakpoint.json"))) == 1
     run(tmp_path, *arguments, **then)
     assert end_of(tmp_path) == alone
@@ -628,7 +626,7 @@ def wait_for(log, *patterns, after=0, seconds=200):
 
 
 def elastic(etcd, name, arguments):
-    """What the page has a machine run, with the test's own addresses, folders and training."""
+    """Return the page's command for a machine, with the test's addresses, folders and training."""
     page = (ROOT / "docs/en/several-processes.md").read_text()
     (script,) = re.findall(r"^export PROTOCOL_BUFFERS.*?^done$", page, re.MULTILINE | re.DOTALL)
     for its, ours in {

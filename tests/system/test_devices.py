@@ -1,4 +1,4 @@
-"""What a Paddle does to the process that imports it."""
+"""The effects of a Paddle on the process that imports it."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the machine offers: its CPUs, in containers too, and what is done without POSIX."""
+"""CPUs are counted, in containers too, and without POSIX trainings do with less."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the program is called, how it is started again, and what the log says to paste."""
+"""The program's name, the way to start it again, and the lines of the log to paste."""
 
 import os
 import shlex
@@ -72,7 +72,7 @@ def install(folder: Path) -> Path:
 
 
 def pasted(line):
-    """What comes of a line in a shell."""
+    """Run a line in a shell; return its output."""
     done = subprocess.run(["sh", "-c", line], check=True, capture_output=True, text=True)
     return done.stdout.rstrip("\n")
 

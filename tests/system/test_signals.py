@@ -138,11 +138,11 @@ def test_signal_saves_and_the_run_goes_on_to_the_same_bits(
     """Sent three times, the later ones come during the end and the save, and tear nothing."""
     done = stop_at(tmp_path, tiny, moment, signum, times)
     assert done.returncode == CODES[signum], done.stderr
-    assert done.stderr == f"error: stopped by {signum.name}; run the same command to resume\n"
+    assert done.stderr == f"error: stopped by {signum.name}; run again to resume\n"
     saved = [path.stem for path in (tmp_path / RUN / "checkpoints").glob("*_breakpoint.json")]
     assert saved == ([MOMENTS[moment]] if MOMENTS[moment] else [])
     if saved:
-        assert f"saved {saved[0]}; run the same command to resume from it" in done.stdout
+        assert f"saved {saved[0]}; run again to resume from it" in done.stdout
         manifest = json.loads((tmp_path / RUN / f"checkpoints/{saved[0]}.json").read_text())
         assert manifest["state"]["train_seconds"] > 0  # of the line that was not due yet, too
     again = stop_at(tmp_path, tiny, "never", signum)

@@ -149,7 +149,7 @@ def wait_for(path, process):
 
 
 def gone(pid, seconds=15):
-    """Whether a process ends, in so many seconds at most."""
+    """Return whether a process ends, in so many seconds at most."""
     for _ in range(100 * seconds):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
@@ -174,7 +174,7 @@ def test_signals_are_handed_on(train, tmp_path, signum, code):
     output, _ = process.communicate(timeout=60)
     assert process.returncode == code and gone(child)
     assert "restart" not in output
-    assert "run the same command to resume from it" in output
+    assert "run again to resume from it" in output
 
 
 def test_supervisor_that_is_killed_leaves_no_orphan(train, tmp_path):

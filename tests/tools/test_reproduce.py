@@ -1,4 +1,4 @@
-"""What `tools/reproduce.py` measures, with one epoch each instead of three."""
+"""Measurements of `tools/reproduce.py`, with one epoch each instead of three."""
 
 import json
 import re
@@ -558,7 +558,7 @@ def verdict(claim, report):
 
 
 def told(verdict):
-    """What the page says, without the asterisks of its bold type."""
+    """Return what the page says, without the asterisks of its bold type."""
     return findings(verdict).en.replace("*", "")
 
 

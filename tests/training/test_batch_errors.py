@@ -1,4 +1,4 @@
-"""What is wrong with a batch is said in one line: the sample, its value, what was expected."""
+"""Errors of batches say in one line what is wrong: the sample, its value, what was expected."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""What a resume compares: a table of what changes which entry, and of what changes none."""
+"""Comparisons of a resume: a table of what changes which entry, and of what changes none."""
 
 import itertools
 import json

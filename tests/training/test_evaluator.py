@@ -263,7 +263,7 @@ def test_batches_do_not_change_the_result_of_images(model, dataset, expected_of_
 
 
 def test_the_tutorials_mean_of_batch_means_is_another_number(model, dataset):
-    """What the tutorial computes: the short batch weighs as much as the full ones."""
+    """In the tutorial's, the short batch weighs as much as the full ones."""
     means = []
     for images, labels in BatchLoader(dataset, 64):
         _, accuracy = model(images, labels)

@@ -17,7 +17,7 @@ from paddle_mnist.training.steps import SupervisedStep
 
 
 class Everything(nn.Layer):
-    """What a pass changes, in each of the ways to change it; in evaluation, too."""
+    """A net whose pass changes state in each of the ways to change it; in evaluation, too."""
 
     def __init__(self, fails=False):
         super().__init__()

@@ -384,7 +384,7 @@ REFUSED = {
     "objects for processes": (
         {"nprocs": 2, "model": perceptron()},
         ConfigError,
-        "nprocs is 2, but model is an object",
+        "Processes: number is 2, but model is an object",
     ),
 }
 

@@ -45,7 +45,7 @@ def test_the_same_script_goes_on(name, tmp_path, unbroken):
         expect=-number if name == "SIGKILL" else 128 + number,
     )
     if name != "SIGKILL":
-        assert f"stopped by {name}; run the same command to resume" in stopped.stdout
+        assert f"stopped by {name}; run again to resume" in stopped.stdout
         assert "Traceback" not in stopped.stderr
     resumed = run(tmp_path, tmp_path / "run", f"7:{name}")
     assert f"resuming after step {6 if name == 'SIGKILL' else 7}" in resumed.stdout

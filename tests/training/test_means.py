@@ -1,4 +1,4 @@
-"""What a loss is a mean over: its value and its gradients do not depend on how data are divided."""
+"""A loss is the mean that it says: neither it nor its gradients depend on how data are divided."""
 
 import functools
 import logging

@@ -66,7 +66,7 @@ def adam(parameters):
 
 
 def arguments():
-    """What a program does not name itself."""
+    """Return the arguments that a program does not give itself."""
     return {
         "model": perceptron,
         "train": Points(),

@@ -1,4 +1,4 @@
-"""What `fit` refuses before its first step: state that it cannot save, and waste nobody sees."""
+"""Before its first step `fit` refuses state that it cannot save, and waste that nobody sees."""
 
 import random
 

@@ -221,8 +221,9 @@ def test_a_run_has_the_bits_of_a_trainer_that_does_not_rehearse(model, make, tmp
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_the_first_step_finds_what_was_built(stopped, tmp_path, witness):
-    """What the step itself trains and counts: neither the first batch's trial nor the rehearsal
-    has moved it, nor has it in a run that resumes from step 0.
+    """It trains and counts that: neither the first batch's trial nor the rehearsal has moved it.
+
+    Neither have they in a run that resumes from step 0.
     """
 
     def built():

@@ -604,7 +604,7 @@ def test_observers_that_return_no_number_are_named(tiny, tmp_path, value):
 
 
 class BrokenOffError(Exception):
-    """What ends a training in the next test."""
+    """Ends a training in the next test."""
 
 
 class BreaksOff(StoreCheckpointer):

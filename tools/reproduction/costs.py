@@ -42,7 +42,6 @@ def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     Rows of different names whose steps are the same are one training, measured once.
     """
     from paddle_mnist import MNIST
-    from paddle_mnist.nn.conv_blocks import convolution_backend
 
     alike: dict[str, list[str]] = {}
     for name, row in ROWS.items():
@@ -64,7 +63,7 @@ def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     }
     return {
         "cpu": machine()["cpu"],
-        "convolution": convolution_backend(MNIST()),
+        **MNIST().computed_by(),
         "seconds": {name: quartiles[name] for name in ROWS},
     }
 

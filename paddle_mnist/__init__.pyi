@@ -1,0 +1,43 @@
+# The public names, each once: checkers of types and editors read them here, and `__init__.py` finds
+# here which module each is in.
+from paddle_mnist.checkpoint.policy import Saving as Saving
+from paddle_mnist.data.external import ResumableBatchSampler as ResumableBatchSampler
+from paddle_mnist.data.loader import BatchLoader as BatchLoader
+from paddle_mnist.data.loading import Loading as Loading
+from paddle_mnist.inference.export_run import export_run as export_run
+from paddle_mnist.inference.predict_run import predict_run as predict_run
+from paddle_mnist.interfaces import Observer as Observer
+from paddle_mnist.metrics.paddle_metrics import Gathered as Gathered
+from paddle_mnist.metrics.sums import Mean as Mean
+from paddle_mnist.metrics.sums import Sums as Sums
+from paddle_mnist.mnist.config import TrainConfig as TrainConfig
+from paddle_mnist.mnist.dataset import MnistDataset as MnistDataset
+from paddle_mnist.mnist.dataset import load_data as load_data
+from paddle_mnist.mnist.model import MNIST as MNIST
+from paddle_mnist.mnist.predictor import DigitPredictor as DigitPredictor
+from paddle_mnist.mnist.run import train_and_evaluate as train_and_evaluate
+from paddle_mnist.monitor.watch import watch as watch
+from paddle_mnist.nn.conv_blocks import ConvBlocks as ConvBlocks
+from paddle_mnist.nn.numerics import Numerics as Numerics
+from paddle_mnist.parallel.processes import Processes as Processes
+from paddle_mnist.training.callbacks import Callback as Callback
+from paddle_mnist.training.callbacks import FitResult as FitResult
+from paddle_mnist.training.early_stopping import EarlyStopping as EarlyStopping
+from paddle_mnist.training.evaluating import Evaluating as Evaluating
+from paddle_mnist.training.evaluator import evaluate as evaluate
+from paddle_mnist.training.fit import fit as fit
+from paddle_mnist.training.looking_inside import PrintLayers as PrintLayers
+from paddle_mnist.training.looking_inside import Profile as Profile
+from paddle_mnist.training.looking_inside import Watch as Watch
+from paddle_mnist.training.rehearsing import is_rehearsal as is_rehearsal
+from paddle_mnist.training.reporting import Console as Console
+from paddle_mnist.training.reporting import Figures as Figures
+from paddle_mnist.training.reporting import VisualDL as VisualDL
+from paddle_mnist.training.start import StartFrom as StartFrom
+from paddle_mnist.training.trained_model import evaluate_run as evaluate_run
+from paddle_mnist.training.trained_model import load_model as load_model
+from paddle_mnist.training.trainer import Trainer as Trainer
+
+PACKAGED_WEIGHTS: dict[str, str]
+__all__: list[str]
+__version__: str
