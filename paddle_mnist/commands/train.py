@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Optional
 
 from paddle_mnist.checkpoint.run_files import DEFAULT_OUTPUT
-from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.commands import Parser, command, program_name
 from paddle_mnist.commands._train_options import add_train_options, train_config
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.config import TrainConfig
@@ -20,12 +20,9 @@ from paddle_mnist.system.supervisor import supervise
 from paddle_mnist.training.run_directory import RunDirectory
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+@command()
+def main(argv: Sequence[str]) -> int:
     """Train as the arguments ask for; return the exit code."""
-    return run_command(_train, argv)
-
-
-def _train(argv: Sequence[str]) -> int:
     parser = Parser(prog=program_name("train"), description=__doc__)
     add_train_options(parser)
     args = parser.parse_args(argv)
@@ -68,7 +65,7 @@ def _supervise(config: TrainConfig, argv: Sequence[str]) -> int:
     run = RunDirectory(config.output or DEFAULT_OUTPUT)
     old_config = _identity(run.config)
 
-    def command(restart: bool) -> list[str]:
+    def start(restart: bool) -> list[str]:
         arguments = list(argv)
         if restart and (old_config is None or _identity(run.config) != old_config):
             arguments = [argument for argument in argv if argument != "--fresh"]
@@ -82,7 +79,7 @@ def _supervise(config: TrainConfig, argv: Sequence[str]) -> int:
     # sooner.
     grace = 0 if config.processes.number == 1 else heartbeat.GRACE_SECONDS
     return supervise(
-        command, step, config.command.max_restarts, config.processes.hang_timeout + grace
+        start, step, config.command.max_restarts, config.processes.hang_timeout + grace
     )
 
 
