@@ -17,6 +17,7 @@ from paddle_mnist.checkpoint.policy import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import saved_bytes
 from paddle_mnist.errors import ConfigError, DivergedError, OutputError
+from paddle_mnist.interfaces import Checkpointer
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.nan_check import require_finite_weights
 from paddle_mnist.progress import TrainState
@@ -72,26 +73,26 @@ class StoreCheckpointer:
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
         """Save step 0, so that the initial weights are the same ones after a stop."""
-        self._save(self._name_in_epoch(state, model), state, model, optimizer)
+        self._save(state, model, optimizer)
 
     def after_step(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
         seconds = time.monotonic() - self._last_attempt
         if self.saves_inside_epochs and self.saving.is_due_after_step(state, seconds):
-            self._try_to_save(self._name_in_epoch(state, model), state, model, optimizer)
+            self._try_to_save(state, model, optimizer)
 
     def after_epoch(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
         if self.saving.is_due_after_epoch(state):
-            self._try_to_save(self._name_after_epoch(state, model), state, model, optimizer)
+            self._try_to_save(state, model, optimizer)
 
     def at_end(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
         if self._saved_progress != _progress(state):
-            self._save(self._name_after_epoch(state, model), state, model, optimizer)
+            self._save(state, model, optimizer)
 
     def after_error(
         self,
@@ -123,34 +124,29 @@ class StoreCheckpointer:
                 "from before it"
             )
         elif state.step:
-            in_epoch = state.position > 0
-            name_of = self._name_in_epoch if in_epoch else self._name_after_epoch
-            name = name_of(state, model) + BREAKPOINT
+            name = self._name(state, model) + BREAKPOINT
             try:
-                self._save(name, state, model, optimizer)
+                self._save(state, model, optimizer, BREAKPOINT)
                 log.info("saved %s; run the same command to resume from it", name)
             except (OutputError, DivergedError) as failure:
                 log.warning("%s is not saved: %s", name, failure)
 
     def _try_to_save(
-        self,
-        name: str,
-        state: TrainState,
-        model: nn.Layer,
-        optimizer: paddle.optimizer.Optimizer,
+        self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
         self._last_attempt = time.monotonic()
         try:
-            self._save(name, state, model, optimizer)
+            self._save(state, model, optimizer)
         except OutputError as error:
+            name = self._name(state, model)
             log.warning("%s is not saved; training continues: %s", name, error)
 
     def _save(
         self,
-        name: str,
         state: TrainState,
         model: nn.Layer,
         optimizer: paddle.optimizer.Optimizer,
+        name_end: str = "",
     ) -> None:
         weights = model.state_dict()
         require_finite_weights(
@@ -170,27 +166,26 @@ class StoreCheckpointer:
             **manifest_entries(model, optimizer, self.further),
             **self.manifest_entries(),
         }
-        self.store.commit(name, files, state, extra_entries)
+        self.store.commit(self._name(state, model) + name_end, files, state, extra_entries)
         self._saved_progress = _progress(state)
         try:
             self.store.prune(self.saving)
         except OutputError as error:
             log.warning("old checkpoints could not be deleted; training continues: %s", error)
 
-    def _name_in_epoch(self, state: TrainState, model: nn.Layer) -> str:
-        return f"{self.name or checkpoint_name(model)}_epoch{state.epoch}_step{state.step}"
-
-    def _name_after_epoch(self, state: TrainState, model: nn.Layer) -> str:
-        return name_after_epoch(self.name or checkpoint_name(model), state)
+    def _name(self, state: TrainState, model: nn.Layer) -> str:
+        return name_of_checkpoint(self.name or checkpoint_name(model), state)
 
 
 def _progress(state: TrainState) -> tuple[int, int]:
     return state.step, state.epoch
 
 
-def name_after_epoch(name: str, state: TrainState) -> str:
-    """Return the name of the checkpoint after the newest epoch. name: the prefix."""
-    return f"{name}_epoch{state.epoch - 1}"
+def name_of_checkpoint(name: str, state: TrainState) -> str:
+    """Return the name of the checkpoint of a state: after an epoch, or inside one. name: NAME."""
+    is_after_epoch = state.step and not state.position
+    end = f"epoch{state.epoch - 1}" if is_after_epoch else f"epoch{state.epoch}_step{state.step}"
+    return f"{name}_{end}"
 
 
 def checkpoint_name(model: nn.Layer) -> str:
@@ -218,20 +213,8 @@ def usable_name(name: object) -> str:
     )
 
 
-class _NoCheckpointer:
+class _NoCheckpointer(Checkpointer):
     """Saves nothing."""
-
-    def at_start(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
-
-    def after_step(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
-
-    def after_epoch(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
-
-    def after_error(
-        self, error: BaseException, state: TrainState, model: Any, optimizer: Any
-    ) -> None: ...
-
-    def at_end(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
 
 
 NO_CHECKPOINTER = _NoCheckpointer()
