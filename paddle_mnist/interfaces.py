@@ -129,7 +129,8 @@ class Writer(Protocol):
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        return
 
 
 class Evaluator(Protocol):
@@ -149,21 +150,26 @@ class Evaluator(Protocol):
 
 
 class Checkpointer(Protocol):
-    """Saves checkpoints when they are due."""
+    """Saves checkpoints when they are due. As they stand, its methods save nothing."""
 
     def at_start(self, state: TrainState, model: Any, optimizer: Any) -> None:
         """Called before the first step of a training whose initial weights are to be saved."""
+        return
 
-    def after_step(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
+    def after_step(self, state: TrainState, model: Any, optimizer: Any) -> None:
+        return
 
-    def after_epoch(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
+    def after_epoch(self, state: TrainState, model: Any, optimizer: Any) -> None:
+        return
 
     def after_error(
         self, error: BaseException, state: TrainState, model: Any, optimizer: Any
     ) -> None:
         """Called with the exception that ends a training, before it is raised again."""
+        return
 
-    def at_end(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
+    def at_end(self, state: TrainState, model: Any, optimizer: Any) -> None:
+        return
 
 
 def as_number(value: Any, tag: str, source: str) -> Union[int, float]:

@@ -10,13 +10,14 @@ from typing import Optional, TextIO
 from tqdm import tqdm
 
 from paddle_mnist.errors import OutputError
+from paddle_mnist.interfaces import Writer
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.surroundings import encodable
 
 log = logging.getLogger("paddle_mnist")
 
 
-class LogWriter:
+class LogWriter(Writer):
     """Writes log lines through the logger `paddle_mnist`."""
 
     def __init__(self, epochs: int, total_steps: Optional[int] = None):
@@ -40,9 +41,6 @@ class LogWriter:
             return ""
         seconds = round((self.total_steps - state.step) * values["speed/batch_cost"])
         return f" eta {datetime.timedelta(seconds=seconds)!s:0>8}"
-
-    def close(self) -> None:
-        """Nothing to do."""
 
 
 def _training_metrics(values: Mapping[str, float]) -> str:

@@ -27,6 +27,7 @@ class Profiler(Protocol):
 
     def before_epoch(self) -> None:
         """Exclude the time since the last step, which an evaluation may have taken."""
+        return
 
     def part(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Within the context, count the time for this one of `PARTS`."""
@@ -34,6 +35,7 @@ class Profiler(Protocol):
 
     def after_step(self) -> None:
         """End a step; the time until the next forward pass is the reader's."""
+        return
 
 
 class NoProfile(Profiler):
