@@ -23,6 +23,7 @@ from paddle_mnist.checkpoint.optimizer_state import (
     parameters_with_state,
     structured_state,
 )
+from paddle_mnist.checkpoint.places import find, may_be_put, put, unit, walk
 from paddle_mnist.checkpoint.plain_data import (
     ABSENT,
     digest_of,
@@ -32,7 +33,7 @@ from paddle_mnist.checkpoint.plain_data import (
     unpack,
 )
 from paddle_mnist.checkpoint.reachable import Path, describe, identity, is_registered
-from paddle_mnist.checkpoint.snapshot import Snapshot, find, may_be_put, put, unit, walk
+from paddle_mnist.checkpoint.snapshot import Snapshot
 from paddle_mnist.checkpoint.weights import load_weights, saved_bytes, without_name_table
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.nn.schedule import schedule_numbers

@@ -9,8 +9,9 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.further_state import LOSS, FurtherState, set_state
+from paddle_mnist.checkpoint.places import Place
 from paddle_mnist.checkpoint.plain_data import copied
-from paddle_mnist.checkpoint.snapshot import Change, Place, Snapshot
+from paddle_mnist.checkpoint.snapshot import Change, Snapshot
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.sparse_gradients import remove_gradient

@@ -15,10 +15,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.further_state import DATA_ROOTS, optimizer_parameters
-from paddle_mnist.checkpoint.plain_data import copied, digest_of
-from paddle_mnist.checkpoint.reachable import Path, assign, describe, identity
-from paddle_mnist.checkpoint.snapshot import (
-    Change,
+from paddle_mnist.checkpoint.places import (
     find,
     put,
     replace_items,
@@ -26,6 +23,9 @@ from paddle_mnist.checkpoint.snapshot import (
     unit,
     with_own_items,
 )
+from paddle_mnist.checkpoint.plain_data import copied, digest_of
+from paddle_mnist.checkpoint.reachable import Path, assign, describe, identity
+from paddle_mnist.checkpoint.snapshot import Change
 from paddle_mnist.data.external import can_be_repeated
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError, listed

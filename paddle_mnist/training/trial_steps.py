@@ -10,9 +10,9 @@ from typing import Any, Optional
 import paddle
 
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER
+from paddle_mnist.checkpoint.places import find
 from paddle_mnist.checkpoint.plain_data import add_to_digest, digest_of, is_plain
 from paddle_mnist.checkpoint.reachable import Path
-from paddle_mnist.checkpoint.snapshot import find
 from paddle_mnist.data.collate import mapped
 from paddle_mnist.data.loader import Shard, first_batches
 from paddle_mnist.data.seeding import reseed
