@@ -32,7 +32,7 @@ class Beginning:
         is_state = functools.partial(_is_state, further)
         others = Snapshot(further.others, further.others_known, is_state=is_state)
         self.snapshots = [others, data_snapshot(further.data)]
-        self.parts = {**further.named, **further.optional}
+        self.parts = further.parts
         self._states = {name: copied(dict(p.state_dict())) for name, p in self.parts.items()}
         layers = [model, further.roots.get(LOSS), *self.parts.values()]
         layers = [layer for layer in layers if isinstance(layer, nn.Layer)]
@@ -102,7 +102,7 @@ def data_restored(data: Mapping[str, Any]) -> Iterator[None]:
 
 def _is_state(further: FurtherState, place: Place) -> bool:
     """Return whether a value belongs to a layer, an optimizer or a schedule."""
-    return place.is_internal or further.has(place.path)
+    return place.is_internal or further.found.has(place.path)
 
 
 def _copies(tensors: Mapping[str, paddle.Tensor]) -> dict[str, Any]:

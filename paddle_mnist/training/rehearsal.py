@@ -14,7 +14,8 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.further_state import DATA_ROOTS, optimizer_parameters
+from paddle_mnist.checkpoint.further_state import DATA_ROOTS
+from paddle_mnist.checkpoint.optimizer_state import optimizer_parameters
 from paddle_mnist.checkpoint.places import (
     find,
     put,
@@ -153,7 +154,7 @@ class _Rehearsal:
         """Return the values that the restored checkpoint has not brought back, by name."""
         found: dict[str, tuple[Change, Path, bool]] = {}
         for change in self.beginning.changes():
-            if not self.further.is_saved(change.path):
+            if not self.further.found.is_saved(change.path):
                 where = unit(self.roots, change.path, self.further.known)
                 path = where or replaceable(self.roots, change.path)
                 found[identity(path)] = change, path, where is not None
@@ -183,7 +184,7 @@ class _Rehearsal:
     def _others_parameters(self) -> Iterator[tuple[str, paddle.Tensor]]:
         """Yield the names and parameters whose gradients the trainer does not clear."""
         cleared = {id(parameter) for parameter in optimizer_parameters(self.job.parts.optimizer)}
-        named = {**self.further.parameters, **self.further.others_tensors()}
+        named = {**self.further.parameters, **self.further.found.tensors()}
         for part_name, part in self.beginning.parts.items():
             if isinstance(part, nn.Layer):
                 named.update((f"{part_name}.{name}", p) for name, p in part.named_parameters())
