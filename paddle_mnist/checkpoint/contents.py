@@ -20,11 +20,6 @@ from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.schedule import STATE, schedule_numbers
 
 
-def parameter_names(model: nn.Layer) -> dict[str, str]:
-    """Map structured to generated parameter names: `{"conv1.weight": "conv2d_0.w_0", ...}`."""
-    return {name: parameter.name for name, parameter in model.named_parameters()}
-
-
 def manifest_entries(
     model: nn.Layer,
     optimizer: paddle.optimizer.Optimizer,
@@ -70,23 +65,13 @@ def load_optimizer(
             checkpoint.manifest["schedule"] if schedule else {},
             keeps_schedule=not schedule,
         )
-    except CheckpointError as error:
-        _explain_other_class(checkpoint, optimizer, error)
-        raise
-
-
-def _explain_other_class(
-    checkpoint: Checkpoint, optimizer: paddle.optimizer.Optimizer, error: CheckpointError
-) -> None:
-    """Raise CheckpointError if a state does not match because it is of another class's optimizer.
-
-    Classes of the same entries, as Adam's and AdamW's, do match.
-    """
-    saved, current = checkpoint.manifest["optimizer"], type(optimizer).__name__
-    if saved != current:
+    except CheckpointError as error:  # not for classes of the same entries, as Adam's and AdamW's
+        there, now = checkpoint.manifest["optimizer"], type(optimizer).__name__
+        if there == now:
+            raise
         raise CheckpointError(
-            f"{checkpoint.path.with_suffix(OPTIMIZER)}: the optimizers differ: {saved} there, "
-            f"{current} now, which keeps another state; expected {saved}; or start a new run with "
+            f"{checkpoint.path.with_suffix(OPTIMIZER)}: the optimizers differ: {there} there, "
+            f"{now} now, which keeps another state; expected {there}; or start a new run with "
             "init_from, which takes the weights alone"
         ) from error
 

@@ -110,7 +110,7 @@ class FurtherState:
     def contents(self) -> dict[str, Any]:
         """Return the state as plain data. Raises ConfigError for values that are not plain."""
         return {
-            "named": {name: _state_of(part, name) for name, part in self.parts.items()},
+            "named": {name: state_of(part, name) for name, part in self.parts.items()},
             "optimizers": {
                 describe(path): optimizer_contents(optimizer, self._parameters_of(optimizer))
                 for path, optimizer in self.found.optimizers.items()
@@ -349,7 +349,8 @@ def set_state(part: Any, state: Any, origin: Any) -> None:
     load(state)
 
 
-def _state_of(part: Any, name: str) -> Any:
+def state_of(part: Any, name: str) -> Any:
+    """Return the state of an object as plain data. Raises ConfigError if it is not plain."""
     return _plain(dict(part.state_dict()), f"the state_dict of {name}")
 
 

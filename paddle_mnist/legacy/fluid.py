@@ -16,7 +16,7 @@ from typing import Any, Union
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.contents import load_checkpoint, manifest_entries, parameter_names
+from paddle_mnist.checkpoint.contents import load_checkpoint, manifest_entries
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, read_manifest
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load
 from paddle_mnist.checkpoint.store import CheckpointStore
@@ -77,13 +77,14 @@ def load_vars(
 
 def save_params(dirname: Folder, model: nn.Layer, filename: str = "params.pdparams") -> Path:
     """Write all parameters into one file, and return its path. Raises OutputError."""
-    return save_vars(dirname, model, list(parameter_names(model)), filename)
+    return save_vars(dirname, model, [name for name, _ in model.named_parameters()], filename)
 
 
 def load_params(dirname: Folder, model: nn.Layer, filename: str = "params.pdparams") -> None:
     """Load all parameters. Raises CheckpointError, with a diff, unless they fit exactly."""
     path = Path(dirname, filename)
-    others = {k: v for k, v in model.state_dict().items() if k not in parameter_names(model)}
+    parameters = dict(model.named_parameters())
+    others = {name: value for name, value in model.state_dict().items() if name not in parameters}
     load_weights(model, {**others, **safe_load(path)}, path)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.further_state import LOSS, FurtherState, set_state
+from paddle_mnist.checkpoint.further_state import LOSS, FurtherState, set_state, state_of
 from paddle_mnist.checkpoint.places import Place
 from paddle_mnist.checkpoint.plain_data import copied
 from paddle_mnist.checkpoint.snapshot import Change, Snapshot
@@ -33,7 +33,7 @@ class Beginning:
         others = Snapshot(further.others, further.others_known, is_state=is_state)
         self.snapshots = [others, data_snapshot(further.data)]
         self.parts = further.parts
-        self._states = {name: copied(dict(p.state_dict())) for name, p in self.parts.items()}
+        self._states = {name: copied(state_of(p, name)) for name, p in self.parts.items()}
         layers = [model, further.roots.get(LOSS), *self.parts.values()]
         layers = [layer for layer in layers if isinstance(layer, nn.Layer)]
         self._parameters = [(p, p.stop_gradient) for layer in layers for p in layer.parameters()]

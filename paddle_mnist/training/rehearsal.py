@@ -106,6 +106,9 @@ class _Finding:
     is_plain: bool
     is_same: bool
 
+    def __str__(self) -> str:
+        return describe(self.own.path) if self.own else self.name
+
 
 class _Rehearsal:
     """The rehearsal of a job on its first batches."""
@@ -279,8 +282,8 @@ class _Rehearsal:
         ):  # a step that fails on a part of them would leave the others waiting
             shared = [one for one in rest if one.is_plain and one.is_same]
             return shared if self._is_enough([*needed, *shared], unbroken, names) else rest
-        attempts = 0
-        for size in _halved(len(rest)):
+        attempts, size = 0, max(1, len(rest) // 2)
+        while size:
             start = 0
             while start < len(rest) and attempts < MOST_ATTEMPTS:
                 attempts += 1
@@ -289,6 +292,7 @@ class _Rehearsal:
                     rest = fewer
                 else:
                     start += size
+            size //= 2
         return rest
 
     def _is_enough(
@@ -335,7 +339,7 @@ class _Rehearsal:
                     "depend on it, but a checkpoint cannot hold it; "
                     f"{CLEAR if is_gradient else REMEDY}"
                 )
-        self._refuse_differences([_name(finding) for finding in needed if not finding.is_same])
+        self._refuse_differences([str(finding) for finding in needed if not finding.is_same])
 
     def _require_same_everywhere(self, digests: Mapping[str, str]) -> None:
         """Raise ConfigError for state that differs between processes: only one of them saves it."""
@@ -355,7 +359,7 @@ class _Rehearsal:
 
     def _log(self, findings: Sequence[_Finding], needed: Sequence[_Finding]) -> None:
         """Log the values that are saved, that are not saved, and that were not examined."""
-        saved = [_name(one) for one in needed]
+        saved = [str(one) for one in needed]
         # Gradients that do not matter are what most steps leave.
         rest = [one.own for one in findings if one.own and one not in needed]
         others = [describe(one.path) for one in rest if one.parameter is None]
@@ -371,16 +375,3 @@ class _Rehearsal:
             log.info("not saved, since the steps do not depend on it: %s", listed(others))
         if self.beginning.skipped:
             log.info("too large to be examined: %s", listed(self.beginning.skipped))
-
-
-def _name(finding: _Finding) -> str:
-    return describe(finding.own.path) if finding.own else finding.name
-
-
-def _halved(size: int) -> Iterator[int]:
-    """Yield half of a size, half of that, and so on, down to 1."""
-    while size > 1:
-        size //= 2
-        yield size
-    if not size or size == 1:
-        yield 1
