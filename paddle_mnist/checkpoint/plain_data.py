@@ -83,9 +83,11 @@ def is_plain(
     return all(is_plain(item, known, depth - 1, most_items) for item in items)
 
 
-def _is_namedtuple(kind: Any) -> bool:
-    is_tuple = isinstance(kind, type) and issubclass(kind, tuple) and kind is not tuple
-    return is_tuple and hasattr(kind, "_fields") and kind.__new__ is not tuple.__new__
+def _is_namedtuple(kind: type) -> bool:
+    """Return whether a class is one of namedtuples that can be found by its name."""
+    is_named = issubclass(kind, tuple) and hasattr(kind, "_fields")
+    is_found = kind is getattr(sys.modules.get(kind.__module__), kind.__name__, None)
+    return is_named and kind.__new__ is not tuple.__new__ and is_found
 
 
 def _namedtuple(module: str, name: str) -> type:

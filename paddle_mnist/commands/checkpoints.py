@@ -184,21 +184,13 @@ def _as_text(contents: Mapping[str, Any]) -> str:
     title = monitor.replace("/", " ")
     values = [_value_as_text(row, monitor) for row in checkpoints]
     width = max(9, *map(len, [title, *values]))
+    columns = ("name", "step", "epoch", "bytes", "saved_at", "value", "what")
     form = f"{{:32}} {{:>7}} {{:>6}} {{:>10}}  {{:25}}  {{:>{width}}}  {{}}"
     lines = [form.format("name", "step", "epoch", "bytes", "saved at", title, "what")]
     for row, value in zip(checkpoints, values):
         marks = [f" [{mark}]" for mark in ("newest", "best", "damaged") if row[mark]]
-        lines.append(
-            form.format(
-                row["name"],
-                row["step"],
-                row["epoch"],
-                row["bytes"],
-                row["saved_at"],
-                value,
-                row["what"] + "".join(marks),
-            )
-        )
+        shown = {**row, "value": value, "what": row["what"] + "".join(marks)}
+        lines.append(form.format(*(shown[name] for name in columns)))
     for kind in ("damaged", "leftovers", "quarantine"):
         lines += [f"{kind}: {item}" for item in contents[kind]]
     return "\n".join(lines)

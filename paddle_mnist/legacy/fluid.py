@@ -25,10 +25,10 @@ from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.export import INPUT, export_model
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.predictor import DigitPredictor
+from paddle_mnist.nn.schedule import STATE
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import make_folder, sync_folder, write_atomically
 
-_SCHEDULE = "LR_Scheduler"  # Paddle's name for it in an optimizer's state
 PERSISTABLES = "mnist_persistables"  # named as the store names checkpoints
 
 Folder = Union[str, Path]
@@ -121,23 +121,16 @@ def load_persistables(
         raise CheckpointError(
             f"{checkpoint.path}: was saved with the optimizer {saved_class}; expected {own_class}"
         )
-    values = checkpoint.load(OPTIMIZER)
-    if _has_moments(values):
-        load_checkpoint(checkpoint, model, optimizer)
-        return
-    if _has_moments(optimizer.state_dict()):  # saved before its first step, or it has none (SGD)
+    if _has_moments(optimizer.state_dict()) and not _has_moments(checkpoint.load(OPTIMIZER)):
         raise CheckpointError(
             f"{checkpoint.path}: was saved before the first step, and the given optimizer has "
             "taken some; expected a new one"
         )
-    load_weights(model, checkpoint.load(PARAMS), checkpoint.path)
-    schedule = {name: value for name, value in values.items() if name == _SCHEDULE}
-    if schedule:
-        optimizer.set_state_dict(schedule)
+    load_checkpoint(checkpoint, model, optimizer)
 
 
 def _has_moments(values: Mapping[str, Any]) -> bool:
-    return bool(set(values) - {_SCHEDULE, NAME_TABLE})
+    return bool(set(values) - {STATE, NAME_TABLE})
 
 
 def save_inference_model(

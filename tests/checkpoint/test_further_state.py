@@ -111,6 +111,11 @@ def test_containers_keep_their_class(value):
     assert getattr(again, "default_factory", None) == getattr(value, "default_factory", None)
 
 
+def test_a_namedtuple_that_loading_would_not_find_is_not_plain():
+    local = collections.namedtuple("Local", "points")
+    assert is_plain(Named(1, 2)) and not is_plain(local(1))
+
+
 def test_an_array_in_two_places_is_one_array_again():
     last = np.zeros(2)
     again = unpack(safe_loads(saved_bytes(pack({"last": last, "all": [last]}))), {}, "file")
