@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import paddle
@@ -27,6 +28,7 @@ log = logging.getLogger("paddle_mnist")
 MAX_NAME_BYTES = 180  # of 255; epoch, step, suffixes and those of temporary files follow
 
 
+@dataclass(eq=False)
 class StoreCheckpointer:
     """Commits checkpoints to a store when they are due, then prunes old ones.
 
@@ -37,37 +39,29 @@ class StoreCheckpointer:
     A checkpoint that cannot be written is logged as a warning, and tried again when the next one
     is due; only the last one, at the end, must be written, else OutputError is raised.
     Raises DivergedError rather than save weights that are not finite.
+
+    average: a moving average of the weights, which is saved in their place.
+    resumed_from: the state of the checkpoint that the training was resumed from, if it is in
+        this store: it is not saved twice.
+    manifest_entries: called at each save; returns additional entries of the manifest.
+    name: NAME, where it is not the model's.
+    further: what else to save.
+    saves_inside_epochs: whether a training can resume there; else nothing is saved there.
     """
 
-    def __init__(
-        self,
-        store: CheckpointStore,
-        saving: Saving = KEEP_EPOCHS,
-        average: WeightAverage = NO_AVERAGE,
-        resumed_from: Optional[TrainState] = None,
-        manifest_entries: Callable[[], Mapping[str, Any]] = dict,
-        name: Optional[str] = None,
-        further: Optional[FurtherState] = None,
-        saves_inside_epochs: bool = True,
-    ):
-        """average: a moving average of the weights, which is saved in their place.
+    store: CheckpointStore
+    saving: Saving = KEEP_EPOCHS
+    average: WeightAverage = NO_AVERAGE
+    resumed_from: Optional[TrainState] = None
+    manifest_entries: Callable[[], Mapping[str, Any]] = dict
+    name: Optional[str] = None
+    further: Optional[FurtherState] = None
+    saves_inside_epochs: bool = True
 
-        resumed_from: the state of the checkpoint that the training was resumed from, if it is in
-            this store: it is not saved twice.
-        manifest_entries: called at each save; returns additional entries of the manifest.
-        name: NAME, where it is not the model's.
-        further: what else to save.
-        saves_inside_epochs: whether a training can resume there; else nothing is saved there.
-        """
-        self.store = store
-        self.saving = saving
-        self.average = average
-        self.manifest_entries = manifest_entries
-        self.name = name
-        self.further = further
-        self.saves_inside_epochs = saves_inside_epochs
+    def __post_init__(self) -> None:
         self._last_attempt = time.monotonic()
-        self._saved_progress = resumed_from and _progress(resumed_from)  # of the newest checkpoint
+        # Of the newest checkpoint.
+        self._saved_progress = self.resumed_from and _progress(self.resumed_from)
 
     def at_start(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer

@@ -83,7 +83,7 @@ def is_plain(
     return all(is_plain(item, known, depth - 1, most_items) for item in items)
 
 
-def _is_namedtuple(kind: type) -> bool:
+def _is_namedtuple(kind: Any) -> bool:
     """Return whether a class is one of namedtuples that can be found by its name."""
     is_named = issubclass(kind, tuple) and hasattr(kind, "_fields")
     is_found = kind is getattr(sys.modules.get(kind.__module__), kind.__name__, None)
