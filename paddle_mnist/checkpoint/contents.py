@@ -14,7 +14,7 @@ from paddle_mnist.checkpoint.optimizer_state import (
     parameters_with_state,
     structured_state,
 )
-from paddle_mnist.checkpoint.weights import load_weights, matching_weights, without_name_table
+from paddle_mnist.checkpoint.weights import load_weights, matching_weights
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.schedule import STATE, schedule_numbers
@@ -49,10 +49,7 @@ def load_optimizer(
     Changes the weights, so load those afterwards. Raises CheckpointError unless every entry
     matches: with a diff, or for an optimizer of another class with the names of the two classes.
     """
-    saved = structured_state(
-        without_name_table(checkpoint.load(OPTIMIZER)),
-        _saved_names(checkpoint),
-    )
+    saved = _saved_state(checkpoint)
     if not schedule:
         saved.pop(STATE, None)
     try:
@@ -97,10 +94,7 @@ def optimizer_state(checkpoint: Checkpoint) -> dict[str, Any]:
     arrays as NumPy's. Raises CheckpointError if it is damaged.
     """
     entries = {}
-    state = structured_state(
-        without_name_table(checkpoint.load(OPTIMIZER)), _saved_names(checkpoint)
-    )
-    for key, value in state.items():
+    for key, value in _saved_state(checkpoint).items():
         if isinstance(value, Mapping):  # the schedule
             entries.update({f"{key} {name}": number for name, number in value.items()})
         else:
@@ -108,9 +102,10 @@ def optimizer_state(checkpoint: Checkpoint) -> dict[str, Any]:
     return entries
 
 
-def _saved_names(checkpoint: Checkpoint) -> Mapping[str, str]:
-    """Return the parameters' structured names at the time of saving, by the generated ones."""
-    return {name: structured for structured, name in checkpoint.manifest["names"].items()}
+def _saved_state(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the optimizer's state in a checkpoint, by the structured names of then."""
+    names = {name: structured for structured, name in checkpoint.manifest["names"].items()}
+    return structured_state(checkpoint.load(OPTIMIZER), names)
 
 
 def load_checkpoint(

@@ -34,9 +34,10 @@ def generated_names(parameters: Parameters) -> dict[str, str]:
 def structured_state(state: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """Return an optimizer's state_dict by structured names, such as "conv1.weight moment1".
 
-    names: the structured names, by generated names.
+    Paddle's entry of generated names is left out. names: the structured names, by these.
     """
-    return {_structured_key(key, names): value for key, value in state.items()}
+    entries = without_name_table(state).items()
+    return {_structured_key(key, names): value for key, value in entries}
 
 
 def parameters_with_state(
@@ -54,13 +55,10 @@ def optimizer_contents(
     optimizer: paddle.optimizer.Optimizer, parameters: Parameters
 ) -> dict[str, Any]:
     """Return the state of an optimizer and its schedule as plain data."""
-    state = structured_state(
-        without_name_table(optimizer.state_dict()), generated_names(parameters)
-    )
     return {
         "class": type(optimizer).__name__,
         "parameters": parameters_with_state(optimizer, parameters),
-        "state": state,
+        "state": structured_state(optimizer.state_dict(), generated_names(parameters)),
         # Paddle's name of a variable, which differs each time an optimizer uses the schedule.
         "schedule": _without(schedule_numbers(optimizer), "_var_name"),
     }

@@ -5,10 +5,10 @@ import os
 import sys
 from collections.abc import Sequence
 
+from paddle_mnist.checkpoint.run_files import RunFiles
 from paddle_mnist.commands import Parser, command, program_name
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.system.supervisor import supervise
-from paddle_mnist.training.run_directory import RunDirectory
 
 
 @command()
@@ -40,11 +40,9 @@ def main(argv: Sequence[str]) -> int:
     if not script or not os.path.isfile(script[0]):
         name = script[0] if script else f"after {args.run}"
         raise ConfigError(f"{name}: no such script; expected the path of a Python program")
-    run = RunDirectory(args.run)
-
-    def step() -> int:
-        return max((checkpoint.step for checkpoint in run.checkpoints.all()), default=-1)
-
     return supervise(
-        lambda _: [sys.executable, *script], step, args.max_restarts, args.hang_timeout
+        lambda _: [sys.executable, *script],
+        RunFiles(args.run).checkpoints.newest_step,
+        args.max_restarts,
+        args.hang_timeout,
     )
