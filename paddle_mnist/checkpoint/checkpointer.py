@@ -29,7 +29,7 @@ MAX_NAME_BYTES = 180  # of 255; epoch, step, suffixes and those of temporary fil
 
 
 @dataclass(eq=False)
-class StoreCheckpointer:
+class StoreCheckpointer(Checkpointer):
     """Commits checkpoints to a store when they are due, then prunes old ones.
 
     Their names, with E the epoch, 0-based, and S the step: after an epoch `{NAME}_epoch{E}`,
@@ -207,8 +207,4 @@ def usable_name(name: object) -> str:
     )
 
 
-class _NoCheckpointer(Checkpointer):
-    """Saves nothing."""
-
-
-NO_CHECKPOINTER = _NoCheckpointer()
+NO_CHECKPOINTER = Checkpointer()

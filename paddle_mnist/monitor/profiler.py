@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Optional, Protocol
+from typing import Optional
 
 import paddle
 from paddle import profiler
@@ -22,12 +22,11 @@ WARM_UP = 10  # steps that are not measured: the first ones allocate buffers and
 PARTS = ("reader", "forward", "backward", "exchange", "optimizer", "logging", "saving")
 
 
-class Profiler(Protocol):
-    """What the training loop needs of a profile. As they stand, its methods measure nothing."""
+class Profiler:
+    """Base class of what the training loop tells its phases; by itself it measures nothing."""
 
     def before_epoch(self) -> None:
         """Exclude the time since the last step, which an evaluation may have taken."""
-        return
 
     def part(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Within the context, count the time for this one of `PARTS`."""
@@ -35,17 +34,12 @@ class Profiler(Protocol):
 
     def after_step(self) -> None:
         """End a step; the time until the next forward pass is the reader's."""
-        return
 
 
-class NoProfile(Profiler):
-    """Measures nothing."""
+NO_PROFILE = Profiler()
 
 
-NO_PROFILE = NoProfile()
-
-
-class Profile:
+class Profile(Profiler):
     """Measures some steps of this process, after the first ten, and writes the results.
 
     `steps.md`, also logged: milliseconds per step, and share, of each part, and of the time between
