@@ -1,4 +1,4 @@
-"""Protocols of a training's collaborators, what passes between them, and the observers' base."""
+"""A training's collaborators, as Protocols or base classes, and what passes between them."""
 
 import contextlib
 import copy
@@ -129,7 +129,8 @@ class Writer(Protocol):
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        return
 
 
 class Evaluator(Protocol):
@@ -148,22 +149,25 @@ class Evaluator(Protocol):
         """Return metrics by tag; an empty mapping where no evaluation is due."""
 
 
-class Checkpointer(Protocol):
-    """Saves checkpoints when they are due."""
+class Checkpointer:
+    """Base class of what saves checkpoints when they are due; by itself it saves nothing."""
 
     def at_start(self, state: TrainState, model: Any, optimizer: Any) -> None:
         """Called before the first step of a training whose initial weights are to be saved."""
 
-    def after_step(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
+    def after_step(self, state: TrainState, model: Any, optimizer: Any) -> None:
+        """Called after each step."""
 
-    def after_epoch(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
+    def after_epoch(self, state: TrainState, model: Any, optimizer: Any) -> None:
+        """Called after each epoch and its evaluation."""
 
     def after_error(
         self, error: BaseException, state: TrainState, model: Any, optimizer: Any
     ) -> None:
         """Called with the exception that ends a training, before it is raised again."""
 
-    def at_end(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
+    def at_end(self, state: TrainState, model: Any, optimizer: Any) -> None:
+        """Called after the last epoch."""
 
 
 def as_number(value: Any, tag: str, source: str) -> Union[int, float]:

@@ -4,22 +4,21 @@ import contextlib
 import importlib
 import logging
 import os
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import Any, Optional
 
 from paddle_mnist.apps.answers import OUTPUTS, Answer, Picture, answer_in_time
 from paddle_mnist.apps.drawing_pad import picture_bytes
 from paddle_mnist.apps.layout import STYLE, lay_out
-from paddle_mnist.apps.loopback import PUBLIC, LoopbackASGI, is_loopback
+from paddle_mnist.apps.loopback import PUBLIC, Check, CheckedASGI, is_for_loopback, is_loopback
 from paddle_mnist.apps.wording import in_language, language_of, translations
 from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.mnist.infer import pretrained_predictor
 from paddle_mnist.mnist.predictor import DigitPredictor
 from paddle_mnist.system import signals
 from paddle_mnist.system.files import temporary_folder
-from paddle_mnist.system.surroundings import without_proxies
+from paddle_mnist.system.surroundings import environment, without_proxies
 
 log = logging.getLogger("paddle_mnist")
 
@@ -30,22 +29,14 @@ AT_ONCE = 2  # computations
 RETENTION_SECONDS = 600  # that pictures stay on the disk
 
 
-class SizeLimit:
-    """An ASGI application that refuses requests whose body is too large or of unknown length."""
-
-    def __init__(self, app: Any):
-        self.app = app
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        headers = dict(scope.get("headers", ()))
-        length = headers.get(b"content-length", b"0")
-        unknown = b"transfer-encoding" in headers or not length.isdigit()
-        if not unknown and int(length) <= LARGEST_BYTES + REQUEST_OVERHEAD_BYTES:
-            await self.app(scope, receive, send)
-            return
-        status = 411 if unknown else 413
-        await send({"type": "http.response.start", "status": status, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
+def has_size(headers: Mapping[str, str]) -> Optional[tuple[int, str]]:
+    """Check that a request's body is not too large, and of known length (see `CheckedASGI`)."""
+    length = headers.get("content-length", "0")
+    if "transfer-encoding" in headers or not length.isdecimal():
+        return 411, "expected a length\n"
+    if int(length) > LARGEST_BYTES + REQUEST_OVERHEAD_BYTES:
+        return 413, f"expected at most {LARGEST_BYTES:,} bytes\n"
+    return None
 
 
 def page(predictor: DigitPredictor) -> Any:
@@ -82,17 +73,8 @@ def _folder_of_its_own() -> Iterator[None]:
 
     Its pages share one, and each of them deletes the others' files when it ends (6.31).
     """
-    name = "GRADIO_TEMP_DIR"
-    before = os.environ.get(name)
-    with temporary_folder() as folder:
-        os.environ[name] = str(folder)
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = before
+    with temporary_folder() as folder, environment(GRADIO_TEMP_DIR=str(folder)):
+        yield
 
 
 @_folder_of_its_own()
@@ -110,16 +92,14 @@ def serve(
         raise ConfigError(f"port is {port}; expected 0 to 65535")
     blocks = page(_load(model, run))
     is_public = share or not is_loopback(host)
-    _launch(blocks, host, port, share, [SizeLimit] if is_public else [LoopbackASGI, SizeLimit])
+    _launch(blocks, host, port, share, [has_size] if is_public else [is_for_loopback, has_size])
     log.info("page: %s (Ctrl-C stops it)", blocks.local_url)
     if share:
         log.warning("%s: whoever has this address can use it", blocks.share_url)
     elif is_public:
         log.warning(PUBLIC, host)
     with signals.handlers_installed(), signals.deferred():
-        while signals.pending() is None:
-            time.sleep(0.1)
-        signals.clear()
+        signals.wait()
     blocks.close()
 
 
@@ -137,8 +117,8 @@ def _load(model: Optional[str], run: Optional[str]) -> DigitPredictor:
     return predictor
 
 
-def _launch(blocks: Any, host: str, port: int, share: bool, layers: Sequence[type]) -> None:
-    """Start the server of a page. layers: of ASGI, the outermost first."""
+def _launch(blocks: Any, host: str, port: int, share: bool, checks: Sequence[Check]) -> None:
+    """Start the server of a page. checks: of requests."""
     starlette = importlib.import_module("starlette.middleware")  # what gradio serves with
     logging.getLogger("httpx").setLevel(logging.WARNING)  # gradio asks itself whether it is there
     try:
@@ -149,7 +129,7 @@ def _launch(blocks: Any, host: str, port: int, share: bool, layers: Sequence[typ
                 share=share,
                 max_file_size=LARGEST_BYTES,
                 prevent_thread_lock=True,
-                app_kwargs={"middleware": [starlette.Middleware(layer) for layer in layers]},
+                app_kwargs={"middleware": [starlette.Middleware(CheckedASGI, checks=checks)]},
                 i18n=translations(_gradio()),
                 head=STYLE,
                 quiet=True,

@@ -7,7 +7,7 @@ in the header `Host`, the second in `Origin`.
 """
 
 import ipaddress
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Optional
 from urllib.parse import urlsplit
 
@@ -53,24 +53,34 @@ def _hostname(url: str) -> Optional[str]:
         return None
 
 
-class LoopbackASGI:
-    """An ASGI application that answers 403 where `refusal` says so."""
+# What is wrong with a request, by its headers: the status and the words of the answer; or None.
+Check = Callable[[Mapping[str, str]], Optional[tuple[int, str]]]
 
-    def __init__(self, app: Any):
-        self.app = app
+
+def is_for_loopback(headers: Mapping[str, str]) -> Optional[tuple[int, str]]:
+    """Check as `refusal` does."""
+    reason = refusal(headers.get("host"), headers.get("origin"))
+    return None if reason is None else (FORBIDDEN, reason)
+
+
+class CheckedASGI:
+    """An ASGI application that answers the requests that pass some checks, and refuses others."""
+
+    def __init__(self, app: Any, checks: Sequence[Check]):
+        self.app, self.checks = app, checks
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan":  # the server's own start and end
+        found = [(name, value.decode("latin-1")) for name, value in scope.get("headers", ())]
+        headers = {name.decode("latin-1"): value for name, value in found}
+        is_request = scope["type"] != "lifespan"  # the server's own start and end
+        refusals = [wrong for check in self.checks if is_request and (wrong := check(headers))]
+        if not refusals:
             await self.app(scope, receive, send)
             return
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        reason = refusal(headers.get(b"host"), headers.get(b"origin"))
-        if reason is None:
-            await self.app(scope, receive, send)
-            return
+        status, words = refusals[0]
         encoded = [(name.lower().encode(), value.encode()) for name, value in HEADERS]
-        await send({"type": "http.response.start", "status": FORBIDDEN, "headers": encoded})
-        await send({"type": "http.response.body", "body": reason.encode()})
+        await send({"type": "http.response.start", "status": status, "headers": encoded})
+        await send({"type": "http.response.body", "body": words.encode()})
 
 
 class LoopbackWSGI:

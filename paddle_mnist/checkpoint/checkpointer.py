@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import paddle
@@ -17,6 +18,7 @@ from paddle_mnist.checkpoint.policy import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import saved_bytes
 from paddle_mnist.errors import ConfigError, DivergedError, OutputError
+from paddle_mnist.interfaces import Checkpointer
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.nan_check import require_finite_weights
 from paddle_mnist.progress import TrainState
@@ -26,7 +28,8 @@ log = logging.getLogger("paddle_mnist")
 MAX_NAME_BYTES = 180  # of 255; epoch, step, suffixes and those of temporary files follow
 
 
-class StoreCheckpointer:
+@dataclass(eq=False)
+class StoreCheckpointer(Checkpointer):
     """Commits checkpoints to a store when they are due, then prunes old ones.
 
     Their names, with E the epoch, 0-based, and S the step: after an epoch `{NAME}_epoch{E}`,
@@ -36,62 +39,54 @@ class StoreCheckpointer:
     A checkpoint that cannot be written is logged as a warning, and tried again when the next one
     is due; only the last one, at the end, must be written, else OutputError is raised.
     Raises DivergedError rather than save weights that are not finite.
+
+    average: a moving average of the weights, which is saved in their place.
+    resumed_from: the state of the checkpoint that the training was resumed from, if it is in
+        this store: it is not saved twice.
+    manifest_entries: called at each save; returns additional entries of the manifest.
+    name: NAME, where it is not the model's.
+    further: what else to save.
+    saves_inside_epochs: whether a training can resume there; else nothing is saved there.
     """
 
-    def __init__(
-        self,
-        store: CheckpointStore,
-        saving: Saving = KEEP_EPOCHS,
-        average: WeightAverage = NO_AVERAGE,
-        resumed_from: Optional[TrainState] = None,
-        manifest_entries: Callable[[], Mapping[str, Any]] = dict,
-        name: Optional[str] = None,
-        further: Optional[FurtherState] = None,
-        saves_inside_epochs: bool = True,
-    ):
-        """average: a moving average of the weights, which is saved in their place.
+    store: CheckpointStore
+    saving: Saving = KEEP_EPOCHS
+    average: WeightAverage = NO_AVERAGE
+    resumed_from: Optional[TrainState] = None
+    manifest_entries: Callable[[], Mapping[str, Any]] = dict
+    name: Optional[str] = None
+    further: Optional[FurtherState] = None
+    saves_inside_epochs: bool = True
 
-        resumed_from: the state of the checkpoint that the training was resumed from, if it is in
-            this store: it is not saved twice.
-        manifest_entries: called at each save; returns additional entries of the manifest.
-        name: NAME, where it is not the model's.
-        further: what else to save.
-        saves_inside_epochs: whether a training can resume there; else nothing is saved there.
-        """
-        self.store = store
-        self.saving = saving
-        self.average = average
-        self.manifest_entries = manifest_entries
-        self.name = name
-        self.further = further
-        self.saves_inside_epochs = saves_inside_epochs
+    def __post_init__(self) -> None:
         self._last_attempt = time.monotonic()
-        self._saved_progress = resumed_from and _progress(resumed_from)  # of the newest checkpoint
+        # Of the newest checkpoint.
+        self._saved_progress = self.resumed_from and _progress(self.resumed_from)
 
     def at_start(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
         """Save step 0, so that the initial weights are the same ones after a stop."""
-        self._save(self._name_in_epoch(state, model), state, model, optimizer)
+        self._save(state, model, optimizer)
 
     def after_step(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
         seconds = time.monotonic() - self._last_attempt
         if self.saves_inside_epochs and self.saving.is_due_after_step(state, seconds):
-            self._try_to_save(self._name_in_epoch(state, model), state, model, optimizer)
+            self._try_to_save(state, model, optimizer)
 
     def after_epoch(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
         if self.saving.is_due_after_epoch(state):
-            self._try_to_save(self._name_after_epoch(state, model), state, model, optimizer)
+            self._try_to_save(state, model, optimizer)
 
     def at_end(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
         if self._saved_progress != _progress(state):
-            self._save(self._name_after_epoch(state, model), state, model, optimizer)
+            self._save(state, model, optimizer)
 
     def after_error(
         self,
@@ -120,34 +115,29 @@ class StoreCheckpointer:
                 "from before it"
             )
         elif state.step:
-            in_epoch = state.position > 0
-            name_of = self._name_in_epoch if in_epoch else self._name_after_epoch
-            name = name_of(state, model) + BREAKPOINT
+            name = self._name(state, model) + BREAKPOINT
             try:
-                self._save(name, state, model, optimizer)
+                self._save(state, model, optimizer, BREAKPOINT)
                 log.info("saved %s; run again to resume from it", name)
             except (OutputError, DivergedError) as failure:
                 log.warning("%s is not saved: %s", name, failure)
 
     def _try_to_save(
-        self,
-        name: str,
-        state: TrainState,
-        model: nn.Layer,
-        optimizer: paddle.optimizer.Optimizer,
+        self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
         self._last_attempt = time.monotonic()
         try:
-            self._save(name, state, model, optimizer)
+            self._save(state, model, optimizer)
         except OutputError as error:
+            name = self._name(state, model)
             log.warning("%s is not saved; training continues: %s", name, error)
 
     def _save(
         self,
-        name: str,
         state: TrainState,
         model: nn.Layer,
         optimizer: paddle.optimizer.Optimizer,
+        name_end: str = "",
     ) -> None:
         weights = model.state_dict()
         require_finite_weights(
@@ -167,27 +157,26 @@ class StoreCheckpointer:
             **manifest_entries(model, optimizer, self.further),
             **self.manifest_entries(),
         }
-        self.store.commit(name, files, state, extra_entries)
+        self.store.commit(self._name(state, model) + name_end, files, state, extra_entries)
         self._saved_progress = _progress(state)
         try:
             self.store.prune(self.saving)
         except OutputError as error:
             log.warning("old checkpoints could not be deleted; training continues: %s", error)
 
-    def _name_in_epoch(self, state: TrainState, model: nn.Layer) -> str:
-        return f"{self.name or checkpoint_name(model)}_epoch{state.epoch}_step{state.step}"
-
-    def _name_after_epoch(self, state: TrainState, model: nn.Layer) -> str:
-        return name_after_epoch(self.name or checkpoint_name(model), state)
+    def _name(self, state: TrainState, model: nn.Layer) -> str:
+        return name_of_checkpoint(self.name or checkpoint_name(model), state)
 
 
 def _progress(state: TrainState) -> tuple[int, int]:
     return state.step, state.epoch
 
 
-def name_after_epoch(name: str, state: TrainState) -> str:
-    """Return the name of the checkpoint after the newest epoch. name: the prefix."""
-    return f"{name}_epoch{state.epoch - 1}"
+def name_of_checkpoint(name: str, state: TrainState) -> str:
+    """Return the name of the checkpoint of a state: after an epoch, or inside one. name: NAME."""
+    is_after_epoch = state.step and not state.position
+    end = f"epoch{state.epoch - 1}" if is_after_epoch else f"epoch{state.epoch}_step{state.step}"
+    return f"{name}_{end}"
 
 
 def checkpoint_name(model: nn.Layer) -> str:
@@ -215,20 +204,4 @@ def usable_name(name: object) -> str:
     )
 
 
-class _NoCheckpointer:
-    """Saves nothing."""
-
-    def at_start(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
-
-    def after_step(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
-
-    def after_epoch(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
-
-    def after_error(
-        self, error: BaseException, state: TrainState, model: Any, optimizer: Any
-    ) -> None: ...
-
-    def at_end(self, state: TrainState, model: Any, optimizer: Any) -> None: ...
-
-
-NO_CHECKPOINTER = _NoCheckpointer()
+NO_CHECKPOINTER = Checkpointer()

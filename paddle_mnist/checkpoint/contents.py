@@ -14,16 +14,11 @@ from paddle_mnist.checkpoint.optimizer_state import (
     parameters_with_state,
     structured_state,
 )
-from paddle_mnist.checkpoint.weights import load_weights, matching_weights, without_name_table
+from paddle_mnist.checkpoint.weights import load_weights, matching_weights
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.schedule import STATE, schedule_numbers
 from paddle_mnist.system.program import weights_alone
-
-
-def parameter_names(model: nn.Layer) -> dict[str, str]:
-    """Map structured to generated parameter names: `{"conv1.weight": "conv2d_0.w_0", ...}`."""
-    return {name: parameter.name for name, parameter in model.named_parameters()}
 
 
 def manifest_entries(
@@ -55,10 +50,7 @@ def load_optimizer(
     Changes the weights, so load those afterwards. Raises CheckpointError unless every entry
     matches: with a diff, or for an optimizer of another class with the names of the two classes.
     """
-    saved = structured_state(
-        without_name_table(checkpoint.load(OPTIMIZER)),
-        _saved_names(checkpoint),
-    )
+    saved = _saved_state(checkpoint)
     if not schedule:
         saved.pop(STATE, None)
     try:
@@ -71,23 +63,13 @@ def load_optimizer(
             checkpoint.manifest["schedule"] if schedule else {},
             keeps_schedule=not schedule,
         )
-    except CheckpointError as error:
-        _explain_other_class(checkpoint, optimizer, error)
-        raise
-
-
-def _explain_other_class(
-    checkpoint: Checkpoint, optimizer: paddle.optimizer.Optimizer, error: CheckpointError
-) -> None:
-    """Raise CheckpointError if a state does not match because it is of another class's optimizer.
-
-    Classes of the same entries, as Adam's and AdamW's, do match.
-    """
-    saved, current = checkpoint.manifest["optimizer"], type(optimizer).__name__
-    if saved != current:
+    except CheckpointError as error:  # not for classes of the same entries, as Adam's and AdamW's
+        there, now = checkpoint.manifest["optimizer"], type(optimizer).__name__
+        if there == now:
+            raise
         raise CheckpointError(
-            f"{checkpoint.path.with_suffix(OPTIMIZER)}: the optimizers differ: {saved} there, "
-            f"{current} now, which keeps another state; expected {saved}; or start a new run from "
+            f"{checkpoint.path.with_suffix(OPTIMIZER)}: the optimizers differ: {there} there, "
+            f"{now} now, which keeps another state; expected {there}; or start a new run from "
             f"the weights alone, with {weights_alone()}"
         ) from error
 
@@ -113,10 +95,7 @@ def optimizer_state(checkpoint: Checkpoint) -> dict[str, Any]:
     arrays as NumPy's. Raises CheckpointError if it is damaged.
     """
     entries = {}
-    state = structured_state(
-        without_name_table(checkpoint.load(OPTIMIZER)), _saved_names(checkpoint)
-    )
-    for key, value in state.items():
+    for key, value in _saved_state(checkpoint).items():
         if isinstance(value, Mapping):  # the schedule
             entries.update({f"{key} {name}": number for name, number in value.items()})
         else:
@@ -124,9 +103,10 @@ def optimizer_state(checkpoint: Checkpoint) -> dict[str, Any]:
     return entries
 
 
-def _saved_names(checkpoint: Checkpoint) -> Mapping[str, str]:
-    """Return the parameters' structured names at the time of saving, by the generated ones."""
-    return {name: structured for structured, name in checkpoint.manifest["names"].items()}
+def _saved_state(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the optimizer's state in a checkpoint, by the structured names of then."""
+    names = {name: structured for structured, name in checkpoint.manifest["names"].items()}
+    return structured_state(checkpoint.load(OPTIMIZER), names)
 
 
 def load_checkpoint(

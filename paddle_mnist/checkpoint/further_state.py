@@ -12,30 +12,28 @@ from typing import Any, Optional
 
 import paddle
 from paddle import nn
-from paddle.optimizer.lr import LRScheduler
 
+from paddle_mnist.checkpoint.found_state import FoundState
 from paddle_mnist.checkpoint.late_changes import LateChanges
 from paddle_mnist.checkpoint.manifest import FURTHER, Checkpoint
 from paddle_mnist.checkpoint.optimizer_state import (
     Parameters,
     generated_names,
     load_structured_state,
-    parameters_with_state,
-    structured_state,
+    optimizer_contents,
+    optimizer_parameters,
 )
+from paddle_mnist.checkpoint.places import find, may_be_put, put, walk
 from paddle_mnist.checkpoint.plain_data import (
     ABSENT,
     digest_of,
     is_plain,
-    is_tensor,
     pack,
     unpack,
 )
-from paddle_mnist.checkpoint.reachable import Path, describe, identity, is_registered
-from paddle_mnist.checkpoint.snapshot import Snapshot, find, may_be_put, put, unit, walk
-from paddle_mnist.checkpoint.weights import load_weights, saved_bytes, without_name_table
+from paddle_mnist.checkpoint.reachable import Path, describe, identity
+from paddle_mnist.checkpoint.weights import load_weights, saved_bytes
 from paddle_mnist.errors import CheckpointError, ConfigError
-from paddle_mnist.nn.schedule import schedule_numbers
 from paddle_mnist.system.program import weights_alone
 
 log = logging.getLogger("paddle_mnist")
@@ -71,6 +69,7 @@ class FurtherState:
         self.data = {name: root for name, root in roots.items() if name in DATA_ROOTS}
         self.others = {name: root for name, root in roots.items() if name not in DATA_ROOTS}
         self.named, self.optional = dict(named), dict(optional)
+        self.parts = {**self.named, **self.optional}
         self.parameters: Parameters = dict(model.named_parameters())
         loss = roots.get(LOSS)
         if isinstance(loss, nn.Layer):
@@ -85,56 +84,18 @@ class FurtherState:
         self.values: list[Path] = []
         self.left: set[str] = set()
         self._is_frozen = self._frozen()
-        self._others_tensors: dict[Path, str] = {}
-        self.optimizers: dict[Path, paddle.optimizer.Optimizer] = {}
-        self._built: dict[Path, Snapshot] = {}
+        self.found = FoundState(optimizer, self.others, self.known, self.others_known)
         self._loaded: Optional[tuple[Mapping[str, Any], bool]] = None
         self._late: Optional[LateChanges] = None
-        self.discover()
-
-    def discover(self) -> None:
-        """Find the optimizers, schedules and layers that the roots hold now."""
-        # Tensors of other layers, such as a target network that is updated from time to time.
-        tensors = {
-            place.path: digest_of(place.value)
-            for place in walk(self.others, self.others_known)
-            if is_tensor(place.value)
-            and not place.is_alias
-            and place.path[0][1] != "model"
-            and is_registered(find(self.roots, place.path[:-1]), place.path[-1])
-        }
-        self._others_tensors = {**tensors, **self._others_tensors}
-        kinds = (paddle.optimizer.Optimizer, LRScheduler)
-        found = {
-            place.path: place.value
-            for place in walk(self.others, self.others_known)
-            if isinstance(place.value, kinds) and not place.is_internal and not place.is_alias
-        }
-        self.optimizers = {
-            path: value
-            for path, value in found.items()
-            if isinstance(value, kinds[0]) and value is not self.optimizer
-        }
-        # As they were built: values that differ later are saved.
-        topmost = {
-            path: value
-            for path, value in found.items()
-            if not any(path[:length] in found for length in range(1, len(path)))
-        }
-        own = {id(value) for value in topmost.values()}
-        for path, value in topmost.items():
-            if path not in self._built:
-                known = {*self.known, *own} - {id(value)}
-                self._built[path] = Snapshot({"": value}, known, has_internals=False)
 
     def restore_what_callbacks_made(self) -> None:
         """Find what the callbacks have made before the training, and restore its state, too."""
-        before = set(self.optimizers)
-        self.discover()
+        before = set(self.found.optimizers)
+        self.found.discover()
         if self._loaded:
             (saved, schedule), self._loaded = self._loaded, None
             self._require_names(saved, saved["path"])
-            self.load_optimizers(saved, only={*self.optimizers} - before)
+            self.load_optimizers(saved, only={*self.found.optimizers} - before)
             self.load_values(saved, schedule)
 
     def watch_for_late_changes(self, is_alone: bool) -> None:
@@ -144,32 +105,16 @@ class FurtherState:
 
     def _is_known(self, path: Path) -> bool:
         beginnings = [path[:length] for length in range(1, len(path) + 1)]
-        is_left = any(identity(part) in self.left for part in beginnings)
-        return is_left or self.is_saved(path) or any(part in self.values for part in beginnings)
-
-    def others_tensors(self) -> dict[str, paddle.Tensor]:
-        """Return the tensors of layers other than the model and the named ones, by name."""
-        found = {describe(path): find(self.roots, path) for path in self._others_tensors}
-        return {name: value for name, value in found.items() if is_tensor(value)}
-
-    def is_saved(self, path: Path) -> bool:
-        """Return whether a value is saved in any case: an optimizer's value or a layer's tensor."""
-        if path in self._others_tensors:
-            return True
-        return self._is_built(path) and unit(self.roots, path, self.known) is not None
-
-    def has(self, path: Path) -> bool:
-        """Return whether a value is in an optimizer or a schedule, or a tensor of a layer."""
-        return path in self._others_tensors or self._is_built(path)
+        is_known = any(identity(one) in self.left or one in self.values for one in beginnings)
+        return is_known or self.found.is_saved(path)
 
     def contents(self) -> dict[str, Any]:
         """Return the state as plain data. Raises ConfigError for values that are not plain."""
-        named = {**self.named, **self.optional}
         return {
-            "named": {name: _state_of(part, name) for name, part in named.items()},
+            "named": {name: state_of(part, name) for name, part in self.parts.items()},
             "optimizers": {
-                describe(path): _optimizer_contents(optimizer, self._parameters_of(optimizer))
-                for path, optimizer in self.optimizers.items()
+                describe(path): optimizer_contents(optimizer, self._parameters_of(optimizer))
+                for path, optimizer in self.found.optimizers.items()
             },
             "values": [
                 [self._packed_path(path), _plain(value, describe(path))]
@@ -220,7 +165,7 @@ class FurtherState:
 
         only: the paths of those to load, if not all.
         """
-        for path, optimizer in self.optimizers.items():
+        for path, optimizer in self.found.optimizers.items():
             contents = saved["optimizers"].get(describe(path))
             if only is not None and path not in only:
                 continue
@@ -265,7 +210,7 @@ class FurtherState:
 
         Raises CheckpointError if the object to which a value belongs does not exist.
         """
-        for name, part in {**self.named, **self.optional}.items():
+        for name, part in self.parts.items():
             if name in saved["named"] and is_own:
                 set_state(part, saved["named"][name], saved["path"])
         self.values, self.left = [], {*saved["left"]}
@@ -291,11 +236,11 @@ class FurtherState:
                     f"{saved['path']}: holds a value for {describe(path)}, which does not exist; "
                     "expected the program that wrote the checkpoint"
                 )
-            if not self._is_built(path) and path not in self._others_tensors:
+            if not self.found.has(path):
                 self.values.append(path)
         for name, is_frozen in saved["frozen"].items() if is_own else ():
             self.parameters[name].stop_gradient = is_frozen
-        for optimizer in (self.optimizer, *self.optimizers.values()):
+        for optimizer in (self.optimizer, *self.found.optimizers.values()):
             if isinstance(optimizer._learning_rate, float):
                 optimizer.set_lr(optimizer._learning_rate)  # also updates Paddle's tensor of it
 
@@ -321,28 +266,11 @@ class FurtherState:
 
     def _values(self) -> dict[Path, Any]:
         """Return the values to save beside named objects and state_dicts, by path."""
-        numbers = schedule_numbers(self.optimizer)
-        values: dict[Path, Any] = {}
-        for prefix, built in self._built.items():
-            # What is too large to be compared is saved, too.
-            for changed in [*(change.path for change in built.changes()), *built.uncopied]:
-                path = (*prefix, *changed[1:])
-                if prefix[0][1] != "schedule" or not _is_in(numbers, path[1:]):
-                    where = unit(self.roots, path, self.known)
-                    if where is not None:
-                        values[where] = find(self.roots, where)
-        for path, digest in self._others_tensors.items():
-            tensor = find(self.roots, path)
-            if is_plain(tensor) and digest_of(tensor) != digest:
-                values[path] = tensor
+        values = self.found.changed()
         if self._late:
             values.update(self._late.values())
         values.update({path: find(self.roots, path) for path in self.values})
         return {path: value for path, value in values.items() if value is not ABSENT}
-
-    def _is_built(self, path: Path) -> bool:
-        """Return whether a value belongs to an optimizer or a schedule."""
-        return any(path[: len(built)] == built for built in self._built)
 
     def _parameters_of(self, optimizer: paddle.optimizer.Optimizer) -> Parameters:
         """Return an optimizer's parameters by their names in the model, or else by number."""
@@ -377,7 +305,7 @@ class FurtherState:
     def _require_names(self, saved: Mapping[str, Any], path: FilePath) -> None:
         """Raise CheckpointError unless a checkpoint has exactly the current objects."""
         there = {*saved["named"], *saved["optimizers"]} - {*self.optional}
-        now = {*self.named, *map(describe, self.optimizers)}
+        now = {*self.named, *map(describe, self.found.optimizers)}
         there = {name for name in there if name in now or not name.startswith("callbacks[")}
         if there == now:
             return
@@ -408,16 +336,6 @@ def read_loss(checkpoint: Optional[Checkpoint]) -> Optional[dict[str, Any]]:
     return state
 
 
-def optimizer_parameters(optimizer: paddle.optimizer.Optimizer) -> list[paddle.Tensor]:
-    """Return all parameters of an optimizer, including those of its groups."""
-    groups = optimizer._parameter_list or []
-    return [
-        parameter
-        for group in groups
-        for parameter in (group["params"] if isinstance(group, dict) else [group])
-    ]
-
-
 def has_state(part: Any) -> bool:
     """Return whether an object can return its state and load it again."""
     takes = hasattr(part, "set_state_dict") or hasattr(part, "load_state_dict")
@@ -433,7 +351,8 @@ def set_state(part: Any, state: Any, origin: Any) -> None:
     load(state)
 
 
-def _state_of(part: Any, name: str) -> Any:
+def state_of(part: Any, name: str) -> Any:
+    """Return the state of an object as plain data. Raises ConfigError if it is not plain."""
     return _plain(dict(part.state_dict()), f"the state_dict of {name}")
 
 
@@ -444,37 +363,3 @@ def _plain(value: Any, what: str) -> Any:
             "arrays, tensors, and lists, dicts and sets of them"
         )
     return value
-
-
-def _optimizer_contents(
-    optimizer: paddle.optimizer.Optimizer, parameters: Parameters
-) -> dict[str, Any]:
-    state = structured_state(
-        without_name_table(optimizer.state_dict()), generated_names(parameters)
-    )
-    return {
-        "class": type(optimizer).__name__,
-        "parameters": parameters_with_state(optimizer, parameters),
-        "state": state,
-        # Paddle's name of a variable, which differs each time an optimizer uses the schedule.
-        "schedule": _without(schedule_numbers(optimizer), "_var_name"),
-    }
-
-
-def _without(numbers: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {
-        key: _without(value, name) if isinstance(value, Mapping) else value
-        for key, value in numbers.items()
-        if key != name
-    }
-
-
-def _is_in(numbers: Any, path: Path) -> bool:
-    """Return whether the numbers of a schedule, by name, contain the value at a path."""
-    for kind, key in path:
-        if not isinstance(numbers, Mapping):
-            return True
-        if kind != "attribute" or key not in numbers:
-            return False
-        numbers = numbers[key]
-    return not isinstance(numbers, Mapping)

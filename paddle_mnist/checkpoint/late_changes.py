@@ -7,9 +7,10 @@ from typing import Any
 import paddle
 from paddle import nn
 
+from paddle_mnist.checkpoint.places import find, unit
 from paddle_mnist.checkpoint.plain_data import is_plain
 from paddle_mnist.checkpoint.reachable import Path, describe, identity, is_users
-from paddle_mnist.checkpoint.snapshot import Snapshot, find, unit
+from paddle_mnist.checkpoint.snapshot import Snapshot
 from paddle_mnist.errors import listed
 
 ALONE = (bool, str, bytes, type(None))

@@ -11,9 +11,9 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 from paddle_mnist.checkpoint.policy import CheckpointInfo
 from paddle_mnist.checkpoint.safe_load import safe_loads
@@ -36,10 +36,14 @@ class OutdatedFormatError(CheckpointError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A committed checkpoint: the path and the contents of its manifest."""
+    """A committed checkpoint: the path and the contents of its manifest.
+
+    in_memory: files that need not be read: their contents by suffix.
+    """
 
     path: Path
     manifest: Mapping[str, Any]
+    in_memory: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -96,6 +100,8 @@ class Checkpoint:
 
         Raises CheckpointError if its size or SHA-256 differs from the manifest's.
         """
+        if suffix in self.in_memory:
+            return self.in_memory[suffix]
         name = self.name + suffix
         expected = self.manifest["files"].get(name)
         if expected is None:
@@ -117,11 +123,8 @@ class Checkpoint:
 
     def read_into_memory(self) -> "Checkpoint":
         """Return a copy that holds its files' contents, for a process that cannot read them."""
-        return _CheckpointInMemory(
-            self.path,
-            self.manifest,
-            {Path(name).suffix: self.read(Path(name).suffix) for name in self.manifest["files"]},
-        )
+        suffixes = [Path(name).suffix for name in self.manifest["files"]]
+        return replace(self, in_memory={suffix: self.read(suffix) for suffix in suffixes})
 
     def load(self, suffix: str) -> dict[str, Any]:
         """Load the dictionary in one of the files, tensors as NumPy arrays.
@@ -135,13 +138,13 @@ class Checkpoint:
         for name in self.manifest["files"]:
             self.read(Path(name).suffix)
 
-
-@dataclass(frozen=True)
-class _CheckpointInMemory(Checkpoint):
-    contents: Mapping[str, bytes]
-
-    def read(self, suffix: str) -> bytes:
-        return self.contents[suffix]
+    def damage(self) -> Optional[CheckpointError]:
+        """Return why it does not verify; None if it does."""
+        try:
+            self.verify()
+        except CheckpointError as error:
+            return error
+        return None
 
 
 def file_entry(data: bytes) -> dict[str, Any]:

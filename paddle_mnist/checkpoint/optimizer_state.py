@@ -8,12 +8,22 @@ from paddle.utils import unique_name
 
 from paddle_mnist.checkpoint.snapshot import Snapshot
 from paddle_mnist.checkpoint.weights import require_match, without_name_table
-from paddle_mnist.nn.schedule import STATE, load_state
+from paddle_mnist.nn.schedule import STATE, load_state, schedule_numbers
 
 # By structured names, such as "conv1.weight". Paddle generates `.name`, which may differ in another
 # process.
 Parameters = Mapping[str, paddle.Tensor]
 MOST_STEPS = 64  # until an optimizer has its state
+
+
+def optimizer_parameters(optimizer: paddle.optimizer.Optimizer) -> list[paddle.Tensor]:
+    """Return all parameters of an optimizer, including those of its groups."""
+    groups = optimizer._parameter_list or []
+    return [
+        parameter
+        for group in groups
+        for parameter in (group["params"] if isinstance(group, dict) else [group])
+    ]
 
 
 def generated_names(parameters: Parameters) -> dict[str, str]:
@@ -24,9 +34,10 @@ def generated_names(parameters: Parameters) -> dict[str, str]:
 def structured_state(state: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """Return an optimizer's state_dict by structured names, such as "conv1.weight moment1".
 
-    names: the structured names, by generated names.
+    Paddle's entry of generated names is left out. names: the structured names, by these.
     """
-    return {_structured_key(key, names): value for key, value in state.items()}
+    entries = without_name_table(state).items()
+    return {_structured_key(key, names): value for key, value in entries}
 
 
 def parameters_with_state(
@@ -38,6 +49,27 @@ def parameters_with_state(
     """
     owners = {_owner(key, generated_names(parameters)) for key in optimizer.state_dict()}
     return [name for name, parameter in parameters.items() if parameter.name in owners]
+
+
+def optimizer_contents(
+    optimizer: paddle.optimizer.Optimizer, parameters: Parameters
+) -> dict[str, Any]:
+    """Return the state of an optimizer and its schedule as plain data."""
+    return {
+        "class": type(optimizer).__name__,
+        "parameters": parameters_with_state(optimizer, parameters),
+        "state": structured_state(optimizer.state_dict(), generated_names(parameters)),
+        # Paddle's name of a variable, which differs each time an optimizer uses the schedule.
+        "schedule": _without(schedule_numbers(optimizer), "_var_name"),
+    }
+
+
+def _without(numbers: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {
+        key: _without(value, name) if isinstance(value, Mapping) else value
+        for key, value in numbers.items()
+        if key != name
+    }
 
 
 def load_structured_state(

@@ -10,7 +10,7 @@ together have no more bytes than the file.
 import math
 import pickletools
 from collections.abc import Callable, Iterator
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 
@@ -68,10 +68,6 @@ class UnfinishedArray:
         self.value = flat.reshape(shape, order="F" if fortran else "C")
 
 
-def _new_array(_type: Any, _shape: Any, _code: Any) -> UnfinishedArray:
-    return UnfinishedArray()
-
-
 def _scalar(dtype: _Dtype, raw: bytes) -> Union[int, float, bool, complex]:
     number: Union[int, float, bool, complex] = np.frombuffer(raw, dtype.dtype, count=1)[0].item()
     return number
@@ -81,14 +77,6 @@ def _encode(text: str, encoding: str) -> bytes:
     if encoding != "latin1":
         raise RefusedError(f"bytes in the encoding {_describe(encoding)}")
     return text.encode("latin1")
-
-
-def _empty_bytes() -> bytes:
-    return b""
-
-
-def _ordered_dict() -> dict[Any, Any]:
-    return {}
 
 
 def _named_tensor(pair: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -102,85 +90,29 @@ _NDARRAY = object()  # the class is only ever an argument of _reconstruct
 _CALLS: dict[str, Any] = {
     # numpy.core became numpy._core with NumPy 2; __builtin__ and builtins: protocols 2 and 3+
     **dict.fromkeys(
-        ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"), _new_array
+        ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"),
+        lambda _type, _shape, _code: UnfinishedArray(),
     ),
     **dict.fromkeys(("numpy.core.multiarray scalar", "numpy._core.multiarray scalar"), _scalar),
     "numpy ndarray": _NDARRAY,
     "numpy dtype": _Dtype,
     "_codecs encode": _encode,
-    "collections OrderedDict": _ordered_dict,  # a state_dict inside another dictionary
-    **dict.fromkeys(("__builtin__ bytes", "builtins bytes"), _empty_bytes),
+    # a state_dict inside another dictionary
+    "collections OrderedDict": lambda: {},  # noqa: PIE807, `dict` would take arguments
+    **dict.fromkeys(("__builtin__ bytes", "builtins bytes"), lambda: b""),
     **dict.fromkeys(("__builtin__ tuple", "builtins tuple"), _named_tensor),
 }
 
 
-# ------------------------------------------------------------------ opcodes on the stack alone
+# ------------------------------------------------------------------ opcodes that take values
 
 
-def _tuple_of(count: int) -> Callable[[Stack], None]:
-    def make(stack: Stack) -> None:
-        if len(stack) < count:
-            raise IndexError("stack underflow")
-        stack[-count:] = [tuple(stack[-count:])]
-
-    return make
+def _tuple(stack: Stack, items: list[Any]) -> None:
+    stack.append(tuple(items))
 
 
-def _tuple(stack: Stack) -> None:
-    stack.append(tuple(_pop_to_mark(stack)))
-
-
-def _set_item(stack: Stack) -> None:
-    value, key = stack.pop(), stack.pop()
-    _update(stack[-1], [key, value])
-
-
-def _set_items(stack: Stack) -> None:
-    items = _pop_to_mark(stack)
-    _update(stack[-1], items)
-
-
-def _append(stack: Stack) -> None:
-    value = stack.pop()
-    _extend(stack[-1], [value])
-
-
-def _appends(stack: Stack) -> None:
-    items = _pop_to_mark(stack)
-    _extend(stack[-1], items)
-
-
-def _stack_global(stack: Stack) -> None:
-    function, module = stack.pop(), stack.pop()
-    if type(function) is not str or type(module) is not str:
-        raise RefusedError(f"names {_describe(module)} and {_describe(function)}")
-    stack.append(_look_up(f"{module} {function}"))
-
-
-def _build(stack: Stack) -> None:
-    state, target = stack.pop(), stack[-1]
-    if not isinstance(target, (UnfinishedArray, _Dtype)):
-        raise RefusedError(f"sets the state of a {type(target).__name__}")
-    target.build(state)
-
-
-def _pop_to_mark(stack: Stack) -> list[Any]:
-    """Pop the last mark and return all above it."""
-    for index in range(len(stack) - 1, -1, -1):
-        if stack[index] is _MARK:
-            items = stack[index + 1 :]
-            del stack[index:]
-            return items
-    raise IndexError("no mark on the stack")
-
-
-def _look_up(name: str) -> Any:
-    if name not in _CALLS:
-        raise RefusedError(f"names {name.replace(' ', '.')!r:.80}")
-    return _CALLS[name]
-
-
-def _update(target: Any, items: Stack) -> None:
+def _update(stack: Stack, items: list[Any]) -> None:
+    target = stack[-1]
     if type(target) is not dict or len(items) % 2:
         raise RefusedError(f"sets items of a {type(target).__name__}")
     for key, value in zip(items[::2], items[1::2]):
@@ -191,24 +123,60 @@ def _update(target: Any, items: Stack) -> None:
         target[key] = value
 
 
-def _extend(target: Any, items: Stack) -> None:
+def _extend(stack: Stack, items: list[Any]) -> None:
+    target = stack[-1]
     if type(target) is not list:
         raise RefusedError(f"appends to a {type(target).__name__}")
     target.extend(items)
 
 
-_STACK_OPCODES: dict[str, Callable[[Stack], None]] = {
-    "TUPLE1": _tuple_of(1),
-    "TUPLE2": _tuple_of(2),
-    "TUPLE3": _tuple_of(3),
-    "TUPLE": _tuple,
-    "SETITEM": _set_item,
-    "SETITEMS": _set_items,
-    "APPEND": _append,
-    "APPENDS": _appends,
-    "STACK_GLOBAL": _stack_global,
-    "BUILD": _build,
+def _stack_global(stack: Stack, items: list[Any]) -> None:
+    module, function = items
+    if type(function) is not str or type(module) is not str:
+        raise RefusedError(f"names {_describe(module)} and {_describe(function)}")
+    stack.append(_look_up(f"{module} {function}"))
+
+
+def _build(stack: Stack, items: list[Any]) -> None:
+    target = stack[-1]
+    if not isinstance(target, (UnfinishedArray, _Dtype)):
+        raise RefusedError(f"sets the state of a {type(target).__name__}")
+    target.build(*items)
+
+
+def _look_up(name: str) -> Any:
+    if name not in _CALLS:
+        raise RefusedError(f"names {name.replace(' ', '.')!r:.80}")
+    return _CALLS[name]
+
+
+# What they do with what they take, and how many that is: None for all above the last mark.
+_STACK_OPCODES: dict[str, tuple[Callable[[Stack, list[Any]], None], Optional[int]]] = {
+    "TUPLE1": (_tuple, 1),
+    "TUPLE2": (_tuple, 2),
+    "TUPLE3": (_tuple, 3),
+    "TUPLE": (_tuple, None),
+    "SETITEM": (_update, 2),
+    "SETITEMS": (_update, None),
+    "APPEND": (_extend, 1),
+    "APPENDS": (_extend, None),
+    "STACK_GLOBAL": (_stack_global, 2),
+    "BUILD": (_build, 1),
 }
+
+
+def _pop(stack: Stack, count: Optional[int]) -> list[Any]:
+    """Pop some values, or the last mark and all above it; return the values in their order."""
+    if count is None:
+        marks = (index for index in reversed(range(len(stack))) if stack[index] is _MARK)
+        start = next(marks, -1)
+    else:
+        start = len(stack) - count
+    if start < 0:
+        raise IndexError("the stack has no mark, or too few values")
+    items = stack[start + (count is None) :]
+    del stack[start:]
+    return items
 
 
 # ------------------------------------------------------------------ the interpreter
@@ -253,7 +221,8 @@ def interpret(data: bytes) -> Any:
         elif name in ("BINGET", "LONG_BINGET"):
             stack.append(memo[argument])
         elif name in _STACK_OPCODES:
-            _STACK_OPCODES[name](stack)
+            act, count = _STACK_OPCODES[name]
+            act(stack, _pop(stack, count))
         elif name == "GLOBAL":
             stack.append(_look_up(argument))
         elif name == "REDUCE":
@@ -275,7 +244,7 @@ def interpret(data: bytes) -> Any:
 
 def _call(stack: Stack, position: int) -> Any:
     """Pop arguments and function; return what the function makes."""
-    arguments, function = stack.pop(), stack.pop()
+    function, arguments = _pop(stack, 2)
     if function is _NDARRAY or not any(function is call for call in _CALLS.values()):
         raise RefusedError(f"calls something at byte {position}")
     if type(arguments) is not tuple or len(arguments) > _MAX_ARGUMENTS:

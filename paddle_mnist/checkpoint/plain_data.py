@@ -83,37 +83,11 @@ def is_plain(
     return all(is_plain(item, known, depth - 1, most_items) for item in items)
 
 
-def copied(value: Any, memo: Optional[dict[int, Any]] = None) -> Any:
-    """Return a deep copy of plain data, in which an array in two places is one array, too."""
-    memo = {} if memo is None else memo
-    if id(value) in memo:
-        return memo[id(value)]
-    copy = functools.partial(copied, memo=memo)
-    if is_tensor(value):
-        new = value.detach().clone()
-        new.stop_gradient = value.stop_gradient
-    elif isinstance(value, np.ndarray):
-        new = value.copy()
-    elif isinstance(value, GENERATORS):
-        new = _generator(type(value).__name__, generator_state(value), _bits_of(value))
-    elif isinstance(value, dict):
-        new = _empty_dict(value)
-        new.update((key, copy(item)) for key, item in value.items())
-    elif isinstance(value, collections.deque):
-        new = collections.deque(map(copy, value), value.maxlen)
-    elif _is_namedtuple(type(value)):
-        new = tuple.__new__(type(value), map(copy, value))
-    elif isinstance(value, (*CONTAINERS, *SETS)):
-        new = type(value)(map(copy, value))
-    else:
-        return value
-    memo[id(value)] = new
-    return new
-
-
 def _is_namedtuple(kind: Any) -> bool:
-    is_tuple = isinstance(kind, type) and issubclass(kind, tuple) and kind is not tuple
-    return is_tuple and hasattr(kind, "_fields") and kind.__new__ is not tuple.__new__
+    """Return whether a class is one of namedtuples that can be found by its name."""
+    is_named = issubclass(kind, tuple) and hasattr(kind, "_fields")
+    is_found = kind is getattr(sys.modules.get(kind.__module__), kind.__name__, None)
+    return is_named and kind.__new__ is not tuple.__new__ and is_found
 
 
 def _namedtuple(module: str, name: str) -> type:
@@ -122,12 +96,6 @@ def _namedtuple(module: str, name: str) -> type:
     if not isinstance(kind, type) or not _is_namedtuple(kind):
         raise TypeError(f"{module}.{name} is no namedtuple of this program")
     return kind
-
-
-def _empty_dict(like: dict[Any, Any]) -> dict[Any, Any]:
-    if isinstance(like, collections.defaultdict):
-        return collections.defaultdict(like.default_factory)
-    return type(like)()
 
 
 def replace_in_place(current: Any, new: Any) -> bool:
@@ -380,3 +348,11 @@ def unpack(
             f"{origin}: holds values that cannot be read ({type(error).__name__}: {error!s:.100}); "
             "expected those of this training; use another checkpoint"
         ) from error
+
+
+def copied(value: Any) -> Any:
+    """Return a deep copy of plain data, as saving and loading would give it.
+
+    An array in two places is one array in both again.
+    """
+    return unpack(pack(value), None, "a copy")

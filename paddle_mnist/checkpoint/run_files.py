@@ -80,10 +80,20 @@ class RunFiles:
 
         A training that continues a finished run deletes its result first.
         """
+        result = self.read_result("checkpoint", ", so the run counts as unfinished")
+        return str(result["checkpoint"]) if result else None
+
+    def read_result(self, needed: str, consequence: str) -> Optional[dict[str, Any]]:
+        """Return what `result.json` holds; None if it is not there, or damaged, which is logged.
+
+        needed: an entry that it must have. consequence: of damage, the end of the warning.
+        """
         if not self.result.exists():
             return None
         try:
-            return str(json.loads(self.result.read_text(encoding="utf-8"))["checkpoint"])
+            result: dict[str, Any] = json.loads(self.result.read_text(encoding="utf-8"))
+            result[needed]
+            return result
         except (ValueError, TypeError, KeyError) as error:
-            log.warning("%s is damaged (%r), so the run counts as unfinished", self.result, error)
+            log.warning("%s is damaged (%r)%s", self.result, error, consequence)
             return None

@@ -1,17 +1,18 @@
 """Take snapshots of every value that can be reached, list what has changed, and restore it."""
 
 import collections
-import functools
+import operator
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Optional
+from typing import Any
 
 import numpy as np
 import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint import reachable
+from paddle_mnist.checkpoint.places import Place, find, topmost, walk
 from paddle_mnist.checkpoint.plain_data import (
     ABSENT,
     CONTAINERS,
@@ -27,29 +28,11 @@ from paddle_mnist.checkpoint.plain_data import (
     replace_in_place,
     set_generator_state,
 )
-from paddle_mnist.checkpoint.reachable import Path, child, describe
+from paddle_mnist.checkpoint.reachable import Path, Step, child, describe
 from paddle_mnist.nn.sparse_gradients import remove_gradient
 from paddle_mnist.system.arrays import as_array, copied_array
 
-DATA = (*SCALARS, *SETS, *GENERATORS, np.ndarray, paddle.Tensor)
-MOST_STEPS = 60  # on the way to a value
 MOST_BYTES = 256 * 2**20  # of arrays and tensors that a snapshot copies
-
-_SEQUENCES = (list, tuple, collections.deque)
-_MUTABLE = (list, collections.deque, set, np.ndarray, bytearray)
-
-
-class Place(NamedTuple):
-    """A value, and the path on which it was found.
-
-    is_internal: whether Paddle itself manages it. is_alias: whether it was found before, on another
-    path.
-    """
-
-    path: Path
-    value: Any
-    is_internal: bool
-    is_alias: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,7 +72,6 @@ class Snapshot:
         places = list(self._walk(self.skipped))
         self._found = [place for place in places if not place.is_alias]
         self._aliases = [place for place in places if place.is_alias and not place.is_internal]
-        self._places = {found.path: found for found in self._found}
         self._ids = {id(found.value) for found in self._found if not is_leaf(found.value)}
         tensors = (found for found in self._found if is_tensor(found.value))
         self._is_frozen = {found.path: found.value.stop_gradient for found in tensors}
@@ -115,15 +97,11 @@ class Snapshot:
             now = find(self.roots, alias.path)
             if now is not alias.value:
                 changed[alias.path] = Change(alias.path, _show(alias.value), _show(now))
-        known = {*self._places, *(alias.path for alias in self._aliases)}
+        known = {*self._copies, *(alias.path for alias in self._aliases)}
         for found in self._walk([]):
             if found.path not in known and not found.is_internal:
                 changed[found.path] = Change(found.path, "nothing", _show(found.value))
-        return [
-            change
-            for path, change in changed.items()
-            if not any(path[:length] in changed for length in range(1, len(path)))
-        ]
+        return list(topmost(changed).values())
 
     def put_back(self, internals: bool = True) -> None:
         """Restore all values, and remove the gradients of parameters.
@@ -183,7 +161,7 @@ class Snapshot:
         if is_leaf(before):
             return not equal(now, copy)
         if isinstance(before, dict):  # its items are compared by themselves, but not their order
-            return set(now) == set(copy[1]) and list(now) != list(copy[1])
+            return set(now) == set(copy[1][0]) and list(now) != list(copy[1][0])
         return now is not before and self._is_another(before, now)
 
     def _is_another(self, before: Any, now: Any) -> bool:
@@ -215,86 +193,8 @@ class Snapshot:
         elif isinstance(value, set):
             if value != copy:
                 replace_in_place(value, set(copy))
-        elif not is_leaf(value) and copy is not None:
+        elif not is_leaf(value):
             _restore_contents(value, *copy)
-
-
-def walk(
-    roots: Mapping[str, Any],
-    known: Collection[int] = frozenset(),
-    most_items: int = MOST_ITEMS,
-    skipped: Optional[list[str]] = None,
-) -> Iterator[Place]:
-    """Yield every value that can be reached, at the path on which it is found first.
-
-    On other paths, it is an alias, and what it holds is not yielded again.
-
-    For the arguments, see `Snapshot`. skipped: a list to which to add the names of containers that
-    are too large.
-    """
-    seen = set(known)
-    stack = [Place((("root", name),), value, False) for name, value in roots.items()]
-    stack.reverse()
-    # Internal values come last: a layer's weights are to be found in it, not in its optimizer.
-    internal: list[Place] = []
-    while stack or internal:
-        place = (stack or internal).pop()
-        value = place.value
-        if value is ABSENT or isinstance(value, types.ModuleType):
-            continue
-        if id(value) in seen:
-            yield place._replace(is_alias=True)
-            continue
-        if not isinstance(value, SCALARS):
-            seen.add(id(value))
-        yield place
-        is_large = isinstance(value, (*CONTAINERS, *SETS)) and len(value) > most_items
-        if is_large or len(place.path) > MOST_STEPS:
-            if skipped is not None:
-                size = f"{len(value)} items" if is_large else "deeply nested"
-                skipped.append(f"{describe(place.path)} ({size})")
-            continue
-        try:
-            below = [
-                Place(
-                    (*place.path, step),
-                    child(value, step),
-                    place.is_internal or reachable.is_internal(value, step),
-                )
-                for step in reachable.steps(value)
-            ]
-        except Exception:  # an object that does not let itself be looked into, such as a proxy
-            continue
-        for one in reversed(below):
-            (internal if one.is_internal else stack).append(one)
-
-
-def find(roots: Mapping[str, Any], path: Path) -> Any:
-    """Return the value at a path; ABSENT if there is none."""
-    (_, root), *rest = path
-    return functools.reduce(child, rest, roots.get(root, ABSENT))
-
-
-def may_be_put(places: Mapping[Path, Place], path: Path) -> bool:
-    """Return whether a file may set the value at a path.
-
-    places: the values that the walk finds, by path. A file must not set any other value, such as a
-    global of a function, because it could change what the program does.
-    """
-    parent = places.get(path[:-1])
-    if len(path) < 2 or parent is None or not reachable.can_be_replaced(path[-1]):
-        return False
-    if path in places:
-        place = places[path]
-        return not place.is_internal and isinstance(place.value, (*CONTAINERS, *DATA))
-    kind, key = path[-1]
-    is_new_item = kind == "item" and isinstance(parent.value, dict)
-    is_instance = reachable.is_entered(parent.value) and not isinstance(parent.value, type)
-    hidden = getattr(type(parent.value), str(key), None)  # by a new attribute of the name
-    is_free = isinstance(hidden, DATA) and not str(key).startswith("__")
-    is_new_attribute = kind == "attribute" and is_instance and is_free
-    is_internal = parent.is_internal or reachable.is_internal(parent.value, path[-1])
-    return not is_internal and (is_new_item or is_new_attribute)
 
 
 def _has_bytes(value: Any) -> bool:
@@ -302,92 +202,43 @@ def _has_bytes(value: Any) -> bool:
     return not value.dtype.hasobject if isinstance(value, np.ndarray) else is_plain(value)
 
 
-def put(roots: Mapping[str, Any], path: Path, new: Any) -> bool:
-    """Put plain data at a path; return False if the object that holds it is missing."""
-    parent = find(roots, path[:-1])
-    if parent is ABSENT:
-        return False
-    if not replace_in_place(child(parent, path[-1]), new):
-        reachable.assign(parent, path[-1], new)
-    return True
+def _containers(value: Any) -> list[Any]:
+    """Return the containers that are an object's contents: itself, or those of a layer.
 
-
-def unit(roots: Mapping[str, Any], path: Path, known: Collection[int] = ()) -> Optional[Path]:
-    """Return the shortest beginning of a path that leads to plain data; None if there is none."""
-    lengths = range(2, len(path) + 1)
-    beginnings = (path[:n] for n in lengths if reachable.can_be_replaced(path[n - 1]))
-    return next((part for part in beginnings if is_plain(find(roots, part), known)), None)
-
-
-def replaceable(roots: Mapping[str, Any], path: Path) -> Path:
-    """Return a path, without the steps to items of sequences at its end.
-
-    An item cannot be put into a list that is shorter now, or into a tuple; all of them can.
+    A layer's belong together: assigning a tensor moves an attribute from `__dict__` to the buffers.
     """
-    while path[-1][0] == "item" and isinstance(find(roots, path[:-1]), _SEQUENCES):
-        path = path[:-1]
-    return path
-
-
-def with_own_items(value: Any) -> Any:
-    """Return a copy of a list, deque or set, with the same items; any other value as it is."""
-    return value.copy() if isinstance(value, _MUTABLE) else value
-
-
-def replace_items(current: Any, new: Any) -> bool:
-    """Replace the items of a list, deque or set by those of another; return whether it is one."""
-    return isinstance(current, _MUTABLE) and replace_in_place(current, new)
-
-
-def _contents(value: Any) -> Optional[tuple[Mapping[Any, Any], Any]]:
-    """Return the values that an object holds, by step, and the items of a container."""
     if isinstance(value, nn.Layer):
-        return _namespaces(value), None
-    items: Any = None
-    if isinstance(value, dict):
-        items = dict(value)
-    elif isinstance(value, (list, collections.deque)):
-        items = list(value)
-    return {step: child(value, step) for step in reachable.own_steps(value)}, items
+        own = vars(value)
+        names = (*reachable.LAYER_PARTS, "_non_persistable_buffer_names_set")
+        return [own, *(own[name] for name in names)]
+    return [value] if isinstance(value, (dict, list, collections.deque)) else []
 
 
-def _restore_contents(value: Any, held: Mapping[Any, Any], items: Any) -> None:
-    if isinstance(value, nn.Layer):
-        for name, namespace in _namespaces(value, copy=False).items():
-            _restore_items(namespace, held[name])
-        return
-    for step in {*held, *reachable.own_steps(value)}:
+def _contents(value: Any) -> tuple[dict[Step, Any], list[Any]]:
+    """Return the values that an object holds by step, and copies of its containers."""
+    steps = () if isinstance(value, nn.Layer) else reachable.own_steps(value)
+    copies = [
+        dict(one) if isinstance(one, dict) else set(one) if isinstance(one, set) else list(one)
+        for one in _containers(value)
+    ]
+    return {step: child(value, step) for step in steps}, copies
+
+
+def _restore_contents(value: Any, held: Mapping[Step, Any], copies: Sequence[Any]) -> None:
+    steps = () if isinstance(value, nn.Layer) else reachable.own_steps(value)
+    for step in {*held, *steps}:
         if child(value, step) is not held.get(step, ABSENT):
             reachable.assign(value, step, held.get(step, ABSENT))
-    if items is not None:
-        _restore_items(value, items)
+    for container, copy in zip(_containers(value), copies):
+        now, kept = _parts(container), _parts(copy)
+        if len(now) != len(kept) or any(map(operator.is_not, now, kept)):
+            container.clear()
+            container.update(copy) if hasattr(container, "update") else container.extend(copy)
 
 
-def _namespaces(layer: nn.Layer, copy: bool = True) -> dict[str, Any]:
-    """Return the dictionaries, and the set, in which a layer keeps its attributes.
-
-    They belong together: assigning a tensor moves an attribute from `__dict__` to the buffers.
-    """
-    names = (*reachable.LAYER_PARTS, "_non_persistable_buffer_names_set")
-    namespaces = {"__dict__": vars(layer), **{name: vars(layer)[name] for name in names}}
-    if not copy:
-        return namespaces
-    return {name: namespace.copy() for name, namespace in namespaces.items()}
-
-
-def _restore_items(container: Any, items: Any) -> None:
-    if isinstance(container, set):
-        replace_in_place(container, set(items))
-        return
-    is_dict = isinstance(container, dict)
-    now = list(container.items()) if is_dict else [(None, item) for item in container]
-    kept = list(items.items()) if is_dict else [(None, item) for item in items]
-    is_same = len(now) == len(kept) and all(
-        one[0] is other[0] and one[1] is other[1] for one, other in zip(now, kept)
-    )
-    if not is_same:
-        container.clear()
-        container.update(items) if is_dict else container.extend(items)
+def _parts(container: Any) -> list[Any]:
+    """Return the items of a container, and the keys of a dictionary."""
+    return [*container, *container.values()] if isinstance(container, dict) else [*container]
 
 
 def _show(value: Any, copy: Any = ABSENT) -> str:

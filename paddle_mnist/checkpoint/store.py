@@ -5,6 +5,7 @@ manifest comes last. Until then the checkpoint does not exist; from then on it i
 """
 
 import glob
+import itertools
 import json
 import logging
 import os
@@ -28,6 +29,7 @@ from paddle_mnist.errors import CheckpointError
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import (
     PART,
+    first_free,
     make_folder,
     remove,
     remove_temporary,
@@ -105,6 +107,10 @@ class CheckpointStore:
         """Return the checkpoints with a readable manifest, by step, oldest first. Moves nothing."""
         return self._read_manifests()[0]
 
+    def newest_step(self) -> int:
+        """Return the step of the newest checkpoint with a readable manifest; 0 without one."""
+        return max((checkpoint.step for checkpoint in self.all()), default=0)
+
     def _read_manifests(self) -> tuple[list[Checkpoint], list[tuple[Path, CheckpointError]]]:
         """Return the checkpoints, by step, and the unreadable manifests, with the reason."""
         checkpoints, unreadable = [], []
@@ -128,15 +134,12 @@ class CheckpointStore:
         _require_current_format(checkpoints, damaged)
         newest_valid = None
         for checkpoint in reversed(checkpoints):
-            try:
-                checkpoint.verify()
-            except CheckpointError as error:
-                if not checkpoint.path.exists():  # its writer has deleted it: begin anew
-                    return self.newest(quarantine_damaged)
-                damaged.append((checkpoint.path, error))
-            else:
+            if not (error := checkpoint.damage()):
                 newest_valid = checkpoint
                 break
+            if not checkpoint.path.exists():  # its writer has deleted it: list again
+                return self.newest(quarantine_damaged)
+            damaged.append((checkpoint.path, error))
         for path, reason in damaged:
             if isinstance(reason, OutdatedFormatError):  # of a run that an older version began
                 log.warning("%s", reason)
@@ -219,12 +222,9 @@ class CheckpointStore:
     @staticmethod
     def _is_valid(checkpoint: Checkpoint) -> bool:
         """Return whether it verifies; log the reason if not."""
-        try:
-            checkpoint.verify()
-            return True
-        except CheckpointError as error:
+        if error := checkpoint.damage():
             log.warning("damaged checkpoint: %s", error)
-            return False
+        return not error
 
     def _is_unchanged_or_valid(self, checkpoint: Checkpoint) -> bool:
         """Return whether it verifies, without reading files that this process has hashed already.
@@ -253,9 +253,7 @@ class CheckpointStore:
         checkpoints, unreadable = self._read_manifests()
         errors = dict(unreadable)
         for checkpoint in checkpoints:
-            try:
-                checkpoint.verify()
-            except CheckpointError as error:
+            if error := checkpoint.damage():
                 errors[checkpoint.path] = error
         # One whose manifest is gone by now was deleted by a training, not damaged.
         return {path: error for path, error in errors.items() if path.exists()}
@@ -281,9 +279,7 @@ class CheckpointStore:
     def _quarantine(self, manifest: Path) -> None:
         """Move a checkpoint's files to a folder of their own in `quarantine/`."""
         quarantine = self.folder / QUARANTINE
-        number = 1
-        while (target := quarantine / f"{manifest.stem}.{number}").exists():
-            number += 1
+        target = first_free(quarantine / f"{manifest.stem}.{n}" for n in itertools.count(1))
         make_folder(target)
         with writing(target):
             # The manifest sorts first: what an interrupted move leaves behind is no checkpoint.

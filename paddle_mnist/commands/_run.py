@@ -1,6 +1,7 @@
 """Running a command: errors as one line, exit codes, and how a process with a command ends."""
 
 import contextlib
+import functools
 import logging
 import os
 import sys
@@ -18,6 +19,19 @@ from paddle_mnist.system.surroundings import prepared, remove_temporary_homes, u
 Main = Callable[[Optional[Sequence[str]]], int]
 Command = Callable[[Sequence[str]], Optional[int]]
 QUESTIONS = {"-h", "--help", "--version"}  # they need no home
+
+
+def command(prints_data: bool = False) -> Callable[[Command], Main]:
+    """Make a function of the arguments a command, which `run_command` runs; see there."""
+
+    def made(function: Command) -> Main:
+        @functools.wraps(function)
+        def main(argv: Optional[Sequence[str]] = None) -> int:
+            return run_command(function, argv, prints_data)
+
+        return main
+
+    return made
 
 
 def run_command(

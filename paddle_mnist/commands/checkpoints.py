@@ -12,7 +12,7 @@ from typing import Any, Optional
 from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.saved_weights import exists, find_run
 from paddle_mnist.checkpoint.store import CheckpointStore
-from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.commands import Parser, command, program_name
 from paddle_mnist.commands._weights import OPTIONS, distinct
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.config import FLAT_OPTIONS, TrainConfig
@@ -23,12 +23,9 @@ ACTIONS = ("list", "verify", "prune")
 RETENTION = {name: one for name, one in FLAT_OPTIONS.items() if name.startswith("keep_")}
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+@command(prints_data=True)
+def main(argv: Sequence[str]) -> None:
     """List, verify or prune checkpoints; return the exit code."""
-    return run_command(_checkpoints, argv, prints_data=True)
-
-
-def _checkpoints(argv: Sequence[str]) -> None:
     args = _parser().parse_args(argv)
     options = {name: getattr(args, name) for name in RETENTION if getattr(args, name) is not None}
     TrainConfig(**options)  # errors in the options come before those on the disk
@@ -187,21 +184,13 @@ def _as_text(contents: Mapping[str, Any]) -> str:
     title = monitor.replace("/", " ")
     values = [_value_as_text(row, monitor) for row in checkpoints]
     width = max(9, *map(len, [title, *values]))
+    columns = ("name", "step", "epoch", "bytes", "saved_at", "value", "what")
     form = f"{{:32}} {{:>7}} {{:>6}} {{:>10}}  {{:25}}  {{:>{width}}}  {{}}"
     lines = [form.format("name", "step", "epoch", "bytes", "saved at", title, "what")]
     for row, value in zip(checkpoints, values):
         marks = [f" [{mark}]" for mark in ("newest", "best", "damaged") if row[mark]]
-        lines.append(
-            form.format(
-                row["name"],
-                row["step"],
-                row["epoch"],
-                row["bytes"],
-                row["saved_at"],
-                value,
-                row["what"] + "".join(marks),
-            )
-        )
+        shown = {**row, "value": value, "what": row["what"] + "".join(marks)}
+        lines.append(form.format(*(shown[name] for name in columns)))
     for kind in ("damaged", "leftovers", "quarantine"):
         lines += [f"{kind}: {item}" for item in contents[kind]]
     return "\n".join(lines)

@@ -2,21 +2,17 @@
 
 import locale
 from collections.abc import Sequence
-from typing import Optional
 
-from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.commands import Parser, command, program_name
 from paddle_mnist.commands._weights import add_runs_arguments, named_runs
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+@command()
+def main(argv: Sequence[str]) -> None:
     """Serve the dashboard until SIGINT or SIGTERM; return the exit code.
 
     VisualDL leaves a thread that never ends, for which Python would wait: `run_script` abandons it.
     """
-    return run_command(_serve, argv)
-
-
-def _serve(argv: Sequence[str]) -> None:
     parser = Parser(prog=program_name("dashboard"), description=__doc__)
     add_runs_arguments(
         parser,

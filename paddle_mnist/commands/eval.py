@@ -2,20 +2,17 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any
 
-from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.commands import Parser, command, program_name
 from paddle_mnist.commands._weights import add_weights_arguments, named_weights
 from paddle_mnist.mnist.arrays import SPLIT_NAMES, Classes, noun_of
 from paddle_mnist.system.devices import require_paddle
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+@command(prints_data=True)
+def main(argv: Sequence[str]) -> None:
     """Evaluate weights and print the report; return the exit code."""
-    return run_command(_evaluate, argv, prints_data=True)
-
-
-def _evaluate(argv: Sequence[str]) -> None:
     parser = Parser(prog=program_name("eval"), description=__doc__)
     add_weights_arguments(parser, "newest run in work/output", more_options=("--output",))
     parser.add_argument("--data", help="auto, digits, or a file or folder [the data of the run]")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from paddle_mnist.checkpoint.run_files import RUNS, RunFiles
-from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.commands import Parser, command, program_name
 from paddle_mnist.commands._weights import NamedWeights, add_weights_arguments, named_weights
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.system.devices import require_paddle
@@ -30,12 +30,9 @@ OUTPUT = f"{RUNS}/exported"
 LEGACY = "FLAGS_enable_pir_api"  # 0: Paddle writes .pdmodel
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+@command(prints_data=True)
+def main(argv: Sequence[str]) -> int:
     """Export a model and print the files and their sizes; return the exit code."""
-    return run_command(_export, argv, prints_data=True)
-
-
-def _export(argv: Sequence[str]) -> int:
     args = _parser().parse_args(argv)
     named, folder = named_weights(args), _folder(args)
     if args.legacy and args.format == "onnx":

@@ -15,9 +15,9 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
-from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.commands import Parser, command, program_name
 from paddle_mnist.commands._weights import (
     KINDS,
     NamedWeights,
@@ -34,12 +34,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("paddle_mnist")
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+@command(prints_data=True)
+def main(argv: Sequence[str]) -> None:
     """Read the pictures and print their digits; return the exit code."""
-    return run_command(_infer, argv, prints_data=True)
-
-
-def _infer(argv: Sequence[str]) -> None:
     args = _parser().parse_args(argv)
     named = named_weights(args)
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax

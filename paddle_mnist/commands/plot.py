@@ -1,10 +1,9 @@
 """Draw the figures of runs again, and compare several runs in one chart."""
 
 from collections.abc import Sequence
-from typing import Optional
 
 from paddle_mnist.checkpoint.saved_weights import default_run
-from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.commands import Parser, command, program_name
 from paddle_mnist.commands._weights import add_runs_arguments, named_runs
 from paddle_mnist.mnist.figure_names import DIGIT_FIGURES
 from paddle_mnist.plots.figure_files import COMPARED_FILES
@@ -12,12 +11,9 @@ from paddle_mnist.plots.figure_files import FIGURES as FIGURES_OF_ANY_NET
 from paddle_mnist.system.devices import require_paddle
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+@command(prints_data=True)
+def main(argv: Sequence[str]) -> None:
     """Draw the figures and print their paths; return the exit code."""
-    return run_command(_plot, argv, prints_data=True)
-
-
-def _plot(argv: Sequence[str]) -> None:
     rows = [f"  {name}.png, {name}.svg" for name in DIGIT_FIGURES]
     rows += [f"  {', '.join(COMPARED_FILES)}  several runs, one over another"]
     parser = Parser(

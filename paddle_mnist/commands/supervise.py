@@ -4,20 +4,16 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import Optional
 
-from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.checkpoint.run_files import RunFiles
+from paddle_mnist.commands import Parser, command, program_name
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.system.supervisor import supervise
-from paddle_mnist.training.run_directory import RunDirectory
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+@command()
+def main(argv: Sequence[str]) -> int:
     """Supervise a script; return its last exit code."""
-    return run_command(_supervise, argv)
-
-
-def _supervise(argv: Sequence[str]) -> int:
     parser = Parser(prog=program_name("supervise"), description=__doc__)
     parser.usage = "%(prog)s [options] RUN SCRIPT [ARGUMENTS]"
     parser.add_argument("run", metavar="RUN", help="the run directory: `output` of the call of fit")
@@ -44,10 +40,9 @@ def _supervise(argv: Sequence[str]) -> int:
     if not script or not os.path.isfile(script[0]):
         name = script[0] if script else f"after {args.run}"
         raise ConfigError(f"{name}: no such script; expected the path of a Python program")
-    run = RunDirectory(args.run)
-
-    def step() -> int:
-        return max((checkpoint.step for checkpoint in run.checkpoints.all()), default=-1)
-
-    command = [sys.executable, *script]
-    return supervise(lambda _: command, step, args.max_restarts, args.hang_timeout)
+    return supervise(
+        lambda _: [sys.executable, *script],
+        RunFiles(args.run).checkpoints.newest_step,
+        args.max_restarts,
+        args.hang_timeout,
+    )

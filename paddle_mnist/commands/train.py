@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from paddle_mnist.checkpoint.run_files import DEFAULT_OUTPUT
-from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.checkpoint.run_files import DEFAULT_OUTPUT, RunFiles
+from paddle_mnist.commands import Parser, command, program_name
 from paddle_mnist.commands._train_options import add_train_options, train_config
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.config import TrainConfig
@@ -17,15 +17,11 @@ from paddle_mnist.system import heartbeat
 from paddle_mnist.system.devices import installed_builds, require_paddle
 from paddle_mnist.system.program import start_arguments
 from paddle_mnist.system.supervisor import supervise
-from paddle_mnist.training.run_directory import RunDirectory
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+@command()
+def main(argv: Sequence[str]) -> int:
     """Train as the arguments ask for; return the exit code."""
-    return run_command(_train, argv)
-
-
-def _train(argv: Sequence[str]) -> int:
     parser = Parser(prog=program_name("train"), description=__doc__)
     add_train_options(parser)
     args = parser.parse_args(argv)
@@ -65,25 +61,21 @@ def _supervise(config: TrainConfig, argv: Sequence[str]) -> int:
             "python with --nprocs and --max_restarts, or launch's own --elastic_level and "
             "--max_restart"
         )
-    run = RunDirectory(config.output or DEFAULT_OUTPUT)
+    run = RunFiles(config.output or DEFAULT_OUTPUT)
     old_config = _identity(run.config)
 
-    def command(restart: bool) -> list[str]:
+    def start(restart: bool) -> list[str]:
         arguments = list(argv)
         if restart and (old_config is None or _identity(run.config) != old_config):
             arguments = [argument for argument in argv if argument != "--fresh"]
             arguments += ["--resume", "auto"] if config.resume == "off" else []
         return [sys.executable, *start_arguments("train"), *arguments]
 
-    def step() -> int:
-        return max((checkpoint.step for checkpoint in run.checkpoints.all()), default=0)
-
     # A process that starts others finds out itself which of them hangs, and reports it a little
     # sooner.
     grace = 0 if config.processes.number == 1 else heartbeat.GRACE_SECONDS
-    return supervise(
-        command, step, config.command.max_restarts, config.processes.hang_timeout + grace
-    )
+    timeout = config.processes.hang_timeout + grace
+    return supervise(start, run.checkpoints.newest_step, config.command.max_restarts, timeout)
 
 
 def _identity(path: Path) -> Optional[tuple[int, int]]:

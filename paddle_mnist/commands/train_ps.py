@@ -1,18 +1,14 @@
 """Train with parameter servers, on Paddle 2.6.2. Start it with Paddle's launch."""
 
 from collections.abc import Sequence
-from typing import Optional
 
-from paddle_mnist.commands import Parser, program_name, run_command
+from paddle_mnist.commands import Parser, command, program_name
 from paddle_mnist.system.devices import require_paddle
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+@command()
+def main(argv: Sequence[str]) -> None:
     """Serve parameters or train with them, as Paddle's launch asks for; return the exit code."""
-    return run_command(_serve_or_train, argv)
-
-
-def _serve_or_train(argv: Sequence[str]) -> None:
     program = program_name("train-ps")
     launch = f"python -m paddle.distributed.launch --server_num 2 --trainer_num 2 {program}"
     parser = Parser(prog=program, description=f"{__doc__[:-1]}:\n\n{launch}")

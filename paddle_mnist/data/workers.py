@@ -7,12 +7,10 @@ is room, and the rest as one object.
 """
 
 import copy
-import ctypes
 import functools
 import math
 import multiprocessing
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -25,11 +23,11 @@ import paddle
 
 from paddle_mnist.data.collate import mapped
 from paddle_mnist.data.forking import forked
+from paddle_mnist.system import heartbeat
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.files import warn_once
 
 SHARED_MEMORY = "/dev/shm"
-PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when its parent dies
 LEAST_ROOM = 2**20  # bytes; with less nothing is sent through it, however small
 SMALL = 256 * 2**20  # bytes, four times what Docker gives a container
 SEMAPHORE = 4096  # bytes of one; there are three to a queue, and a queue to a worker
@@ -69,10 +67,7 @@ def map_in_workers(
 
 def _init_worker(trainer: int, init: Optional[Callable[[int], None]], number: int) -> None:
     """Have a worker end with the trainer; Paddle's waits for it for ever after a kill -9."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != trainer:  # it has died already
-            os._exit(1)
+    heartbeat.die_with(trainer)
     if init:
         init(number)
 

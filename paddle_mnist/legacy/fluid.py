@@ -16,7 +16,7 @@ from typing import Any, Union
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.contents import load_checkpoint, manifest_entries, parameter_names
+from paddle_mnist.checkpoint.contents import load_checkpoint, manifest_entries
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, read_manifest
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load
 from paddle_mnist.checkpoint.store import CheckpointStore
@@ -25,10 +25,10 @@ from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.export import INPUT, export_model
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.predictor import DigitPredictor
+from paddle_mnist.nn.schedule import STATE
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import make_folder, sync_folder, write_atomically
 
-_SCHEDULE = "LR_Scheduler"  # Paddle's name for it in an optimizer's state
 PERSISTABLES = "mnist_persistables"  # named as the store names checkpoints
 
 Folder = Union[str, Path]
@@ -77,13 +77,14 @@ def load_vars(
 
 def save_params(dirname: Folder, model: nn.Layer, filename: str = "params.pdparams") -> Path:
     """Write all parameters into one file, and return its path. Raises OutputError."""
-    return save_vars(dirname, model, list(parameter_names(model)), filename)
+    return save_vars(dirname, model, [name for name, _ in model.named_parameters()], filename)
 
 
 def load_params(dirname: Folder, model: nn.Layer, filename: str = "params.pdparams") -> None:
     """Load all parameters. Raises CheckpointError, with a diff, unless they fit exactly."""
     path = Path(dirname, filename)
-    others = {k: v for k, v in model.state_dict().items() if k not in parameter_names(model)}
+    parameters = dict(model.named_parameters())
+    others = {name: value for name, value in model.state_dict().items() if name not in parameters}
     load_weights(model, {**others, **safe_load(path)}, path)
 
 
@@ -120,23 +121,16 @@ def load_persistables(
         raise CheckpointError(
             f"{checkpoint.path}: was saved with the optimizer {saved_class}; expected {own_class}"
         )
-    values = checkpoint.load(OPTIMIZER)
-    if _has_moments(values):
-        load_checkpoint(checkpoint, model, optimizer)
-        return
-    if _has_moments(optimizer.state_dict()):  # saved before its first step, or it has none (SGD)
+    if _has_moments(optimizer.state_dict()) and not _has_moments(checkpoint.load(OPTIMIZER)):
         raise CheckpointError(
             f"{checkpoint.path}: was saved before the first step, and the given optimizer has "
             "taken some; expected a new one"
         )
-    load_weights(model, checkpoint.load(PARAMS), checkpoint.path)
-    schedule = {name: value for name, value in values.items() if name == _SCHEDULE}
-    if schedule:
-        optimizer.set_state_dict(schedule)
+    load_checkpoint(checkpoint, model, optimizer)
 
 
 def _has_moments(values: Mapping[str, Any]) -> bool:
-    return bool(set(values) - {_SCHEDULE, NAME_TABLE})
+    return bool(set(values) - {STATE, NAME_TABLE})
 
 
 def save_inference_model(

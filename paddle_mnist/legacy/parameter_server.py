@@ -7,10 +7,7 @@ Paddle's own way through this does not work for nets without sparse tables. The 
 and in `server_connection` use what is private in version 2.6.2; each comment gives the reason.
 """
 
-import ctypes
 import importlib
-import signal
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
@@ -83,20 +80,10 @@ def serve_or_train(training: ServedTraining, data: str) -> Optional[dict[str, fl
 
 
 def _serve(fleet: Any) -> None:
-    _die_with_the_parent()
+    heartbeat.die_with(heartbeat.parent_pid())  # `run_server` lets no other Python thread run
     _open_the_barrier(fleet.fleet._runtime_handle)
     fleet.init_server()
     fleet.run_server()
-
-
-def _die_with_the_parent() -> None:
-    """Have the system kill this process when its parent ends.
-
-    `run_server` never returns, and lets no other Python thread run.
-    """
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, prctl(2)
-    if heartbeat.is_orphaned():
-        sys.exit(1)
 
 
 def _open_the_barrier(runtime: Any) -> None:

@@ -195,7 +195,6 @@ class VisualDLWriter(Observer):
         self,
         build: Callable[[], Any],
         input_shape: Sequence[Optional[int]],
-        dtype: str = "float32",
         step: int = 0,
     ) -> None:
         """Write the graph of a net's layers, and a note of where VisualDL shows it.
@@ -208,7 +207,7 @@ class VisualDLWriter(Observer):
         # representation switched off, for a whole process; a VisualDL that reads
         # `inference.json` there makes this needless.
         folder = str(self.folder / "graph")
-        net = (build.__module__, build.__qualname__, json.dumps(list(input_shape)), dtype)
+        net = (build.__module__, build.__qualname__, json.dumps(list(input_shape)))
         process = subprocess.run(
             [sys.executable, "-W", "ignore", "-m", visualdl_graph.__name__, folder, *net],
             env={**os.environ, "FLAGS_enable_pir_api": "0"},

@@ -7,7 +7,7 @@ from paddle_mnist.interfaces import Writer
 from paddle_mnist.progress import TrainState
 
 
-class NewestMetrics:
+class NewestMetrics(Writer):
     """Keeps the newest value of every tag, in `values`."""
 
     def __init__(self) -> None:
@@ -16,11 +16,8 @@ class NewestMetrics:
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
         self.values.update(values)
 
-    def close(self) -> None:
-        """Nothing to do."""
 
-
-class ManyWriters:
+class ManyWriters(Writer):
     """Passes every call on to several writers, in order."""
 
     def __init__(self, writers: Sequence[Writer]):

@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Optional, Protocol
+from typing import Optional
 
 import paddle
 from paddle import profiler
@@ -22,39 +22,24 @@ WARM_UP = 10  # steps that are not measured: the first ones allocate buffers and
 PARTS = ("reader", "forward", "backward", "exchange", "optimizer", "logging", "saving")
 
 
-class Profiler(Protocol):
-    """A profile, as the training loop uses it."""
+class Profiler:
+    """Base class of what the training loop tells its phases; by itself it measures nothing."""
 
     def before_epoch(self) -> None:
         """Exclude the time since the last step, which an evaluation may have taken."""
 
     def part(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Within the context, count the time for this one of `PARTS`."""
+        return contextlib.nullcontext()
 
     def after_step(self) -> None:
         """End a step; the time until the next forward pass is the reader's."""
 
 
-class NoProfile:
-    """Measures nothing."""
-
-    def before_epoch(self) -> None:
-        """Do nothing."""
-
-    def part(self, name: str) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def after_step(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
+NO_PROFILE = Profiler()
 
 
-NO_PROFILE = NoProfile()
-
-
-class Profile:
+class Profile(Profiler):
     """Measures some steps of this process, after the first ten, and writes the results.
 
     `steps.md`, also logged: milliseconds per step, and share, of each part, and of the time between

@@ -39,6 +39,10 @@ def warn(finding: Finding) -> None:
 class LayerWatch(Observer):
     """Records statistics of a model's layers and parameters, by tag, and reports problems.
 
+    >>> with watch(model, every=10) as watched:
+    ...     model(images)
+    ...     print(watched.values["watch/relu1/zeros"], watched.findings)
+
     `values` holds the statistics of the newest recorded pass:
 
     watch/LAYER/mean, std, min, max: of the layer's output.
@@ -268,32 +272,4 @@ def _norm(tensor: paddle.Tensor) -> paddle.Tensor:
     return paddle.sqrt((tensor.detach().astype("float32") ** 2).sum())
 
 
-def watch(
-    model: nn.Layer,
-    what: Iterable[str] = WHAT,
-    every: int = 1,
-    layers: Optional[Iterable[str]] = None,
-    *,
-    on_finding: Callable[[Finding], None] = warn,
-    train_only: bool = False,
-    start: int = 0,
-    patience: int = PATIENCE,
-    passes_per_step: int = 1,
-) -> LayerWatch:
-    """Record what a model's layers and parameters do while it runs (see `LayerWatch`).
-
-    >>> with watch(model, every=10) as watched:
-    ...     model(images)
-    ...     print(watched.values["watch/relu1/zeros"], watched.findings)
-    """
-    return LayerWatch(
-        model,
-        what,
-        every,
-        layers,
-        on_finding=on_finding,
-        train_only=train_only,
-        start=start,
-        patience=patience,
-        passes_per_step=passes_per_step,
-    )
+watch = LayerWatch

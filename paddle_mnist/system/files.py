@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 import tempfile
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Optional
 
@@ -189,6 +189,11 @@ def remove(path: Path) -> None:
     """Delete a file if it is there. Raises OutputError."""
     with writing(path), contextlib.suppress(FileNotFoundError):
         os.unlink(path)
+
+
+def first_free(paths: Iterable[Path]) -> Path:
+    """Return the first path that names nothing, not even a link that leads nowhere."""
+    return next(path for path in paths if not os.path.lexists(path))
 
 
 def remove_temporary(folder: Path, pattern: str = "") -> None:

@@ -10,12 +10,14 @@ begins.
 """
 
 import contextlib
+import ctypes
 import functools
 import logging
 import math
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +28,7 @@ log = logging.getLogger("paddle_mnist")
 START_SECONDS = 60  # more than hang_timeout until the first heartbeat: imports, reading data
 GRACE_SECONDS = 10  # for the step in work and a checkpoint, before a process that hangs is ended
 VARIABLE = "PADDLE_MNIST_HEARTBEAT"
+PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when its parent dies
 
 _listeners: list[Callable[[bool], None]] = []
 _watchdog_left = [math.inf]  # seconds until the watchdog ends this process
@@ -90,9 +93,15 @@ def _stop(reason: str) -> None:
     os._exit(128 + signal.SIGTERM)
 
 
-def is_orphaned() -> bool:
-    """Return whether the process that started this one is gone."""
-    return os.getppid() != parent_pid()
+def die_with(parent: int) -> None:
+    """Have the system (Linux) kill this process when its parent ends, even where no Python runs.
+
+    parent: its process id. Where it has ended already, this process exits.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 @functools.cache  # once is enough
@@ -101,7 +110,7 @@ def exit_with_parent() -> None:
     parent_pid()
 
     def watch() -> None:
-        while not is_orphaned():
+        while os.getppid() == parent_pid():
             time.sleep(0.5)
         _stop("the process that started this one is gone; stopping")
 

@@ -8,9 +8,10 @@ from typing import Any
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.further_state import LOSS, FurtherState, set_state
+from paddle_mnist.checkpoint.further_state import LOSS, FurtherState, set_state, state_of
+from paddle_mnist.checkpoint.places import Place
 from paddle_mnist.checkpoint.plain_data import copied
-from paddle_mnist.checkpoint.snapshot import Change, Place, Snapshot
+from paddle_mnist.checkpoint.snapshot import Change, Snapshot
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.sparse_gradients import remove_gradient
@@ -31,8 +32,8 @@ class Beginning:
         is_state = functools.partial(_is_state, further)
         others = Snapshot(further.others, further.others_known, is_state=is_state)
         self.snapshots = [others, data_snapshot(further.data)]
-        self.parts = {**further.named, **further.optional}
-        self._states = {name: copied(dict(p.state_dict())) for name, p in self.parts.items()}
+        self.parts = further.parts
+        self._states = {name: copied(state_of(p, name)) for name, p in self.parts.items()}
         layers = [model, further.roots.get(LOSS), *self.parts.values()]
         layers = [layer for layer in layers if isinstance(layer, nn.Layer)]
         self._parameters = [(p, p.stop_gradient) for layer in layers for p in layer.parameters()]
@@ -101,7 +102,7 @@ def data_restored(data: Mapping[str, Any]) -> Iterator[None]:
 
 def _is_state(further: FurtherState, place: Place) -> bool:
     """Return whether a value belongs to a layer, an optimizer or a schedule."""
-    return place.is_internal or further.has(place.path)
+    return place.is_internal or further.found.has(place.path)
 
 
 def _copies(tensors: Mapping[str, paddle.Tensor]) -> dict[str, Any]:

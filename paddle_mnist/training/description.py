@@ -10,7 +10,7 @@ import paddle
 from paddle import nn
 
 from paddle_mnist._arguments import plain
-from paddle_mnist.checkpoint.contents import parameter_names
+from paddle_mnist.checkpoint.optimizer_state import generated_names
 from paddle_mnist.data.collate import leaves, read_sample
 from paddle_mnist.data.seeding import generators_restored, seed_generators
 from paddle_mnist.data.workers import map_in_workers
@@ -67,7 +67,7 @@ def describe_optimizer(optimizer: paddle.optimizer.Optimizer, model: nn.Layer) -
         description["learning_rate"] = float(optimizer.get_lr())
     for name, inner in inner_optimizers(optimizer).items():
         description[name] = describe_optimizer(inner, model)
-    names = {generated: name for name, generated in parameter_names(model).items()}
+    names = generated_names(dict(model.named_parameters()))
     for number, group in enumerate(getattr(optimizer, "_param_groups", None) or ()):
         if isinstance(group, Mapping):
             description[f"group{number}"] = {

@@ -1,7 +1,5 @@
 """Start a training: at its own checkpoint, or from what another training has learned."""
 
-import hashlib
-import json
 import logging
 import os
 import platform
@@ -18,6 +16,7 @@ import paddle_mnist
 from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.further_state import FurtherState
 from paddle_mnist.checkpoint.manifest import Checkpoint
+from paddle_mnist.checkpoint.plain_data import digest_of
 from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_into, load_weights
 from paddle_mnist.data.loader import batches_per_epoch
@@ -149,22 +148,15 @@ def state_digest(parts: TrainingParts, state: TrainState) -> str:
 
     Processes that train together compare it before they start.
     """
-    digest = hashlib.sha256(json.dumps(state.as_dict(), sort_keys=True).encode())
-    for values in (
-        parts.model.state_dict(),
-        parts.optimizer.state_dict(),
-        parts.average.weights(parts.model),
-    ):
-        for key in sorted(values):
-            value = values[key]
-            if hasattr(value, "numpy"):
-                digest.update(value.numpy().tobytes())
-                digest.update(key.encode())
-            else:
-                digest.update(f"{key} {value}".encode())
-    if parts.further:
-        digest.update(json.dumps(parts.further.digests(), sort_keys=True).encode())
-    return digest.hexdigest()
+    return digest_of(
+        [
+            state.as_dict(),
+            parts.model.state_dict(),
+            dict(sorted(parts.optimizer.state_dict().items())),
+            parts.average.weights(parts.model),
+            parts.further.digests(),
+        ]
+    )
 
 
 def environment(device: str) -> str:

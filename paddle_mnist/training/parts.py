@@ -13,8 +13,8 @@ from paddle_mnist.checkpoint.further_state import (
     LOSS,
     FurtherState,
     has_state,
-    optimizer_parameters,
 )
+from paddle_mnist.checkpoint.optimizer_state import optimizer_parameters
 from paddle_mnist.data.external import ExternalLoader, open_loader
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError
@@ -46,7 +46,7 @@ def build_parts(arguments: FitArguments, world: World) -> TrainingParts:
     schedule = Schedule(optimizer, numerics.schedule_every, arguments.monitored[0])
     average = ExponentialMovingAverage(model, numerics.ema) if numerics.ema else NO_AVERAGE
     further = _further_state(arguments, model, optimizer)
-    _check_all_are_trained(model, loss, [optimizer, *further.optimizers.values()])
+    _check_all_are_trained(model, loss, [optimizer, *further.found.optimizers.values()])
     loader = _training_loader(arguments, world)
     return TrainingParts(model, loader, schedule, optimizer, average, further)
 

@@ -14,11 +14,9 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist.checkpoint.further_state import DATA_ROOTS, optimizer_parameters
-from paddle_mnist.checkpoint.plain_data import copied, digest_of
-from paddle_mnist.checkpoint.reachable import Path, assign, describe, identity
-from paddle_mnist.checkpoint.snapshot import (
-    Change,
+from paddle_mnist.checkpoint.further_state import DATA_ROOTS
+from paddle_mnist.checkpoint.optimizer_state import optimizer_parameters
+from paddle_mnist.checkpoint.places import (
     find,
     put,
     replace_items,
@@ -26,6 +24,9 @@ from paddle_mnist.checkpoint.snapshot import (
     unit,
     with_own_items,
 )
+from paddle_mnist.checkpoint.plain_data import copied, digest_of
+from paddle_mnist.checkpoint.reachable import Path, assign, describe, identity
+from paddle_mnist.checkpoint.snapshot import Change
 from paddle_mnist.data.external import can_be_repeated
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, StoppedError, listed
@@ -105,6 +106,9 @@ class _Finding:
     is_plain: bool
     is_same: bool
 
+    def __str__(self) -> str:
+        return describe(self.own.path) if self.own else self.name
+
 
 class _Rehearsal:
     """The rehearsal of a job on its first batches."""
@@ -153,7 +157,7 @@ class _Rehearsal:
         """Return the values that the restored checkpoint has not brought back, by name."""
         found: dict[str, tuple[Change, Path, bool]] = {}
         for change in self.beginning.changes():
-            if not self.further.is_saved(change.path):
+            if not self.further.found.is_saved(change.path):
                 where = unit(self.roots, change.path, self.further.known)
                 path = where or replaceable(self.roots, change.path)
                 found[identity(path)] = change, path, where is not None
@@ -183,7 +187,7 @@ class _Rehearsal:
     def _others_parameters(self) -> Iterator[tuple[str, paddle.Tensor]]:
         """Yield the names and parameters whose gradients the trainer does not clear."""
         cleared = {id(parameter) for parameter in optimizer_parameters(self.job.parts.optimizer)}
-        named = {**self.further.parameters, **self.further.others_tensors()}
+        named = {**self.further.parameters, **self.further.found.tensors()}
         for part_name, part in self.beginning.parts.items():
             if isinstance(part, nn.Layer):
                 named.update((f"{part_name}.{name}", p) for name, p in part.named_parameters())
@@ -277,8 +281,8 @@ class _Rehearsal:
             # A step that fails on some of them only would leave the other processes waiting.
             shared = [one for one in rest if one.is_plain and one.is_same]
             return shared if self._is_enough([*needed, *shared], unbroken, names) else rest
-        attempts = 0
-        for size in _halved(len(rest)):
+        attempts, size = 0, max(1, len(rest) // 2)
+        while size:
             start = 0
             while start < len(rest) and attempts < MOST_ATTEMPTS:
                 attempts += 1
@@ -287,6 +291,7 @@ class _Rehearsal:
                     rest = fewer
                 else:
                     start += size
+            size //= 2
         return rest
 
     def _is_enough(
@@ -333,7 +338,7 @@ class _Rehearsal:
                     "depend on it, but a checkpoint cannot hold it; "
                     f"{CLEAR if is_gradient else REMEDY}"
                 )
-        self._refuse_differences([_name(finding) for finding in needed if not finding.is_same])
+        self._refuse_differences([str(finding) for finding in needed if not finding.is_same])
 
     def _require_same_everywhere(self, digests: Mapping[str, str]) -> None:
         """Raise ConfigError for state that differs between processes: only one of them saves it."""
@@ -353,7 +358,7 @@ class _Rehearsal:
 
     def _log(self, findings: Sequence[_Finding], needed: Sequence[_Finding]) -> None:
         """Log the values that are saved, that are not saved, and that were not examined."""
-        saved = [_name(one) for one in needed]
+        saved = [str(one) for one in needed]
         # Gradients that do not matter are what most steps leave.
         rest = [one.own for one in findings if one.own and one not in needed]
         others = [describe(one.path) for one in rest if one.parameter is None]
@@ -369,16 +374,3 @@ class _Rehearsal:
             log.info("not saved, since the steps do not depend on it: %s", listed(others))
         if self.beginning.skipped:
             log.info("too large to be examined: %s", listed(self.beginning.skipped))
-
-
-def _name(finding: _Finding) -> str:
-    return describe(finding.own.path) if finding.own else finding.name
-
-
-def _halved(size: int) -> Iterator[int]:
-    """Yield half of a size, half of that, and so on, down to 1."""
-    while size > 1:
-        size //= 2
-        yield size
-    if not size or size == 1:
-        yield 1

@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import itertools
 import json
 import logging
 import os
@@ -16,6 +17,7 @@ from paddle_mnist.metrics.jsonl import JsonlWriter, cut_jsonl
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import (
     Journal,
+    first_free,
     make_folder,
     remove,
     remove_temporary,
@@ -151,36 +153,16 @@ class RunDirectory(RunFiles):
         write_atomically(self.result, text.encode())
         sync_folder(self.path)
 
-    def read_result(self, checkpoint: Checkpoint) -> Optional[dict[str, Any]]:
-        """Return the result of the run if it ended with this checkpoint.
-
-        None if it is unfinished, if it went on after its result, or if the file is damaged, which
-        is logged.
-        """
-        if not self.result.exists():
-            return None
-        try:
-            result = json.loads(self.result.read_text(encoding="utf-8"))
-            return result if result["steps"] == checkpoint.step else None
-        except (ValueError, TypeError, KeyError) as error:
-            log.warning("%s is damaged (%r); evaluating again", self.result, error)
-            return None
-
     def new_visualdl_folder(self) -> Path:
         """Create a folder for this process alone, since VisualDL reads only one file in each."""
-        number = 1
-        while (folder := self.visualdl / f"{number:03}").exists():
-            number += 1
+        folder = first_free(self.visualdl / f"{number:03}" for number in itertools.count(1))
         make_folder(folder)
         return folder
 
 
 def _free_name(path: Path) -> Path:
     """Return the path with the first number, from 1, that makes it the name of nothing."""
-    number = 1
-    while os.path.lexists(numbered := path.with_name(f"{path.name}.{number}")):
-        number += 1
-    return numbered
+    return first_free(path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
 
 
 class _LogFile(logging.Handler):

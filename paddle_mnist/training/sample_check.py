@@ -7,9 +7,9 @@ from typing import Any
 
 import paddle
 
+from paddle_mnist.checkpoint.places import find
 from paddle_mnist.checkpoint.plain_data import GENERATORS, equal
 from paddle_mnist.checkpoint.reachable import describe
-from paddle_mnist.checkpoint.snapshot import find
 from paddle_mnist.data.collate import leaves
 from paddle_mnist.data.external import ExternalLoader
 from paddle_mnist.data.loader import first_batches, shards_of

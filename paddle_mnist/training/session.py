@@ -14,7 +14,7 @@ from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.checkpointer import (
     NO_CHECKPOINTER,
     StoreCheckpointer,
-    name_after_epoch,
+    name_of_checkpoint,
 )
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.weights import load_weights, saved_bytes
@@ -243,7 +243,7 @@ def load_final_weights(job: TrainingJob, run: RunDirectory, state: TrainState) -
             return best.name, best.state.metrics
         if job.parts.average is not NO_AVERAGE:
             load_weights(job.parts.model, job.parts.average.weights(job.parts.model), "the average")
-        return name_after_epoch(job.model_name, state), state.metrics
+        return name_of_checkpoint(job.model_name, state), state.metrics
 
     name, metrics = job.world.run_on_main(load)
     state.metrics = metrics

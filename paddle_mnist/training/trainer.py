@@ -62,9 +62,8 @@ class Trainer:
         metrics that are not means.
     schedule: when the optimizer's `LRScheduler` is stepped; by default after every step.
     average: a moving average of the weights, which is evaluated and saved instead of the weights.
-    evaluator, checkpointer, writer: the collaborators (their Protocols are in
-        `paddle_mnist.interfaces`). By default nothing is evaluated, every epoch is saved to
-        `save_path`, and log lines go to the console.
+    evaluator, checkpointer, writer: the collaborators (`paddle_mnist.interfaces`). By default
+        nothing is evaluated, every epoch is saved to `save_path`, and log lines go to the console.
     observers: called after every step and every epoch; they may ask to stop
         (`paddle_mnist.interfaces.Observer`).
     profile: measures the time of each phase of a step (`paddle_mnist.monitor.profiler.Profile`).

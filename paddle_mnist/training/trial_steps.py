@@ -9,14 +9,14 @@ from typing import Any, Optional
 
 import paddle
 
+from paddle_mnist.checkpoint.places import find
 from paddle_mnist.checkpoint.plain_data import add_to_digest, digest_of, is_plain
 from paddle_mnist.checkpoint.reachable import Path
-from paddle_mnist.checkpoint.snapshot import find
 from paddle_mnist.data.collate import mapped
 from paddle_mnist.data.loader import Shard, first_batches
 from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import DivergedError
-from paddle_mnist.interfaces import Observer, View, as_number
+from paddle_mnist.interfaces import Observer, View, Writer, as_number
 from paddle_mnist.nn.ema import NO_AVERAGE
 from paddle_mnist.progress import TrainState
 from paddle_mnist.training.evaluator import EpochEvaluator
@@ -148,7 +148,7 @@ def _copied_batch(batch: Any) -> Any:
     return mapped(batch, lambda leaf: leaf.clone() if isinstance(leaf, paddle.Tensor) else leaf)
 
 
-class _Digester:
+class _Digester(Writer):
     """Adds metrics to a digest, except times."""
 
     def __init__(self, digest: Any):
@@ -157,9 +157,6 @@ class _Digester:
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:
         measured = {tag: value for tag, value in values.items() if not tag.startswith("speed/")}
         self._digest.update(repr(sorted(measured.items())).encode())
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class _Listener(Observer):

@@ -13,7 +13,7 @@ from paddle import nn
 
 from paddle_mnist.checkpoint.further_state import FurtherState
 from paddle_mnist.checkpoint.manifest import FURTHER, Checkpoint
-from paddle_mnist.checkpoint.plain_data import STRUCTURE, equal, is_plain, pack, unpack
+from paddle_mnist.checkpoint.plain_data import STRUCTURE, copied, equal, is_plain, pack, unpack
 from paddle_mnist.checkpoint.reachable import describe
 from paddle_mnist.checkpoint.safe_load import safe_loads
 from paddle_mnist.checkpoint.weights import saved_bytes
@@ -88,6 +88,7 @@ def test_plain_data_come_back_the_same_to_the_bit(value):
         return
     again = unpack(safe_loads(saved_bytes(pack(value))), {}, "file")
     assert type(again) is type(value) and equal(again, value)
+    assert equal(copied(value), value)
 
 
 Named = collections.namedtuple("Named", "points reward")
@@ -106,8 +107,13 @@ Named = collections.namedtuple("Named", "points reward")
 )
 def test_containers_keep_their_class(value):
     again = unpack(safe_loads(saved_bytes(pack(value))), {}, "file")
-    assert type(again) is type(value) and equal(again, value)
+    assert type(again) is type(value) and equal(again, value) and equal(copied(value), value)
     assert getattr(again, "default_factory", None) == getattr(value, "default_factory", None)
+
+
+def test_a_namedtuple_that_loading_would_not_find_is_not_plain():
+    local = collections.namedtuple("Local", "points")
+    assert is_plain(Named(1, 2)) and not is_plain(local(1))
 
 
 def test_an_array_in_two_places_is_one_array_again():

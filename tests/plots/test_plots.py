@@ -4,9 +4,9 @@ import matplotlib.image
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from reproduction.charts import Curves, Line, Seeds, bars, panels, reliability
 
-from paddle_mnist.plots.charts import Curves, Line, Seeds, bars, panels
-from paddle_mnist.plots.classes import confusion, per_class, reliability
+from paddle_mnist.plots.classes import confusion, per_class
 from paddle_mnist.plots.curves import (
     HealthPanel,
     compare,

@@ -136,7 +136,7 @@ def _draw(
     form: str = "{:.2%}",
 ) -> Any:
     """Draw the training losses of the rows, and beside them the result of each seed."""
-    from paddle_mnist.plots import charts
+    from reproduction import charts
 
     lines = {}
     for name, row in report.items():

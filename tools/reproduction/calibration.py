@@ -147,10 +147,10 @@ def _may_be_calibrated(report: Report) -> bool:
 
 
 def figure(report: Report, data: Data) -> Any:
-    from paddle_mnist.plots import classes
+    from reproduction import charts
 
     title = fill("calibration", "finding" if _may_be_calibrated(report) else "finding_off").en
-    return classes.reliability(title, {name: one["bins"] for name, one in report["ways"].items()})
+    return charts.reliability(title, {name: one["bins"] for name, one in report["ways"].items()})
 
 
 CLAIM = Experiment(

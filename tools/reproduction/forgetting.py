@@ -83,7 +83,7 @@ def tabulate(report: dict[str, Any]) -> str:
 
 
 def figure(report: dict[str, Any]) -> Any:
-    from paddle_mnist.plots import charts
+    from reproduction import charts
 
     accuracy = report["accuracy"]
     lost, kept = (statistics.mean(accuracy[name]["old"]) for name in ("new", "new_replayed"))

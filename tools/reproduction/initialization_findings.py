@@ -120,8 +120,8 @@ def _first_steps(one: Mapping[str, Any]) -> Text:
 
 def figure(report: Report, data: Data) -> Any:
     """Draw the first draw's losses, zeros and signals, and the accuracy of every draw."""
-    from paddle_mnist.plots import charts
     from paddle_mnist.plots.figure import BLUE, GREEN, ORANGE, SKY, VERMILION
+    from reproduction import charts
 
     def lines(of: Callable[[Mapping[str, Any]], Sequence[float]]) -> dict[str, charts.Line]:
         drawn = {}

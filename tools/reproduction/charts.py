@@ -1,4 +1,4 @@
-"""Figures of any numbers: curves with bands, the scores of seeds, bars."""
+"""Figures of any numbers: curves with bands, the scores of seeds, bars, the confidence."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Optional, Protocol, Union
 
 import numpy as np
 
-from paddle_mnist.plots.figure import COLOURS, name_lines, new_figure
+from paddle_mnist.plots.figure import COLOURS, SKY, name_lines, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -147,5 +147,46 @@ def bars(
     axes.set_xticks(range(len(groups)), groups)
     axes.set(ylabel=label, ylim=(0, 1.12), yticks=np.linspace(0, 1, 6))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    name_lines(axes, title)
+    return figure
+
+
+def reliability(title: str, bins: Mapping[str, Sequence[tuple[int, float, float]]]) -> "Figure":
+    """Draw the accuracy over the confidence, with a series for each name, above a histogram.
+
+    Each point has the 95% interval of its accuracy (Clopper and Pearson): a few images say little.
+    The names after the first are drawn a little to the right.
+
+    bins: for each name its bins by confidence: (count, mean confidence, accuracy).
+    """
+    from scipy import stats
+
+    figure, grid = new_figure(4.8, 2, sharex=True, height_ratios=(3, 1))
+    (axes,), (below,) = grid
+    axes.plot([0, 1], [0, 1], color="black", linewidth=0.7, label="perfectly calibrated")
+    for number, ((name, rows), colour) in enumerate(zip(bins.items(), COLOURS)):
+        counts, confidence, accuracy = map(np.array, zip(*rows))
+        correct = np.rint(counts * accuracy)
+        low = np.nan_to_num(stats.beta.ppf(0.025, correct, counts - correct + 1), nan=0.0)
+        high = np.nan_to_num(stats.beta.ppf(0.975, correct + 1, counts - correct), nan=1.0)
+        shift = 0.006 * number  # as far as to tell the names apart
+        axes.errorbar(
+            confidence + shift,
+            accuracy,
+            np.maximum(0, [accuracy - low, high - accuracy]),
+            fmt="os"[number % 2],
+            color=colour,
+            markersize=4,
+            elinewidth=1,
+            label=name,
+        )
+    sizes, means, _ = zip(*next(iter(bins.values())))
+    drawn = below.bar(means, sizes, width=0.03, color=SKY)
+    below.bar_label(drawn, [f"{count:,}" for count in sizes], fontsize=8)
+    below.set(xlabel="mean confidence", ylabel="samples", yscale="log", ylim=(0.7, 20 * max(sizes)))
+    axes.set(ylabel="accuracy", ylim=(0, 1.03))
+    axes.grid(alpha=0.3)
+    for axis in (axes.yaxis, below.xaxis):
+        axis.set_major_formatter(lambda value, _: f"{value:.0%}")
     name_lines(axes, title)
     return figure

@@ -1,0 +1,168 @@
+"""Find the values that can be reached by their paths, and put others in their places."""
+
+import collections
+import functools
+import types
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple, Optional, TypeVar
+
+import numpy as np
+import paddle
+
+from paddle_mnist.checkpoint import reachable
+from paddle_mnist.checkpoint.plain_data import (
+    ABSENT,
+    CONTAINERS,
+    GENERATORS,
+    MOST_ITEMS,
+    SCALARS,
+    SETS,
+    is_plain,
+    replace_in_place,
+)
+from paddle_mnist.checkpoint.reachable import Path, child, describe
+
+DATA = (*SCALARS, *SETS, *GENERATORS, np.ndarray, paddle.Tensor)
+MOST_STEPS = 60  # on the way to a value
+
+_SEQUENCES = (list, tuple, collections.deque)
+_MUTABLE = (list, collections.deque, set, np.ndarray, bytearray)
+
+Value = TypeVar("Value")
+
+
+class Place(NamedTuple):
+    """A value, and the path on which it was found.
+
+    is_internal: whether Paddle itself manages it. is_alias: whether it was found before, on another
+    path.
+    """
+
+    path: Path
+    value: Any
+    is_internal: bool
+    is_alias: bool = False
+
+
+def walk(
+    roots: Mapping[str, Any],
+    known: Collection[int] = frozenset(),
+    most_items: int = MOST_ITEMS,
+    skipped: Optional[list[str]] = None,
+) -> Iterator[Place]:
+    """Yield every value that can be reached, at the path on which it is found first.
+
+    On other paths, it is an alias, and what it holds is not yielded again.
+
+    For the arguments, see `Snapshot`. skipped: a list to which to add the names of containers that
+    are too large.
+    """
+    seen = set(known)
+    stack = [Place((("root", name),), value, False) for name, value in roots.items()]
+    stack.reverse()
+    # Internal values come last: a layer's weights are to be found in it, not in its optimizer.
+    internal: list[Place] = []
+    while stack or internal:
+        place = (stack or internal).pop()
+        value = place.value
+        if value is ABSENT or isinstance(value, types.ModuleType):
+            continue
+        if id(value) in seen:
+            yield place._replace(is_alias=True)
+            continue
+        if not isinstance(value, SCALARS):
+            seen.add(id(value))
+        yield place
+        is_large = isinstance(value, (*CONTAINERS, *SETS)) and len(value) > most_items
+        if is_large or len(place.path) > MOST_STEPS:
+            if skipped is not None:
+                size = f"{len(value)} items" if is_large else "deeply nested"
+                skipped.append(f"{describe(place.path)} ({size})")
+            continue
+        try:
+            below = [
+                Place(
+                    (*place.path, step),
+                    child(value, step),
+                    place.is_internal or reachable.is_internal(value, step),
+                )
+                for step in reachable.steps(value)
+            ]
+        except Exception:  # an object that does not let itself be looked into, such as a proxy
+            continue
+        for one in reversed(below):
+            (internal if one.is_internal else stack).append(one)
+
+
+def find(roots: Mapping[str, Any], path: Path) -> Any:
+    """Return the value at a path; ABSENT if there is none."""
+    (_, root), *rest = path
+    return functools.reduce(child, rest, roots.get(root, ABSENT))
+
+
+def may_be_put(places: Mapping[Path, Place], path: Path) -> bool:
+    """Return whether a file may set the value at a path.
+
+    places: the values that the walk finds, by path. A file must not set any other value, such as a
+    global of a function, because it could change what the program does.
+    """
+    parent = places.get(path[:-1])
+    if len(path) < 2 or parent is None or not reachable.can_be_replaced(path[-1]):
+        return False
+    if path in places:
+        place = places[path]
+        return not place.is_internal and isinstance(place.value, (*CONTAINERS, *DATA))
+    kind, key = path[-1]
+    is_new_item = kind == "item" and isinstance(parent.value, dict)
+    is_instance = reachable.is_entered(parent.value) and not isinstance(parent.value, type)
+    hidden = getattr(type(parent.value), str(key), None)  # by a new attribute of the name
+    is_free = isinstance(hidden, DATA) and not str(key).startswith("__")
+    is_new_attribute = kind == "attribute" and is_instance and is_free
+    is_internal = parent.is_internal or reachable.is_internal(parent.value, path[-1])
+    return not is_internal and (is_new_item or is_new_attribute)
+
+
+def put(roots: Mapping[str, Any], path: Path, new: Any) -> bool:
+    """Put plain data at a path; return False if the object that holds it is missing."""
+    parent = find(roots, path[:-1])
+    if parent is ABSENT:
+        return False
+    if not replace_in_place(child(parent, path[-1]), new):
+        reachable.assign(parent, path[-1], new)
+    return True
+
+
+def unit(roots: Mapping[str, Any], path: Path, known: Collection[int] = ()) -> Optional[Path]:
+    """Return the shortest beginning of a path that leads to plain data; None if there is none."""
+    lengths = range(2, len(path) + 1)
+    beginnings = (path[:n] for n in lengths if reachable.can_be_replaced(path[n - 1]))
+    return next((part for part in beginnings if is_plain(find(roots, part), known)), None)
+
+
+def replaceable(roots: Mapping[str, Any], path: Path) -> Path:
+    """Return a path, without the steps to items of sequences at its end.
+
+    An item cannot be put into a list that is shorter now, or into a tuple; all of them can.
+    """
+    while path[-1][0] == "item" and isinstance(find(roots, path[:-1]), _SEQUENCES):
+        path = path[:-1]
+    return path
+
+
+def with_own_items(value: Any) -> Any:
+    """Return a copy of a list, deque or set, with the same items; any other value as it is."""
+    return value.copy() if isinstance(value, _MUTABLE) else value
+
+
+def replace_items(current: Any, new: Any) -> bool:
+    """Replace the items of a list, deque or set by those of another; return whether it is one."""
+    return isinstance(current, _MUTABLE) and replace_in_place(current, new)
+
+
+def topmost(values: Mapping[Path, Value]) -> dict[Path, Value]:
+    """Return the values that are not below another one of them."""
+    return {
+        path: value
+        for path, value in values.items()
+        if not any(path[:length] in values for length in range(1, len(path)))
+    }
