@@ -51,16 +51,16 @@ class BatchSampler:
         samples = np.arange(self.length)
         return random.permutation(samples) if self.shuffle else samples
 
-    def batches(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[np.ndarray]:
-        """Return the batches of an epoch from number `start` on, every `stride`-th.
+    def batches(self, epoch: int, start: int = 0) -> Iterator[np.ndarray]:
+        """Return the batches of an epoch from number `start` on.
 
         Each is an array of indices, int64 [at most batch_size].
         """
         order = self.order(epoch)
-        return (order[batch] for batch in self.batch_slices(start, stride))
+        return (order[batch] for batch in self.batch_slices(start))
 
     def batch_slices(self, start: int = 0, stride: int = 1) -> Iterator[slice]:
-        """Yield the positions of these batches in the order of an epoch."""
+        """Yield the positions in the order of batches from `start` on, every `stride`-th."""
         for first in range(start * self.batch_size, self.length, stride * self.batch_size):
             yield slice(first, min(first + self.batch_size, self.length))
 
