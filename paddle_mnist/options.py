@@ -7,7 +7,6 @@ YAML files and checkpoints have the options of all groups under flat names, whic
 
 import contextlib
 import dataclasses
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ import msgspec
 from msgspec import Meta
 
 from paddle_mnist._arguments import plain
-from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.errors import ConfigError, nearest_name, unknown_name
 
 Count = Annotated[int, Meta(ge=1)]
 CountOrZero = Annotated[int, Meta(ge=0)]
@@ -58,7 +57,7 @@ class Option(NamedTuple):
     """What a field of a group of options declares. See `option`."""
 
     help: Union[str, Mapping[str, str]]
-    flat: Union[str, Mapping[str, Mapping[str, Any]]]
+    flat: Union[str, Mapping[str, Mapping[str, Any]], None]
     heading: str
     must_match: bool
     bare: Optional[str]
@@ -87,7 +86,7 @@ def option(
     """
     if bare is None and isinstance(default, bool):
         bare = "true"
-    declared = Option(help, flat if flat is not None else "*", heading, must_match, bare, parse)
+    declared = Option(help, flat, heading, must_match, bare, parse)
     return dataclasses.field(default=default, metadata={OPTION: declared})
 
 
@@ -197,7 +196,7 @@ def _flat_names(field: "Field[Any]", declared: Option) -> Mapping[str, Mapping[s
     """Return the flat names of a field, and what each of them implies."""
     if isinstance(declared.flat, Mapping):
         return declared.flat
-    name = field.name if declared.flat == "*" else declared.flat
+    name = field.name if declared.flat is None else declared.flat
     return {name: {}} if name else {}
 
 
@@ -218,8 +217,8 @@ def _convert(value: Any, kind: Any, parse: Callable[[Any], Any], name: str, stri
         expected = _explain(str(error), kind)
     except ValueError as error:  # of `parse`
         expected = str(error)
-    near = difflib.get_close_matches(str(value), choices, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest_name(str(value), choices)
+    hint = f"; did you mean {near!r}?" if near else ""
     raise ConfigError(f"{name} is {value!r:.80}; {expected}{hint}")
 
 
