@@ -96,7 +96,7 @@ class Options:
     Raises ConfigError, naming the field, the value and what was expected.
     """
 
-    heading = "options"  # under which `--help` lists the fields
+    heading = "options"  # under which `--help` lists the fields; "" if they are arguments of `fit`
 
     def __post_init__(self) -> None:
         for field, declared in _declared(type(self)):
