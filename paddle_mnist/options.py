@@ -7,7 +7,6 @@ YAML files and checkpoints have the options of all groups under flat names, whic
 
 import contextlib
 import dataclasses
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,7 +27,7 @@ import msgspec
 from msgspec import Meta
 
 from paddle_mnist._arguments import plain
-from paddle_mnist.errors import ConfigError, unknown_name
+from paddle_mnist.errors import ConfigError, nearest_name, unknown_name
 from paddle_mnist.system.program import in_command
 
 Count = Annotated[int, Meta(ge=1)]
@@ -106,8 +105,6 @@ class Options:
     def __post_init__(self) -> None:
         for field, declared in _declared(type(self)):
             value = plain(getattr(self, field.name))
-            if not _is_plain(field.type):
-                continue
             label = f"{type(self).__name__}: {field.name}" if self.heading else field.name
             checked = _convert(value, field.type, declared.parse, label, strict=True)
             object.__setattr__(self, field.name, checked)
@@ -154,15 +151,17 @@ class FlatOption(NamedTuple):
 def flat_options(groups: Iterable[type[Options]]) -> dict[str, FlatOption]:
     """Return the options of some groups by their flat names."""
     return {
-        name: FlatOption(group, field, declared, _help(declared, name), implied)
+        name: FlatOption(
+            group,
+            field,
+            declared,
+            declared.help if isinstance(declared.help, str) else declared.help[name],
+            implied,
+        )
         for group in groups
         for field, declared in _declared(group)
         for name, implied in _flat_names(field, declared).items()
     }
-
-
-def _help(declared: Option, name: str) -> str:
-    return declared.help if isinstance(declared.help, str) else declared.help[name]
 
 
 def build_group(group: type[AnyOptions], values: Mapping[str, Any]) -> Optional[AnyOptions]:
@@ -196,16 +195,12 @@ def build_group(group: type[AnyOptions], values: Mapping[str, Any]) -> Optional[
 def flat_values(groups: Iterable[Any], only_must_match: bool = False) -> dict[str, Any]:
     """Return the values of those among some objects that are groups of options, by flat name."""
     return {
-        name: getattr(group, one.field.name) if _has(group, one.implied) else None
+        name: getattr(group, one.field.name) if one.implied.items() <= vars(group).items() else None
         for group in groups
         if isinstance(group, Options)
         for name, one in flat_options([type(group)]).items()
         if one.declared.must_match or not only_must_match
     }
-
-
-def _has(group: Options, values: Mapping[str, Any]) -> bool:
-    return all(getattr(group, name) == value for name, value in values.items())
 
 
 def _declared(group: type) -> Iterator[tuple["Field[Any]", Option]]:
@@ -220,21 +215,14 @@ def _flat_names(field: "Field[Any]", declared: Option) -> Mapping[str, Mapping[s
     return {field.name: {}} if declared.flat is None else declared.flat
 
 
-def _is_plain(kind: Any) -> bool:
-    """Return whether values of a type are numbers, text, or tuples of them."""
-    if get_origin(kind) is Literal:
-        return True
-    if get_origin(kind) in (Annotated, Union, tuple):
-        inner = get_args(kind)[:1] if get_origin(kind) is Annotated else get_args(kind)
-        return all(_is_plain(one) for one in inner)
-    return kind in (bool, int, float, str, type(None), Ellipsis)
-
-
 def _convert(value: Any, kind: Any, parse: Callable[[Any], Any], name: str, strict: bool) -> Any:
     """Return a value of a type. strict: take no text for a number. Raises ConfigError."""
+    choices = _choices(kind)
     try:
         parsed = parse(value)
-        if not strict:
+        if isinstance(parsed, bool) and (word := "on" if parsed else "off") in choices:
+            parsed = word  # YAML makes a truth value of a bare `off`
+        elif not strict:
             parsed = _from_text(parsed, kind)
         converted = msgspec.convert(parsed, kind, strict=strict)
         if isinstance(converted, float) and not math.isfinite(converted):
@@ -244,8 +232,8 @@ def _convert(value: Any, kind: Any, parse: Callable[[Any], Any], name: str, stri
         expected = _explain(str(error), kind)
     except ValueError as error:  # of `parse`
         expected = str(error)
-    near = difflib.get_close_matches(str(value), _choices(kind), n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest_name(str(value), choices)
+    hint = f"; did you mean {near!r}?" if near else ""
     raise ConfigError(f"{name} is {value!r:.80}; {expected}{hint}")
 
 
@@ -266,7 +254,7 @@ def _from_text(value: Any, kind: Any) -> Any:
             with contextlib.suppress(ValueError):
                 return number(value)
     if any(get_origin(one) is tuple for one in kinds):
-        return [item.strip() for item in value.split(",") if item.strip()]
+        return split_names(value)
     return value
 
 

@@ -8,6 +8,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
+from paddle_mnist.mnist.digit_normalization import cut_out
+from paddle_mnist.mnist.ink import find_ink
+from paddle_mnist.mnist.pictures import WORKING_SIDE
+from paddle_mnist.mnist.shapes import find_shapes
+
 
 def arc(x, y, rx, ry, first, last, points=24):
     """Part of an ellipse, degrees clockwise from the right."""
@@ -101,3 +106,9 @@ if __name__ == "__main__":  # the dozen that is kept beside this file
         (folder / f"{number % 10}-{number:02}.jpg").write_bytes(
             as_bytes(picture, "JPEG", quality=80)
         )
+
+
+def pixels_of(brightness):
+    """What the package makes of a digit, uint8 [28, 28]. brightness: floats [H, W] in 0..1."""
+    ink = find_ink(np.asarray(brightness, np.float32), WORKING_SIDE)
+    return cut_out(ink, find_shapes(ink))

@@ -24,10 +24,10 @@ from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import StoppedError
 from paddle_mnist.mnist.augment import Distortion
 from paddle_mnist.mnist.config import TrainConfig
+from paddle_mnist.mnist.optim import build_optimizer, build_schedule
 from paddle_mnist.mnist.step import DigitStep
 from paddle_mnist.mnist.training_set import TrainingSet
 from paddle_mnist.nn.ema import ExponentialMovingAverage
-from paddle_mnist.nn.optim import build_optimizer, build_schedule
 from paddle_mnist.progress import TrainState
 from paddle_mnist.training.evaluator import EpochEvaluator
 

@@ -7,7 +7,7 @@ from typing import Any, Optional, cast
 import paddle
 from paddle.io.dataloader.collate import default_collate_fn
 
-from paddle_mnist.data.batch_reader import MapDataset
+from paddle_mnist.data.batch_reader import CollateFn, MapDataset
 from paddle_mnist.data.collate import make_batch, read_sample
 from paddle_mnist.data.forking import forked
 from paddle_mnist.data.sampler_state import begin_epoch, end_epoch, set_epoch
@@ -48,7 +48,8 @@ def _iterate(batches: Iterable[Any]) -> Iterator[Any]:
             batches = with_little_shared_memory(batches)
         yield from forked(batches) if batches.num_workers else batches
         return
-    read, sampler = _Reader(batches.dataset, batches.collate_fn), cast(Any, batches.batch_sampler)
+    collate_fn, sampler = batches.collate_fn or default_collate_fn, cast(Any, batches.batch_sampler)
+    read = functools.partial(_read, batches.dataset, collate_fn)
     if not batches.num_workers:
         yield from map(read, sampler)
         return
@@ -64,16 +65,11 @@ def _iterate(batches: Iterable[Any]) -> Iterator[Any]:
     )
 
 
-class _Reader:
-    """Reads a batch of a dataset by the indices of its samples, as Paddle's loader does."""
-
-    def __init__(self, dataset: MapDataset, collate_fn: Optional[Callable[..., Any]]):
-        self.dataset, self.collate_fn = dataset, collate_fn or default_collate_fn
-
-    def __call__(self, indices: Iterable[int]) -> Any:
-        indices = list(indices)  # a sampler may give a set
-        samples = [read_sample(self.dataset, index) for index in indices]
-        return make_batch(samples, type(self.dataset).__name__, indices, self.collate_fn)
+def _read(dataset: MapDataset, collate_fn: CollateFn, indices: Iterable[int]) -> Any:
+    """Read a batch of a dataset by the indices of its samples, as Paddle's loader does."""
+    indices = list(indices)  # a sampler may give a set
+    samples = [read_sample(dataset, index) for index in indices]
+    return make_batch(samples, type(dataset).__name__, indices, collate_fn)
 
 
 def _init_worker(

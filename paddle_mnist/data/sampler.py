@@ -16,7 +16,7 @@ class BatchSampler:
 
     Stateless: the order of an epoch depends on nothing but the arguments and the epoch.
 
-    length: number of samples an epoch; each of them comes once.
+    length: number of samples an epoch; by default each of them comes once.
     own_order: gives the indices of the samples of an epoch, in place of seed and shuffle; as many
         in every epoch.
     """
@@ -51,16 +51,16 @@ class BatchSampler:
         samples = np.arange(self.length)
         return random.permutation(samples) if self.shuffle else samples
 
-    def batches(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[np.ndarray]:
-        """Return the batches of an epoch from number `start` on, every `stride`-th.
+    def batches(self, epoch: int, start: int = 0) -> Iterator[np.ndarray]:
+        """Return the batches of an epoch from number `start` on.
 
         Each is an array of indices, int64 [at most batch_size].
         """
         order = self.order(epoch)
-        return (order[batch] for batch in self.batch_slices(start, stride))
+        return (order[batch] for batch in self.batch_slices(start))
 
     def batch_slices(self, start: int = 0, stride: int = 1) -> Iterator[slice]:
-        """Yield the positions of these batches in the order of an epoch."""
+        """Yield the positions in the order of batches from `start` on, every `stride`-th."""
         for first in range(start * self.batch_size, self.length, stride * self.batch_size):
             yield slice(first, min(first + self.batch_size, self.length))
 

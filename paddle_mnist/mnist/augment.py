@@ -44,25 +44,18 @@ class Distortion:
 
     def __call__(self, images: paddle.Tensor, epoch: int, indices: np.ndarray) -> paddle.Tensor:
         """Transform the images float32 [B, 1, 28, 28] of the samples `indices` int64 [B]."""
-        raw = self._draw(epoch, indices)
+        raw = self.draw(epoch, indices)
         # As F.affine_grid, which takes five times as long (Paddle 3.3.1, CPU).
-        grid = (_centres() @ self._matrices(raw).transpose(0, 2, 1)).reshape(-1, SIZE, SIZE, 2)
+        grid = (_centres() @ self.matrices(raw).transpose(0, 2, 1)).reshape(-1, SIZE, SIZE, 2)
         if self.elastic:
-            grid += self._displacements(raw)
+            grid += self.displacements(raw)
         return F.grid_sample(images, paddle.to_tensor(grid), align_corners=False)
 
-    def matrices(self, epoch: int, indices: np.ndarray) -> np.ndarray:
+    def matrices(self, raw: np.ndarray) -> np.ndarray:
         """Return the affine transformations, float32 [B, 2, 3], from output to input coordinates.
 
-        Coordinates run from -1 to 1, as in `paddle.nn.functional.affine_grid`.
+        Coordinates run from -1 to 1, as in `paddle.nn.functional.affine_grid`. raw: of `draw`.
         """
-        return self._matrices(self._draw(epoch, indices))
-
-    def displacements(self, epoch: int, indices: np.ndarray) -> np.ndarray:
-        """Return how much further the elastic fields go, float32 [B, 28, 28, 2]: x, y."""
-        return self._displacements(self._draw(epoch, indices))
-
-    def _matrices(self, raw: np.ndarray) -> np.ndarray:
         drawn = 2 * ((raw[:, :AFFINE_DRAWS] >> np.uint64(11)) * 2.0**-53) - 1
         angle, shear = self.rotate * drawn[:, 0], np.tan(self.shear * drawn[:, 1])
         size = 1 + self.scale * drawn[:, 2]
@@ -73,7 +66,8 @@ class Distortion:
         ]
         return np.array(rows, np.float32).transpose(2, 0, 1)
 
-    def _displacements(self, raw: np.ndarray) -> np.ndarray:
+    def displacements(self, raw: np.ndarray) -> np.ndarray:
+        """Return how much further the elastic fields go, float32 [B, 28, 28, 2]: x, y."""
         drawn = raw[:, AFFINE_DRAWS:].astype("<u8").view("<u2").astype(np.float32)
         noise = (drawn - 32767.5) * np.float32(12**0.5 / 65536)  # of variance 1
         weights = _smoothing()
@@ -81,7 +75,7 @@ class Distortion:
         displacements: np.ndarray = np.float32(self.elastic) * fields.transpose(0, 2, 3, 1)
         return displacements
 
-    def _draw(self, epoch: int, indices: np.ndarray) -> np.ndarray:
+    def draw(self, epoch: int, indices: np.ndarray) -> np.ndarray:
         """Draw the random bits of each sample, uint64 [B, N], whatever batch it is in.
 
         Philox is a counter-based generator (Salmon et al., "Parallel random numbers: as easy as

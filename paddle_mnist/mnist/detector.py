@@ -12,12 +12,10 @@ with energies and distances of features.
 """
 
 import functools
-import io
 import json
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -38,7 +36,6 @@ class Detector:
     mean, scale: float [980], of the square roots of the features of MNIST's training images.
     hidden_weight: float [980, H]. hidden_bias: float [H]. weight: float [H]. bias: float; it holds
     the threshold, so that a score of THRESHOLD is where digits end.
-    about: how it was made.
     """
 
     mean: np.ndarray
@@ -47,7 +44,6 @@ class Detector:
     hidden_bias: np.ndarray
     weight: np.ndarray
     bias: np.ndarray
-    about: dict[str, Any]
 
     def scores(self, features: np.ndarray) -> np.ndarray:
         """Return how much each image looks like one digit: float64 [N], 0 to 1.
@@ -65,23 +61,13 @@ class Detector:
         logits: np.ndarray = hidden @ self.weight + self.bias
         return logits
 
-    def as_bytes(self) -> bytes:
-        """Return the file's contents, half precision."""
-        file = io.BytesIO()
-        arrays: dict[str, Any] = {
-            name: np.asarray(getattr(self, name), np.float16) for name in ARRAYS
-        }
-        np.savez(file, about=np.array(json.dumps(self.about)), **arrays)
-        return file.getvalue()
-
 
 def read_detector(path: Path) -> Detector:
     """Read a detector. Raises CheckpointError if it is damaged, or made for other weights."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name].astype(np.float32) for name in ARRAYS}
-            about = json.loads(str(file["about"]))
-            weights = about["weights"]
+            weights = json.loads(str(file["about"]))["weights"]
     except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
         raise CheckpointError(f"{path}: damaged ({error}); install the package again") from error
     expected = pretrained.about()["sha256"]
@@ -90,7 +76,7 @@ def read_detector(path: Path) -> Detector:
             f"{path}: made for the weights {weights[:12]}..., but the package's are "
             f"{expected[:12]}...; make it again with tools/reproduce.py --only detector"
         )
-    return Detector(**arrays, about=about)
+    return Detector(**arrays)
 
 
 def moved(images: np.ndarray) -> np.ndarray:

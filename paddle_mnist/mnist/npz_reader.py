@@ -1,16 +1,13 @@
 """Reads `mnist.npz` of Keras: four NumPy arrays in a zip archive.
 
-The archive is unpacked here, not by Python's `zipfile`, for the reason that `open_unpacked` gives;
-and no further than the arrays' headers announce. Nothing is ever unpickled.
+They are unpacked no further than their headers announce, and nothing is ever unpickled.
 """
 
-import io
 import re
 import struct
 import zipfile
-import zlib
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import IO, Literal
 
 import numpy as np
 from isal import isal_zlib
@@ -29,7 +26,6 @@ Order = Literal["C", "F"]
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 MAX_HEADER = 10_240  # bytes before an array's items; NumPy writes 128
-BLOCK = 1 << 20  # bytes that are read at a time
 
 # L: as Python 2 wrote whole numbers.
 _HEADER = re.compile(
@@ -47,14 +43,14 @@ def read_npz(path: Path) -> dict[str, Split]:
     The valid split is made as of IDX files (`split_training`).
     """
     try:
-        with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+        with zipfile.ZipFile(path) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             if missing := [key for key in KEYS if key not in members]:
                 raise DataError(
                     f"{path}: no {', '.join(missing)} among its arrays "
                     f"({', '.join(members) or 'none'}); expected {', '.join(KEYS)}"
                 )
-            arrays = {key: _read_array(f"{path}: {key}", file, members[key]) for key in KEYS}
+            arrays = {key: _read_array(f"{path}: {key}", archive, members[key]) for key in KEYS}
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}; expected a readable file") from error
     except (
@@ -78,9 +74,22 @@ def read_npz(path: Path) -> dict[str, Split]:
     )
 
 
-def _read_array(where: str, file: BinaryIO, info: zipfile.ZipInfo) -> np.ndarray:
+def _read_array(where: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
     """Read one array of the archive; its header decides how much is unpacked."""
-    member = _Member(where, file, info)
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise DataError(
+            f"{where}: compressed by method {info.compress_type}; expected numpy.savez or "
+            "numpy.savez_compressed to have written it"
+        )
+    if info.flag_bits & 1:
+        raise DataError(f"{where}: encrypted; expected a file without a password")
+    with archive.open(info) as member:
+        # Not Python's zlib, for the reason that `open_unpacked` gives.
+        vars(member)["_decompressor"] = isal_zlib.decompressobj(wbits=-15)
+        return _read_member(where, member)
+
+
+def _read_member(where: str, member: IO[bytes]) -> np.ndarray:
     start = member.read(MAX_HEADER)
     try:
         dtype, order, shape, header_size = _parse_header(start)
@@ -101,10 +110,9 @@ def _read_array(where: str, file: BinaryIO, info: zipfile.ZipInfo) -> np.ndarray
     size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     body = start[header_size:]
     body += member.read(size - len(body))
-    if len(body) != size or member.read(1):
+    if len(body) != size or member.read(1):  # which also checks the checksum
         found = "more" if len(body) >= size else f"{len(body)} bytes"
         raise DataError(f"{where}: {found} instead of the {size} bytes that its header announces")
-    member.check()
     return np.ascontiguousarray(np.frombuffer(body, dtype).reshape(shape, order=order))
 
 
@@ -122,54 +130,3 @@ def _parse_header(start: bytes) -> tuple[np.dtype, Order, tuple[int, ...], int]:
     shape = tuple(int(size.strip(b" L")) for size in match[3].split(b",") if size.strip())
     order: Order = "F" if match[2] == b"True" else "C"
     return np.dtype(match[1].decode()), order, shape, end
-
-
-class _Member:
-    """The bytes of one member of a zip archive, unpacked as far as they are asked for."""
-
-    def __init__(self, where: str, file: BinaryIO, info: zipfile.ZipInfo):
-        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise DataError(
-                f"{where}: compressed by method {info.compress_type}; expected numpy.savez or "
-                "numpy.savez_compressed to have written it"
-            )
-        if info.flag_bits & 1:
-            raise DataError(f"{where}: encrypted; expected a file without a password")
-        file.seek(info.header_offset)
-        name_length, extra_length = struct.unpack("<26xHH", file.read(30))
-        file.seek(name_length + extra_length, io.SEEK_CUR)
-        self._file, self._info = file, info
-        self._packed_left = info.compress_size
-        self._is_packed = info.compress_type == zipfile.ZIP_DEFLATED
-        self._unpacker = isal_zlib.decompressobj(wbits=-15)
-        self._crc = 0
-
-    def read(self, size: int) -> bytes:
-        """Return `size` bytes, fewer at the end."""
-        content = bytearray()
-        while len(content) < size and (piece := self._unpack(size - len(content))):
-            content += piece
-        self._crc = zlib.crc32(content, self._crc)
-        return bytes(content)
-
-    def _unpack(self, size: int) -> bytes:
-        """Return 1 to `size` bytes; none at the end."""
-        if not self._is_packed:
-            return self._read_packed(size)
-        piece = b""
-        while not piece and not self._unpacker.eof:
-            packed = self._unpacker.unconsumed_tail or self._read_packed(BLOCK)
-            piece = self._unpacker.decompress(packed, min(size, BLOCK))
-            if not (packed or piece or self._unpacker.eof):
-                raise EOFError("it ends too early")
-        return piece
-
-    def _read_packed(self, size: int) -> bytes:
-        block = self._file.read(min(size, self._packed_left, BLOCK))
-        self._packed_left -= len(block)
-        return block
-
-    def check(self) -> None:
-        """Raise BadZipFile unless what was read has the checksum that the archive records."""
-        if self._crc != self._info.CRC:
-            raise zipfile.BadZipFile(f"{self._info.filename} does not match its checksum")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 from msgspec import Meta
 
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.nn.numerics import false_as_off
 from paddle_mnist.options import (
     Count,
     CountOrZero,
@@ -48,11 +47,6 @@ def _parse_amounts(value: Any) -> Any:
         if not 0 <= amounts[name] < limit:
             raise ValueError(f"expected {name} as a number, at least 0 and below {limit}")
     return [f"{name}={amounts[name]:g}" for name in AUGMENT_LIMITS if amounts.get(name)]
-
-
-def _bool_as_switch(value: Any) -> Any:
-    """Read true as "on" and false as "off", as YAML has them."""
-    return "on" if value is True else false_as_off(value)
 
 
 @dataclass(frozen=True)
@@ -102,7 +96,6 @@ class NetOptions(Options):
         "compute convolutions in compiled loops; auto: on CPUs only",
         heading="device",
         must_match=True,
-        parse=_bool_as_switch,
     )
     threads: CountOrZero = option(
         0,
@@ -176,7 +169,7 @@ class OptimizerOptions(Options):
 
     def __call__(self, parameters: "list[paddle.Tensor]") -> "paddle.optimizer.Optimizer":
         from paddle_mnist.mnist.model import PARAMETERS
-        from paddle_mnist.nn.optim import build_optimizer, build_schedule
+        from paddle_mnist.mnist.optim import build_optimizer, build_schedule
 
         schedule = build_schedule(self, self.total_steps)
         return build_optimizer(self, dict(zip(PARAMETERS, parameters)), schedule)

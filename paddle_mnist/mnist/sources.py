@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from paddle_mnist.errors import DataError
+from paddle_mnist.errors import DataError, OutputError
 from paddle_mnist.mnist.arrays import Split
 from paddle_mnist.mnist.csv_reader import find_test_file, find_training_file, read_csv
 from paddle_mnist.mnist.embedded_digits import read_embedded_digits
@@ -31,7 +31,7 @@ from paddle_mnist.mnist.folders import (
 from paddle_mnist.mnist.json_reader import read_json
 from paddle_mnist.mnist.npz_reader import read_npz
 from paddle_mnist.mnist.readers import IDX_FILES, read_idx
-from paddle_mnist.system.files import in_home
+from paddle_mnist.system.files import in_home, write_atomically
 from paddle_mnist.system.locks import locked
 
 log = logging.getLogger("paddle_mnist")
@@ -43,17 +43,12 @@ CONNECT_SECONDS = 5
 # The server of paddle.vision.datasets.MNIST, and the MD5 it expects of each file. Paddle's own
 # download tries three times without a timeout and writes straight to the final name.
 MNIST_URL = "https://dataset.bj.bcebos.com/mnist/"
-MNIST_MD5 = dict(
-    zip(
-        IDX_FILES,
-        (
-            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "d53e105ee54ea40749a09fcbcd1e9432",
-            "9fb629c4189551a2d022fa330f9573f3",
-            "ec29112dd5afa0611ce80d1b7f02629c",
-        ),
-    )
-)
+MD5 = """
+    f68b3c2dcbeaaa9fbdd348bbdeb94873 d53e105ee54ea40749a09fcbcd1e9432
+    9fb629c4189551a2d022fa330f9573f3 ec29112dd5afa0611ce80d1b7f02629c
+""".split()
+MNIST_MD5 = dict(zip(IDX_FILES, MD5))
+MAX_DOWNLOAD = 1 << 26  # bytes of a file; the largest of them has 9.9e6
 
 
 @dataclass(frozen=True)
@@ -121,7 +116,7 @@ def find_source(data: str = "auto") -> Source:
         return source
     try:
         return _download(os.environ.get("PADDLE_MNIST_URL") or MNIST_URL, paddle_cache())
-    except (DataError, OSError) as error:
+    except (DataError, OutputError, OSError) as error:
         log.warning(
             "MNIST was not found (%s/%s, IDX files in %s/ or %s) and cannot be downloaded (%s). "
             "%sUsing %s instead: accuracies are not MNIST's.",
@@ -248,20 +243,15 @@ def _download(base_url: str, folder: Path) -> Source:
 
 def _fetch(url: str, path: Path, md5: str) -> None:
     log.info("downloading %s", url)
-    part = path.with_name(f"{path.name}.part")
     try:
-        with _connect(url) as response, open(part, "wb") as file:
-            digest = hashlib.md5(usedforsecurity=False)
-            while block := response.read(1 << 20):
-                digest.update(block)
-                file.write(block)
-        if digest.hexdigest() != md5:
-            raise DataError(f"{url}: MD5 {digest.hexdigest()}; expected {md5}")
-        os.replace(part, path)
+        with _connect(url) as response:
+            data = response.read(MAX_DOWNLOAD)
     except http.client.HTTPException as error:
         raise DataError(f"{url}: the connection broke ({error!r})") from error
-    finally:
-        part.unlink(missing_ok=True)
+    found = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    if found != md5:
+        raise DataError(f"{url}: MD5 {found}; expected {md5}")
+    write_atomically(path, data)
 
 
 def _connect(url: str) -> Any:

@@ -1,1 +1,1 @@
-"""Optimizers, losses, a moving average of weights, seeding: parts of a training for any net."""
+"""Losses, schedules, a moving average of weights, fast loops: parts of a training for any net."""

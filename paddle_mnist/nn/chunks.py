@@ -9,8 +9,6 @@ from typing import Any, Optional
 
 CHUNK_SIZE = 25  # samples at most
 
-_Outcome = tuple[int, Any, Optional[BaseException]]  # of a chunk: its number, result and error
-
 
 def chunks_of(count: int) -> list[slice]:
     """Divide a batch of `count` samples, always in the same way, whatever the number of threads.
@@ -30,64 +28,39 @@ def map_chunks(run: Callable[[int, slice], Any], count: int, threads: int) -> li
     They compute at once only what does not hold Python's lock. An exception of a chunk is raised
     when no thread works on the batch any more.
     """
-    job = _Job(run, chunks_of(count))
-    _helpers(os.getpid()).take_part(job, min(threads, len(job.chunks)) - 1)
-    job.work()
-    return job.results()
+    chunks = chunks_of(count)
+    numbers = iter(range(len(chunks)))  # of the chunks that no thread has taken yet
+    results: list[Any] = [None] * len(chunks)
+    finished: SimpleQueue[Optional[BaseException]] = SimpleQueue()
 
-
-class _Job:
-    def __init__(self, run: Callable[[int, slice], Any], chunks: list[slice]):
-        self.chunks = chunks
-        self._run = run
-        self._numbers = iter(range(len(chunks)))  # of the chunks that no thread has taken yet
-        self._finished: SimpleQueue[_Outcome] = SimpleQueue()
-
-    def work(self) -> None:
-        """Compute chunks until all are taken."""
-        for number in self._numbers:
+    def work() -> None:
+        for number in numbers:
             try:
-                outcome: _Outcome = number, self._run(number, self.chunks[number]), None
+                results[number] = run(number, chunks[number])
+                finished.put(None)
             except BaseException as error:
-                outcome = number, None, error
-            self._finished.put(outcome)
+                finished.put(error)
 
-    def results(self) -> list[Any]:
-        """Wait for all chunks, and return their results or raise an error of theirs."""
-        results: list[Any] = [None] * len(self.chunks)
-        errors: list[BaseException] = []
-        for _ in self.chunks:
-            number, results_of_chunk, error = self._finished.get()
-            results[number] = results_of_chunk
-            errors += [error] if error else []
-        if errors:
-            raise errors[0]
-        return results
-
-
-class _Helpers:
-    """Threads that wait for jobs; as many as were ever needed at once."""
-
-    def __init__(self) -> None:
-        self._jobs: SimpleQueue[_Job] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._count = 0
-
-    def take_part(self, job: _Job, threads: int) -> None:
-        """Have this many threads work on a job."""
-        with self._lock:
-            for number in range(self._count, threads):
-                threading.Thread(target=self._work, name=f"chunks {number}", daemon=True).start()
-            self._count = max(self._count, threads)
-        for _ in range(threads):
-            self._jobs.put(job)
-
-    def _work(self) -> None:
-        while True:
-            self._jobs.get().work()
+    for helper in range(min(threads, len(chunks)) - 1):
+        _jobs_of(os.getpid(), helper).put(work)
+    work()
+    for error in [finished.get() for _ in chunks]:
+        if error:
+            raise error
+    return results
 
 
 @functools.cache
-def _helpers(process_id: int) -> _Helpers:
-    """Return the helpers of a process: a forked child has none of its parent's threads."""
-    return _Helpers()
+def _jobs_of(process: int, helper: int) -> "SimpleQueue[Callable[[], None]]":
+    """Return the queue of the calls that a thread makes, which waits for them.
+
+    process: its number, for a forked process has the queues of its parent, but not the threads.
+    """
+    jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    def work() -> None:
+        while True:
+            jobs.get()()
+
+    threading.Thread(target=work, name=f"chunks {helper}", daemon=True).start()
+    return jobs

@@ -87,11 +87,35 @@ class Memory:
         return self.inputs[images], self.winners[images], self.skipped[images]
 
 
+def new_memory(net: Net, count: int, chunks: int) -> Memory:
+    """Return memory for so many images and chunks."""
+    return Memory(
+        inputs=aligned_zeros((count, net.kept.size), np.float32),
+        winners=aligned_zeros((count, net.winners.size), np.uint8),
+        skipped=aligned_zeros((count,), np.float32),
+        weights=aligned_zeros((net.weights.size,), np.float32),
+        sums=aligned_zeros((chunks, net.sums.size), np.float32),
+    )
+
+
 class _OfThread(threading.local):
     """Buffers of each thread, there once it has worked on a chunk."""
 
-    work: sparse_net.Workspace
-    memory: Memory
+    def __init__(self, net: Net):
+        self._net = net
+
+    @functools.cached_property
+    def work(self) -> sparse_net.Workspace:
+        """Arrays for intermediate results."""
+        return sparse_net.new_workspace(self._net)
+
+    @functools.cached_property
+    def _memory(self) -> Memory:
+        return new_memory(self._net, CHUNK_SIZE, chunks=0)
+
+    def rows(self, images: slice) -> tuple[Floats, npt.NDArray[np.uint8], Floats]:
+        """Return rows for the images of a chunk that no later call will need."""
+        return self._memory.rows(slice(0, images.stop - images.start))
 
 
 class CompiledNet:
@@ -99,7 +123,7 @@ class CompiledNet:
 
     def __init__(self, net: Net):
         self.net = net
-        self._threads = _OfThread()
+        self._own = _OfThread(net)
         self._reusable: deque[Memory] = deque(maxlen=2)
         self._packing, self._unpacking = packing(net), unpacking(net)
         self._run_forward, self._run_backward = sparse_net.build(net)
@@ -130,12 +154,12 @@ class CompiledNet:
 
     def _arguments(self, title: str) -> tuple[Any, ...]:
         """Return arguments of the types that a pass is called with."""
-        memory, matrix = self._new_memory(1, chunks=1), np.zeros((1, 1), np.float32)
+        memory, matrix = new_memory(self.net, 1, chunks=1), np.zeros((1, 1), np.float32)
         if title == "cross-entropy":
             return (matrix, np.zeros(1, np.int64), 0.0, 1.0, matrix[0], matrix)
         kept = (*memory.rows(slice(0, 1)), memory.weights)
         last = np.float32(0) if title == "convolution" else memory.sums[0]
-        return (matrix, matrix, *kept, last, self._work)
+        return (matrix, matrix, *kept, last, self._own.work)
 
     def forward(
         self,
@@ -159,9 +183,9 @@ class CompiledNet:
         flat_outputs = outputs.reshape(count, -1)
 
         def run(number: int, chunk: slice) -> None:
-            kept = memory.rows(chunk) if for_backward else self._scratch_rows(chunk)
+            kept = memory.rows(chunk) if for_backward else self._own.rows(chunk)
             self._run_forward(
-                flat[chunk], flat_outputs[chunk], *kept, memory.weights, skip, self._work
+                flat[chunk], flat_outputs[chunk], *kept, memory.weights, skip, self._own.work
             )
 
         map_chunks(run, count, threads)
@@ -185,7 +209,7 @@ class CompiledNet:
         def run(number: int, chunk: slice) -> None:
             sums = memory.sums[number]
             kept = (*memory.rows(chunk), memory.weights)
-            self._run_backward(flat[chunk], images[chunk], *kept, sums, self._work)
+            self._run_backward(flat[chunk], images[chunk], *kept, sums, self._own.work)
 
         chunks = len(map_chunks(run, count, threads))
         return np.concatenate([images.ravel(), self._sum(memory, chunks)])
@@ -215,41 +239,19 @@ class CompiledNet:
 
         def run(number: int, chunk: slice) -> None:
             # Every chunk uses the rows of its thread, which stay in the cache; a batch's would not.
-            kept = (*self._scratch_rows(chunk), memory.weights)
-            self._run_forward(flat[chunk], logits[chunk], *kept, skip, self._work)
+            kept = (*self._own.rows(chunk), memory.weights)
+            self._run_forward(flat[chunk], logits[chunk], *kept, skip, self._own.work)
             self._run_cross_entropy(
                 logits[chunk], labels[chunk], smoothing, 1 / count, losses[chunk], gradients[chunk]
             )
             sums = memory.sums[number]
-            self._run_backward(gradients[chunk], no_gradients[chunk], *kept, sums, self._work)
+            self._run_backward(gradients[chunk], no_gradients[chunk], *kept, sums, self._own.work)
 
         chunks = len(map_chunks(run, count, threads))
         loss = np.float32(np.add.reduce(losses, dtype=np.float64) / count)
         return loss, logits, self._sum(memory, chunks)
 
     # -------------------------------------------------------------- memory
-
-    @property
-    def _work(self) -> sparse_net.Workspace:
-        """This thread's arrays for intermediate results."""
-        if not hasattr(self._threads, "work"):
-            self._threads.work = sparse_net.new_workspace(self.net)
-        return self._threads.work
-
-    def _scratch_rows(self, images: slice) -> tuple[Floats, npt.NDArray[np.uint8], Floats]:
-        """Return this thread's rows for a chunk that no later call will need."""
-        if not hasattr(self._threads, "memory"):
-            self._threads.memory = self._new_memory(CHUNK_SIZE, chunks=0)
-        return self._threads.memory.rows(slice(0, images.stop - images.start))
-
-    def _new_memory(self, count: int, chunks: int) -> Memory:
-        return Memory(
-            inputs=aligned_zeros((count, self.net.kept.size), np.float32),
-            winners=aligned_zeros((count, self.net.winners.size), np.uint8),
-            skipped=aligned_zeros((count,), np.float32),
-            weights=aligned_zeros((self.net.weights.size,), np.float32),
-            sums=aligned_zeros((chunks, self.net.sums.size), np.float32),
-        )
 
     def _take_memory(self, count: int, chunks: int) -> Memory:
         """Return memory for at least this many images and chunks, to be returned by `_give_back`.
@@ -259,9 +261,9 @@ class CompiledNet:
         try:
             memory = self._reusable.pop()
         except IndexError:  # none yet, or other passes have it
-            return self._new_memory(count, chunks)
+            return new_memory(self.net, count, chunks)
         is_large_enough = len(memory.inputs) >= count and len(memory.sums) >= chunks
-        return memory if is_large_enough else self._new_memory(count, chunks)
+        return memory if is_large_enough else new_memory(self.net, count, chunks)
 
     def _give_back(self, memory: Memory) -> None:
         if memory.inputs.nbytes + memory.sums.nbytes <= MAX_REUSED_BYTES:

@@ -2,29 +2,34 @@
 
 import contextlib
 from collections.abc import ItemsView, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import paddle
 from paddle import nn
 
 
-class WeightAverage(Protocol):
-    """An average of the weights, as the training loop uses it."""
+class WeightAverage:
+    """An average of the weights; this class is for none: the weights as they are."""
 
     def update(self, model: nn.Layer, step: int) -> None:
         """Update the average after a step. step: the number of steps done before it."""
 
     def weights(self, model: nn.Layer) -> Mapping[str, Any]:
         """Return the state_dict to use: the average, or the model's own."""
+        return model.state_dict()
 
     def load(self, weights: Mapping[str, Any]) -> None:
         """Continue from saved values, which must match the model."""
 
     def apply(self, model: nn.Layer) -> contextlib.AbstractContextManager[None]:
         """Within the context, the model has the averaged weights."""
+        return contextlib.nullcontext()
 
 
-class ExponentialMovingAverage:
+NO_AVERAGE = WeightAverage()
+
+
+class ExponentialMovingAverage(WeightAverage):
     """Averages the weights: average = d average + (1 - d) weights after each step.
 
     d = min(decay, (1 + t)/(10 + t)), where t is the number of steps done before, so that the
@@ -52,7 +57,6 @@ class ExponentialMovingAverage:
         return self._average
 
     def load(self, weights: Mapping[str, Any]) -> None:
-        """Continue from saved values, which must match the model."""
         for name, average in self._average.items():
             average.set_value(weights[name])
 
@@ -68,22 +72,3 @@ class ExponentialMovingAverage:
 
 def _entries(model: nn.Layer) -> ItemsView[str, paddle.Tensor]:
     return model.state_dict().items()
-
-
-class _NoAverage:
-    """Keeps no average: the weights as they are."""
-
-    def update(self, model: nn.Layer, step: int) -> None:
-        """Do nothing."""
-
-    def weights(self, model: nn.Layer) -> Mapping[str, Any]:
-        return model.state_dict()
-
-    def load(self, weights: Mapping[str, Any]) -> None:
-        """Do nothing."""
-
-    def apply(self, model: nn.Layer) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-
-NO_AVERAGE = _NoAverage()

@@ -1,14 +1,9 @@
 """`Numerics`: how a step computes, beside the net and its optimizer."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from paddle_mnist.options import Count, Fraction, Options, option
-
-
-def false_as_off(value: Any) -> Any:
-    """Read false as "off": that is what YAML makes of a bare `off`."""
-    return "off" if value is False else value
 
 
 @dataclass(frozen=True)
@@ -33,7 +28,6 @@ class Numerics(Options):
         "off",
         "bfloat16 on a GPU: O1 in safe operations, O2 nearly everywhere",
         must_match=True,
-        parse=false_as_off,
     )
     deterministic: bool = option(False, "use cuDNN's deterministic algorithms")
     schedule_every: Literal["step", "epoch"] = option(

@@ -29,20 +29,17 @@ ELEMENTWISE_FUNCTIONS = tuple(getattr(F, name) for name in _ELEMENTWISE.values()
 
 def is_elementwise(loss: Loss) -> bool:
     """Return whether a loss compares each element of the outputs with the label in its place."""
-    return _is_one_of(loss, ELEMENTWISE) or _function(loss) in ELEMENTWISE_FUNCTIONS
+    return _is_one_of(loss, ELEMENTWISE, ELEMENTWISE_FUNCTIONS)
 
 
 def is_cross_entropy(loss: Loss) -> bool:
     """Return whether a loss is a cross-entropy of Paddle's, whose mean `label_weight` knows."""
-    return _is_one_of(loss, (nn.CrossEntropyLoss, nn.NLLLoss)) or _function(loss) in (
-        F.cross_entropy,
-        F.nll_loss,
-    )
+    return _is_one_of(loss, (nn.CrossEntropyLoss, nn.NLLLoss), (F.cross_entropy, F.nll_loss))
 
 
 def is_likelihood(loss: Loss) -> bool:
     """Return whether a loss is an `NLLLoss`, or the function, whose classes are along axis 1."""
-    return _is_one_of(loss, (nn.NLLLoss,)) or _function(loss) is F.nll_loss
+    return _is_one_of(loss, (nn.NLLLoss,), (F.nll_loss,))
 
 
 def reduction_of(loss: Loss) -> Optional[str]:
@@ -50,7 +47,7 @@ def reduction_of(loss: Loss) -> Optional[str]:
     if isinstance(loss, functools.partial):
         is_paddles = getattr(loss.func, "__module__", "").startswith("paddle.nn.")
         return loss.keywords.get("reduction") if is_paddles else None
-    if not isinstance(loss, nn.Layer) or not _forward_module(loss).startswith("paddle.nn."):
+    if not isinstance(loss, nn.Layer) or not _is_paddles(loss):
         return None
     return getattr(loss, "reduction", getattr(loss, "_reduction", None))
 
@@ -109,9 +106,8 @@ def _options(loss: Loss) -> Optional[dict[str, Any]]:
     if not is_cross_entropy(loss):
         return None
     options = _all_options(loss)
-    is_entropy = isinstance(loss, nn.CrossEntropyLoss) or _function(loss) is F.cross_entropy
     # A cross-entropy with a negative ignore_index divides by the number of all labels.
-    is_plain = is_entropy and options["weight"] is None and options["ignore_index"] < 0
+    is_plain = not is_likelihood(loss) and options["weight"] is None and options["ignore_index"] < 0
     return None if is_plain else options
 
 
@@ -126,15 +122,15 @@ def _all_options(loss: Loss) -> dict[str, Any]:
     return {**defaults, **given}
 
 
-def _is_one_of(loss: Loss, kinds: tuple[type[nn.Layer], ...]) -> bool:
-    """Return whether a loss is a layer of these classes; a subclass may compute anything else."""
-    return isinstance(loss, kinds) and _forward_module(loss).startswith("paddle.nn.")
+def _is_one_of(loss: Loss, kinds: tuple[type[nn.Layer], ...], functions: tuple[Loss, ...]) -> bool:
+    """Return whether a loss is a layer of these classes, or one of the functions, or a partial.
+
+    A subclass with a `forward` of its own may compute anything else.
+    """
+    if isinstance(loss, nn.Layer):
+        return isinstance(loss, kinds) and _is_paddles(loss)
+    return (loss.func if isinstance(loss, functools.partial) else loss) in functions
 
 
-def _forward_module(loss: nn.Layer) -> str:
-    return type(loss).forward.__module__
-
-
-def _function(loss: Loss) -> Loss:
-    """Return the function behind a `functools.partial`; anything else as it is."""
-    return loss.func if isinstance(loss, functools.partial) else loss
+def _is_paddles(loss: nn.Layer) -> bool:
+    return type(loss).forward.__module__.startswith("paddle.nn.")

@@ -22,6 +22,8 @@ From a value on that is not finite, an image's zeros are visited too, and gradie
 the pooling: 0 * inf is nan, and none of them may hide it.
 """
 
+from dataclasses import astuple
+
 import numpy as np
 from numba import uint64
 
@@ -32,13 +34,21 @@ ZERO = np.float32(0)
 ONE, TWO, THREE, FOUR = uint64(1), uint64(2), uint64(3), uint64(4)
 
 
+def places_of(stored: FeatureMap) -> tuple[uint64, ...]:
+    """Return where a map's pixels are, and how many: first, row, stride; height, width, channels.
+
+    They are unsigned, as the loops take numbers.
+    """
+    place, shape = (stored.first, stored.row, stored.stride), astuple(stored)[:3]
+    return tuple(map(uint64, place + shape))
+
+
 def list_inputs_loop(inputs: FeatureMap) -> Loop:
     """Return a function that lists each pixel's values that are not zero."""
-    origin, row, stride = uint64(inputs.first), uint64(inputs.row), uint64(inputs.stride)
-    height, width, number = uint64(inputs.height), uint64(inputs.width), uint64(inputs.channels)
+    origin, row, stride, height, width, number = places_of(inputs)
 
     @compiled
-    def list_inputs(stored, skipped, counts, channels, values):
+    def list_inputs(stored, skipped, work):
         for y in range(height):
             for x in range(width):
                 pixel = y * width + x
@@ -46,26 +56,27 @@ def list_inputs_loop(inputs: FeatureMap) -> Loop:
                 end = begin
                 for c in range(number):
                     value = stored[at + c]
-                    channels[end] = c
-                    values[end] = value
+                    work.channels[end] = c
+                    work.values[end] = value
                     end += uint64(value != skipped)
-                counts[pixel] = end - begin
+                work.counts[pixel] = end - begin
 
     return list_inputs
 
 
-def scatter_loop(height: int, width: int, channels: int, kernel: int, target: FeatureMap) -> Loop:
+def scatter_loop(listed: FeatureMap, kernel: int, target: FeatureMap) -> Loop:
     """Return a function that adds each listed value's part to the K x K pixels that it reaches.
 
-    height, width, channels: of the listed values. target: of the sums.
+    listed: what the values are of. target: of the sums.
     """
-    rows, columns, size = uint64(height), uint64(width), uint64(target.size)
-    number, kernel_rows, row_size = uint64(channels), uint64(kernel), uint64(kernel * target.stride)
-    target_row, target_stride = uint64(target.row), uint64(target.stride)
+    _, _, _, rows, columns, number = places_of(listed)
+    _, target_row, target_stride, *_ = places_of(target)
+    kernel_rows, row_size, size = map(uint64, (kernel, kernel * target.stride, target.size))
 
     @compiled
-    def scatter(counts, channels, values, kernels, sums):
+    def scatter(work, kernels, sums):
         """sums[y + r, x : x + K] += value * kernels[r, channel], of each value of each pixel."""
+        channels, values = work.channels, work.values
         for k in range(size):
             sums[k] = ZERO
         for r in range(kernel_rows):  # outermost, so that these rows of the kernels stay in cache
@@ -73,7 +84,7 @@ def scatter_loop(height: int, width: int, channels: int, kernel: int, target: Fe
                 for x in range(columns):
                     pixel, at = y * columns + x, (y + r) * target_row + x * target_stride
                     j = pixel * number
-                    end = j + uint64(counts[pixel])
+                    end = j + uint64(work.counts[pixel])
                     while j + THREE < end:
                         a = (r * number + uint64(channels[j])) * row_size
                         b = (r * number + uint64(channels[j + ONE])) * row_size
@@ -107,12 +118,9 @@ def pool_loop(block: BlockSizes, outputs: FeatureMap) -> Loop:
     of equal values wins, and a nan wins over all numbers.
     """
     margin = block.kernel - 1 - block.padding  # sums beyond the convolution's outputs
-    sums = FeatureMap(block.target_height, block.target_width, block.outputs)
-    origin = uint64(margin * (sums.row + sums.stride))
-    row, stride = uint64(sums.row), uint64(sums.stride)
-    out_origin, out_row = uint64(outputs.first), uint64(outputs.row)
-    out_stride, channels = uint64(outputs.stride), uint64(outputs.channels)
-    height, width = uint64(outputs.height), uint64(outputs.width)
+    _, row, stride, *_ = places_of(block.sums)
+    origin = uint64(margin) * (row + stride)
+    out_origin, out_row, out_stride, height, width, channels = places_of(outputs)
 
     @compiled
     def pool(convolved, bias, winners, pooled):
@@ -146,17 +154,11 @@ def list_gradients_loop(net: Net, number: int) -> Loop:
 
     They are listed by output, and by pixel where the gradient of the inputs is needed.
     """
-    block, outputs, windows = net.blocks[number], net.maps[number + 1], net.windows[number]
+    windows, capacity = net.windows[number], uint64(net.blocks[number].capacity)
     by_pixel = net.has_input_gradient(number)
-    origin, row, stride = uint64(outputs.first), uint64(outputs.row), uint64(outputs.stride)
-    height, width, channels = (
-        uint64(outputs.height),
-        uint64(outputs.width),
-        uint64(outputs.channels),
-    )
-    columns, pixels = uint64(2 * outputs.width), uint64(4 * block.pooled_size)
+    origin, row, stride, height, width, channels = places_of(net.maps[number + 1])
+    columns, pixels = TWO * width, FOUR * height * width
     window_row, window_step = uint64(windows.row_step), uint64(windows.pixel_step)
-    capacity = uint64(block.pooled_size + 3)
 
     @compiled
     def list_gradients(gradients, pooled, winners, skipped, bias_sums, work):
@@ -190,18 +192,16 @@ def list_gradients_loop(net: Net, number: int) -> Loop:
 
 def add_windows_loop(block: BlockSizes, windows: Windows) -> Loop:
     """Return a function that adds up the gradient of the kernels over the listed gradients."""
-    channels, capacity = uint64(block.outputs), uint64(block.pooled_size + 3)
-    rows, row_size, row_step = (
-        uint64(windows.rows),
-        uint64(windows.row_size),
-        uint64(windows.row_step),
-    )
+    channels, capacity = uint64(block.outputs), uint64(block.capacity)
+    sizes = (windows.rows, windows.row_size, windows.row_step)
+    rows, row_size, row_step = map(uint64, sizes)
 
     @compiled
-    def add_windows(inputs, ends, places, amounts, sums):
+    def add_windows(inputs, work, sums):
         """sums[output] += gradient * (the window of inputs at its place), four at a time."""
+        places, amounts = work.places, work.amounts
         for output in range(channels):
-            begin, end = output * capacity, ends[output]
+            begin, end = output * capacity, work.ends[output]
             for j in range(end, end + THREE):  # nothing, to fill up the last four
                 places[j] = uint64(0)
                 amounts[j] = ZERO

@@ -1,7 +1,6 @@
 """Sizes of convolution blocks, and where `sparse_conv` keeps their values in flat arrays."""
 
 import functools
-import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,6 +49,35 @@ def aligned_zeros(shape: tuple[int, ...], dtype: type[Scalar]) -> npt.NDArray[Sc
 
 
 @dataclass(frozen=True)
+class FeatureMap:
+    """The storage of an image of several channels: channels last, each pixel on whole vectors."""
+
+    height: int
+    width: int
+    channels: int
+    padding: int = 0
+
+    @property
+    def stride(self) -> int:
+        """Floats from a pixel to the next."""
+        return round_up(self.channels)
+
+    @property
+    def row(self) -> int:
+        """Floats from a row to the next."""
+        return (self.width + 2 * self.padding) * self.stride
+
+    @property
+    def first(self) -> int:
+        """The place of the first pixel that is not padding."""
+        return self.padding * (self.row + self.stride)
+
+    @property
+    def size(self) -> int:
+        return (self.height + 2 * self.padding) * self.row
+
+
+@dataclass(frozen=True)
 class BlockSizes:
     """Sizes of one block: [channels, height, width] -> [outputs, pooled_height, pooled_width].
 
@@ -84,47 +112,24 @@ class BlockSizes:
         return self.pooled_height * self.pooled_width
 
     @property
-    def target_height(self) -> int:
-        """Rows of outputs that any pixel of the input adds to."""
-        return self.height + self.kernel - 1
+    def inputs(self) -> FeatureMap:
+        return FeatureMap(self.height, self.width, self.channels, self.padding)
 
     @property
-    def target_width(self) -> int:
-        return self.width + self.kernel - 1
+    def sums(self) -> FeatureMap:
+        """All outputs that any pixel of the input adds to."""
+        margin = self.kernel - 1
+        return FeatureMap(self.height + margin, self.width + margin, self.outputs)
 
     @property
-    def output_row(self) -> int:
-        """Floats in one row of a kernel: K pixels times the padded number of outputs."""
-        return self.kernel * round_up(self.outputs)
-
-
-@dataclass(frozen=True)
-class FeatureMap:
-    """The storage of an image of several channels: channels last, each pixel on whole vectors."""
-
-    height: int
-    width: int
-    channels: int
-    padding: int = 0
+    def unpooled(self) -> FeatureMap:
+        """The outputs that are pooled."""
+        return FeatureMap(2 * self.pooled_height, 2 * self.pooled_width, self.outputs)
 
     @property
-    def stride(self) -> int:
-        """Floats from a pixel to the next."""
-        return round_up(self.channels)
-
-    @property
-    def row(self) -> int:
-        """Floats from a row to the next."""
-        return (self.width + 2 * self.padding) * self.stride
-
-    @property
-    def first(self) -> int:
-        """The place of the first pixel that is not padding."""
-        return self.padding * (self.row + self.stride)
-
-    @property
-    def size(self) -> int:
-        return (self.height + 2 * self.padding) * self.row
+    def capacity(self) -> int:
+        """Places in the list of an output's gradients, which are taken four at a time."""
+        return self.pooled_size + 3
 
 
 @dataclass(frozen=True)
@@ -175,20 +180,15 @@ class Fields:
     """Named parts of a flat array, each from a whole cache line on."""
 
     def __init__(self, sizes: Mapping[str, int]):
-        self._bounds = {}
+        self.parts: dict[str, slice] = {}
         self.size = 0
         for name, size in sizes.items():
-            self._bounds[name] = (self.size, self.size + size)
+            self.parts[name] = slice(self.size, self.size + size)
             self.size += -(-size // CACHE_LINE) * CACHE_LINE
 
-    def bounds(self, name: str) -> tuple[int, int]:
-        """Return the start and the end of a part."""
-        return self._bounds[name]
-
     def view(self, array: npt.NDArray[Scalar], name: str, *shape: int) -> npt.NDArray[Scalar]:
-        """Return a part of an array [..., size], reshaped."""
-        start, stop = self._bounds[name]
-        return array[..., start:stop].reshape(*array.shape[:-1], *shape)
+        """Return a part of a flat array, reshaped."""
+        return array[self.parts[name]].reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -210,9 +210,9 @@ class Net:
     @cached_property
     def maps(self) -> tuple[FeatureMap, ...]:
         """The storage of each block's inputs, and last that of the features."""
-        inputs = [FeatureMap(b.height, b.width, b.channels, b.padding) for b in self.blocks]
         last = self.blocks[-1]
-        return (*inputs, FeatureMap(last.pooled_height, last.pooled_width, last.outputs))
+        features = FeatureMap(last.pooled_height, last.pooled_width, last.outputs)
+        return (*(block.inputs for block in self.blocks), features)
 
     @cached_property
     def windows(self) -> tuple[Windows, ...]:
@@ -266,11 +266,10 @@ class Net:
         """The parameters, in the order in which the loops read them."""
         sizes = {}
         for number, block in enumerate(self.blocks):
-            sizes[f"forward{number}"] = block.kernel * block.channels * block.output_row
-            sizes[f"bias{number}"] = round_up(block.outputs)
+            sizes[f"forward{number}"] = block.kernel**2 * block.channels * block.sums.stride
+            sizes[f"bias{number}"] = block.sums.stride
             if self.has_input_gradient(number):
-                inputs = block.kernel * self.maps[number].stride
-                sizes[f"backward{number}"] = block.kernel * block.outputs * inputs
+                sizes[f"backward{number}"] = block.kernel**2 * block.outputs * block.inputs.stride
         if self.classes:
             sizes["linear_columns"] = self.maps[-1].size * round_up(self.classes)
             sizes["linear_bias"] = round_up(self.classes)
@@ -299,20 +298,3 @@ class Net:
     def has_input_gradient(self, number: int) -> bool:
         """Return whether the gradient of this block's inputs is computed."""
         return number > 0 or self.input_gradient
-
-    def longest_lists(self) -> dict[str, int]:
-        """Return the maximum lengths of the lists of pixels, of their values, and by channel."""
-        pixels = [(b.height * b.width, 4 * b.pooled_size) for b in self.blocks]
-        values = [
-            (inputs * b.channels, outputs * b.outputs)
-            for b, (inputs, outputs) in zip(self.blocks, pixels)
-        ]
-        return {
-            "pixels": max(itertools.chain(*pixels)),
-            "values": max(itertools.chain(*values)),
-            "by_output": max(b.outputs * (b.pooled_size + 3) for b in self.blocks),
-            "targets": max(
-                round_up(self.classes or 0),
-                *(b.target_height * b.target_width * round_up(b.outputs) for b in self.blocks),
-            ),
-        }

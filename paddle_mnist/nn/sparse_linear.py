@@ -5,28 +5,32 @@ import math
 from numba import float64, uint64
 
 from paddle_mnist.nn.compiler import Loop, compiled, inlined
-from paddle_mnist.nn.sparse_conv import FOUR, ONE, THREE, TWO, ZERO
-from paddle_mnist.nn.sparse_layout import Fields, Net, round_up
+from paddle_mnist.nn.sparse_conv import FOUR, ONE, THREE, TWO, ZERO, places_of
+from paddle_mnist.nn.sparse_layout import Net, round_up
+
+
+def features_of(net: Net) -> tuple[slice, slice]:
+    """Return where the features are among the inputs that are kept, and their gradients."""
+    name = f"inputs{len(net.blocks)}"
+    return net.kept.parts[name], net.gradients.parts[name]
 
 
 def flatten_loops(net: Net) -> tuple[Loop, Loop]:
     """Return the passes of a flattening layer, whose outputs are channels first."""
-    features = net.maps[-1]
-    start, stop = bounds(net.kept, f"inputs{len(net.blocks)}")
-    first, last = bounds(net.gradients, f"inputs{len(net.blocks)}")
-    pixels, channels = uint64(features.height * features.width), uint64(features.channels)
-    stride = uint64(features.stride)
+    features, feature_gradients = features_of(net)
+    _, _, stride, height, width, channels = places_of(net.maps[-1])
+    pixels = height * width
 
     @inlined
     def write_outputs(kept, weights, outputs, logits):
-        values = kept[start:stop]
+        values = kept[features]
         for pixel in range(pixels):
             for c in range(channels):
                 outputs[c * pixels + pixel] = values[pixel * stride + c]
 
     @inlined
     def read_gradients(output_gradients, kept, weights, sums, gradients):
-        values = gradients[first:last]
+        values = gradients[feature_gradients]
         for pixel in range(pixels):
             for c in range(channels):
                 values[pixel * stride + c] = output_gradients[c * pixels + pixel]
@@ -36,15 +40,11 @@ def flatten_loops(net: Net) -> tuple[Loop, Loop]:
 
 def linear_loops(net: Net, outputs: int) -> tuple[Loop, Loop]:
     """Return the passes of a linear layer of so many outputs behind the flattened features."""
-    start, stop = bounds(net.kept, f"inputs{len(net.blocks)}")
-    first, last = bounds(net.gradients, f"inputs{len(net.blocks)}")
-    columns_start, columns_stop = bounds(net.weights, "linear_columns")
-    rows_start, rows_stop = bounds(net.weights, "linear_rows")
-    bias_start, _ = bounds(net.weights, "linear_bias")
-    sums_start, sums_stop = bounds(net.sums, "linear_rows")
-    bias_sums = uint64(net.sums.bounds("linear_bias")[0])
-    classes, width = uint64(outputs), uint64(round_up(outputs))
-    size = uint64(net.maps[-1].size)
+    features_part, gradients_part = features_of(net)
+    columns_part, rows_part = net.weights.parts["linear_columns"], net.weights.parts["linear_rows"]
+    bias_part, bias_sums_part = net.weights.parts["linear_bias"], net.sums.parts["linear_bias"]
+    row_sums_part = net.sums.parts["linear_rows"]
+    classes, width, size = map(uint64, (outputs, round_up(outputs), net.maps[-1].size))
 
     @compiled
     def add_columns(features, columns, logits):
@@ -58,9 +58,10 @@ def linear_loops(net: Net, outputs: int) -> tuple[Loop, Loop]:
 
     @inlined
     def write_outputs(kept, weights, outputs, logits):
+        bias = weights[bias_part]
         for k in range(width):
-            logits[k] = weights[bias_start + k]
-        add_columns(kept[start:stop], weights[columns_start:columns_stop], logits)
+            logits[k] = bias[k]
+        add_columns(kept[features_part], weights[columns_part], logits)
         for k in range(classes):
             outputs[k] = logits[k]
 
@@ -72,19 +73,13 @@ def linear_loops(net: Net, outputs: int) -> tuple[Loop, Loop]:
 
     @inlined
     def read_gradients(output_gradients, kept, weights, sums, gradients):
-        features, feature_gradients = kept[start:stop], gradients[first:last]
-        rows, row_sums = weights[rows_start:rows_stop], sums[sums_start:sums_stop]
+        features, feature_gradients = kept[features_part], gradients[gradients_part]
+        rows, row_sums, bias_sums = weights[rows_part], sums[row_sums_part], sums[bias_sums_part]
         feature_gradients[:] = ZERO
         for o in range(classes):
-            gradient, at = output_gradients[o], o * size
-            sums[bias_sums + o] += gradient
-            add_row(
-                gradient,
-                rows[at : at + size],
-                features,
-                row_sums[at : at + size],
-                feature_gradients,
-            )
+            gradient, row = output_gradients[o], slice(o * size, (o + ONE) * size)
+            bias_sums[o] += gradient
+            add_row(gradient, rows[row], features, row_sums[row], feature_gradients)
 
     return write_outputs, read_gradients
 
@@ -122,9 +117,3 @@ def cross_entropy_loop(number: int) -> Loop:
             losses[i] = loss
 
     return run
-
-
-def bounds(fields: Fields, name: str) -> tuple[uint64, uint64]:
-    """Return the start and the end of a part, as the loops take numbers."""
-    start, stop = fields.bounds(name)
-    return uint64(start), uint64(stop)

@@ -13,11 +13,12 @@ from paddle_mnist.nn.sparse_conv import (
     add_windows_loop,
     list_gradients_loop,
     list_inputs_loop,
+    places_of,
     pool_loop,
     scatter_loop,
 )
-from paddle_mnist.nn.sparse_layout import FeatureMap, Floats, Net, aligned_zeros
-from paddle_mnist.nn.sparse_linear import bounds, flatten_loops, linear_loops
+from paddle_mnist.nn.sparse_layout import Floats, Net, aligned_zeros, round_up
+from paddle_mnist.nn.sparse_linear import flatten_loops, linear_loops
 
 NAN = np.float32("nan")
 
@@ -42,16 +43,20 @@ class Workspace(NamedTuple):
 
 def new_workspace(net: Net) -> Workspace:
     """Return a thread's arrays."""
-    longest = net.longest_lists()
+    listed = [stored for block in net.blocks for stored in (block.inputs, block.unpooled)]
+    pixels = max(stored.height * stored.width for stored in listed)
+    values = max(stored.height * stored.width * stored.channels for stored in listed)
+    by_output = max(block.outputs * block.capacity for block in net.blocks)
+    targets = max(round_up(net.classes or 0), *(block.sums.size for block in net.blocks))
     return Workspace(
-        target=aligned_zeros((longest["targets"],), np.float32),
+        target=aligned_zeros((targets,), np.float32),
         gradients=aligned_zeros((net.gradients.size,), np.float32),
-        counts=aligned_zeros((longest["pixels"],), np.uint16),
-        channels=aligned_zeros((longest["values"],), np.uint16),
-        values=aligned_zeros((longest["values"],), np.float32),
+        counts=aligned_zeros((pixels,), np.uint16),
+        channels=aligned_zeros((values,), np.uint16),
+        values=aligned_zeros((values,), np.float32),
         ends=aligned_zeros((max(block.outputs for block in net.blocks),), np.uint64),
-        places=aligned_zeros((longest["by_output"],), np.uint64),
-        amounts=aligned_zeros((longest["by_output"],), np.float32),
+        places=aligned_zeros((by_output,), np.uint64),
+        amounts=aligned_zeros((by_output,), np.float32),
     )
 
 
@@ -114,12 +119,11 @@ def _chain_backward(first: Loop, second: Loop) -> Loop:
 def load_loop(net: Net) -> Loop:
     """Return a function that stores an image [C, H, W] and lists its values."""
     block, windows = net.blocks[0], net.windows[0]
-    start, stop = bounds(net.kept, "inputs0")
-    height, width, channels = uint64(block.height), uint64(block.width), uint64(block.channels)
+    part, as_columns = net.kept.parts["inputs0"], windows.as_columns
+    _, _, _, height, width, channels = places_of(block.inputs)
     padding, kernel = uint64(block.padding), uint64(block.kernel)
     step, row = uint64(windows.pixel_step), uint64(windows.row_step)
-    last_row = uint64(2 * block.pooled_height)
-    as_columns = windows.as_columns
+    last_row = uint64(block.unpooled.height)
 
     @inlined
     def store_pixel(inputs, y, x, c, value):
@@ -133,7 +137,7 @@ def load_loop(net: Net) -> Loop:
 
     @inlined
     def load(image, kept, skipped, work):
-        inputs = kept[start:stop]
+        inputs = kept[part]
         not_finite = uint64(0)
         for k in range(height * width * channels):
             not_finite |= uint64(image[k] - image[k] != ZERO)
@@ -157,16 +161,13 @@ def load_loop(net: Net) -> Loop:
 
 def image_gradient_loop(net: Net) -> Loop:
     """Return a function that writes the gradient of an image, channels first."""
-    inputs = net.maps[0]
-    start, stop = bounds(net.gradients, "inputs0")
-    origin, row, stride = uint64(inputs.first), uint64(inputs.row), uint64(inputs.stride)
-    height, width, channels = uint64(inputs.height), uint64(inputs.width), uint64(inputs.channels)
-    has_gradient = net.input_gradient
+    part, has_gradient = net.gradients.parts["inputs0"], net.input_gradient
+    origin, row, stride, height, width, channels = places_of(net.maps[0])
 
     @inlined
     def write(gradients, image_gradient):
         if has_gradient:
-            values = gradients[start:stop]
+            values = gradients[part]
             for c in range(channels):
                 for y in range(height):
                     for x in range(width):
@@ -181,42 +182,21 @@ def image_gradient_loop(net: Net) -> Loop:
 
 def block_forward(net: Net, number: int) -> Loop:
     """Return the forward pass of a block, from its listed inputs to its pooled outputs."""
-    block, outputs = net.blocks[number], net.maps[number + 1]
-    kernels_start, kernels_stop = bounds(net.weights, f"forward{number}")
-    bias_start, bias_stop = bounds(net.weights, f"bias{number}")
-    inputs_start, inputs_stop = bounds(net.kept, f"inputs{number}")
-    outputs_start, outputs_stop = bounds(net.kept, f"inputs{number + 1}")
-    winners_start, winners_stop = bounds(net.winners, f"winners{number}")
-    list_inputs = list_inputs_loop(net.maps[number])
-    scatter = scatter_loop(
-        height=block.height,
-        width=block.width,
-        channels=block.channels,
-        kernel=block.kernel,
-        target=FeatureMap(block.target_height, block.target_width, block.outputs),
-    )
-    pool = pool_loop(block, outputs)
+    block = net.blocks[number]
+    inputs, outputs = net.kept.parts[f"inputs{number}"], net.kept.parts[f"inputs{number + 1}"]
+    kernels, bias = net.weights.parts[f"forward{number}"], net.weights.parts[f"bias{number}"]
+    winners_part = net.winners.parts[f"winners{number}"]
+    list_inputs = list_inputs_loop(block.inputs)
+    scatter = scatter_loop(block.inputs, block.kernel, block.sums)
+    pool = pool_loop(block, net.maps[number + 1])
     is_listed = number == 0
 
     @inlined
     def forward(kept, winners, weights, skipped, work):
         if not is_listed:
-            list_inputs(
-                kept[inputs_start:inputs_stop], skipped, work.counts, work.channels, work.values
-            )
-        scatter(
-            work.counts,
-            work.channels,
-            work.values,
-            weights[kernels_start:kernels_stop],
-            work.target,
-        )
-        not_finite = pool(
-            work.target,
-            weights[bias_start:bias_stop],
-            winners[winners_start:winners_stop],
-            kept[outputs_start:outputs_stop],
-        )
+            list_inputs(kept[inputs], skipped, work)
+        scatter(work, weights[kernels], work.target)
+        not_finite = pool(work.target, weights[bias], winners[winners_part], kept[outputs])
         return NAN if not_finite else skipped
 
     return forward
@@ -224,52 +204,23 @@ def block_forward(net: Net, number: int) -> Loop:
 
 def block_backward(net: Net, number: int) -> Loop:
     """Return the backward pass of a block, from the gradients of its pooled outputs."""
-    block = net.blocks[number]
-    has_input_gradient = net.has_input_gradient(number)
-    inputs_start = uint64(net.kept.bounds(f"inputs{number}")[0])
-    outputs_start, outputs_stop = bounds(net.kept, f"inputs{number + 1}")
-    winners_start, winners_stop = bounds(net.winners, f"winners{number}")
-    gradient_start, gradient_stop = bounds(net.gradients, f"inputs{number + 1}")
-    input_gradient_start = uint64(net.gradients.bounds(f"inputs{number}")[0])
-    kernel_sums_start, kernel_sums_stop = bounds(net.sums, f"kernel{number}")
-    bias_sums_start, bias_sums_stop = bounds(net.sums, f"bias{number}")
-    rows_start, rows_stop = bounds(
-        net.weights, f"backward{number}" if has_input_gradient else f"bias{number}"
-    )
+    block, has_input_gradient = net.blocks[number], net.has_input_gradient(number)
+    inputs, outputs = net.kept.parts[f"inputs{number}"], net.kept.parts[f"inputs{number + 1}"]
+    winners_part = net.winners.parts[f"winners{number}"]
+    input_gradients = net.gradients.parts[f"inputs{number}"]
+    output_gradients = net.gradients.parts[f"inputs{number + 1}"]
+    kernel_sums, bias_sums = net.sums.parts[f"kernel{number}"], net.sums.parts[f"bias{number}"]
+    rows = net.weights.parts[f"backward{number}" if has_input_gradient else f"bias{number}"]
     list_gradients = list_gradients_loop(net, number)
     add_windows = add_windows_loop(block, net.windows[number])
-    scatter = scatter_loop(
-        height=2 * block.pooled_height,
-        width=2 * block.pooled_width,
-        channels=block.outputs,
-        kernel=block.kernel,
-        target=FeatureMap(block.padded_height, block.padded_width, block.channels),
-    )
+    scatter = scatter_loop(block.unpooled, block.kernel, block.inputs)
 
     @inlined
     def backward(kept, winners, skipped, weights, sums, work):
-        list_gradients(
-            work.gradients[gradient_start:gradient_stop],
-            kept[outputs_start:outputs_stop],
-            winners[winners_start:winners_stop],
-            skipped,
-            sums[bias_sums_start:bias_sums_stop],
-            work,
-        )
-        add_windows(
-            kept[inputs_start:],
-            work.ends,
-            work.places,
-            work.amounts,
-            sums[kernel_sums_start:kernel_sums_stop],
-        )
+        gradients, pooled = work.gradients[output_gradients], kept[outputs]
+        list_gradients(gradients, pooled, winners[winners_part], skipped, sums[bias_sums], work)
+        add_windows(kept[inputs.start :], work, sums[kernel_sums])
         if has_input_gradient:
-            scatter(
-                work.counts,
-                work.channels,
-                work.values,
-                weights[rows_start:rows_stop],
-                work.gradients[input_gradient_start:],
-            )
+            scatter(work, weights[rows], work.gradients[input_gradients.start :])
 
     return backward

@@ -89,15 +89,11 @@ class GradientExchange:
     ):
         self.world = world
         self._ordered = ordered
-        layers = [model] if loss is None else [model, loss]
-        parameters = {id(p): p for layer in layers for p in layer.parameters()}
-        self._all_parameters = list(parameters.values())
+        whole = model if loss is None else nn.LayerList([model, loss])
+        self._all_parameters = whole.parameters()
         self._parameters = self._trained()
-        self._places = {
-            owner: tensors for layer in layers for owner, tensors in layer_buffers(layer).items()
-        }
-        buffers = {id(b): b for layer in layers for b in running_statistics(layer)}
-        self._buffers = list(buffers.values())
+        self._places = layer_buffers(whole)
+        self._buffers = running_statistics(whole)
         self._buffers_before: list[paddle.Tensor] = []  # as they were before the step
         self._precision = (  # of the loss and the metrics: the same in every process and step
             paddle.float64
@@ -179,10 +175,16 @@ class GradientExchange:
 
         Returns the whole batch's result. Raises PeerError where another process is gone.
         """
-        self._agree_on_signals()
+        # Of the previous step: the device need not be waited for.
+        if self._signal_counts is not None:
+            counts = self._signal_counts.numpy()
+            signals.agree_on(s for s, count in zip(signals.STOP_SIGNALS, counts) if count)
         # + 0.0: of a zero, whose sign depends on who added it, +0
         gradients, buffers, (loss, weight), totals, (used, received) = _split(
-            {dtype: vector + 0.0 for dtype, vector in self._sum_shards().items()},
+            {
+                dtype: self._sum([vectors[dtype] for vectors in self._shard_vectors]) + 0.0
+                for dtype in self._shard_vectors[0]
+            },
             [(_exchange_dtype(p), p.size) for p in self._parameters],
             [(_exchange_dtype(buffer), buffer.size) for buffer in self._buffers],
             [(self._precision, 1)] * 2,
@@ -217,12 +219,6 @@ class GradientExchange:
             if has_gradient:
                 parameter.grad = _restored(gradient, parameter)
 
-    def _sum_shards(self) -> Vectors:
-        return {
-            dtype: self._sum([vectors[dtype] for vectors in self._shard_vectors])
-            for dtype in self._shard_vectors[0]
-        }
-
     def _sum(self, vectors: Sequence[paddle.Tensor]) -> paddle.Tensor:
         """Return the sum of a vector of each shard, over this process's shards and all others."""
         if not self._ordered:
@@ -231,12 +227,6 @@ class GradientExchange:
             return tree_sum(self.world.all_gather(tree_sum(vectors)))
         gathered = self.world.all_gather(paddle.stack(vectors))
         return tree_sum([vector for stacked in gathered for vector in stacked])
-
-    def _agree_on_signals(self) -> None:
-        """Look at the signals of the previous step: the device need not be waited for."""
-        if self._signal_counts is not None:
-            counts = self._signal_counts.numpy()
-            signals.agree_on(s for s, count in zip(signals.STOP_SIGNALS, counts) if count)
 
 
 def _exchange_dtype(tensor: paddle.Tensor) -> paddle.dtype:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, sharedctypes
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import paddle
 
@@ -29,25 +29,23 @@ from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.devices import chosen_gpus, gpu_count, imported_before_paddle
 from paddle_mnist.system.machine import require_loopback, require_posix_processes, usable_cpus
 from paddle_mnist.system.program import as_option
+from paddle_mnist.system.surroundings import environment
 
 log = logging.getLogger("paddle_mnist")
 
 SAVE_SECONDS = 10.0  # for the others to save and exit by themselves once one has failed
 MAX_MESSAGE = 8000  # characters of a report; a pipe that nobody reads yet takes 64 KiB
-
 MAX_RETURNED = 32_000  # characters of what a process returns
-RETURNED = "returned"  # begins the report of a process that has returned something
 
 
-@dataclass(frozen=True)
-class _Returned:
-    """The value that a process has returned."""
+class _Report(NamedTuple):
+    """The end of a process: with an error of this package, the traceback of another one, or none.
 
-    value: Any
+    returned: what it has returned.
+    """
 
-
-# How a process ended: an error of this package, the traceback of another one, or nothing.
-Report = Union[PaddleMnistError, str, None]
+    error: Union[PaddleMnistError, str, None] = None
+    returned: Any = None
 
 
 def spawn(
@@ -95,15 +93,13 @@ def spawn(
             ended = _watch(job, hang_timeout)
         finally:
             job.kill()
-        received = [_receive_report(pipe) for pipe in job.pipes]
-        returned = [report for report in received if isinstance(report, _Returned)]
-        reports = [None if isinstance(report, _Returned) else report for report in received]
+        reports = [_receive_report(pipe) for pipe in job.pipes]
         error, signum = _first_error(job.processes, reports, ended), signals.pending()
-        if error and signum and not any(isinstance(report, StoppedError) for report in reports):
+        if error and signum and not any(isinstance(one.error, StoppedError) for one in reports):
             raise StoppedError(signum)  # it came before they had installed handlers
     if error:
         raise error
-    return returned[0].value if returned else None
+    return reports[0].returned
 
 
 @dataclass(frozen=True)
@@ -191,21 +187,16 @@ def _start(
 def _quiet() -> Iterator[None]:
     """Silence Paddle on free ports, on CPUs, and in each new process on a missing ccache."""
     os.environ.setdefault("GLOG_minloglevel", "1")  # 0 logs every socket
-    before = os.environ.get("PYTHONWARNINGS")
+    ignored = filter(None, [os.environ.get("PYTHONWARNINGS"), "ignore:No ccache found"])
     root = logging.getLogger()  # which Paddle logs to
     level = root.level
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), environment(PYTHONWARNINGS=",".join(ignored)):
         warnings.simplefilter("ignore")
         root.setLevel(logging.WARNING)
-        os.environ["PYTHONWARNINGS"] = ",".join(filter(None, [before, "ignore:No ccache found"]))
         try:
             yield
         finally:
             root.setLevel(level)
-            if before is None:
-                del os.environ["PYTHONWARNINGS"]
-            else:
-                os.environ["PYTHONWARNINGS"] = before
 
 
 # Until its handlers are installed, Ctrl-C ends a new process without a traceback.
@@ -256,16 +247,16 @@ def _run(
         with signals.handlers_installed(ignore_afterwards=True):
             value = function(*args)
         if rank == 0 and _can_be_sent(value):
-            _send_report(pipes[rank], RETURNED, value)
+            _send_report(pipes[rank], returned=value)
     except PaddleMnistError as error:
         code = error.exit_code
         values: list[Any] = [str(error)[:MAX_MESSAGE]]
         values = [error.signum] if isinstance(error, StoppedError) else values
         values += [code] if isinstance(error, ProcessError) else []
-        _send_report(pipes[rank], type(error).__name__, values)
+        _send_report(pipes[rank], [type(error).__name__, values])
     except BaseException:  # whatever it is, the parent raises it
         code = 1
-        _send_report(pipes[rank], None, [traceback.format_exc()[-MAX_MESSAGE:]])
+        _send_report(pipes[rank], traceback.format_exc()[-MAX_MESSAGE:])
     sys.exit(code)
 
 
@@ -314,28 +305,25 @@ def _can_be_sent(value: Any) -> bool:
         return False
 
 
-def _send_report(pipe: Any, error: Optional[str], values: Any) -> None:
-    """error: the class of one of this package, made of `values`; None: they are a traceback;
-    `RETURNED`: they are what the process has returned.
-    """
-    pipe.send_bytes(json.dumps([error, values]).encode())
+def _send_report(pipe: Any, error: Any = None, returned: Any = None) -> None:
+    """error: a traceback; or the class of an error of this package, and its arguments."""
+    pipe.send_bytes(json.dumps([error, returned]).encode())
 
 
-def _receive_report(pipe: Any) -> Union[Report, _Returned]:
+def _receive_report(pipe: Any) -> _Report:
     try:
         if not pipe.poll():
-            return None
-        error, values = json.loads(pipe.recv_bytes())
+            return _Report()
+        error, returned = json.loads(pipe.recv_bytes())
     except (EOFError, OSError, ValueError):  # it was killed while it wrote
-        return None
-    if error == RETURNED:
-        return _Returned(values)
-    report: Report = getattr(errors, error)(*values) if error else values[0]
-    return report
+        return _Report()
+    if isinstance(error, list):
+        error = getattr(errors, error[0])(*error[1])
+    return _Report(error, returned)
 
 
 def _first_error(
-    processes: Sequence[Any], reports: Sequence[Report], ended: Sequence[int]
+    processes: Sequence[Any], reports: Sequence[_Report], ended: Sequence[int]
 ) -> Optional[PaddleMnistError]:
     """Return the error that came first; None if there was none.
 
@@ -345,20 +333,19 @@ def _first_error(
     if not failed:
         return None
     # One that only lost its connection to another is not the cause.
-    rank = next((rank for rank in failed if not isinstance(reports[rank], PeerError)), failed[0])
-    report, code = reports[rank], processes[rank].exitcode
-    if isinstance(report, StoppedError):
-        return report
+    causes = (rank for rank in failed if not isinstance(reports[rank].error, PeerError))
+    rank = next(causes, failed[0])
+    error, code = reports[rank].error, processes[rank].exitcode
+    if isinstance(error, StoppedError):
+        return error
     silent = [str(rank) for rank in range(len(processes)) if rank not in ended]
-    if isinstance(report, PeerError) and silent:
-        return ProcessError(f"rank {', '.join(silent)} did not answer: {report}", 1)
-    if isinstance(report, PaddleMnistError):
-        report.args = (f"rank {rank}: {report}",) if len(processes) > 1 and rank else report.args
-        return report
-    if report:
-        return ProcessError(
-            f"rank {rank} failed with an unhandled exception:\n{report.rstrip()}", 1
-        )
+    if isinstance(error, PeerError) and silent:
+        return ProcessError(f"rank {', '.join(silent)} did not answer: {error}", 1)
+    if isinstance(error, PaddleMnistError):
+        error.args = (f"rank {rank}: {error}",) if len(processes) > 1 and rank else error.args
+        return error
+    if error:
+        return ProcessError(f"rank {rank} failed with an unhandled exception:\n{error.rstrip()}", 1)
     code = code if code >= 0 else 128 - code  # as a shell has it
     return ProcessError(
         f"rank {rank} (process {processes[rank].pid}) ended with {signals.describe_exit(code)}; "

@@ -21,6 +21,7 @@ from paddle_mnist.errors import DataError, PaddleMnistError, PeerError
 from paddle_mnist.parallel.spawn import spawn
 from paddle_mnist.parallel.stand_in import Exchanges, exchanges
 from paddle_mnist.system import heartbeat, signals
+from paddle_mnist.system.files import warn_once
 from paddle_mnist.system.machine import (
     require_host_name,
     require_loopback,
@@ -178,7 +179,12 @@ def join(hang_timeout: float = 600, device: str = "auto") -> World:
     if started_by_launcher():
         heartbeat.exit_with_parent()
     if os.environ.get("PADDLE_TRAINER_ID") == "0" and "PADDLE_LOG_DIR" in os.environ:
-        _warn_of_log_folder(os.environ["PADDLE_LOG_DIR"])
+        warn_once(
+            "PADDLE_LOG_DIR",
+            "launch writes the whole environment, with any passwords in it, into %s: share none of "
+            "its files but workerlog.*",
+            os.environ["PADDLE_LOG_DIR"],
+        )
     size = int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
     if size < 2:
         return ALONE
@@ -193,15 +199,6 @@ def join(hang_timeout: float = 600, device: str = "auto") -> World:
     exchanges()  # from here on the others can wait for this process
     signals.require_agreement()
     return DistributedWorld(rank, size)
-
-
-@functools.cache  # once is enough
-def _warn_of_log_folder(folder: str) -> None:
-    log.warning(
-        "launch writes the whole environment, with any passwords in it, into %s: share none of "
-        "its files but workerlog.*",
-        folder,
-    )
 
 
 @functools.cache

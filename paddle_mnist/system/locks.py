@@ -88,12 +88,9 @@ def _acquire(descriptor: int, path: Path) -> bool:
 def _held_by_filelock(path: Path, wait: bool) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
-    lock = FileLock(path)
     try:
-        lock.acquire(timeout=-1 if wait else 0)
+        held = FileLock(path).acquire(timeout=-1 if wait else 0)
     except Timeout as error:
         raise BlockingIOError(errno.EAGAIN, "another process holds the lock", str(path)) from error
-    try:
+    with held:
         yield
-    finally:
-        lock.release()

@@ -6,9 +6,10 @@ import shlex
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
+
+from paddle_mnist.system.surroundings import environment
 
 PROGRAM = "paddle-mnist"
 PACKAGE = __name__.partition(".")[0]
@@ -31,17 +32,9 @@ IN_COMMAND = "PADDLE_MNIST_COMMAND"
 TOOLS = Path(__file__).parents[2] / "tools"  # only in the repository
 
 
-@contextlib.contextmanager
-def running_command() -> Iterator[None]:
-    """Within the context, have errors name the options of a command, not arguments in code."""
-    before = os.environ.get(IN_COMMAND)
-    os.environ[IN_COMMAND] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[IN_COMMAND]
-        if before is not None:
-            os.environ[IN_COMMAND] = before
+def running_command() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which errors name the options of a command, not arguments in code."""
+    return environment(**{IN_COMMAND: "1"})
 
 
 def in_command() -> bool:

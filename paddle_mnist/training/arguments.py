@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Optional
 from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.nn.numerics import Numerics, false_as_off
+from paddle_mnist.nn.numerics import Numerics
 from paddle_mnist.options import (
     Count,
     Options,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def _parse_resume(value: Any) -> Any:
-    value = false_as_off(value)
+    value = "off" if value is False else value  # as YAML reads a bare `off`
     if not isinstance(value, str) or not value:
         raise ValueError("expected 'auto', 'off' or a path")
     return value

@@ -68,7 +68,8 @@ def test_shift_is_in_pixels():
 
 def test_what_is_drawn_is_what_numpy_promises():
     """And so is the same in any version of this package: runs are resumed from old checkpoints."""
-    angles = Distortion({"rotate": 10, "scale": 0.1}, 7).matrices(3, np.array([5, 49_999]))
+    distortion = Distortion({"rotate": 10, "scale": 0.1}, 7)
+    angles = distortion.matrices(distortion.draw(3, np.array([5, 49_999])))
     for index, matrix in zip((5, 49_999), angles):
         raw = np.random.Philox(key=[7, 3], counter=[0, index, 0, 0]).random_raw(5)
         angle, _, size, *_ = 2 * ((raw >> np.uint64(11)) * 2.0**-53) - 1
@@ -77,7 +78,7 @@ def test_what_is_drawn_is_what_numpy_promises():
 
 def test_the_affine_is_that_of_paddle():
     changed = Distortion({**ALL, "elastic": 0}, 1)
-    theta = paddle.to_tensor(changed.matrices(2, np.arange(8)))
+    theta = paddle.to_tensor(changed.matrices(changed.draw(2, np.arange(8))))
     grid = paddle.nn.functional.affine_grid(theta, [8, 1, 28, 28], align_corners=False)
     expected = paddle.nn.functional.grid_sample(images(), grid, align_corners=False)
     moved = changed(images(), 2, np.arange(8))
@@ -85,7 +86,8 @@ def test_the_affine_is_that_of_paddle():
 
 
 def test_elastic_displaces_every_pixel_alike_and_its_neighbours_with_it():
-    fields = 14 * Distortion({"elastic": 1.5}, 1).displacements(0, np.arange(3000))  # in pixels
+    bent = Distortion({"elastic": 1.5}, 1)
+    fields = 14 * bent.displacements(bent.draw(0, np.arange(3000)))  # in pixels
     assert fields.std(axis=0) == pytest.approx(np.full((28, 28, 2), 1.5), rel=0.1)
     assert np.abs(fields.mean(axis=0)).max() < 0.15
     x, y = fields[..., 0].ravel(), fields[..., 1].ravel()
@@ -101,18 +103,18 @@ def test_elastic_is_applied_as_it_is_drawn():
     """To where each pixel is taken from, after the affine, which is the same without it."""
     dot = np.zeros((200, 1, 28, 28), np.float32)
     dot[:, 0, 14, 14] = 1
-    indices, elastic = np.arange(200), {"elastic": 1}
-    fields = 14 * Distortion(elastic, 1).displacements(0, indices)
-    moved = Distortion(elastic, 1)(paddle.to_tensor(dot), 0, indices).numpy()[:, 0]
+    indices, bent = np.arange(200), Distortion({"elastic": 1}, 1)
+    fields = 14 * bent.displacements(bent.draw(0, indices))
+    moved = bent(paddle.to_tensor(dot), 0, indices).numpy()[:, 0]
     weights = moved / moved.sum((1, 2), keepdims=True)
     rows = (weights.sum(2) * np.arange(28)).sum(1) - 14
     columns = (weights.sum(1) * np.arange(28)).sum(1) - 14
     assert np.corrcoef(columns, -fields[:, 14, 14, 0])[0, 1] > 0.9
     assert np.corrcoef(rows, -fields[:, 14, 14, 1])[0, 1] > 0.9
     affine = {name: amount for name, amount in ALL.items() if name != "elastic"}
-    assert np.array_equal(
-        Distortion(ALL, 1).matrices(0, indices), Distortion(affine, 1).matrices(0, indices)
-    )
+    all_of_them, without = Distortion(ALL, 1), Distortion(affine, 1)
+    drawn = all_of_them.draw(0, indices), without.draw(0, indices)
+    assert np.array_equal(all_of_them.matrices(drawn[0]), without.matrices(drawn[1]))
 
 
 def test_no_amount_changes_nothing():

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT
-from drawn_digits import as_bytes, draw_digit
+from drawn_digits import as_bytes, draw_digit, pixels_of
 from PIL import Image
 
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.detector import THRESHOLD
 from paddle_mnist.mnist.infer import pictures_in, pretrained_predictor, read_pictures
-from paddle_mnist.mnist.pictures import find_digit, read_digit, read_picture
+from paddle_mnist.mnist.pictures import read_digit, read_picture
 from paddle_mnist.mnist.sheets import CAPTION
 
 DRAWN = ROOT / "tests/pictures"
@@ -63,7 +63,7 @@ def test_mnists_own_images_pass_through(predictor, real_data, turned_over):
     plain = predictor.run(images)["probabilities"].argmax(axis=1)
     brightness = images / 255
     brightness = 1 - 0.8 * brightness if turned_over else brightness
-    pixels = np.stack([find_digit(picture).pixels for picture in brightness])
+    pixels = np.stack([pixels_of(picture) for picture in brightness])
     answers = predictor.run(pixels)["probabilities"].argmax(axis=1)
     assert (answers == labels).mean() > (plain == labels).mean() - 0.015
 

@@ -105,13 +105,12 @@ def _calls(images: np.ndarray, parameters: np.ndarray) -> Calls:
 
 def _part(values: np.ndarray, layout, name: str) -> np.ndarray:
     """Return a flat array from a named part on."""
-    return values[layout.bounds(name)[0] :]
+    return values[layout.parts[name].start :]
 
 
 def _forward(net, weights: np.ndarray, logits: np.ndarray) -> Callable[..., Calls]:
     """Return what yields the loops from an image to its logits."""
     from paddle_mnist.nn.sparse_conv import list_inputs_loop, pool_loop, scatter_loop
-    from paddle_mnist.nn.sparse_layout import FeatureMap
     from paddle_mnist.nn.sparse_linear import linear_loops
     from paddle_mnist.nn.sparse_net import load_loop
 
@@ -122,9 +121,7 @@ def _forward(net, weights: np.ndarray, logits: np.ndarray) -> Callable[..., Call
     )
     scatter, pool = [], []
     for block, outputs in zip(net.blocks, net.maps[1:]):
-        target = FeatureMap(block.target_height, block.target_width, block.outputs)
-        sizes = (block.height, block.width, block.channels, block.kernel)
-        scatter.append(scatter_loop(*sizes, target))
+        scatter.append(scatter_loop(block.inputs, block.kernel, block.sums))
         pool.append(pool_loop(block, outputs))
     kernels = [_part(weights, net.weights, f"forward{n}") for n in (0, 1)]
     bias = [_part(weights, net.weights, f"bias{n}") for n in (0, 1)]
@@ -132,12 +129,11 @@ def _forward(net, weights: np.ndarray, logits: np.ndarray) -> Callable[..., Call
     def calls(image: np.ndarray, kept: np.ndarray, winners: np.ndarray, work) -> Calls:
         pooled = [_part(kept, net.kept, f"inputs{n}") for n in (1, 2)]
         won = [_part(winners, net.winners, f"winners{n}") for n in (0, 1)]
-        lists = (work.counts, work.channels, work.values)
         yield "image", partial(load, image, kept, ZERO, work)
-        yield "scatter0", partial(scatter[0], *lists, kernels[0], work.target)
+        yield "scatter0", partial(scatter[0], work, kernels[0], work.target)
         yield "pool0", partial(pool[0], work.target, bias[0], won[0], pooled[0])
-        yield "list1", partial(list_inputs, pooled[0], ZERO, *lists)
-        yield "scatter1", partial(scatter[1], *lists, kernels[1], work.target)
+        yield "list1", partial(list_inputs, pooled[0], ZERO, work)
+        yield "scatter1", partial(scatter[1], work, kernels[1], work.target)
         yield "pool1", partial(pool[1], work.target, bias[1], won[1], pooled[1])
         yield "linear", partial(linear, kept, weights, logits, work.target)
 
@@ -157,15 +153,14 @@ def _loss(net, logits: np.ndarray) -> Callable[[], None]:
 def _backward(net, weights: np.ndarray) -> Callable[..., Calls]:
     """Return what yields the loops from the gradients of an image's logits to all others."""
     from paddle_mnist.nn.sparse_conv import add_windows_loop, list_gradients_loop, scatter_loop
-    from paddle_mnist.nn.sparse_layout import FeatureMap, aligned_zeros
+    from paddle_mnist.nn.sparse_layout import aligned_zeros
     from paddle_mnist.nn.sparse_linear import linear_loops
 
     linear = linear_loops(net, net.classes)[1]
     list_gradients = [list_gradients_loop(net, n) for n in (0, 1)]
     add_windows = [add_windows_loop(net.blocks[n], net.windows[n]) for n in (0, 1)]
     block = net.blocks[1]
-    target = FeatureMap(block.padded_height, block.padded_width, block.channels)
-    scatter = scatter_loop(block.height, block.width, block.outputs, block.kernel, target)
+    scatter = scatter_loop(block.unpooled, block.kernel, block.inputs)
     kernels = _part(weights, net.weights, "backward1")
     logit_gradients = np.linspace(-0.1, 0.1, 10, dtype=np.float32)
     sums = aligned_zeros((net.sums.size,), np.float32)
@@ -176,15 +171,13 @@ def _backward(net, weights: np.ndarray) -> Callable[..., Calls]:
         inputs = [_part(kept, net.kept, f"inputs{n}") for n in (0, 1, 2)]
         won = [_part(winners, net.winners, f"winners{n}") for n in (0, 1)]
         gradients = [_part(work.gradients, net.gradients, f"inputs{n}") for n in (1, 2)]
-        lists = (work.counts, work.channels, work.values)
-        by_output = (work.ends, work.places, work.amounts)
         to_list = [(gradients[n], inputs[n + 1], won[n], ZERO, bias_sums[n], work) for n in (0, 1)]
         yield "linear back", partial(linear, logit_gradients, kept, weights, sums, work.gradients)
         yield "gradients1", partial(list_gradients[1], *to_list[1])
-        yield "windows1", partial(add_windows[1], inputs[1], *by_output, kernel_sums[1])
-        yield "back1", partial(scatter, *lists, kernels, gradients[0])
+        yield "windows1", partial(add_windows[1], inputs[1], work, kernel_sums[1])
+        yield "back1", partial(scatter, work, kernels, gradients[0])
         yield "gradients0", partial(list_gradients[0], *to_list[0])
-        yield "windows0", partial(add_windows[0], inputs[0], *by_output, kernel_sums[0])
+        yield "windows0", partial(add_windows[0], inputs[0], work, kernel_sums[0])
 
     return calls
 

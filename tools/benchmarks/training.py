@@ -60,8 +60,8 @@ def _products(source: str, trained: bool) -> dict[str, float]:
     _, memory = compiled_net(net).forward(images, parameters, 1)
     active = [np.count_nonzero(images) / IMAGES]
     for number in range(1, len(net.blocks) + 1):
-        start, stop = net.kept.bounds(f"inputs{number}")
-        active.append(np.count_nonzero(memory.inputs[:IMAGES, start:stop]) / IMAGES)
+        inputs = memory.inputs[:IMAGES, net.kept.parts[f"inputs{number}"]]
+        active.append(np.count_nonzero(inputs) / IMAGES)
     last = net.blocks[-1]
     features = last.outputs * last.pooled_size
     dense = sparse = 3 * features * net.classes  # of the linear layer, forward and back

@@ -1,7 +1,8 @@
 """The detector of what is probably not one digit: its training, and what it was compared with."""
 
 import argparse
-import dataclasses
+import io
+import json
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -67,8 +68,11 @@ def measure(data: Data, args: argparse.Namespace) -> dict:
         "caught": caught,
     }
     bias = trained.bias - thresholds["the net on features"]  # digits end at THRESHOLD
-    trained = dataclasses.replace(trained, bias=bias, about=about)
-    write_atomically(detector.FILE, trained.as_bytes())
+    arrays = {**vars(trained), "bias": bias}
+    contents = io.BytesIO()
+    half = {name: np.asarray(values, np.float16) for name, values in arrays.items()}
+    np.savez(contents, about=np.array(json.dumps(about)), **half)
+    write_atomically(detector.FILE, contents.getvalue())
     return about
 
 
@@ -111,7 +115,6 @@ def _train(features: Mapping[str, Outputs], seed: int):
         hidden_bias=np.concatenate([net.intercepts_[0] for net in nets]),
         weight=np.concatenate([net.coefs_[1][:, 0] for net in nets]) / NETS,
         bias=np.mean([net.intercepts_[1][0] for net in nets]),
-        about={},
     )
 
 

@@ -8,11 +8,11 @@ import pytest
 from paddle import nn
 
 from paddle_mnist.errors import ConfigError
-from paddle_mnist.mnist.options import OptimizerOptions
-from paddle_mnist.nn.optim import (
+from paddle_mnist.mnist.optim import (
     build_optimizer,
     build_schedule,
 )
+from paddle_mnist.mnist.options import OptimizerOptions
 
 RATE, END, STEPS = 0.01, 0.001, 41
 

@@ -1,7 +1,7 @@
-"""Optimizers and learning-rate schedules by name."""
+"""Optimizers and learning-rate schedules by name, from the `OptimizerOptions` of a training."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol, Union
+from typing import TYPE_CHECKING, Union
 
 import paddle
 from paddle.optimizer import lr
@@ -9,31 +9,11 @@ from paddle.regularizer import L2Decay
 
 from paddle_mnist.errors import ConfigError, nearest_name
 
-
-class OptimizerOptions(Protocol):
-    """The options from which an optimizer and its schedule are built, by name.
-
-    optimizer: "sgd", "momentum", "adagrad", "adam" or "adamw". lr_schedule: see `build_schedule`.
-    weight_decay_layers: see `build_optimizer`.
-    """
-
-    @property
-    def optimizer(self) -> str: ...
-    @property
-    def learning_rate(self) -> float: ...
-    @property
-    def lr_schedule(self) -> str: ...
-    @property
-    def end_lr(self) -> float: ...
-    @property
-    def momentum(self) -> float: ...
-    @property
-    def weight_decay(self) -> float: ...
-    @property
-    def weight_decay_layers(self) -> Collection[str]: ...
+if TYPE_CHECKING:  # it imports this module
+    from paddle_mnist.mnist.options import OptimizerOptions
 
 
-def build_schedule(options: OptimizerOptions, total_steps: int) -> lr.LRScheduler:
+def build_schedule(options: "OptimizerOptions", total_steps: int) -> lr.LRScheduler:
     """Build the schedule, to be stepped after every batch; step `total_steps - 1` is the last.
 
     constant: learning_rate throughout.
@@ -57,7 +37,7 @@ def build_schedule(options: OptimizerOptions, total_steps: int) -> lr.LRSchedule
 
 
 def build_optimizer(
-    options: OptimizerOptions,
+    options: "OptimizerOptions",
     parameters: Mapping[str, paddle.Tensor],
     schedule: Union[float, lr.LRScheduler],
 ) -> paddle.optimizer.Optimizer:
