@@ -7,6 +7,7 @@ from typing import NamedTuple, Optional, Union
 import numpy as np
 
 from paddle_mnist.errors import DataError
+from paddle_mnist.mnist import figures
 from paddle_mnist.mnist.infer import digit_scores, reads_digits
 from paddle_mnist.mnist.pictures import read_digit
 from paddle_mnist.mnist.predictor import DigitPredictor
@@ -76,16 +77,8 @@ def tiles(maps: np.ndarray) -> np.ndarray:
 
     Each is scaled from its smallest value, black, to its largest, white.
     """
-    low, high = maps.min(axis=(1, 2), keepdims=True), maps.max(axis=(1, 2), keepdims=True)
-    maps = (maps - low) / np.maximum(high - low, 1e-12)
-    count, height, width = maps.shape
-    columns = math.ceil(math.sqrt(count))
-    rows = math.ceil(count / columns)
-    page = np.zeros((rows * (height + 1) - 1, columns * (width + 1) - 1))
-    for number, feature_map in enumerate(maps):
-        top, left = number // columns * (height + 1), number % columns * (width + 1)
-        page[top : top + height, left : left + width] = feature_map
-    pixels: np.ndarray = np.rint(page * 255).astype(np.uint8)
+    page = figures.tiles(figures.stretched(maps), columns=math.ceil(math.sqrt(len(maps))))
+    pixels: np.ndarray = np.rint(np.ma.filled(page, 0)[:-1, :-1] * 255).astype(np.uint8)
     return pixels
 
 

@@ -50,14 +50,14 @@ def drawable(classes: Classes) -> Classes:
 
 def kernels(weight: np.ndarray) -> "Figure":
     """Draw the first layer's kernels, numbered from 0, row by row. weight: [C, 1, k, k]."""
-    tiles = _tiles(weight[:, 0])
-    figure, ((axes,),) = new_figure(1.1 + 0.6 * len(tiles) / weight.shape[2])
+    page = tiles(weight[:, 0])
+    figure, ((axes,),) = new_figure(1.1 + 0.6 * len(page) / weight.shape[2])
     top = np.abs(weight).max()
-    image = axes.imshow(tiles, cmap=SIGNED, vmin=-top, vmax=top)
+    image = axes.imshow(page, cmap=SIGNED, vmin=-top, vmax=top)
     size = weight.shape[2] + 1
     ticks = [size * column + size / 2 - 1 for column in range(COLUMNS)]
     axes.set_xticks(ticks, range(COLUMNS))
-    rows = range(len(tiles) // size)
+    rows = range(len(page) // size)
     axes.set_yticks(ticks[: len(rows)], [COLUMNS * row for row in rows])
     axes.set(xlabel="kernel: this number ...", ylabel="... plus this")
     axes.spines[:].set_visible(False)
@@ -85,8 +85,8 @@ def feature_maps(image: np.ndarray, maps: Mapping[str, np.ndarray], title: str) 
         scale = "orange below 0, purple above" if signed else "each scaled to its maximum"
         count, *size = channels.shape
         axes.set_title(f"{name}: {count} channels of {' x '.join(map(str, size))}, {scale}")
-        tiles = _tiles(_balanced(channels) if signed else _stretched(channels))
-        axes.imshow(tiles, cmap=SIGNED if signed else MAPS, vmin=0, vmax=1)
+        page = tiles(_balanced(channels) if signed else stretched(channels))
+        axes.imshow(page, cmap=SIGNED if signed else MAPS, vmin=0, vmax=1)
     for axes in grid[:, 0]:
         axes.axis("off")
         axes.title.set_fontsize(8.5)
@@ -100,7 +100,7 @@ def _balanced(channels: np.ndarray) -> np.ndarray:
     return scaled
 
 
-def _stretched(channels: np.ndarray) -> np.ndarray:
+def stretched(channels: np.ndarray) -> np.ndarray:
     """Scale each channel of [C, H, W] to 0..1."""
     low = channels.min(axis=(1, 2), keepdims=True)
     spread = channels.max(axis=(1, 2), keepdims=True) - low
@@ -108,15 +108,15 @@ def _stretched(channels: np.ndarray) -> np.ndarray:
     return scaled
 
 
-def _tiles(channels: np.ndarray) -> np.ndarray:
-    """Arrange [C, H, W] side by side, with nothing (masked) between them."""
+def tiles(channels: np.ndarray, columns: int = COLUMNS) -> np.ndarray:
+    """Arrange [C, H, W] side by side, with nothing (masked) after each of them."""
     count, height, width = channels.shape
-    rows = math.ceil(count / COLUMNS)
-    tiles: np.ndarray = np.ma.zeros((rows * COLUMNS, height + 1, width + 1))
-    tiles[...] = np.ma.masked
-    tiles[:count, :height, :width] = channels
-    tiles = tiles.reshape(rows, COLUMNS, height + 1, width + 1)
-    return tiles.swapaxes(1, 2).reshape(rows * (height + 1), COLUMNS * (width + 1))
+    rows = math.ceil(count / columns)
+    page: np.ndarray = np.ma.zeros((rows * columns, height + 1, width + 1))
+    page[...] = np.ma.masked
+    page[:count, :height, :width] = channels
+    page = page.reshape(rows, columns, height + 1, width + 1)
+    return page.swapaxes(1, 2).reshape(rows * (height + 1), columns * (width + 1))
 
 
 def worst(labels: np.ndarray, probabilities: np.ndarray, count: int = 20) -> np.ndarray:
