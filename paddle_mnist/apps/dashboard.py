@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Union
@@ -45,10 +44,7 @@ def serve(runs: Sequence[Union[str, Path]], host: str, port: int, language: str)
         # In a thread of its own: raised in a request, a signal's error would be swallowed.
         with signals.handlers_installed(), signals.deferred():
             threading.Thread(target=server.serve_forever, daemon=True).start()
-            while signals.pending() is None:
-                time.sleep(0.1)
-                signals.reinstall_handlers()  # pages may import Paddle
-            signals.clear()
+            signals.wait()  # pages may import Paddle
 
 
 def _make_server(names: Sequence[str], host: str, language: str, listening: socket.socket) -> Any:

@@ -4,7 +4,6 @@ import contextlib
 import importlib
 import logging
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import Any, Optional
@@ -100,9 +99,7 @@ def serve(
     elif is_public:
         log.warning(PUBLIC, host)
     with signals.handlers_installed(), signals.deferred():
-        while signals.pending() is None:
-            time.sleep(0.1)
-        signals.clear()
+        signals.wait()
     blocks.close()
 
 

@@ -105,18 +105,16 @@ class _TqdmHandler(logging.StreamHandler):  # type: ignore[type-arg]  # has them
             ) from error
 
 
-def log_to_console(stream: Optional[TextIO] = None, level: int = logging.INFO) -> None:
+def log_to_console(
+    stream: Optional[TextIO] = None, level: int = logging.INFO
+) -> "logging.StreamHandler[TextIO]":
     """Print this package's log lines, to stdout by default; a second call changes nothing.
 
     They no longer propagate to the root logger: Paddle's handler there would print them again.
 
     level: of the lines that are printed, and above; `console_level` changes it for a while.
+    Returns the handler that prints them.
     """
-    _handler_to(stream, level)
-
-
-def _handler_to(stream: Optional[TextIO] = None, level: int = logging.INFO) -> _TqdmHandler:
-    """Return the handler that prints to the console; a new one, to `stream`, if there is none."""
     handler = _console_handler()
     if not handler:
         handler = _TqdmHandler()
@@ -132,7 +130,7 @@ def _handler_to(stream: Optional[TextIO] = None, level: int = logging.INFO) -> _
 def console_logs(stream: TextIO) -> Iterator[None]:
     """Print this package's log lines to `stream` inside the context, wherever they went before."""
     existing = _console_handler()
-    handler = _handler_to(stream)
+    handler = log_to_console(stream)
     previous, handler.stream = handler.stream, stream
     try:
         yield
@@ -148,7 +146,7 @@ def console_level(level: int) -> Iterator[None]:
 
     Other handlers, such as that of a run's `train.log`, still get all lines.
     """
-    handler = _handler_to()
+    handler = log_to_console()
     previous = handler.level
     handler.setLevel(level)
     try:

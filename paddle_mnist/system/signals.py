@@ -19,6 +19,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Optional
@@ -114,6 +115,17 @@ def agree_on(signums: Iterable[Optional[int]]) -> None:
     """
     if _state.agreed is None:
         _state.agreed = next((signum for signum in signums if signum is not None), None)
+
+
+def wait() -> None:
+    """Wait for the signal that is to stop this process, and forget it.
+
+    Handlers are installed again all the while: what other threads import may replace them.
+    """
+    while pending() is None:
+        time.sleep(0.1)
+        reinstall_handlers()
+    clear()
 
 
 def clear() -> None:
