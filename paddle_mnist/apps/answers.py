@@ -1,4 +1,4 @@
-"""Answer a picture drawn on the page: with words, probabilities, and what the net saw."""
+"""What the page answers to a picture: words, probabilities, and what the net saw."""
 
 import math
 from concurrent import futures
@@ -22,7 +22,7 @@ Picture = Union[str, bytes, None]  # the path of a file, a file's bytes, or no p
 
 
 class Answer(NamedTuple):
-    """The page's answer to a picture.
+    """What the page shows for a picture.
 
     words: the digit, or why none is read; then there are neither probabilities nor layers.
     probabilities: of each digit. pixels: what the net saw; conv1, conv2: two layers' feature maps,
@@ -78,7 +78,7 @@ def tiles(maps: np.ndarray) -> np.ndarray:
     Each is scaled from its smallest value, black, to its largest, white.
     """
     page = figures.tiles(figures.stretched(maps), columns=math.ceil(math.sqrt(len(maps))))
-    pixels: np.ndarray = np.rint(page.filled(0)[:-1, :-1] * 255).astype(np.uint8)
+    pixels: np.ndarray = np.rint(np.ma.filled(page, 0)[:-1, :-1] * 255).astype(np.uint8)
     return pixels
 
 

@@ -108,11 +108,12 @@ def stretched(channels: np.ndarray) -> np.ndarray:
     return scaled
 
 
-def tiles(channels: np.ndarray, columns: int = COLUMNS) -> np.ma.MaskedArray:
+def tiles(channels: np.ndarray, columns: int = COLUMNS) -> np.ndarray:
     """Arrange [C, H, W] side by side, with nothing (masked) after each of them."""
     count, height, width = channels.shape
     rows = math.ceil(count / columns)
-    page: np.ma.MaskedArray = np.ma.masked_all((rows * columns, height + 1, width + 1))
+    page: np.ndarray = np.ma.zeros((rows * columns, height + 1, width + 1))
+    page[...] = np.ma.masked
     page[:count, :height, :width] = channels
     page = page.reshape(rows, columns, height + 1, width + 1)
     return page.swapaxes(1, 2).reshape(rows * (height + 1), columns * (width + 1))
