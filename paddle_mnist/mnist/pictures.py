@@ -209,16 +209,6 @@ def _on_background(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(background, image)
 
 
-def find_digit(brightness: np.ndarray) -> Digit:
-    """Find the digit on a picture, dark on light or light on dark. Raises DataError if blank.
-
-    brightness: floats [H, W] in 0..1.
-    """
-    brightness = np.asarray(brightness, np.float32)
-    drawing = _find(Picture(brightness, *brightness.shape[::-1]), WORKING_SIDE)
-    return drawing.together(len(drawing.shapes))
-
-
 @dataclass(frozen=True)
 class _Drawing:
     """The ink of a picture, and the shapes in it in reading order."""

@@ -26,7 +26,8 @@ from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.detector import THRESHOLD, read_detector
 from paddle_mnist.mnist.export import export_model
 from paddle_mnist.mnist.infer import digit_scores, pretrained_predictor, read_pictures
-from paddle_mnist.mnist.pictures import find_digit, read_digit, read_digits
+from paddle_mnist.mnist.ink import find_ink
+from paddle_mnist.mnist.pictures import WORKING_SIDE, read_digit, read_digits
 from paddle_mnist.mnist.shapes import Box, Shape, in_reading_order
 
 
@@ -99,7 +100,7 @@ def test_digit_that_touches_the_border_is_not_blank(predictor, tmp_path, side):
 def test_only_what_is_blank_is_called_so(brightness):
     noise = np.random.RandomState(0).normal(0, 0.01, (200, 300))
     with pytest.raises(DataError, match=r"^blank; expected a digit"):
-        find_digit(np.clip(brightness + noise, 0, 1))
+        find_ink(np.clip(brightness + noise, 0, 1).astype(np.float32), WORKING_SIDE)
 
 
 # ------------------------------------------------------------------ several digits

@@ -19,8 +19,11 @@ from PIL import Image
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.detector import THRESHOLD
+from paddle_mnist.mnist.digit_normalization import cut_out
 from paddle_mnist.mnist.infer import pictures_in, pretrained_predictor, read_pictures
-from paddle_mnist.mnist.pictures import find_digit, read_digit, read_picture
+from paddle_mnist.mnist.ink import find_ink
+from paddle_mnist.mnist.pictures import WORKING_SIDE, read_digit, read_picture
+from paddle_mnist.mnist.shapes import find_shapes
 from paddle_mnist.mnist.sheets import CAPTION
 
 DRAWN = ROOT / "tests/pictures"
@@ -63,7 +66,8 @@ def test_mnists_own_images_pass_through(predictor, real_data, turned_over):
     plain = predictor.run(images)["probabilities"].argmax(axis=1)
     brightness = images / 255
     brightness = 1 - 0.8 * brightness if turned_over else brightness
-    pixels = np.stack([find_digit(picture).pixels for picture in brightness])
+    inks = [find_ink(picture.astype(np.float32), WORKING_SIDE) for picture in brightness]
+    pixels = np.stack([cut_out(ink, find_shapes(ink)) for ink in inks])
     answers = predictor.run(pixels)["probabilities"].argmax(axis=1)
     assert (answers == labels).mean() > (plain == labels).mean() - 0.015
 
