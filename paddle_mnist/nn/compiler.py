@@ -175,7 +175,7 @@ def _locked(path: Path, title: str) -> Iterator[None]:
         yield
 
 
-class _File(caching._Cache):
+class _File(caching.NullCache):
     """The machine code of one function: SHA-256 of the rest, and numba's own pickle of it."""
 
     def __init__(self, path: Path):
@@ -202,15 +202,3 @@ class _File(caching._Cache):
             write_atomically(self.path, hashlib.sha256(code).digest() + code)
         except OutputError as error:
             log.warning("%s; the next start compiles again", error)
-
-    # What else numba asks of a cache.
-    cache_path = property(lambda self: str(self.path.parent))
-
-    def enable(self) -> None:
-        pass
-
-    def disable(self) -> None:
-        pass
-
-    def flush(self) -> None:
-        pass
