@@ -68,14 +68,14 @@ class _Text:
             )
         self.rest = self.rest[1:]
 
-    def read_until(self, pattern: re.Pattern[bytes], limit: int, where: str) -> bytes:
-        """Consume the text up to the first match, and the match; return the text before it."""
-        while not (match := pattern.search(self.rest)):
-            if len(self.rest) > limit or not self.read_block():
+    def read_list(self, where: str) -> bytes:
+        """Return the text of a list of numbers, with its brackets, and consume it."""
+        self.expect(b"[", where)
+        while b"]" not in self.rest:
+            if len(self.rest) > MAX_LABELS or not self.read_block():
                 raise DataError(f"{self.path}: {where} does not end; expected ']': {JSON_FORM}")
-        before = self.rest[: match.start()]
-        self.rest = self.rest[match.end() :]
-        return before
+        numbers, _, self.rest = self.rest.partition(b"]")
+        return b"[" + numbers + b"]"
 
     def row_blocks(self, where: str) -> Iterator[bytes]:
         """Yield the rows of a list of lists, as many at a time as a block holds."""
@@ -97,7 +97,6 @@ class _Text:
 
 
 _LIST_END = re.compile(rb"\][ \t\r\n]*\]")
-_CLOSE = re.compile(rb"\]")
 
 
 def read_json(path: Path) -> dict[str, Split]:
@@ -189,10 +188,8 @@ def _explain_bad_row(where: str, block: bytes, first: int, error: Exception) -> 
 
 def _read_labels(text: _Text, mode: str) -> np.ndarray:
     where = f"{mode} labels"
-    text.expect(b"[", where)
-    text_of_list = b"[" + text.read_until(_CLOSE, limit=MAX_LABELS, where=where) + b"]"
     try:
-        labels = json.loads(text_of_list)
+        labels = json.loads(text.read_list(where))
     except ValueError as error:
         raise DataError(f"{text.path}: {where}: not JSON ({error}); {JSON_FORM}") from error
     for number, label in enumerate(labels):
