@@ -41,7 +41,8 @@ def map_chunks(run: Callable[[int, slice], Any], count: int, threads: int) -> li
             except BaseException as error:
                 finished.put(error)
 
-    _helpers(os.getpid()).take_part(work, min(threads, len(chunks)) - 1)
+    for helper in range(min(threads, len(chunks)) - 1):
+        _jobs_of(os.getpid(), helper).put(work)
     work()
     for error in [finished.get() for _ in chunks]:
         if error:
@@ -49,29 +50,17 @@ def map_chunks(run: Callable[[int, slice], Any], count: int, threads: int) -> li
     return results
 
 
-class _Helpers:
-    """Threads that wait for jobs; as many as were ever needed at once."""
-
-    def __init__(self) -> None:
-        self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._count = 0
-
-    def take_part(self, job: Callable[[], None], threads: int) -> None:
-        """Have this many threads call `job` too."""
-        with self._lock:
-            for number in range(self._count, threads):
-                threading.Thread(target=self._work, name=f"chunks {number}", daemon=True).start()
-            self._count = max(self._count, threads)
-        for _ in range(threads):
-            self._jobs.put(job)
-
-    def _work(self) -> None:
-        while True:
-            self._jobs.get()()
-
-
 @functools.cache
-def _helpers(process_id: int) -> _Helpers:
-    """Return the helpers of a process: a forked child has none of its parent's threads."""
-    return _Helpers()
+def _jobs_of(process: int, helper: int) -> "SimpleQueue[Callable[[], None]]":
+    """Return the queue of the calls that a thread makes, which waits for them.
+
+    process: its number, for a forked process has the queues of its parent, but not the threads.
+    """
+    jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    def work() -> None:
+        while True:
+            jobs.get()()
+
+    threading.Thread(target=work, name=f"chunks {helper}", daemon=True).start()
+    return jobs
