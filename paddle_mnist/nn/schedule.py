@@ -96,7 +96,7 @@ def load_state(
     entries of its own and loads them, as LinearWarmup does; that warning is left out.
     """
     scheduler = scheduler_of(optimizer)
-    typed = _typed(scheduler, numbers)  # first: no number in the state_dict is NumPy's any more
+    typed = _typed(numbers, scheduler)  # first: no number in the state_dict is NumPy's any more
     with warnings.catch_warnings():
         if scheduler and _keys(state.get(STATE)) == _keys(scheduler.state_dict()):
             warnings.filterwarnings("ignore", message="There are some unused values in state_dict")
@@ -150,15 +150,20 @@ def _is_number(value: Any) -> bool:
     return is_of_numpy or isinstance(value, (int, float))
 
 
-def _typed(scheduler: Optional[lr.LRScheduler], numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return numbers of a schedule as NumPy's where its present ones are."""
-    return {
-        name: _typed(getattr(scheduler, name), value)
-        if isinstance(value, Mapping)
-        else _like(value, getattr(scheduler, name, None))
-        for name, value in numbers.items()
-        if name != "class"
-    }
+def _typed(numbers: Any, current: Any) -> Any:
+    """Return plain numbers as NumPy's if the current ones are: else the next would round anew.
+
+    numbers: also a list, or those of a schedule, by name. current: of them, the schedule.
+    """
+    if isinstance(numbers, Mapping):
+        named = {name: value for name, value in numbers.items() if name != "class"}
+        return {name: _typed(value, getattr(current, name, None)) for name, value in named.items()}
+    if isinstance(current, np.ndarray):
+        return np.asarray(numbers, current.dtype)
+    if isinstance(numbers, list):
+        is_list = isinstance(current, (list, tuple)) and len(current) == len(numbers)
+        return list(map(_typed, numbers, current)) if is_list else numbers
+    return type(current)(numbers) if isinstance(current, np.generic) else numbers
 
 
 def _set_numbers(scheduler: Optional[lr.LRScheduler], numbers: Mapping[str, Any]) -> None:
@@ -169,13 +174,3 @@ def _set_numbers(scheduler: Optional[lr.LRScheduler], numbers: Mapping[str, Any]
             _set_numbers(getattr(scheduler, name), value)
         else:
             setattr(scheduler, name, value)
-
-
-def _like(value: Any, current: Any) -> Any:
-    """Return plain numbers as NumPy's if the current ones are: else the next would round anew."""
-    if isinstance(current, np.ndarray):
-        return np.asarray(value, current.dtype)
-    if isinstance(value, list):
-        is_list = isinstance(current, (list, tuple)) and len(current) == len(value)
-        return list(map(_like, value, current)) if is_list else value
-    return type(current)(value) if isinstance(current, np.generic) else value
