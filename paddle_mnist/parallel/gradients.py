@@ -89,15 +89,11 @@ class GradientExchange:
     ):
         self.world = world
         self._ordered = ordered
-        layers = [model] if loss is None else [model, loss]
-        parameters = {id(p): p for layer in layers for p in layer.parameters()}
-        self._all_parameters = list(parameters.values())
+        whole = model if loss is None else nn.LayerList([model, loss])
+        self._all_parameters = whole.parameters()
         self._parameters = self._trained()
-        self._places = {
-            owner: tensors for layer in layers for owner, tensors in layer_buffers(layer).items()
-        }
-        buffers = {id(b): b for layer in layers for b in running_statistics(layer)}
-        self._buffers = list(buffers.values())
+        self._places = layer_buffers(whole)
+        self._buffers = running_statistics(whole)
         self._buffers_before: list[paddle.Tensor] = []  # as they were before the step
         self._precision = (  # of the loss and the metrics: the same in every process and step
             paddle.float64
