@@ -16,7 +16,7 @@ class BatchSampler:
 
     Stateless: the order of an epoch depends on nothing but the arguments and the epoch.
 
-    length: number of samples an epoch; each of them comes once.
+    length: number of samples an epoch; by default each of them comes once.
     own_order: gives the indices of the samples of an epoch, in place of seed and shuffle; as many
         in every epoch.
     """

@@ -40,8 +40,8 @@ def reseed(seed: int, step: int, shard: int = 0) -> None:
     2.6.2 cannot do: its pickled states lose all but the seed. With a new seed before each pass
     there is nothing to save: a training resumed at any step draws what the uninterrupted one drew.
     """
-    # The first shard's key is that of before there were shards.
-    seed_generators(seed, step, *([shard] if shard else []))
+    key = (seed, step, shard) if shard else (seed, step)  # as before there were shards
+    seed_generators(*key)
 
 
 @contextlib.contextmanager

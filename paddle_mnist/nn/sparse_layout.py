@@ -50,7 +50,7 @@ def aligned_zeros(shape: tuple[int, ...], dtype: type[Scalar]) -> npt.NDArray[Sc
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """How an image of several channels is stored: channels last, each pixel on whole vectors."""
+    """The storage of an image of several channels: channels last, each pixel on whole vectors."""
 
     height: int
     width: int
@@ -209,7 +209,7 @@ class Net:
 
     @cached_property
     def maps(self) -> tuple[FeatureMap, ...]:
-        """How each block's inputs are stored, and last the features."""
+        """The storage of each block's inputs, and last that of the features."""
         last = self.blocks[-1]
         features = FeatureMap(last.pooled_height, last.pooled_width, last.outputs)
         return (*(block.inputs for block in self.blocks), features)
