@@ -39,7 +39,7 @@ MAX_RETURNED = 32_000  # characters of what a process returns
 
 
 class _Report(NamedTuple):
-    """The end of a process: with an error of this package, the traceback of another one, or none.
+    """The end of a process: an error of this package, the traceback of another one, or none.
 
     returned: what it has returned.
     """
