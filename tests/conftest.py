@@ -25,7 +25,7 @@ LONGEST = """
     apps/test_dashboard test_readme mnist/test_recipes nn/test_conv_blocks nn/test_compiler
     checkpoint/test_faults mnist/test_pictures training/test_fit_script mnist/test_run
     data/test_loader commands/test_main nn/test_cross_entropy training/test_fit test_package
-    training/test_ordinary_programs system/test_signals tools/test_search commands/test_fit_runs
+    training/test_ordinary_programs system/test_signals commands/test_fit_runs
     mnist/test_export checkpoint/test_safe_load mnist/test_data system/test_machine
     training/test_evaluate_run training/test_trainer inference/test_predict_and_export_run
     commands/test_weights monitor/test_watch

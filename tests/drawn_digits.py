@@ -98,6 +98,12 @@ def as_bytes(image, form="PNG", **options):
     return buffer.getvalue()
 
 
+def pixels_of(brightness):
+    """Cut out a digit as the package does, uint8 [28, 28]. brightness: floats [H, W] in 0..1."""
+    ink = find_ink(np.asarray(brightness, np.float32), WORKING_SIDE)
+    return cut_out(ink, find_shapes(ink))
+
+
 if __name__ == "__main__":  # the dozen that is kept beside this file
     folder = Path(__file__).with_name("pictures")
     folder.mkdir(exist_ok=True)
@@ -106,9 +112,3 @@ if __name__ == "__main__":  # the dozen that is kept beside this file
         (folder / f"{number % 10}-{number:02}.jpg").write_bytes(
             as_bytes(picture, "JPEG", quality=80)
         )
-
-
-def pixels_of(brightness):
-    """What the package makes of a digit, uint8 [28, 28]. brightness: floats [H, W] in 0..1."""
-    ink = find_ink(np.asarray(brightness, np.float32), WORKING_SIDE)
-    return cut_out(ink, find_shapes(ink))

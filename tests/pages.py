@@ -15,7 +15,7 @@ def translation(page: Path) -> Path:
     return ROOT / "docs/zh" / page.name
 
 
-# tools/reproduce.py writes both languages of the page on reproduction, from one set of results.
+# docs/en/reproduction.md points to REPRODUCTION.md, whose translation has tests of its own.
 TRANSLATED = [
     page for page in ENGLISH if translation(page).exists() and page.stem != "reproduction"
 ]

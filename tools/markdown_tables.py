@@ -8,7 +8,7 @@ import functools
 import itertools
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -47,14 +47,43 @@ def write_table(path: Path, mark: str, table: str) -> None:
     Where text follows the first mark on its own line, as in a table's cell, it stays in that line.
     The table is translated if the page's folder has a glossary, `tables.yaml`.
     """
-    marks = re.compile(rf"(<!-- {mark} -->(\n?)).*?(<!-- end -->)", re.DOTALL)
     text = path.read_text("utf-8")
-    glossary = path.with_name("tables.yaml")
-    if glossary.exists():
-        table = translated(table, yaml.safe_load(glossary.read_text("utf-8")))
-    path.write_text(
-        marks.sub(lambda match: f"{match[1]}{table}{match[2]}{match[3]}", text), "utf-8"
+    table = translated_for(path, table)
+    path.write_text(replace_marked(text, re.escape(mark), lambda _: table), "utf-8")
+
+
+def marked(pattern: str) -> re.Pattern[str]:
+    """Return a regular expression for marks and what stands between these and their ends.
+
+    pattern: for the marks' names. Its groups: mark; text, which of a block includes the newline
+    before the end; start, line and end, which are kept.
+    """
+    return re.compile(
+        rf"(?P<start><!-- (?P<mark>{pattern}) -->(?P<line>\n?))(?P<text>.*?)(?P<end><!-- end -->)",
+        re.DOTALL,
     )
+
+
+def replace_marked(text: str, pattern: str, new: Callable[[str], str]) -> str:
+    """Return a page with what `new` gives for each mark in place of what stands there.
+
+    pattern: a regular expression for the marks.
+    """
+    return marked(pattern).sub(
+        lambda match: f"{match['start']}{new(match['mark'])}{match['line']}{match['end']}", text
+    )
+
+
+def translated_for(path: Path, table: str) -> str:
+    """Return a table in the language of a page: translated if its folder has a glossary."""
+    return translated(table, glossary_of(path))
+
+
+@functools.cache
+def glossary_of(page: Path) -> Mapping[str, str]:
+    """Read the glossary of a page's folder, by which its tables are translated; empty if none."""
+    glossary = page.with_name("tables.yaml")
+    return yaml.safe_load(glossary.read_text("utf-8")) if glossary.exists() else {}
 
 
 def is_code(text: str) -> bool:
@@ -66,19 +95,20 @@ def translated(table: str, glossary: Mapping[str, str]) -> str:
     """Return a table with each whole phrase of the glossary replaced, the longest first.
 
     `{}` in a phrase stands for a figure, or for several with commas between them; in its
-    translation it is their place, and `{1}` that of the second, where the order changes. A block of
-    code stays as it is.
+    translation it is their place, and `{1}` that of the second, where the order changes. Code
+    stays as it is, unless it is part of a phrase.
     """
-    if is_code(table):
+    if is_code(table) or not glossary:
         return table
-    phrases = "|".join(map(_pattern, _longest_first(glossary)))
+    code = "`[^`\n]*`"  # unless a phrase holds it
+    phrases = "|".join([*(_pattern(one).pattern for one in _longest_first(glossary)), code])
     return re.sub(phrases, lambda match: translated_phrase(match[0], glossary), table)
 
 
 def translated_phrase(text: str, glossary: Mapping[str, str]) -> str:
     """Return the translation of a text that is one phrase of the glossary; others as they are."""
     for phrase in _longest_first(glossary):
-        if match := re.fullmatch(_pattern(phrase), text):
+        if match := _pattern(phrase).fullmatch(text):
             figures = (figure.replace(", ", "、") for figure in match.groups())
             return glossary[phrase].format(*figures)
     return text
@@ -89,13 +119,13 @@ def _longest_first(glossary: Iterable[str]) -> list[str]:
 
 
 @functools.cache
-def _pattern(phrase: str) -> str:
+def _pattern(phrase: str) -> re.Pattern[str]:
     """Return a regular expression for a phrase: no part of a longer word, any figures."""
-    figure = r"-?\d+(?:[.,]\d+)*(?:e-?\d+)?"
+    figure = r"[-+]?\d+(?:[.,]\d+)*(?:e-?\d+)?"
     text = re.escape(phrase).replace(r"\{\}", rf"({figure}(?:, {figure})*)")
     before = r"(?<!\w)" if re.match(r"\w|{}", phrase) else ""
     after = r"(?!\w)" if re.search(r"(\w|{})$", phrase) else ""
-    return f"{before}{text}{after}"
+    return re.compile(f"{before}{text}{after}")
 
 
 def marked_tables(text: str) -> dict[str, str]:

@@ -3,6 +3,8 @@
 
 {claims}
 
+Of these, `candidates` is a finished search: its results are stored, and nothing is trained for it.
+
 These go into the pages of docs/ and into the package:
 
 forgetting      train on the digits 0 to 4, then on 5 to 9, with and without replaying old images;
@@ -16,17 +18,17 @@ detector        train what tells that a picture is probably not one digit, compa
 pretrained      train the weights that come with the package, and put them there
 figures         train the recipe `default`, and draw the figures of the READMEs
 
-What the page says of a recipe goes into the READMEs and the pages on training, too.
+The pages are written by hand; numbers and tables between marks are written here, and predicates
+beside the sentences are checked (tools/reproduction/page.py).
 """
 
 import argparse
 import json
-import os
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from markdown_tables import write_table
 from reproduction import (
     accuracy,
     calibration,
@@ -36,7 +38,6 @@ from reproduction import (
     ladder,
     mistakes,
     processes,
-    recipes,
     resuming,
     robustness,
     search,
@@ -46,8 +47,18 @@ from reproduction import (
 from reproduction.claims import Claim, Report
 from reproduction.comparison import MOST_SEEDS
 from reproduction.into_docs import INTO_DOCS, measure_for_docs
-from reproduction.page import all_figures, measured_figures, page, rounded
-from reproduction.texts import Text, fill
+from reproduction.page import (
+    FIGURES,
+    PAGES,
+    all_figures,
+    headings,
+    measured_figures,
+    predicates,
+    problems,
+    rounded,
+    stored_page,
+    write_pages,
+)
 from reproduction.trainings import train_missing
 from reproduction.workspace import Scale, Workspace
 
@@ -62,7 +73,7 @@ CLAIMS = (
     *accuracy.CLAIMS,
     *ladder.CLAIMS,
     search.CLAIM,
-    recipes.CLAIM,
+    ladder.DEFAULT,
     costs.CLAIM,
     initialization.CLAIM,
     NAMES,
@@ -77,48 +88,50 @@ CLAIMS = (
 )
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs/reproduction"
+GLOSSARY = "docs/zh/tables.yaml"
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where the pages are, in the order of `Text`; all their figures as JSON; their pictures."""
+def measure_and_write(args: argparse.Namespace, data: Data, chosen: Sequence[Claim]) -> int:
+    """Measure what the chosen claims lack; write figures, pages and pictures, and check the pages.
 
-    pages: tuple[Path, Path]
-    figures: Path
-    pictures: Path
-
-
-PLACE = Place(
-    (ROOT / "REPRODUCTION.md", ROOT / "docs/zh/reproduction.md"),
-    RESULTS / "page.json",
-    ROOT / "docs/figures",
-)
-
-
-def beside_place(folder: Path) -> Place:
-    """Return a place beside the repository's own page."""
-    pages = folder / "REPRODUCTION.md", folder / "REPRODUCTION.zh-CN.md"
-    return Place(pages, folder / "page.json", folder)
-
-
-def measure_and_write(args: argparse.Namespace, data: Data, chosen: Sequence[Claim]) -> None:
-    """Measure what the chosen claims lack, unless `--page-only`, and write the page."""
-    output = Path(args.output).absolute()
-    beside = output / ("quick" if args.quick else "anew") if args.quick or args.anew else None
+    With `--quick` and `--anew`, below OUTPUT: copies of the pages, in the repository's layout.
+    """
+    output, root = Path(args.output).absolute(), ROOT
+    if args.quick or args.anew:
+        output = root = output / ("quick" if args.quick else "anew")
+        for name in (*PAGES[0], GLOSSARY):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, root / name)
     scale = Scale(args.seeds, args.quick)
-    workspace = Workspace(data, beside or RESULTS, beside or output, scale, args.jobs)
-    place = beside_place(beside) if beside else PLACE
+    workspace = Workspace(data, root / "docs/reproduction", output, scale, args.jobs)
     try:
-        if not args.page_only:
-            measure(workspace, chosen)
+        measure(workspace, chosen)
     finally:  # what is measured is shown, even if the rest fails
         reports = all_reports(workspace)
         for claim in chosen:
             show(claim, reports[claim.id], args.json)
-        write_pages(workspace, reports, place)
-        if not beside:
-            write_recipes(reports)
-        draw(reports, data, place.pictures)
+        replace(root / FIGURES, all_figures(CLAIMS, reports))
+        write_pages(stored_page(CLAIMS, root), root)
+        draw(reports, data, root / "docs/figures")
+    if root == ROOT:
+        return check()
+    for place, predicate, holds in predicates(stored_page(CLAIMS, root), root):
+        if holds is False and not args.quick:
+            print(f"{place}: {predicate} does not hold for these results", file=sys.stderr)
+    return 0
+
+
+def check() -> int:
+    """Print what the pages say otherwise than the stored results; return 1 if there is anything."""
+    lines = list(problems(stored_page(CLAIMS, ROOT), ROOT))
+    print("\n".join(lines) or "numbers, tables and predicates of the pages are as measured")
+    return 1 if lines else 0
+
+
+def write_stored() -> int:
+    """Write the pages from the stored results, and check them."""
+    write_pages(stored_page(CLAIMS, ROOT), ROOT)
+    return check()
 
 
 def measure(workspace: Workspace, chosen: Sequence[Claim]) -> None:
@@ -137,42 +150,18 @@ def all_reports(workspace: Workspace) -> dict[str, Report]:
 
 def show(claim: Claim, report: Report, as_json: bool) -> None:
     figures = rounded(claim.figures(report))
-    print(json.dumps({claim.id: figures}) if as_json else claim.table(report).en)
+    print(json.dumps({claim.id: figures}) if as_json else claim.table(report))
 
 
 def draw(reports: Mapping[str, Report], data: Data, folder: Path) -> None:
     from reproduction.drawing import save_figures
 
-    figures = {_picture(claim): claim.draw(reports[claim.id], data) for claim in _drawn(reports)}
-    save_figures(figures, folder)
-
-
-def _drawn(reports: Mapping[str, Report]) -> list[Claim]:
-    """Return the claims that have a figure."""
-    return [claim for claim in CLAIMS if claim.draw and claim.is_complete(reports[claim.id])]
-
-
-def _picture(claim: Claim) -> str:
-    return f"reproduction-{claim.id}"
-
-
-def write_pages(workspace: Workspace, reports: Mapping[str, Report], place: Place) -> None:
-    """Write the page in both languages, and all its figures as JSON."""
-    replace(place.figures, all_figures(CLAIMS, reports))
-    for path, text in zip(place.pages, page_text(workspace, reports, place)):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text.encode())
-
-
-def page_text(workspace: Workspace, reports: Mapping[str, Report], place: Place = PLACE) -> Text:
-    """Return the page in both languages."""
-    folders = [os.path.relpath(place.pictures, path.parent) for path in place.pages]
-    pictures = {
-        claim.id: Text(*(str(Path(folder, f"{_picture(claim)}.png")) for folder in folders))
-        for claim in _drawn(reports)
+    figures = {
+        f"reproduction-{claim.id}": claim.draw(reports[claim.id], data)
+        for claim in CLAIMS
+        if claim.draw and claim.is_complete(reports[claim.id])
     }
-    versions = ", ".join(workspace.results.versions()) or "nothing is trained yet"
-    return page(CLAIMS, reports, versions, pictures)
+    save_figures(figures, folder)
 
 
 def replace(path: Path, text: str) -> None:
@@ -190,29 +179,20 @@ def replace(path: Path, text: str) -> None:
     write_atomically(path, text.encode())
 
 
-def write_recipes(reports: Mapping[str, Report]) -> None:
-    """Put what the seeds reached into the pages that list recipes."""
-    for file in recipes.FIGURES:
-        for name, (claim, row) in recipes.MEASURED.items():
-            if row in reports[claim]:
-                text = recipes.figures(file, name, reports)
-                write_table(ROOT / file, f"reproduce {name}", text)
-
-
 def description() -> str:
     """Return the help's text, with all claims."""
-    return __doc__.format(
-        claims="\n".join(f"{c.id:14}  {fill(c.id, 'heading').en}" for c in CLAIMS)
-    )
+    questions = headings(ROOT)
+    return __doc__.format(claims="\n".join(f"{c.id:14}  {questions[c.id]}" for c in CLAIMS))
 
 
-def main(argv) -> None:
+def parser() -> Parser:
+    """Return the parser of the command line."""
     parser = Parser(prog="tools/reproduce.py", description=description())
     parser.add_argument("--only", default="", metavar="ID,ID", help="[all of the page]")
     parser.add_argument("--data", default="auto", metavar="PATH", help="MNIST [auto]")
     parser.add_argument("--output", default="work/output/reproduce", metavar="FOLDER")
     parser.add_argument(
-        "--seeds", type=int, default=0, metavar="N", help="[as many as each verdict needs]"
+        "--seeds", type=int, default=0, metavar="N", help="[as many as each claim needs]"
     )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="trainings at once [1]")
     parser.add_argument("--quick", action="store_true", help="a quick run: little data, one epoch")
@@ -224,7 +204,13 @@ def main(argv) -> None:
     parser.add_argument(
         "--page-only",
         action="store_true",
-        help="train and measure nothing: write the page and its figures from the stored results",
+        help="train and measure nothing: write the repository's pages from its stored results",
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="only check, without MNIST, that numbers, tables and predicates of the pages are what "
+        "the stored results give",
     )
     parser.add_argument("--epochs", type=int, default=3, metavar="N", help="of forgetting [3]")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the last four [1]")
@@ -232,13 +218,31 @@ def main(argv) -> None:
     parser.add_argument(
         "--docs", metavar="FOLDER", help="put tables and figures into the pages there"
     )
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv) -> int:
+    args = parser().parse_args(argv)
     chosen = _ids(args.only)
     if not 0 <= args.seeds < MOST_SEEDS or args.jobs < 1:
         raise ConfigError(
             f"seeds is {args.seeds}, jobs is {args.jobs}; expected 0 to {MOST_SEEDS - 1}, and at "
             "least 1"
         )
+    if args.check:
+        return check()
+    claims = [claim for claim in CLAIMS if claim.id in chosen]
+    documents = [name for name in INTO_DOCS if name in chosen]
+    data = open_images(args, chosen) if documents or not args.page_only else None
+    for name in documents:
+        measure_for_docs(args, name, data)
+    if claims and args.page_only:
+        return write_stored()
+    return measure_and_write(args, data, claims) if claims else 0
+
+
+def open_images(args: argparse.Namespace, chosen: Sequence[str]) -> Data:
+    """Open what `--data` names, if the chosen measurements may be of it."""
     require_paddle()
     from paddle_mnist.mnist.cache import open_data
 
@@ -251,11 +255,7 @@ def main(argv) -> None:
             f"data is {data.source}{', quick' * args.quick}; the package's weights are of all of "
             "MNIST: name it with --data, without --quick"
         )
-    for name in INTO_DOCS:
-        if name in chosen:
-            measure_for_docs(args, name, data)
-    if claims := [claim for claim in CLAIMS if claim.id in chosen]:
-        measure_and_write(args, data, claims)
+    return data
 
 
 def _ids(text: str) -> list[str]:

@@ -19,7 +19,6 @@ from PIL import Image
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.detector import THRESHOLD
-from paddle_mnist.mnist.digit_normalization import cut_out
 from paddle_mnist.mnist.infer import pictures_in, pretrained_predictor, read_pictures
 from paddle_mnist.mnist.pictures import read_digit, read_picture
 from paddle_mnist.mnist.sheets import CAPTION

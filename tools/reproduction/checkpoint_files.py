@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from markdown_tables import table
+
 from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.training.run_directory import RunDirectory
-from reproduction.claims import Report, Verdict, conclude
+from reproduction.claims import Report
 from reproduction.experiment import Experiment
-from reproduction.texts import CONFIRMED, REFUTED, Text, fill, table
 from reproduction.trainings import train
 from reproduction.workspace import Scale
 
@@ -29,19 +30,13 @@ def measure_names(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     return {"by_name": by_name, "newest": f"{store.newest().name}.pdparams", "epochs": EPOCHS}
 
 
-def tabulate_names(report: Report) -> Text:
+def tabulate_names(report: Report) -> str:
     rows = [
         ("by name, as in the document", f"`{report['by_name']}`"),
         ("by the step in the manifest", f"`{report['newest']}`"),
     ]
-    newest = fill("names", "column", last=report["epochs"] - 1)
+    newest = f"newest of the checkpoints of epochs 0 to {report['epochs'] - 1}"
     return table({newest: "", "taken as the newest": ""}, rows)
-
-
-def judge_names(report: Report) -> Verdict:
-    wrong = report["by_name"] != report["newest"]
-    summary = fill("names", "wrong" if wrong else "right", **report)
-    return Verdict(summary, REFUTED if wrong else CONFIRMED)
 
 
 def measure_pattern(data: str, output: Path, scale: Scale) -> dict[str, Any]:
@@ -92,11 +87,20 @@ def _without_looks(report: Report) -> dict[str, Any]:
     return {**report, "looks": None}
 
 
-def tabulate_pattern(report: Report) -> Text:
-    saves, saved, looks = (fill("pattern", name, **report) for name in ("saves", "saved", "looks"))
+def tabulate_pattern(report: Report) -> str:
+    steps = report["steps"]
     rows = [
-        ("save every hour, steps left at their default of 1", saves, saved),
-        ("keep 1, deleted before the next is written", "sometimes none: a crash loses all", looks),
+        (
+            "save every hour, steps left at their default of 1",
+            f"{steps} saves in {steps} steps",
+            f"{report['saved']}: one per epoch",
+        ),
+        (
+            "keep 1, deleted before the next is written",
+            "sometimes none: a crash loses all",
+            f"at least {report['least']} complete checkpoint in each of {report['looks']:,} looks "
+            "during a training that saves each step",
+        ),
         (
             "the newest by the files' times, after one was touched",
             f"`{report['by_mtime']}`",
@@ -107,18 +111,7 @@ def tabulate_pattern(report: Report) -> Text:
     return table(dict.fromkeys(headers, ""), rows)
 
 
-def judge_pattern(report: Report) -> Verdict:
-    avoided = (
-        report["least"] > 0
-        and report["by_mtime"] != report["newest"]
-        and report["saved"] < report["steps"]
-    )
-    return conclude("pattern", CONFIRMED if avoided else REFUTED, **report)
-
-
 CLAIMS = (
-    Experiment("names", judge_names, measure_names, tabulate_names, settings={"epochs": EPOCHS}),
-    Experiment(
-        "pattern", judge_pattern, measure_pattern, tabulate_pattern, repeatable=_without_looks
-    ),
+    Experiment("names", measure_names, tabulate_names, settings={"epochs": EPOCHS}),
+    Experiment("pattern", measure_pattern, tabulate_pattern, repeatable=_without_looks),
 )

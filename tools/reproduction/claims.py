@@ -1,64 +1,34 @@
-"""What a claim is: how it is tested, and the verdict on what was measured."""
+"""What the page tells of a claim: trainings, results, figures and a table."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Optional
+from pathlib import Path
+from typing import Any
 
 from paddle_mnist.mnist.arrays import Data
-from reproduction.texts import Text, fill, templates
 from reproduction.trainings import Training
 from reproduction.workspace import Scale, Workspace
 
 Report = Mapping[str, Any]
 Draw = Callable[[Report, Data], Any]
+Find = Callable[[Report], dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What the figures of a claim come to.
-
-    summary: one sentence or two, without the last full stop.
-    outcome: whether it is confirmed or refuted; None where nothing was asserted.
-    details: further sentences, in the same way; empty ones do not count.
-    short: the claim's line in the page's summary, where `summary` is too long for it.
-    """
-
-    summary: Text
-    outcome: Optional[Text] = None
-    details: Sequence[Text] = ()
-    short: Optional[Text] = None
-
-
-def conclude(
-    claim: str, outcome: Optional[Text] = None, details: Sequence[Text] = (), **values: Any
-) -> Verdict:
-    """Return a verdict from the claim's templates `summary` and `short`, filled with the values."""
-    summary, short = (fill(claim, name, **values) for name in ("summary", "short"))
-    return Verdict(summary, outcome, details, short)
+def nothing_more(report: Report) -> dict[str, Any]:
+    """Return no figures beside those of the report."""
+    return {}
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the documents or of this project; its texts are in `texts.en.yaml` and `.zh.yaml`.
+    """A claim of the documents, or a question of this project.
 
-    id: its anchor on the page, and its name on the command line. verdict: judges a full report.
+    id: its anchor on the page, and its name on the command line.
     """
 
     id: str
-    verdict: Callable[[Report], Verdict]
 
     draw = None
-    settings = None
-
-    @property
-    def is_of_documents(self) -> bool:
-        """Whether a document makes the claim; otherwise it is a question of this project's."""
-        return "source" in templates("en")[self.id]
-
-    @property
-    def method(self) -> Text:
-        """How it is tested."""
-        return fill(self.id, "method", **self.settings or {})
 
     def trainings(self, scale: Scale) -> list[Training]:
         """Return the trainings that the claim rests on."""
@@ -71,7 +41,11 @@ class Claim:
         """Return what was measured, with this code; seconds: per image, by `Row.step_name`."""
         raise NotImplementedError
 
-    def table(self, report: Report) -> Text:
+    def stored(self, folder: Path, figures: Report) -> Report:
+        """Return the report that the page is written from; figures: what `page.json` holds."""
+        return figures
+
+    def table(self, report: Report) -> str:
         raise NotImplementedError
 
     def figures(self, report: Report) -> Report:
@@ -82,16 +56,10 @@ class Claim:
         """Return what the page itself holds as JSON."""
         return {}
 
+    def findings(self, report: Report) -> dict[str, Any]:
+        """Return the figures of the page's sentences, by the names that its marks use."""
+        return dict(report)
+
     def is_complete(self, report: Report) -> bool:
-        """Return whether the report holds all that the verdict needs."""
+        """Return whether the report holds all that the page tells."""
         return bool(report)
-
-    def judge(self, report: Report) -> Verdict:
-        """Return the verdict, or what is missing for it."""
-        if self.is_complete(report):
-            return self.verdict(report)
-        return Verdict(self.progress(report))
-
-    def progress(self, report: Report) -> Text:
-        """Say what is missing."""
-        return fill("common", "incomplete")

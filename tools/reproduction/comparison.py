@@ -3,12 +3,15 @@
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Optional
 
+from markdown_tables import table
+
 from paddle_mnist.errors import PaddleMnistError
-from reproduction.claims import Claim, Draw, Report
+from reproduction.claims import Claim, Draw, Find, Report, nothing_more
 from reproduction.fingerprint import LENGTHS
-from reproduction.texts import Text, fill, table
+from reproduction.significance import describe
 from reproduction.trainings import QUIET, Training
 from reproduction.workspace import Scale, Workspace
 
@@ -52,13 +55,15 @@ class Row:
 class Comparison(Claim):
     """A claim and the trainings that test it.
 
-    rows: by the names that the JSON block gives them. seeds: how many the verdict needs of each.
+    rows: by the names that the JSON block gives them. seeds: how many the page needs of each.
     split: whose accuracy counts; "valid" where it decides a choice.
-    also: further figures of the trainings, with their titles. draw: draws the claim's figure.
+    also: further figures of the trainings, with their titles. find: gives figures for the page's
+    sentences, beside those of the rows. draw: draws the claim's figure.
     """
 
     rows: Mapping[str, Row]
     seeds: int
+    find: Find = nothing_more
     split: str = "eval"
     also: Mapping[str, str] = field(default_factory=dict)
     draw: Optional[Draw] = None
@@ -118,7 +123,17 @@ class Comparison(Claim):
         }
         return rows if len(self.rows) > 1 else rows.get(*self.rows, {})
 
-    def table(self, report: Report) -> Text:
+    def stored(self, folder: Path, figures: Report) -> Report:
+        return dict.fromkeys(self.rows, figures) if figures.get("seeds") else figures
+
+    def findings(self, report: Report) -> dict[str, Any]:
+        """Return the rows, or a single row alone, with what `describe` gives; and `find`'s."""
+        described = {
+            name: {**row, **describe(row[f"{self.split}_acc"])} for name, row in report.items()
+        }
+        return {**self._rows(described, lambda key: True), **self.find(report)}
+
+    def table(self, report: Report) -> str:
         columns = {
             "": "",
             f"{self.split} accuracy: mean": ".3%",
@@ -153,10 +168,6 @@ class Comparison(Claim):
     def is_complete(self, report: Report) -> bool:
         seeds = set(range(1, self.seeds + 1))
         return all(seeds <= set(report.get(name, {}).get("seeds", ())) for name in self.rows)
-
-    def progress(self, report: Report) -> Text:
-        done = sum(min(self.seeds, len(row["seeds"])) for row in report.values())
-        return fill("common", "progress", done=done, total=self.seeds * len(self.rows))
 
 
 def curves_of_seeds(row: Report) -> tuple[list[int], list[list[float]]]:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.machine import machine
+from markdown_tables import table
 from measuring.parts import build_parts
 
 from reproduction import accuracy, fingerprint, ladder
-from reproduction.claims import Report, Verdict
+from reproduction.claims import Report
 from reproduction.comparison import Row
 from reproduction.experiment import Experiment
 from reproduction.fingerprint import LENGTHS
-from reproduction.texts import Text, fill, table
 from reproduction.trainings import TRAIN_IMAGES, Training, deciding
 from reproduction.workspace import Scale
 
@@ -115,7 +115,7 @@ def medians(report: Report) -> dict[str, float]:
     return {name: median for name, (_, median, _) in report.get("seconds", {}).items()}
 
 
-def tabulate(report: Report) -> Text:
+def tabulate(report: Report) -> str:
     """Return a table of the optimizers and of the changes of `ladder`, a row for each kind of step.
 
     The other trainings differ from these in their length or in their name only.
@@ -131,25 +131,23 @@ def tabulate(report: Report) -> Text:
     for name, quartiles in report["seconds"].items():
         if name in TITLES:
             low, median, high = (TRAIN_IMAGES * seconds for seconds in quartiles)
-            span = fill("common", "range", least=f"{low:.1f}", most=f"{high:.1f}")
-            rows.append((TITLES[name], median, span, quartiles[1] / fastest))
-    convolution = report.get("convolution", "NumPy's products")  # of version 0.1
-    return table(columns, rows, fill("costs", "note", cpu=report["cpu"], convolution=convolution))
+            rows.append((TITLES[name], median, f"{low:.1f} to {high:.1f}", quartiles[1] / fastest))
+    return table(columns, rows)
 
 
-def judge(report: Report) -> Verdict:
-    seconds = {name: median for name, median in medians(report).items() if name in TITLES}
-    fastest, slowest = (chosen(seconds, key=seconds.get) for chosen in (min, max))
+def find(report: Report) -> dict[str, Any]:
+    """Return the fastest and the slowest row of the table, and their microseconds per image."""
+    seconds = {TITLES[name]: one for name, one in medians(report).items() if name in TITLES}
+    fastest, slowest = (extreme(seconds, key=seconds.get) for extreme in (min, max))
     least, most = (1e6 * seconds[name] for name in (fastest, slowest))
-    names = {"fastest": TITLES[fastest], "slowest": TITLES[slowest]}
-    return Verdict(fill("costs", "summary", least=least, most=most, **names))
+    return {"fastest": fastest, "slowest": slowest, "least": least, "most": most}
 
 
 CLAIM = Experiment(
     "costs",
-    judge,
     measure,
     tabulate,
+    find,
     settings={"rounds": ROUNDS, "steps": STEPS, "rows": list(ROWS)},
     probe=probe,
 )

@@ -12,9 +12,8 @@ from typing import Any, Optional
 from paddle_mnist.mnist import pretrained
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.system.files import write_atomically
-from reproduction.claims import Claim, Draw, Report
+from reproduction.claims import Claim, Draw, Find, Report, nothing_more
 from reproduction.fingerprint import quiet_folder, same
-from reproduction.texts import EMPTY, Text
 from reproduction.workspace import Scale, Workspace
 
 Measure = Callable[[str, Path, Scale], dict[str, Any]]
@@ -25,6 +24,7 @@ class Experiment(Claim):
     """A claim with a function that measures what it says, and one that makes a table of it.
 
     measure: takes the data's location, a folder to work in, and the scale.
+    find: gives figures for the page's sentences, beside those of the report.
     draw: draws the claim's figure. settings: constants that decide the result, as JSON.
     repeatable: reduces a report to what the same code gives each time, whatever the machine.
     probe: gives the fingerprint, where measuring at the scale of a probe does not.
@@ -33,7 +33,8 @@ class Experiment(Claim):
     """
 
     measure: Measure
-    tabulate: Callable[[Report], Text]
+    tabulate: Callable[[Report], str]
+    find: Find = nothing_more
     draw: Optional[Draw] = None
     settings: Optional[Mapping[str, Any]] = None
     repeatable: Callable[[Report], Any] = dict
@@ -47,8 +48,7 @@ class Experiment(Claim):
 
     def report(self, workspace: Workspace, seconds: Mapping[str, float]) -> dict[str, Any]:
         """Return the stored result if its settings, images, weights and fingerprint are these."""
-        path = workspace.folder / f"{self.id}.json"
-        stored = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        stored = self._read(workspace.folder)
         if stored.get("settings") != self._settings(workspace.data):
             return {}
         return stored["report"] if same(stored["fingerprint"], self.fingerprint()) else {}
@@ -72,8 +72,18 @@ class Experiment(Claim):
     def figures(self, report: Report) -> Report:
         return self.summarize(report)
 
-    def table(self, report: Report) -> Text:
-        return self.tabulate(report) if self.is_complete(report) else EMPTY
+    def stored(self, folder: Path, figures: Report) -> Report:
+        return self._read(folder).get("report", {})
+
+    def findings(self, report: Report) -> dict[str, Any]:
+        return {**report, **self.find(report)}
+
+    def table(self, report: Report) -> str:
+        return self.tabulate(report) if report else "not measured yet"
+
+    def _read(self, folder: Path) -> dict[str, Any]:
+        path = folder / f"{self.id}.json"
+        return json.loads(path.read_text("utf-8")) if path.exists() else {}
 
     def _settings(self, data: Data) -> str:
         weights = pretrained.about()["sha256"] if self.uses_pretrained else None

@@ -12,7 +12,7 @@ from reproduction.initialization_findings import (
     CHANNELS,
     LAYERS,
     figure,
-    judge,
+    find,
     tabulate,
     without_steps,
 )
@@ -178,9 +178,9 @@ def _gradients(model: Any) -> dict[str, float]:
 
 CLAIM = Experiment(
     "initialization",
-    judge,
     measure,
     tabulate,
+    find,
     figure,
     settings={
         "steps": STEPS,

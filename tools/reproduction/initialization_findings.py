@@ -1,13 +1,14 @@
-"""What the tutorial's weights do to the net: the table, the verdict and the figure."""
+"""What the tutorial's weights do to the net: the table, the page's figures and the picture."""
 
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
+from markdown_tables import table
+
 from paddle_mnist.mnist.arrays import Data
-from reproduction.claims import Report, Verdict, conclude
-from reproduction.texts import CONFIRMED, EMPTY, REFUTED, Text, fill, join, named, table
+from reproduction.claims import Report
 
 LAYERS, CHANNELS = ("conv1", "conv2", "fc"), 20  # of conv2
 SMOOTHED = 10  # steps, of the losses in the figure
@@ -22,8 +23,7 @@ def without_steps(report: Report) -> dict[str, Any]:
     }
 
 
-def tabulate(report: Report) -> Text:
-    first = next(iter(report.values()))
+def tabulate(report: Report) -> str:
     outputs = [f"{layer} output" for layer in LAYERS]
     columns = {
         "initialization": "",
@@ -44,30 +44,12 @@ def tabulate(report: Report) -> Text:
         )
         for way, one in report.items()
     )
-    counts = {"draws": len(first["awake"]), "steps": len(first["losses"])}
-    return table(columns, rows, fill("initialization", "note", **counts))
+    return table(columns, rows)
 
 
-def _range(values: Sequence[float], specification: str) -> Text:
-    least, most = (f"{chosen(values):{specification}}" for chosen in (min, max))
-    if least == most:
-        return named(least)
-    return fill("common", "range", least=least, most=most)
-
-
-def _what_is_left(one: Mapping[str, Any], steps: int) -> Text:
-    """Describe the draws that no gradient reaches any more, and the others."""
-    count = len(one["reached"])
-    cut = [draw for draw, layers in enumerate(one["reached"]) if not any(layers)]
-    awake = [one["awake"][draw] for draw in range(count) if draw not in cut]
-    why = others = EMPTY
-    if cut and all(one["answers"][draw] == 1 and not one["awake"][draw] for draw in cut):
-        why = fill("initialization", "constant")
-    if awake:
-        active = _range(awake, "d")
-        others = fill("initialization", "others", awake=active, channels=CHANNELS)
-    counts = {"steps": steps, "cut": len(cut), "count": count}
-    return fill("initialization", "left", **counts, why=why, others=others)
+def _range(values: Sequence[float], specification: str) -> str:
+    least, most = (f"{extreme(values):{specification}}" for extreme in (min, max))
+    return least if least == most else f"{least} to {most}"
 
 
 def _dies_at(one: Mapping[str, Any]) -> Optional[int]:
@@ -76,46 +58,35 @@ def _dies_at(one: Mapping[str, Any]) -> Optional[int]:
     return next((step for step, share in zeros if share > 0.99), None)
 
 
-def judge(report: Report) -> Verdict:
-    ways = list(report)
-    first, last = report[ways[0]], report[ways[-1]]
-    dead = [way for way in ways if max(report[way]["valid_acc"]) < 0.2]
-    whole, steps = first["whole"], len(first["losses"])
-    result = "at_chance" if ways[0] in dead else "above_chance"
-    values = {
-        "result": fill("initialization", result, draws=len(first["awake"])),
-        "loss": first["losses"][0],
-        "steps": whole["steps"],
-        "least": min(whole["valid_acc"]),
-        "most": max(whole["valid_acc"]),
-        "short": steps,
-        "dead": join(dead, "semicolon"),
-    }
-    fine = [way for way in ways if min(report[way]["valid_acc"]) > 0.8]
-    details = [
-        _signals(first, last),
-        _first_steps(first),
-        _what_is_left(whole, whole["steps"]),
-        fill("initialization", "fine", fine=join(fine, "semicolon")),
-    ]
-    outcome = REFUTED if ways[0] in dead else CONFIRMED
-    return conclude("initialization", outcome, details, **values)
+def find(report: Report) -> dict[str, Any]:
+    """Return what the first way, the tutorial's, does to the net, and how the others train.
 
-
-def _signals(one: Mapping[str, Any], default: Mapping[str, Any]) -> Text:
-    """Compare the signals of the first step with those of Paddle's default."""
-    signals, others = one["signals"], default["signals"]
-    outputs = (f"{signals[f'{layer} output']:.3g}" for layer in LAYERS)
+    times: how much larger its first gradients are than those of the last way, Paddle's default.
+    whole: its nets after all of the tutorial's steps. cut: how many of them no gradient reaches
+    any more; constant: whether these give every image the same answer, because conv2 gives 0;
+    awake: how many channels of conv2 the others keep.
+    """
+    first, *_, default = report.values()
+    signals, whole = first["signals"], first["whole"]
     gradients = [f"{layer} gradient" for layer in LAYERS]
-    times = (f"{signals[name] / others[name]:.0f}" for name in gradients)
-    return fill("initialization", "signal", outputs=join(outputs), times=join(times))
-
-
-def _first_steps(one: Mapping[str, Any]) -> Text:
-    """Say when the second ReLU stops giving anything, and what the loss becomes."""
-    losses = {"loss": one["losses"][-1], "chance": math.log(10)}
-    at, zeros = _dies_at(one), one["zeros"]["relu2"][-1]
-    return fill("initialization", "dead" if at else "alive", at=at, zeros=zeros, **losses)
+    reached = [any(layers) for layers in whole["reached"]]
+    lost = [draw for draw, is_reached in enumerate(reached) if not is_reached]
+    return {
+        "draws": len(first["awake"]),
+        "steps": len(first["losses"]),
+        "first_loss": first["losses"][0],
+        "last_loss": first["losses"][-1],
+        "chance": math.log(10),
+        "dies_at": _dies_at(first),
+        "outputs": [signals[f"{layer} output"] for layer in LAYERS],
+        "times": [signals[name] / default["signals"][name] for name in gradients],
+        "whole": whole,
+        "cut": len(lost),
+        "constant": all(whole["answers"][n] == 1 and not whole["awake"][n] for n in lost),
+        "awake": [count for count, is_reached in zip(whole["awake"], reached) if is_reached],
+        "at_chance": [way for way, one in report.items() if max(one["valid_acc"]) < 0.2],
+        "trained": [way for way, one in report.items() if min(one["valid_acc"]) > 0.8],
+    }
 
 
 def figure(report: Report, data: Data) -> Any:
@@ -137,9 +108,11 @@ def figure(report: Report, data: Data) -> Any:
     accuracies = {way: one["valid_acc"] for way, one in report.items()}
     first = next(iter(report.values()))
     at, draws = _dies_at(first), len(first["awake"])
-    finding = fill("initialization", "finding" if at else "finding_alive", at=at)
+    finding = "How initializations train"
+    if at:
+        finding = f"U(-1, 1) kills the net within {at} steps; other initializations train"
     return charts.panels(
-        finding.en,
+        finding,
         [
             charts.Curves(
                 f"loss of the first draw, mean of {SMOOTHED} steps",

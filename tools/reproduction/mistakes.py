@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from markdown_tables import table
 
 from paddle_mnist.mnist.arrays import Data
-from reproduction.claims import Claim, Report, Verdict
+from reproduction.claims import Claim, Report
 from reproduction.ladder import BEST
-from reproduction.texts import EMPTY, Text, fill, table
 from reproduction.workspace import Workspace
 
 # Judged by eye, which is no measurement: of MNIST's eval split, the images for which the net's
@@ -44,7 +44,11 @@ class Mistakes(Claim):
                 f"{wrong[answer]} of {report['seeds']}"
             )
             colours.append(VERMILION if image["by_eye"] == "arguable" else "black")
-        title = fill("mistakes", "finding", **_counts(report)).en
+        counts = _counts(report)
+        title = (
+            f"The {counts['count']} images that most of {counts['seeds']} trainings misclassify; "
+            f"{counts['arguable']} labels (orange) are arguable"
+        )
         legend = "image: label → most frequent answer, and how many trainings gave it"
         return figures.gallery(images[:, 0], captions, f"{title}\n{legend}", 8, colours)
 
@@ -55,9 +59,12 @@ class Mistakes(Claim):
     def is_complete(self, report: Report) -> bool:
         return report.get("seeds", 0) >= BEST.seeds
 
-    def table(self, report: Report) -> Text:
+    def findings(self, report: Report) -> dict[str, Any]:
+        return {**report, **_counts(report)}
+
+    def table(self, report: Report) -> str:
         if not self.is_complete(report):
-            return EMPTY
+            return "not measured yet"
         columns = {
             "label, judged by eye": "",
             "images": "d",
@@ -107,24 +114,16 @@ def _by_eye(number: int) -> str:
     return "right" if number in RIGHT else UNSEEN
 
 
-def judge(report: Report) -> Verdict:
-    by_eye = Counter(image["by_eye"] for image in report["images"])
-    unseen = EMPTY
-    if by_eye[UNSEEN]:
-        unseen = fill("mistakes", "unseen", count=by_eye[UNSEEN])
-    details = fill("mistakes", "details", right=by_eye["right"], unseen=unseen)
-    summary = fill("mistakes", "summary", **_counts(report))
-    return Verdict(summary, details=[details])
-
-
 def _counts(report: Report) -> dict[str, int]:
     images = report["images"]
+    by_eye = Counter(image["by_eye"] for image in images)
     return {
-        "images": len(images),
+        "count": len(images),
         "seeds": report["seeds"],
         "agreed": sum(image["agreed"] for image in images),
-        "arguable": sum(image["by_eye"] == "arguable" for image in images),
+        "arguable": by_eye["arguable"],
+        "right": by_eye["right"],
     }
 
 
-CLAIM = Mistakes("mistakes", judge)
+CLAIM = Mistakes("mistakes")

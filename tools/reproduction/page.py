@@ -1,103 +1,163 @@
-"""The page, in two languages: every claim with what was measured, in words, tables and figures.
+"""The pages' figures: numbers and tables between marks, and predicates for what sentences say.
 
-`REPRODUCTION.md` is in English, `docs/zh/reproduction.md` in Chinese; `docs/reproduction/page.json`
-has every figure of both.
+The pages are written by hand. In their Markdown, comments that no reader sees hold
+
+`<!-- reproduce claimed.both.mean:.2% -->98.47%<!-- end -->`
+    a number: an expression over the claims' figures, with a format as in an f-string
+`<!-- reproduce table claimed -->`, `<!-- reproduce main figures -->`
+    a claim's table; the seeds and accuracies of all trainings
+`<!-- holds claimed.both.high < 0.986 -->`
+    what the sentence beside it says, as a predicate over the same figures
 """
 
-import functools
+import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Optional
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple, Optional
 
-from reproduction.claims import Claim, Report, Verdict
-from reproduction.texts import EMPTY, Text, fill, frame, paragraphs, sentences, table
+from markdown_tables import marked, replace_marked, translated_for
 
+from paddle_mnist.errors import PaddleMnistError
+from reproduction import continued, forgetting
+from reproduction.claims import Claim, Report
+from reproduction.workspace import Results
+
+# In English and in Chinese; the first pair is the page of the claims.
+PAGES = (
+    ("REPRODUCTION.md", "docs/zh/reproduction.md"),
+    ("README.md", "README.zh-CN.md"),
+    ("docs/en/train.md", "docs/zh/train.md"),
+    ("docs/en/incremental.md", "docs/zh/incremental.md"),
+)
+FIGURES = "docs/reproduction/page.json"
 SIGNIFICANT_DIGITS = 6  # of a number in JSON
+NUMBER = r"reproduce [^\n]+?"
+PREDICATE = re.compile(r"<!-- holds (.+?) -->")
+MARK = re.compile(r"<!-- (?:reproduce|holds) .+? -->")
+# Markdown takes a line that begins with a comment for HTML, to its end.
+HIDDEN = re.compile(r"^ *<!-- (?:reproduce|holds) [^\n]*?-->[^\n]*\S[^\n]*$", re.MULTILINE)
+FUNCTIONS = {"abs": abs, "all": all, "len": len, "list": list, "max": max, "mean": mean, "min": min}
 
 
-def page(
-    claims: Sequence[Claim],
-    reports: Mapping[str, Report],
-    versions: str,
-    pictures: Mapping[str, Text],
-) -> Text:
-    """Return the page.
+class Figures(dict):
+    """Figures by name, which are attributes, too."""
 
-    versions: of the libraries. pictures: the figures' paths, by claim.
-    """
-    say = functools.partial(fill, "page")
-    groups = {
-        "claims": [claim for claim in claims if claim.is_of_documents],
-        "measurements": [claim for claim in claims if not claim.is_of_documents],
-    }
-    parts = [
-        frame("# {}", say("title")),
-        say("head", versions=versions),
-        frame("## {}", say("summary")),
-    ]
-    for name, group in groups.items():
-        parts += [frame("**{}**", say(name)), _summary(group, reports)]
-    for name, group in groups.items():
-        parts.append(frame("## {}", say(name)))
-        parts += [_section(claim, reports[claim.id], pictures.get(claim.id)) for claim in group]
-    figures = f"```json\n{_lines_of_json(main_figures(claims, reports))}\n```\n"
-    parts += [
-        frame("## {}", say("about")),
-        say("notes"),
-        frame("## {}", say("main_figures")),
-        say("main_figures_text"),
-        Text(figures, figures),
-    ]
-    return paragraphs(*parts)
+    __getattr__ = dict.__getitem__
 
 
-def _summary(claims: Iterable[Claim], reports: Mapping[str, Report]) -> Text:
-    """Return a table of the claims' questions, verdicts and results."""
-    columns = [fill("page", name) for name in ("question", "verdict", "result")]
-    rows = []
-    for claim in claims:
-        verdict = claim.judge(reports[claim.id])
-        question = frame(f"[{{}}](#{claim.id})", fill(claim.id, "heading"))
-        rows.append((question, verdict.outcome, verdict.short or verdict.summary))
-    return table(dict.fromkeys(columns, ""), rows)
+class Page(NamedTuple):
+    """What the pages are written from. tables: by mark. names: what expressions are over."""
+
+    tables: Mapping[str, str]
+    names: Mapping[str, Any]
+
+    def value(self, expression: str) -> Any:
+        """Evaluate an expression of the repository's own pages.
+
+        Raises NameError or KeyError where its figures are not measured.
+        """
+        try:
+            return eval(expression, {"__builtins__": {}, **FUNCTIONS, **self.names})
+        except (AttributeError, IndexError, SyntaxError, TypeError, ValueError) as error:
+            raise PaddleMnistError(
+                f"{expression}: {error}; expected an expression over the claims' figures"
+            ) from error
+
+    def text(self, mark: str, path: Path) -> str:
+        """Return what stands at a mark of a page, `not measured` if its figures are not there."""
+        if mark in self.tables:
+            return translated_for(path, self.tables[mark])
+        try:
+            return self.value(f'f"""{{{mark.removeprefix("reproduce ")}}}"""')
+        except (NameError, KeyError):
+            return "not measured"
 
 
-def _section(claim: Claim, report: Report, picture: Optional[Text]) -> Text:
-    """Return a claim's section."""
-    heading, claimed = fill(claim.id, "heading"), EMPTY
-    if claim.is_of_documents:
-        source, text = (fill(claim.id, name) for name in ("source", "claim"))
-        claimed = fill("page", "claim", source=source, claim=text)
-    return paragraphs(
-        frame(f'<a id="{claim.id}"></a>\n\n### {{}}', heading),
-        claimed,
-        findings(claim.judge(report)),
-        claim.table(report),
-        frame("![{}]({})", heading, picture) if picture else EMPTY,
-        fill("page", "method", method=claim.method),
-    )
+def stored_page(claims: Sequence[Claim], root: Path) -> Page:
+    """Read what is stored below a root: neither MNIST nor a training is needed."""
+    figures = root / FIGURES
+    entries = json.loads(figures.read_text("utf-8")) if figures.exists() else {}
+    reports = {one.id: one.stored(figures.parent, entries.get(one.id, {})) for one in claims}
+    tables = {f"reproduce table {one.id}": one.table(reports[one.id]) for one in claims}
+    main = {one.id: rows for one in claims if (rows := one.main_figures(reports[one.id]))}
+    tables["reproduce main figures"] = f"```json\n{lines_of_json(main)}\n```"
+    for name, module in (("continued", continued), ("forgetting", forgetting)):
+        path = root / f"docs/reproduction/{name}.json"
+        if path.exists():
+            tables[f"reproduce {name}"] = module.tabulate(json.loads(path.read_text("utf-8")))
+    complete = (one for one in claims if one.is_complete(reports[one.id]))
+    names = {one.id: one.findings(reports[one.id]) for one in complete}
+    names["versions"] = ", ".join(Results(figures.with_name("trainings.json")).versions())
+    return Page(tables, json.loads(json.dumps(rounded(names)), object_hook=Figures))
 
 
-def findings(verdict: Verdict) -> Text:
-    """Return a verdict in words."""
-    outcome = frame("**{}** ", sentences(verdict.outcome)) if verdict.outcome else EMPTY
-    return frame("{}{}", outcome, sentences(verdict.summary, *verdict.details))
+def write_pages(page: Page, root: Path) -> None:
+    """Write the figures into the pages that are there."""
+    for path in (root / name for pair in PAGES for name in pair):
+        if path.exists():
+            text = path.read_text("utf-8")
+            text = replace_marked(text, NUMBER, lambda mark, path=path: page.text(mark, path))
+            path.write_text(text, "utf-8")
 
 
-def main_figures(claims: Iterable[Claim], reports: Mapping[str, Report]) -> dict[str, Any]:
-    """Return the main figures of the claims that have some."""
-    figures = {claim.id: claim.main_figures(reports[claim.id]) for claim in claims}
-    return {claim: rounded(one) for claim, one in figures.items() if one}
+def problems(page: Page, root: Path) -> Iterator[str]:
+    """Give a line for each number, table and sentence of the pages that is not as measured."""
+    for place, match, path in _found(root, marked(NUMBER)):
+        lines = match["text"].rstrip("\n").split("\n")
+        expected = page.text(match["mark"], path).split("\n")
+        for line, measured in itertools.zip_longest(lines, expected):
+            if line != measured:
+                yield f"{place}: {match['mark']} is {line!r}; expected {measured!r}"
+    for place, predicate, holds in predicates(page, root):
+        if not holds:
+            reason = "has no figures" if holds is None else "does not hold: rewrite the sentence"
+            yield f"{place}: {predicate} {reason}"
+    for place, _, _ in _found(root, HIDDEN):
+        yield f"{place}: begins with a comment, so that Markdown takes the line for HTML"
+    for names in PAGES:
+        one, other = (
+            Counter(match[0] for _, match, path in _found(root, MARK) if path == root / name)
+            for name in names
+        )
+        for mark in (one - other) | (other - one):
+            yield f"{names[0]} has {mark} {one[mark]} times, {names[1]} {other[mark]} times"
 
 
-def all_figures(claims: Iterable[Claim], reports: Mapping[str, Report]) -> str:
+def predicates(page: Page, root: Path) -> Iterator[tuple[str, str, Optional[bool]]]:
+    """Give each predicate of the pages, its place, and whether it holds, if that is measured."""
+    for place, match, _ in _found(root, PREDICATE):
+        try:
+            yield place, match[1], bool(page.value(match[1]))
+        except (NameError, KeyError):
+            yield place, match[1], None
+
+
+def _found(root: Path, pattern: re.Pattern) -> Iterator[tuple[str, re.Match, Path]]:
+    """Give the matches in the pages that are there, with their places and pages."""
+    for path in (root / name for names in PAGES for name in names):
+        text = path.read_text("utf-8") if path.exists() else ""
+        for match in pattern.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            yield f"{path.relative_to(root)}:{line}", match, path
+
+
+def headings(root: Path) -> dict[str, str]:
+    """Return the questions of the English page, by anchor."""
+    text = (root / PAGES[0][0]).read_text("utf-8")
+    return dict(re.findall(r'^<a id="(\w+)"></a>\n\n### (.+)$', text, re.MULTILINE))
+
+
+def all_figures(claims: Sequence[Claim], reports: Mapping[str, Report]) -> str:
     """Return the figures of all claims as JSON, with a line for each claim."""
-    figures = {claim.id: claim.figures(reports[claim.id]) for claim in claims}
-    return _lines_of_json(rounded(figures)) + "\n"
+    return lines_of_json({one.id: one.figures(reports[one.id]) for one in claims}) + "\n"
 
 
-def _lines_of_json(figures: Mapping[str, Any]) -> str:
-    lines = (f'"{claim}": {json.dumps(one)}' for claim, one in figures.items())
+def lines_of_json(figures: Mapping[str, Any]) -> str:
+    lines = (f'"{claim}": {json.dumps(rounded(one))}' for claim, one in figures.items())
     return "{\n" + ",\n".join(lines) + "\n}"
 
 

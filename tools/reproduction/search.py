@@ -1,82 +1,116 @@
-"""What makes the net better still: the rows of the race for the recipe `best`."""
+"""The finished search for the recipe `best`: its table, from the figures that it left behind.
 
+Its code is in the commit that the page names.
+"""
+
+import json
 import statistics
-from dataclasses import replace
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from reproduction.claims import Report, Verdict, conclude
-from reproduction.comparison import Row
-from reproduction.halving import BASE, compare, ranking
-from reproduction.ladder import AFFINE, SMALLER
-from reproduction.racing import CandidateTraining, Race, RaceTraining, Round
-from reproduction.texts import fill, join
+from markdown_tables import table
+
+from reproduction.claims import Claim, Report
+from reproduction.significance import adjusted, paired_difference
+from reproduction.workspace import Workspace
+
+FIGURES = Path(__file__).parents[2] / "docs/reproduction/page.json"
+BASE = "affine"  # the row that the others are compared with; it ran in every round
+TITLES = {
+    BASE: "affine augmentation alone",
+    "elastic": "elastic 0.7 and a smaller affine",
+    "weaker elastic": "elastic 0.4 and a smaller affine",
+    "stronger elastic": "elastic 1 and a smaller affine",
+    "elastic, whole affine": "elastic 0.7 and the whole affine",
+    "elastic, less decay": "elastic 0.7, weight decay 2e-4",
+    "elastic, batch 32": "elastic 0.7, batches of 32, rate 0.05",
+    "elastic, biases free": "elastic 0.7, weight decay not on biases",
+    "elastic, smoothing": "elastic 0.7, label smoothing 0.02",
+    "elastic, ema": "elastic 0.7, average of the weights, 0.998",
+    "elastic, nesterov": "elastic 0.7, Nesterov's momentum",
+    "elastic, mixup": "elastic 0.7, mixup 0.2",
+    "elastic, erasing": "elastic 0.7, a square erased in half",
+    "elastic, distilled": "elastic 0.7, distilled from five nets of that row (without their cost)",
+}
 
 
-def choose(report: Report) -> tuple[str, Row]:
-    """Return the row of the fewest errors in the last round, as it is trained there."""
-    last = report["rounds"][-1]
-    winner = ranking(last, "errors", "losses")[0]
-    row = CLAIM.rows[winner]
-    return winner, replace(row, options={**row.options, "epochs": last["epochs"]})
+class Search(Claim):
+    """Rounds of trainings that will not be repeated: their figures are those of `FIGURES`."""
+
+    def report(self, workspace: Workspace, seconds: Mapping[str, float]) -> dict[str, Any]:
+        return json.loads(FIGURES.read_text("utf-8"))[self.id]
+
+    def findings(self, report: Report) -> dict[str, Any]:
+        """Return the means of the winner and of BASE in the last round, and the p-values."""
+        last = report["rounds"][-1]
+        winner = ranking(last)[0]
+        errors, losses = compare(last)[winner]
+        return {
+            **report,
+            "winner": winner,
+            "errors": statistics.mean(last["rows"][winner]["errors"]),
+            "base": statistics.mean(last["rows"][BASE]["errors"]),
+            "error_p": errors["p"],
+            "loss_p": losses["p"],
+        }
+
+    def table(self, report: Report) -> str:
+        return "\n\n".join(map(_table, report["rounds"]))
 
 
-def judge(report: Report) -> Verdict:
-    winner, row = choose(report)
-    last = report["rounds"][-1]
-    rows = last["rows"]
-    figures = {
-        "winner": row.title,
-        "epochs": last["epochs"],
-        "errors": statistics.mean(rows[winner]["errors"]),
-        "base": statistics.mean(rows[BASE]["errors"]),
+def ranking(one: Report) -> list[str]:
+    """Return the names of a round's rows, the best first: by mean errors, then by mean loss."""
+
+    def means(name: str) -> list[float]:
+        return [statistics.mean(one["rows"][name][key]) for key in ("errors", "losses")]
+
+    return sorted(one["rows"], key=means)
+
+
+def compare(one: Report) -> dict[str, tuple[dict[str, float], dict[str, float]]]:
+    """Compare the rows of a round with BASE seed by seed: by errors, and by loss.
+
+    Differences are those of `paired_difference`, with p corrected for the number of rows.
+    """
+    rows = dict(one["rows"])
+    base = rows.pop(BASE)
+    errors, losses = (
+        adjusted({name: paired_difference(row[key], base[key]) for name, row in rows.items()})
+        for key in ("errors", "losses")
+    )
+    return {name: (errors[name], losses[name]) for name in rows}
+
+
+def _table(one: Report) -> str:
+    columns = {
+        f"{one['epochs']} epochs, {len(one['seeds'])} seeds": "",
+        "errors on valid: mean": ".1f",
+        "fewer than affine alone": "",
+        "p of the errors": ".2g",
+        "valid loss": ".4f",
+        "lower than affine alone": "",
+        "p of the loss": ".2g",
+        "CPU seconds: median": ".0f",
     }
-    options = join(f"`{name}={value}`" for name, value in row.options.items())
-    details = [fill("candidates", "options", recipe=row.recipe, options=options)]
-    if winner == BASE:
-        return Verdict(fill("candidates", "nothing", **figures), details=details)
-    errors, losses = compare(last)[winner]
-    p_values = {"error_p": errors["p"], "loss_p": losses["p"]}
-    return conclude("candidates", details=details, **figures, **p_values)
+    compared, rows = compare(one), []
+    for name in ranking(one):
+        row = one["rows"][name]
+        errors, losses = compared.get(name, (None, None))
+        seconds = statistics.median(filter(None, row["seconds"]))
+        rows.append(
+            (
+                TITLES[name],
+                statistics.mean(row["errors"]),
+                errors and "{gap:+.1f} ({low:+.1f} to {high:+.1f})".format(**errors),
+                errors and errors["p"],
+                statistics.mean(row["losses"]),
+                losses and "{gap:+.4f} ({low:+.4f} to {high:+.4f})".format(**losses),
+                losses and losses["p"],
+                seconds,
+            )
+        )
+    return table(columns, rows)
 
 
-def _row(title: str, **options: Any) -> Row:
-    kind = CandidateTraining if "candidate" in options else RaceTraining
-    return Row(title, "default", {"augment": BENT, **options}, kind)
-
-
-BENT = f"{SMALLER},elastic=0.7"
-CLAIM = Race(
-    "candidates",
-    judge,
-    rows={
-        BASE: _row("affine augmentation alone", augment=AFFINE),
-        "elastic": _row("elastic 0.7 and a smaller affine"),
-        "weaker elastic": _row(
-            "elastic 0.4 and a smaller affine", augment=f"{SMALLER},elastic=0.4"
-        ),
-        "stronger elastic": _row("elastic 1 and a smaller affine", augment=f"{SMALLER},elastic=1"),
-        "elastic, whole affine": _row(
-            "elastic 0.7 and the whole affine", augment=f"{AFFINE},elastic=0.7"
-        ),
-        "elastic, less decay": _row("elastic 0.7, weight decay 2e-4", weight_decay=2e-4),
-        "elastic, batch 32": _row(
-            "elastic 0.7, batches of 32, rate 0.05", batch_size=32, learning_rate=0.05
-        ),
-        "elastic, biases free": _row(
-            "elastic 0.7, weight decay not on biases",
-            weight_decay_layers="conv1.weight,conv2.weight,fc.weight",
-        ),
-        "elastic, smoothing": _row("elastic 0.7, label smoothing 0.02", label_smoothing=0.02),
-        "elastic, ema": _row("elastic 0.7, average of the weights, 0.998", ema=0.998),
-        "elastic, nesterov": _row("elastic 0.7, Nesterov's momentum", candidate="nesterov"),
-        "elastic, mixup": _row("elastic 0.7, mixup 0.2", candidate="mixup"),
-        "elastic, erasing": _row("elastic 0.7, a square erased in half", candidate="erase"),
-        "elastic, distilled": _row(
-            "elastic 0.7, distilled from five nets of that row (without their cost)",
-            candidate="distilled",
-        ),
-    },
-    rounds=(Round(20, (101, 102, 103), kept=4), Round(60, (111, 112, 113, 114), kept=1)),
-    teacher="elastic",
-    teachers=Round(20, (121, 122, 123, 124, 125), kept=0),
-)
+CLAIM = Search("candidates")

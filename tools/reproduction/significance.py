@@ -4,8 +4,6 @@ import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from reproduction.texts import CONFIRMED, REFUTED, UNDECIDED, Text
-
 LEVEL = 0.05
 Name = TypeVar("Name", bound=Hashable)
 
@@ -19,10 +17,11 @@ def interval(scores: list[float]) -> tuple[float, float]:
 
 
 def describe(scores: list[float]) -> dict[str, float]:
-    """Return the mean, its interval, the count and the worst, by their names in templates."""
-    low, high = interval(scores)
-    mean = statistics.mean(scores)
-    return {"mean": mean, "low": low, "high": high, "count": len(scores), "worst": min(scores)}
+    """Return mean, count and worst; of several scores also the mean's interval, low and high."""
+    figures = {"mean": statistics.mean(scores), "count": len(scores), "worst": min(scores)}
+    if len(scores) > 1:
+        figures["low"], figures["high"] = interval(scores)
+    return figures
 
 
 def difference(one: list[float], other: list[float]) -> dict[str, float]:
@@ -82,13 +81,6 @@ def is_significant(gap: Mapping[str, float]) -> bool:
     Of a single difference: whether its interval excludes 0.
     """
     return gap["p"] < LEVEL
-
-
-def judge_gain(gap: Mapping[str, float]) -> Text:
-    """Judge the claim that something is higher."""
-    if not is_significant(gap):
-        return UNDECIDED
-    return CONFIRMED if gap["gap"] > 0 else REFUTED
 
 
 def not_significant(

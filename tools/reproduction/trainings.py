@@ -3,15 +3,13 @@
 import contextlib
 import functools
 import hashlib
-import importlib
 import io
 import json
 import random
 import re
 import shutil
 import sys
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +21,7 @@ from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.config import FLAT_OPTIONS, TrainConfig, read_recipe
 from paddle_mnist.system.files import write_atomically
 from reproduction import fingerprint
-from reproduction.subprocesses import command, run_tool
+from reproduction.subprocesses import run_tool
 from reproduction.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -46,8 +44,6 @@ class Training:
     recipe: str
     seed: int
     options: tuple[tuple[str, Any], ...] = ()
-
-    tool = "train.py"
 
     @property
     def name(self) -> str:
@@ -85,8 +81,7 @@ class Training:
 
     def run(self, workspace: Workspace) -> dict[str, Any]:
         """Train, or resume an interrupted training, and return the result."""
-        folder, _ = self.train(workspace)
-        data = workspace.data
+        data, folder = workspace.data, self._train(workspace)
         result = json.loads((folder / "result.json").read_text("utf-8"))
         on_training_images = self._evaluate(folder, data, "train", TRAIN_SCORED)
         on_eval = self._evaluate(folder, data, "eval", dict(self.options).get("eval_limit"))
@@ -98,11 +93,8 @@ class Training:
             "wrong": [[int(number), int(on_eval.predictions[number])] for number in wrong],
         }
 
-    def train(self, workspace: Workspace, **further: Any) -> tuple[Path, Optional[float]]:
-        """Train, or resume an interrupted training; return its folder and the seconds of CPU.
-
-        further: options. The seconds are None where the training was interrupted.
-        """
+    def _train(self, workspace: Workspace) -> Path:
+        """Train, or resume an interrupted training, and return its folder."""
         data, output = workspace.data, workspace.output
         folder, started = output / self.folder, output / f"{self.folder}.json"
         if started.exists() and not self.is_same(json.loads(started.read_text("utf-8")), data):
@@ -110,12 +102,10 @@ class Training:
         output.mkdir(parents=True, exist_ok=True)
         write_atomically(started, json.dumps(self.identity(data)).encode())
         options = {**FRUGAL, **dict(self.options), "seed": self.seed, "data": data.location}
-        options.update(further)
         if workspace.jobs > 1:
             options["threads"] = 1
-        is_new = not folder.exists()
-        seconds = train(self.recipe, options, folder, workspace.is_in_process, self.tool)
-        return folder, round(seconds, 1) if is_new else None
+        train(self.recipe, options, folder, workspace.is_in_process)
+        return folder
 
     def _evaluate(self, folder: Path, data: Data, split: str, limit: Optional[int]) -> "Evaluation":
         """Evaluate the final weights, on images without augmentation."""
@@ -198,31 +188,20 @@ def digest(*values: Any) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def train(
-    recipe: str,
-    options: Mapping[str, Any],
-    output: Path,
-    in_process: bool = False,
-    tool: str = "train.py",
-) -> float:
-    """Train a recipe with one of the tools, and return the seconds of CPU that it took.
+def train(recipe: str, options: Mapping[str, Any], output: Path, in_process: bool = False) -> None:
+    """Train a recipe with `tools/train.py`.
 
     options: they extend `QUIET`.
     in_process: in this process, for probes and rehearsals, which need not wait for another.
     """
     options = {**QUIET, **options, "output": str(output)}
-    words = {"recipe": recipe, **options}
     if not in_process:
-        return run_tool(tool, words, f"the training in {output}").cpu_seconds
+        run_tool("train.py", {"recipe": recipe, **options}, f"the training in {output}")
+        return
     from paddle_mnist import train_and_evaluate
 
-    began = time.process_time()
     with fingerprint.quiet():
-        if tool == "train.py":
-            train_and_evaluate(TrainConfig.from_mapping({**read_recipe(recipe), **options}))
-        else:
-            importlib.import_module(tool.removesuffix(".py")).main(command(tool, words)[2:])
-    return time.process_time() - began
+        train_and_evaluate(TrainConfig.from_mapping({**read_recipe(recipe), **options}))
 
 
 def train_missing(trainings: Collection[Training], workspace: Workspace) -> None:
@@ -242,16 +221,10 @@ def train_missing(trainings: Collection[Training], workspace: Workspace) -> None
         split = "valid" if "valid_acc" in result else "eval"
         return f"{training.name}: {split} {result[f'{split}_acc']:.4f}"
 
-    for number, line in enumerate(for_each(run, missing, workspace), 1):
-        print(f"{number} of {len(missing)}: {line}", file=sys.stderr, flush=True)
-
-
-def for_each(
-    run: Callable[[Training], Any], trainings: Collection[Training], workspace: Workspace
-) -> Iterator[Any]:
-    """Call a function with each of the trainings, several at a time, and give what it returns."""
-    for training in trainings:
+    for training in missing:
         training.fingerprint  # noqa: B018 - before the threads: Paddle has one seed for all
     with ThreadPoolExecutor(workspace.jobs) as pool:
         # Signals are handled in the main thread only.
-        yield from (map if workspace.is_in_process else pool.map)(run, trainings)
+        lines = (map if workspace.is_in_process else pool.map)(run, missing)
+        for number, line in enumerate(lines, 1):
+            print(f"{number} of {len(missing)}: {line}", file=sys.stderr, flush=True)

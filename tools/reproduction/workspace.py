@@ -80,7 +80,7 @@ class Workspace:
     """What the claims are tested on, and where their results are.
 
     folder: of the stored results. output: of the trainings and other working files.
-    jobs: how many trainings run at once. results_file: has their results.
+    jobs: how many trainings run at once.
     """
 
     data: Data
@@ -88,7 +88,6 @@ class Workspace:
     output: Path
     scale: Scale = Scale()
     jobs: int = 1
-    results_file: str = "trainings.json"
 
     @property
     def is_in_process(self) -> bool:
@@ -97,4 +96,4 @@ class Workspace:
 
     @functools.cached_property
     def results(self) -> Results:
-        return Results(self.folder / self.results_file)
+        return Results(self.folder / "trainings.json")
