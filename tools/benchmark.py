@@ -1,6 +1,7 @@
 #!/usr/bin/env python
 """Measure this package. Everything is measured side by side in one run; quote the ratios."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -8,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from benchmarks import (
     any_size,
@@ -23,7 +24,6 @@ from benchmarks import (
     memory,
     operators,
     pictures,
-    promises,
     rehearsal,
     scale,
     sigterm,
@@ -34,6 +34,8 @@ from benchmarks import (
 )
 from benchmarks.headlines import headlines
 from benchmarks.machine import machine
+from benchmarks.promises import measuring as promises
+from benchmarks.turns import Benchmark, Session
 from markdown_tables import is_code, write_table
 from measuring.sources import as_json
 
@@ -41,36 +43,39 @@ from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.cache import open_data
 
+PICTURES = Benchmark(
+    pictures.__doc__.splitlines()[0],
+    code=(
+        "benchmarks.pictures",
+        "rendering",
+        "paddle_mnist.mnist.detector",
+        "paddle_mnist.mnist.infer",
+    ),
+    facts=lambda session: pictures.measure(session.source, session.rounds),
+    text=lambda report: pictures.table(report.facts),
+)
 BENCHMARKS = {
-    "data": data,
-    "clocks": clocks,
-    "train": training,
-    "feeding": feeding,
-    "time-to-accuracy": time_to_accuracy,
-    "ladder": ladder,
-    "memory": memory,
-    "evaluate": evaluation,
-    "operators": operators,
-    "conv-blocks": any_size,
-    "checkpoint": checkpoint,
-    "rehearsal": rehearsal,
-    "watch": watch,
-    "sparse": sparse,
-    "promises": promises,
-    "scale": scale,
-    "infer": inference,
-    "pictures": pictures,
-    "signal": sigterm,
-    "log": log,
+    "data": data.BENCHMARK,
+    "clocks": clocks.BENCHMARK,
+    "train": training.BENCHMARK,
+    "feeding": feeding.BENCHMARK,
+    "time-to-accuracy": time_to_accuracy.BENCHMARK,
+    "ladder": ladder.BENCHMARK,
+    "memory": memory.BENCHMARK,
+    "evaluate": evaluation.BENCHMARK,
+    "operators": operators.BENCHMARK,
+    "conv-blocks": any_size.BENCHMARK,
+    "checkpoint": checkpoint.BENCHMARK,
+    "rehearsal": rehearsal.BENCHMARK,
+    "watch": watch.BENCHMARK,
+    "sparse": sparse.BENCHMARK,
+    "promises": promises.BENCHMARK,
+    "scale": scale.BENCHMARK,
+    "infer": inference.BENCHMARK,
+    "pictures": PICTURES,
+    "signal": sigterm.BENCHMARK,
+    "log": log.BENCHMARK,
 }
-# What a rehearsal shortens, besides the rounds and the data.
-QUICK = {
-    "train": {"seconds": 0.5},
-    "time-to-accuracy": {"seeds": 1},
-    "feeding": {"sizes": (100, 200)},
-    "rehearsal": {"steps": 3, "width": 50},
-}
-TITLES = {name: module.__doc__.splitlines()[0] for name, module in BENCHMARKS.items()}
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -79,10 +84,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _benchmark(argv: Sequence[str]) -> int:
-    titles = [f"{name:18}{title}" for name, title in {**TITLES, "all": "All of these."}.items()]
-    description = "\n".join([__doc__, "", *titles])
-    parser = Parser(prog="tools/benchmark.py", description=description)
-    parser.add_argument("what", choices=[*BENCHMARKS, "all"])
+    titles = {name: benchmark.title for name, benchmark in BENCHMARKS.items()}
+    titles["all"] = "All of these."
+    lines = [f"{name:18}{title}" for name, title in titles.items()]
+    parser = Parser(prog="tools/benchmark.py", description="\n".join([__doc__, "", *lines]))
+    parser.add_argument("what", choices=list(titles))
     parser.add_argument("--data", default="auto", metavar="PATH", help="as for training [auto]")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="[3]")
     parser.add_argument("--quick", action="store_true", help="a quick run on few digits")
@@ -99,11 +105,13 @@ def _benchmark(argv: Sequence[str]) -> int:
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with out, tempfile.TemporaryDirectory() as folder:
+        source = args.data
         if args.quick:
-            args.rounds, args.data = 1, as_json(open_data("digits"), Path(folder))
-        elif Path(args.data).exists():
-            args.data = Path(args.data).absolute()  # for commands that run elsewhere
-        _measure(args.what, args, out)
+            source = as_json(open_data("digits"), Path(folder))
+        elif Path(source).exists():
+            source = Path(source).absolute()  # for commands that run elsewhere
+        session = Session(str(source), args.rounds, args.quick, Path(folder))
+        _measure(args.what, session, args, out)
     return 0
 
 
@@ -120,27 +128,21 @@ def _run_each(argv: Sequence[str]) -> int:
     return 0
 
 
-def _measure(name: str, args, out) -> None:
+def _measure(name: str, session: Session, args: Any, out: Any) -> None:
     benchmark = BENCHMARKS[name]
-    options = QUICK.get(name, {}) if args.quick else {}
-    report = benchmark.measure(str(args.data), args.rounds, **options)
-    tables = benchmark.table(report)
-    if isinstance(tables, str):
-        tables = {name: tables}
-    report["machine"] = machine()
-    values = ", ".join(f"{key} {value}" for key, value in report["machine"].items())
-    tables = {mark: _with_note(text, f"Measured on: {values}.") for mark, text in tables.items()}
-    print(json.dumps(report) if args.json else "\n\n".join(tables.values()), file=out, flush=True)
-    marked = {**tables, **headlines(name, tables[name])}
+    report = benchmark.measure(session)
+    report.machine = machine()
+    table = benchmark.table(report)
+    marked = {name: table, **headlines(name, table)}
+    if not is_code(table):
+        values = ", ".join(f"{key} {value}" for key, value in report.machine.items())
+        marked[name] = f"{table}\n\nMeasured on: {values}."
+    shown = json.dumps(dataclasses.asdict(report)) if args.json else marked[name]
+    print(shown, file=out, flush=True)
     for folder in args.docs:
         for path in sorted(Path(folder).glob("*.md")):
             for mark, text in marked.items():
                 write_table(path, f"benchmark {mark}", text)
-
-
-def _with_note(text: str, note: str) -> str:
-    """Return a table with a note below; a block of code has none."""
-    return text if is_code(text) else f"{text}\n\n{note}"
 
 
 if __name__ == "__main__":
