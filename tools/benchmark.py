@@ -35,6 +35,7 @@ from benchmarks import (
 from benchmarks.headlines import headlines
 from benchmarks.machine import machine
 from benchmarks.promises import measuring as promises
+from benchmarks.stale import ROOT, code_hash, record, stale_tables, with_notes
 from benchmarks.turns import Benchmark, Session
 from markdown_tables import is_code, write_table
 from measuring.sources import as_json
@@ -86,6 +87,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 def _benchmark(argv: Sequence[str]) -> int:
     titles = {name: benchmark.title for name, benchmark in BENCHMARKS.items()}
     titles["all"] = "All of these."
+    titles["stale"] = "The tables of --docs [docs/en] that are older than the code they measured."
     lines = [f"{name:18}{title}" for name, title in titles.items()]
     parser = Parser(prog="tools/benchmark.py", description="\n".join([__doc__, "", *lines]))
     parser.add_argument("what", choices=list(titles))
@@ -94,13 +96,19 @@ def _benchmark(argv: Sequence[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="a quick run on few digits")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser.add_argument(
-        "--docs", nargs="+", default=(), metavar="FOLDER", help="put the table into the pages there"
+        "--docs",
+        nargs="+",
+        default=(),
+        metavar="FOLDER",
+        help="put the table into the pages there; with stale, a line below tables of other code",
     )
     args = parser.parse_args(argv)
     if args.rounds < 1:
         raise ConfigError(f"rounds is {args.rounds}; expected at least 1")
     if args.what == "all":
         return _run_each(argv)
+    if args.what == "stale":
+        return _note_stale(args.docs) if args.docs else _list_stale()
     # What libraries print, those in C++ too, is no part of a table.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -128,6 +136,28 @@ def _run_each(argv: Sequence[str]) -> int:
     return 0
 
 
+def codes() -> dict[str, str]:
+    """Return a hash of the present code of each benchmark that records it."""
+    return {name: code_hash(one.code) for name, one in BENCHMARKS.items() if one.code}
+
+
+def _list_stale() -> int:
+    """Print the stale tables; return 1 if there are any."""
+    stale = list(stale_tables(sorted(ROOT.glob("docs/en/*.md")), codes()))
+    for one in stale:
+        print(one._replace(page=one.page.relative_to(ROOT)))
+    return 1 if stale else 0
+
+
+def _note_stale(folders: Sequence[str]) -> int:
+    """Have the pages say which of their tables are stale."""
+    now = codes()
+    for folder in folders:
+        for page in sorted(Path(folder).glob("*.md")):
+            page.write_text(with_notes(page, now), "utf-8")
+    return 0
+
+
 def _measure(name: str, session: Session, args: Any, out: Any) -> None:
     benchmark = BENCHMARKS[name]
     report = benchmark.measure(session)
@@ -136,7 +166,7 @@ def _measure(name: str, session: Session, args: Any, out: Any) -> None:
     marked = {name: table, **headlines(name, table)}
     if not is_code(table):
         values = ", ".join(f"{key} {value}" for key, value in report.machine.items())
-        marked[name] = f"{table}\n\nMeasured on: {values}."
+        marked[name] = f"{table}\n\nMeasured on: {values}.\n{record(benchmark.code)}"
     shown = json.dumps(dataclasses.asdict(report)) if args.json else marked[name]
     print(shown, file=out, flush=True)
     for folder in args.docs:

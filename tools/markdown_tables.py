@@ -49,12 +49,18 @@ def write_table(path: Path, mark: str, table: str) -> None:
     """
     marks = re.compile(rf"(<!-- {mark} -->(\n?)).*?(<!-- end -->)", re.DOTALL)
     text = path.read_text("utf-8")
-    glossary = path.with_name("tables.yaml")
-    if glossary.exists():
-        table = translated(table, yaml.safe_load(glossary.read_text("utf-8")))
+    table = translated_for(path, table)
     path.write_text(
         marks.sub(lambda match: f"{match[1]}{table}{match[2]}{match[3]}", text), "utf-8"
     )
+
+
+def translated_for(path: Path, table: str) -> str:
+    """Return a table in the language of a page: translated if its folder has a glossary."""
+    glossary = path.with_name("tables.yaml")
+    if not glossary.exists():
+        return table
+    return translated(table, yaml.safe_load(glossary.read_text("utf-8")))
 
 
 def is_code(text: str) -> bool:

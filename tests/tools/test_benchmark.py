@@ -12,6 +12,7 @@ from benchmarks import data, memory, time_to_accuracy
 from benchmarks.headlines import headlines
 from benchmarks.promises import measuring as promises
 from benchmarks.promises.experiments import FOLDER, FRAMEWORKS, Trainings, code_lines
+from benchmarks.stale import CHANGED, code_hash, stale_tables, with_notes
 from benchmarks.turns import Benchmark, Report, Session, times_faster
 from conftest import ROOT
 from markdown_tables import copy_tables, marked_tables
@@ -306,6 +307,63 @@ def test_headlines_are_cells_of_their_tables():
     assert headlines("data", "\n".join(rows)) == {}
 
 
+MODULE = '"""Adds."""\n\n\ndef add(a, b):\n    """Return a sum."""\n    return a + b\n'
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_stale"),
+    [
+        (MODULE, False),
+        (MODULE.replace("Return a sum", "Give the sum"), False),
+        (MODULE.replace('    """Return a sum."""\n', ""), False),
+        (f"# A comment.\n{MODULE}", False),
+        (MODULE.replace("a + b", "(a + b)"), False),
+        (MODULE.replace("a + b", "b + a"), True),
+        (MODULE.replace("return", "x ="), True),
+    ],
+)
+def test_table_is_stale_once_code_has_changed_and_says_so(tmp_path, changed, is_stale):
+    """In the language of its page, in one line, which is gone when it is measured again."""
+    module, package = tmp_path / "tools/rivals.py", tmp_path / "paddle_mnist/nn"
+    for folder in (module.parent, package):
+        folder.mkdir(parents=True)
+    (package / "sums.py").write_text(MODULE)
+    page = tmp_path / "speed.md"
+
+    def hashes():
+        return {"train": code_hash(["paddle_mnist.nn", "rivals"], tmp_path)}
+
+    def text(note=""):
+        return (
+            "a\n<!-- benchmark train -->\n| 1 |\n"
+            f"<!-- measured at 0a1b, code {measured} -->\n{note}<!-- end -->\nb\n"
+            "<!-- benchmark log -->\nline\n<!-- end -->\n"
+        )
+
+    module.write_text(MODULE)
+    measured = hashes()["train"]
+    page.write_text(text())
+    for path in (module, package / "sums.py"):
+        path.write_text(changed)
+        stale = list(map(str, stale_tables([page], hashes())))
+        assert stale == ([f"{page}: train, measured at 0a1b"] if is_stale else [])
+        for _ in range(2):
+            page.write_text(with_notes(page, hashes()))
+            assert page.read_text() == text(f"{CHANGED}\n" if is_stale else "")
+        path.write_text(MODULE)
+    (tmp_path / "tables.yaml").write_text(f"{CHANGED}: 变了。\n")
+    module.write_text(changed)
+    assert with_notes(page, hashes()) == text("变了。\n" if is_stale else "")
+
+
+def test_table_without_a_record_is_stale(tmp_path):
+    page = tmp_path / "speed.md"
+    page.write_text("<!-- benchmark train -->\n| 1 |\n<!-- end -->\n")
+    (stale,) = stale_tables([page], {"train": "0"})
+    assert "there is no record" in stale.commit
+    assert with_notes(page, {"train": "0"}) == page.read_text()
+
+
 def test_columns_of_the_pages_are_those_of_their_benchmarks():
     tables: dict[str, str] = {}
     for page in (ROOT / "docs/en").glob("*.md"):
@@ -314,3 +372,20 @@ def test_columns_of_the_pages_are_those_of_their_benchmarks():
         table = tables[f"benchmark {name}"]
         if one.columns:
             assert table.splitlines()[0] == f"| {' | '.join([one.head, *one.columns])} |"
+        assert bool(re.search("^<!-- measured at ", table, re.MULTILINE)) == bool(one.code)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_pages_say_which_tables_are_stale(language):
+    """`python tools/benchmark.py stale --docs docs/en docs/zh` writes these lines."""
+    codes = benchmark.codes()
+    pages = sorted((ROOT / "docs" / language).glob("*.md"))
+    assert [page.name for page in pages if with_notes(page, codes) != page.read_text()] == []
+
+
+def test_stale_lists_tables_and_fails(tool, tmp_path):
+    (tmp_path / "speed.md").write_text(
+        "<!-- benchmark train -->\n| 1 |\n<!-- measured at 0a1b, code 0 -->\n<!-- end -->\n"
+    )
+    tool("benchmark", "stale", "--docs", tmp_path)
+    assert f"-->\n{CHANGED}\n<!-- end" in (tmp_path / "speed.md").read_text()
