@@ -1,6 +1,7 @@
 #!/usr/bin/env python
 """Measure this package. Everything is measured side by side in one run; quote the ratios."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -8,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from benchmarks import (
     any_size,
@@ -23,7 +24,6 @@ from benchmarks import (
     memory,
     operators,
     pictures,
-    promises,
     rehearsal,
     scale,
     sigterm,
@@ -34,6 +34,9 @@ from benchmarks import (
 )
 from benchmarks.headlines import headlines
 from benchmarks.machine import machine
+from benchmarks.promises import measuring as promises
+from benchmarks.stale import ROOT, code_hash, record, stale_tables, with_notes
+from benchmarks.turns import Benchmark, Session
 from markdown_tables import is_code, write_table
 from measuring.sources import as_json
 
@@ -41,36 +44,39 @@ from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.cache import open_data
 
+PICTURES = Benchmark(
+    pictures.__doc__.splitlines()[0],
+    code=(
+        "benchmarks.pictures",
+        "rendering",
+        "paddle_mnist.mnist.detector",
+        "paddle_mnist.mnist.infer",
+    ),
+    facts=lambda session: pictures.measure(session.source, session.rounds),
+    text=lambda report: pictures.table(report.facts),
+)
 BENCHMARKS = {
-    "data": data,
-    "clocks": clocks,
-    "train": training,
-    "feeding": feeding,
-    "time-to-accuracy": time_to_accuracy,
-    "ladder": ladder,
-    "memory": memory,
-    "evaluate": evaluation,
-    "operators": operators,
-    "conv-blocks": any_size,
-    "checkpoint": checkpoint,
-    "rehearsal": rehearsal,
-    "watch": watch,
-    "sparse": sparse,
-    "promises": promises,
-    "scale": scale,
-    "infer": inference,
-    "pictures": pictures,
-    "signal": sigterm,
-    "log": log,
+    "data": data.BENCHMARK,
+    "clocks": clocks.BENCHMARK,
+    "train": training.BENCHMARK,
+    "feeding": feeding.BENCHMARK,
+    "time-to-accuracy": time_to_accuracy.BENCHMARK,
+    "ladder": ladder.BENCHMARK,
+    "memory": memory.BENCHMARK,
+    "evaluate": evaluation.BENCHMARK,
+    "operators": operators.BENCHMARK,
+    "conv-blocks": any_size.BENCHMARK,
+    "checkpoint": checkpoint.BENCHMARK,
+    "rehearsal": rehearsal.BENCHMARK,
+    "watch": watch.BENCHMARK,
+    "sparse": sparse.BENCHMARK,
+    "promises": promises.BENCHMARK,
+    "scale": scale.BENCHMARK,
+    "infer": inference.BENCHMARK,
+    "pictures": PICTURES,
+    "signal": sigterm.BENCHMARK,
+    "log": log.BENCHMARK,
 }
-# What a rehearsal shortens, besides the rounds and the data.
-QUICK = {
-    "train": {"seconds": 0.5},
-    "time-to-accuracy": {"seeds": 1},
-    "feeding": {"sizes": (100, 200)},
-    "rehearsal": {"steps": 3, "width": 50},
-}
-TITLES = {name: module.__doc__.splitlines()[0] for name, module in BENCHMARKS.items()}
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -79,31 +85,41 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _benchmark(argv: Sequence[str]) -> int:
-    titles = [f"{name:18}{title}" for name, title in {**TITLES, "all": "All of these."}.items()]
-    description = "\n".join([__doc__, "", *titles])
-    parser = Parser(prog="tools/benchmark.py", description=description)
-    parser.add_argument("what", choices=[*BENCHMARKS, "all"])
+    titles = {name: benchmark.title for name, benchmark in BENCHMARKS.items()}
+    titles["all"] = "All of these."
+    titles["stale"] = "The tables of --docs [docs/en] that are older than the code they measured."
+    lines = [f"{name:18}{title}" for name, title in titles.items()]
+    parser = Parser(prog="tools/benchmark.py", description="\n".join([__doc__, "", *lines]))
+    parser.add_argument("what", choices=list(titles))
     parser.add_argument("--data", default="auto", metavar="PATH", help="as for training [auto]")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="[3]")
     parser.add_argument("--quick", action="store_true", help="a quick run on few digits")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser.add_argument(
-        "--docs", nargs="+", default=(), metavar="FOLDER", help="put the table into the pages there"
+        "--docs",
+        nargs="+",
+        default=(),
+        metavar="FOLDER",
+        help="put the table into the pages there; with stale, a line below tables of other code",
     )
     args = parser.parse_args(argv)
     if args.rounds < 1:
         raise ConfigError(f"rounds is {args.rounds}; expected at least 1")
     if args.what == "all":
         return _run_each(argv)
+    if args.what == "stale":
+        return _note_stale(args.docs) if args.docs else _list_stale()
     # What libraries print, those in C++ too, is no part of a table.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with out, tempfile.TemporaryDirectory() as folder:
+        source = args.data
         if args.quick:
-            args.rounds, args.data = 1, as_json(open_data("digits"), Path(folder))
-        elif Path(args.data).exists():
-            args.data = Path(args.data).absolute()  # for commands that run elsewhere
-        _measure(args.what, args, out)
+            source = as_json(open_data("digits"), Path(folder))
+        elif Path(source).exists():
+            source = Path(source).absolute()  # for commands that run elsewhere
+        session = Session(str(source), args.rounds, args.quick, Path(folder))
+        _measure(args.what, session, args, out)
     return 0
 
 
@@ -120,27 +136,43 @@ def _run_each(argv: Sequence[str]) -> int:
     return 0
 
 
-def _measure(name: str, args, out) -> None:
+def codes() -> dict[str, str]:
+    """Return a hash of the present code of each benchmark that records it."""
+    return {name: code_hash(one.code) for name, one in BENCHMARKS.items() if one.code}
+
+
+def _list_stale() -> int:
+    """Print the stale tables; return 1 if there are any."""
+    stale = list(stale_tables(sorted(ROOT.glob("docs/en/*.md")), codes()))
+    for one in stale:
+        print(one._replace(page=one.page.relative_to(ROOT)))
+    return 1 if stale else 0
+
+
+def _note_stale(folders: Sequence[str]) -> int:
+    """Have the pages say which of their tables are stale."""
+    now = codes()
+    for folder in folders:
+        for page in sorted(Path(folder).glob("*.md")):
+            page.write_text(with_notes(page, now), "utf-8")
+    return 0
+
+
+def _measure(name: str, session: Session, args: Any, out: Any) -> None:
     benchmark = BENCHMARKS[name]
-    options = QUICK.get(name, {}) if args.quick else {}
-    report = benchmark.measure(str(args.data), args.rounds, **options)
-    tables = benchmark.table(report)
-    if isinstance(tables, str):
-        tables = {name: tables}
-    report["machine"] = machine()
-    values = ", ".join(f"{key} {value}" for key, value in report["machine"].items())
-    tables = {mark: _with_note(text, f"Measured on: {values}.") for mark, text in tables.items()}
-    print(json.dumps(report) if args.json else "\n\n".join(tables.values()), file=out, flush=True)
-    marked = {**tables, **headlines(name, tables[name])}
+    report = benchmark.measure(session)
+    report.machine = machine()
+    table = benchmark.table(report)
+    marked = {name: table, **headlines(name, table)}
+    if not is_code(table):
+        values = ", ".join(f"{key} {value}" for key, value in report.machine.items())
+        marked[name] = f"{table}\n\nMeasured on: {values}.\n{record(benchmark.code)}"
+    shown = json.dumps(dataclasses.asdict(report)) if args.json else marked[name]
+    print(shown, file=out, flush=True)
     for folder in args.docs:
         for path in sorted(Path(folder).glob("*.md")):
             for mark, text in marked.items():
                 write_table(path, f"benchmark {mark}", text)
-
-
-def _with_note(text: str, note: str) -> str:
-    """Return a table with a note below; a block of code has none."""
-    return text if is_code(text) else f"{text}\n\n{note}"
 
 
 if __name__ == "__main__":

@@ -2,45 +2,115 @@
 
 import json
 import re
+import statistics
 
 import baseline_tutorial
 import benchmark
 import numpy as np
 import pytest
-from benchmarks import promises
+from benchmarks import data, memory, time_to_accuracy
 from benchmarks.headlines import headlines
-from benchmarks.promises.measuring import FOLDER, FRAMEWORKS, STEPS, Trainings, code_lines
+from benchmarks.promises import measuring as promises
+from benchmarks.promises.experiments import FOLDER, FRAMEWORKS, Trainings, code_lines
+from benchmarks.stale import CHANGED, code_hash, stale_tables, with_notes
+from benchmarks.turns import Benchmark, Report, Session, times_faster
 from conftest import ROOT
-from markdown_tables import copy_tables
+from markdown_tables import copy_tables, marked_tables
 from synthetic_data import as_lists, tiny_splits
 
 from paddle_mnist import MNIST, MnistDataset
 from paddle_mnist.system.machine import usable_cpus
 
 
-def test_data_benchmark_gives_the_three_ratios(tool, tiny):
-    report = json.loads(tool("benchmark", "data", "--data", tiny, "--rounds", 1, "--json").stdout)
-    assert report["cold_ratio"] == report["seconds"]["stdlib"] / report["seconds"]["cold"]
-    assert report["cached_ratio"] == report["seconds"]["stdlib"] / report["seconds"]["cached"]
-    assert report["memory_ratio"] == report["peak_mib"]["stdlib"] / report["peak_mib"]["cold"]
-    assert all(value > 0 for kind in ("seconds", "peak_mib") for value in report[kind].values())
+def test_data_benchmark_compares_three_ways_to_open_a_file(tool, tiny):
+    report = json.loads(tool("benchmark", "data", "--data", tiny, "--rounds", 2, "--json").stdout)
+    assert report["rounds"] == 2 and list(report["samples"]) == list(data.KINDS)
+    for figures in report["samples"].values():
+        assert all(len(values) == 2 and min(values) > 0 for values in figures.values())
 
 
 def test_peak_memory_is_that_of_the_child(tool, tiny):
     """However much this process, which starts it, has had."""
     assert len(b"x" * (300 * 2**20)) > 0
     report = json.loads(tool("benchmark", "data", "--data", tiny, "--rounds", 1, "--json").stdout)
-    assert report["peak_mib"]["stdlib"] < 100
+    assert report["samples"][data.BASE]["peak_mib"][0] < 100
+
+
+def session(tmp_path, **options):
+    return Session("digits", **{"rounds": 3, "is_quick": False, "root": tmp_path, **options})
+
+
+def test_kinds_take_turns_and_a_cell_is_their_median(tmp_path, capsys):
+    """A turn that warms up does not count; a kind without its library is left out, and named."""
+    turns = []
+
+    def kinds(session):
+        def quick():
+            turns.append(("quick", session.number))
+            return {"seconds": session.number}
+
+        def slow():
+            turns.append(("slow", session.number))
+            return {"seconds": [4.0, 5.0]}
+
+        def missing():
+            raise ModuleNotFoundError("no torch")
+
+        return {"quick": quick, "slow": slow, "missing": missing}
+
+    one = Benchmark(
+        "",
+        kinds=kinds,
+        head="kind",
+        columns={"seconds": (".1f", "seconds"), "times faster": times_faster("slow")},
+        note=lambda report: f"{report.rounds} rounds.",
+        order=lambda kinds, number: kinds if number % 2 else kinds[::-1],
+        warm_up=1,
+    )
+    report = one.measure(session(tmp_path))
+    assert set(capsys.readouterr().err.splitlines()) == {"missing is left out: no torch"}
+    assert turns == [
+        (kind, number)
+        for number in range(4)
+        for kind in (("quick", "slow") if number % 2 else ("slow", "quick"))
+    ]
+    assert report.samples["quick"] == {"seconds": [1, 2, 3]}
+    assert one.table(report).splitlines() == [
+        "| kind | seconds | times faster |",
+        "|---|---|---|",
+        "| quick | 2.0 | 2.2 |",
+        "| slow | 4.5 | 1.0 |",
+        "| missing | not installed |  |",
+        "",
+        "3 rounds.",
+    ]
+    assert one.measure(session(tmp_path, is_quick=True)).samples["quick"] == {"seconds": [1]}
+
+
+@pytest.mark.parametrize(
+    ("one", "kinds", "first"),
+    [
+        (memory.BENCHMARK, [memory.BASE, *memory.KINDS], memory.COLD),
+        (
+            time_to_accuracy.BENCHMARK,
+            [time_to_accuracy.BASE, "PyTorch", *time_to_accuracy.FAST.values()],
+            time_to_accuracy.FAST["nothing cached"],
+        ),
+    ],
+)
+def test_what_finds_nothing_cached_has_the_first_turn(one, kinds, first):
+    order = one.order(kinds, 1)
+    assert order[0] == first and sorted(order) == sorted(kinds)
 
 
 def test_all_runs_each_in_a_process_of_its_own(monkeypatch, capfd):
-    monkeypatch.setattr(benchmark, "BENCHMARKS", {"data": None})  # nothing that could run here
+    monkeypatch.setattr(benchmark, "BENCHMARKS", {"data": Benchmark("")})  # measures nothing here
     assert benchmark.main(["--quick", "all", "--json"]) == 0
-    assert json.loads(capfd.readouterr().out)["cold_ratio"] > 0
+    assert json.loads(capfd.readouterr().out)["samples"][data.BASE]["seconds"][0] > 0
 
 
 def test_all_ends_with_the_code_of_the_first_that_fails(monkeypatch, capfd):
-    monkeypatch.setattr(benchmark, "BENCHMARKS", {"data": None, "infer": None})
+    monkeypatch.setattr(benchmark, "BENCHMARKS", {"data": Benchmark(""), "infer": Benchmark("")})
     assert benchmark.main(["all", "--data", "digits"]) == 2
     assert "expected an AI Studio JSON file" in capfd.readouterr().err
 
@@ -50,13 +120,16 @@ def test_data_benchmark_needs_a_json_file(tool):
 
 
 @pytest.mark.slow
-def test_checkpoint_benchmark_gives_the_two_shares(tool):
-    run = tool("benchmark", "checkpoint", "--data", "digits", "--rounds", 1, "--json")
-    report = json.loads(run.stdout)
-    save, step = report["save_seconds"], report["step_seconds"]
-    assert report["every_50_steps_share"] == save / (save + 50 * step)
-    assert report["every_epoch_share"] == save / (save + 19 * step)
-    assert report["steps_an_epoch"] == 19 and save > 0 and step > 0
+def test_checkpoint_benchmark_gives_the_two_shares(tool, tmp_path):
+    """Of digits an epoch has 19 steps."""
+    page = tmp_path / "page.md"
+    page.write_text("<!-- benchmark checkpoint -->\n<!-- end -->\n")
+    options = ("--data", "digits", "--rounds", 1, "--json", "--docs", tmp_path)
+    (samples,) = json.loads(tool("benchmark", "checkpoint", *options).stdout)["samples"].values()
+    assert len(samples["save"]) == 4 and len(samples["step"]) == 11 * 19
+    save, step = (statistics.median(samples[name]) for name in ("save", "step"))
+    assert f"| after each epoch (19 steps) | {save / (save + 19 * step):.2%} |" in page.read_text()
+    assert f"| every 50 steps | {save / (save + 50 * step):.2%} |" in page.read_text()
 
 
 @pytest.mark.slow
@@ -74,18 +147,17 @@ def test_watch_benchmark_gives_a_share_for_each_kind(tool):
     report = json.loads(
         tool("benchmark", "watch", "--data", "digits", "--rounds", 1, "--json").stdout
     )
-    kinds = ("off", "removed again", "every 100 steps", "every step")
-    assert tuple(report["share"]) == kinds and report["share"]["off"] == 0
-    assert report["steps"] == 200 and report["step_seconds"] > 0
+    assert list(report["samples"]) == ["off", "removed again", "every 100 steps", "every step"]
+    assert all(len(kind["seconds"]) == 200 for kind in report["samples"].values())
 
 
 def test_infer_benchmark_compares_engines_that_agree(tool):
     report = json.loads(tool("benchmark", "infer", "--rounds", 1, "--json").stdout)
-    assert {"Paddle, the net in Python", "Paddle Inference"} <= set(report["engines"])
-    assert len(report["engines"]) + len(report["missing"]) == 4
-    for engine in report["engines"].values():
-        assert 0 < engine["p50_ms"] <= engine["p99_ms"] and engine["images_per_second"] > 0
-        assert engine["difference"] < 1e-3
+    engines = report["samples"]
+    assert len(engines) == 4
+    assert engines["Paddle, the net in Python"] and engines["Paddle Inference"]
+    for seconds in filter(None, engines.values()):
+        assert len(seconds["one"]) == 100 and max(seconds["difference"]) < 1e-3
 
 
 @pytest.mark.slow
@@ -116,10 +188,13 @@ def test_rehearsal_of_each_table(tool, tmp_path, what, first):
     assert f"\n{first}" in page.read_text() and "stale" not in page.read_text()
     assert report["machine"]["cores"] == str(usable_cpus())
     if what == "operators":
-        assert 0 < sum(report["loops"].values()) < report["step"]
+        loops = report["samples"]["loops"].values()
+        assert min(map(min, loops)) > 0
+        assert sum(map(sum, loops)) < report["samples"]["step"]["step"][0]
     if what == "evaluate":
-        accuracies = report["accuracy"].values()
-        assert max(accuracies) - min(accuracies) < 1e-6
+        assert "accuracies equal" in page.read_text()
+    if what == "rehearsal":
+        assert all(min(kind["steps"]) > 0 for kind in report["samples"].values())
 
 
 def test_tutorials_loop_is_the_recipe(tool, tiny, tmp_path):
@@ -137,46 +212,38 @@ def test_tutorials_loop_is_the_recipe(tool, tiny, tmp_path):
 
 def test_sparse_benchmark_compares_both_gradients(tool):
     report = json.loads(tool("benchmark", "sparse", "--rounds", 1, "--json").stdout)
-    assert set(report["seconds"]) == {"2000", "20000", "200000"}
-    assert all(set(step) == {"dense", "sparse"} for step in report["seconds"].values())
+    assert set(report["samples"]) == {"2,000", "20,000", "200,000"}
+    assert all(
+        len(kind["dense"]) == len(kind["sparse"]) == 30 for kind in report["samples"].values()
+    )
 
 
-RESUMED = {"code": 0, "step": STEPS, "same bits": True}
-EXACT = {"loss": 1e-8, "accuracy": 0.0}
+RESUMED = "on from step 70, same bits"
 KEPT = {
-    "lines": 20,
-    "repeats": True,
-    "finished": RESUMED,
-    "killed": [{**RESUMED, "step": 70}],
-    "killed without dropout": [{**RESUMED, "step": 70}],
-    "terminated": {**RESUMED, "step": 73, "exit code": 143},
-    "disk full": {**RESUMED, "step": 70, "exit code": 1},
-    "damaged": {**RESUMED, "step": 60, "is said": True},
-    "with code": {"code": 0, "reason": "", "is run": False},
-    "another batch size": {"code": 1, "reason": "ConfigError"},
-    "two processes": {"same bits": True, "metric errors": EXACT},
-    "metric errors": EXACT,
+    "lines of code": "20",
+    "trained twice": "same bits",
+    "SIGKILL inside an epoch, called again": RESUMED,
+    "the same without dropout": RESUMED,
+    "SIGTERM, called again": "exit code 143; on from step 73, same bits",
+    "disk full in a save, called again": f"exit code 1; {RESUMED}",
+    "a byte of the newest checkpoint changed": "says so, on from step 60, same bits",
+    "called again with another `batch_size`": "refused",
+    "called again when finished": "trains nothing",
+    "metrics, over a short last batch": "exact",
+    "metrics of two processes": "exact",
+    "weights of two processes": "same bits",
+    "code in a checkpoint's file": "is not run",
 }
 
 
 def test_promises_of_a_framework_that_is_not_installed_are_left_open():
-    broken = {
-        **KEPT,
-        "killed": [{**RESUMED, "step": 60, "same bits": False}, {"code": 1, "reason": "OSError"}],
-        "metric errors": {"loss": 0.25, "accuracy": 0.0},
-        "another batch size": RESUMED,
+    kept = {promise: [outcome] for promise, outcome in KEPT.items()}
+    report = Report(1, {"`fit`": kept, "Lightning": {}}, {"kills": 2})
+    rows = promises.BENCHMARK.rows(report)
+    assert rows == {
+        promise: {"`fit`": outcome, "Lightning": "not installed"}
+        for promise, outcome in KEPT.items()
     }
-    report = {"kills": 2, "frameworks": {"`fit`": KEPT, "hapi": broken, "Lightning": None}}
-    rows = [line.strip("| ").split(" | ") for line in promises.table(report).splitlines()]
-    cells = {row[0]: row[1:] for row in rows if len(row) == 4}
-    assert {row[-1] for row in cells.values()} == {"not installed"}
-    assert cells["SIGKILL inside an epoch, called again"][:2] == [
-        "on from step 70, same bits",
-        "on from step 60, other bits<br>the second call fails",
-    ]
-    assert cells["metrics, over a short last batch"][:2] == ["exact", "off: loss by 0.25"]
-    assert cells["called again with another `batch_size`"][:2] == ["refused", "trains on with it"]
-    assert cells["called again when finished"][0] == "trains nothing"
 
 
 def test_lines_of_code_are_those_of_a_script_without_its_frame(tmp_path):
@@ -192,18 +259,20 @@ def test_lines_of_code_are_those_of_a_script_without_its_frame(tmp_path):
 @pytest.mark.slow
 def test_fit_is_measured_to_keep_its_promises(tmp_path):
     trainings = Trainings(FRAMEWORKS["`fit`"], tmp_path / "fit")
-    names = ("finished", "killed", "damaged")
-    assert trainings.outcomes(kills=1, names=names) == {name: KEPT[name] for name in names}
+    names = [
+        "SIGKILL inside an epoch, called again",
+        "a byte of the newest checkpoint changed",
+        "called again when finished",
+    ]
+    assert trainings.outcomes(1, names) == {name: KEPT[name] for name in names}
 
 
 def test_page_says_of_fit_what_is_measured():
-    page = (ROOT / "docs/en/any-net.md").read_text().partition("<!-- benchmark promises -->")[2]
-    rows = [line.strip("| ").split(" | ")[:2] for line in page.partition("\n\n")[0].splitlines()]
-    promised = promises.table({"kills": 1, "frameworks": {"`fit`": KEPT}}).splitlines()
-    expected = [line.strip("| ").split(" | ")[:2] for line in promised[2:]]
-    assert [row for row in rows[3:] if row[0] != "lines of code"] == expected[1:-2]
+    page = (ROOT / "docs/en/any-net.md").read_text()
+    table = marked_tables(page)["benchmark promises"].partition("\n\n")[0]
+    rows = dict(line.strip("| ").split(" | ")[:2] for line in table.splitlines()[2:])
     lines = code_lines(FOLDER / "with_fit.py")
-    assert ["lines of code", str(lines)] in rows
+    assert rows == {**KEPT, "lines of code": str(lines)}
 
 
 def test_tables_of_a_translation_are_written_by_its_glossary(tmp_path):
@@ -236,3 +305,87 @@ def test_headlines_are_cells_of_their_tables():
     ]
     assert headlines("train", "\n".join(rows)) == {"times-paddle": "11.72"}
     assert headlines("data", "\n".join(rows)) == {}
+
+
+MODULE = '"""Adds."""\n\n\ndef add(a, b):\n    """Return a sum."""\n    return a + b\n'
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_stale"),
+    [
+        (MODULE, False),
+        (MODULE.replace("Return a sum", "Give the sum"), False),
+        (MODULE.replace('    """Return a sum."""\n', ""), False),
+        (f"# A comment.\n{MODULE}", False),
+        (MODULE.replace("a + b", "(a + b)"), False),
+        (MODULE.replace("a + b", "b + a"), True),
+        (MODULE.replace("return", "x ="), True),
+    ],
+)
+def test_table_is_stale_once_code_has_changed_and_says_so(tmp_path, changed, is_stale):
+    """In the language of its page, in one line, which is gone when it is measured again."""
+    module, package = tmp_path / "tools/rivals.py", tmp_path / "paddle_mnist/nn"
+    for folder in (module.parent, package):
+        folder.mkdir(parents=True)
+    (package / "sums.py").write_text(MODULE)
+    page = tmp_path / "speed.md"
+
+    def hashes():
+        return {"train": code_hash(["paddle_mnist.nn", "rivals"], tmp_path)}
+
+    def text(note=""):
+        return (
+            "a\n<!-- benchmark train -->\n| 1 |\n"
+            f"<!-- measured at 0a1b, code {measured} -->\n{note}<!-- end -->\nb\n"
+            "<!-- benchmark log -->\nline\n<!-- end -->\n"
+        )
+
+    module.write_text(MODULE)
+    measured = hashes()["train"]
+    page.write_text(text())
+    for path in (module, package / "sums.py"):
+        path.write_text(changed)
+        stale = list(map(str, stale_tables([page], hashes())))
+        assert stale == ([f"{page}: train, measured at 0a1b"] if is_stale else [])
+        for _ in range(2):
+            page.write_text(with_notes(page, hashes()))
+            assert page.read_text() == text(f"{CHANGED}\n" if is_stale else "")
+        path.write_text(MODULE)
+    (tmp_path / "tables.yaml").write_text(f"{CHANGED}: 变了。\n")
+    module.write_text(changed)
+    assert with_notes(page, hashes()) == text("变了。\n" if is_stale else "")
+
+
+def test_table_without_a_record_is_stale(tmp_path):
+    page = tmp_path / "speed.md"
+    page.write_text("<!-- benchmark train -->\n| 1 |\n<!-- end -->\n")
+    (stale,) = stale_tables([page], {"train": "0"})
+    assert "there is no record" in stale.commit
+    assert with_notes(page, {"train": "0"}) == page.read_text()
+
+
+def test_columns_of_the_pages_are_those_of_their_benchmarks():
+    tables: dict[str, str] = {}
+    for page in (ROOT / "docs/en").glob("*.md"):
+        tables.update(marked_tables(page.read_text()))
+    for name, one in benchmark.BENCHMARKS.items():
+        table = tables[f"benchmark {name}"]
+        if one.columns:
+            assert table.splitlines()[0] == f"| {' | '.join([one.head, *one.columns])} |"
+        assert bool(re.search("^<!-- measured at ", table, re.MULTILINE)) == bool(one.code)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_pages_say_which_tables_are_stale(language):
+    """`python tools/benchmark.py stale --docs docs/en docs/zh` writes these lines."""
+    codes = benchmark.codes()
+    pages = sorted((ROOT / "docs" / language).glob("*.md"))
+    assert [page.name for page in pages if with_notes(page, codes) != page.read_text()] == []
+
+
+def test_stale_lists_tables_and_fails(tool, tmp_path):
+    (tmp_path / "speed.md").write_text(
+        "<!-- benchmark train -->\n| 1 |\n<!-- measured at 0a1b, code 0 -->\n<!-- end -->\n"
+    )
+    tool("benchmark", "stale", "--docs", tmp_path)
+    assert f"-->\n{CHANGED}\n<!-- end" in (tmp_path / "speed.md").read_text()

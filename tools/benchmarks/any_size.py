@@ -1,13 +1,13 @@
 """Steps of nets of other sizes: `ConvBlocks`, the same in Paddle's layers, and in PyTorch."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from markdown_tables import table as markdown_table
 
 from benchmarks.rivals import arrays
-from benchmarks.timing import in_turns, medians
+from benchmarks.timing import seconds_of
+from benchmarks.turns import Benchmark, Figures, Report, Session
 
 BATCH = 64
 STEPS = 3  # timed together
@@ -16,25 +16,24 @@ NETS = {
     "LeNet-5's blocks, 1x28x28": ((1, 28), [(1, 6, 5, 2), (6, 16, 5, 0)]),
     "three blocks, 3x32x32": ((3, 32), [(3, 32, 5, 2), (32, 32, 5, 2), (32, 64, 3, 1)]),
 }
-KINDS = {"own": "Paddle's layers", "fast": "`ConvBlocks`", "torch": "PyTorch, channels last"}
 
 
-def measure(source: str, rounds: int) -> dict:
-    """Median images a second of one thread; all take turns. source: of images of one channel."""
-    rates: dict[str, dict[str, float]] = {}
-    for name, (shape, blocks) in NETS.items():
-        channels, size = shape
-        draw = np.random.default_rng(1)
-        images = draw.random((BATCH, channels, size, size), dtype=np.float32)
-        if channels == 1:  # digits, most of whose pixels are 0
-            images = np.ascontiguousarray(arrays(source)[0][:BATCH])
-        labels = draw.integers(0, 10, BATCH)
-        calls = {kind: _paddle_steps(blocks, images, labels, kind) for kind in ("own", "fast")}
-        with contextlib.suppress(ModuleNotFoundError):  # the table says so
-            calls["torch"] = _torch_steps(blocks, images, labels)
-        seconds = medians(in_turns(calls, rounds, warm_up=1))  # the first compiles
-        rates[name] = {kind: STEPS * BATCH / median for kind, median in seconds.items()}
-    return {"rounds": rounds, "images_per_second": rates}
+def _kinds(session: Session) -> dict[str, Callable[[], Figures]]:
+    return {net: _rates(session.source, *sizes) for net, sizes in NETS.items()}
+
+
+def _rates(source: str, shape: tuple[int, int], blocks: Sequence) -> Callable[[], Figures]:
+    """Return what measures images a second of one thread. source: of images of one channel."""
+    channels, size = shape
+    draw = np.random.default_rng(1)
+    images = draw.random((BATCH, channels, size, size), dtype=np.float32)
+    if channels == 1:  # digits, most of whose pixels are 0
+        images = np.ascontiguousarray(arrays(source)[0][:BATCH])
+    labels = draw.integers(0, 10, BATCH)
+    calls = {kind: _paddle_steps(blocks, images, labels, kind) for kind in ("own", "fast")}
+    with contextlib.suppress(ModuleNotFoundError):  # the table says so
+        calls["torch"] = _torch_steps(blocks, images, labels)
+    return lambda: {kind: STEPS * BATCH / seconds_of(call) for kind, call in calls.items()}
 
 
 def _paddle_steps(blocks, images: np.ndarray, labels: np.ndarray, kind: str) -> Callable[[], None]:
@@ -91,18 +90,29 @@ def _torch_steps(blocks, images: np.ndarray, labels: np.ndarray) -> Callable[[],
     return steps
 
 
-def table(report: dict) -> str:
-    columns = {"net": "", **dict.fromkeys(KINDS.values(), "")}
-    columns["times Paddle's"] = columns["times PyTorch's"] = ".2f"
-    rows = []
-    for name, rates in report["images_per_second"].items():
-        cells = [f"{rates[kind]:,.0f}" if kind in rates else "not installed" for kind in KINDS]
-        against = rates["fast"] / rates["torch"] if "torch" in rates else None
-        rows.append((name, *cells, rates["fast"] / rates["own"], against))
-    return markdown_table(
-        columns,
-        rows,
+def _note(report: Report) -> str:
+    return (
         f"Images a second, steps of batches of {BATCH} with Momentum, one thread; medians of "
-        f"{report['rounds']} rounds in turns. The images of one channel are digits; those of three "
-        "are random, and have no zeros.",
+        f"{report.rounds} rounds in turns. The images of one channel are digits; those of three "
+        "are random, and have no zeros."
     )
+
+
+BENCHMARK = Benchmark(
+    __doc__,
+    code=(__name__, "paddle_mnist.nn"),
+    kinds=_kinds,
+    head="net",
+    columns={
+        "Paddle's layers": (",.0f", "own"),
+        "`ConvBlocks`": (",.0f", "fast"),
+        "PyTorch, channels last": (",.0f", lambda net, _: net.get("torch", "not installed")),
+        "times Paddle's": (".2f", lambda net, _: net["fast"] / net["own"]),
+        "times PyTorch's": (
+            ".2f",
+            lambda net, _: net["fast"] / net["torch"] if "torch" in net else None,
+        ),
+    },
+    note=_note,
+    warm_up=1,  # which compiles
+)

@@ -1,12 +1,9 @@
 """The clocks of a start, apart: import, images ready, first step, steady step; --help."""
 
-import tempfile
 import time
 
-from markdown_tables import table as markdown_table
-from measuring.sources import json_file
-
-from benchmarks.timing import TRAIN, medians, run_python
+from benchmarks.timing import TRAIN, run_python
+from benchmarks.turns import Benchmark, Figures, Report, Rows, Session
 
 STEADY = 100  # steps
 # Times since the process was started, the moment of which is on its command line.
@@ -18,15 +15,14 @@ require_paddle()
 from paddle_mnist.mnist.run import train_and_evaluate
 from paddle_mnist.mnist.setup import parts as parts_of
 from paddle_mnist import TrainConfig, Trainer
-from paddle_mnist.data.loader import epoch_batches
+from benchmarks.trainings import endless_batches
 from measuring.parts import build_parts
 lap()
 arguments = parts_of(TrainConfig(data=sys.argv[1], epochs=100))
 lap()
 parts = build_parts(arguments)
 trainer = Trainer("unused", parts.model, parts.optimizer)
-epochs = (epoch_batches(parts.loader, number) for number in itertools.count())
-batches = itertools.chain.from_iterable(epochs)
+batches = endless_batches(parts.loader)
 trainer.train_step(next(batches)).item()
 lap()
 for number in range({STEADY}):
@@ -46,25 +42,44 @@ TITLES = {
 }
 
 
-def measure(source: str, rounds: int) -> dict:
-    """Median seconds of each, over `rounds`."""
-    path = json_file(source)
-    seconds: dict[str, list[float]] = {name: [] for name in TITLES}
-    for _ in range(rounds):
-        seconds["help"].append(run_python(TRAIN, "--help").seconds)
-        imported, bare = run_python("-c", "import paddle_mnist"), run_python("-c", "")
-        seconds["package"].append(imported.seconds - bare.seconds)
-        with tempfile.TemporaryDirectory() as cache:
-            for kind in ("cold", "cached"):
-                done = run_python("-c", CHILD, path, time.time(), PADDLE_MNIST_CACHE=cache)
-                laps = [float(line) for line in done.printed.split()[-4:]]
-                seconds["import"].append(laps[0])
-                seconds[kind].append(laps[1] - laps[0])
-                seconds["compiling" if kind == "cold" else "first"].append(laps[2] - laps[1])
-                seconds["steady"].append((laps[3] - laps[2]) / STEADY)
-    return {"rounds": rounds, "seconds": medians(seconds)}
+def _start(session: Session) -> Figures:
+    """Seconds of each: of a training with nothing cached, and of another."""
+    imported, bare = run_python("-c", "import paddle_mnist"), run_python("-c", "")
+    cold, cached = _laps(session), _laps(session)
+    return {
+        "help": run_python(TRAIN, "--help").seconds,
+        "package": imported.seconds - bare.seconds,
+        "import": [cold[0], cached[0]],
+        "cold": cold[1],
+        "cached": cached[1],
+        "compiling": cold[2],
+        "first": cached[2],
+        "steady": [cold[3] / STEADY, cached[3] / STEADY],
+    }
 
 
-def table(report: dict) -> str:
-    rows = [(title, report["seconds"][name]) for name, title in TITLES.items()]
-    return markdown_table({"what": "", "seconds": ".3f"}, rows)
+def _laps(session: Session) -> list[float]:
+    done = run_python("-c", CHILD, session.json_file, time.time(), **session.own_cache)
+    times = [0.0, *map(float, done.printed.split()[-4:])]
+    return [after - before for before, after in zip(times, times[1:])]
+
+
+def _rows(report: Report) -> Rows:
+    (seconds,) = report.medians.values()
+    return {title: {"seconds": seconds[name]} for name, title in TITLES.items()}
+
+
+BENCHMARK = Benchmark(
+    __doc__,
+    code=(
+        __name__,
+        "paddle_mnist.commands",
+        "paddle_mnist.data",
+        *(f"paddle_mnist.mnist.{name}" for name in ("cache", "json_reader", "model", "setup")),
+        "paddle_mnist.nn",
+    ),
+    kinds=lambda session: {"start": lambda: _start(session)},
+    head="what",
+    columns={"seconds": (".3f", "seconds")},
+    rows=_rows,
+)

@@ -1,11 +1,10 @@
 """Time until the images of an AI Studio JSON file are there, and peak memory."""
 
-import tempfile
+from collections.abc import Callable
+from functools import partial
 
-from markdown_tables import table as markdown_table
-from measuring.sources import json_file
-
-from benchmarks.timing import medians, run_python
+from benchmarks.timing import run_python
+from benchmarks.turns import Benchmark, Figures, Session
 
 # Each runs in a process of its own, so that the peak of its memory is its own too. Imports come
 # before the clock starts.
@@ -21,40 +20,34 @@ STDLIB = CHILD.format(imports="import gzip, json", work="json.load(gzip.open(pat
 OURS = CHILD.format(
     imports="from paddle_mnist.mnist.cache import open_data", work="open_data(path)"
 )
-KINDS = {  # the second of ours finds what the first has cached
-    "stdlib": ("`json.load(gzip.open(...))`", STDLIB),
-    "cold": ("this package, first time", OURS),
-    "cached": ("this package, cached", OURS),
-}
+BASE = "`json.load(gzip.open(...))`"
+# The second of ours finds what the first has cached.
+KINDS = {BASE: STDLIB, "this package, first time": OURS, "this package, cached": OURS}
 
 
-def measure(source: str, rounds: int) -> dict:
-    """Medians over `rounds` of: json.load, cold (an empty cache), cached; and their ratios."""
-    path = json_file(source)
-    seconds, peaks = {kind: [] for kind in KINDS}, {kind: [] for kind in KINDS}
-    for _ in range(rounds):
-        with tempfile.TemporaryDirectory() as cache:
-            for kind, (_, program) in KINDS.items():
-                done = run_python("-c", program, path, PADDLE_MNIST_CACHE=cache)
-                seconds[kind].append(float(done.printed))
-                peaks[kind].append(done.peak_mib)
-    seconds, peaks = medians(seconds), medians(peaks)
-    return {
-        "rounds": rounds,
-        "seconds": seconds,
-        "peak_mib": peaks,
-        "cold_ratio": seconds["stdlib"] / seconds["cold"],
-        "cached_ratio": seconds["stdlib"] / seconds["cached"],
-        "memory_ratio": peaks["stdlib"] / peaks["cold"],
-    }
+def _kinds(session: Session) -> dict[str, Callable[[], Figures]]:
+    return {kind: partial(_open, session, program) for kind, program in KINDS.items()}
 
 
-def table(report: dict) -> str:
-    seconds, peaks = report["seconds"], report["peak_mib"]
-    return markdown_table(
-        {"images ready": "", "seconds": ".3g", "peak MiB": ".0f", "json.load takes": ""},
-        [
-            (title, seconds[kind], peaks[kind], f"{seconds['stdlib'] / seconds[kind]:.1f}x")
-            for kind, (title, _) in KINDS.items()
-        ],
-    )
+def _open(session: Session, program: str) -> Figures:
+    done = run_python("-c", program, session.json_file, **session.own_cache)
+    return {"seconds": float(done.printed), "peak_mib": done.peak_mib}
+
+
+BENCHMARK = Benchmark(
+    __doc__,
+    code=(
+        __name__,
+        *(f"paddle_mnist.mnist.{name}" for name in ("arrays", "cache", "json_reader", "readers")),
+    ),
+    kinds=_kinds,
+    head="images ready",
+    columns={
+        "seconds": (".3g", "seconds"),
+        "peak MiB": (".0f", "peak_mib"),
+        "json.load takes": (
+            "",
+            lambda row, rows: f"{rows[BASE]['seconds'] / row['seconds']:.1f}x",
+        ),
+    },
+)

@@ -1,52 +1,30 @@
 """Evaluation of the eval split: the tutorial's way, ours, and other engines', in turns."""
 
-import contextlib
+import functools
 import gzip
 import json
-import tempfile
+import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from markdown_tables import table as markdown_table
-from measuring.sources import json_file
-
-from benchmarks.timing import in_turns, medians
-from paddle_mnist.errors import DeviceError
+from benchmarks.turns import Benchmark, Figures, Report, Session, times_faster
 from paddle_mnist.system.machine import usable_cpus
 
 BATCH = 256
-TITLES = {
-    "theirs": "the tutorial's: image by image from lists, batches of 100",
-    "plain": "ours, with Paddle's layers",
-    "ours": "ours",
-    "torch": f"PyTorch, batches of {BATCH}",
-    "onnx": f"ONNX Runtime, batches of {BATCH}",
-}
-Evaluate = Callable[[], float]  # returns the accuracy
+BASE = "the tutorial's: image by image from lists, batches of 100"
 
 
-def measure(source: str, rounds: int) -> dict:
-    """Median seconds of an evaluation, once the images are there; the same weights."""
-    with tempfile.TemporaryDirectory() as folder:
-        evaluations, images = _evaluations(source, Path(folder))
-        accuracy = {kind: evaluate() for kind, evaluate in evaluations.items()}  # warms up
-        seconds = medians(in_turns(evaluations, rounds))
-    return {"rounds": rounds, "images": images, "seconds": seconds, "accuracy": accuracy}
-
-
-def _evaluations(source: str, folder: Path) -> tuple[dict[str, Evaluate], int]:
-    """Return the evaluations that can run here, and the number of images. folder: for a model."""
+def _kinds(session: Session) -> dict[str, Callable[[], Figures]]:
+    """Return the evaluations of the same weights; the images are there before."""
     import baseline_tutorial
 
     from paddle_mnist import MNIST, MnistDataset, evaluate
     from paddle_mnist.mnist.config import TrainConfig
 
-    path = json_file(source)
-    with gzip.open(path) as file:
+    with gzip.open(session.json_file) as file:
         batches = baseline_tutorial.load_data(json.load(file), "eval")
-    dataset = MnistDataset("eval", str(path))
+    dataset = MnistDataset("eval", str(session.json_file))
     model, net = MNIST(pretrained=True), baseline_tutorial.Net()
     net.set_state_dict(model.state_dict())
     threads = TrainConfig().net.conv_threads()
@@ -55,16 +33,24 @@ def _evaluations(source: str, folder: Path) -> tuple[dict[str, Evaluate], int]:
         model.fast_conv = fast_conv
         return evaluate(model, dataset).accuracy
 
+    @functools.cache
+    def engine(build: Callable) -> Callable:
+        return build(model, session)
+
     evaluations = {
-        "theirs": partial(baseline_tutorial.evaluate, net, batches),
-        "plain": partial(ours, 0),
+        BASE: partial(baseline_tutorial.evaluate, net, batches),
+        "ours, with Paddle's layers": partial(ours, 0),
         "ours": partial(ours, threads),
+        f"PyTorch, batches of {BATCH}": lambda: _accuracy(engine(_torch_logits), dataset),
+        f"ONNX Runtime, batches of {BATCH}": lambda: _accuracy(engine(_onnx_logits), dataset),
     }
-    with contextlib.suppress(ImportError):  # the table says so
-        evaluations["torch"] = partial(_accuracy, _torch_logits(model), dataset)
-    with contextlib.suppress(DeviceError):
-        evaluations["onnx"] = partial(_accuracy, _onnx_logits(model, folder), dataset)
-    return evaluations, len(dataset)
+    return {kind: partial(_timed, call, len(dataset)) for kind, call in evaluations.items()}
+
+
+def _timed(evaluation: Callable[[], float], images: int) -> Figures:
+    began = time.perf_counter()
+    accuracy = evaluation()
+    return {"seconds": time.perf_counter() - began, "accuracy": accuracy, "images": images}
 
 
 def _accuracy(logits: Callable, dataset: Any) -> float:
@@ -78,8 +64,7 @@ def _accuracy(logits: Callable, dataset: Any) -> float:
     return correct / len(dataset)
 
 
-def _torch_logits(model: Any) -> Callable:
-    """The same net and weights. Raises ImportError."""
+def _torch_logits(model: Any, session: Session) -> Callable:
     import torch
 
     from benchmarks.torch_net import trained
@@ -88,29 +73,36 @@ def _torch_logits(model: Any) -> Callable:
     return lambda images: logits(torch.from_numpy(images))
 
 
-def _onnx_logits(model: Any, folder: Path) -> Callable:
-    """The same net, exported. Raises DeviceError."""
+def _onnx_logits(model: Any, session: Session) -> Callable:
     from paddle_mnist.mnist.export import export_model
     from paddle_mnist.mnist.predictor import DigitPredictor
 
-    export_model(model, folder / "onnx", ["logits"], "onnx")
-    predictor = DigitPredictor(
-        folder / "onnx", device="cpu", threads=usable_cpus(), batch_size=BATCH
-    )
+    folder = session.folder / "onnx"
+    export_model(model, folder, ["logits"], "onnx")
+    predictor = DigitPredictor(folder, device="cpu", threads=usable_cpus(), batch_size=BATCH)
     return lambda images: predictor.run(images)["logits"]
 
 
-def table(report: dict) -> str:
-    seconds, accuracy = report["seconds"], report["accuracy"]
-    same = max(accuracy.values()) - min(accuracy.values()) < 1e-6  # of float32
-    lines = [
-        (title, seconds[kind], seconds["theirs"] / seconds[kind])
-        if kind in seconds
-        else (title, "not installed", None)
-        for kind, title in TITLES.items()
-    ]
-    return markdown_table(
-        {"evaluation": "", "seconds": ".2f", "times faster": ".1f"},
-        lines,
-        f"{report['images']:,} images; accuracies {'equal' if same else 'differ'}.",
-    )
+def _note(report: Report) -> str:
+    evaluations = [figures for figures in report.medians.values() if figures]
+    accuracies = [figures["accuracy"] for figures in evaluations]
+    is_same = max(accuracies) - min(accuracies) < 1e-6  # of float32
+    images = evaluations[0]["images"]
+    return f"{images:,} images; accuracies {'equal' if is_same else 'differ'}."
+
+
+BENCHMARK = Benchmark(
+    __doc__,
+    code=(
+        __name__,
+        "baseline_tutorial",
+        "paddle_mnist.inference.predictor",
+        "paddle_mnist.nn",
+        "paddle_mnist.training.evaluator",
+    ),
+    kinds=_kinds,
+    head="evaluation",
+    columns={"seconds": (".2f", "seconds"), "times faster": times_faster(BASE)},
+    note=_note,
+    warm_up=1,
+)

@@ -2,41 +2,38 @@
 
 import gzip
 import struct
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from markdown_tables import table as markdown_table
-
-from benchmarks.timing import medians
+from benchmarks.turns import Benchmark, Figures, Report, Session
 
 SIZES = (1_000, 10_000, 60_000)
 BATCH = 64
 
 
-def measure(source: str, rounds: int, sizes: Sequence[int] = SIZES) -> dict:
-    """Median seconds of an epoch, the second of each training, by data, size and trainer.
+def _kinds(session: Session) -> dict[str, Callable[[], Figures]]:
+    """Return what measures the second epoch of both, for each kind of data.
 
     The images are those of the source, again and again where there are fewer. The net is one linear
     layer: what is measured is how samples get to it.
     """
     from paddle_mnist.mnist.cache import open_data
 
-    split = open_data(source)["train"]
-    seconds: dict[str, dict[str, dict[str, float]]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for size in sizes:
-            for name, data in _datasets(split, size, Path(folder)).items():
-                trainers = {"fit": partial(_fit, data, Path(folder)), "hapi": partial(_hapi, data)}
-                taken = {trainer: [] for trainer in trainers}
-                for _ in range(rounds):
-                    for trainer, train in trainers.items():
-                        taken[trainer].append(train())
-                seconds.setdefault(name, {})[str(size)] = medians(taken)
-    return {"rounds": rounds, "seconds": seconds}
+    split = open_data(session.source)["train"]
+    sizes = SIZES[:1] if session.is_quick else SIZES
+    datasets = {size: _datasets(split, size, session.folder) for size in sizes}
+
+    def turn(kind: str) -> Figures:
+        return {
+            f"{trainer} {size}": epoch(datasets[size][kind], session.folder)
+            for size in sizes
+            for trainer, epoch in (("fit", _fit), ("hapi", _hapi))
+        }
+
+    return {kind: partial(turn, kind) for kind in datasets[sizes[0]]}
 
 
 def _datasets(split: Any, size: int, folder: Path) -> dict[str, Any]:
@@ -66,7 +63,7 @@ def _datasets(split: Any, size: int, folder: Path) -> dict[str, Any]:
         def __getitem__(self, index: int) -> tuple:
             return self.transform(Image.fromarray(pixels[index])), labels[index : index + 1]
 
-    paths = [_write_idx(folder / f"{values.ndim}.gz", values) for values in (pixels, labels)]
+    paths = [_write_idx(folder / f"{size}-{values.ndim}.gz", values) for values in (pixels, labels)]
     tensors = paddle.io.TensorDataset(
         [paddle.to_tensor(images), paddle.to_tensor(labels[:, np.newaxis])]
     )
@@ -137,7 +134,7 @@ def _fit(data: Any, folder: Path) -> float:
     return ends[1] - ends[0]
 
 
-def _hapi(data: Any) -> float:
+def _hapi(data: Any, folder: Path) -> float:
     """Return the seconds of the second epoch."""
     import paddle
     from paddle import nn
@@ -158,16 +155,25 @@ def _hapi(data: Any) -> float:
     return ends[1] - begins[1]
 
 
-def table(report: dict) -> str:
-    rows = report["seconds"]
-    sizes = list(next(iter(rows.values())))
+def _cell(size: int, row: Figures) -> str:
+    if f"fit {size}" not in row:
+        return ""
+    fit, hapi = row[f"fit {size}"], row[f"hapi {size}"]
+    return f"{fit:.3f} ({fit / hapi:.1f})"
 
-    def cell(taken: dict[str, float]) -> str:
-        return f"{taken['fit']:.3f} ({taken['fit'] / taken['hapi']:.1f})"
 
-    return markdown_table(
-        {"given to `fit`": "", **{f"{int(size):,}": "" for size in sizes}},
-        [(name, *(cell(taken[size]) for size in sizes)) for name, taken in rows.items()],
+def _note(report: Report) -> str:
+    return (
         f"Seconds an epoch of so many samples takes (times those of `paddle.Model.fit`); a linear "
-        f"layer, batches of {BATCH}; medians of {report['rounds']} rounds, in turns.",
+        f"layer, batches of {BATCH}; medians of {report.rounds} rounds, in turns."
     )
+
+
+BENCHMARK = Benchmark(
+    __doc__,
+    code=(__name__, "paddle_mnist.data", "paddle_mnist.training.trainer"),
+    kinds=_kinds,
+    head="given to `fit`",
+    columns={f"{size:,}": ("", lambda row, rows, size=size: _cell(size, row)) for size in SIZES},
+    note=_note,
+)

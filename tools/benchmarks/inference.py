@@ -1,88 +1,60 @@
 """Latency and throughput of the engines that run the net."""
 
+import functools
 import statistics
-import tempfile
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
+from typing import Any
 
-from markdown_tables import table as markdown_table
+import numpy as np
 
 from benchmarks.rivals import arrays
-from benchmarks.timing import in_turns
-from paddle_mnist.errors import DeviceError
+from benchmarks.timing import seconds_of
+from benchmarks.turns import Benchmark, Figures, Report, Rows, Session
 
 BATCH = 256
+Engine = Callable[[np.ndarray], np.ndarray]  # uint8 images to logits
 
 
-def measure(source: str, rounds: int) -> dict:
-    """Milliseconds of one image (median, 99th percentile), images a second in batches.
-
-    Every engine is given uint8 images and returns logits; they must agree.
-    """
-    import numpy as np
-
+def _kinds(session: Session) -> dict[str, Callable[[], Figures]]:
+    """Return the engines; they must agree."""
     from paddle_mnist import MNIST
 
     model = MNIST(pretrained=True)
-    digits = arrays(source)[0][:BATCH, 0]
+    digits = arrays(session.source)[0][:BATCH, 0]
     images = np.round(digits / digits.max() * 255).astype(np.uint8)
-    with tempfile.TemporaryDirectory() as folder:
-        engines, missing = _engines(model, Path(folder))
-        expected = engines["Paddle Inference"](images)
-        differences = {
-            name: float(abs(run(images) - expected).max()) for name, run in engines.items()
-        }
+    expected = _in_python(model)(images)
 
-        def timed(part: np.ndarray, repeats: int) -> dict[str, list[float]]:
-            calls = {name: partial(run, part) for name, run in engines.items()}
-            return in_turns(calls, rounds, repeats=repeats)
+    def measured(build: Callable[[], Engine]) -> Callable[[], Figures]:
+        build = functools.cache(build)
 
-        single, batches = timed(images[:1], repeats=100), timed(images, repeats=5)
-    return {
-        "rounds": rounds,
-        "missing": missing,
-        "engines": {
-            name: {
-                "p50_ms": 1000 * statistics.median(single[name]),
-                "p99_ms": 1000 * statistics.quantiles(single[name], n=100)[98],
-                "images_per_second": BATCH / statistics.median(batches[name]),
-                "difference": differences[name],
+        def turn() -> Figures:
+            run = build()
+            return {
+                "one": [seconds_of(run, images[:1]) for _ in range(100)],
+                "batch": [seconds_of(run, images) for _ in range(5)],
+                "difference": float(abs(run(images) - expected).max()),
             }
-            for name in engines
-        },
+
+        return turn
+
+    engines = {
+        "Paddle, the net in Python": partial(_in_python, model),
+        "Paddle Inference": partial(_exported, model, session, "paddle"),
+        "ONNX Runtime": partial(_exported, model, session, "onnx"),
+        "PyTorch, the net in Python": partial(_in_pytorch, model),
     }
+    return {name: measured(build) for name, build in engines.items()}
 
 
-def _engines(model, folder: Path) -> tuple[dict, list[str]]:
-    """Return the engines, functions of images by name, and the names of those not installed."""
-    from paddle_mnist.mnist.export import export_model
-    from paddle_mnist.mnist.predictor import DigitPredictor
-
-    engines, missing = {"Paddle, the net in Python": _in_python(model)}, []
-    for name, form in (("Paddle Inference", "paddle"), ("ONNX Runtime", "onnx")):
-        try:
-            export_model(model, folder / form, ["logits"], form)
-        except DeviceError:
-            missing.append(name)
-            continue
-        predictor = DigitPredictor(folder / form, device="cpu")
-        engines[name] = lambda images, run=predictor.run: run(images)["logits"]
-    try:
-        engines["PyTorch, the net in Python"] = _in_pytorch(model)
-    except ImportError:
-        missing.append("PyTorch, the net in Python")
-    return engines, missing
-
-
-def _in_python(model):
+def _in_python(model: Any) -> Engine:
     """The net itself, in compiled loops on one thread."""
-    import numpy as np
     import paddle
 
     model.eval()
     model.fast_conv = 1
 
-    def run(images):
+    def run(images: np.ndarray) -> np.ndarray:
         with paddle.no_grad():
             pixels = images[:, np.newaxis].astype(np.float32) / np.float32(256)
             return model(paddle.to_tensor(pixels)).numpy()
@@ -90,8 +62,16 @@ def _in_python(model):
     return run
 
 
-def _in_pytorch(model):
-    """The same net and weights."""
+def _exported(model: Any, session: Session, form: str) -> Engine:
+    from paddle_mnist.mnist.export import export_model
+    from paddle_mnist.mnist.predictor import DigitPredictor
+
+    export_model(model, session.folder / form, ["logits"], form)
+    predictor = DigitPredictor(session.folder / form, device="cpu")
+    return lambda images: predictor.run(images)["logits"]
+
+
+def _in_pytorch(model: Any) -> Engine:
     import torch
 
     from benchmarks.torch_net import trained
@@ -100,18 +80,41 @@ def _in_pytorch(model):
     return lambda images: logits(torch.from_numpy(images)[:, None].float() / 256)
 
 
-def table(report: dict) -> str:
-    columns = {
-        "engine": "",
-        "one image: median ms": ".2f",
-        "99th percentile": ".2f",
-        "images a second": ",.0f",
+def _rows(report: Report) -> Rows:
+    return {
+        engine: {
+            "p50": 1000 * statistics.median(seconds["one"]),
+            "p99": 1000 * statistics.quantiles(seconds["one"], n=100)[98],
+            "rate": BATCH / statistics.median(seconds["batch"]),
+        }
+        if seconds
+        else {}
+        for engine, seconds in report.samples.items()
     }
-    rows = [
-        (name, engine["p50_ms"], engine["p99_ms"], engine["images_per_second"])
-        for name, engine in report["engines"].items()
-    ]
-    rows += [(name, "not installed", None, None) for name in report["missing"]]
-    largest = max(engine["difference"] for engine in report["engines"].values())
-    note = f"One thread, batches of {BATCH}. Logits differ by at most {largest:.2g}."
-    return markdown_table(columns, rows, note)
+
+
+def _note(report: Report) -> str:
+    largest = max(value for kind in report.samples.values() for value in kind.get("difference", ()))
+    return f"One thread, batches of {BATCH}. Logits differ by at most {largest:.2g}."
+
+
+BENCHMARK = Benchmark(
+    __doc__,
+    code=(
+        __name__,
+        "paddle_mnist.inference.predictor",
+        "paddle_mnist.mnist.model",
+        "paddle_mnist.mnist.predictor",
+        "paddle_mnist.nn",
+    ),
+    kinds=_kinds,
+    head="engine",
+    columns={
+        "one image: median ms": (".2f", "p50"),
+        "99th percentile": (".2f", "p99"),
+        "images a second": (",.0f", "rate"),
+    },
+    rows=_rows,
+    note=_note,
+    warm_up=1,
+)

@@ -1,13 +1,12 @@
 """From the tutorial's loop to ours, one change a row: seconds and accuracy of whole commands."""
 
-import tempfile
-from pathlib import Path
-
-from markdown_tables import table as markdown_table
-from measuring.sources import json_file
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Optional
 
 from benchmarks.time_to_accuracy import timed
 from benchmarks.timing import TRAIN, TUTORIAL, run_python
+from benchmarks.turns import Benchmark, Figures, Report, Rows, Session
 
 BARE = ("--visualdl", "false", "--figures", "false", "--watch", "0")
 DEFAULT = ("--visualdl", "true", "--figures", "true", "--watch", "100")
@@ -24,39 +23,51 @@ STEPS = {
     "42,000 images instead of 50,000": ("fast",),
     "plus the default watching, VisualDL and figures": ("fast", *DEFAULT),
 }
+FILL = "import sys; from paddle_mnist.mnist.cache import open_data; open_data(sys.argv[1])"
 
 
-def measure(source: str, rounds: int) -> dict:
-    """Seconds and eval accuracy of each, seed 1, once; the cache is filled before."""
-    path = json_file(source)
-    rows = {}
-    with tempfile.TemporaryDirectory() as folder:
-        cache = {"PADDLE_MNIST_CACHE": str(Path(folder, "cache"))}
-        fill = "import sys; from paddle_mnist.mnist.cache import open_data; open_data(sys.argv[1])"
-        run_python("-c", fill, path, **cache)
-        for number, (title, options) in enumerate(STEPS.items()):
-            command = [TUTORIAL]
-            if options:
-                command = [TRAIN, "--recipe", *options, "--output", Path(folder, str(number))]
-            seconds, accuracy = timed(*command, "--data", path, **cache)
-            rows[title] = {"seconds": seconds, "eval_acc": accuracy}
-    return {"rounds": 1, "rows": rows}
+def _kinds(session: Session) -> dict[str, Callable[[], Figures]]:
+    run_python("-c", FILL, session.json_file, **session.own_cache)
+    return {title: partial(_train, session, title, options) for title, options in STEPS.items()}
 
 
-def table(report: dict) -> str:
-    columns = {
-        "change": "",
-        "seconds": ".1f",
-        "times faster than the row before": ".2f",
-        "eval accuracy": ".2%",
-    }
-    rows, before = [], None
-    for title, row in report["rows"].items():
-        seconds = row["seconds"]
-        rows.append((title, seconds, before and before / seconds, row["eval_acc"]))
-        before = seconds
-    note = (
+def _train(session: Session, title: str, options: Optional[Sequence[str]]) -> Figures:
+    """Seconds and eval accuracy of a command; the cache has been filled."""
+    command = [TUTORIAL]
+    if options:
+        command = [TRAIN, "--recipe", *options, "--output", session.folder / title[:20]]
+    return timed(*command, "--data", session.json_file, **session.own_cache)
+
+
+def _rows(report: Report) -> Rows:
+    rows = report.medians
+    for row, before in zip([*rows.values()][1:], rows.values()):
+        row["times"] = before["seconds"] / row["seconds"]
+    return rows
+
+
+BENCHMARK = Benchmark(
+    __doc__,
+    code=(
+        __name__,
+        "baseline_tutorial",
+        "paddle_mnist.data",
+        *(f"paddle_mnist.mnist.{name}" for name in ("cache", "model", "setup")),
+        "paddle_mnist.monitor.watch",
+        "paddle_mnist.nn",
+        "paddle_mnist.training.trainer",
+    ),
+    kinds=_kinds,
+    head="change",
+    columns={
+        "seconds": (".1f", "seconds"),
+        "times faster than the row before": (".2f", "times"),
+        "eval accuracy": (".2%", "accuracy"),
+    },
+    rows=_rows,
+    note=lambda report: (
         "Whole commands, seed 1, once each, so an accuracy is one of many that chance allows. "
         "[REPRODUCTION.md](../../REPRODUCTION.md#default) has several seeds of `default`."
-    )
-    return markdown_table(columns, rows, note)
+    ),
+    rounds=1,
+)

@@ -2,122 +2,91 @@
 
 import functools
 import importlib
-import json
 import resource
-import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
-from markdown_tables import table as markdown_table
 
-from benchmarks.recipes import config_of
-from benchmarks.timing import medians, run_python
+from benchmarks.timing import in_own_process
+from benchmarks.trainings import config_of, train
+from benchmarks.turns import Benchmark, Figures, Report, Rows, Session
 
-DIGITS_RECIPE, DEFAULT_RECIPE = "the recipe `digits`", "the recipe `default`"
 RESNET, LARGE = "ResNet-18, 3x32x32, Momentum", "100,000,000 parameters, Adam"
-LIMIT = 6_400  # images of the recipe `default`
-STEPS = 6  # of the nets
-WIDTH, LAYERS = 5_000, 4  # of the last
-COLUMNS = {
-    "seconds": ("rehearsal, s", ".2f"),
-    "steps": ("of which steps, s", ".2f"),
-    "rest": ("beside the steps, s", ".2f"),
-    "memory": ("more memory, MiB", ",.0f"),
-    "state": ("copy of the state, MiB", ",.1f"),
-}
+# Options of these recipes.
+RECIPES: dict[str, dict[str, Any]] = {"digits": {}, "default": {"train_limit": 6_400}}
+LAYERS = 4  # of the large net
 
 
-def measure(source: str, rounds: int, steps: int = STEPS, width: int = WIDTH) -> dict:
-    """Medians over `rounds` trainings, each in a process of its own. steps, width: of the nets.
-
-    The time of its steps is that of as many steps of the training that follows. The memory is the
-    most until the last step, less that of a process that trains the same without a rehearsal.
-    """
-    rows: dict[str, dict[str, float]] = {}
-    for name in (DIGITS_RECIPE, DEFAULT_RECIPE, RESNET, LARGE):
-        taken: dict[str, list[float]] = {"peak": [], "without": []}
-        for _ in range(rounds):
-            for is_rehearsed in (True, False):
-                words = ("-m", "benchmarks.rehearsal", is_rehearsed, name, source, steps, width)
-                figures = json.loads(run_python(*words).printed.splitlines()[-1])
-                if not is_rehearsed:
-                    figures = {"without": figures["peak"]}
-                for figure, value in figures.items():
-                    taken.setdefault(figure, []).append(value)
-        row = medians(taken)
-        row["rest"] = row["seconds"] - row["steps"]
-        row["memory"] = max(0.0, row["peak"] - row["without"])
-        rows[name] = row
-    return {"rounds": rounds, "trainings": rows}
+def _kinds(session: Session) -> dict[str, Callable[[], Figures]]:
+    steps, width = (3, 50) if session.is_quick else (6, 5_000)
+    trainings = {
+        f"the recipe `{name}`": partial(_train_recipe, name, session.source) for name in RECIPES
+    }
+    trainings |= {name: partial(_train_net, name, steps, width) for name in (RESNET, LARGE)}
+    return {name: partial(_measure, session, training) for name, training in trainings.items()}
 
 
-def table(report: dict) -> str:
-    return markdown_table(
-        {"training": "", **dict(COLUMNS.values())},
-        [(name, *map(row.get, COLUMNS)) for name, row in report["trainings"].items()],
+def _measure(session: Session, training: Callable) -> Figures:
+    """Return the figures of a training in a process of its own, and the memory of one without."""
+    without, rehearsed = (
+        in_own_process(_time, training, is_rehearsed, session.folder)
+        for is_rehearsed in (False, True)
     )
+    return {**rehearsed, "without": without["peak"]}
 
 
-# ------------------------------------------------------------------ in a process of its own
+def _time(training: Callable, is_rehearsed: bool, folder: Any) -> Figures:
+    """Train with a rehearsal or without; return the seconds and MiB that it took.
 
+    The time of the rehearsal's steps is that of as many of the training.
+    """
+    from paddle_mnist import Callback, is_rehearsal
+    from paddle_mnist.training.trainer import Trainer
 
-class _Clock:
-    """Times the rehearsal, or leaves it out, and the steps after it."""
+    fit = importlib.import_module("paddle_mnist.training.fit")  # not the function of this name
+    rehearse = fit.rehearse if is_rehearsed else lambda job: None
+    update_weights = Trainer._update_weights
+    taken: dict[str, float] = {}
+    rehearsed: list[float] = []
+    ends: list[float] = []
 
-    def __init__(self, is_rehearsed: bool):
-        # Modules, not what they hold: `fit` is a function, too.
-        module = importlib.import_module("paddle_mnist.training.fit")
-        trainer = importlib.import_module("paddle_mnist.training.trainer").Trainer
-        self._rehearse = module.rehearse if is_rehearsed else lambda job: None
-        module.rehearse = self._timed_rehearsal
-        trainer._update_weights = self._noting_ends(trainer._update_weights)
-        self.ends: list[float] = []
-        self.peak = self.seconds = 0.0
-        self.rehearsed, self.job = 0, None
-
-    def _timed_rehearsal(self, job: Any) -> None:
-        self.job = job
+    def timed_rehearsal(job: Any) -> None:
         began = time.perf_counter()
-        self._rehearse(job)
-        self.seconds = time.perf_counter() - began
-        self.rehearsed, self.ends = len(self.ends), []
+        rehearse(job)
+        taken["seconds"] = time.perf_counter() - began
 
-    def _noting_ends(self, update_weights: Callable) -> Callable:
-        @functools.wraps(update_weights)
-        def noting(*args: Any, **kwargs: Any) -> None:
-            update_weights(*args, **kwargs)
-            self.ends.append(time.perf_counter())
-            self.peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # No hook of the callback, because a rehearsal restores what a callback has changed.
+    def timed_update(*args: Any, **options: Any) -> None:
+        update_weights(*args, **options)
+        (rehearsed if is_rehearsal() else ends).append(time.perf_counter())
+        taken["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
-        return noting
+    class State(Callback):
+        def after_last_step(self, training: Any) -> None:
+            parts = training.job.parts
+            state = [*parts.model.state_dict().values(), *parts.optimizer.state_dict().values()]
+            sizes = [one.size * one.element_size() for one in state if hasattr(one, "element_size")]
+            taken["state"] = sum(sizes) / 2**20
 
-    def figures(self) -> dict[str, float]:
-        step = float(np.median(np.diff(self.ends)))
-        parts = self.job.parts
-        state = [*parts.model.state_dict().values(), *parts.optimizer.state_dict().values()]
-        sizes = [one.size * one.element_size() for one in state if hasattr(one, "element_size")]
-        return {
-            "seconds": self.seconds,
-            "step": step,
-            "steps": self.rehearsed * step,
-            "peak": self.peak,
-            "state": sum(sizes) / 2**20,
-        }
+    with (
+        patch.object(fit, "rehearse", timed_rehearsal),
+        patch.object(Trainer, "_update_weights", timed_update),
+    ):
+        training(State(), str(folder / f"run {is_rehearsed}"))
+    taken["steps"] = len(rehearsed) * float(np.median(np.diff(ends)))
+    return taken
 
 
-def _train_recipe(name: str, source: str, output: Path) -> None:
-    from paddle_mnist.mnist.run import train_and_evaluate
-
-    options = {"data": source, "train_limit": LIMIT} if name == DEFAULT_RECIPE else {}
-    recipe = "default" if name == DEFAULT_RECIPE else "digits"
-    train_and_evaluate(config_of(recipe, epochs=1, output=str(output), **options))
+def _train_recipe(recipe: str, source: str, callback: Any, output: str) -> None:
+    options = RECIPES[recipe] if recipe == "digits" else {"data": source, **RECIPES[recipe]}
+    train(config_of(recipe, epochs=1, output=output, **options), callback, fresh=True)
 
 
-def _train_net(name: str, steps: int, width: int, output: Path) -> None:
+def _train_net(name: str, steps: int, width: int, callback: Any, output: str) -> None:
     import paddle
     from paddle import nn
     from paddle.vision.models import resnet18
@@ -141,22 +110,36 @@ def _train_net(name: str, steps: int, width: int, output: Path) -> None:
         epochs=1,
         batch_size=batch,
         output=output,
+        fresh=True,
         device="cpu",
-        callbacks=[VisualDL(pages=()), Figures(draw=False)],
+        callbacks=[callback, VisualDL(pages=()), Figures(draw=False)],
         saving=Saving(at_start=False),  # it takes more memory than what is measured
     )
 
 
-def _main(is_rehearsed: str, name: str, source: str, steps: str, width: str) -> None:
-    clock = _Clock(is_rehearsed == "True")
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder, "run")
-        if name in (DIGITS_RECIPE, DEFAULT_RECIPE):
-            _train_recipe(name, source, output)
-        else:
-            _train_net(name, int(steps), int(width), output)
-    print(json.dumps(clock.figures()))
+def _rows(report: Report) -> Rows:
+    rows = report.medians
+    for row in rows.values():
+        row["rest"] = row["seconds"] - row["steps"]
+        row["memory"] = max(0.0, row["peak"] - row["without"])
+    return rows
 
 
-if __name__ == "__main__":
-    _main(*sys.argv[1:])
+BENCHMARK = Benchmark(
+    __doc__,
+    code=(
+        __name__,
+        *(f"paddle_mnist.checkpoint.{name}" for name in ("further_state", "reachable", "snapshot")),
+        *(f"paddle_mnist.training.{name}" for name in ("rehearsal", "rehearsing", "trial_steps")),
+    ),
+    kinds=_kinds,
+    head="training",
+    columns={
+        "rehearsal, s": (".2f", "seconds"),
+        "of which steps, s": (".2f", "steps"),
+        "beside the steps, s": (".2f", "rest"),
+        "more memory, MiB": (",.0f", "memory"),
+        "copy of the state, MiB": (",.1f", "state"),
+    },
+    rows=_rows,
+)

@@ -1,20 +1,15 @@
-"""Throughput by framework: this package, plain Paddle, PyTorch, JAX, each in its own process.
+"""Throughput by framework: this package, plain Paddle, PyTorch, JAX, each in its own process."""
 
-`python -m benchmarks.rivals KIND SOURCE SECONDS` prints the images a second of each tenth step.
-"""
-
-import json
 import shutil
 import statistics
-import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from time import perf_counter
 
 import numpy as np
 
-from benchmarks.timing import run_python, seconds_of
+from benchmarks.timing import in_own_process, seconds_of
 from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.system.machine import usable_cpus
 
@@ -141,67 +136,61 @@ def jax_loop(source: str) -> Step:
 class Rival:
     """loop: makes the step, of the data's source. environment: of the process."""
 
-    title: str
     loop: Callable[[str], Step]
     environment: Mapping[str, str] = field(default_factory=dict)
 
+    def rate(self, source: str, seconds: float) -> float:
+        """Return the images a second of a process.
 
-ALL_CORES = {"OMP_NUM_THREADS": str(CORES), "MKL_NUM_THREADS": str(CORES)}
-AVX2 = {"MKL_DEBUG_CPU_TYPE": "5"}  # has MKL use AVX2 on an AMD processor too
-
-
-def _paddle(threads: int, **options: bool) -> Callable[[str], Step]:
-    return partial(paddle_loop, threads=threads, **options)
-
-
-def _torch(threads: int, channels_last: bool, **options: bool) -> Callable[[str], Step]:
-    return partial(torch_loop, threads=threads, channels_last=channels_last, **options)
+        Raises ModuleNotFoundError where PyTorch or JAX is missing.
+        """
+        return in_own_process(_rate, self.loop, source, seconds, **self.environment)
 
 
-RIVALS = {
-    "plain": Rival("Paddle's layers, the bare loop, 1 thread", paddle_loop),
-    "plain all": Rival(f"the same, {CORES} threads", paddle_loop, ALL_CORES),
-    "plain, AVX2": Rival("the same, 1 thread, with `MKL_DEBUG_CPU_TYPE=5`", paddle_loop, AVX2),
-    "fast 1": Rival("this package's convolution in the same loop, 1 thread", _paddle(1)),
-    "fast": Rival(f"this package's convolution in the same loop, {CORES} threads", _paddle(CORES)),
-    "step 1": Rival("this package's training step, 1 thread", _paddle(1, own_step=True)),
-    "step": Rival(f"this package's training step, {CORES} threads", _paddle(CORES, own_step=True)),
-    "torch 1": Rival("PyTorch eager, channels last, 1 thread", _torch(1, True)),
-    "torch": Rival(f"PyTorch eager, {CORES} threads", _torch(CORES, False)),
-    "torch tuned": Rival(f"PyTorch eager, channels last, {CORES} threads", _torch(CORES, True)),
-    "torch compiled": Rival(
-        f"PyTorch `torch.compile`, channels last, {CORES} threads",
-        _torch(CORES, True, is_compiled=True),
-    ),
-    "jax": Rival(f"JAX `jit`, {CORES} threads", jax_loop),
-}
-
-
-def rate(kind: str, source: str, seconds: float) -> float:
-    """Return the median images a second of a process of this kind.
-
-    Raises ModuleNotFoundError where PyTorch or JAX is missing.
-    """
-    threads = {"OMP_NUM_THREADS": "1"} if "torch" not in kind else {}
-    environment = {**threads, **RIVALS[kind].environment}
-    done = run_python("-m", "benchmarks.rivals", kind, source, seconds, **environment)
-    return statistics.median(json.loads(done.printed.splitlines()[-1]))
-
-
-def main(kind: str, source: str, seconds: str) -> None:
-    step = RIVALS[kind].loop(source)
+def _rate(loop: Callable[[str], Step], source: str, seconds: float) -> float:
+    TrainConfig()  # the imports of the package's own parts come before the clock
+    step = loop(source)
 
     def steps(first: int) -> None:
         for number in range(first, first + STEPS):
             step(number)
 
     steps(0)
-    rates, end = [], perf_counter() + float(seconds)
-    while perf_counter() < end:
+    rates, end = [], time.perf_counter() + seconds
+    while time.perf_counter() < end:
         rates.append(STEPS * BATCH / seconds_of(steps, len(rates) * STEPS))
-    print(json.dumps(rates))
+    return statistics.median(rates)
 
 
-if __name__ == "__main__":
-    TrainConfig()  # the imports of the package's own parts come before the clock
-    main(*sys.argv[1:])
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+ALL_CORES = {"OMP_NUM_THREADS": str(CORES), "MKL_NUM_THREADS": str(CORES)}
+AVX2 = {**ONE_THREAD, "MKL_DEBUG_CPU_TYPE": "5"}  # has MKL use AVX2 on an AMD processor too
+
+
+def _paddle(threads: int, **options: bool) -> Rival:
+    return Rival(partial(paddle_loop, threads=threads, **options), ONE_THREAD)
+
+
+def _torch(threads: int, channels_last: bool, **options: bool) -> Rival:
+    return Rival(partial(torch_loop, threads=threads, channels_last=channels_last, **options))
+
+
+PADDLE, PADDLE_ALL = "Paddle's layers, the bare loop, 1 thread", f"the same, {CORES} threads"
+STEP = f"this package's training step, {CORES} threads"
+TORCH = f"PyTorch eager, channels last, {CORES} threads"
+RIVALS = {
+    PADDLE: Rival(paddle_loop, ONE_THREAD),
+    PADDLE_ALL: Rival(paddle_loop, ALL_CORES),
+    "the same, 1 thread, with `MKL_DEBUG_CPU_TYPE=5`": Rival(paddle_loop, AVX2),
+    "this package's convolution in the same loop, 1 thread": _paddle(1),
+    f"this package's convolution in the same loop, {CORES} threads": _paddle(CORES),
+    "this package's training step, 1 thread": _paddle(1, own_step=True),
+    STEP: _paddle(CORES, own_step=True),
+    "PyTorch eager, channels last, 1 thread": _torch(1, True),
+    f"PyTorch eager, {CORES} threads": _torch(CORES, False),
+    TORCH: _torch(CORES, True),
+    f"PyTorch `torch.compile`, channels last, {CORES} threads": _torch(
+        CORES, True, is_compiled=True
+    ),
+    f"JAX `jit`, {CORES} threads": Rival(jax_loop, ONE_THREAD),
+}

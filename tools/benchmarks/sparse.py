@@ -1,55 +1,56 @@
 """What an embedding gains from `sparse=True`: the time of a step, by the number of words."""
 
-import time
+from collections.abc import Callable
+from typing import Any
 
-from markdown_tables import table as markdown_table
-
-from benchmarks.timing import medians
+from benchmarks.timing import seconds_of
+from benchmarks.turns import Benchmark, Figures, Report, Session
 
 VOCABULARIES = (2_000, 20_000, 200_000)
 WIDTH, BATCH, LENGTH = 64, 32, 20
-WARM_UP, STEPS = 5, 30  # of each kind, the latter in each round
+STEPS = 30  # of each kind in a turn
 
 
-def measure(source: str, rounds: int) -> dict:
-    """Seconds of a step of a text classifier with Adam, medians over `rounds` x 30 steps.
+def _kinds(session: Session) -> dict[str, Callable[[], Figures]]:
+    return {f"{words:,}": _steps(words) for words in VOCABULARIES}
 
-    Dense and sparse take turns, a step each. Only the rows of a batch's words are updated where the
-    gradient is sparse and Adam's `lazy_mode` is on.
+
+def _steps(words: int) -> Callable[[], Figures]:
+    """Return what times steps of a text classifier with Adam; dense and sparse take turns.
+
+    Only the rows of a batch's words are updated where the gradient is sparse and Adam's `lazy_mode`
+    is on.
     """
     import numpy as np
     import paddle
 
-    seconds = {}
-    for words in VOCABULARIES:
-        kinds = {is_sparse: _trainer(words, is_sparse) for is_sparse in (False, True)}
-        timed = {kind: [] for kind in kinds}
-        for number in range(-WARM_UP, STEPS * rounds):
+    trainers = {"dense": _trainer(words, False), "sparse": _trainer(words, True)}
+
+    def turn() -> Figures:
+        seconds: dict[str, list[float]] = {kind: [] for kind in trainers}
+        for _ in range(STEPS):
             batch = paddle.to_tensor(np.random.randint(0, words, (BATCH, LENGTH)))
             labels = paddle.to_tensor(np.random.randint(0, 2, (BATCH, 1)))
-            for kind, trainer in kinds.items():
-                began = time.perf_counter()
-                trainer.train_step((batch, labels))
-                if number >= 0:
-                    timed[kind].append(time.perf_counter() - began)
-        seconds[words] = medians(timed)
-    rows = {words: {"dense": step[False], "sparse": step[True]} for words, step in seconds.items()}
-    return {"steps": STEPS * rounds, "seconds": rows}
+            for kind, trainer in trainers.items():
+                seconds[kind].append(1000 * seconds_of(trainer.train_step, (batch, labels)))
+        return seconds
+
+    return turn
 
 
-def _trainer(words: int, is_sparse: bool):
+def _trainer(words: int, is_sparse: bool) -> Any:
     import paddle
     from paddle import nn
 
     from paddle_mnist import Trainer
 
     class MeanOfWords(nn.Layer):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.words = nn.Embedding(words, WIDTH, sparse=is_sparse)
             self.out = nn.Linear(WIDTH, 2)
 
-        def forward(self, batch):
+        def forward(self, batch: Any) -> Any:
             return self.out(self.words(batch).mean(axis=1))
 
     model = MeanOfWords()
@@ -57,19 +58,23 @@ def _trainer(words: int, is_sparse: bool):
     return Trainer("unused.pdparams", model, optimizer)
 
 
-def table(report: dict) -> str:
-    rows = [
-        (f"{words:,}", step["dense"] * 1000, step["sparse"] * 1000, step["dense"] / step["sparse"])
-        for words, step in report["seconds"].items()
-    ]
-    return markdown_table(
-        {
-            "words": "",
-            "dense, ms a step": ".3g",
-            "`sparse=True`, ms a step": ".3g",
-            "times faster": ".1f",
-        },
-        rows,
+def _note(report: Report) -> str:
+    return (
         f"{WIDTH} numbers a word, batches of {BATCH} x {LENGTH} words, Adam; medians of "
-        f"{report['steps']} steps of each kind, in turns.",
+        f"{STEPS * report.rounds} steps of each kind, in turns."
     )
+
+
+BENCHMARK = Benchmark(
+    __doc__,
+    code=(__name__, "paddle_mnist.nn.sparse_gradients", "paddle_mnist.training.trainer"),
+    kinds=_kinds,
+    head="words",
+    columns={
+        "dense, ms a step": (".3g", "dense"),
+        "`sparse=True`, ms a step": (".3g", "sparse"),
+        "times faster": (".1f", lambda row, rows: row["dense"] / row["sparse"]),
+    },
+    note=_note,
+    warm_up=1,
+)

@@ -1,81 +1,89 @@
 """From the command to a net of 98.6%: everything included, whole commands timed."""
 
-import contextlib
 import re
 import statistics
-import tempfile
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from markdown_tables import table as markdown_table
-from measuring.sources import json_file
-
 from benchmarks.timing import TRAIN, TUTORIAL, run_python
+from benchmarks.turns import Benchmark, Figures, Report, Rows, Session, times_faster
 
 GOAL = 0.986
-TITLES = {
-    "tutorial": "the tutorial's loop, its five epochs",
-    "torch": "PyTorch eager, the tutorial's recipe, images in memory",
-    "cold": "this package, recipe `fast`, nothing cached",
-    "cached": "this package, recipe `fast`, images cached",
+SEEDS = 5  # of the recipe `fast`
+BASE = "the tutorial's loop, its five epochs"
+FAST = {
+    kind: f"this package, recipe `fast`, {kind}" for kind in ("nothing cached", "images cached")
 }
 
 
-def measure(source: str, rounds: int, seeds: int = 5) -> dict:
-    """Seconds of each command and the eval accuracy it came to; rivals run `rounds` times.
+def _kinds(session: Session) -> dict[str, Callable[[], Figures]]:
+    """Return the commands: `fast` runs with each seed, the others in as many rounds as asked."""
 
-    seeds: how often the recipe `fast` is trained.
-    """
-    path = json_file(source)
-    kinds = {kind: {"seconds": [], "eval_acc": []} for kind in TITLES}
+    def rival(*command: Any) -> Figures:
+        return run(*command) if session.number <= session.rounds else {}
 
-    def run(kind: str, *command: Any, **environment: str) -> None:
-        seconds, accuracy = timed(*command, "--data", path, "--seed", seed, **environment)
-        kinds[kind]["seconds"].append(seconds)
-        kinds[kind]["eval_acc"].append(accuracy)
+    def fast(kind: str) -> Figures:
+        return run(TRAIN, "--recipe", "fast", "--output", session.folder / kind)
 
-    for seed in range(1, seeds + 1):
-        with tempfile.TemporaryDirectory() as folder:
-            cache = {"PADDLE_MNIST_CACHE": str(Path(folder, "cache"))}
-            for kind in ("cold", "cached"):
-                run(kind, TRAIN, "--recipe", "fast", "--output", Path(folder, kind), **cache)
-            if seed > rounds:
-                continue
-            with contextlib.suppress(ModuleNotFoundError):  # the table says so
-                run("torch", "-m", "benchmarks.torch_tutorial", **cache)
-            run("tutorial", TUTORIAL, **cache)
+    def run(*command: Any) -> Figures:
+        words = (*command, "--data", session.json_file, "--seed", session.number)
+        return timed(*words, **session.own_cache)
+
     return {
-        "rounds": rounds,
-        "kinds": {kind: runs for kind, runs in kinds.items() if runs["seconds"]},
+        BASE: partial(rival, TUTORIAL),
+        "PyTorch eager, the tutorial's recipe, images in memory": partial(
+            rival, "-m", "benchmarks.torch_tutorial"
+        ),
+        **{title: partial(fast, kind) for kind, title in FAST.items()},
     }
 
 
-def timed(*command: Any, **environment: str) -> tuple[float, float]:
+def timed(*command: Any, **environment: str) -> Figures:
     """Return the seconds of a command, and the accuracy that it prints."""
     done = run_python(*command, **environment)
-    return done.seconds, float(re.findall(r"eval accuracy ([\d.]+)", done.printed)[-1])
+    accuracy = float(re.findall(r"eval accuracy ([\d.]+)", done.printed)[-1])
+    return {"seconds": done.seconds, "accuracy": accuracy}
 
 
-def table(report: dict) -> str:
-    kinds = report["kinds"]
-    slowest = statistics.median(kinds["tutorial"]["seconds"])
-    columns = {
-        "from the command to the evaluated net": "",
-        "seconds": ".1f",
-        "eval accuracy": "",
-        "times faster": ".1f",
-    }
-    rows = []
-    for kind, title in TITLES.items():
-        if kind not in kinds:
-            rows.append((title, "not installed", None, None))
-            continue
-        seconds, accuracies = statistics.median(kinds[kind]["seconds"]), kinds[kind]["eval_acc"]
-        accuracy = f"{statistics.mean(accuracies):.2%} (of {len(accuracies)})"
-        rows.append((title, seconds, accuracy, slowest / seconds))
-    worst = min(min(kinds[kind]["eval_acc"]) for kind in ("cold", "cached"))
-    note = (
+def _rows(report: Report) -> Rows:
+    rows = report.medians
+    for kind, row in rows.items():
+        if row:
+            accuracies = report.samples[kind]["accuracy"]
+            row["accuracy"] = f"{statistics.mean(accuracies):.2%} (of {len(accuracies)})"
+    return rows
+
+
+def _note(report: Report) -> str:
+    worst = min(min(report.samples[kind]["accuracy"]) for kind in FAST.values())
+    return (
         f"Medians; import, reading, training and evaluation included. The goal is a mean of "
         f"{GOAL:.1%}; the worst seed of `fast` came to {worst:.2%}."
     )
-    return markdown_table(columns, rows, note)
+
+
+BENCHMARK = Benchmark(
+    __doc__,
+    code=(
+        __name__,
+        "baseline_tutorial",
+        "benchmarks.torch_tutorial",
+        "paddle_mnist.data",
+        *(f"paddle_mnist.mnist.{name}" for name in ("cache", "json_reader", "model", "setup")),
+        "paddle_mnist.nn",
+        "paddle_mnist.training.trainer",
+    ),
+    kinds=_kinds,
+    head="from the command to the evaluated net",
+    columns={
+        "seconds": (".1f", "seconds"),
+        "eval accuracy": ("", "accuracy"),
+        "times faster": times_faster(BASE),
+    },
+    rows=_rows,
+    note=_note,
+    # What finds nothing cached comes first: all but the tutorial's loop fill the cache.
+    order=lambda kinds, number: sorted(kinds, key=lambda kind: kind not in FAST.values()),
+    rounds=SEEDS,
+)

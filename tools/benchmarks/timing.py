@@ -1,14 +1,16 @@
-"""Seconds of calls, of parts of a step and of child processes; medians."""
+"""Seconds of calls, of parts of a step and of child processes."""
 
+import concurrent.futures
 import contextlib
+import multiprocessing
 import os
-import statistics
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import patch
 
 from measuring.children import TOOLS, Finished, run_from_small_process
 
@@ -19,27 +21,6 @@ def seconds_of(function: Callable, *args: Any) -> float:
     began = time.perf_counter()
     function(*args)
     return time.perf_counter() - began
-
-
-def medians(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return the median of each kind that has samples."""
-    return {kind: statistics.median(values) for kind, values in samples.items() if values}
-
-
-def in_turns(
-    calls: Mapping[str, Callable], rounds: int, warm_up: int = 0, repeats: int = 1
-) -> dict[str, list[float]]:
-    """Return the seconds of each call; all take turns, in rounds of so many repeats.
-
-    warm_up: rounds before these, which do not count.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for number in range(-warm_up, rounds):
-        for name, call in calls.items():
-            passed = [seconds_of(call) for _ in range(repeats)]
-            if number >= 0:
-                seconds[name] += passed
-    return seconds
 
 
 def run_python(*arguments: Any, **environment: str) -> Finished:
@@ -58,18 +39,33 @@ def run_python(*arguments: Any, **environment: str) -> Finished:
     return done
 
 
-def part_timer():
-    """Return a profile for `Trainer` that adds up the `seconds` of each part of its steps."""
-    from paddle_mnist.monitor.profiler import Profiler
+def in_own_process(function: Callable, *args: Any, **environment: str) -> Any:
+    """Call a function in a new process with these variables; return what it returns."""
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        patch.dict(os.environ, environment),
+        concurrent.futures.ProcessPoolExecutor(1, spawn) as pool,
+    ):
+        return pool.submit(function, *args).result()
 
-    class PartTimer(Profiler):
-        def __init__(self):
-            self.seconds = Counter()
 
-        @contextlib.contextmanager
-        def part(self, name):
-            began = time.perf_counter()
-            yield
-            self.seconds[name] += time.perf_counter() - began
+class PartTimer:
+    """A profile for `Trainer`: the `seconds` of each part of its steps, and of whole steps."""
 
-    return PartTimer()
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = defaultdict(list)
+        self.before_epoch()
+
+    def before_epoch(self) -> None:
+        self._step_end = time.perf_counter()
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[name].append(time.perf_counter() - began)
+
+    def after_step(self) -> None:
+        began = self._step_end
+        self.before_epoch()
+        self.seconds["step"].append(self._step_end - began)

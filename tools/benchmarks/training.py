@@ -1,47 +1,41 @@
 """Images a second of steady training, whoever trains; and what our own loop adds to a step."""
 
-import contextlib
-import os
 import statistics
-import tempfile
-import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from typing import Any
 
 import numpy as np
-from markdown_tables import table as markdown_table
-from measuring.parts import build_parts
 from threadpoolctl import threadpool_limits
 
 from benchmarks.machine import blas_kernels
-from benchmarks.recipes import config_of
-from benchmarks.rivals import BATCH, CORES, RIVALS, arrays, rate
-from benchmarks.timing import medians, part_timer, seconds_of
+from benchmarks.rivals import BATCH, CORES, PADDLE, PADDLE_ALL, RIVALS, STEP, TORCH, arrays
+from benchmarks.timing import seconds_of
+from benchmarks.trainings import config_of, timed_training
+from benchmarks.turns import Benchmark, Figures, Report, Rows, Session
 
+SECONDS = 5  # of a kind in each round
 STEPS = 500  # of our own loop, at least
 IMAGES = 1000  # whose zeros are counted
 SIZE = 1024  # of the matrices
 
 
-def measure(source: str, rounds: int, seconds: float = 5) -> dict:
-    """Medians over `rounds` in which all kinds take turns; shares of the loop's own time.
-
-    seconds: of a kind in each round.
-    """
-    rates: dict[str, list[float]] = {kind: [] for kind in RIVALS}
-    for _ in range(rounds):
-        for kind in RIVALS:
-            with contextlib.suppress(ModuleNotFoundError):  # the table says so
-                rates[kind].append(rate(kind, source, seconds))
+def _kinds(session: Session) -> dict[str, Callable[[], Figures]]:
+    seconds = 0.5 if session.is_quick else SECONDS
     return {
-        "rounds": rounds,
-        "batch_size": BATCH,
-        "images_per_second": medians(rates),
-        "spread": {kind: (min(values), max(values)) for kind, values in rates.items() if values},
-        "loop_shares": _loop_shares(source),
+        title: lambda rival=rival: {"rate": rival.rate(session.source, seconds)}
+        for title, rival in RIVALS.items()
+    }
+
+
+def _facts(session: Session) -> dict[str, Any]:
+    return {
+        "loop_shares": _loop_shares(session),
         "gflops": _gflops(),
         "blas": blas_kernels(),
-        "products": {kind: _products(source, kind == "trained") for kind in ("new", "trained")},
+        "products": {
+            kind: _products(session.source, kind == "trained") for kind in ("new", "trained")
+        },
     }
 
 
@@ -88,7 +82,7 @@ def _gflops() -> float:
     return 4 * CORES * 2 * SIZE**3 / seconds / 1e9
 
 
-def _loop_shares(source: str) -> dict[str, float]:
+def _loop_shares(session: Session) -> dict[str, float]:
     """The shares of a training's time that are not forward, backward or the optimizer's step.
 
     Of STEPS steps and more, whole epochs, of the recipe `default`: sampler, batches, log, files,
@@ -96,96 +90,91 @@ def _loop_shares(source: str) -> dict[str, float]:
     epoch. Two loops side by side would not tell: one loop takes up to 4% longer than its own twin
     here.
     """
-    from paddle_mnist import Trainer
-    from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
-    from paddle_mnist.checkpoint.store import CheckpointStore
-    from paddle_mnist.metrics.console import LogWriter, console_logs
-    from paddle_mnist.metrics.jsonl import JsonlWriter
-    from paddle_mnist.metrics.visualdl import VisualDLWriter
-    from paddle_mnist.metrics.writers import ManyWriters
     from paddle_mnist.mnist.cache import open_data
-    from paddle_mnist.mnist.setup import parts as parts_of
-    from paddle_mnist.monitor.watch import watch
 
-    epochs = 1 + -(-STEPS * BATCH // len(open_data(source)["train"]))
-    options = {"data": source, "batch_size": BATCH, "epochs": epochs, "threads": CORES}
-    config = config_of("default", **options)
-    profile = part_timer()
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        parts = build_parts(parts_of(config))
-        board = VisualDLWriter(Path(folder, "vdl"), config.visualdl.pages, config.watch.every)
-        files = [
-            JsonlWriter(Path(folder, "metrics.jsonl")),
-            LogWriter(config.epochs, len(parts.loader)),
-            board,
-        ]
-        watched = watch(parts.model, every=config.watch.every, on_finding=lambda _: None)
-        trainer = Trainer(
-            Path(folder, "mnist.pdparams"),
-            parts.model,
-            parts.optimizer,
-            checkpointer=StoreCheckpointer(CheckpointStore(folder)),
-            writer=stack.enter_context(contextlib.closing(ManyWriters(files))),
-            observers=[watched, board],
-            profile=profile,
-        )
-        stack.enter_context(console_logs(stack.enter_context(open(os.devnull, "w"))))
-        trainer.train(parts.loader, 0, 1)  # warms up
-        profile.seconds.clear()
-        began = time.perf_counter()
-        trainer.train(parts.loader, 1, config.epochs)
-        seconds = time.perf_counter() - began
-    of_steps = sum(profile.seconds[name] for name in ("forward", "backward", "optimizer"))
-    logging = profile.seconds["logging"]
-    return {"logging": logging / seconds, "rest": 1 - (of_steps + logging) / seconds}
+    steps = -(-len(open_data(session.source)["train"]) // BATCH)  # of an epoch; the first warms up
+    config = config_of(
+        "default",
+        data=session.source,
+        batch_size=BATCH,
+        epochs=1 + -(-STEPS // steps),
+        threads=CORES,
+        save_every_steps=steps,
+        output=str(session.folder / "run"),
+    )
+    seconds = {part: sum(values[steps:]) for part, values in timed_training(config).items()}
+    of_steps = sum(seconds[part] for part in ("forward", "backward", "optimizer"))
+    logging, total = seconds["logging"], seconds["step"]
+    return {"logging": logging / total, "rest": 1 - (of_steps + logging) / total}
 
 
-def table(report: dict) -> str:
-    rates = report["images_per_second"]
-    best = max((rates[kind] for kind in rates if kind.startswith("torch")), default=None)
-    columns = {
-        "who trains": "",
-        "images a second": "",
-        "times Paddle's": ".2f",
-        "times PyTorch's best": ".2f",
-    }
-    rows = []
-    for kind, rival in RIVALS.items():
-        if kind not in rates:
-            rows.append((rival.title, "not installed", None, None))
-            continue
-        least, most = report["spread"][kind]
-        images = f"{rates[kind]:,.0f} ({least:,.0f} to {most:,.0f})"
-        ratio = rates[kind] / best if best else None
-        rows.append((rival.title, images, rates[kind] / rates["plain"], ratio))
-    shares = report["loop_shares"]
-    note = (
-        f"Batches of {report['batch_size']}, Momentum, the same arrays; medians of "
-        f"{report['rounds']} rounds in which all take turns (least to most). In a training "
+def _rows(report: Report) -> Rows:
+    rows = report.medians
+    best = max((row["rate"] for kind, row in rows.items() if row and "PyTorch" in kind), default=0)
+    for kind, row in rows.items():
+        if row:
+            rates = report.samples[kind]["rate"]
+            row["spread"] = f"{row['rate']:,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
+            row["times best"] = row["rate"] / best if best else None
+    return rows
+
+
+def _note(report: Report) -> str:
+    shares = report.facts["loop_shares"]
+    return (
+        f"Batches of {BATCH}, Momentum, the same arrays; medians of "
+        f"{report.rounds} rounds in which all take turns (least to most). In a training "
         "with the defaults, everything but forward, backward and optimizer takes "
         f"{sum(shares.values()):.1%} of the time: {shares['logging']:.1%} for log, files and "
         f"VisualDL, {shares['rest']:.1%} for batches, a checkpoint per epoch and the loop. The "
         "forward pass includes the records of [the watch](looking-inside.md#what-watching-costs)."
+        f"\n\n{_limits(report)}"
     )
-    products, gflops = report["products"], report["gflops"]
+
+
+def _limits(report: Report) -> str:
+    """Say how much a step multiplies, and what share of the possible that is."""
+    products, gflops = report.facts["products"], report.facts["gflops"]
     limits = {kind: gflops * 1e9 / 2 / products["trained"][kind] for kind in ("dense", "sparse")}
     counts = ", ".join(
         f"{products[kind]['sparse'] / 1e6:.2f} million in a {kind} net" for kind in products
     )
-    names = {"plain all": "Paddle", "torch tuned": "PyTorch", "step": "this package"}
-    shares_of_limit = ", ".join(
+    rates = {kind: row["rate"] for kind, row in report.medians.items() if row}
+    shares = ", ".join(
         f"{name} {rates[kind] / limits['dense']:.0%}"
-        for kind, name in names.items()
+        for kind, name in {PADDLE_ALL: "Paddle", TORCH: "PyTorch", STEP: "this package"}.items()
         if kind in rates
     )
-    limit = (
+    return (
         "The limits: training on one image takes "
         f"{products['new']['dense'] / 1e6:.2f} million multiplications; {counts} "
         "involve no zero. Products of large matrices run at "
-        f"{gflops:.0f} GFLOP/s here, on all cores ({report['blas']}). At that speed the limit is "
-        f"{limits['dense']:,.0f} images a second if everything is multiplied, and "
+        f"{gflops:.0f} GFLOP/s here, on all cores ({report.facts['blas']}). At that speed the "
+        f"limit is {limits['dense']:,.0f} images a second if everything is multiplied, and "
         f"{limits['sparse']:,.0f} if multiplications by zero are skipped. "
-        f"Shares of the first limit: {shares_of_limit}; of the second: this package "
-        f"{rates['step'] / limits['sparse']:.0%}."
+        f"Shares of the first limit: {shares}; of the second: this package "
+        f"{rates[STEP] / limits['sparse']:.0%}."
     )
-    return markdown_table(columns, rows, f"{note}\n\n{limit}")
+
+
+BENCHMARK = Benchmark(
+    __doc__,
+    code=(
+        __name__,
+        "benchmarks.rivals",
+        "benchmarks.torch_net",
+        "paddle_mnist.mnist.model",
+        "paddle_mnist.nn",
+        "paddle_mnist.training.steps",
+    ),
+    kinds=_kinds,
+    head="who trains",
+    columns={
+        "images a second": ("", "spread"),
+        "times Paddle's": (".2f", lambda row, rows: row["rate"] / rows[PADDLE]["rate"]),
+        "times PyTorch's best": (".2f", "times best"),
+    },
+    rows=_rows,
+    note=_note,
+    facts=_facts,
+)

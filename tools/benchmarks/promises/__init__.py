@@ -1,6 +1,1 @@
-"""What becomes of a training that is stopped, with `fit`, with paddle.Model and with Lightning."""
-
-from benchmarks.promises.measuring import measure
-from benchmarks.promises.tables import table
-
-__all__ = ["measure", "table"]
+"""The promises of frameworks: `measuring` compares them, in scripts that stand beside it."""

@@ -1,0 +1,143 @@
+"""`Benchmark`: a table of the pages. What it compares takes turns in one run; cells are medians."""
+
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional, Union
+
+import markdown_tables
+from measuring.sources import json_file
+
+from paddle_mnist.errors import DeviceError
+
+Figures = Mapping[str, Any]  # by name: a value of one turn, or a list of several
+Rows = Mapping[str, Figures]  # by title
+# The format of a column's numbers, and the figure or what computes it from those of all rows.
+Column = tuple[str, Union[str, Callable[[Figures, Rows], Any]]]
+
+
+@dataclass
+class Session:
+    """What a benchmark is measured with.
+
+    source: of the images. rounds, is_quick: as the command has them. root: an empty folder.
+    number: of the present turn, from 1.
+    """
+
+    source: str
+    rounds: int
+    is_quick: bool
+    root: Path
+    number: int = 1
+
+    @property
+    def json_file(self) -> Path:
+        """The images' AI Studio file. Raises ConfigError for other sources."""
+        return json_file(self.source)
+
+    @property
+    def folder(self) -> Path:
+        """A folder of the present turn."""
+        folder = self.root / str(self.number)
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    @property
+    def own_cache(self) -> dict[str, str]:
+        """The environment of commands that find cached only what others of this turn have."""
+        return {"PADDLE_MNIST_CACHE": str(self.folder)}
+
+
+@dataclass
+class Report:
+    """What was measured. samples: by kind and figure. facts: what is measured once."""
+
+    rounds: int
+    samples: dict[str, dict[str, list]]
+    facts: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def medians(self) -> dict[str, dict[str, Any]]:
+        """The medians of each figure of each kind; a kind that could not run has none."""
+        return {
+            kind: {name: statistics.median(values) for name, values in figures.items()}
+            for kind, figures in self.samples.items()
+        }
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A table, and how it is measured.
+
+    title: its line in the command's help. code: the modules and packages that decide the figures;
+    where it is given, the page says when they have changed.
+    kinds: what is compared, by title: functions that take a turn and return its figures.
+    head, columns: the header of the titles, and of the other columns what they show.
+    rows: makes the rows of the report, by default one of each kind. note: a paragraph below.
+    facts: measured once. order: of the kinds in the turn of a number. rounds: how many, if it is
+    not for the command to say. turns: of each kind in a round. warm_up: turns before these, which
+    do not count. text: what the page shows instead of a table.
+    """
+
+    title: str
+    code: Sequence[str] = ()
+    kinds: Callable[[Session], Mapping[str, Callable[[], Figures]]] = lambda session: {}
+    head: str = ""
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    rows: Callable[[Report], Rows] = lambda report: report.medians
+    note: Callable[[Report], str] = lambda report: ""
+    facts: Callable[[Session], dict[str, Any]] = lambda session: {}
+    order: Callable[[Sequence[str], int], Sequence[str]] = lambda kinds, number: kinds
+    rounds: int = 0
+    turns: int = 1
+    warm_up: int = 0
+    text: Optional[Callable[[Report], str]] = None
+
+    def measure(self, session: Session) -> Report:
+        """Have all kinds take turns; leave out, and say so, those whose libraries are missing."""
+        rounds = 1 if session.is_quick else self.rounds or session.rounds
+        kinds = self.kinds(session)
+        samples: dict[str, dict[str, list]] = {kind: {} for kind in kinds}
+        for session.number in range(1 - self.warm_up, rounds * self.turns + 1):
+            for kind in self.order(list(kinds), session.number):
+                try:
+                    figures = kinds[kind]()
+                except (ModuleNotFoundError, DeviceError) as error:
+                    print(f"{kind} is left out: {error}", file=sys.stderr)
+                    continue
+                if session.number > 0:
+                    _add(samples[kind], figures)
+        return Report(rounds, samples, self.facts(session))
+
+    def table(self, report: Report) -> str:
+        """Return the Markdown table of a report."""
+        if self.text:
+            return self.text(report)
+        rows = self.rows(report)
+        return markdown_tables.table(
+            {self.head: "", **{header: form for header, (form, _) in self.columns.items()}},
+            [
+                (title, *(_value(column, figures, rows) for _, column in self.columns.values()))
+                if figures
+                else (title, "not installed")
+                for title, figures in rows.items()
+            ],
+            self.note(report),
+        )
+
+
+def _add(samples: dict[str, list], figures: Figures) -> None:
+    for name, value in figures.items():
+        samples.setdefault(name, []).extend(value if isinstance(value, list) else [value])
+
+
+def _value(column: Any, figures: Figures, rows: Rows) -> Any:
+    return column(figures, rows) if callable(column) else figures.get(column)
+
+
+def times_faster(than: str, form: str = ".1f") -> Column:
+    """Return a column: by which factor a row has fewer seconds than the row of this title."""
+    return form, lambda row, rows: rows[than]["seconds"] / row["seconds"]
