@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1500),  # PaddlePaddle is installed anew
 ]
-NOT_IN_SDIST = {".ci/run", ".gitignore"}
+NOT_IN_SDIST = {".ci/run", ".gitignore", ".pre-commit-config.yaml"}
 
 
 class Built(NamedTuple):
