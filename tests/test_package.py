@@ -110,7 +110,7 @@ def test_public_names_are_sorted_and_there():
 # Modules that are named otherwise than their distributions.
 DISTRIBUTIONS = {
     "PIL": "pillow",
-    "cv2": "opencv-python-headless",
+    "cv2": "opencv-contrib-python-headless",
     "paddle": "paddlepaddle",
     "simdjson": "pysimdjson",
     "sklearn": "scikit-learn",

@@ -22,7 +22,6 @@ from benchmarks import (
     log,
     memory,
     operators,
-    pictures,
     promises,
     rehearsal,
     scale,
@@ -34,6 +33,7 @@ from benchmarks import (
 )
 from benchmarks.headlines import headlines
 from benchmarks.machine import machine
+from detector import pictures
 from markdown_tables import is_code, write_table
 from measuring.sources import as_json
 
