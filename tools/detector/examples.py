@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from detector import non_digits, paper
-from detector.paper import Cover, Draw, Random
+from detector.camera import Cover, Draw, Random, stroke, tilted, trimmed
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Data, Split
 from paddle_mnist.mnist.digit_normalization import to_mnist_format
@@ -95,9 +95,7 @@ def _spliced(images: Pixels, count: int, random: Random) -> Pixels:
 def _with_shaken(images: Pixels, random: Random, times: int = SHAKEN) -> Pixels:
     """Add images turned by up to 12 degrees, sheared and scaled a little, so many of each."""
     ranges = np.array([(-12, 12), (-0.2, 0.2), (0.92, 1.08)])
-    shaken = [
-        paper.tilted(image, *random.uniform(*ranges.T)) for _ in range(times) for image in images
-    ]
+    shaken = [tilted(image, *random.uniform(*ranges.T)) for _ in range(times) for image in images]
     return np.stack([*images, *shaken])
 
 
@@ -119,7 +117,7 @@ def _digits_drawn(split: Split, count: int) -> Pixels:
 
     def cover(random: Random) -> Cover:
         image = np.asarray(split.images[random.randint(len(split.labels))])
-        return paper.stroke(image, HEIGHT, random.uniform(*non_digits.PENS))
+        return stroke(image, HEIGHT, random.uniform(*non_digits.PENS))
 
     return _drawn(cover, count)
 
@@ -130,7 +128,7 @@ def _drawn(cover: Callable[[Random], Cover], count: int) -> Pixels:
     for random in map(Random, range(count)):
         drawing = np.float32(cover(random))
         blur = random.uniform(0, 0.01) * max(drawing.shape)
-        drawing = paper.trimmed(cv2.GaussianBlur(drawing, (0, 0), max(blur, 1e-3)), 0.4)
+        drawing = trimmed(cv2.GaussianBlur(drawing, (0, 0), max(blur, 1e-3)), 0.4)
         if drawing.size:
             found.append(to_mnist_format(drawing, drawing > 0.4))
     return np.stack(found)

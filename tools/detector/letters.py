@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.ft2font import FT2Font
 from PIL import Image, ImageDraw, ImageFont
 
-from detector.paper import Cover, Draw, Random, cast, on_paper, tilted
+from detector.camera import Cover, Draw, Random, cast, on_paper, tilted
 
 FONTS = Path(matplotlib.get_data_path(), "fonts/ttf")
 LETTERS = string.ascii_letters

@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import Image
 
 from detector import letters, screenshots, shapes, textures
-from detector.paper import Cover, Draw, Random
+from detector.camera import Cover, Draw, Random
 
 SIDE = 160  # pixels of a drawing that nobody photographs
 PENS = (0.025, 0.2)  # widths, shares of the height, as those of `paper.KINDS`

@@ -2,8 +2,8 @@
 
 from PIL import Image, ImageDraw
 
+from detector.camera import Random
 from detector.letters import LETTERS, font_of
-from detector.paper import Random
 
 SIZES = [(1280, 720), (1024, 768), (800, 600), (540, 960)]
 

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 from scipy.interpolate import CubicSpline
 
-from detector.paper import Cover, Draw, Random, cast, on_paper
+from detector.camera import Cover, Draw, Random, cast, on_paper
 
 Line = np.ndarray  # complex [N]
 

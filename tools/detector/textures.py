@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 from scipy.spatial import cKDTree
 
-from detector.paper import Draw, Page, Random, cast, grain, grid, photograph
+from detector.camera import Draw, Page, Random, cast, grain, grid, photograph
 
 Size = tuple[int, int]
 
