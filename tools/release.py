@@ -58,18 +58,22 @@ def build(root: Path, folder: Path) -> list[Path]:
     return sorted(built.iterdir())
 
 
-def try_out(built: Path, picture: Path, folder: Path) -> None:
-    """Install what was built into a new environment in `folder`; train there, read a picture."""
+def install(built: Path, folder: Path) -> Path:
+    """Install what was built into a new environment in `folder`; return the program there."""
     scripts = folder / "venv/bin"
     venv.create(folder / "venv", with_pip=True)
     run(folder, scripts / "pip", "install", "--quiet", f"{built}[cpu]")
-    run(folder, scripts / "paddle-mnist", "train", "--recipe", "digits", "--output", "run")
+    return scripts / "paddle-mnist"
+
+
+def try_out(program: Path, picture: Path, folder: Path) -> None:
+    """Train with an installed program, and read a picture."""
+    run(folder, program, "train", "--recipe", "digits", "--output", "run")
     result = json.loads((folder / "run/result.json").read_text("utf-8"))
-    command = (scripts / "paddle-mnist", "infer", picture, "--json")
-    (reading,) = json.loads(run(folder, *command))
+    (reading,) = json.loads(run(folder, program, "infer", picture, "--json"))
     if result["eval_acc"] < LEAST_ACCURACY or reading["digit"] != DIGIT:
         raise PaddleMnistError(
-            f"{built.name}: trained to an accuracy of {result['eval_acc']:.4f}, read "
+            f"{program}: trained to an accuracy of {result['eval_acc']:.4f}, read "
             f"{reading['digit']} in {picture.name}; expected {LEAST_ACCURACY} or more, and {DIGIT}"
         )
 
@@ -104,7 +108,7 @@ def main(argv) -> None:
         for path in built:
             place = folder / f"of {path.name}"
             place.mkdir()
-            try_out(path, folder / "tree" / PICTURE, place)
+            try_out(install(path, place), folder / "tree" / PICTURE, place)
             print(f"{path.name}: installs, trains, reads a picture")
         run(ROOT, "git", "tag", "--annotate", "--message", f"Version {version}", tag(version))
         output.mkdir(parents=True, exist_ok=True)

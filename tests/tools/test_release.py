@@ -1,4 +1,4 @@
-"""A release: what it refuses, and what it builds, tests and tags."""
+"""A release: what it refuses, and what it builds. How that is tried out: test_install.py."""
 
 import subprocess
 import sys
@@ -79,8 +79,7 @@ def test_a_command_that_fails_is_named(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # PaddlePaddle is installed
-def test_what_is_built_is_of_the_commit_and_works(tmp_path):
+def test_what_is_built_is_of_the_commit(tmp_path):
     pytest.importorskip("build", reason="needs the extra test")
     if not (ROOT / ".git").exists():
         pytest.skip("needs the git repository")
@@ -89,6 +88,3 @@ def test_what_is_built_is_of_the_commit_and_works(tmp_path):
         assert "paddle_mnist/py.typed" in archive.namelist()
     with tarfile.open(sdist) as archive:
         assert any(name.endswith("/CONTRIBUTING.md") for name in archive.getnames())
-    place = tmp_path / "wheel"
-    place.mkdir()
-    release.try_out(wheel, ROOT / release.PICTURE, place)
