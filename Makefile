@@ -1,5 +1,7 @@
 # make train   install into a virtual environment and train
 # make test    install what the tests need, check the style, run the tests
+# make check   the style and the types alone, which takes seconds
+# make coverage   make test, and what it executes of the package
 # make docs    build the documentation in English and Chinese; warnings are errors
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,7 +15,7 @@ SITE = $(RUN)/python -m sphinx --fresh-env --nitpicky --fail-on-warning --keep-g
 # The many processes of the tests compile the package once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test test-slow docs clean
+.PHONY: train test check coverage test-slow docs clean
 train: $(VENV)/.installed
 	$(RUN)/python tools/train.py $(ARGS)
 
@@ -21,6 +23,14 @@ test: $(VENV)/.installed-test
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
 	$(RUN)/python -m pytest -n 3 -m "not slow" $(ARGS)
+
+check: $(VENV)/.installed-test
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+	$(RUN)/mypy
+
+coverage:
+	$(MAKE) test ARGS='--cov --cov-report=term $(ARGS)'
 
 test-slow: $(VENV)/.installed-test
 	$(RUN)/pip install --quiet -e '.[cpu,test,browser,docs,elastic,notebook,onnx,web]' $(foreach pin,$(PINS),'$(pin)')

@@ -177,7 +177,7 @@ def test_tables_in_chinese_are_those_in_english_translated(path):
 PAGES = [
     *ENGLISH,
     *sorted((ROOT / "docs/zh").glob("*.md")),
-    *(ROOT / f"{name}.md" for name in ("README.zh-CN", "CHANGELOG", "REPRODUCTION")),
+    *sorted(path for path in ROOT.glob("*.md") if path not in ENGLISH),
 ]
 
 

@@ -7,6 +7,7 @@ import pkgutil
 import re
 
 import pytest
+import yaml
 from conftest import ROOT
 from pages import ENGLISH, blocks, name, without_code
 from test_package import ROOMS
@@ -101,9 +102,11 @@ def version(text):
     return tuple(map(int, text.split(".")))
 
 
-def test_changelog_begins_with_this_version():
+def test_changelog_and_citation_are_of_this_version():
     listed = re.findall(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert listed[0] == paddle_mnist.__version__
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == paddle_mnist.__version__
     assert sorted(listed, key=version, reverse=True) == listed
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import release
 from conftest import ROOT
 from test_notebook import assert_results
 
@@ -26,7 +27,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1500),  # PaddlePaddle is installed anew
 ]
-NOT_IN_SDIST = {".ci/run", ".gitignore"}
+NOT_IN_SDIST = {".ci/run", ".gitignore", ".pre-commit-config.yaml"}
 
 
 class Built(NamedTuple):
@@ -166,6 +167,10 @@ def test_readme_trains_with_the_installed_program(environment):
     output, _ = environment.run(environment.folder, *command)
     assert re.search(r"^eval accuracy 0\.9[789].* \(scikit-learn's digits", output, re.MULTILINE)
     assert output.splitlines()[-1] == "dashboard: paddle-mnist dashboard work/output/digits"
+
+
+def test_release_tries_the_installed_program_out(environment, tmp_path):
+    release.try_out(environment.scripts / "paddle-mnist", ROOT / release.PICTURE, tmp_path)
 
 
 PROGRAMS = {"paddle-mnist": ["paddle-mnist"], "module": ["python", "-m", "paddle_mnist"]}

@@ -23,7 +23,6 @@ from benchmarks import (
     log,
     memory,
     operators,
-    pictures,
     rehearsal,
     scale,
     sigterm,
@@ -37,6 +36,7 @@ from benchmarks.machine import machine
 from benchmarks.promises import measuring as promises
 from benchmarks.stale import ROOT, code_hash, record, stale_tables, with_notes
 from benchmarks.turns import Benchmark, Session
+from detector import pictures
 from markdown_tables import is_code, write_table
 from measuring.sources import as_json
 
@@ -46,12 +46,7 @@ from paddle_mnist.mnist.cache import open_data
 
 PICTURES = Benchmark(
     pictures.__doc__.splitlines()[0],
-    code=(
-        "benchmarks.pictures",
-        "rendering",
-        "paddle_mnist.mnist.detector",
-        "paddle_mnist.mnist.infer",
-    ),
+    code=("detector", "paddle_mnist.mnist.detector", "paddle_mnist.mnist.infer"),
     facts=lambda session: pictures.measure(session.source, session.rounds),
     text=lambda report: pictures.table(report.facts),
 )

@@ -17,9 +17,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from conftest import ROOT
+from detector.non_digits import UNSEEN
 from drawn_digits import STROKES, arc, as_bytes, draw_digit
 from PIL import Image
-from rendering.non_digits import UNSEEN
 
 from paddle_mnist.apps import answers
 from paddle_mnist.apps.answers import answer, tiles

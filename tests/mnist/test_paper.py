@@ -12,11 +12,11 @@ import termios
 import numpy as np
 import pytest
 from conftest import ROOT
+from detector import non_digits, paper
+from detector.letters import TRAINING_FONTS, UNSEEN_FONTS
+from detector.shapes import TRAINING_SHAPES, UNSEEN_SHAPES
 from drawn_digits import as_bytes, draw_digit, pixels_of
 from PIL import Image
-from rendering import non_digits, paper
-from rendering.letters import TRAINING_FONTS, UNSEEN_FONTS
-from rendering.strokes import TRAINING_SHAPES, UNSEEN_SHAPES
 
 from paddle_mnist import MNIST, DigitPredictor
 from paddle_mnist.errors import CheckpointError, DataError

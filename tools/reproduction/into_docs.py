@@ -4,10 +4,11 @@ import argparse
 import json
 from pathlib import Path
 
+from detector import training as detector
 from markdown_tables import write_table
 
 from paddle_mnist.mnist.arrays import Data
-from reproduction import collapse, continued, detector, forgetting, pretrained, readme_figures
+from reproduction import collapse, continued, forgetting, pretrained, readme_figures
 
 INTO_DOCS = {
     "forgetting": forgetting,

@@ -10,11 +10,10 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 from PIL import Image
 
-from rendering import letters, screenshots, strokes, textures
-from rendering.paper import Draw, Random
+from detector import letters, screenshots, shapes, textures
+from detector.camera import Cover, Draw, Random
 
 SIDE = 160  # pixels of a drawing that nobody photographs
 PENS = (0.025, 0.2)  # widths, shares of the height, as those of `paper.KINDS`
@@ -31,16 +30,14 @@ def photographs() -> dict[str, Image.Image]:
     from sklearn.datasets import load_sample_images
 
     samples = load_sample_images()
-    found = {
-        Path(name).name: Image.fromarray(values)
-        for name, values in zip(samples.filenames, samples.images)
-    }
+    names = [Path(name).name for name in samples.filenames]
+    found = dict(zip(names, map(Image.fromarray, samples.images)))
     spec = importlib.util.find_spec("skimage")
     if spec and spec.origin:
-        for name in PHOTOGRAPHS:
-            path = Path(spec.origin).parent / "data" / name
-            if path.exists():
-                found[name] = Image.open(path).convert("RGB")
+        files = [Path(spec.origin).parent / "data" / name for name in PHOTOGRAPHS]
+        found.update(
+            (file.name, Image.open(file).convert("RGB")) for file in files if file.exists()
+        )
     return found
 
 
@@ -56,51 +53,36 @@ def _by_name(draws: Sequence[Draw]) -> dict[str, Draw]:
     return {draw.__name__: draw for draw in draws}
 
 
-def drawn_letter(random: Random) -> np.ndarray:
-    text = letters.LETTERS[random.randint(len(letters.LETTERS))]
-    font = letters.TRAINING_FONTS[random.randint(len(letters.TRAINING_FONTS))]
+def _letter(fonts: Sequence[str], known: Callable[[], Sequence[str]], random: Random) -> Cover:
+    text, font = random.choice(known()), fonts[random.randint(len(fonts))]
     return letters.letter_cover(text, font, random.uniform(*PENS), random, SIDE)
 
 
-def drawn_sign(random: Random) -> np.ndarray:
-    text = letters.signs()[random.randint(len(letters.signs()))]
-    return letters.letter_cover(text, "DejaVuSans", random.uniform(*PENS), random, SIDE)
+def _shape(family: Callable[[Random], list[shapes.Line]], random: Random) -> Cover:
+    return shapes.shape_cover(family(random), random.uniform(*PENS), random, SIDE // 2)
 
 
-def drawn_shape(random: Random) -> np.ndarray:
-    known = list(strokes.TRAINING_SHAPES.values())
-    return _cover(known[random.randint(len(known))], random)
-
-
-def _drawn_family(family: Callable[[Random], list[strokes.Points]], random: Random) -> np.ndarray:
-    return _cover(family(random), random)
-
-
-def _cover(lines: list[strokes.Points], random: Random) -> np.ndarray:
-    pen, filled = random.uniform(*PENS), random.rand() < 0.15
-    return strokes.shape_cover(lines, pen, random, filled, SIDE // 4)
-
-
-def _doodle(random: Random) -> Image.Image:
-    return strokes.shape(strokes.doodle(random), random, random.rand() < 0.15)
+def _known_shape(random: Random) -> list[shapes.Line]:
+    known = list(shapes.TRAINING_SHAPES.values())
+    return known[random.randint(len(known))]
 
 
 TRAINING: dict[str, dict[str, Draw]] = {
     "letters": letters.letters(letters.TRAINING_FONTS),
-    "shapes": strokes.shapes(strokes.TRAINING_SHAPES),
-    "doodles": {"doodle": _doodle},
+    "shapes": shapes.shapes(shapes.TRAINING_SHAPES),
+    "doodles": {"doodle": lambda random: shapes.shape(shapes.doodle(random), random)},
     "textures": _by_name(textures.TRAINING),
     "screenshots": _by_name(screenshots.TRAINING),
 }
-DRAWN: dict[str, Callable[[Random], np.ndarray]] = {  # without paper or a camera, which is quicker
-    "letters": drawn_letter,
-    "signs": drawn_sign,
-    "shapes": drawn_shape,
-    **{family.__name__: functools.partial(_drawn_family, family) for family in strokes.FAMILIES},
+DRAWN: dict[str, Callable[[Random], Cover]] = {  # without paper or a camera, which is quicker
+    "letters": functools.partial(_letter, letters.TRAINING_FONTS, lambda: list(letters.LETTERS)),
+    "signs": functools.partial(_letter, ["DejaVuSans"], letters.signs),
+    "shapes": functools.partial(_shape, _known_shape),
+    **{family.__name__: functools.partial(_shape, family) for family in shapes.FAMILIES},
 }
 UNSEEN: dict[str, dict[str, Draw]] = {
     "letters": letters.letters(letters.UNSEEN_FONTS),
-    "shapes": strokes.shapes(strokes.UNSEEN_SHAPES),
+    "shapes": shapes.shapes(shapes.UNSEEN_SHAPES),
     "textures": _by_name(textures.UNSEEN),
     "screenshots": _by_name(screenshots.UNSEEN),
     "photographs of things": {

@@ -2,19 +2,18 @@
 
 The digits are of MNIST's eval split, on which neither the preprocessing nor the detector was
 developed; what is no digit is of fonts, shapes, textures and layouts that the detector has not
-seen. Pictures and counts are kept in `work/output/pictures`, where an interrupted measurement goes
-on. BEFORE was counted with the command of an earlier commit:
+seen. The pictures stay in `work/output/pictures`; `--json` lists those that were read wrongly.
+BEFORE, `pictures_before.json`, was counted with the command of an earlier commit:
 
-    cd tools; python -m benchmarks.pictures EARLIER/tools/infer.py MNIST > pictures_before.json
+    cd tools; python -m detector.pictures EARLIER/tools/infer.py MNIST > counted.json
 """
 
 import functools
-import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,22 +21,20 @@ from typing import NamedTuple
 
 import numpy as np
 from markdown_tables import table as markdown_table
-from measuring.children import TOOLS, Finished, run_from_small_process
-from PIL import Image, ImageDraw
+from measuring.children import TOOLS, run_from_small_process
+from PIL import Image
 
 INFER = TOOLS / "infer.py"
 FOLDER = Path("work/output/pictures")
 BEFORE = Path(__file__).with_name("pictures_before.json")
 COUNT = 200  # pictures of a kind
 PAGES = 16
-MNIST = "mnist"  # the kind: all of the eval split, in files
-MISTAKES_EACH = 10  # on the sheet
 ROWS = ([5], [6], [8], [1, 1, 1], [4, 4], [3, 3, 3], [8] * 8, [10] * 10)
 SOME_FAILED = 8  # the command's exit code
 AS_THEY_ARE = "MNIST's eval images as they are"
 NO_DIGIT = "probably not one digit"
 
-Named = Iterator[tuple[str, Image.Image]]  # "number-truth", and the picture
+Named = Iterator[tuple[str, Image.Image]]  # the truth, and the picture
 
 
 def measure(source: str, rounds: int) -> dict:
@@ -47,134 +44,74 @@ def measure(source: str, rounds: int) -> dict:
 
 def count_all(infer: Path, source: str) -> dict:
     """Count what a command reads: by kind of paper, of MNIST itself, of pages and of no digits."""
-    from rendering import non_digits, paper  # which imports Matplotlib: not for --help
-
+    from detector import non_digits, paper  # which imports OpenCV: not for --help
     from paddle_mnist.mnist.cache import open_data
     from paddle_mnist.mnist.detector import THRESHOLD
     from paddle_mnist.mnist.infer import digit_scores
 
     data = open_data(source)
     split = data["eval"]
+    images = np.asarray(split.images)
     count, pages = (COUNT, PAGES) if data.name == "mnist" else (2, 2)
-    drawing = sorted(Path(paper.__file__).parent.glob("*.py"))
-    folder = FOLDER.absolute() / f"{data.hash[:16]}-{_version(drawing)}"
-    counted = functools.partial(_counted, infer, folder)
-    report = {
+    counted = functools.partial(_counted, infer)
+    as_they_are = zip(map(str, split.labels), map(Image.fromarray, images))
+    return {
         "count": count,
         "paper": {kind: counted(kind, _on_paper(kind, split, count)) for kind in paper.KINDS},
-        "mnist": counted(MNIST, _as_they_are(split)),
-        "false_alarms": float((digit_scores(np.asarray(split.images)) < THRESHOLD).mean()),
+        "mnist": counted("mnist", as_they_are),
+        "false_alarms": float((digit_scores(images) < THRESHOLD).mean()),
         "pages": counted("pages", _pages(split, pages), many=True) if infer == INFER else None,
         "non_digits": {
             kind: counted(f"no digit, {kind}", _non_digits(kind, count))
             for kind in non_digits.UNSEEN
         },
     }
-    _draw_mistakes(report, folder)
-    return report
-
-
-def _draw_mistakes(report: dict, folder: Path) -> None:
-    """Draw what was not read rightly, some of each kind, for people to look at: mistakes.png."""
-    tiles = []
-    named = {**report["paper"], MNIST: report["mnist"]}
-    named.update({f"no digit, {kind}": value for kind, value in report["non_digits"].items()})
-    for name, counted in named.items():
-        for stem, answer in counted.get("mistakes", ())[:MISTAKES_EACH]:
-            tile = Image.new("RGB", (150, 170))
-            picture = Image.open(folder / name / f"{stem}.png").convert("RGB")
-            picture.thumbnail((148, 140))
-            tile.paste(picture)
-            pen = ImageDraw.Draw(tile)
-            pen.text((2, 142), f"{name[:24]}\n{stem[6:]}: {answer[:20]}", (255, 255, 0))
-            tiles.append(tile)
-    sheet = Image.new("RGB", (150 * 12, 170 * -(-len(tiles) // 12)))
-    for number, tile in enumerate(tiles):
-        sheet.paste(tile, (150 * (number % 12), 170 * (number // 12)))
-    sheet.save(folder / "mistakes.png")
 
 
 def _on_paper(kind: str, split, count: int) -> Named:
-    from rendering import paper
+    from detector import paper
 
     place = list(paper.KINDS).index(kind)
     for number in range(count):
         index = (number * 47 + place * 11) % len(split.labels)
         random = np.random.RandomState(1_000_000 * place + number)
-        picture = paper.KINDS[kind](np.asarray(split.images[index]), random)
-        yield f"{number:05}-{split.labels[index]}", picture
-
-
-def _as_they_are(split) -> Named:
-    for number, label in enumerate(split.labels):
-        yield f"{number:05}-{label}", Image.fromarray(np.asarray(split.images[number]))
+        yield str(split.labels[index]), paper.KINDS[kind](np.asarray(split.images[index]), random)
 
 
 def _pages(split, count: int) -> Named:
-    from rendering import paper
+    from detector import paper
 
     for number in range(count):
         random = np.random.RandomState(number)
         rows = ROWS[number % len(ROWS)]
         indices = random.randint(0, len(split.labels), sum(rows))
         text = "".join(map(str, split.labels[indices]))
-        yield f"{number:05}-{text}", paper.page(np.asarray(split.images[indices]), rows, random)
+        yield text, paper.page(np.asarray(split.images[indices]), rows, random)
 
 
 def _non_digits(kind: str, count: int) -> Named:
-    from rendering import non_digits
+    from detector import non_digits
 
-    draws = non_digits.UNSEEN[kind]
-    names = list(draws)
-    for number in range(max(count, 6 * len(names)) if count == COUNT else count):
-        name = names[number % len(names)]
-        picture = draws[name](np.random.RandomState(7_000_000 + number))
-        yield f"{number:05}-{name.replace('.', '_')}", picture
+    draws = list(non_digits.UNSEEN[kind].items())
+    for number in range(max(count, 6 * len(draws)) if count == COUNT else count):
+        name, draw = draws[number % len(draws)]
+        yield name.replace(".", "_"), draw(np.random.RandomState(7_000_000 + number))
 
 
-def _counted(infer: Path, folder: Path, name: str, pictures: Named, many: bool = False) -> dict:
+def _counted(infer: Path, name: str, pictures: Named, many: bool = False) -> dict:
     """Return how often each truth was read as what, and the seconds and MiB that it took."""
-    package = infer.parents[1] / "paddle_mnist/mnist"
-    reader = _version(sorted([*package.rglob("*.py"), *package.rglob("*.npz")]))
-    result = folder / f"{name} {reader}.json"
-    if not result.exists():
-        _save(pictures, folder / name)
-        done = _read(infer, folder / name, many)
-        counts = _count(json.loads(done.printed), many)
-        counts.update(seconds=done.seconds, peak_mib=done.peak_mib)
-        result.write_text(json.dumps(counts))
-    return json.loads(result.read_text())
-
-
-def _version(files: Sequence[Path]) -> str:
-    """Return a name for what draws or reads; what another version drew or counted does not hold."""
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _save(pictures: Named, folder: Path) -> None:
-    """Save pictures in a folder that is there only when all of them are."""
-    if folder.exists():
-        return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-        unfinished = Path(temporary, "pictures")
-        unfinished.mkdir()
-        for stem, picture in pictures:
-            picture.save(unfinished / f"{stem}.png")
-        unfinished.rename(folder)
-
-
-def _read(infer: Path, folder: Path, many: bool) -> Finished:
-    """Run the command on a folder, with its own package."""
+    folder = FOLDER.absolute() / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for number, (truth, picture) in enumerate(pictures):
+        picture.save(folder / f"{number:05}-{truth}.png")
     command = [sys.executable, infer, folder, "--json", *["--many"] * many]
-    environment = {**os.environ, "PYTHONPATH": str(infer.parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(infer.parents[1])}  # its own package
     done = run_from_small_process(command, env=environment)
     if done.code not in (0, SOME_FAILED):
         raise subprocess.CalledProcessError(done.code, command, done.printed, done.errors)
-    return done
+    counts = _count(json.loads(done.printed), many)
+    return {**counts, "seconds": done.seconds, "peak_mib": done.peak_mib}
 
 
 def _count(rows: Sequence[dict], many: bool) -> dict:

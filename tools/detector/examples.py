@@ -1,0 +1,149 @@
+"""What the detector of no digits learns from: digits of MNIST, and pictures that show none."""
+
+import io
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from detector import non_digits, paper
+from detector.camera import Cover, Draw, Random, stroke, tilted, trimmed
+from paddle_mnist.errors import DataError
+from paddle_mnist.mnist.arrays import Data, Split
+from paddle_mnist.mnist.digit_normalization import to_mnist_format
+from paddle_mnist.mnist.pictures import read_digit
+
+RAW = 40_000  # images of MNIST's training split, as they are
+ON_PAPER = 80  # of each kind of paper
+PLAIN = 400  # of the valid split, more on plain paper
+NO_DIGITS = {"letters": 624, "shapes": 300, "doodles": 700, "textures": 240, "screenshots": 60}
+DIGITS_DRAWN = {"train": 12_000, "valid": 1500}
+DRAWN = {"letters": 3000, "signs": 5000, "shapes": 2000}
+DRAWN_OF_A_FAMILY = 1200
+UNSEEN = 45  # of each kind, to compare detectors
+SHAKEN = 3  # times
+HEIGHT = 80  # pixels of a digit that is drawn anew
+TURNED_LEFT, MIRRORED = (2, 3, 4, 7), (2, 3, 4, 5, 7, 9)  # digits that are none afterwards
+MNIST, ANEW = "mnist", "drawn"  # kinds, beside those of paper
+
+Pixels = np.ndarray  # uint8 [N, 28, 28]
+
+
+class Examples(NamedTuple):
+    """Images by kind. digits, no_digits: to learn from. valid: digits. unseen: no digits."""
+
+    digits: dict[str, Pixels]
+    no_digits: dict[str, Pixels]
+    valid: dict[str, Pixels]
+    unseen: dict[str, Pixels]
+
+
+def examples(data: Data, random: Random) -> Examples:
+    """Draw what the detector learns from and is compared on."""
+    train, valid = data["train"], data["valid"]
+    drawn, drawn_valid = (_digits_drawn(data[mode], n) for mode, n in DIGITS_DRAWN.items())
+    raw, labels = np.asarray(train.images[:RAW]), train.labels[:RAW]
+    mirrored, turned = (
+        raw[random.choice(np.flatnonzero(np.isin(labels, digits)), count)]
+        for digits, count in ((MIRRORED, 2500), (TURNED_LEFT, 1500))
+    )
+    no_digits = {
+        "spliced digits": _spliced(raw, 4000, random),
+        "mirrored digits": mirrored[..., ::-1],
+        "turned digits": np.rot90(turned, 1, (1, 2)),
+    }
+    for kind, count in NO_DIGITS.items():
+        pictures = _pictures(non_digits.TRAINING[kind].values(), count, 10_000)
+        no_digits[kind] = _with_shaken(_read(pictures), random)
+    for kind, cover in non_digits.DRAWN.items():
+        pixels = _drawn(cover, DRAWN.get(kind, DRAWN_OF_A_FAMILY))
+        no_digits[f"{kind}, drawn"] = _with_shaken(pixels, random, 1)
+    return Examples(
+        {
+            MNIST: raw,
+            ANEW: _with_shaken(drawn, random, 1),
+            **{
+                kind: _with_shaken(_on_paper(kind, train, ON_PAPER), random) for kind in paper.KINDS
+            },
+        },
+        no_digits,
+        {
+            MNIST: np.asarray(valid.images),
+            ANEW: drawn_valid,
+            **{kind: _on_paper(kind, valid, ON_PAPER) for kind in paper.KINDS},
+            "plain, more": _on_paper("plain", valid, PLAIN),
+        },
+        {
+            kind: _read(_pictures(draws.values(), UNSEEN, 20_000))
+            for kind, draws in non_digits.UNSEEN.items()
+        },
+    )
+
+
+def _spliced(images: Pixels, count: int, random: Random) -> Pixels:
+    """Return halves of two digits, beside or above each other."""
+    first, second = (images[random.randint(0, len(images), count)] for _ in range(2))
+    side_by_side = random.rand(count) < 0.5
+    spliced = first.copy()
+    spliced[side_by_side, :, 14:] = second[side_by_side, :, 14:]
+    spliced[~side_by_side, 14:] = second[~side_by_side, 14:]
+    return spliced
+
+
+def _with_shaken(images: Pixels, random: Random, times: int = SHAKEN) -> Pixels:
+    """Add images turned by up to 12 degrees, sheared and scaled a little, so many of each."""
+    ranges = np.array([(-12, 12), (-0.2, 0.2), (0.92, 1.08)])
+    shaken = [tilted(image, *random.uniform(*ranges.T)) for _ in range(times) for image in images]
+    return np.stack([*images, *shaken])
+
+
+def _on_paper(kind: str, split: Split, count: int) -> Pixels:
+    place = list(paper.KINDS).index(kind)
+    indices = [(number * 199 + place * 17) % len(split.labels) for number in range(count)]
+    return _read(
+        paper.KINDS[kind](np.asarray(split.images[index]), Random(index)) for index in indices
+    )
+
+
+def _pictures(draws: Iterable[Draw], count: int, seed: int) -> Iterable[Image.Image]:
+    each: Sequence[Draw] = list(draws)
+    return (each[number % len(each)](Random(seed + number)) for number in range(count))
+
+
+def _digits_drawn(split: Split, count: int) -> Pixels:
+    """Return digits drawn anew with pens of all widths."""
+
+    def cover(random: Random) -> Cover:
+        image = np.asarray(split.images[random.randint(len(split.labels))])
+        return stroke(image, HEIGHT, random.uniform(*non_digits.PENS))
+
+    return _drawn(cover, count)
+
+
+def _drawn(cover: Callable[[Random], Cover], count: int) -> Pixels:
+    """Return drawings as they would be read from a picture of paper without a flaw."""
+    found = []
+    for random in map(Random, range(count)):
+        drawing = np.float32(cover(random))
+        blur = random.uniform(0, 0.01) * max(drawing.shape)
+        drawing = trimmed(cv2.GaussianBlur(drawing, (0, 0), max(blur, 1e-3)), 0.4)
+        if drawing.size:
+            found.append(to_mnist_format(drawing, drawing > 0.4))
+    return np.stack(found)
+
+
+def _read(pictures: Iterable[Image.Image]) -> Pixels:
+    """Return what is found in pictures, but for those that are refused without a detector."""
+    found = [np.zeros((0, 28, 28), np.uint8)]
+    for picture in pictures:
+        file = io.BytesIO()
+        picture.save(file, "PNG")
+        try:
+            digit = read_digit(file.getvalue())
+        except DataError:
+            continue
+        if digit.shapes == 1:
+            found.append(digit.pixels[np.newaxis])
+    return np.concatenate(found)

@@ -1,0 +1,166 @@
+"""The detector of what is probably not one digit: its training, and what it was compared with."""
+
+import argparse
+import io
+import json
+import warnings
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from markdown_tables import table as markdown_table
+
+from paddle_mnist.mnist.arrays import Data
+
+NETS, HIDDEN, PENALTY, EPOCHS = 3, 32, 0.1, 8  # what one net catches varies with its seed
+COMPONENTS, NEIGHBOURS = 64, 5
+OURS = "the net on features"
+PAPER = "on paper"
+FALSE_ALARMS = {"mnist": 0.004, "drawn": 0.006, PAPER: 0.012}  # at most, of the valid split
+
+# Of features [N, 980] and logits [N, 10], one each; the largest are digits.
+Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def measure(data: Data, args: argparse.Namespace) -> dict:
+    """Draw the pictures, train and compare detectors, and write the package's; return its about."""
+    from detector.examples import RAW, examples  # which imports OpenCV: not for --help
+    from paddle_mnist.mnist import detector, pretrained
+    from paddle_mnist.system.files import write_atomically
+
+    shown = examples(data, np.random.RandomState(args.seed))
+    digits, others = (
+        np.concatenate([_features(pixels)[0] for pixels in group.values()])
+        for group in (shown.digits, shown.no_digits)
+    )
+    trained = _train(digits, others, args.seed)
+    raw = _features(shown.digits["mnist"])[0]
+    scores: dict[str, Score] = {OURS: lambda values, logits: trained.logits(values)}
+    scores.update(_rivals(raw, data["train"].labels[:RAW], args.seed))
+    valid, unseen = (
+        {kind: [_features(images) for images in detector.moved(pixels)] for kind, pixels in group}
+        for group in (shown.valid.items(), shown.unseen.items())
+    )
+
+    def mean(score: Score, outputs: Iterable) -> np.ndarray:
+        """Return the mean score of each image over what the net gives for it and for it moved."""
+        return np.mean([score(*each) for each in outputs], axis=0)
+
+    def threshold(score: Score) -> float:
+        """Return the score below which FALSE_ALARMS of the valid split's digits are."""
+        found = {kind: mean(score, outputs) for kind, outputs in valid.items()}
+        found[PAPER] = np.concatenate([found[kind] for kind in found if kind not in FALSE_ALARMS])
+        return float(min(np.quantile(found[part], most) for part, most in FALSE_ALARMS.items()))
+
+    thresholds = {name: threshold(score) for name, score in scores.items()}
+    about = {
+        "command": "python tools/reproduce.py --only detector --data MNIST",
+        "weights": pretrained.about()["sha256"],
+        "seed": args.seed,
+        "false_alarms": FALSE_ALARMS,
+        "caught": {
+            name: {
+                kind: float((mean(score, outputs) < thresholds[name]).mean())
+                for kind, outputs in unseen.items()
+            }
+            for name, score in scores.items()
+        },
+    }
+    bias = trained.bias - thresholds[OURS]  # digits end at THRESHOLD
+    arrays = {**vars(trained), "bias": bias}
+    contents = io.BytesIO()
+    half = {name: np.asarray(values, np.float16) for name, values in arrays.items()}
+    np.savez(contents, about=np.array(json.dumps(about)), **half)
+    write_atomically(detector.FILE, contents.getvalue())
+    return about
+
+
+def tabulate(about: dict) -> str:
+    kinds = about["caught"][OURS]
+    return markdown_table(
+        {"caught by": "", **dict.fromkeys(kinds, ".0%")},
+        [[name, *caught.values()] for name, caught in about["caught"].items()],
+    )
+
+
+def _train(digits: np.ndarray, others: np.ndarray, seed: int):
+    """Return a `Detector` without a threshold: several nets side by side, averaged."""
+    from sklearn.neural_network import MLPClassifier
+
+    from paddle_mnist.mnist.detector import Detector
+
+    mean, scale = _statistics(digits)
+    values = (_roots(np.concatenate([digits, others])) - mean) / scale
+    is_digit = np.repeat([1, 0], [len(digits), len(others)])
+    options = {"alpha": PENALTY, "batch_size": 256, "max_iter": EPOCHS}
+    nets = [MLPClassifier((HIDDEN,), random_state=seed + n, **options) for n in range(NETS)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it has not converged, which is as good as early stopping
+        for net in nets:
+            net.fit(values, is_digit)
+    return Detector(
+        mean,
+        scale,
+        hidden_weight=np.concatenate([net.coefs_[0] for net in nets], axis=1),
+        hidden_bias=np.concatenate([net.intercepts_[0] for net in nets]),
+        weight=np.concatenate([net.coefs_[1][:, 0] for net in nets]) / NETS,
+        bias=np.mean([net.intercepts_[1][0] for net in nets]),
+    )
+
+
+def _roots(values: np.ndarray) -> np.ndarray:
+    return np.sqrt(np.maximum(values, 0))
+
+
+def _statistics(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean and the scale of the roots of features."""
+    roots = _roots(values)
+    return roots.mean(axis=0), roots.std(axis=0) + 0.05
+
+
+def _rivals(values: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, Score]:
+    """Return other scores, fitted on MNIST's training images.
+
+    Energy: Liu et al., "Energy-based out-of-distribution detection", 2020. Mahalanobis: Lee et al.,
+    "A simple unified framework for detecting out-of-distribution samples", 2018. Neighbours: Sun et
+    al., "Out-of-distribution detection with deep nearest neighbors", 2022.
+    """
+    from scipy.special import logsumexp
+    from sklearn.covariance import EmpiricalCovariance
+    from sklearn.decomposition import PCA
+    from sklearn.neighbors import NearestNeighbors
+
+    mean, scale = _statistics(values)
+    components = PCA(COMPONENTS, random_state=seed).fit((_roots(values) - mean) / scale)
+
+    def reduced(values: np.ndarray) -> np.ndarray:
+        return components.transform((_roots(values) - mean) / scale)
+
+    known = reduced(values)
+    middles = np.stack([known[labels == digit].mean(axis=0) for digit in range(10)])
+    spread = EmpiricalCovariance(assume_centered=True).fit(known - middles[labels])
+    neighbours = NearestNeighbors(n_neighbors=NEIGHBOURS).fit(known)
+
+    def mahalanobis(values: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        return -np.min([spread.mahalanobis(reduced(values) - one) for one in middles], axis=0)
+
+    def nearest(values: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        return -neighbours.kneighbors(reduced(values))[0].mean(axis=1)
+
+    return {
+        "energy": lambda values, logits: logsumexp(logits, axis=1),
+        "largest logit": lambda values, logits: logits.max(axis=1),
+        "probability": lambda values, logits: logits.max(axis=1) - logsumexp(logits, axis=1),
+        "Mahalanobis distance of features": mahalanobis,
+        "distance to the nearest features": nearest,
+    }
+
+
+def _features(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the packaged net's features, float32 [N, 980], and logits, float32 [N, 10]."""
+    from paddle_mnist.mnist.detector import FEATURES
+    from paddle_mnist.mnist.infer import pretrained_predictor
+
+    if not len(images):
+        return np.zeros((0, 980), np.float32), np.zeros((0, 10), np.float32)
+    outputs = pretrained_predictor((FEATURES, "logits"), device="cpu").run(images)
+    return outputs[FEATURES].reshape(len(images), -1), outputs["logits"]

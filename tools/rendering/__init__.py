@@ -1,1 +1,0 @@
-"""Pictures drawn by code: digits on paper of many kinds, and what is no digit."""
