@@ -1,4 +1,4 @@
-"""What the page answers to a picture: words, probabilities, and what the net saw."""
+"""Answer a picture drawn on the page: with words, probabilities, and what the net saw."""
 
 import math
 from concurrent import futures
@@ -22,7 +22,7 @@ Picture = Union[str, bytes, None]  # the path of a file, a file's bytes, or no p
 
 
 class Answer(NamedTuple):
-    """What the page shows for a picture.
+    """The page's answer to a picture.
 
     words: the digit, or why none is read; then there are neither probabilities nor layers.
     probabilities: of each digit. pixels: what the net saw; conv1, conv2: two layers' feature maps,

@@ -192,7 +192,7 @@ def test_without_its_checkpoint_a_finished_run_still_has_its_weights(copy, tiny,
     assert weights.path == copy / "mnist.pdparams" and weights.manifest["run_id"]
     assert same(weights.values, paddle.load(str(weights.path)))
     with pytest.raises(
-        CheckpointError, match=r"weights alone.* StartFrom\(.*, weights_only=True\)"
+        CheckpointError, match=r"weights alone.*start=StartFrom\(.*, weights_only=True\)"
     ):
         started(tiny, incremental_from=str(copy))
 

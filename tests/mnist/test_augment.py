@@ -21,17 +21,17 @@ def images(count=8, seed=0):
 def test_a_sample_is_changed_alike_in_whatever_batch_it_comes(order, cut, epoch, seed):
     """A function of (seed, epoch, sample): what a resumed run, or another rank, needs."""
     change, order = Distortion(ALL, seed), np.array(order)
-    for draw in (change.matrices, change.displacements):
-        together = draw(epoch, np.arange(8))
-        apart = [draw(epoch, part) for part in (order[:cut], order[cut:])]
+    for made in (change.matrices, change.displacements):
+        together = made(change.draw(epoch, np.arange(8)))
+        apart = [made(change.draw(epoch, part)) for part in (order[:cut], order[cut:])]
         assert np.array_equal(np.concatenate(apart), together[order])
 
 
 def test_another_seed_epoch_or_sample_is_another_change():
-    for draw in (Distortion.matrices, Distortion.displacements):
+    for made in (Distortion.matrices, Distortion.displacements):
         drawn = [
-            draw(Distortion(ALL, seed), epoch, np.array([index])).tobytes()
-            for seed in range(3)
+            made(change, change.draw(epoch, np.array([index]))).tobytes()
+            for change in [Distortion(ALL, seed) for seed in range(3)]
             for epoch in range(3)
             for index in range(20)
         ]

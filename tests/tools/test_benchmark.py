@@ -351,9 +351,12 @@ def test_table_is_stale_once_code_has_changed_and_says_so(tmp_path, changed, is_
             page.write_text(with_notes(page, hashes()))
             assert page.read_text() == text(f"{CHANGED}\n" if is_stale else "")
         path.write_text(MODULE)
-    (tmp_path / "tables.yaml").write_text(f"{CHANGED}: 变了。\n")
+    translation = tmp_path / "zh/speed.md"
+    translation.parent.mkdir()
+    (translation.parent / "tables.yaml").write_text(f"{CHANGED}: 变了。\n")
+    translation.write_text(text())
     module.write_text(changed)
-    assert with_notes(page, hashes()) == text("变了。\n" if is_stale else "")
+    assert with_notes(translation, hashes()) == text("变了。\n" if is_stale else "")
 
 
 def test_table_without_a_record_is_stale(tmp_path):
