@@ -300,7 +300,7 @@ def counting(kind):
 
 @pytest.mark.parametrize("kind", CALLBACKS)
 def test_a_subclass_of_a_packaged_callback_adds_only_its_own_state(kind, tmp_path, lines):
-    """What its base has opened is none, and the log does not speak of it."""
+    """State that its base has opened is not its own, and the log does not speak of it."""
     with pytest.raises(ProgramError):
         callbacks = [counting(kind)(**OPENED[kind]), StopsAt(12, stop)]
         train(ROW, tmp_path, epochs=4, callbacks=callbacks)
