@@ -48,8 +48,8 @@ from reproduction.claims import Claim, Report
 from reproduction.comparison import MOST_SEEDS
 from reproduction.into_docs import INTO_DOCS, measure_for_docs
 from reproduction.page import (
-    FIGURES,
     PAGES,
+    STORED,
     all_figures,
     headings,
     measured_figures,
@@ -110,7 +110,7 @@ def measure_and_write(args: argparse.Namespace, data: Data, chosen: Sequence[Cla
         reports = all_reports(workspace)
         for claim in chosen:
             show(claim, reports[claim.id], args.json)
-        replace(root / FIGURES, all_figures(CLAIMS, reports))
+        replace(root / STORED, all_figures(CLAIMS, reports))
         write_pages(stored_page(CLAIMS, root), root)
         draw(reports, data, root / "docs/figures")
     if root == ROOT:

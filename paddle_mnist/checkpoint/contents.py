@@ -137,7 +137,7 @@ def load_checkpoint(
     )
     parameters = further.parameters if further else dict(model.named_parameters())
     load_optimizer(optimizer, checkpoint, parameters, schedule)
-    saved = further.read(checkpoint, is_own) if further else None
+    saved = further.read(checkpoint) if further else None
     if further and saved:
         further.load_optimizers(saved, is_own)
     load_weights(model, weights, weights_path)

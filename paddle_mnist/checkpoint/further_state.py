@@ -50,8 +50,8 @@ class FurtherState:
     named, optional: objects with `state_dict` and `set_state_dict`, by name. A checkpoint need not
         contain the state of those in `optional`.
     values: (attribute) the paths of values elsewhere to save. `fit` finds them; loading a
-        checkpoint adds those that it contains. left: (attribute) those that need not be saved, as
-        texts.
+        checkpoint adds those that it contains. left: (attribute) the `identity` of the paths that
+        need not be saved.
     parameters: (attribute) the parameters that the optimizer may have, by structured name: the
         model's, and those of a loss that is a layer, such as "loss/centers".
     """
@@ -89,7 +89,11 @@ class FurtherState:
         self._late: Optional[LateChanges] = None
 
     def restore_what_callbacks_made(self) -> None:
-        """Find what the callbacks have made before the training, and restore its state, too."""
+        """Find what the callbacks have made before the training, and restore its state, too.
+
+        For a resume: require the objects of the run, load the optimizers that are new, and load all
+        values again.
+        """
         before = set(self.found.optimizers)
         self.found.discover()
         if self._loaded:
@@ -144,7 +148,7 @@ class FurtherState:
         """Return whether each parameter is frozen."""
         return {name: parameter.stop_gradient for name, parameter in self.parameters.items()}
 
-    def read(self, checkpoint: Checkpoint, is_own: bool = True) -> dict[str, Any]:
+    def read(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """Return the state in a checkpoint; see `load_checkpoint`. Raises CheckpointError."""
         saved: dict[str, Any] = {"named": {}, "optimizers": {}, "values": []}
         saved.update({"frozen": {}, "left": []})
@@ -170,7 +174,7 @@ class FurtherState:
             if only is not None and path not in only:
                 continue
             if contents is None or not (is_own or path[0][1] == "optimizer"):
-                continue  # `set_up` raises if the checkpoint is of the same training
+                continue  # `restore_what_callbacks_made` raises for the same training
             parameters = self._parameters_of(optimizer)
             load_structured_state(
                 optimizer,
@@ -183,9 +187,9 @@ class FurtherState:
             )
 
     def load_first(self, saved: Mapping[str, Any], schedule: bool, is_own: bool) -> None:
-        """Load what is there before the callbacks' `before_training`; `set_up` loads all.
+        """Load what is there before the callbacks' `before_training`.
 
-        For the arguments, see `load_checkpoint`.
+        `restore_what_callbacks_made` loads all. For the arguments, see `load_checkpoint`.
         """
         self._loaded = (saved, schedule) if is_own else None
         self.load_values(saved, schedule, is_own, is_complete=False)
@@ -208,6 +212,7 @@ class FurtherState:
     ) -> None:
         """Load everything except the optimizers. schedule: whether to load learning rates, too.
 
+        is_complete: whether all objects exist by now; else values of missing ones are skipped.
         Raises CheckpointError if the object to which a value belongs does not exist.
         """
         for name, part in self.parts.items():

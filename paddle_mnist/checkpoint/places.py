@@ -34,8 +34,8 @@ Value = TypeVar("Value")
 class Place(NamedTuple):
     """A value, and the path on which it was found.
 
-    is_internal: whether Paddle itself manages it. is_alias: whether it was found before, on another
-    path.
+    is_internal: whether Paddle itself manages it. is_alias: whether it was found before on another
+    path, or is known to the caller.
     """
 
     path: Path
@@ -54,8 +54,8 @@ def walk(
 
     On other paths, it is an alias, and what it holds is not yielded again.
 
-    For the arguments, see `Snapshot`. skipped: a list to which to add the names of containers that
-    are too large.
+    known: the ids of values that are not to be entered. most_items: larger containers are not
+    entered. skipped: a list to which to add the names of these.
     """
     seen = set(known)
     stack = [Place((("root", name),), value, False) for name, value in roots.items()]
@@ -115,9 +115,10 @@ def may_be_put(places: Mapping[Path, Place], path: Path) -> bool:
     kind, key = path[-1]
     is_new_item = kind == "item" and isinstance(parent.value, dict)
     is_instance = reachable.is_entered(parent.value) and not isinstance(parent.value, type)
-    hidden = getattr(type(parent.value), str(key), None)  # by a new attribute of the name
-    is_free = isinstance(hidden, DATA) and not str(key).startswith("__")
-    is_new_attribute = kind == "attribute" and is_instance and is_free
+    # The attribute of the class that one of the instance would hide: data may be, methods never.
+    hidden = getattr(type(parent.value), str(key), None)
+    hides_data = isinstance(hidden, DATA) and not str(key).startswith("__")
+    is_new_attribute = kind == "attribute" and is_instance and hides_data
     is_internal = parent.is_internal or reachable.is_internal(parent.value, path[-1])
     return not is_internal and (is_new_item or is_new_attribute)
 
@@ -133,7 +134,10 @@ def put(roots: Mapping[str, Any], path: Path, new: Any) -> bool:
 
 
 def unit(roots: Mapping[str, Any], path: Path, known: Collection[int] = ()) -> Optional[Path]:
-    """Return the shortest beginning of a path that leads to plain data; None if there is none."""
+    """Return the path of the unit in which a value is saved; None if there is none.
+
+    It is the shortest beginning of the value's path that leads to plain data.
+    """
     lengths = range(2, len(path) + 1)
     beginnings = (path[:n] for n in lengths if reachable.can_be_replaced(path[n - 1]))
     return next((part for part in beginnings if is_plain(find(roots, part), known)), None)

@@ -1,8 +1,8 @@
-"""The code that computes the parts of a net, of which other code may round differently.
+"""Records of the code that computes the parts of a net, since other code may round differently.
 
-A layer of any net can name it: its method `computed_by` returns the code by part, such as
+A layer of any net can name its code: its method `computed_by` returns it by part, such as
 `{"attention": "my kernel, version 2"}`, or `PADDLE` where Paddle computes the part after all.
-Manifests hold these names, and a resume warns of others.
+Manifests hold these names as `computed_by`, and a resume warns of others.
 """
 
 import logging
@@ -14,12 +14,12 @@ from paddle import nn
 log = logging.getLogger("paddle_mnist")
 
 PADDLE = "Paddle"
-PARTS = ("convolution",)  # those that manifests name even if no layer of the net does
+CONVOLUTION = "convolution"  # named in manifests even if no layer of the net does
 
 
 def implementations(model: nn.Layer) -> dict[str, str]:
     """Return the code that computes the parts of a net in this process, by part."""
-    names: dict[str, set[str]] = {part: set() for part in PARTS}
+    names: dict[str, set[str]] = {CONVOLUTION: set()}
     for layer in model.sublayers(include_self=True):
         if hasattr(layer, "computed_by"):
             for part, name in layer.computed_by().items():
@@ -33,7 +33,7 @@ def warn_of_other_implementations(manifest: Mapping[str, Any], current: Mapping[
     current: of this process, as `implementations` returns it.
     """
     for part, name in current.items():
-        before = manifest.get(part) or _former(manifest, part, name)
+        before = manifest.get("computed_by", {}).get(part) or _former(manifest, part, name)
         if before != name:
             log.warning(
                 "the %s was computed by %s up to step %d, and is by %s now, which rounds "
@@ -47,10 +47,13 @@ def warn_of_other_implementations(manifest: Mapping[str, Any], current: Mapping[
 
 
 def _former(manifest: Mapping[str, Any], part: str, current: str) -> str:
-    """Return what computed a part whose code a manifest does not name.
+    """Return what computed a part, by a manifest without `computed_by`.
 
-    The first manifests of format 4 named none; otherwise nobody knows, and nothing is said.
+    Of the convolution, some have an entry, and in the first of format 4 a fast one on a CPU was
+    NumPy's. Of any other part they tell nothing: the answer is `current`, so that nobody is warned.
     """
+    if part != CONVOLUTION:
+        return current
     is_fast = (manifest["config"] or {}).get("fast_conv", "off") != "off"
-    was_numpy = part == "convolution" and is_fast and manifest.get("device") == "cpu"
-    return "NumPy's products" if was_numpy else current
+    was_numpy = is_fast and manifest.get("device") == "cpu"
+    return str(manifest.get(CONVOLUTION) or ("NumPy's products" if was_numpy else current))

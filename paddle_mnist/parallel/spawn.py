@@ -96,7 +96,8 @@ def spawn(
         reports = [_receive_report(pipe) for pipe in job.pipes]
         error, signum = _first_error(job.processes, reports, ended), signals.pending()
         if error and signum and not any(isinstance(one.error, StoppedError) for one in reports):
-            raise StoppedError(signum)  # it came before they had installed handlers
+            # It came before the processes had handlers, and ended them as a failure would.
+            raise StoppedError(signum)
     if error:
         raise error
     return reports[0].returned
@@ -268,6 +269,7 @@ def _watch(job: _Job, hang_timeout: float) -> list[int]:
     """
     ended: list[int] = []
     forwarded = False
+    # Of the next heartbeat; once a process has failed, of the others' time to save.
     beats, deadline = sum(job.beats), time.monotonic() + hang_timeout + heartbeat.START_SECONDS
     while len(ended) < len(job.processes):
         for rank in job.wait(ended):
@@ -285,7 +287,7 @@ def _watch(job: _Job, hang_timeout: float) -> list[int]:
             if not any(map(job.failed, ended)):
                 deadline = time.monotonic() + hang_timeout
         if time.monotonic() > deadline:
-            if any(job.processes[rank].exitcode for rank in ended):
+            if any(job.processes[rank].exitcode for rank in ended):  # failed or stopped: no hang
                 break
             slowest = ", ".join(map(str, job.slowest(ended)))
             raise ProcessError(
@@ -329,12 +331,12 @@ def _first_error(
 
     ended: ranks in the order in which they ended; those that were killed here are left out.
     """
-    failed = [rank for rank in ended if processes[rank].exitcode]
-    if not failed:
+    unfinished = [rank for rank in ended if processes[rank].exitcode]
+    if not unfinished:
         return None
     # One that only lost its connection to another is not the cause.
-    causes = (rank for rank in failed if not isinstance(reports[rank].error, PeerError))
-    rank = next(causes, failed[0])
+    causes = (rank for rank in unfinished if not isinstance(reports[rank].error, PeerError))
+    rank = next(causes, unfinished[0])
     error, code = reports[rank].error, processes[rank].exitcode
     if isinstance(error, StoppedError):
         return error

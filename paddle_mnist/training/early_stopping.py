@@ -25,7 +25,7 @@ class EarlyStopping(Callback, Options):
     )
 
     @property
-    def ends_with_best(self) -> bool:  # type: ignore[override]  # a property of what is chosen
+    def ends_with_best(self) -> bool:  # type: ignore[override]  # the base class has a plain attribute
         """Return whether it is on."""
         return self.patience is not None
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paddle_mnist")
 
-# The pages of the dashboard, and those that `visualdl=True` stands for.
-USUAL_PAGES = ("scalars", "histograms", "images", "figures", "text", "hparams")
-PAGES = (*USUAL_PAGES, "curves", "embeddings", "graph")
+# The pages of the dashboard, and those that True stands for.
+PAGES_OF_TRUE = ("scalars", "histograms", "images", "figures", "text", "hparams")
+PAGES = (*PAGES_OF_TRUE, "curves", "embeddings", "graph")
 # What a resume compares, and is no hyperparameter; the page would take `name` for the run's.
 NOT_VARIED = ("parameters", "valid", "name")
 
@@ -49,7 +49,7 @@ class Console(Callback, Options):
     _bar: "Optional[BarWriter]" = field(default=None, init=False, repr=False)
 
     @property
-    def log_every(self) -> int:  # type: ignore[override]  # a property of what is chosen
+    def log_every(self) -> int:  # type: ignore[override]  # the base class has a plain attribute
         return self.every
 
     def before_first_step(self, training: Training) -> None:
@@ -81,7 +81,7 @@ class Console(Callback, Options):
 
 def _parse_pages(value: Any) -> Any:
     """Read names of pages, by comma; true means the usual ones, false none."""
-    shorthands = {"true": USUAL_PAGES, "false": (), "off": (), "all": PAGES}
+    shorthands = {"true": PAGES_OF_TRUE, "false": (), "off": (), "all": PAGES}
     if str(value).lower() in shorthands:
         return shorthands[str(value).lower()]
     names = split_names(value)
@@ -97,8 +97,9 @@ def _parse_pages(value: Any) -> Any:
 class VisualDL(Callback, Options):
     """Writes the pages of VisualDL's dashboard; other callbacks add to them (`VisualDL.board`).
 
-    pages: which to write: scalars, histograms, images, figures, text, hparams, curves, embeddings,
-        graph; or True (the first six), "all", or False.
+    pages: which to write, by default scalars, text and hparams: some of scalars, histograms,
+        images, figures, text, hparams, curves, embeddings and graph; or True (the first six),
+        "all", or False.
     """
 
     heading = "looking inside"
@@ -125,7 +126,7 @@ class VisualDL(Callback, Options):
             pages = self.pages if training.world.is_main_process else ()
             watch = job.callback(Watch)
             every = (watch and watch.every) or job.log_every
-            if job.steps:  # one histogram is no picture of a training
+            if job.steps:  # a short training gets about HISTOGRAMS of each, too
                 every = min(every, max(1, job.steps // HISTOGRAMS))
             self._board = VisualDLWriter(
                 run.new_visualdl_folder() if pages else run.visualdl,
@@ -152,7 +153,7 @@ class VisualDL(Callback, Options):
         board.text(ABOUT, describe_training(training))
 
     def after_step(self, view: View) -> None:
-        if self._board and not is_rehearsal():
+        if self._board and not is_rehearsal():  # which runs when the board is open already
             self._board.after_step(view)
 
     def write(self, state: TrainState, values: Mapping[str, float]) -> None:

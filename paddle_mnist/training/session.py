@@ -126,7 +126,7 @@ def resume_or_initialize(
         **_manifest_entries(job),
         device=job.device,
         threads=os.environ.get("OMP_NUM_THREADS"),
-        **computed_by,
+        computed_by=computed_by,
         world_size=job.world.size,
         versions=versions(),
     )

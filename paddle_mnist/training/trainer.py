@@ -5,7 +5,7 @@
 epochs and steps, and `metrics.running.RunningMetrics`, which accumulates the metrics of steps until
 a log line is due. The names of their methods say what the others do. Of the data, only this:
 `epoch_batches` yields the batches of an epoch, or raises StoppedError after a signal; and a batch
-is a list of shards, those that this process computes, or itself the only one.
+is a list of this process's shards; anything else counts as one shard (`shards_of`).
 """
 
 import contextlib
@@ -113,6 +113,7 @@ class Trainer:
         self.average = average
         self.evaluator = evaluator or EpochEvaluator(self.step, {})
         self.checkpointer = checkpointer
+        # Without one, `train` makes its own: only there is the folder known.
         self._saving: Checkpointer = checkpointer or NO_CHECKPOINTER
         self.writer = writer
         self.observers = observers
@@ -125,7 +126,7 @@ class Trainer:
         self.reseed = reseed
         self.exchange = exchange or SingleProcessGradients()
         self._started = False
-        self._accumulate()  # for `train_step`, whose metrics nobody writes; until `_start`
+        self._make_running_metrics()  # without a log, for a `train_step` before any `train`
 
     @accepts_numpy
     def train(
@@ -143,7 +144,7 @@ class Trainer:
         Raises ConfigError when start_epoch is not the epoch of the given `state`, DivergedError
         when a loss is not finite, OutputError when a file cannot be written.
         """
-        has_weights_to_save = self.resuming or start_epoch < end_epoch  # before `_start` resets it
+        may_have_trained = self.resuming or start_epoch < end_epoch  # `_start` resets `resuming`
         self._start(train_datasets, start_epoch, end_epoch, self.state.position)
         self._saving = self.checkpointer or StoreCheckpointer(
             CheckpointStore(save_path), average=self.average
@@ -159,7 +160,7 @@ class Trainer:
             # A signal is a StoppedError here, raised where a batch is awaited or evaluated.
             self._saving.after_error(error, self.state, self.model, self.optimizer)
             raise
-        if has_weights_to_save:
+        if may_have_trained:  # else the initial weights are no checkpoint
             self._saving.at_end(self.state, self.model, self.optimizer)
         self.save()
         return self.state
@@ -225,7 +226,7 @@ class Trainer:
         if result.count:
             require_finite_loss(as_float(result.loss), step, REMEDY)
         self._update_weights(result, in_epoch=False)
-        self.state.synchronize()
+        self.state.synchronize()  # no log line does it here
         return result.loss
 
     def _compute_gradients(self, data: Iterable[Any]) -> StepResult:
@@ -251,6 +252,7 @@ class Trainer:
 
         in_epoch: whether the batch is one of the current epoch's.
         """
+        # Inside the block `state.step` is still the number of steps before this one.
         with self.profile.part("optimizer"), self.state.stepping(result.samples, in_epoch):
             # Before the schedule moves: with the rate of this step.
             self.running.add(result, self.schedule.learning_rate)
@@ -287,7 +289,8 @@ class Trainer:
         """Prepare the state and the log for training. Raises ConfigError: see `train`.
 
         end_epoch: None where that is up to the caller of `train_epoch`.
-        position: of the first batch in its epoch; `train` begins at the state's.
+        position: of the first batch in its epoch; it is only compared, with that of a state that
+            is resumed.
         """
         at = (self.state.epoch, self.state.position)
         if self.resuming and (start_epoch, position) != at:
@@ -300,14 +303,14 @@ class Trainer:
         steps = batches_per_epoch(loader)  # None if the loader does not know
         if not self.resuming:  # start_epoch > 0: assume the epochs before were trained elsewhere
             self.state = TrainState(epoch=start_epoch, step=start_epoch * (steps or 0))
-        self._accumulate(self.writer or console_writer(end_epoch, steps))
+        self._make_running_metrics(self.writer or console_writer(end_epoch, steps))
         if self.resuming:
             self.running.resume()
         self.resuming = False
         self._started = True
 
-    def _accumulate(self, *writers: Writer) -> None:
-        """Accumulate the metrics of steps from the present state on. writers: of log lines."""
+    def _make_running_metrics(self, *writers: Writer) -> None:
+        """Set `writers` and `running`, which begin at the present state. writers: of log lines."""
         self.writers: Writer = ManyWriters([*writers, self.newest_metrics])
         self.running = RunningMetrics(
             self.state, self.writers, self.log_every, self.metric_examples

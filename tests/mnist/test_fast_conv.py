@@ -387,7 +387,7 @@ def test_a_run_that_other_code_began_says_that_its_bits_differ(manifest, before,
 def test_manifests_bind_what_computes_the_convolutions(tool, tiny, tmp_path, switch, name):
     tool("train", *QUIET, "--data", tiny, "--epochs", 1, "--fast_conv", switch, "--output", "run")
     manifest = json.loads((tmp_path / "run/checkpoints/mnist_epoch0.json").read_text())
-    assert manifest["convolution"] == name
+    assert manifest["computed_by"] == {"convolution": name}
 
 
 def test_the_compiler_is_started_for_the_net_that_is_trained():

@@ -260,7 +260,7 @@ def test_run_of_an_earlier_version_goes_on(train, tmp_path, finished, trained):
     """Its manifests know nothing of entries and fields that came later."""
     for path in (tmp_path / RUN / "checkpoints").glob("*.json"):
         manifest = json.loads(path.read_text())
-        del manifest["convolution"], manifest["replay_hash"]
+        del manifest["computed_by"], manifest["replay_hash"]
         for younger in YOUNGER:
             del manifest["config"][younger]
         for name in [name for name in manifest["config"] if name.startswith("parameters.")]:

@@ -70,7 +70,7 @@ def test_manifests_name_the_code_and_a_resume_with_other_code_says_so(tmp_path, 
 
     train_with("kernel 1", 1)
     manifest = json.loads((tmp_path / "checkpoints/model_epoch0.json").read_text())
-    assert (manifest["scaling"], manifest["convolution"]) == ("kernel 1", "Paddle")
+    assert manifest["computed_by"] == {"scaling": "kernel 1", "convolution": "Paddle"}
     train_with("kernel 2", 2)
     (line,) = [line for line in lines() if "computed by" in line]
     assert "the scaling was computed by kernel 1 up to step 5, and is by kernel 2" in line

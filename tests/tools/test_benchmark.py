@@ -80,7 +80,7 @@ def test_kinds_take_turns_and_a_cell_is_their_median(tmp_path, capsys):
         "|---|---|---|",
         "| quick | 2.0 | 2.2 |",
         "| slow | 4.5 | 1.0 |",
-        "| missing | not installed |  |",
+        "| missing | not available |  |",
         "",
         "3 rounds.",
     ]

@@ -23,7 +23,7 @@ class Session:
     """What a benchmark is measured with.
 
     source: of the images. rounds, is_quick: as the command has them. root: an empty folder.
-    number: of the present turn, from 1.
+    number: of the present turn, from 1; those of the warm-up are 0 and below.
     """
 
     source: str
@@ -75,11 +75,11 @@ class Benchmark:
     title: its line in the command's help. code: the modules and packages that decide the figures;
     where it is given, the page says when they have changed.
     kinds: what is compared, by title: functions that take a turn and return its figures.
-    head, columns: the header of the titles, and of the other columns what they show.
+    head: the header of the first column, of titles. columns: what the others show, by header.
     rows: makes the rows of the report, by default one of each kind. note: a paragraph below.
     facts: measured once. order: of the kinds in the turn of a number. rounds: how many, if it is
-    not for the command to say. turns: of each kind in a round. warm_up: turns before these, which
-    do not count. text: what the page shows instead of a table.
+    not for the command to say. turns: how often each kind runs in a round. warm_up: turns before
+    these, which do not count. text: what the page shows instead of a table.
     """
 
     title: str
@@ -101,14 +101,15 @@ class Benchmark:
         rounds = 1 if session.is_quick else self.rounds or session.rounds
         kinds = self.kinds(session)
         samples: dict[str, dict[str, list]] = {kind: {} for kind in kinds}
-        for session.number in range(1 - self.warm_up, rounds * self.turns + 1):
-            for kind in self.order(list(kinds), session.number):
+        for number in range(1 - self.warm_up, rounds * self.turns + 1):
+            session.number = number  # which kinds read
+            for kind in self.order(list(kinds), number):
                 try:
                     figures = kinds[kind]()
                 except (ModuleNotFoundError, DeviceError) as error:
                     print(f"{kind} is left out: {error}", file=sys.stderr)
                     continue
-                if session.number > 0:
+                if number > 0:
                     _add(samples[kind], figures)
         return Report(rounds, samples, self.facts(session))
 
@@ -122,7 +123,7 @@ class Benchmark:
             [
                 (title, *(_value(column, figures, rows) for _, column in self.columns.values()))
                 if figures
-                else (title, "not installed")
+                else (title, "not available")
                 for title, figures in rows.items()
             ],
             self.note(report),

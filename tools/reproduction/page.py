@@ -6,6 +6,8 @@ The pages are written by hand. In their Markdown, comments that no reader sees h
     a number: an expression over the claims' figures, with a format as in an f-string
 `<!-- reproduce table claimed -->`, `<!-- reproduce main figures -->`
     a claim's table; the seeds and accuracies of all trainings
+`<!-- reproduce continued -->`, `<!-- reproduce forgetting -->`
+    the table of a measurement beside the claims
 `<!-- holds claimed.both.high < 0.986 -->`
     what the sentence beside it says, as a predicate over the same figures
 """
@@ -33,9 +35,9 @@ PAGES = (
     ("docs/en/train.md", "docs/zh/train.md"),
     ("docs/en/incremental.md", "docs/zh/incremental.md"),
 )
-FIGURES = "docs/reproduction/page.json"
+STORED = "docs/reproduction/page.json"
 SIGNIFICANT_DIGITS = 6  # of a number in JSON
-NUMBER = r"reproduce [^\n]+?"
+FILLED = r"reproduce [^\n]+?"  # the mark of a number or of a table
 PREDICATE = re.compile(r"<!-- holds (.+?) -->")
 MARK = re.compile(r"<!-- (?:reproduce|holds) .+? -->")
 # Markdown takes a line that begins with a comment for HTML, to its end.
@@ -72,6 +74,7 @@ class Page(NamedTuple):
         if mark in self.tables:
             return translated_for(path, self.tables[mark])
         try:
+            # f"""{EXPRESSION:FORMAT}""": the formats are Python's.
             return self.value(f'f"""{{{mark.removeprefix("reproduce ")}}}"""')
         except (NameError, KeyError):
             return "not measured"
@@ -79,9 +82,9 @@ class Page(NamedTuple):
 
 def stored_page(claims: Sequence[Claim], root: Path) -> Page:
     """Read what is stored below a root: neither MNIST nor a training is needed."""
-    figures = root / FIGURES
-    entries = json.loads(figures.read_text("utf-8")) if figures.exists() else {}
-    reports = {one.id: one.stored(figures.parent, entries.get(one.id, {})) for one in claims}
+    stored = root / STORED
+    entries = json.loads(stored.read_text("utf-8")) if stored.exists() else {}
+    reports = {one.id: one.stored(stored.parent, entries.get(one.id, {})) for one in claims}
     tables = {f"reproduce table {one.id}": one.table(reports[one.id]) for one in claims}
     main = {one.id: rows for one in claims if (rows := one.main_figures(reports[one.id]))}
     tables["reproduce main figures"] = f"```json\n{lines_of_json(main)}\n```"
@@ -91,7 +94,7 @@ def stored_page(claims: Sequence[Claim], root: Path) -> Page:
             tables[f"reproduce {name}"] = module.tabulate(json.loads(path.read_text("utf-8")))
     complete = (one for one in claims if one.is_complete(reports[one.id]))
     names = {one.id: one.findings(reports[one.id]) for one in complete}
-    names["versions"] = ", ".join(Results(figures.with_name("trainings.json")).versions())
+    names["versions"] = ", ".join(Results(stored.with_name("trainings.json")).versions())
     return Page(tables, json.loads(json.dumps(rounded(names)), object_hook=Figures))
 
 
@@ -100,13 +103,13 @@ def write_pages(page: Page, root: Path) -> None:
     for path in (root / name for pair in PAGES for name in pair):
         if path.exists():
             text = path.read_text("utf-8")
-            text = replace_marked(text, NUMBER, lambda mark, path=path: page.text(mark, path))
+            text = replace_marked(text, FILLED, lambda mark, path=path: page.text(mark, path))
             path.write_text(text, "utf-8")
 
 
 def problems(page: Page, root: Path) -> Iterator[str]:
     """Give a line for each number, table and sentence of the pages that is not as measured."""
-    for place, match, path in _found(root, marked(NUMBER)):
+    for place, match, path in _found(root, marked(FILLED)):
         lines = match["text"].rstrip("\n").split("\n")
         expected = page.text(match["mark"], path).split("\n")
         for line, measured in itertools.zip_longest(lines, expected):
