@@ -95,6 +95,12 @@ def for_the_site(text: str, source: Path) -> str:
         is_here = name in ROOT_PAGES[source.name] and (source / f"{name}.md").exists()
         page = f"{name}.md" if is_here else f"../en/{name}.md"
         text = re.sub(rf"\]\((?:\.\./\.\./)?{file}", f"]({page}", text)
+    # Other pages of the repository are no pages of the site.
+    text = re.sub(
+        r"\[([^\]]+)\]\((\.\./\.\./[\w/-]+\.md)\)",
+        lambda link: f"{{download}}`{link[1].replace('`', '')} <{link[2]}>`",
+        text,
+    )
     # The site of the other language is beside this one.
     text = re.sub(
         r"\[([^\]]+)\]\((\.\./(?:en|zh)/[\w-]+)\.md(#[\w-]+)?\)",
