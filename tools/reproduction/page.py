@@ -60,11 +60,11 @@ class Page(NamedTuple):
     def value(self, expression: str) -> Any:
         """Evaluate an expression of the repository's own pages.
 
-        Raises NameError or KeyError where its figures are not measured.
+        Raises NameError or LookupError where its figures are not measured.
         """
         try:
             return eval(expression, {"__builtins__": {}, **FUNCTIONS, **self.names})
-        except (AttributeError, IndexError, SyntaxError, TypeError, ValueError) as error:
+        except (AttributeError, SyntaxError, TypeError, ValueError) as error:
             raise PaddleMnistError(
                 f"{expression}: {error}; expected an expression over the claims' figures"
             ) from error
@@ -76,7 +76,7 @@ class Page(NamedTuple):
         try:
             # f"""{EXPRESSION:FORMAT}""": the formats are Python's.
             return self.value(f'f"""{{{mark.removeprefix("reproduce ")}}}"""')
-        except (NameError, KeyError):
+        except (NameError, LookupError):
             return "not measured"
 
 
@@ -135,7 +135,7 @@ def predicates(page: Page, root: Path) -> Iterator[tuple[str, str, Optional[bool
     for place, match, _ in _found(root, PREDICATE):
         try:
             yield place, match[1], bool(page.value(match[1]))
-        except (NameError, KeyError):
+        except (NameError, LookupError):
             yield place, match[1], None
 
 
