@@ -60,7 +60,7 @@ def read_npz(path: Path) -> dict[str, Split]:
         struct.error,
         ValueError,  # an offset before the beginning, say
         OverflowError,
-        NotImplementedError,
+        NotImplementedError,  # of zipfile, for a version of the format that it does not know
     ) as error:
         raise DataError(f"{path}: damaged npz file ({error}); fetch it again") from error
     for key in ("y_train", "y_test"):

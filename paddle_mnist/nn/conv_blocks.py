@@ -55,7 +55,10 @@ class FastConvSwitch(nn.Layer):
         self._fast_conv = value
 
     def layers_in_order(self) -> Optional[list[nn.Layer]]:
-        """Return the layers whose chain computes the outputs; None if anything else does."""
+        """Return the layers whose chain computes the outputs; None if anything else does.
+
+        Each subclass defines it.
+        """
         raise NotImplementedError
 
     def fused_loss(
