@@ -7,6 +7,7 @@ from paddle_mnist.data.loading import Loading as Loading
 from paddle_mnist.inference.export_run import export_run as export_run
 from paddle_mnist.inference.predict_run import predict_run as predict_run
 from paddle_mnist.interfaces import Observer as Observer
+from paddle_mnist.interfaces import View as View
 from paddle_mnist.metrics.paddle_metrics import Gathered as Gathered
 from paddle_mnist.metrics.sums import Mean as Mean
 from paddle_mnist.metrics.sums import Sums as Sums
@@ -22,6 +23,7 @@ from paddle_mnist.nn.numerics import Numerics as Numerics
 from paddle_mnist.parallel.processes import Processes as Processes
 from paddle_mnist.training.callbacks import Callback as Callback
 from paddle_mnist.training.callbacks import FitResult as FitResult
+from paddle_mnist.training.callbacks import Training as Training
 from paddle_mnist.training.early_stopping import EarlyStopping as EarlyStopping
 from paddle_mnist.training.evaluating import Evaluating as Evaluating
 from paddle_mnist.training.evaluator import evaluate as evaluate

@@ -8,11 +8,11 @@
     ├── DivergedError           6   the loss is no longer a finite number
     ├── OutputError             7   something cannot be written
     ├── PicturesError           8   some of the pictures could not be read
-    ├── RunLockedError         75   another process holds the run directory
+    ├── RunLockedError         75   another process holds the run directory, or its mirror
     ├── NoProgressError        93   no progress after repeated restarts
     ├── PeerError               1   another process of the training has ended
     ├── ProcessError  its own code   a process of the training died
-    └── StoppedError    130 / 143   stopped by SIGINT or SIGTERM
+    └── StoppedError        128 + n   stopped by signal n, such as SIGTERM: 143
 
 A message names the value, what was expected and the remedy. `commands._run` turns an error into
 the exit code of the process; docs/en/stability.md lists all codes.
@@ -20,7 +20,7 @@ the exit code of the process; docs/en/stability.md lists all codes.
 
 import difflib
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Optional
 
 
@@ -96,11 +96,14 @@ class StoppedError(PaddleMnistError, SystemExit):
         return type(self), (self.signum,)
 
 
-def summary(error: Exception) -> str:
-    """Return an error in one line: its class, and what is wrong; Paddle's have many lines."""
+def summary(error: Exception, mask: Callable[[str], str] = str) -> str:
+    """Return an error in one line: its class, and what is wrong; Paddle's have many lines.
+
+    mask: hides what nobody may see, before a long line is cut.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     chosen = next((line for line in lines if "Error:" in line), lines[0] if lines else "")
-    return f"{type(error).__name__}: {chosen.rstrip('.')[:300]}".removesuffix(": ")
+    return f"{type(error).__name__}: {mask(chosen.rstrip('.'))[:300]}".removesuffix(": ")
 
 
 SHORT_NAMES = {"lr": "learning_rate", "bs": "batch_size", "wd": "weight_decay"}

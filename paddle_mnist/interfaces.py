@@ -61,15 +61,20 @@ class StepOutputs:
 class View:
     """Read-only view of a training for observers: its state, its metrics, its net.
 
-    step: steps done. loss: the newest step's mean loss, in nats; None before any. metrics: the
-    newest value of every tag; the log line of this very step is written after its observers ran.
+    step: steps done. loss: None before the first step. metrics: those of this very step's log line
+    come after its observers.
     """
 
     def __init__(
-        self, state: TrainState, loss: Any, metrics: Mapping[str, float], model: "nn.Layer"
+        self,
+        state: TrainState,
+        loss: "Optional[paddle.Tensor]",
+        metrics: Mapping[str, float],
+        model: "nn.Layer",
     ):
         self.step = state.step
-        self._state, self._loss, self._metrics, self._model = state, loss, metrics, model
+        self._state, self._metrics, self._model = state, metrics, model
+        self._loss: Any = loss
 
     @property
     def state(self) -> TrainState:
@@ -78,10 +83,12 @@ class View:
 
     @property
     def loss(self) -> Optional[float]:
+        """The newest step's mean loss. Reading it waits for the device."""
         return None if self._loss is None else self._loss.item()
 
     @property
     def metrics(self) -> Mapping[str, float]:
+        """The newest values by tag, such as "train/loss" and "valid/acc"."""
         return dict(self._metrics)
 
     @property

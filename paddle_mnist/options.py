@@ -230,6 +230,8 @@ def _convert(value: Any, kind: Any, parse: Callable[[Any], Any], name: str, stri
         return converted
     except msgspec.ValidationError as error:
         expected = _explain(str(error), kind)
+    except ConfigError:  # of a `parse` that does not show the value
+        raise
     except ValueError as error:  # of `parse`
         expected = str(error)
     near = nearest_name(str(value), choices)

@@ -3,6 +3,7 @@
 import itertools
 import logging
 import os
+import shutil
 import sys
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -11,26 +12,11 @@ import forked
 import in_process
 import numba  # noqa: F401, before Paddle 2, whose zlib breaks it
 import pytest
+import refusing_calls
 from hypothesis import HealthCheck, settings
 from synthetic_data import tiny_splits, write_json
 
 ROOT = Path(__file__).parent.parent
-
-# The modules that take longest, first, so that the workers end together.
-LONGEST = """
-    test_install parallel/test_distributed tools/test_benchmark tools/test_reproduce tools/test_soak
-    test_docs test_examples apps/test_demo test_notebook training/test_fit_resume
-    training/test_hidden_state
-    system/test_supervisor mnist/test_report mnist/test_fast_conv mnist/test_paper
-    apps/test_dashboard test_readme mnist/test_recipes nn/test_conv_blocks nn/test_compiler
-    checkpoint/test_faults mnist/test_pictures training/test_fit_script mnist/test_run
-    data/test_loader commands/test_main nn/test_cross_entropy training/test_fit test_package
-    training/test_ordinary_programs system/test_signals commands/test_fit_runs
-    mnist/test_export checkpoint/test_safe_load mnist/test_data system/test_machine
-    training/test_evaluate_run training/test_trainer inference/test_predict_and_export_run
-    commands/test_weights monitor/test_watch
-""".split()
-
 
 MEMORY = Path("/dev/shm")
 ROOM = 8 * 2**30  # bytes that must be free there; slow tests install two environments
@@ -44,11 +30,6 @@ def pytest_configure(config):
     system = os.statvfs(MEMORY)
     if system.f_bavail * system.f_frsize > ROOM and not system.f_flag & os.ST_NOEXEC:
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
-
-
-def pytest_collection_modifyitems(items):
-    places = {ROOT / f"tests/{name}.py": place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -72,6 +53,14 @@ settings.load_profile("untimed")
 
 # The machine's own data is only for the tests that ask for it by `real_data`.
 REAL_DATA = os.environ.get("PADDLE_MNIST_DATA")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="no playwright (extra browser)")
+    chromium = shutil.which("chromium") or pytest.skip("chromium is not installed")
+    with api.sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -129,6 +118,12 @@ def screenshots() -> Path:
     folder = Path(os.environ.get("PADDLE_MNIST_SCREENSHOTS", ROOT / "work/screenshots"))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def refusing(tmp_path_factory):
+    """A function of a call and an error's name: the environment in which the call fails so."""
+    return refusing_calls.build(tmp_path_factory.mktemp("preloaded"))
 
 
 @pytest.fixture(scope="session")

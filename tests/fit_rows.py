@@ -198,16 +198,15 @@ def stop():
     raise ProgramError
 
 
-def train_rows(folder, resumed):
-    """Train every row in one of two processes. resumed: stop each inside an epoch, and go on."""
+def train_rows(folder):
+    """Train every row in one of two processes, stopped inside an epoch and gone on with."""
     for row in DIVIDED:
         output = f"{folder}/{row}"
-        if resumed:
-            try:
-                train(row, output, grad_shards=2, callbacks=[StopsAt(STOP_AT, stop)])
-                raise AssertionError(f"{row} was not stopped")
-            except ProgramError:
-                pass
+        try:
+            train(row, output, grad_shards=2, callbacks=[StopsAt(STOP_AT, stop)])
+            raise AssertionError(f"{row} was not stopped")
+        except ProgramError:
+            pass
         train(row, output, grad_shards=2)
 
 

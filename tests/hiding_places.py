@@ -4,6 +4,7 @@ Every place keeps it under a name that contains "hidden", if it has a name. Each
 everything anew, as a new process does.
 """
 
+import array
 import collections
 import functools
 import random
@@ -142,6 +143,14 @@ KINDS = {
         lambda: collections.deque([0.1, 0.2], maxlen=2),
         changed(lambda value: value.append(0.3 + sum(value)), sum),
     ),
+    "array.array": Kind(
+        lambda: array.array("d"), changed(lambda value: value.append(1 + len(value) / 2), sum)
+    ),
+    "array.array, in place": Kind(
+        lambda: array.array("f", [0, 0]),
+        changed(lambda value: value.__setitem__(1, value[1] + 1.5), sum),
+    ),
+    "bytearray": Kind(bytearray, changed(lambda value: value.append(1 + len(value)), sum)),
     "set": Kind(set, changed(lambda value: value.add(len(value)), len)),
     "object": Kind(
         Inside, changed(lambda value: value.count(), lambda value: value.total + value.seen[0])

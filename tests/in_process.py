@@ -20,6 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
+from paddle_mnist.system.signals import stop_signals
+
 
 def call(argv: Sequence[str], cwd: Path, environment: Mapping[str, str], out: Path, err: Path):
     """Run the script `argv[0]`, its output written to two files; return its exit code."""
@@ -82,7 +84,7 @@ def _interpreter() -> Iterator[None]:
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
     """A command leaves those that end it ignored, for its process is about to end."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.getsignal(number) for number in stop_signals()}
     try:
         yield
     finally:

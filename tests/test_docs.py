@@ -1,5 +1,6 @@
-"""The pages: examples run, the site is built, links lead somewhere, both languages agree."""
+"""The pages: examples run, links lead somewhere, both languages agree."""
 
+import importlib
 import os
 import re
 import runpy
@@ -15,17 +16,18 @@ from markdown_tables import marked_tables, translated
 from pages import ENGLISH, TRANSLATED, blocks, name, translation, without_code
 from synthetic_data import tiny_splits, write_json
 
-import paddle_mnist
-from paddle_mnist.mnist.config import FLAT_OPTIONS
+from paddle_mnist.system.program import COMMANDS, module_name
 
 EN = ROOT / "docs/en"
 
 
-QUICK = ("checkpoints", "deployment", "fluid")  # the others' commands train for longer
+QUICK = ("checkpoints", "commands", "deployment", "fluid")  # the others' train for longer
+RUN_ELSEWHERE = ("README", "get-started", "install")  # test_readme and test_install do
 WITH_COMMANDS = [
     pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.slow)
     for path in ENGLISH
-    if any("python tools/" in block for block in blocks(path, "sh"))
+    if path.stem not in RUN_ELSEWHERE
+    and any("paddle-mnist " in block for block in blocks(path, "sh"))
 ]
 
 
@@ -38,21 +40,20 @@ def test_commands_of_the_pages_run_as_written_and_in_order(tmp_path, tool, path)
     write_json(tmp_path / "work/mnist.json.gz", tiny_splits())
     lines = "".join(blocks(path, "sh")).replace("\\\n", " ").splitlines()
     commands = [shlex.split(line, comments=True) for line in lines]
-    if ["python", "tools/train.py"] not in commands:
+    if ["paddle-mnist", "train"] not in commands:
         tool("train", "--epochs", "1", "--visualdl", "false", "--figures", "false")
     scripts = os.path.dirname(sys.executable)  # where `python` and `paddle-mnist` are
     env = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
     for words in commands:
-        program, script, *arguments = words
+        program, name, *arguments = words
         if program == "pip":
             continue  # test_install runs these
         assert program in ("python", "paddle-mnist")
-        # --legacy: before Paddle is imported
-        if program == "paddle-mnist" or script == "-m" or "--legacy" in arguments:
+        if program == "python" or "--legacy" in arguments:  # which is before Paddle is imported
             command = [word.replace("tools/", f"{ROOT}/tools/") for word in words]
             subprocess.run(command, cwd=tmp_path, env=env, check=True)
         else:
-            tool(script.removeprefix("tools/").removesuffix(".py"), *arguments)
+            tool(module_name(name), *arguments)
 
 
 EXAMPLES = [
@@ -62,7 +63,7 @@ EXAMPLES = [
 ]
 
 
-FINISHED = "this run is finished; to train anew: "
+FINISHED = "this run is finished; to train on: "
 # The tutorial's code seeds nothing; two processes print in any order.
 NEVER_ALIKE = ("shuffle=True", "spawn(")
 
@@ -77,6 +78,8 @@ def test_python_example_runs_twice_in_a_folder(tmp_path, example):
     first, again = (forked.run(command, cwd=tmp_path) for _ in range(2))
     for done in (first, again):
         assert done.returncode == 0 and done.stdout, done.stderr
+    if 'print(result.metrics["valid/acc"]' in example:  # more than chance
+        assert float(first.stdout.splitlines()[-1].split()[0]) > 0.8
     if "fit(" in example:
         assert FINISHED in again.stdout and "epoch 1/" not in again.stdout
     if not any(words in example for words in NEVER_ALIKE):
@@ -101,35 +104,6 @@ def test_examples_import_the_package_before_paddle():
     for code in (*(example.values[0] for example in EXAMPLES), *scripts):
         first = re.search(r"^(?:from|import) (paddle\w*)", code, re.MULTILINE)
         assert first[1] == "paddle_mnist", code
-
-
-SITE = re.findall(r"^\t\$\(SITE\) (.*)$", (ROOT / "Makefile").read_text(), re.M)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("arguments", SITE)
-def test_site_is_built_without_a_warning(tmp_path, arguments):
-    """By the commands of `make docs`. Links to pages, headings and names are checked."""
-    pytest.importorskip("sphinx", reason="needs the extra docs")
-    (options,) = re.findall(
-        r"^SITE = \$\(RUN\)/python (.*)$", (ROOT / "Makefile").read_text(), re.M
-    )
-    *options, source, _ = shlex.split(f"{options} {arguments}")
-    command = [sys.executable, *options, source, tmp_path / "site"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    for path in (ROOT / source).glob("*.md"):
-        assert (tmp_path / f"site/{path.stem}.html").exists()
-    if source == "docs/en":
-        commands, api = (
-            (tmp_path / f"site/{name}.html").read_text() for name in ("commands", "api")
-        )
-        assert all(
-            f'<span class="pre">--{name}</span>' in commands or f"--{name} " in commands
-            for name in FLAT_OPTIONS
-        )
-        assert all(f'id="paddle_mnist.{name}"' in api for name in paddle_mnist.__all__)
 
 
 def code_of(path):
@@ -181,6 +155,23 @@ PAGES = [
 ]
 
 
+SAY_IF_GPUS_ARE_TESTED = ("README", "README.zh-CN", "install", "several-processes", "speed")
+OF_OTHERS_GPUS = ("changelog", "reproduction", "from-02-to-03")  # not of those to train on
+
+
+@pytest.mark.parametrize("path", [*ENGLISH, *map(translation, ENGLISH)], ids=name)
+def test_pages_that_name_gpus_say_the_same_of_their_status(path):
+    """In the sentence of the page on installing, or by a link to it."""
+    text = without_code(path.read_text())
+    if "GPU" not in text or path.stem in OF_OTHERS_GPUS:
+        return
+    assert "install.md#on-a-gpu" in text or path.stem == "install"
+    is_chinese = path.parent.name == "zh" or path.stem.endswith("zh-CN")
+    install = (ROOT / f"docs/{'zh' if is_chinese else 'en'}/install.md").read_text()
+    (status,) = re.findall(r"^## .*GPU.*\n\n(.*)\n", install, re.M)
+    assert (status in " ".join(text.split())) == (path.stem in SAY_IF_GPUS_ARE_TESTED)
+
+
 def anchors(path):
     """Return the anchors of a Markdown file: its headings' as GitHub makes them, and HTML's."""
     text = path.read_text()
@@ -192,7 +183,7 @@ def anchors(path):
 
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_links_lead_somewhere(path):
-    """On a repository page; of those in the site, see the test that builds it."""
+    """On a repository page; of those in the site, see test_site."""
     for target in re.findall(r"\]\(([^)\s]+)\)", without_code(path.read_text())):
         if target.startswith("http"):
             continue
@@ -219,7 +210,49 @@ def test_paths_of_pages_are_there_wherever_they_are_named():
         assert (ROOT / target.replace("docs/zh/", "docs/en/")).exists(), f"{target} in {file}"
 
 
+# These say that there are scripts, start one with Paddle's launch, or measure one.
+WITH_SCRIPTS = ("install", "several-processes", "parameter-servers", "speed")
+
+
+def test_commands_are_shown_as_the_installed_program():
+    """Not as scripts of the repository, which the wheel does not have."""
+    scripts = re.compile(rf"tools/(?:{'|'.join(map(module_name, COMMANDS))})\.py")
+    pages = [*ENGLISH, *map(translation, ENGLISH), ROOT / "notebooks/mnist.ipynb"]
+    pages = [page for page in pages if page.stem not in (*WITH_SCRIPTS, "changelog")]
+    package = [path for kind in ("*.py", "*.yaml") for path in (ROOT / "paddle_mnist").rglob(kind)]
+    for path in [*pages, *package]:
+        assert not scripts.findall(path.read_text("utf-8")), path
+
+
 def test_navigation_has_every_page_once():
     navigation = runpy.run_path(str(ROOT / "docs/conf.py"))["NAVIGATION"]
     pages = [page for _, pages in navigation for page in pages]
     assert sorted(pages) == sorted(path.stem for path in EN.glob("*.md") if path.stem != "index")
+
+
+@pytest.fixture
+def repository(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs/_extensions")
+    return importlib.import_module("repository")
+
+
+def test_site_links_to_the_repository_if_it_is_told_where_that_is(repository, monkeypatch):
+    monkeypatch.setattr(repository, "URL", "https://example.org/it")
+    page = 'See [a](../../tools/plot.py "title"), [b](../../examples/) and [c](train.md).'
+    assert repository.link_files(page) == (
+        'See [a](https://example.org/it/blob/main/tools/plot.py "title"), '
+        "[b](https://example.org/it/tree/main/examples) and [c](train.md)."
+    )
+    page_url = repository.edit_url(EN / "train.md")
+    assert page_url == "https://example.org/it/edit/main/docs/en/train.md"
+    source = repository.linkcode_resolve("py", {"module": "paddle_mnist", "fullname": "fit"})
+    assert source.startswith("https://example.org/it/blob/main/paddle_mnist/training/fit.py#L")
+
+
+def test_site_links_to_no_repository_by_default(repository):
+    page = "[`a`](../../tools/plot.py), [b](../../examples) and [`c` d](../../SECURITY.md)"
+    assert repository.link_files(page) == (
+        "[`a`](../../tools/plot.py), b and {download}`c d <../../SECURITY.md>`"
+    )
+    assert not repository.edit_url(EN / "train.md")
+    assert not repository.linkcode_resolve("py", {"module": "paddle_mnist", "fullname": "fit"})

@@ -17,6 +17,7 @@ from paddle_mnist import errors
 from paddle_mnist.checkpoint.manifest import FORMAT
 from paddle_mnist.mnist.config import recipes
 from paddle_mnist.system.program import COMMANDS
+from paddle_mnist.system.signals import stop_signals
 
 
 def page(stem):
@@ -38,7 +39,7 @@ def test_every_recipe_is_listed_with_what_its_header_promises():
 
 def test_every_fault_names_a_test_that_is_there():
     faults = section(page("resume"), "What happens if")
-    named = re.findall(r"^\|.*`([\w/]*test_\w+\.py)::(test_\w+)` \|$", faults, re.M)
+    named = re.findall(r'^\| \[.+\]\(\.\./\.\./tests/([\w/]+\.py) "(\w+)"\) \| ', faults, re.M)
     assert len(named) == faults.count("\n|") - 2
     for file, test in named:
         assert f"def {test}(" in (ROOT / "tests" / file).read_text(), f"{file}::{test}"
@@ -88,7 +89,8 @@ def test_every_exit_code_is_declared_stable():
     declared = [int(code) for row in rows for code in row.split(", ")]
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     codes = {kind.exit_code for kind in kinds if hasattr(kind, "exit_code")}
-    assert declared == sorted({0, *codes, 130, 143})
+    stopped = {errors.StoppedError(number).exit_code for number in stop_signals()}
+    assert declared == sorted({0, *codes, *stopped})
 
 
 def test_every_checkpoint_format_is_listed_and_those_that_are_read_have_golden_files():
@@ -152,6 +154,17 @@ def test_the_rooms_of_the_architecture_are_in_the_order_of_imports():
     assert all((ROOT / "paddle_mnist" / room).exists() for room in rows)
 
 
+def test_what_training_takes_without_numba_is_as_measured():
+    ladder = page("speed").partition("| the fast convolution, one thread |")[2]
+    times = round(float(ladder.split("|")[1]))
+    words = {"en": rf"about\s\[?{times}\stimes\sas\s+long", "zh": rf"训练用时约为 \[?{times} 倍"}
+    for stem in ("ai-studio", "speed"):
+        for language, said in words.items():
+            assert re.search(said, (ROOT / f"docs/{language}/{stem}.md").read_text()), stem
+    notebook = (ROOT / "notebooks/mnist.ipynb").read_text()
+    assert len(re.findall(words["zh"], notebook)) == 2
+
+
 def test_arguments_of_fit_are_what_the_page_on_version_0_3_says():
     """Its new ones can be written so, and none of the old ones is there any more."""
     changes = section(page("from-02-to-03"), "Arguments of `fit`")
@@ -162,3 +175,48 @@ def test_arguments_of_fit_are_what_the_page_on_version_0_3_says():
     for old, argument, value in rows:
         assert old not in parameters and argument in parameters
         eval(value, {**names, "pad": len})  # raises where a group has no such field
+
+
+def test_arguments_of_fit_are_listed_with_their_defaults():
+    """Those that stand by themselves, and then the groups."""
+    plain, _, groups = section(page("any-net"), "Set options").partition("in groups")
+    defaults = dict(re.findall(r"^\| `(\w+)` \| (?:`(.+?)`|required) \|", plain, re.M))
+    names = re.findall(r"^\| `(\w+)` \| `[A-Z]\w+` \|", groups, re.M)
+    parameters = inspect.signature(paddle_mnist.fit).parameters
+    assert sorted([*defaults, *names]) == sorted(parameters)
+    for argument, default in defaults.items():
+        value = parameters[argument].default
+        expected = "" if value is inspect.Parameter.empty else repr(value).replace("'", '"')
+        assert default == expected, argument
+
+
+def calls(mark):
+    """Return the calls in a code mark, if it is an expression of Python."""
+    try:
+        tree = ast.parse(mark, mode="eval")
+    except SyntaxError:
+        return []
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def test_arguments_of_public_names_in_marks_are_there():
+    """As in `Saving(every_steps=100)`."""
+    pages = [path for path in ENGLISH if path.stem not in WITH_FORMER_NAMES]
+    seen = 0
+    for mark in {mark for path in pages for mark in marks(path.read_text())}:
+        for call in calls(mark):
+            function = ast.unparse(call.func).removeprefix("paddle_mnist.")
+            if function in paddle_mnist.__all__:
+                known = inspect.signature(getattr(paddle_mnist, function)).parameters
+                given = {keyword.arg for keyword in call.keywords}
+                assert given <= {*known}, mark
+                seen += len(given)
+    assert seen > 40
+
+
+def test_the_matrix_has_a_row_for_each_paddle_that_ci_installs():
+    """The newest that setup.cfg allows, and those that `.ci/run` pins."""
+    rows = re.findall(r"^\| (\d[\d.]+)[^|]*\|[^|]*\|[^|]*\| (.*) \|$", page("install"), re.M)
+    tested = [paddle for paddle, what_runs in rows if not what_runs.startswith("nothing")]
+    pinned = re.findall(r"paddlepaddle==([\d.]+)", (ROOT / ".ci/run").read_text())
+    assert tested == ["3.3.1", *pinned]

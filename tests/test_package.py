@@ -204,7 +204,7 @@ def declared(*extras):
 def test_libraries_that_are_imported_are_declared_and_the_reverse():
     of_package = libraries("paddle_mnist")
     paddles_own = {"google"}  # its protobuf, which is only looked for
-    assert of_package - declared("cpu", "onnx", "web") == paddles_own
+    assert of_package - declared("cpu", "mirror", "onnx", "web") == paddles_own
     assert declared() - of_package == set()
     assert libraries("tools") - declared("cpu", "test") == RIVALS
 

@@ -1,35 +1,75 @@
-"""The directive `{command-help} NAME`: the help of a command, as its parser prints it."""
+"""The directive `{command-help} NAME`: a command's help, its options as a list of definitions."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+import argparse
+import contextlib
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from unittest.mock import patch
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
 
-ROOT = Path(__file__).parents[2]
+from paddle_mnist.commands import Parser
+from paddle_mnist.system.program import module_name
 
 
-def help_text(command: str) -> str:
-    """Return what `paddle-mnist COMMAND --help` prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "paddle_mnist", command, "--help"],
-        cwd=ROOT,
-        env={**os.environ, "COLUMNS": "78"},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return done.stdout.replace("python -m paddle_mnist", "paddle-mnist")
+def parser_of(command: str) -> argparse.ArgumentParser:
+    """Return the parser that answers `paddle-mnist COMMAND --help`."""
+    module = import_module(f"paddle_mnist.commands.{module_name(command)}")
+    asked = []
+    heard = patch.object(Parser, "print_help", lambda parser: asked.append(parser))
+    with heard, contextlib.suppress(SystemExit):
+        module.main(["--help"])
+    (parser,) = asked
+    return parser
 
 
 class CommandHelp(Directive):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        text = help_text(self.arguments[0])
-        return [nodes.literal_block(text, text, language="text")]
+        (command,) = self.arguments
+        parser = parser_of(command)
+        usage = parser.format_usage().removeprefix("usage: ").strip()
+        usage = usage.replace(parser.prog, f"paddle-mnist {command}", 1)
+        shown = [
+            nodes.literal_block(usage, usage, language="text"),
+            *map(_paragraph, (parser.description or "").strip().split("\n\n")),
+        ]
+        for group in parser._action_groups:
+            if items := list(_items(parser, group._group_actions, command)):
+                shown += [nodes.rubric("", _title(group)), nodes.definition_list("", *items)]
+        if parser.epilog:
+            shown.append(nodes.literal_block(parser.epilog, parser.epilog, language="text"))
+        return shown
+
+
+def _paragraph(text: str) -> nodes.Node:
+    """Return a part of a description; what is indented, or begins as a command, is code."""
+    if text.startswith((" ", "python ")):
+        return nodes.literal_block(text, text, language="text")
+    return nodes.paragraph("", " ".join(text.split()))
+
+
+def _title(group: argparse._ArgumentGroup) -> str:
+    title = group.title or ""
+    return title[:1].upper() + title[1:]
+
+
+def _items(
+    parser: argparse.ArgumentParser, actions: list[argparse.Action], command: str
+) -> Iterator[nodes.definition_list_item]:
+    """Yield what each argument is."""
+    formatter = parser._get_formatter()
+    for action in actions:
+        if action.help == argparse.SUPPRESS:
+            continue
+        names = formatter._format_action_invocation(action)
+        text = formatter._expand_help(action) if action.help else ""
+        term = nodes.term("", "", nodes.literal("", names))
+        term["ids"] = [f"{command}-{re.sub(r'^-+', '', name)}" for name in action.option_strings]
+        yield nodes.definition_list_item("", term, nodes.definition("", nodes.paragraph("", text)))
 
 
 def setup(app) -> dict[str, bool]:

@@ -10,11 +10,11 @@ TEXTS = {
     "title": ("Which digit is it?", "这是哪个数字？"),
     "draw": ("Draw", "手写"),
     "picture": ("Picture", "图片"),
-    "probabilities": ("Probability of each digit", "各数字的置信度"),
+    "probabilities": ("Probability of each digit", "各数字的概率"),
     "pixels": (
         "### What the net sees\n"
         "The digit, cut out, scaled to 20×20 pixels and centred in 28×28, as MNIST's are.",
-        "### 网络的输入\n"
+        "### 模型的输入\n"
         "裁出的数字缩放到 20×20 像素，再按重心居中放入 28×28 的图像，与 MNIST 的做法相同。",
     ),
     "conv1": (
@@ -48,7 +48,7 @@ TEXTS = {
 
 # The sentences of an answer, and what they are in Chinese. Others stay as they are.
 _SENTENCES = (
-    (r"(\d), probability ([\d.]+%)", r"\1，置信度 \2"),
+    (r"(\d), probability ([\d.]+%)", r"\1，概率 \2"),
     (r", score ([\d.]+)", r"，数字得分 \1"),
     (r" unsure: (\d) or (\d)", r"；不太确定：\1 或 \2"),
     (r"draw a digit\.", "请写一个数字。"),
@@ -56,7 +56,7 @@ _SENTENCES = (
     (r"(\d+) shapes; expected one digit", r"图中有 \1 个互不相连的图形，应只有一个数字"),
     (
         r"probably not one digit \(score ([\d.]+); a digit has ([\d.]+) or more\)",
-        r"多半不是一个数字（得分 \1，数字的得分不低于 \2）",
+        r"疑似非数字（得分 \1，数字的得分不低于 \2）",
     ),
     (r"blank.*", "没有笔迹，应有一个数字"),
     (r"0 bytes; .*", "文件为空，应是一张图片"),

@@ -1,6 +1,8 @@
 """Saves checkpoints when they are due, and prunes old ones."""
 
 import contextlib
+import copy
+import functools
 import logging
 import os
 import time
@@ -14,17 +16,24 @@ from paddle import nn
 from paddle_mnist.checkpoint.contents import manifest_entries
 from paddle_mnist.checkpoint.further_state import FurtherState
 from paddle_mnist.checkpoint.manifest import BREAKPOINT, OPTIMIZER, PARAMS, TRAINING
+from paddle_mnist.checkpoint.mirror import NO_MIRROR, NoMirror
 from paddle_mnist.checkpoint.policy import KEEP_EPOCHS, Saving
+from paddle_mnist.checkpoint.saved_state import SavedState
 from paddle_mnist.checkpoint.store import CheckpointStore
-from paddle_mnist.checkpoint.weights import saved_bytes
-from paddle_mnist.errors import ConfigError, DivergedError, OutputError
+from paddle_mnist.errors import ConfigError, DivergedError, OutputError, RunLockedError, summary
 from paddle_mnist.interfaces import Checkpointer
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
 from paddle_mnist.nn.nan_check import require_finite_weights
 from paddle_mnist.progress import TrainState
+from paddle_mnist.system.background import Background
+from paddle_mnist.system.files import warn_once
 
 log = logging.getLogger("paddle_mnist")
 
+NOT_SAVED = "%s is not saved; training continues: %s"
+
+# Of a state that is written in the background; a smaller one is written in less than 0.1 s.
+BACKGROUND_BYTES = 32 * 2**20
 MAX_NAME_BYTES = 180  # of 255; epoch, step, suffixes and those of temporary files follow
 
 
@@ -36,8 +45,12 @@ class StoreCheckpointer(Checkpointer):
     inside one `{NAME}_epoch{E}_step{S}`, where a training was interrupted
     `{NAME}_epoch{E}_step{S}_breakpoint`. NAME is the model's (see `checkpoint_name`).
 
-    A checkpoint that cannot be written is logged as a warning, and tried again when the next one
-    is due; only the last one, at the end, must be written, else OutputError is raised.
+    During the training, a large state is only copied; a thread writes the copy, one at a time. The
+    next save, the end of the training, and whatever ends it early wait for the thread.
+
+    A checkpoint that cannot be written is logged as a warning, after the next step if a thread
+    writes it, and tried again when the next one is due; only the last one, at the end, must be
+    written, else OutputError is raised.
     Raises DivergedError rather than save weights that are not finite.
 
     average: a moving average of the weights, which is saved in their place.
@@ -47,6 +60,7 @@ class StoreCheckpointer(Checkpointer):
     name: NAME, where it is not the model's.
     further: what else to save.
     saves_inside_epochs: whether a training can resume there; else nothing is saved there.
+    mirror: which is told of each checkpoint.
     """
 
     store: CheckpointStore
@@ -57,9 +71,15 @@ class StoreCheckpointer(Checkpointer):
     name: Optional[str] = None
     further: Optional[FurtherState] = None
     saves_inside_epochs: bool = True
+    mirror: NoMirror = NO_MIRROR
 
     def __post_init__(self) -> None:
+        if self.saving.mirror and not self.mirror.url:
+            raise ConfigError(
+                "saving has a mirror, which only fit keeps up to date; expected Saving without it"
+            )
         self._last_attempt = time.monotonic()
+        self._writing: Optional[tuple[str, Background]] = None  # the name, and what writes it
         # Of the newest checkpoint.
         self._saved_progress = self.resumed_from and _progress(self.resumed_from)
 
@@ -72,6 +92,8 @@ class StoreCheckpointer(Checkpointer):
     def after_step(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
+        self.mirror.check()
+        self._note_result()
         seconds = time.monotonic() - self._last_attempt
         if self.saves_inside_epochs and self.saving.is_due_after_step(state, seconds):
             self._try_to_save(state, model, optimizer)
@@ -79,12 +101,14 @@ class StoreCheckpointer(Checkpointer):
     def after_epoch(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
+        self._note_result()
         if self.saving.is_due_after_epoch(state):
             self._try_to_save(state, model, optimizer)
 
     def at_end(
         self, state: TrainState, model: nn.Layer, optimizer: paddle.optimizer.Optimizer
     ) -> None:
+        self._note_result(wait=True)
         if self._saved_progress != _progress(state):
             self._save(state, model, optimizer)
 
@@ -97,8 +121,17 @@ class StoreCheckpointer(Checkpointer):
     ) -> None:
         """Save a breakpoint if one is wanted and no step was interrupted half way.
 
-        Errors of this save are logged, so that they do not hide `error`.
+        Errors of this save, and of the one before, are logged, so that they do not hide `error`.
         """
+        try:
+            self._note_result(wait=True)
+        except RunLockedError:
+            if not isinstance(error, RunLockedError):
+                raise
+        except Exception:  # a mistake in the program
+            log.exception("the checkpoint before is not saved")
+        if isinstance(error, RunLockedError):  # another process saves there now
+            return
         if isinstance(error, DivergedError) or not self.saving.is_due_after_error(error):
             return
         if state.step_interrupted:
@@ -127,10 +160,26 @@ class StoreCheckpointer(Checkpointer):
     ) -> None:
         self._last_attempt = time.monotonic()
         try:
-            self._save(state, model, optimizer)
+            self._save(state, model, optimizer, may_be_later=True)
         except OutputError as error:
-            name = self._name(state, model)
-            log.warning("%s is not saved; training continues: %s", name, error)
+            log.warning(NOT_SAVED, self._name(state, model), error)
+
+    def _note_result(self, wait: bool = False) -> None:
+        """Log the error of the thread that writes a checkpoint, if it has one.
+
+        wait: until it has written it; else what is not done is left for later.
+        """
+        if self._writing and (wait or self._writing[1].is_done()):
+            name, thread = self._writing
+            try:
+                thread.wait()
+            except OutputError as error:
+                log.warning(NOT_SAVED, name, error)
+            else:
+                self.mirror.changed()
+            finally:
+                if thread.is_done():  # else something, such as Ctrl-C, has interrupted the wait
+                    self._writing = None
 
     def _save(
         self,
@@ -138,7 +187,10 @@ class StoreCheckpointer(Checkpointer):
         model: nn.Layer,
         optimizer: paddle.optimizer.Optimizer,
         name_end: str = "",
+        may_be_later: bool = False,
     ) -> None:
+        """Save, and prune. may_be_later: let a thread write the copy of a large state."""
+        self._note_result(wait=True)  # one at a time
         weights = model.state_dict()
         require_finite_weights(
             weights,
@@ -146,18 +198,58 @@ class StoreCheckpointer(Checkpointer):
             "not saved; try a lower learning_rate (the checkpoints before it are good)",
         )
         files = {
-            PARAMS: saved_bytes(self.average.weights(model)),
-            OPTIMIZER: saved_bytes(optimizer.state_dict()),
+            PARAMS: SavedState(self.average.weights(model)),
+            OPTIMIZER: SavedState(optimizer.state_dict()),
         }
         if self.average is not NO_AVERAGE:
-            files[TRAINING] = saved_bytes(weights)
+            files[TRAINING] = SavedState(weights)
         if self.further:
             files.update(self.further.files())
         extra_entries = {
             **manifest_entries(model, optimizer, self.further),
             **self.manifest_entries(),
         }
-        self.store.commit(self._name(state, model) + name_end, files, state, extra_entries)
+        name = self._name(state, model) + name_end
+        arguments = (name, files, state, extra_entries)
+        if not (may_be_later and self._commits_later(*arguments)):
+            self._commit(*arguments)
+            self.mirror.changed()
+
+    def _commits_later(
+        self,
+        name: str,
+        files: Mapping[str, SavedState],
+        state: TrainState,
+        extra_entries: Mapping[str, Any],
+    ) -> bool:
+        """Have a thread commit a copy of a large state; return whether one does."""
+        if sum(file.nbytes for file in files.values()) < BACKGROUND_BYTES:
+            return False
+        try:
+            copies = {suffix: contents.copied() for suffix, contents in files.items()}
+            later = copy.deepcopy((state, extra_entries))
+            self._writing = (
+                name,
+                Background(functools.partial(self._commit, name, copies, *later)),
+            )
+        except (MemoryError, RuntimeError) as error:  # no room for the copy, or no thread
+            warn_once(
+                self.store.folder,
+                "the training stands still while checkpoints are written (%s)",
+                summary(error),
+            )
+            return False
+        return True
+
+    def _commit(
+        self,
+        name: str,
+        files: Mapping[str, SavedState],
+        state: TrainState,
+        extra_entries: Mapping[str, Any],
+    ) -> None:
+        """Write a checkpoint, and delete those that are no longer kept. Raises OutputError."""
+        self.store.commit(name, files, state, extra_entries)
         self._saved_progress = _progress(state)
         try:
             self.store.prune(self.saving)

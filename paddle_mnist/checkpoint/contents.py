@@ -127,20 +127,16 @@ def load_checkpoint(
     Raises CheckpointError unless all match exactly; use none of the objects then, for some may
     have been loaded.
     """
-    weights = averaged = checkpoint.load(PARAMS)
-    weights_suffix = PARAMS
-    if checkpoint.has_file(TRAINING):
-        weights_suffix = TRAINING
-        weights = checkpoint.load(TRAINING)
-    params_path, weights_path = (
-        checkpoint.path.with_name(checkpoint.name + suffix) for suffix in (PARAMS, weights_suffix)
-    )
     parameters = further.parameters if further else dict(model.named_parameters())
     load_optimizer(optimizer, checkpoint, parameters, schedule)
     saved = further.read(checkpoint) if further else None
     if further and saved:
         further.load_optimizers(saved, is_own)
-    load_weights(model, weights, weights_path)
-    average.load(matching_weights(model, averaged, params_path))
+    # One file at a time is in memory.
+    in_training = TRAINING if checkpoint.has_file(TRAINING) else PARAMS
+    load_weights(model, checkpoint.load(in_training), checkpoint.path.with_suffix(in_training))
+    if average is not NO_AVERAGE:
+        averaged = checkpoint.load(PARAMS)
+        average.load(matching_weights(model, averaged, checkpoint.path.with_suffix(PARAMS)))
     if further and saved:
         further.load_first(saved, schedule, is_own)

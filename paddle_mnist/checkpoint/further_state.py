@@ -32,7 +32,8 @@ from paddle_mnist.checkpoint.plain_data import (
     unpack,
 )
 from paddle_mnist.checkpoint.reachable import Path, describe, identity
-from paddle_mnist.checkpoint.weights import load_weights, saved_bytes
+from paddle_mnist.checkpoint.saved_state import SavedState
+from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.system.program import weights_alone
 
@@ -128,14 +129,14 @@ class FurtherState:
             "left": sorted(self.left),
         }
 
-    def files(self) -> dict[str, bytes]:
-        """Return the bytes of the checkpoint's file by its suffix; {} if there is no state."""
+    def files(self) -> dict[str, SavedState]:
+        """Return the contents of the checkpoint's file by its suffix; {} if there is no state."""
         contents = self.contents()
         if self._frozen() == self._is_frozen and not any(
             contents[kind] for kind in ("named", "optimizers", "values")
         ):
             return {}
-        return {FURTHER: saved_bytes(pack(contents, self.parameters))}
+        return {FURTHER: SavedState(pack(contents, self.parameters))}
 
     def digests(self) -> dict[str, str]:
         """Return the SHA-256 of each object and value, by name, but for the optional ones."""

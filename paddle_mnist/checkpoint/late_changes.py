@@ -42,6 +42,9 @@ class LateChanges:
         layers: list[str] = []
         others: list[str] = []
         for change in self._start.changes():
+            lengths = range(2, len(change.path))
+            if any(change.path[:length] in values for length in lengths):
+                continue  # one of many changes in a value that is saved as a whole
             path = unit(self.roots, change.path, self.known) or change.path
             value = find(self.roots, path)
             is_hook = path[-1][0] == "hook"

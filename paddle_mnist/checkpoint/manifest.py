@@ -8,15 +8,18 @@ has the size and SHA-256 listed there.
 
 import contextlib
 import hashlib
+import io
 import json
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional, Union
 
+from paddle_mnist.checkpoint.fingerprint import HashedInput
 from paddle_mnist.checkpoint.policy import CheckpointInfo
-from paddle_mnist.checkpoint.safe_load import safe_loads
+from paddle_mnist.checkpoint.safe_load import load_from
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.progress import MODES, TrainState
 from paddle_mnist.system.program import weights_alone
@@ -96,12 +99,21 @@ class Checkpoint:
         return self.name + suffix in self.manifest["files"]
 
     def read(self, suffix: str) -> bytes:
-        """Read one of the files and verify it.
+        """Read one of the files and verify it. Raises CheckpointError as `opened` does."""
+        with self.opened(suffix) as file:
+            return file.read(file.size)
 
-        Raises CheckpointError if its size or SHA-256 differs from the manifest's.
+    @contextlib.contextmanager
+    def opened(self, suffix: str) -> Iterator[HashedInput]:
+        """Open one of the files, and verify it as it is read: all of it, at the end.
+
+        Raises CheckpointError if its size or SHA-256 differs from the manifest's, also where what
+        was read of it has caused another error.
         """
         if suffix in self.in_memory:
-            return self.in_memory[suffix]
+            data = self.in_memory[suffix]
+            yield HashedInput(io.BytesIO(data), len(data))
+            return
         name = self.name + suffix
         expected = self.manifest["files"].get(name)
         if expected is None:
@@ -110,16 +122,14 @@ class Checkpoint:
             )
         path = self.path.with_name(name)
         try:
-            data = path.read_bytes()
+            with open(path, "rb") as opened:
+                file = HashedInput(opened, os.fstat(opened.fileno()).st_size)
+                try:
+                    yield file
+                finally:
+                    _require_match(file.fingerprint_of_all(), expected, path, self.path.name)
         except OSError as error:
             raise CheckpointError(f"{path}: {error.strerror}; {self.path.name} lists it") from error
-        actual = file_entry(data)
-        if actual != expected:
-            raise CheckpointError(
-                f"{path}: {actual['size']} bytes, SHA-256 {actual['sha256'][:12]}...; "
-                f"{self.path.name} says {expected['size']} bytes, {expected['sha256'][:12]}..."
-            )
-        return data
 
     def read_into_memory(self) -> "Checkpoint":
         """Return a copy that holds its files' contents, for a process that cannot read them."""
@@ -131,12 +141,14 @@ class Checkpoint:
 
         Raises CheckpointError.
         """
-        return safe_loads(self.read(suffix), self.path.with_name(self.name + suffix))
+        with self.opened(suffix) as file:
+            return load_from(file, file.size, self.path.with_name(self.name + suffix))
 
     def verify(self) -> None:
         """Read every file. Raises CheckpointError if one is missing or differs."""
         for name in self.manifest["files"]:
-            self.read(Path(name).suffix)
+            with self.opened(Path(name).suffix):
+                pass
 
     def damage(self) -> Optional[CheckpointError]:
         """Return why it does not verify; None if it does."""
@@ -147,9 +159,15 @@ class Checkpoint:
         return None
 
 
-def file_entry(data: bytes) -> dict[str, Any]:
-    """Return the size and SHA-256 of a file's contents, as a manifest lists them."""
-    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+def _require_match(
+    actual: Mapping[str, Any], expected: Mapping[str, Any], path: Path, manifest: str
+) -> None:
+    """Raise CheckpointError unless a file is the one that a manifest lists."""
+    if actual != expected:
+        raise CheckpointError(
+            f"{path}: {actual['size']} bytes, SHA-256 {actual['sha256'][:12]}...; "
+            f"{manifest} says {expected['size']} bytes, {expected['sha256'][:12]}..."
+        )
 
 
 def checksum(manifest: Mapping[str, Any]) -> str:
@@ -167,10 +185,17 @@ def read_manifest(path: Union[str, Path]) -> Checkpoint:
     """
     path = Path(path)
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        _check_manifest(path, manifest)
+        data = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}; expected a manifest") from error
+    return parse_manifest(path, data)
+
+
+def parse_manifest(path: Path, data: bytes) -> Checkpoint:
+    """Return the checkpoint of a manifest that was read already. Raises as `read_manifest` does."""
+    try:
+        manifest = json.loads(data.decode())
+        _check_manifest(path, manifest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"{path}: not a manifest ({reason}); use another") from error

@@ -104,6 +104,7 @@ def load_structured_state(
     keys = {_structured_key(key, names): key for key in without_name_table(current)}
     require_match(saved, {name: current[key] for name, key in keys.items()}, error)
     load_state(optimizer, {keys[name]: value for name, value in saved.items()}, numbers)
+    _forget_loaded(optimizer)
 
 
 def _create_state(
@@ -143,6 +144,14 @@ def _create_state(
         parameter.stop_gradient = is_frozen
     own.put_back(internals=False)
     return state
+
+
+def _forget_loaded(optimizer: paddle.optimizer.Optimizer) -> None:
+    """Release the state that was loaded: Paddle keeps it for accumulators that are made later."""
+    held = getattr(optimizer, "_accumulators_holder", {})
+    for accumulators in getattr(optimizer, "_accumulators", {}).values():
+        for accumulator in accumulators.values():
+            held.pop(accumulator.name, None)
 
 
 def _structured_key(key: str, structured_names: Mapping[str, str]) -> str:

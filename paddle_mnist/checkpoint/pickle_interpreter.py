@@ -10,7 +10,7 @@ together have no more bytes than the file.
 import math
 import pickletools
 from collections.abc import Callable, Iterator
-from typing import Any, Optional, Union
+from typing import Any, Optional, Protocol, Union, cast
 
 import numpy as np
 
@@ -197,8 +197,29 @@ _LITERALS = frozenset(
 )
 
 
-def interpret(data: bytes) -> Any:
+class Source(Protocol):
+    """The part of a binary file's methods by which it is read."""
+
+    def read(self, size: int, /) -> bytes: ...
+    def readline(self) -> bytes: ...
+    def tell(self) -> int: ...
+
+
+class _Bounded:
+    """Reads a file, and never asks it for more bytes than it has, for which it would make room."""
+
+    def __init__(self, file: Source, size: int):
+        self._file, self._size = file, size
+        self.readline, self.tell = file.readline, file.tell
+
+    def read(self, size: int) -> bytes:
+        return self._file.read(max(0, min(size, self._size - self._file.tell())))
+
+
+def interpret(file: Source, size: int) -> Any:
     """Return the object that a pickle describes, with an `UnfinishedArray` for each array.
+
+    file: positioned at its begin. size: its bytes.
 
     Raises RefusedError for what `paddle.save` never writes; ValueError, LookupError, TypeError,
     AttributeError or ArithmeticError for damaged data.
@@ -206,8 +227,10 @@ def interpret(data: bytes) -> Any:
     stack: list[Any] = []
     memo: dict[int, Any] = {}
     end = 0
-    bytes_left = len(data)  # that calls may make
-    opcodes: Iterator[tuple[pickletools.OpcodeInfo, Any, Any]] = pickletools.genops(data)
+    bytes_left = size  # that calls may make
+    opcodes: Iterator[tuple[pickletools.OpcodeInfo, Any, Any]] = pickletools.genops(
+        cast(Any, _Bounded(file, size))
+    )
     for opcode, argument, position in opcodes:
         name = opcode.name
         if name in _LITERALS:
@@ -235,8 +258,8 @@ def interpret(data: bytes) -> Any:
             end = position + 1
         elif name not in ("PROTO", "FRAME"):
             raise RefusedError(f"has the opcode {name} at byte {position}")
-    if end != len(data):
-        raise RefusedError(f"goes on for {len(data) - end} bytes after its end")
+    if end != size:
+        raise RefusedError(f"goes on for {size - end} bytes after its end")
     if len(stack) != 1:
         raise ValueError("ends with an unfinished object")
     return stack[0]

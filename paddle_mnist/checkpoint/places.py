@@ -4,6 +4,7 @@ import collections
 import functools
 import types
 from collections.abc import Collection, Iterator, Mapping
+from copy import copy
 from typing import Any, NamedTuple, Optional, TypeVar
 
 import numpy as np
@@ -12,6 +13,7 @@ import paddle
 from paddle_mnist.checkpoint import reachable
 from paddle_mnist.checkpoint.plain_data import (
     ABSENT,
+    BUFFERS,
     CONTAINERS,
     GENERATORS,
     MOST_ITEMS,
@@ -22,11 +24,11 @@ from paddle_mnist.checkpoint.plain_data import (
 )
 from paddle_mnist.checkpoint.reachable import Path, child, describe
 
-DATA = (*SCALARS, *SETS, *GENERATORS, np.ndarray, paddle.Tensor)
+DATA = (*SCALARS, *SETS, *BUFFERS, *GENERATORS, np.ndarray, paddle.Tensor)
 MOST_STEPS = 60  # on the way to a value
 
 _SEQUENCES = (list, tuple, collections.deque)
-_MUTABLE = (list, collections.deque, set, np.ndarray, bytearray)
+_MUTABLE = (list, collections.deque, set, np.ndarray, *BUFFERS)
 
 Value = TypeVar("Value")
 
@@ -154,8 +156,8 @@ def replaceable(roots: Mapping[str, Any], path: Path) -> Path:
 
 
 def with_own_items(value: Any) -> Any:
-    """Return a copy of a list, deque or set, with the same items; any other value as it is."""
-    return value.copy() if isinstance(value, _MUTABLE) else value
+    """Return a copy of a mutable collection, with the same items; any other value as it is."""
+    return copy(value) if isinstance(value, _MUTABLE) else value
 
 
 def replace_items(current: Any, new: Any) -> bool:

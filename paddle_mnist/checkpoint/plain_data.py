@@ -1,9 +1,11 @@
 """Copy, compare and pack plain data.
 
-Plain data are numbers, strings, arrays, tensors, generators of random numbers, and containers of
-them. Packed data are what `paddle.save` can write: a flat dict of arrays and one text.
+Plain data are numbers, strings, buffers, arrays, tensors, generators of random numbers, and
+containers of them. Packed data are what `paddle.save` can write: a flat dict of arrays and one
+text.
 """
 
+import array
 import collections
 import functools
 import hashlib
@@ -22,6 +24,7 @@ from paddle_mnist.system.arrays import as_array
 SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic)
 GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 SETS = (set, frozenset)
+BUFFERS = (bytearray, array.array)
 CONTAINERS = (dict, list, tuple, collections.deque)
 KINDS_OF_DICT = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 DICTS: dict[str, Any] = {kind.__name__: kind for kind in KINDS_OF_DICT}
@@ -48,7 +51,7 @@ def is_tensor(value: Any) -> bool:
 
 def is_leaf(value: Any) -> bool:
     """Return whether a value is data that holds no other values."""
-    kinds = (*SCALARS, *GENERATORS, *SETS, np.ndarray, bytearray)
+    kinds = (*SCALARS, *GENERATORS, *SETS, *BUFFERS, np.ndarray)
     return isinstance(value, kinds) or is_tensor(value)
 
 
@@ -67,7 +70,7 @@ def is_plain(
         return value.dtype.kind in "biufc" and value.dtype.itemsize <= 16
     if is_tensor(value):
         return id(value) not in known and value.is_dense() and value._is_initialized()
-    if type(value) in SCALARS or type(value) in GENERATORS:
+    if type(value) in (*SCALARS, *GENERATORS, *BUFFERS):
         return True
     is_container = type(value) in (*CONTAINERS, *SETS, *KINDS_OF_DICT)
     is_container |= _is_namedtuple(type(value))
@@ -116,7 +119,7 @@ def replace_in_place(current: Any, new: Any) -> bool:
         current[...] = new
     elif isinstance(current, GENERATORS) and _bits_of(current) == _bits_of(new):
         set_generator_state(current, generator_state(new))
-    elif isinstance(current, list):
+    elif isinstance(current, (list, *BUFFERS)) and _typecode(current) == _typecode(new):
         current[:] = new
     elif isinstance(current, set):
         current.clear()
@@ -143,8 +146,8 @@ def equal(one: Any, other: Any) -> bool:
         return equal(generator_state(one), generator_state(other))
     if type(one) is not type(other):
         return False
-    if isinstance(one, bytearray):
-        return bool(one == other)
+    if isinstance(one, BUFFERS):
+        return _typecode(one) == _typecode(other) and _as_bytes(one) == _as_bytes(other)
     if isinstance(one, dict):
         return list(one) == list(other) and all(equal(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple, collections.deque)):
@@ -158,9 +161,9 @@ def add_to_digest(digest: Any, value: Any) -> None:
         value = generator_state(value)
     digest.update(type(value).__name__.encode())
     if isinstance(value, np.ndarray) or is_tensor(value):
-        array = as_array(value)
-        digest.update(f"{array.dtype} {array.shape}".encode())
-        digest.update(_as_bits(array))
+        values = as_array(value)
+        digest.update(f"{values.dtype} {values.shape}".encode())
+        digest.update(_as_bits(values))
     elif isinstance(value, Mapping):
         for key, item in value.items():
             add_to_digest(digest, key)
@@ -181,9 +184,18 @@ def digest_of(value: Any) -> str:
     return digest.hexdigest()
 
 
-def _as_bits(array: np.ndarray) -> np.ndarray:
+def _typecode(buffer: Any) -> str:
+    """Return the type of a buffer's items, as the module `array` calls it; "" for others."""
+    return getattr(buffer, "typecode", "")
+
+
+def _as_bytes(buffer: Any) -> bytes:
+    return buffer.tobytes() if isinstance(buffer, array.array) else bytes(buffer)
+
+
+def _as_bits(values: np.ndarray) -> np.ndarray:
     """Return an array as bytes, because NaN != NaN and 0.0 == -0.0."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 
 # ------------------------------------------------------------------ generators of random numbers
@@ -240,7 +252,7 @@ def pack(value: Any, parameters: Mapping[str, paddle.Tensor] = {}) -> dict[str, 
     arrays: list[np.ndarray] = []
     numbers: dict[int, int] = {}  # of the arrays, by the `id` of their owner
 
-    def array(value: Any) -> int:
+    def number_of(value: Any) -> int:
         if id(value) not in numbers:
             numbers[id(value)] = len(arrays)
             arrays.append(as_array(value))
@@ -252,9 +264,9 @@ def pack(value: Any, parameters: Mapping[str, paddle.Tensor] = {}) -> dict[str, 
         if value is None or type(value) in (bool, int, float, str):
             return value
         if is_tensor(value):
-            return {"tensor": [array(value), bool(value.stop_gradient)]}
+            return {"tensor": [number_of(value), bool(value.stop_gradient)]}
         if isinstance(value, np.ndarray):
-            return {"array": array(value)}
+            return {"array": number_of(value)}
         if isinstance(value, np.generic):
             arrays.append(as_array(value))
             return {"scalar": len(arrays) - 1}
@@ -262,6 +274,9 @@ def pack(value: Any, parameters: Mapping[str, paddle.Tensor] = {}) -> dict[str, 
             return {"complex": [value.real, value.imag]}
         if isinstance(value, bytes):
             return {"bytes": value.hex()}
+        if isinstance(value, BUFFERS):
+            arrays.append(np.frombuffer(_as_bytes(value), np.uint8))
+            return {"buffer": [_typecode(value), len(arrays) - 1]}
         if isinstance(value, GENERATORS):
             state = tree(generator_state(value))
             return {"generator": [type(value).__name__, state, _bits_of(value)]}
@@ -320,6 +335,9 @@ def unpack(
             return complex(*item)
         if kind == "bytes":
             return bytes.fromhex(item)
+        if kind == "buffer":
+            content = packed[str(item[1])].tobytes()
+            return array.array(item[0], content) if item[0] else bytearray(content)
         if kind == "generator":
             return _generator(item[0], value(item[1]), item[2])
         if kind in DICTS:

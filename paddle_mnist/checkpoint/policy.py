@@ -4,9 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Optional
 
-from paddle_mnist.errors import StoppedError
-from paddle_mnist.options import Count, CountOrZero, Options, Positive, option
+from paddle_mnist.errors import ConfigError, StoppedError
+from paddle_mnist.options import Count, CountOrZero, Options, PathStr, Positive, option
 from paddle_mnist.progress import TrainState
+from paddle_mnist.system import signals
+from paddle_mnist.system.program import option_name
+from paddle_mnist.system.remote import check_url
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,9 @@ class Saving(Options):
 
     every_epochs: after every N-th epoch; 0 or None: after none for this reason.
     every_steps: after every N-th step since the run began.
-    every_seconds: after the first step that ends N seconds or more after the last save.
+    every_seconds: after the first step that ends N seconds or more after the last save, by default
+        ten minutes, which is the most that `kill -9` then costs. None turns it off. The default has
+        no effect on data that can resume only from the end of an epoch.
     on_exception: when an exception ends the training.
     at_start: before the first step, so that the initial weights are safe as well.
 
@@ -49,6 +54,16 @@ class Saving(Options):
     keep_epochs: the end of every epoch.
     keep_every_minutes: the newest of each span of N minutes.
     keep_breakpoints: every checkpoint that was saved because the training was interrupted.
+
+    break_lock_after: seconds without a sign of life after which the lock of a training on another
+        machine is broken; by default it never is.
+    stop_signals: further signals that stop a training after it has saved, as SIGTERM, SIGINT,
+        SIGUSR1, SIGHUP and SIGXCPU do.
+
+    A copy elsewhere, from which a run resumes whose directory is lost:
+
+    mirror: the URL of a folder for fsspec, such as s3://bucket/runs/1, or a folder on another disk.
+    mirror_timeout: how many seconds a training waits for it before it starts, and at its end.
     """
 
     heading = "saving"
@@ -62,7 +77,7 @@ class Saving(Options):
         None, "steps between checkpoints", flat="save_every_steps"
     )
     every_seconds: Optional[Positive] = option(
-        None, "seconds between checkpoints", flat="save_every_seconds"
+        600.0, "seconds between checkpoints inside an epoch", flat="save_every_seconds"
     )
     on_exception: bool = option(
         True, "save a checkpoint when an error ends training", flat="save_on_exception"
@@ -73,6 +88,27 @@ class Saving(Options):
     keep_epochs: bool = option(False, "keep the checkpoint at the end of every epoch")
     keep_every_minutes: Optional[Positive] = option(None, "keep one checkpoint every N minutes")
     keep_breakpoints: bool = option(False, "keep checkpoints that were saved on an interruption")
+    break_lock_after: Optional[Positive] = option(
+        None, "seconds without a sign of life after which another machine's lock is broken"
+    )
+    stop_signals: tuple[str, ...] = option(
+        (),
+        "more signals that stop a training after it has saved, as SIGTERM does: USR2,SIGPWR",
+        parse=signals.parse_names,
+    )
+    mirror: Optional[PathStr] = option(
+        None, "URL of a copy of the run: s3://, sftp://, ..., or a folder on another disk"
+    )
+    mirror_timeout: Positive = option(
+        600.0, "seconds to wait for the mirror before a training starts and at its end"
+    )
+
+    def check(self) -> None:
+        if self.mirror:
+            try:
+                check_url(self.mirror)
+            except ValueError as error:  # which does not show what may be a password
+                raise ConfigError(f"{option_name('mirror', 'Saving: mirror')}: {error}") from None
 
     def is_due_after_step(self, state: TrainState, seconds: float) -> bool:
         """Return whether to save after a step. seconds: since the last save, or the start."""
@@ -106,5 +142,5 @@ class Saving(Options):
         return kept
 
 
-# For those who save without `fit`, as the tutorial does: every epoch stays.
-KEEP_EPOCHS = Saving(keep_epochs=True, keep_breakpoints=True)
+# For those who save without `fit`, as the tutorial does: every epoch stays, and nothing else.
+KEEP_EPOCHS = Saving(every_seconds=None, keep_epochs=True, keep_breakpoints=True)

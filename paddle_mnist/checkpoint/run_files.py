@@ -18,6 +18,8 @@ log = logging.getLogger("paddle_mnist")
 RUNS = "work/output"  # where runs are, unless --output says otherwise
 DEFAULT_OUTPUT = f"{RUNS}/default"
 TRAINED_WITH = "trained_with"  # of config.yaml: the function that trained the run, if it says so
+METRICS_LINES = "metrics_lines"  # of a manifest: how many lines metrics.jsonl had when it was saved
+MIRROR_RECORD = ".mirror.json"  # the checkpoint that was uploaded last: see `mirror_copy`
 FIT = "paddle_mnist.fit"  # the function that trains any net
 
 

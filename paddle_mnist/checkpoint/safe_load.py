@@ -5,12 +5,19 @@ A `.pdparams` or `.pdopt` is a pickle, and a pickle is a program: `pickle.load`,
 `paddle.save` needs; everything else is refused with a CheckpointError.
 """
 
+import io
+import os
 from pathlib import Path
 from typing import Any, Union
 
 import numpy as np
 
-from paddle_mnist.checkpoint.pickle_interpreter import RefusedError, UnfinishedArray, interpret
+from paddle_mnist.checkpoint.pickle_interpreter import (
+    RefusedError,
+    Source,
+    UnfinishedArray,
+    interpret,
+)
 from paddle_mnist.errors import CheckpointError
 
 # What paddle.save writes beside the tensors: the map of structured to generated names, and how a
@@ -28,19 +35,27 @@ def safe_load(path: Union[str, Path]) -> dict[str, Any]:
     Raises CheckpointError for a file that is unreadable, damaged, or holds anything else.
     """
     try:
-        data = Path(path).read_bytes()
+        with open(path, "rb") as file:
+            return load_from(file, os.fstat(file.fileno()).st_size, path)
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}; expected a readable file") from error
-    return safe_loads(data, path)
 
 
 def safe_loads(data: bytes, origin: Union[str, Path] = "checkpoint") -> dict[str, Any]:
     """Load the dictionary in bytes, as `safe_load` does. origin: names them in errors."""
+    return load_from(io.BytesIO(data), len(data), origin)
+
+
+def load_from(file: Source, size: int, origin: Union[str, Path]) -> dict[str, Any]:
+    """Load the dictionary in an open file of this size, as `safe_load` does.
+
+    The arrays are views of the bytes that are read: no other copy is made.
+    """
     try:
-        state_dict = _to_plain(interpret(data))
+        state_dict = _to_plain(interpret(file, size))
         if not isinstance(state_dict, dict):
             raise RefusedError(f"holds a {type(state_dict).__name__}")
-        return _join_slices(state_dict, len(data))
+        return _join_slices(state_dict, size)
     except RefusedError as refusal:
         raise CheckpointError(
             f"{origin}: {refusal}; expected tensors and plain containers as paddle.save writes "

@@ -15,6 +15,7 @@ from paddle_mnist.checkpoint import reachable
 from paddle_mnist.checkpoint.places import Place, find, topmost, walk
 from paddle_mnist.checkpoint.plain_data import (
     ABSENT,
+    BUFFERS,
     CONTAINERS,
     GENERATORS,
     MOST_ITEMS,
@@ -125,10 +126,8 @@ class Snapshot:
         value = found.value
         if isinstance(value, GENERATORS):
             return generator_state(value)
-        if isinstance(value, np.ndarray) or is_tensor(value):
+        if _is_array(value):
             return self._copy_array(found) if _has_bytes(value) else ABSENT
-        if isinstance(value, bytearray):
-            return bytearray(value)
         if is_leaf(value):
             return set(value) if isinstance(value, SETS) else value
         return _contents(value)
@@ -136,15 +135,15 @@ class Snapshot:
     def _copy_array(self, found: Place) -> Any:
         value = found.value
         if self.is_state(found):
-            return copied_array(value)
-        size = value.size * (value.element_size() if is_tensor(value) else value.itemsize)
+            return _copied(value)
+        size = _nbytes(value)
         if size > self._room:
             self.skipped.append(f"{describe(found.path)} ({size / 2**20:.0f} MiB)")
             if not found.is_internal:
                 self.uncopied.append(found.path)
             return ABSENT
         self._room -= size
-        return copied_array(value)
+        return _copied(value)
 
     def _differs(self, found: Place, now: Any) -> bool:
         before, copy = found.value, self._copies[found.path]
@@ -152,10 +151,10 @@ class Snapshot:
             return True
         if isinstance(before, GENERATORS):
             return not equal(generator_state(now), copy)
-        if isinstance(before, np.ndarray) or is_tensor(before):
+        if _is_array(before):
             if copy is ABSENT:
                 return _has_bytes(now) != _has_bytes(before)
-            return not _has_bytes(now) or not equal(as_array(now), copy)
+            return not _has_bytes(now) or not equal(_comparable(now), copy)
         if isinstance(before, SETS):
             return bool(set(now) != copy)
         if is_leaf(before):
@@ -184,12 +183,10 @@ class Snapshot:
         value, copy = found.value, self._copies[found.path]
         if isinstance(value, GENERATORS):
             set_generator_state(value, copy)
-        elif isinstance(value, np.ndarray) or is_tensor(value):
-            if copy is not ABSENT and not (_has_bytes(value) and equal(as_array(value), copy)):
+        elif _is_array(value):
+            if copy is not ABSENT and not (_has_bytes(value) and equal(_comparable(value), copy)):
                 new = paddle.to_tensor(copy) if is_tensor(value) else copy
                 replace_in_place(value, new)
-        elif isinstance(value, bytearray):
-            value[:] = copy
         elif isinstance(value, set):
             if value != copy:
                 replace_in_place(value, set(copy))
@@ -197,9 +194,32 @@ class Snapshot:
             _restore_contents(value, *copy)
 
 
+def _is_array(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, *BUFFERS)) or is_tensor(value)
+
+
+def _nbytes(value: Any) -> int:
+    """Return the bytes of an array, a tensor or a buffer."""
+    if isinstance(value, BUFFERS):
+        return memoryview(value).nbytes
+    size: int = value.size * (value.element_size() if is_tensor(value) else value.itemsize)
+    return size
+
+
+def _copied(value: Any) -> Any:
+    return value[:] if isinstance(value, BUFFERS) else copied_array(value)
+
+
+def _comparable(value: Any) -> Any:
+    """Return a tensor as an array, and all else as it is."""
+    return as_array(value) if is_tensor(value) else value
+
+
 def _has_bytes(value: Any) -> bool:
-    """Return whether an array or a tensor has values that can be copied."""
-    return not value.dtype.hasobject if isinstance(value, np.ndarray) else is_plain(value)
+    """Return whether an array, a tensor or a buffer has values that can be copied."""
+    if isinstance(value, np.ndarray):
+        return not value.dtype.hasobject
+    return not is_tensor(value) or is_plain(value)
 
 
 def _containers(value: Any) -> list[Any]:
@@ -250,6 +270,6 @@ def _show(value: Any, copy: Any = ABSENT) -> str:
         return repr((as_array(value) if copy is ABSENT else copy).tolist())
     if isinstance(value, SCALARS):
         return f"{value!r:.60}"
-    is_sized = isinstance(value, (*CONTAINERS, *SETS))
+    is_sized = isinstance(value, (*CONTAINERS, *SETS, *BUFFERS))
     size = len(value if copy is ABSENT or not isinstance(copy, set) else copy) if is_sized else 0
     return f"a {name} of {size}" if is_sized else f"a {name}"

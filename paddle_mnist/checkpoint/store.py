@@ -1,19 +1,22 @@
 """The checkpoints in a folder: commit, list, verify, prune, quarantine.
 
-Order of a commit: each file is written under a temporary name, forced to the disk and renamed; the
-manifest comes last. Until then the checkpoint does not exist; from then on it is complete.
+Order of a commit: each file is written under a temporary name and forced to the disk; then they are
+renamed; the manifest comes last. Until then the checkpoint does not exist; from then on it is
+complete.
 """
 
+import contextlib
 import glob
 import itertools
 import json
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
+from paddle_mnist.checkpoint.fingerprint import write_and_hash
 from paddle_mnist.checkpoint.manifest import (
     CHECKSUM,
     DATA_SUFFIXES,
@@ -21,14 +24,15 @@ from paddle_mnist.checkpoint.manifest import (
     Checkpoint,
     OutdatedFormatError,
     checksum,
-    file_entry,
     read_manifest,
 )
 from paddle_mnist.checkpoint.policy import Saving
+from paddle_mnist.checkpoint.saved_state import SavedState
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import (
     PART,
+    PendingFile,
     first_free,
     make_folder,
     remove,
@@ -37,6 +41,7 @@ from paddle_mnist.system.files import (
     write_atomically,
     writing,
 )
+from paddle_mnist.system.ownership import owned_by_nobody
 from paddle_mnist.system.program import as_option
 
 log = logging.getLogger("paddle_mnist")
@@ -62,32 +67,39 @@ class CheckpointStore:
     def __init__(self, folder: Union[str, Path], context: Optional[Mapping[str, Any]] = None):
         self.folder = Path(folder)
         self.context = dict(context or {})
-        # Signatures and hashes of the files that this process wrote or verified; `prune` does not
-        # read unchanged ones again.
+        # Raises RunLockedError once another process has taken the folder over.
+        self.require_ownership: Callable[[], None] = owned_by_nobody
+        # Signatures and hashes of the files that this process wrote or verified.
         self._hashed: dict[Path, tuple[FileSignature, Mapping[str, Any]]] = {}
 
     def commit(
         self,
         name: str,
-        files: Mapping[str, bytes],
+        files: Mapping[str, Union[SavedState, bytes]],
         state: TrainState,
         extra_entries: Optional[Mapping[str, Any]] = None,
     ) -> Checkpoint:
-        """Write a checkpoint, completely or not at all. Raises OutputError.
+        """Write a checkpoint, completely or not at all. Raises OutputError, RunLockedError.
 
         files: contents by suffix. extra_entries: of the manifest, beside the store's `context`.
         """
+        self.require_ownership()
         make_folder(self.folder)
         path = self.folder / f"{name}.json"
-        entries = {name + suffix: file_entry(data) for suffix, data in files.items()}
-        if not _lists_files(path, entries):
-            # There is an older checkpoint of this name, perhaps, which must not exist while its
-            # files are replaced.
-            remove(path)
-        for suffix, data in files.items():
-            file = self.folder / (name + suffix)
-            write_atomically(file, data)
-            self._hashed[file] = _file_signature(file), entries[file.name]
+        with contextlib.ExitStack() as stack:
+            pending = []
+            entries = {}
+            for suffix, contents in files.items():
+                file = stack.enter_context(PendingFile(self.folder / (name + suffix)))
+                entries[file.path.name] = write_and_hash(file, contents)
+                pending.append(file)
+            if not _lists_files(path, entries):
+                # There is an older checkpoint of this name, perhaps, which must not exist while its
+                # files are replaced.
+                remove(path)
+            for file in pending:
+                file.publish()
+                self._hashed[file.path] = _file_signature(file.path), entries[file.path.name]
         manifest = {
             "format": FORMAT,
             "files": entries,
@@ -99,6 +111,7 @@ class CheckpointStore:
         manifest = json.loads(json.dumps(manifest, allow_nan=False))  # as it will be read
         manifest[CHECKSUM] = checksum(manifest)
         sync_folder(self.folder)
+        self.require_ownership()
         write_atomically(path, json.dumps(manifest, indent=1).encode())
         sync_folder(self.folder)
         return Checkpoint(path, manifest)
@@ -134,7 +147,7 @@ class CheckpointStore:
         _require_current_format(checkpoints, damaged)
         newest_valid = None
         for checkpoint in reversed(checkpoints):
-            if not (error := checkpoint.damage()):
+            if not (error := self._damage(checkpoint)):
                 newest_valid = checkpoint
                 break
             if not checkpoint.path.exists():  # its writer has deleted it: list again
@@ -219,31 +232,49 @@ class CheckpointStore:
                 del candidates[name]
             verified |= kept
 
-    @staticmethod
-    def _is_valid(checkpoint: Checkpoint) -> bool:
+    def _is_valid(self, checkpoint: Checkpoint) -> bool:
         """Return whether it verifies; log the reason if not."""
-        if error := checkpoint.damage():
+        if error := self._damage(checkpoint):
             log.warning("damaged checkpoint: %s", error)
         return not error
 
-    def _is_unchanged_or_valid(self, checkpoint: Checkpoint) -> bool:
-        """Return whether it verifies, without reading files that this process has hashed already.
+    def _damage(self, checkpoint: Checkpoint) -> Optional[CheckpointError]:
+        """Return why it does not verify; None if it does, and then remember its files."""
+        paths = {name: checkpoint.path.with_name(name) for name in checkpoint.manifest["files"]}
+        signatures: dict[Path, FileSignature] = {}
+        with contextlib.suppress(OSError):  # a file that is missing, which is damage
+            # From before it is read: a file that changes meanwhile has another one afterwards.
+            signatures = {path: _file_signature(path) for path in paths.values()}
+        error = checkpoint.damage()
+        if not error and signatures:
+            entries = checkpoint.manifest["files"]
+            self._hashed.update(
+                {path: (signatures[path], entries[name]) for name, path in paths.items()}
+            )
+        return error
 
-        A file whose signature is still the same counts as unchanged: that is enough for checkpoints
-        that are not loaded now.
+    def _is_unchanged_or_valid(self, checkpoint: Checkpoint) -> bool:
+        """Return whether it verifies, without reading files that are as they were written.
+
+        Those are the files whose signature is that with which this process hashed them, or that
+        have not been changed since their manifest was written, after them. This is enough for
+        checkpoints that are not loaded now.
         """
-        files = checkpoint.manifest["files"]
-        paths = {name: checkpoint.path.with_name(name) for name in files}
-        try:
-            signatures = {name: _file_signature(path) for name, path in paths.items()}
-        except OSError:
-            return self._is_valid(checkpoint)
-        if all(self._hashed.get(paths[name]) == (signatures[name], files[name]) for name in files):
-            return True
-        valid = self._is_valid(checkpoint)
-        if valid:  # a file that changed while it was read has another signature by now
-            self._hashed.update({paths[name]: (signatures[name], files[name]) for name in files})
-        return valid
+        with contextlib.suppress(OSError):
+            written = checkpoint.path.stat().st_mtime_ns
+            if all(
+                self._is_unchanged(checkpoint.path.with_name(name), entry, written)
+                for name, entry in checkpoint.manifest["files"].items()
+            ):
+                return True
+        return self._is_valid(checkpoint)
+
+    def _is_unchanged(self, path: Path, entry: Mapping[str, Any], manifest_written: int) -> bool:
+        signature = _file_signature(path)
+        size, modified, changed, _ = signature
+        # Strictly, as the clock of a file system is coarse; its change of name may be that close.
+        is_older = modified < manifest_written and changed <= manifest_written
+        return self._hashed.get(path) == (signature, entry) or (is_older and size == entry["size"])
 
     def find_damaged(self) -> dict[Path, CheckpointError]:
         """Verify every checkpoint; return, by manifest, why the damaged ones cannot be used.

@@ -1,27 +1,26 @@
-"""The weights of a model: into bytes, out of files, and into a model."""
+"""The weights of a model: into files, out of them, and into a model."""
 
-import io
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Union, cast
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 import paddle
 from paddle import nn
 
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE
+from paddle_mnist.checkpoint.saved_state import SavedState
 from paddle_mnist.checkpoint.saved_weights import find_weights
 from paddle_mnist.errors import CheckpointError
+from paddle_mnist.system.files import PendingFile
 
 
-def saved_bytes(state_dict: Mapping[str, Any]) -> bytes:
-    """Return the bytes that `paddle.save` writes for a state_dict (`paddle.load` reads them)."""
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():  # an optimizer has no state before its first step
-        warnings.filterwarnings("ignore", message="The input state dict is empty")
-        paddle.save(cast(dict[str, paddle.Tensor], state_dict), buffer)
-    return buffer.getvalue()
+def write_weights(path: Path, weights: Mapping[str, Any]) -> None:
+    """Write a state_dict as `paddle.save` does, whole or not at all. Raises OutputError."""
+    with PendingFile(path) as file:
+        SavedState(weights).write_to(file)
+        file.finish()
+        file.publish()
 
 
 class IncompatibleKeys(NamedTuple):

@@ -85,7 +85,7 @@ def run_script(main: Main, abandon_threads: bool = False) -> NoReturn:
     with signals.handlers_installed(ignore_afterwards=True):
         code = main(None)
     logging.shutdown()
-    _flush_stdout()
+    _flush_streams()
     if abandon_threads and any(
         not thread.daemon and thread not in before for thread in threading.enumerate()
     ):
@@ -94,9 +94,9 @@ def run_script(main: Main, abandon_threads: bool = False) -> NoReturn:
     sys.exit(code)
 
 
-def _flush_stdout() -> None:
-    try:
-        if sys.stdout:
-            sys.stdout.flush()
-    except OSError:  # Python would flush again, complain and exit with 120
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _flush_streams() -> None:
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:  # Python would flush again, complain and exit with 120
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

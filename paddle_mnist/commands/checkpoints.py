@@ -2,14 +2,18 @@
 
 import argparse
 import contextlib
+import io
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Optional
 
+from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.policy import Saving
+from paddle_mnist.checkpoint.remote_checkpoints import CHECKPOINTS
 from paddle_mnist.checkpoint.saved_weights import exists, find_run
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.commands import Parser, command, program_name
@@ -17,8 +21,11 @@ from paddle_mnist.commands._weights import OPTIONS, distinct
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.config import FLAT_OPTIONS, TrainConfig
 from paddle_mnist.progress import TrainState
+from paddle_mnist.system.files import temporary_folder
+from paddle_mnist.system.remote import RemoteFolder, check_url, failure
 from paddle_mnist.training.run_directory import RunDirectory
 
+CONFIG = "config.yaml"
 ACTIONS = ("list", "verify", "prune")
 RETENTION = {name: one for name, one in FLAT_OPTIONS.items() if name.startswith("keep_")}
 
@@ -31,6 +38,28 @@ def main(argv: Sequence[str]) -> None:
     TrainConfig(**options)  # errors in the options come before those on the disk
 
     name, action = _run_and_action(args)
+    if name and "://" in name:
+        with _downloaded(name) as folder:
+            printed = io.StringIO()
+            try:
+                with contextlib.redirect_stdout(printed):
+                    _act(str(folder), action, args, options, RemoteFolder(name))
+            except CheckpointError as error:
+                raise CheckpointError(str(error).replace(str(folder), name)) from None
+            finally:
+                print(printed.getvalue().replace(str(folder), name), end="")
+    else:
+        _act(name, action, args, options)
+
+
+def _act(
+    name: Optional[str],
+    action: str,
+    args: argparse.Namespace,
+    options: Mapping[str, Any],
+    remote: Optional[RemoteFolder] = None,
+) -> None:
+    """List, verify or prune. remote: where what is pruned is deleted too."""
     store, run = _find(name)
     recorded = run.read_config() if run else {}
     recorded = {name: recorded[name] for name in RETENTION if name in recorded}
@@ -39,7 +68,9 @@ def main(argv: Sequence[str]) -> None:
         _verify(store)
     elif action == "prune":
         with run.opened() if run and args.yes else contextlib.nullcontext():
-            _prune(store, config.saving, delete=args.yes)
+            pruned = _prune(store, config.saving, delete=args.yes)
+            if remote and args.yes:
+                _delete(remote, pruned)
     else:
         contents = _list(store)
         print(json.dumps(contents, indent=1) if args.json else _as_text(contents))
@@ -52,8 +83,8 @@ def _parser() -> Parser:
         "words",
         metavar="RUN, list, verify, prune",
         nargs="*",
-        help="a run, one of its checkpoints, or any folder with checkpoints [newest run in "
-        "work/output]; and what to do [list]",
+        help="a run, one of its checkpoints, any folder with checkpoints, or the URL of a mirror "
+        "[newest run in work/output]; and what to do [list]",
     )
     parser.add_argument(
         *OPTIONS, dest="runs", metavar="RUN", action="append", default=[], help="the same as RUN"
@@ -121,18 +152,45 @@ def _verify(store: CheckpointStore) -> None:
         )
 
 
-def _prune(store: CheckpointStore, saving: Saving, delete: bool) -> None:
-    """Print which checkpoints are not kept. delete: delete it, too."""
+@contextlib.contextmanager
+def _downloaded(url: str) -> Iterator[Path]:
+    """Download the copy of a run to a folder. Raises CheckpointError if it cannot be read."""
+    remote = RemoteFolder(url)
+    with temporary_folder() as folder:
+        try:
+            check_url(url)
+            (folder / CHECKPOINTS).mkdir()
+            for part in ("", CHECKPOINTS):
+                for name, size in remote.sizes(part).items():
+                    if part or name == CONFIG:
+                        data = remote.read(f"{part}/{name}".lstrip("/"), size)
+                        folder.joinpath(part, name).write_bytes(data)
+        except Exception as error:  # whatever the driver raises
+            raise CheckpointError(
+                f"{url.rpartition('@')[2]}: cannot be read ({failure(error)}); expected the mirror "
+                "of a run"
+            ) from error
+        yield folder
+
+
+def _delete(remote: RemoteFolder, checkpoints: Sequence[Checkpoint]) -> None:
+    """Delete checkpoints of a copy, the manifest first."""
+    for checkpoint in checkpoints:
+        for name in (checkpoint.path.name, *checkpoint.manifest["files"]):
+            remote.remove(f"{CHECKPOINTS}/{name}")
+
+
+def _prune(store: CheckpointStore, saving: Saving, delete: bool) -> list[Checkpoint]:
+    """Print which checkpoints are not kept, and return them. delete: delete them, too."""
     sizes = {checkpoint.name: checkpoint.size for checkpoint in store.all()}
-    if delete:
-        names = store.prune(saving)
-    else:
-        names = [checkpoint.name for checkpoint in store.checkpoints_to_prune(saving)]
+    dropped = store.checkpoints_to_prune(saving)
+    names = store.prune(saving) if delete else [checkpoint.name for checkpoint in dropped]
     for name in names:
         print(f"{'deleted' if delete else 'would delete'} {name}, {sizes.get(name, 0):,} bytes")
     freed = sum(sizes.get(name, 0) for name in names)
     end = "" if delete else "; nothing is deleted without --yes"
     print(f"{len(names)} of {len(sizes)} checkpoints, {freed:,} bytes{end}")
+    return dropped
 
 
 def _list(store: CheckpointStore) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def _as_text(report: Mapping[str, Any]) -> str:
             f"{classes[int(label)]:{width}}  {row['precision']:9.4f}  {row['recall']:.4f}  "
             f"{row['f1-score']:.4f}  {row['support']:6.0f}"
         )
-    lines += ["", f"confusion matrix (row: the {noun}, column: taken for)"]
+    lines += ["", f"confusion matrix (row: the {noun}, column: predicted)"]
     for label, row in enumerate(report["confusion_matrix"]):
         counts = " ".join(f"{n:5}" for n in row)
         lines.append(f"{counts}  {classes[label]}" if classes.names else counts)

@@ -38,12 +38,15 @@ log = logging.getLogger("paddle_mnist")
 def main(argv: Sequence[str]) -> None:
     """Read the pictures and print their digits; return the exit code."""
     args = _parser().parse_args(argv)
+    if not (args.pictures or args.example):
+        raise ConfigError("no picture is given; expected files or folders, or --example")
     named = named_weights(args)
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
     require_paddle()
     from tqdm import tqdm
 
     from paddle_mnist.mnist.infer import pictures_in, read_pictures, reads_digits
+    from paddle_mnist.mnist.pretrained import EXAMPLE
 
     predictor = _predictor(named, args.device)
     if not (reads_digits(predictor) or args.unchecked):
@@ -53,6 +56,8 @@ def main(argv: Sequence[str]) -> None:
             dataset,
         )
     files = list(pictures_in(args.pictures))
+    if args.example:
+        files.insert(0, str(EXAMPLE))
     csv_lines = functools.partial(_csv_lines, args.many)
     write = None if args.json else csv_lines if args.csv else _table_line
     if write:
@@ -77,7 +82,10 @@ def main(argv: Sequence[str]) -> None:
 def _parser() -> Parser:
     parser = Parser(prog=program_name("infer"), description=__doc__)
     parser.add_argument(
-        "pictures", nargs="+", metavar="PICTURE", help="files, folders, patterns, or - for stdin"
+        "pictures", nargs="*", metavar="PICTURE", help="files, folders, patterns, or - for stdin"
+    )
+    parser.add_argument(
+        "--example", action="store_true", help="read the picture that comes with the package"
     )
     add_weights_arguments(parser, "pretrained", f"{KINDS}, an exported model", first=False)
     parser.add_argument("--device", default="auto", help="auto, cpu or gpu:0 [auto]")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from paddle_mnist.checkpoint.run_files import RunFiles
 from paddle_mnist.commands import Parser, command, program_name
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.system.signals import parse_names
 from paddle_mnist.system.supervisor import supervise
 
 
@@ -28,6 +29,12 @@ def main(argv: Sequence[str]) -> int:
         help="seconds without a step after which the script is restarted [600]",
     )
     parser.add_argument(
+        "--stop_signals",
+        default="",
+        metavar="NAMES",
+        help="more signals to forward, after which the script is not restarted: USR2,SIGPWR",
+    )
+    parser.add_argument(
         "script",
         metavar="SCRIPT",
         nargs=argparse.REMAINDER,
@@ -40,9 +47,14 @@ def main(argv: Sequence[str]) -> int:
     if not script or not os.path.isfile(script[0]):
         name = script[0] if script else f"after {args.run}"
         raise ConfigError(f"{name}: no such script; expected the path of a Python program")
+    try:
+        stop_signals = parse_names(args.stop_signals)
+    except ValueError as error:
+        raise ConfigError(f"stop_signals is {args.stop_signals!r}; {error}") from error
     return supervise(
         lambda _: [sys.executable, *script],
         RunFiles(args.run).checkpoints.newest_step,
         args.max_restarts,
         args.hang_timeout,
+        stop_signals,
     )

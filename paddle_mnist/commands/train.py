@@ -75,7 +75,13 @@ def _supervise(config: TrainConfig, argv: Sequence[str]) -> int:
     # sooner.
     grace = 0 if config.processes.number == 1 else heartbeat.GRACE_SECONDS
     timeout = config.processes.hang_timeout + grace
-    return supervise(start, run.checkpoints.newest_step, config.command.max_restarts, timeout)
+    return supervise(
+        start,
+        run.checkpoints.newest_step,
+        config.command.max_restarts,
+        timeout,
+        config.saving.stop_signals,
+    )
 
 
 def _identity(path: Path) -> Optional[tuple[int, int]]:

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple, Optional, Protocol
 import numpy as np
 import paddle
 
-from paddle_mnist.data.collate import batch_of, data_error, make_batch, read_sample, some
+from paddle_mnist.data.collate import batch_of, data_error, make_batch, read_samples, some
 from paddle_mnist.data.sampler_state import set_epoch
-from paddle_mnist.data.seeding import next_draws, seed_generators, seed_of
+from paddle_mnist.data.seeding import draw, foreseen_draws, next_draws, seed_generators, seed_of
+from paddle_mnist.data.stacking import COPIED
+from paddle_mnist.errors import ConfigError
 from paddle_mnist.system.files import warn_once
 
 CollateFn = Callable[[list[Any]], Any]
-# What `paddle.gather` takes on a CPU, in Paddle 2.6.2 as in 3.3.1.
-GATHERED = (paddle.float32, paddle.float64, paddle.int32, paddle.int64, paddle.uint8)
 
 
 class MapDataset(Protocol):
@@ -34,7 +34,7 @@ class Request(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A batch as it was read. draws: whether the dataset's `__getitems__` draws; see below."""
+    """A batch as it was read. draws: whether samples draw random numbers; see below."""
 
     batch: Any
     draws: bool
@@ -44,20 +44,33 @@ class BatchReader:
     """Reads batches of a dataset, with random numbers that follow from (seed, epoch, index).
 
     A dataset with `__getitems__(indices)` is read by it, as PyTorch does. It may take the
-    parameter `seeds`, a seed for each sample. Without it, the global generators tell whether it
-    has drawn from them in the first batch; if so it would not resume, and is read as all other
-    datasets are: sample by sample, the generators seeded for each. A `TensorDataset` is read
-    with one operation for each of its tensors.
+    parameter `seeds`, a seed for each sample. A `TensorDataset` is read with one operation for
+    each of its tensors. All others are read sample by sample.
+
+    The first batch shows whether samples draw from the global generators, which takes time to
+    seed. If they do, these are seeded for each sample, and the batch is read once more; what has a
+    `__getitems__`, too, is then read sample by sample. If they do not, no later batch may: a
+    resumed training would draw other numbers.
+
+    random: whether to take for granted that samples draw.
     """
 
-    def __init__(self, dataset: MapDataset, seed: int, collate_fn: Optional[CollateFn] = None):
+    def __init__(
+        self,
+        dataset: MapDataset,
+        seed: int,
+        collate_fn: Optional[CollateFn] = None,
+        random: bool = False,
+    ):
         self.dataset, self.seed, self.collate_fn = dataset, seed, collate_fn
         self._epoch: Optional[int] = None  # that the dataset was told
         self._getitems = _batch_method(dataset, collate_fn)
         names = inspect.signature(self._getitems).parameters if self._getitems else {}
         self._takes_seeds = "seeds" in names
-        self._is_checked = self._takes_seeds
-        self._draws = False
+        is_gathered = getattr(self._getitems, "func", None) is _gathered
+        self._never_draws = self._takes_seeds or is_gathered
+        self._is_declared = random
+        self._draws: Optional[bool] = random or None  # None until the first batch is read
 
     def begin(self, epoch: int) -> None:
         """Tell the dataset the epoch, if it has a method `set_epoch`."""
@@ -68,27 +81,49 @@ class BatchReader:
         """Return the batch of some samples, with arrays or tensors [B, ...]."""
         if request.epoch != self._epoch:  # another epoch was begun after that of this request
             self.begin(request.epoch)
-        if self._getitems is None or self._draws:
-            return Reading(self._one_by_one(request), self._draws)
-        if self._is_checked:
-            return Reading(self._at_once(request), draws=False)
-        before = next_draws()
-        batch = self._at_once(request)
-        self._is_checked = True
-        self._draws = next_draws() != before
-        return self(request) if self._draws else Reading(batch, draws=False)
+        if self._never_draws:
+            return Reading(self._unseeded(request), draws=False)
+        if self._draws:
+            return Reading(self._seeded(request), draws=True)
+        key = self.seed, request.epoch, request.indices[0]
+        if self._draws is None:
+            if self._getitems is None:  # what a dataset draws once, for its first sample, is known
+                seed_generators(*key)
+            before = next_draws()
+            batch = self._unseeded(request)
+            self._draws = next_draws() != before
+            return self(request) if self._draws else Reading(batch, draws=False)
+        foreseen = foreseen_draws(*key)
+        batch = self._unseeded(request)
+        if draw() != foreseen:
+            raise ConfigError(
+                f"{self._source}: reading samples {some(request.indices)} draws random numbers, "
+                "unlike the first batch, so the generators were not seeded for each sample, and "
+                "would give others next time; or a thread of this program has drawn some "
+                "meanwhile; in both cases expected random=True, for fit Loading(random=True), with "
+                "which the run goes on from here"
+            )
+        return Reading(batch, draws=False)
 
-    def read_one_by_one(self) -> None:
-        """From now on read sample by sample, as `__getitems__` draws random numbers; say it."""
-        self._draws = True
-        warn_once(
-            type(self.dataset),
-            "%s: its __getitems__ draws from the global generators of random numbers, which a "
-            "resumed training could not repeat, so samples are read one by one, which is slower; "
-            "expected __getitems__(indices, seeds) with a seed for each sample, or a generator of "
-            "its own that is seeded with the index",
-            self._source,
-        )
+    def learn(self, draws: bool) -> None:
+        """Take over whether samples draw, as a worker may have found out in its own copy."""
+        self._draws = self._draws or draws
+        if draws and self._getitems is not None:
+            reason = (
+                "random=True says that its samples draw from the global generators of random "
+                "numbers, which are seeded for each"
+                if self._is_declared
+                else "its __getitems__ draws from the global generators of random numbers, which "
+                "a resumed training could not repeat"
+            )
+            warn_once(
+                type(self.dataset),
+                "%s: %s, so samples are read one by one, which is slower; expected "
+                "__getitems__(indices, seeds) with a seed for each sample, or a generator of its "
+                "own that is seeded with the index",
+                self._source,
+                reason,
+            )
 
     @property
     def _source(self) -> str:
@@ -104,11 +139,19 @@ class BatchReader:
             found = self._getitems(list(indices), **options)
         return batch_of(found, self._source, indices, self.collate_fn)
 
-    def _one_by_one(self, request: Request) -> Any:
+    def _unseeded(self, request: Request) -> Any:
+        if self._getitems is not None:
+            return self._at_once(request)
+        return self._batch_of(read_samples(self.dataset, request.indices), request)
+
+    def _seeded(self, request: Request) -> Any:
         samples = []
         for index in request.indices:
             seed_generators(self.seed, request.epoch, index)
-            samples.append(read_sample(self.dataset, index))
+            samples += read_samples(self.dataset, [index])
+        return self._batch_of(samples, request)
+
+    def _batch_of(self, samples: list[Any], request: Request) -> Any:
         return make_batch(samples, self._source, request.indices, self.collate_fn)
 
 
@@ -131,7 +174,7 @@ def _batch_method(dataset: Any, collate_fn: Optional[CollateFn]) -> Optional[Cal
 
 
 def _can_be_gathered(values: Any) -> bool:
-    return isinstance(values, paddle.Tensor) and values.is_dense() and values.dtype in GATHERED
+    return isinstance(values, paddle.Tensor) and values.is_dense() and values.dtype in COPIED
 
 
 def _gathered(dataset: Any, indices: Sequence[int]) -> tuple[paddle.Tensor, ...]:

@@ -8,29 +8,33 @@ import numpy as np
 import paddle
 from paddle.io.dataloader.collate import default_collate_fn
 
+from paddle_mnist.data.stacking import EXPECTED, as_paddles, require_one, stack_leaves
 from paddle_mnist.errors import DataError, PaddleMnistError, summary
-from paddle_mnist.system.arrays import as_array, own_memory
-
-# Paddle reads the bits of a uint16 array as bfloat16, and has no uint32.
-SIGNED = {"uint16": np.int32, "uint32": np.int64}
-EXPECTED = "numbers, arrays, tensors or strings; for others give a collate_fn"  # in a sample
+from paddle_mnist.system.arrays import own_memory
 
 
 @contextlib.contextmanager
-def data_error(what: str) -> Iterator[None]:
-    """Raise an error of the caller's code as a DataError, of which it is the cause."""
+def data_error(what: Union[str, Callable[[], str]]) -> Iterator[None]:
+    """Raise an error of the caller's code as a DataError, of which it is the cause.
+
+    what: what fails, or returns that.
+    """
     try:
         yield
     except (PaddleMnistError, MemoryError):
         raise
     except Exception as error:  # whatever a dataset or a collate_fn raises
-        raise DataError(f"{what} fails with {summary(error)}") from error
+        name = what if isinstance(what, str) else what()
+        raise DataError(f"{name} fails with {summary(error)}") from error
 
 
-def read_sample(dataset: Any, index: int) -> Any:
-    """Return a sample of a dataset. Raises DataError, which names it, if the dataset raises."""
-    with data_error(f"{type(dataset).__name__}: sample {index}"):
-        return dataset[index]
+def read_samples(dataset: Any, indices: Sequence[int]) -> list[Any]:
+    """Return samples of a dataset. Raises DataError, which names the one that cannot be read."""
+    samples: list[Any] = []
+    with data_error(lambda: f"{type(dataset).__name__}: sample {indices[len(samples)]}"):
+        for index in indices:
+            samples.append(dataset[index])
+    return samples
 
 
 def make_batch(
@@ -89,15 +93,17 @@ def batch_of(
             f"a {kind}, which is a whole batch, so that there is nothing for the collate_fn; "
             "expected a list of samples, or no collate_fn"
         )
-    if _rows(found) != len(indices):
+    if _length(found) != len(indices):
         raise error(
-            f"a {kind} of {_rows(found) or 'no'} rows; expected a list of {len(indices)} samples, "
-            f"or arrays and tensors with {len(indices)} rows"
+            f"a {kind} of {_length(found) or 'no'} rows; expected a list of {len(indices)} "
+            f"samples, or arrays and tensors with {len(indices)} rows"
         )
 
     def converted(leaf: Any) -> Any:
         is_array = isinstance(leaf, np.ndarray)
-        return _as_array(leaf, source, lambda number: str(indices[number]), 0) if is_array else leaf
+        if not is_array:
+            return leaf
+        return as_paddles(leaf, leaf, source, lambda number: str(indices[number]), 0)
 
     return mapped(found, converted)
 
@@ -117,7 +123,7 @@ def stack_samples(
     indices: Optional[Sequence[int]] = None,
     place: str = "",
 ) -> Any:
-    """Stack samples of one structure into a batch, as NumPy arrays [B, ...].
+    """Stack samples of one structure into a batch, as NumPy arrays or tensors [B, ...].
 
     samples: arrays, tensors or numbers, or dicts, tuples and lists of such, nested as one likes.
         Arrays keep their dtype, but for uint16 and uint32, which become int32 and int64; Python's
@@ -133,12 +139,16 @@ def stack_samples(
     def name(number: int) -> str:
         return f"{indices[number]}{place}"
 
-    for number, sample in enumerate(samples):
-        if sample is None:
-            raise DataError(f"{source}: sample {name(number)} is None; expected {EXPECTED}")
-    _require_one(samples, _kind, "structure", source, name)
+    # Of a hundred samples of one type, whatever is the same is looked at once.
+    types = set(map(type, samples))
+    if type(None) in types:
+        number = next(number for number, sample in enumerate(samples) if sample is None)
+        raise DataError(f"{source}: sample {name(number)} is None; expected {EXPECTED}")
+    if len(types) > 1:
+        require_one(samples, _kind, "structure", source, name)
     if isinstance(first, Mapping):
-        _require_one(samples, lambda sample: sorted(sample, key=str), "keys", source, name)
+        if len(set(map(frozenset, samples))) > 1:
+            require_one(samples, lambda sample: sorted(sample, key=str), "keys", source, name)
         return {
             key: stack_samples(
                 [sample[key] for sample in samples], source, indices, f"{place}[{key!r}]"
@@ -146,7 +156,8 @@ def stack_samples(
             for key in first
         }
     if isinstance(first, (tuple, list)):
-        _require_one(samples, len, "number of values", source, name)
+        if len(set(map(len, samples))) > 1:
+            require_one(samples, len, "number of values", source, name)
         parts = [
             stack_samples(values, source, indices, f"{place}[{number}]")
             for number, values in enumerate(zip(*samples))
@@ -154,9 +165,7 @@ def stack_samples(
         return rebuilt(first, parts)
     if isinstance(first, (str, bytes)):
         return list(samples)
-    arrays = [_as_array(sample, source, name, number) for number, sample in enumerate(samples)]
-    _require_one(arrays, lambda array: f"{array.dtype} {list(array.shape)}", "type", source, name)
-    return np.stack(arrays)
+    return stack_leaves(samples, types, source, name)
 
 
 def _kind(sample: Any) -> str:
@@ -169,46 +178,6 @@ def _kind(sample: Any) -> str:
     return next(
         (name for name, kind in kinds.items() if isinstance(sample, kind)), "number or array"
     )
-
-
-def _as_array(value: Any, source: str, name: Callable[[int], str], number: int) -> np.ndarray:
-    array = as_array(value)
-    if isinstance(value, paddle.Tensor):
-        return array
-    if array.dtype.kind in "bifc" and not isinstance(value, float):  # most; a name takes longer
-        return array
-    if array.dtype.name in SIGNED:
-        return array.astype(SIGNED[array.dtype.name])
-    if array.dtype.name == "uint64":
-        raise DataError(
-            f"{source}: sample {name(number)} is uint64, which Paddle has not; expected int64, say"
-        )
-    if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
-        raise DataError(
-            f"{source}: sample {name(number)} is a {type(value).__name__}; expected {EXPECTED}"
-        )
-    return array.astype(np.float32) if isinstance(value, float) else array
-
-
-def _require_one(
-    samples: Sequence[Any],
-    describe: Callable[[Any], Any],
-    what: str,
-    source: str,
-    name: Callable[[int], str],
-) -> None:
-    """Raise DataError unless all samples have the same description.
-
-    name: gives that of a sample by its number in the batch.
-    """
-    descriptions = [describe(sample) for sample in samples]
-    for number, found in enumerate(descriptions):
-        if found != descriptions[0]:
-            raise DataError(
-                f"{source}: samples {name(0)} and {name(number)} of a batch differ in their "
-                f"{what}: {descriptions[0]} and {found}; expected the same in all; for samples of "
-                "different sizes give a collate_fn, which pads them, say"
-            )
 
 
 def rebuilt(like: Any, parts: Sequence[Any]) -> Any:
@@ -256,7 +225,7 @@ def num_samples(batch: Any) -> int:
 
     Raises DataError if it holds none.
     """
-    size = _rows(batch)
+    size = _length(batch)
     if size is None:
         raise DataError(
             f"a batch is a {type(batch).__name__} without a tensor; expected at least one, whose "
@@ -265,7 +234,10 @@ def num_samples(batch: Any) -> int:
     return size
 
 
-def _rows(batch: Any) -> Optional[int]:
+def _length(batch: Any) -> Optional[int]:
     """Return the length of the first tensor or array of a batch; None if it holds none."""
-    sizes = (len(leaf) for leaf in leaves(batch) if len(getattr(leaf, "shape", ())))
-    return next(sizes, None)
+    for leaf in leaves(batch):
+        shape: Sequence[int] = getattr(leaf, "shape", ())
+        if len(shape):
+            return shape[0]
+    return None

@@ -8,7 +8,7 @@ import paddle
 from paddle.io.dataloader.collate import default_collate_fn
 
 from paddle_mnist.data.batch_reader import CollateFn, MapDataset
-from paddle_mnist.data.collate import make_batch, read_sample
+from paddle_mnist.data.collate import make_batch, read_samples
 from paddle_mnist.data.forking import forked
 from paddle_mnist.data.sampler_state import begin_epoch, end_epoch, set_epoch
 from paddle_mnist.data.workers import map_in_workers, with_little_shared_memory
@@ -68,7 +68,7 @@ def _iterate(batches: Iterable[Any]) -> Iterator[Any]:
 def _read(dataset: MapDataset, collate_fn: CollateFn, indices: Iterable[int]) -> Any:
     """Read a batch of a dataset by the indices of its samples, as Paddle's loader does."""
     indices = list(indices)  # a sampler may give a set
-    samples = [read_sample(dataset, index) for index in indices]
+    samples = read_samples(dataset, indices)
     return make_batch(samples, type(dataset).__name__, indices, collate_fn)
 
 

@@ -185,6 +185,7 @@ def open_loader(
     collate_fn: Optional[CollateFn] = None,
     num_workers: int = 0,
     order: Optional[Callable[[int], np.ndarray]] = None,
+    random: bool = False,
 ) -> Any:
     """Return a loader of data of any kind; a loader is returned as it is.
 
@@ -214,7 +215,7 @@ def open_loader(
             "paddle.to_tensor(labels)])"
         )
     if is_indexed:
-        return BatchLoader(data, batch_size, seed, shuffle, collate_fn, num_workers, order)
+        return BatchLoader(data, batch_size, seed, shuffle, collate_fn, num_workers, order, random)
     if isinstance(data, Iterator):
         raise ConfigError(
             f"the data are a {type(data).__name__}, used up after one epoch; expected a "

@@ -15,12 +15,11 @@ def forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
     """Yield the batches of a loader with workers; start them safely, and end them when closed.
 
     In a worker, Python's collector would destroy what earlier loaders have left, and wait for ever
-    for threads of theirs that were not forked. So garbage is collected before the fork, and what is
-    alive is hidden from the collector of the workers. An iterator that is only dropped keeps its
-    threads, which keep it, and its workers.
+    for threads of theirs that were not forked. So all that is there, garbage too, is hidden from
+    the collector of the workers. An iterator that is only dropped keeps its threads, which keep it,
+    and its workers.
     """
     is_over = False
-    gc.collect()
     gc.freeze()
     try:
         iterator: Any = iter(loader)  # Paddle's types leave out its private methods

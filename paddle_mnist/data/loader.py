@@ -59,23 +59,26 @@ class BatchLoader:
     """Loads the batches of a map-style dataset as tensors, in the same order wherever it begins.
 
     dataset: a `paddle.io.Dataset`, or anything else with a length and indices, whose samples are
-        arrays, tensors and numbers, nested in dicts, tuples and lists. Before a sample is read,
-        Python's, NumPy's and Paddle's generators are seeded from (seed, epoch, index): random
-        augmentation is the same in whichever process it happens. A method `set_epoch` is told the
+        arrays, tensors and numbers, nested in dicts, tuples and lists. If the first batch draws
+        random numbers, Python's, NumPy's and Paddle's generators are seeded from (seed, epoch,
+        index) before each sample: random augmentation is the same in whichever process it happens.
+        If only a later one does, a ConfigError asks for `random`. A method `set_epoch` is told the
         epoch, counted from 0.
 
         Where the dataset has a method `__getitems__(indices)`, as in PyTorch, a batch is read by
-        one call of it, which is quicker; the generators are not seeded. It returns a list of
-        samples, or the batch itself: tuples and dicts of arrays or tensors [B, ...]. If it has a
-        parameter `seeds`, it gets a seed for each sample, of which its random numbers must
-        follow. If it draws from the global generators instead, its samples are read one by one.
-        A `paddle.io.TensorDataset` needs no such method.
+        one call of it, which is quicker. It returns a list of samples, or the batch itself: tuples
+        and dicts of arrays or tensors [B, ...]. If it has a parameter `seeds`, it gets a seed for
+        each sample, of which its random numbers must follow. If it draws from the global
+        generators instead, its samples are read one by one. A `paddle.io.TensorDataset` needs no
+        such method.
     batch_size: samples in a batch; the last of an epoch may be short.
     seed, shuffle: shuffle the samples anew in every epoch, by (seed, epoch).
     collate_fn: makes a batch of a list of samples; by default they are stacked.
     num_workers: processes that read samples ahead; 0 reads them in this one.
     order: an order in place of `shuffle`: from the epoch, the indices of its samples, int64 [N].
         It may leave samples out, and repeat them; N is the same in every epoch.
+    random: whether samples draw from the global generators of random numbers, even if those of
+        the first batch do not.
 
     Raises ConfigError for a batch size below 1, and for an order that is none.
     """
@@ -90,6 +93,7 @@ class BatchLoader:
         collate_fn: Optional[CollateFn] = None,
         num_workers: int = 0,
         order: Optional[Callable[[int], np.ndarray]] = None,
+        random: bool = False,
     ) -> None:
         self.dataset = dataset
         self.num_workers = num_workers
@@ -97,7 +101,7 @@ class BatchLoader:
         own_order = _OwnOrder(order, len(dataset)) if order else None
         length = len(own_order(0)) if own_order else len(dataset)
         self.sampler = BatchSampler(length, batch_size, seed, shuffle, own_order)
-        self._read = BatchReader(dataset, seed, collate_fn)
+        self._read = BatchReader(dataset, seed, collate_fn, random)
 
     def __len__(self) -> int:
         """Batches per epoch."""
@@ -171,8 +175,7 @@ class BatchLoader:
             else map(self._read, requests)
         )
         for reading in readings:
-            if reading.draws:  # as a worker has found out, perhaps, in its copy of the reader
-                self._read.read_one_by_one()
+            self._read.learn(reading.draws)  # a worker has found it out in its copy of the reader
             yield reading.batch
 
 
@@ -247,14 +250,21 @@ def epoch_batches(
 
 
 def _interruptible(batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield the same batches; a signal interrupts the wait for one."""
+    """Yield the same batches; a signal interrupts the wait for one.
+
+    Their workers end then, too, while somebody still holds the error with all that was going on.
+    """
     iterator, end = iter(batches), object()
-    while True:
-        with signals.interruptible():
-            batch = next(iterator, end)
-        if batch is end:
-            return
-        yield batch
+    try:
+        while True:
+            with signals.interruptible():
+                batch = next(iterator, end)
+            if batch is end:
+                return
+            yield batch
+    finally:
+        if isinstance(iterator, Generator):
+            iterator.close()
 
 
 def first_batches(loader: Any, count: int) -> list[Any]:

@@ -17,6 +17,8 @@ class Loading(Options):
     collate_fn: makes a batch of a list of samples; by default they are stacked.
     num_workers: the number of processes that read samples ahead; 0 reads them in this one.
     order: (epoch) -> the indices of the epoch's training samples, int64 [N], in place of `shuffle`.
+    random: whether samples draw from the global generators of random numbers, even if those of
+        the first batch do not: the generators are then seeded for each sample.
     """
 
     heading = "data"
@@ -25,3 +27,4 @@ class Loading(Options):
     collate_fn: Optional[Callable[[list[Any]], Any]] = None
     num_workers: CountOrZero = option(0, "processes that read samples ahead; 0: none")
     order: Optional[Callable[[int], np.ndarray]] = None
+    random: bool = option(False, "samples draw random numbers", flat="")

@@ -25,12 +25,42 @@ def seed_generators(*key: Union[int, str]) -> None:
     in whichever process and after whatever was drawn before.
     """
     seed = seed_of(*key)
-    random.seed(seed)
-    np.random.seed(seed)
+    _seed_python_and_numpy(seed)
     if paddle.io.get_worker_info() is None:
         paddle.seed(seed)
     else:  # a forked worker must not touch the GPUs' generators
         paddle.framework.core.default_cpu_generator().manual_seed(seed)
+
+
+def _seed_python_and_numpy(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+def foreseen_draws(*key: Union[int, str]) -> tuple[float, float, int]:
+    """Seed Python's and NumPy's global generators from a key; return what `draw` returns next.
+
+    If it returns anything else later, somebody has drawn random numbers in between. This takes a
+    tenth of the time that a comparison of the generators' states would (`next_draws`).
+    """
+    seed = seed_of(*key)
+    _seed_python_and_numpy(seed)
+    foreseen = draw()
+    _seed_python_and_numpy(seed)
+    return foreseen
+
+
+def draw() -> tuple[float, float, int]:
+    """Return a random number of Python's, NumPy's and Paddle's CPU generator.
+
+    Paddle's, from which nets draw, remains as it was; to restore the others would take longer. Of
+    GPUs' generators nothing is drawn: that would wait for the device.
+    """
+    cpu = paddle.framework.core.default_cpu_generator()
+    state = cpu.get_state()
+    number = cpu.random()
+    cpu.set_state(state)
+    return random.random(), np.random.random(), number
 
 
 def reseed(seed: int, step: int, shard: int = 0) -> None:

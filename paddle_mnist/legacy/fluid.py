@@ -19,15 +19,16 @@ from paddle import nn
 from paddle_mnist.checkpoint.contents import load_checkpoint, manifest_entries
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, read_manifest
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load
+from paddle_mnist.checkpoint.saved_state import SavedState
 from paddle_mnist.checkpoint.store import CheckpointStore
-from paddle_mnist.checkpoint.weights import load_weights, saved_bytes
+from paddle_mnist.checkpoint.weights import load_weights, write_weights
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.mnist.export import INPUT, export_model
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.predictor import DigitPredictor
 from paddle_mnist.nn.schedule import STATE
 from paddle_mnist.progress import TrainState
-from paddle_mnist.system.files import make_folder, sync_folder, write_atomically
+from paddle_mnist.system.files import make_folder, sync_folder
 
 PERSISTABLES = "mnist_persistables"  # named as the store names checkpoints
 
@@ -50,7 +51,7 @@ def save_vars(
         )
     path = Path(dirname, filename)
     make_folder(path.parent)
-    write_atomically(path, saved_bytes({name: state_dict[name] for name in vars}))
+    write_weights(path, {name: state_dict[name] for name in vars})
     sync_folder(path.parent)
     return path
 
@@ -99,8 +100,8 @@ def save_persistables(
     checkpoint = CheckpointStore(dirname).commit(
         PERSISTABLES,
         {
-            PARAMS: saved_bytes(model.state_dict()),
-            OPTIMIZER: saved_bytes(optimizer.state_dict()),
+            PARAMS: SavedState(model.state_dict()),
+            OPTIMIZER: SavedState(optimizer.state_dict()),
         },
         TrainState(),
         manifest_entries(model, optimizer),

@@ -11,13 +11,13 @@ import paddle
 from paddle import static
 from paddle.nn import functional as F
 
-from paddle_mnist.checkpoint.weights import saved_bytes
+from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.sampler import BatchSampler, ShardSpec
 from paddle_mnist.legacy.server_connection import ServerConnection
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.nn.nan_check import require_finite_weights
-from paddle_mnist.system.files import make_folder, write_atomically
+from paddle_mnist.system.files import make_folder
 
 log = logging.getLogger("paddle_mnist")
 
@@ -149,7 +149,7 @@ class ServerTrainer:
         self.fleet.save_persistables(self.executor, str(self.training.persistables))
         if self.rank == 0:
             path = Path(self.training.output, f"{MNIST.checkpoint_name}.pdparams")
-            write_atomically(path, saved_bytes(self._weights()))
+            write_weights(path, self._weights())
             log.info("servers' files: %s   weights: %s", self.training.persistables, path)
         self.fleet.util.barrier()
 

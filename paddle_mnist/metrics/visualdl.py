@@ -7,7 +7,6 @@ workarounds for its server are in `apps/dashboard.py`.
 import functools
 import json
 import logging
-import os
 import re
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from paddle_mnist.metrics.visualdl_files import VisualDLFiles
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.devices import require_zlib
 from paddle_mnist.system.files import writing
-from paddle_mnist.system.surroundings import encodable
+from paddle_mnist.system.surroundings import encodable, for_another_python
 
 log = logging.getLogger("paddle_mnist")
 
@@ -210,7 +209,7 @@ class VisualDLWriter(Observer):
         net = (build.__module__, build.__qualname__, json.dumps(list(input_shape)))
         process = subprocess.run(
             [sys.executable, "-W", "ignore", "-m", visualdl_graph.__name__, folder, *net],
-            env={**os.environ, "FLAGS_enable_pir_api": "0"},
+            env=for_another_python(FLAGS_enable_pir_api="0"),
             capture_output=True,
         )
         if process.returncode:

@@ -42,7 +42,7 @@ class MNIST(FastConvSwitch, nn.Layer):
     pretrained: load the weights that come with the package (`paddle_mnist.mnist.pretrained`).
     fast_conv: how the net is computed. "auto": on a CPU with compiled loops, which are several
         times faster than Paddle's layers and equal to them up to float32 rounding error, with one
-        thread per core, at most four; on other devices with Paddle's layers. "off": always with
+        thread per core, at most 16; on other devices with Paddle's layers. "off": always with
         Paddle's layers. A number: as "auto", with this number of threads; 0 means "off". You can
         set the attribute of this name at any time.
 

@@ -14,6 +14,7 @@ from paddle_mnist.mnist.config import TRAINER, TrainConfig
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.figure_names import DIGIT_FIGURES
 from paddle_mnist.mnist.model import MNIST
+from paddle_mnist.nn.chunks import chunks_of
 from paddle_mnist.nn.fast_layers import MAX_FAST_THREADS, why_not_compiled
 from paddle_mnist.parallel.process_count import most_processes
 from paddle_mnist.parallel.processes import Processes
@@ -247,10 +248,12 @@ def hint(
     on_cpu = device == "cpu" or (device == "auto" and not gpu_count())
     if not on_cpu or started_by_launcher() or samples < MIN_TOTAL_SAMPLES:
         return None
-    most_threads = min(cores, MAX_FAST_THREADS)
+    # Threads share a batch by its chunks, and so do the threads of several processes together.
+    useful = min(cores, len(chunks_of(batch_size))) if threads else cores
+    most_threads = min(useful, MAX_FAST_THREADS)
     if 0 < threads < most_threads:  # which need not exchange gradients
         return f"{cores} cores are available: {as_option('threads', most_threads)} trains faster"
-    most = most_processes(options, batch_size, cores // max(1, threads))
+    most = most_processes(options, batch_size, useful // max(1, threads))
     if most == 1:
         return None
     return (

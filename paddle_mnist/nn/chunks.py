@@ -3,32 +3,37 @@
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, Optional
 
-CHUNK_SIZE = 25  # samples at most
+SMALL, LARGE = 8, 25  # samples of a chunk, at most
+MOST_SMALL = 32  # chunks: enough for many threads to share a batch evenly
 
 
-def chunks_of(count: int) -> list[slice]:
+def chunks_of(count: int, most_small: int = MOST_SMALL) -> list[slice]:
     """Divide a batch of `count` samples, always in the same way, whatever the number of threads.
 
-    The number of chunks is even, but for one sample, and their sizes nearly equal, so that two
-    threads share the work evenly.
+    Chunks have up to `SMALL` samples, so that many threads share a small batch. Where these would
+    be more than `most_small` chunks, they are larger, up to `LARGE` samples: each chunk has sums of
+    its own, which take memory. The number of chunks is even, but for one sample, and their sizes
+    nearly equal, so that two threads share the work evenly.
     """
-    pairs = -(-count // (2 * CHUNK_SIZE))
+    small, large = -(-count // (2 * SMALL)), -(-count // (2 * LARGE))  # pairs of chunks
+    pairs = max(large, min(small, most_small // 2))
     bounds = [count * i // (2 * pairs) for i in range(2 * pairs + 1)]
     return [slice(a, b) for a, b in zip(bounds, bounds[1:]) if a < b]
 
 
-def map_chunks(run: Callable[[int, slice], Any], count: int, threads: int) -> list[Any]:
+def map_chunks(
+    run: Callable[[int, slice], Any], chunks: Sequence[slice], threads: int
+) -> list[Any]:
     """Call `run(number, chunk)` for each chunk of a batch and return the results in order.
 
     The calling thread works too, beside `threads - 1` others that wait for work from call to call.
     They compute at once only what does not hold Python's lock. An exception of a chunk is raised
     when no thread works on the batch any more.
     """
-    chunks = chunks_of(count)
     numbers = iter(range(len(chunks)))  # of the chunks that no thread has taken yet
     results: list[Any] = [None] * len(chunks)
     finished: SimpleQueue[Optional[BaseException]] = SimpleQueue()

@@ -3,24 +3,24 @@
 import functools
 import hashlib
 import inspect
-import os
 import subprocess
 import sys
 import threading
 from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 import numpy.typing as npt
 
 from paddle_mnist.nn import compiler, sparse_conv, sparse_layout, sparse_linear, sparse_net
-from paddle_mnist.nn.chunks import CHUNK_SIZE, chunks_of, map_chunks
+from paddle_mnist.nn.chunks import LARGE, MOST_SMALL, chunks_of, map_chunks
 from paddle_mnist.nn.packing import packing, unpacking
 from paddle_mnist.nn.sparse_layout import Floats, Net, aligned_zeros
+from paddle_mnist.system.surroundings import for_another_python
 
 MAX_REUSED_BYTES = 1 << 26  # bytes of inputs and sums: what a larger batch needs is not kept
+MAX_SMALL_BYTES = 1 << 24  # bytes of sums: a batch is divided finely only while these suffice
 MAX_CACHED_NETS = 32  # kept ready; a net of images of any size has one for each
 
 
@@ -45,11 +45,9 @@ def compile_ahead(net: Net) -> None:
             "from paddle_mnist.nn.compiled_net import CompiledNet\n"
             f"CompiledNet({net!r}).compile({title!r})"
         )
-        root = Path(__file__).parents[2]
-        path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
         subprocess.Popen(
             [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONPATH": path},
+            env=for_another_python(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -111,7 +109,7 @@ class _OfThread(threading.local):
 
     @functools.cached_property
     def _memory(self) -> Memory:
-        return new_memory(self._net, CHUNK_SIZE, chunks=0)
+        return new_memory(self._net, LARGE, chunks=0)
 
     def rows(self, images: slice) -> tuple[Floats, npt.NDArray[np.uint8], Floats]:
         """Return rows for the images of a chunk that no later call will need."""
@@ -175,8 +173,9 @@ class CompiledNet:
         """
         self.compile("convolution")
         count = len(images)
-        chunks = len(chunks_of(count)) if for_backward else 0
-        memory = self._take_memory(count if for_backward else 0, chunks)
+        chunks = self._chunks_of(count)
+        sizes = (count, len(chunks)) if for_backward else (0, 0)
+        memory = self._take_memory(*sizes)
         skip = self._load(parameters, memory)
         flat = np.ascontiguousarray(images.reshape(count, -1))  # a slice's tensor need not be
         outputs = np.empty((count, *self.net.output_shape), np.float32)
@@ -188,7 +187,7 @@ class CompiledNet:
                 flat[chunk], flat_outputs[chunk], *kept, memory.weights, skip, self._own.work
             )
 
-        map_chunks(run, count, threads)
+        map_chunks(run, chunks, threads)
         if for_backward:
             return outputs, memory
         self._give_back(memory)
@@ -201,6 +200,7 @@ class CompiledNet:
         """
         self.compile("gradients")
         count = len(gradient)
+        chunks = self._chunks_of(count)
         flat = np.ascontiguousarray(gradient.reshape(count, -1))
         first = self.net.blocks[0]
         pixels = first.channels * first.height * first.width if self.net.input_gradient else 0
@@ -211,8 +211,8 @@ class CompiledNet:
             kept = (*memory.rows(chunk), memory.weights)
             self._run_backward(flat[chunk], images[chunk], *kept, sums, self._own.work)
 
-        chunks = len(map_chunks(run, count, threads))
-        return np.concatenate([images.ravel(), self._sum(memory, chunks)])
+        map_chunks(run, chunks, threads)
+        return np.concatenate([images.ravel(), self._sum(memory, len(chunks))])
 
     def cross_entropy(
         self,
@@ -229,7 +229,8 @@ class CompiledNet:
         for title in self.functions:
             self.compile(title)
         count = len(images)
-        memory = self._take_memory(0, len(chunks_of(count)))
+        chunks = self._chunks_of(count)
+        memory = self._take_memory(0, len(chunks))
         skip = self._load(parameters, memory)
         flat = np.ascontiguousarray(images.reshape(count, -1))
         logits = np.empty((count, *self.net.output_shape), np.float32)
@@ -247,11 +248,15 @@ class CompiledNet:
             sums = memory.sums[number]
             self._run_backward(gradients[chunk], no_gradients[chunk], *kept, sums, self._own.work)
 
-        chunks = len(map_chunks(run, count, threads))
+        map_chunks(run, chunks, threads)
         loss = np.float32(np.add.reduce(losses, dtype=np.float64) / count)
-        return loss, logits, self._sum(memory, chunks)
+        return loss, logits, self._sum(memory, len(chunks))
 
     # -------------------------------------------------------------- memory
+
+    def _chunks_of(self, count: int) -> list[slice]:
+        """Divide a batch: finely, unless the sums of a net of many parameters would be too many."""
+        return chunks_of(count, min(MOST_SMALL, MAX_SMALL_BYTES // (4 * self.net.sums.size)))
 
     def _take_memory(self, count: int, chunks: int) -> Memory:
         """Return memory for at least this many images and chunks, to be returned by `_give_back`.

@@ -59,7 +59,7 @@ class FastConvSwitch(nn.Layer):
 
         Each subclass defines it.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # these blocks alone are no net
 
     def fused_loss(
         self, loss: Callable[..., object], labels: paddle.Tensor, *inputs: paddle.Tensor
@@ -103,8 +103,9 @@ class ConvBlocks(FastConvSwitch, nn.Sequential):
     The loops are compiled for the sizes of the layers and of the images. This takes a few seconds
     the first time; the machine code is cached on disk.
 
-    fast_conv: "auto" uses one thread for each core that is available to this process, at most four;
-        "off" or 0 uses Paddle's layers; any other number is the number of threads. The number of
+    fast_conv: "auto" uses one thread for each core that is available to this process, at most 16;
+        "off" or 0 uses Paddle's layers; any other number is the number of threads. At most as many
+        threads work as a batch has chunks, of 8 images in a batch of up to 256. The number of
         threads does not change the results. You can set the attribute at any time.
     """
 

@@ -30,7 +30,7 @@ except ImportError:  # Paddle 2.6
 log = logging.getLogger("paddle_mnist")
 
 MAX_LINEAR = 2**20  # weights of a linear layer; each takes 40 bytes in the loops' tables and sums
-MAX_FAST_THREADS = 4  # of the loops; their parts in Python run one at a time
+MAX_FAST_THREADS = 16  # of the loops; a step's other parts run one at a time, and bound the gain
 SWITCH = "set fast_conv to 'off' to compute with Paddle's own layers"
 PARAMETERS = ("weight", "bias")  # of a layer, in the order in which the loops take them
 
@@ -179,8 +179,8 @@ def why_not_compiled() -> Optional[str]:
         importlib.import_module("paddle_mnist.nn.compiled_net")
     except (ImportError, OSError) as error:
         log.warning(
-            "convolutions are computed by Paddle's own layers, several times slower: numba cannot "
-            "be used here (%s)",
+            "convolutions are computed by Paddle's own layers, up to eleven times slower: numba "
+            "cannot be used here (%s)",
             error,
         )
         return str(error)

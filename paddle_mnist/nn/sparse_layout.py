@@ -10,8 +10,9 @@ from typing import Optional, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-# To be increased whenever the compiled code rounds differently, as when it adds in another order.
-VERSION = 2
+# To be increased whenever the compiled code rounds differently, as when it adds in another order or
+# batches are divided into other chunks.
+VERSION = 3
 CACHE_LINE = 16  # floats
 FEW_CHANNELS = 4  # as images have: each window of so few is stored as one row
 

@@ -153,7 +153,7 @@ class GradientExchange:
         metrics = [sums.to_tensor(self._precision) for sums in outputs.metrics.values()]
         # a shard without samples has another's in their place
         parts += [values * float(shard.samples > 0) for values in metrics]
-        received = [signals.received() == signum for signum in signals.STOP_SIGNALS]
+        received = [signals.received() == signum for signum in signals.stop_signals()]
         parts.append(paddle.to_tensor(np.array([*used, *received], np.float32)))
         self._shard_vectors.append(_joined(parts))
         self._metrics, self._metric_sizes = outputs.metrics, [values.size for values in metrics]
@@ -178,7 +178,7 @@ class GradientExchange:
         # Of the previous step: the device need not be waited for.
         if self._signal_counts is not None:
             counts = self._signal_counts.numpy()
-            signals.agree_on(s for s, count in zip(signals.STOP_SIGNALS, counts) if count)
+            signals.agree_on(s for s, count in zip(signals.stop_signals(), counts) if count)
         # + 0.0: of a zero, whose sign depends on who added it, +0
         gradients, buffers, (loss, weight), totals, (used, received) = _split(
             {
@@ -189,7 +189,10 @@ class GradientExchange:
             [(_exchange_dtype(buffer), buffer.size) for buffer in self._buffers],
             [(self._precision, 1)] * 2,
             [(self._precision, size) for size in self._metric_sizes],
-            [(paddle.float32, len(self._parameters)), (paddle.float32, len(signals.STOP_SIGNALS))],
+            [
+                (paddle.float32, size)
+                for size in (len(self._parameters), len(signals.stop_signals()))
+            ],
         )
         for buffer, before, change in zip(self._buffers, self._buffers_before, buffers):
             buffer.set_value(before + _restored(change, buffer))

@@ -69,9 +69,9 @@ def spawn(
     hang_timeout: seconds without a heartbeat of any process after which all are ended.
     device: "cpu" for processes that use none of a machine's GPUs.
 
-    SIGTERM and SIGINT are forwarded to all processes. When one fails, the others are ended too, and
-    its error is raised here: an error of this package as it is, or ProcessError with the traceback,
-    the signal that killed it, or the rank that hung.
+    Signals that stop a training are forwarded to all processes. When one fails, the others are
+    ended too, and its error is raised here: an error of this package as it is, or ProcessError with
+    the traceback, the signal that killed it, or the rank that hung.
     Raises DeviceError for GPUs that do not exist and where processes cannot connect, ConfigError
     for numbers that do not agree, and on a system without POSIX process groups and signals.
     """
@@ -95,7 +95,8 @@ def spawn(
             job.kill()
         reports = [_receive_report(pipe) for pipe in job.pipes]
         error, signum = _first_error(job.processes, reports, ended), signals.pending()
-        if error and signum and not any(isinstance(one.error, StoppedError) for one in reports):
+        own = (one.error for one in reports if not isinstance(one.error, PeerError))
+        if error and signum and not any(own):
             # It came before the processes had handlers, and ended them as a failure would.
             raise StoppedError(signum)
     if error:
@@ -131,12 +132,13 @@ class _Job:
 
     def failed(self, rank: int) -> bool:
         """Return whether a process that has ended was neither done nor stopped by a signal."""
-        return self.processes[rank].exitcode not in (0, *signals.STOP_EXIT_CODES)
+        code = self.processes[rank].exitcode
+        return code != 0 and signals.stopped_by(code) is None
 
-    def stopped_by(self, ended: Sequence[int]) -> Optional[int]:
-        """Return the signal that stopped one of the processes that have ended; None without."""
+    def stopped_by(self, ended: Sequence[int]) -> list[int]:
+        """Return a list of the signal that stopped one of the processes that have ended, or []."""
         codes = [self.processes[rank].exitcode for rank in ended]
-        return next((code - 128 for code in codes if code in signals.STOP_EXIT_CODES), None)
+        return list(filter(None, map(signals.stopped_by, codes)))[:1]
 
     def send_signal(self, signum: int) -> None:
         for process in self.processes:
@@ -212,9 +214,11 @@ def _prelude() -> Iterator[None]:
     """Have new processes begin with code of this package's.
 
     Otherwise they import Paddle before it, to unpickle what they run. What this process imported
-    before Paddle, they do too.
+    before Paddle, they do too, from where it did.
     """
-    statements = [QUIET_SIGINT, *(f"import {name}" for name in imported_before_paddle())]
+    statements = [QUIET_SIGINT]
+    if names := imported_before_paddle():
+        statements += [f"import sys; sys.path[:] = {sys.path!r}", f"import {', '.join(names)}"]
     before = multiprocessing.spawn.get_command_line
 
     def get_command_line(**options: Any) -> list[str]:
@@ -268,7 +272,7 @@ def _watch(job: _Job, hang_timeout: float) -> list[int]:
     Raises ProcessError when they hang.
     """
     ended: list[int] = []
-    forwarded = False
+    forwarded = 0  # how many signals
     # Of the next heartbeat; once a process has failed, of the others' time to save.
     beats, deadline = sum(job.beats), time.monotonic() + hang_timeout + heartbeat.START_SECONDS
     while len(ended) < len(job.processes):
@@ -277,9 +281,8 @@ def _watch(job: _Job, hang_timeout: float) -> list[int]:
             if job.failed(rank):
                 deadline = min(deadline, time.monotonic() + SAVE_SECONDS)
         # A rank that a signal stopped before it had connected leaves others that wait for it.
-        signum = signals.pending() or job.stopped_by(ended)
-        if signum and not forwarded:
-            forwarded = True
+        for signum in (signals.all_received() or job.stopped_by(ended))[forwarded:]:
+            forwarded += 1
             job.send_signal(signum)
         if sum(job.beats) != beats:
             beats = sum(job.beats)

@@ -71,8 +71,11 @@ class World:
         """Return every process's value, in the order of ranks; agree on signals received."""
         return [value]
 
-    def run_on_main(self, action: Callable[[], T]) -> T:
-        """Run `action` on rank 0 only, and return its result, or raise its error, on all."""
+    def run_on_main(self, action: Callable[[], T], has_time_limit: bool = False) -> T:
+        """Run `action` on rank 0 only, and return its result, or raise its error, on all.
+
+        has_time_limit: whether it has one of its own, which may be longer than `hang_timeout`.
+        """
         return action()
 
     def broadcast(self, tensors: Iterable[paddle.Tensor]) -> None:
@@ -110,15 +113,18 @@ class DistributedWorld(World):
         signals.agree_on(signum for _, signum in gathered)
         return [value for value, _ in gathered]
 
-    def run_on_main(self, action: Callable[[], T]) -> T:
+    def run_on_main(self, action: Callable[[], T], has_time_limit: bool = False) -> T:
         result_and_error: list[Any] = [None, None]
         if self.is_main_process:
             try:
                 result_and_error = [action(), None]
             except PaddleMnistError as raised:
                 result_and_error = [None, raised]
-        with _communication(), self._exchanges.met():
-            distributed.broadcast_object_list(result_and_error, src=0)
+        with _communication():
+            if has_time_limit and not self.is_main_process:
+                heartbeat.pause_watchdog()  # rank 0 has one of its own
+            with self._exchanges.met():
+                distributed.broadcast_object_list(result_and_error, src=0)
         result: T
         result, error = result_and_error
         if error:

@@ -21,7 +21,7 @@ import numpy as np
 from paddle_mnist.plots.figure_files import KINDS
 from paddle_mnist.system.devices import zlib_is_broken
 from paddle_mnist.system.files import make_folder, write_atomically
-from paddle_mnist.system.surroundings import encodable, environment
+from paddle_mnist.system.surroundings import encodable, environment, for_another_python
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -148,4 +148,6 @@ def _png_of_another_process(figure: "Figure") -> bytes:
     pixels = bytes(canvas.buffer_rgba())
     figure.set_dpi(shown)
     command = [sys.executable, "-c", program]
-    return subprocess.run(command, input=pixels, stdout=subprocess.PIPE, check=True).stdout
+    return subprocess.run(
+        command, env=for_another_python(), input=pixels, stdout=subprocess.PIPE, check=True
+    ).stdout

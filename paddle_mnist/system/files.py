@@ -12,7 +12,7 @@ import secrets
 import tempfile
 from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from paddle_mnist.errors import OutputError
 
@@ -20,6 +20,9 @@ log = logging.getLogger("paddle_mnist")
 
 PART = ".part"  # suffix of temporary files, whose names begin with a dot
 
+Buffer = Union[bytes, bytearray, memoryview]  # memoryviews are of bytes, too
+
+_BUFFER = 8 * 2**20  # bytes that a `PendingFile` collects
 _WRITE = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
 
 # What a file system says of a call that it does not implement, on a descriptor that is good.
@@ -116,28 +119,80 @@ def utf8_folder(folder: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a temporary file, force it to the disk, and rename it to `path`. Raises OutputError.
+class PendingFile:
+    """A file that is written under a temporary name, and moved to `path` by `publish`.
 
-    Its name is unique, so that of two writers of one path each publishes its own bytes, and the
-    later rename wins.
+    A context manager: what is not published is deleted at its end. The temporary name is unique, so
+    that of two writers of one path each publishes its own bytes, and the later rename wins.
+    Raises OutputError.
     """
-    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PART}")
-    with writing(path):
-        try:
-            descriptor = os.open(part, _WRITE | os.O_EXCL, 0o666)
-            try:
-                unwritten = data
-                while unwritten:  # a disk that fills up takes a part, and refuses the next
-                    unwritten = unwritten[os.write(descriptor, unwritten) :]
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            os.replace(part, path)
-        except BaseException:
-            with contextlib.suppress(OSError):  # the first error is the one to raise
-                os.unlink(part)
-            raise
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._part = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PART}")
+        self._descriptor: Optional[int] = None
+        self._buffer = bytearray()
+        self._published = False
+
+    def __enter__(self) -> "PendingFile":
+        with writing(self.path):
+            self._descriptor = os.open(self._part, _WRITE | os.O_EXCL, 0o666)
+        return self
+
+    def write(self, data: Buffer) -> int:
+        """Append bytes; small pieces are collected, and written together."""
+        if len(self._buffer) + len(data) > _BUFFER:
+            self._flush()
+        if len(data) > _BUFFER:
+            self._write(data)
+        else:
+            self._buffer += data
+        return len(data)
+
+    def finish(self) -> None:
+        """Force what was written to the disk, and close the file."""
+        self._flush()
+        with writing(self.path):
+            assert self._descriptor is not None
+            os.fsync(self._descriptor)
+            self._close()
+
+    def publish(self) -> None:
+        """Move the file to its path, after `finish`."""
+        with writing(self.path):
+            os.replace(self._part, self.path)
+        self._published = True
+
+    def __exit__(self, *_error: object) -> None:
+        with contextlib.suppress(OSError):  # the first error is the one to raise
+            self._close()
+        if not self._published:
+            with contextlib.suppress(OSError):
+                os.unlink(self._part)
+
+    def _flush(self) -> None:
+        data, self._buffer = self._buffer, bytearray()
+        self._write(data)
+
+    def _write(self, data: Buffer) -> None:
+        assert self._descriptor is not None
+        unwritten = memoryview(data)
+        with writing(self.path):
+            while unwritten:  # a disk that fills up takes a part, and refuses the next
+                unwritten = unwritten[os.write(self._descriptor, unwritten) :]
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def write_atomically(path: Path, data: Buffer) -> None:
+    """Write a temporary file, force it to the disk, and rename it to `path`. Raises OutputError."""
+    with PendingFile(path) as file:
+        file.write(data)
+        file.finish()
+        file.publish()
 
 
 def sync_folder(folder: Path) -> None:

@@ -67,6 +67,11 @@ def add_listener(listener: Callable[[bool], None]) -> None:
     _listeners.append(listener)
 
 
+def remove_listener(listener: Callable[[bool], None]) -> None:
+    """Undo `add_listener`."""
+    _listeners.remove(listener)
+
+
 def beat(exchanging: bool = False) -> None:
     """Send a heartbeat. exchanging: this process may now have to wait for another one."""
     for listener in _listeners:
@@ -140,5 +145,5 @@ def start_watchdog(seconds: float) -> None:
 
 
 def pause_watchdog() -> None:
-    """Expect no heartbeats until the next one: the work is done."""
+    """Expect no heartbeats until the next one: the work is done, or waits for rank 0."""
     _watchdog_left[0] = math.inf

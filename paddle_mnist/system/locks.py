@@ -21,6 +21,10 @@ NO_LOCKS = NOT_SUPPORTED | {errno.ENOLCK}
 HELD = {errno.EAGAIN, errno.EACCES}  # by another process; EACCES on some network file systems
 
 
+class NoLocksError(OSError):
+    """The file system has no locks."""
+
+
 _held: set[int] = set()  # the descriptors of locks
 
 
@@ -35,23 +39,30 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 @contextlib.contextmanager
-def locked(path: Path, wait: bool = True) -> Iterator[None]:
+def locked(path: Path, wait: bool = True, required: bool = False) -> Iterator[None]:
     """Hold the lock of a file, which is created if need be.
 
-    A file system without locks costs a warning, and nothing is held. Raises BlockingIOError if
-    another process holds the lock and `wait` is False, OSError if the file cannot be opened.
+    A file system without locks costs a warning, and nothing is held; if the lock is `required`, it
+    raises NoLocksError instead. Raises BlockingIOError if another process holds the lock and `wait`
+    is False, OSError if the file cannot be opened.
     """
     if not HAS_FCNTL:
         with _held_by_filelock(path, wait):
             yield
         return
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-    _held.add(descriptor)
+    descriptor = _open(path)
     try:
-        while not _acquire(descriptor, path):
-            if not wait:
+        while True:
+            acquired = _acquire(descriptor, path, required)
+            if not _is_at(descriptor, path):  # it was broken meanwhile: see `ownership`
+                _close(descriptor)
+                descriptor = _open(path)
+            elif acquired:
+                break
+            elif wait:
+                time.sleep(POLL_SECONDS)
+            else:
                 raise BlockingIOError(errno.EAGAIN, "another process holds the lock", str(path))
-            time.sleep(POLL_SECONDS)
         holder = os.getpid()
         try:
             yield
@@ -60,12 +71,30 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
                 with contextlib.suppress(OSError):  # of a file system without locks
                     fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
-        if descriptor in _held:  # else this is a process that was forked meanwhile
-            _held.discard(descriptor)
-            os.close(descriptor)
+        _close(descriptor)
 
 
-def _acquire(descriptor: int, path: Path) -> bool:
+def _open(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    _held.add(descriptor)
+    return descriptor
+
+
+def _close(descriptor: int) -> None:
+    if descriptor in _held:  # else this is a process that was forked meanwhile
+        _held.discard(descriptor)
+        os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether an open file is still the one of that path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _acquire(descriptor: int, path: Path, required: bool) -> bool:
     """Return whether this process may go on: it has the lock, or there are none."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,6 +103,8 @@ def _acquire(descriptor: int, path: Path) -> bool:
             return False
         if error.errno not in NO_LOCKS:
             raise
+        if required:
+            raise NoLocksError(error.errno, error.strerror, str(path)) from error
         warn_once(
             os.fstat(descriptor).st_dev,
             "%s: the file system has no locks (%s), so nothing prevents two processes from writing "

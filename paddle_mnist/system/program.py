@@ -89,15 +89,15 @@ def program_name(command: str) -> str:
     """Return what the user types to run a command.
 
     It is the program that this process was started as, such as `paddle-mnist train`, with the name
-    by which its command was called, or, where that is none of ours, a script in the repository, or
-    the installed program.
+    by which its command was called; in a process that a script in `tools/` started, that command's
+    script; in any other, `paddle-mnist`.
     """
     prefix = _started_program()
     if prefix and len(sys.argv) > 1 and command_name(sys.argv[1]) == command:
         command = sys.argv[1]
-    if prefix is None and not TOOLS.is_dir():
-        prefix = [PROGRAM]
-    return " ".join([*prefix, command]) if prefix else f"tools/{module_name(command)}.py"
+    if prefix is None and Path(sys.argv[0]).absolute().parent == TOOLS:
+        return f"tools/{module_name(command)}.py"
+    return " ".join([*(prefix or [PROGRAM]), command])
 
 
 def start_arguments(command: str) -> list[str]:

@@ -1,6 +1,7 @@
-"""Handling of SIGTERM and SIGINT: a training stops between steps, and saves before it exits.
+"""Handling of SIGTERM and its like: a training stops between steps, and saves before it exits.
 
-`handlers_installed` installs handlers that only record the signal. Where it takes effect depends on
+`handlers_installed` installs handlers that only record the signal: SIGTERM, SIGINT, those that
+schedulers send before they kill, and what the user adds. Where it takes effect depends on
 the code that runs: inside `deferred` nothing is interrupted; inside `interruptible`, for work that
 may stop anywhere (waiting for a batch, evaluation), the handler raises StoppedError, at once or on
 entry if the signal came earlier. Among several processes StoppedError waits until all of them know
@@ -11,11 +12,14 @@ The way of SIGTERM: `handlers_installed` records it; the wait for the next batch
 calls its checkpointer's `after_error`, which saves a breakpoint; `commands._run` ends the process
 with the error's exit code, 143.
 
+A second signal changes nothing until the training waits for its mirror: that wait it ends.
+
 Signals are delivered to a process, so the state is the module's. Python runs signal handlers in the
 main thread: in other threads `deferred` and `interruptible` do nothing.
 """
 
 import contextlib
+import logging
 import os
 import signal
 import threading
@@ -26,46 +30,117 @@ from typing import Optional
 
 from paddle_mnist.errors import StoppedError
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Exit codes of a process that such a signal stopped, after it had saved.
-STOP_EXIT_CODES = tuple(StoppedError(signum).exit_code for signum in STOP_SIGNALS)
+log = logging.getLogger("paddle_mnist")
+
+ALWAYS = (signal.SIGTERM, signal.SIGINT)
+# Sent by schedulers, and by a terminal that closes; Windows has none of them. A program that has a
+# handler of its own for one of these keeps it.
+OF_SCHEDULERS = tuple(
+    getattr(signal, name) for name in ("SIGUSR1", "SIGHUP", "SIGXCPU") if hasattr(signal, name)
+)
+# Those that a process cannot handle, or that report its own faults and those of its children.
+NO_STOP_SIGNALS = "KILL STOP CONT CHLD SEGV BUS FPE ILL ABRT TRAP SYS PIPE".split()
+SAME_SECONDS = 1.0  # in which a signal that comes again is the first one
+
+
+def parse_names(value: object) -> list[str]:
+    """Return the names of signals: of `USR2`, `SIGUSR2`, or 12. Raises ValueError."""
+    words = value.replace(",", " ").split() if isinstance(value, str) else value
+    if not isinstance(words, (list, tuple, set, frozenset)):
+        raise ValueError("expected a list of signals")
+    return [_signal_name(word) for word in words]
+
+
+def _signal_name(word: object) -> str:
+    known = {signum.name: signum for signum in signal.Signals}
+    text = str(word).upper()
+    name = next((n for n, signum in known.items() if text == str(int(signum))), text)
+    name = name if name.startswith("SIG") else f"SIG{name}"
+    if name not in known or name[3:] in NO_STOP_SIGNALS:
+        raise ValueError(f"{word!r} is no signal that can stop a training; expected such as USR2")
+    return name
 
 
 class _SignalState:
-    """The signal that this process has received, and the handlers' way with the next one."""
+    """The signals that this process has received, and the handlers' way with the next one."""
 
     owner_pid: Optional[int] = None  # the process whose handlers are installed
-    handled: Sequence[int] = ()
-    received: Optional[int] = None  # the first signal; later ones are ignored
+    stopping: Sequence[int] = (*ALWAYS, *OF_SCHEDULERS)  # those that stop a training
+    handled: Sequence[int] = ()  # those of them whose handlers are installed
     raising = False  # whether the handler raises StoppedError
     needs_agreement = False  # one of several processes, which stop at the same step
     agreed: Optional[int] = None  # the signal that all of these processes know of
+
+    def __init__(self) -> None:
+        self.arrivals: list[tuple[int, float]] = []  # each signal received, and when
+
+    @property
+    def received(self) -> Optional[int]:
+        """The first signal: the one that stops the training."""
+        return self.arrivals[0][0] if self.arrivals else None
 
 
 _state = _SignalState()
 
 
 @contextlib.contextmanager
-def handlers_installed(ignore_afterwards: bool = False) -> Iterator[None]:
-    """Handle SIGTERM and SIGINT inside; a nested use, or one in another thread, does nothing.
+def handlers_installed(more: Sequence[str] = (), ignore_afterwards: bool = False) -> Iterator[None]:
+    """Handle the signals that stop a training; in another thread, do nothing.
 
+    A nested use adds the signals that are `more`, by name.
     ignore_afterwards: for a process that exits next: signals during its exit change nothing.
     """
-    if _state.owner_pid == os.getpid() or not _in_main_thread():
+    if not _in_main_thread():
         yield
         return
-    _state.owner_pid, _state.received, _state.raising = os.getpid(), None, False
-    _state.needs_agreement, _state.agreed = False, None
-    before = {signum: signal.getsignal(signum) for signum in STOP_SIGNALS}
-    # Under nohup, or in a shell's background job, signals that are ignored stay ignored.
-    _state.handled = [signum for signum in STOP_SIGNALS if before[signum] is not signal.SIG_IGN]
+    is_outermost = _state.owner_pid != os.getpid()
+    if is_outermost:
+        _state.owner_pid, _state.raising = os.getpid(), False
+        _state.arrivals.clear()
+        _state.needs_agreement, _state.agreed, _state.handled = False, None, ()
+    stopping_before, handled_before = _state.stopping, _state.handled
+    added = [signal.Signals[name] for name in more if signal.Signals[name] not in stopping_before]
+    _state.stopping = (*stopping_before, *added)
+    before = {
+        signum: signal.getsignal(signum) for signum in (_state.stopping if is_outermost else added)
+    }
+    taken = [signum for signum, handler in before.items() if _may_take(signum, handler)]
+    for unavailable in (one.name for one in added if one not in taken):
+        log.warning(
+            "stop_signals: this program ignores %s, or has a handler of its own for it, which "
+            "stays, so it stops no training",
+            unavailable,
+        )
+    _state.handled = (*handled_before, *taken)
     reinstall_handlers()
     try:
         yield
     finally:
-        for signum, handler in before.items():
-            signal.signal(signum, signal.SIG_IGN if ignore_afterwards else handler)
-        _state.owner_pid = None
+        for signum in taken:
+            signal.signal(signum, signal.SIG_IGN if ignore_afterwards else before[signum])
+        _state.stopping, _state.handled = stopping_before, handled_before
+        if is_outermost:
+            _state.owner_pid = None
+
+
+def _may_take(signum: int, handler: object) -> bool:
+    """Return whether a signal is handled here. handler: the one that there is.
+
+    Under nohup, or in a shell's background job, signals that are ignored stay ignored.
+    """
+    if signum in ALWAYS:
+        return handler is not signal.SIG_IGN
+    return handler in (signal.SIG_DFL, _record)  # ours: in a process that was forked
+
+
+def stop_signals() -> Sequence[int]:
+    """Return the signals that stop a training, the same in all of its processes."""
+    return _state.stopping
+
+
+def stopped_by(exit_code: Optional[int]) -> Optional[int]:
+    """Return the signal that stopped a process after it had saved; None if it ended otherwise."""
+    return next((one for one in _state.stopping if exit_code == StoppedError(one).exit_code), None)
 
 
 def reinstall_handlers() -> None:
@@ -84,15 +159,31 @@ def _record(signum: int, frame: Optional[FrameType]) -> None:
         signal.signal(signum, signal.SIG_DFL)
         os.kill(os.getpid(), signum)
         return
-    if _state.received is None:
-        _state.received = signum
-        if _state.raising and not _state.needs_agreement:
-            raise StoppedError(signum)
+    _state.arrivals.append((signum, time.monotonic()))
+    if len(_state.arrivals) == 1 and _state.raising and not _state.needs_agreement:
+        raise StoppedError(signum)
 
 
 def received() -> Optional[int]:
     """Return the signal that this process has received, or None."""
     return _state.received if _state.owner_pid == os.getpid() else None
+
+
+def all_received() -> list[int]:
+    """Return all signals that this process has received, for those to whom it forwards them."""
+    return [signum for signum, _ in _state.arrivals if _state.owner_pid == os.getpid()]
+
+
+def repeated(since: float) -> Optional[int]:
+    """Return a signal that came since a time of `time.monotonic`, after another one; or None.
+
+    What comes within SAME_SECONDS is the first one again: a terminal or a scheduler may send it to
+    a process to which its parent forwards it.
+    """
+    if received() is None:
+        return None
+    after = max(since, _state.arrivals[0][1] + SAME_SECONDS)
+    return next((signum for signum, at in _state.arrivals if at > after), None)
 
 
 def pending() -> Optional[int]:
@@ -130,7 +221,8 @@ def wait() -> None:
 
 def clear() -> None:
     """Forget the signal: what it asked for is done."""
-    _state.received = _state.agreed = None
+    _state.arrivals.clear()
+    _state.agreed = None
 
 
 def _raise_if_pending() -> None:

@@ -24,7 +24,7 @@ from paddle_mnist.system.machine import require_posix_processes
 log = logging.getLogger("paddle_mnist")
 
 MAX_STUCK_RESTARTS = 3  # in a row, without progress: then the supervisor gives up
-# Exit codes after which a restart would change nothing, or was not wanted.
+# Exit codes after which a restart would change nothing; nor is one wanted after a signal.
 FINAL = {
     0,
     ConfigError.exit_code,
@@ -33,7 +33,6 @@ FINAL = {
     DeviceError.exit_code,
     DivergedError.exit_code,
     RunLockedError.exit_code,
-    *signals.STOP_EXIT_CODES,
 }
 
 
@@ -42,6 +41,7 @@ def supervise(
     progress: Callable[[], int],
     max_restarts: int,
     hang_timeout: float,
+    stop_signals: Sequence[str] = (),
 ) -> int:
     """Run a command, restart it when it dies or hangs, and return its last exit code.
 
@@ -49,16 +49,17 @@ def supervise(
     progress: returns a number that grows with the training, such as the newest checkpoint's step.
     max_restarts: in all.
     hang_timeout: seconds without a heartbeat after which the command is killed.
-    SIGTERM and SIGINT are forwarded, and the command is not restarted after them.
+    stop_signals: see `Saving`. They and those that always stop a training are forwarded, and the
+        command is not restarted after them.
     Raises NoProgressError after three restarts in a row without progress, and ConfigError on a
     system without POSIX process groups and signals.
     """
     require_posix_processes(f"max_restarts is {max_restarts}", "--max_restarts 0")
-    with signals.handlers_installed(), signals.deferred():
+    with signals.handlers_installed(stop_signals), signals.deferred():
         reached, stuck = progress(), 0
         for restarts in range(max_restarts + 1):
             code = _run(command(restarts > 0), hang_timeout)
-            if code in FINAL or signals.pending():
+            if code in FINAL or signals.stopped_by(code) or signals.pending():
                 return code
             before, reached = reached, progress()
             stuck = 0 if reached > before else stuck + (restarts > 0)
@@ -102,13 +103,12 @@ def _run(command: Sequence[str], hang_timeout: float) -> int:
 
 def _watch(child: subprocess.Popen[bytes], reading: int, hang_timeout: float) -> int:
     """Wait for the child to end. reading: the end of the pipe from which heartbeats are read."""
-    forwarded = False
+    forwarded = 0  # how many signals
     deadline = time.monotonic() + hang_timeout + heartbeat.START_SECONDS
     while child.poll() is None:
-        signum = signals.pending()
-        if signum and not forwarded:
+        for signum in signals.all_received()[forwarded:]:
             child.send_signal(signum)
-            forwarded = True
+            forwarded += 1
             deadline = time.monotonic() + hang_timeout
         ready, _, _ = select.select([reading], [], [], 0.1)
         if ready and os.read(reading, 1 << 16):

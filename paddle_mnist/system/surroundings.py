@@ -64,6 +64,15 @@ def environment(**values: Optional[str]) -> Iterator[None]:
         _set(before)
 
 
+def for_another_python(**values: str) -> dict[str, str]:
+    """Return an environment in which another Python imports what this one does, from where it does.
+
+    A program may have added to its `sys.path`, as a notebook does with a folder of packages.
+    """
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    return {**os.environ, "PYTHONPATH": paths, **values}
+
+
 def _set(values: dict[str, Optional[str]]) -> None:
     for name, value in values.items():
         if value is None:

@@ -1,5 +1,6 @@
 """`FitArguments`: the arguments of `fit`, checked. Imports no paddle."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Optional
@@ -39,6 +40,15 @@ def _parse_resume(value: Any) -> Any:
     return value
 
 
+def _parse_output(value: Any) -> Any:
+    if isinstance(value, str) and re.match(r"\w+://", value):
+        name = option_name("--mirror", "Saving(mirror=...)")
+        raise ConfigError(  # which does not show what may be a password
+            f"output is a URL; expected a folder on this machine; {name} keeps a copy at a URL"
+        )
+    return value
+
+
 @dataclass(frozen=True)
 class FitArguments(Options):
     """The arguments of one call of `fit`, where they are described. Raises ConfigError."""
@@ -71,11 +81,14 @@ class FitArguments(Options):
         heading="training",
         must_match=True,
     )
-    output: PathStr = option(help="run directory", heading="run")
+    output: PathStr = option(help="run directory", heading="run", parse=_parse_output)
     name: str = option(flat="")
     monitor: Optional[str] = option(flat="")
     mode: Optional[Literal["max", "min"]] = option(flat="")
-    device: str = option(help="auto, cpu, gpu:0 or xpu:0", heading="device")
+    device: str = option(
+        help="cpu, gpu:0 or xpu:0; auto: the first GPU, or the CPU if there is none",
+        heading="device",
+    )
     resume: str = option(
         help="auto, off (start at step 0), or the path of a run or checkpoint",
         heading="run",

@@ -4,6 +4,7 @@ import logging
 
 import paddle
 
+from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.options import flat_values
 from paddle_mnist.parallel.world import World, join
@@ -132,8 +133,9 @@ def _evaluated_tags(
 
 def _check_saving(arguments: FitArguments, inside_epochs: bool, world: World) -> None:
     saving = arguments.saving
-    is_timed = saving.every_steps or saving.every_seconds
-    if not inside_epochs and is_timed:
+    # The default is for data that can resume inside epochs; another value is the user's choice.
+    chosen_seconds = saving.every_seconds not in (None, Saving.every_seconds)
+    if not inside_epochs and (saving.every_steps or chosen_seconds):
         raise ConfigError(
             "Saving: every_steps and every_seconds save inside epochs, where this data cannot "
             "resume; expected a paddle.io.Dataset, or every_epochs"
@@ -148,7 +150,7 @@ def _check_saving(arguments: FitArguments, inside_epochs: bool, world: World) ->
             f"{found}, but with this data a run can resume only from the end of an epoch; expected "
             "at least 1, or a paddle.io.Dataset"
         )
-    if not is_timed and world.is_main_process:
+    if not (saving.every_steps or saving.every_seconds) and world.is_main_process:
         has_best = saving.keep_best and arguments.valid is not None
         log.warning(
             "%s, without %severy_steps or %severy_seconds: a run that is killed loses all of its "

@@ -10,12 +10,16 @@ from paddle_mnist.options import Options
 from paddle_mnist.progress import TrainState
 
 if TYPE_CHECKING:
+    import paddle
     from paddle import nn
 
     from paddle_mnist.monitor.profiler import Profiler
     from paddle_mnist.parallel.world import World
     from paddle_mnist.training.job import TrainingJob
     from paddle_mnist.training.run_directory import RunDirectory
+
+# What a resume compares, and is no hyperparameter; a dashboard would take `name` for the run's.
+NOT_CHOSEN = ("parameters", "valid", "name")
 
 
 @dataclass(frozen=True)
@@ -47,10 +51,13 @@ class FitResult:
 
 @dataclass(frozen=True)
 class Training:
-    """A training of `fit` as its callbacks see it.
+    """A training of `fit` as its callbacks see it: to read, not to change.
 
-    job: what is trained, and how. run: its directory. state: where it stands; None before that is
-    known.
+    run: its directory: `run.path`, `run.checkpoints.folder`, `run.metrics` (the path of
+        `metrics.jsonl`), `run.figures`, ...
+    state: where it stands, now and after each step: `epoch`, `step`, `samples`, `metrics`, `best`,
+        ...; None in `run_opened`, before that is known.
+    job: everything else that was asked for; unlike the rest it may change in any version.
     """
 
     job: "TrainingJob"
@@ -59,10 +66,28 @@ class Training:
 
     @property
     def model(self) -> "nn.Layer":
+        """The net that is trained, with the weights of the newest step."""
         return self.job.parts.model
 
     @property
+    def optimizer(self) -> "paddle.optimizer.Optimizer":
+        """The optimizer of its parameters."""
+        return self.job.parts.optimizer
+
+    @property
+    def steps(self) -> Optional[int]:
+        """The number of steps in all epochs; None if the data have no length."""
+        return self.job.steps
+
+    @property
+    def hyperparameters(self) -> Mapping[str, object]:
+        """The chosen values that decide the result: plain ones, by names such as "batch_size"."""
+        compared = self.job.request.config
+        return {k: v for k, v in compared.items() if k.partition(".")[0] not in NOT_CHOSEN}
+
+    @property
     def world(self) -> "World":
+        """The processes: `world.rank`, `world.size`, `world.is_main_process`."""
         return self.job.world
 
     def at(self, state: TrainState) -> "Training":

@@ -11,7 +11,7 @@ from paddle import nn
 
 from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.optimizer_state import generated_names
-from paddle_mnist.data.collate import leaves, read_sample
+from paddle_mnist.data.collate import leaves, read_samples
 from paddle_mnist.data.seeding import generators_restored, seed_generators
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.nn.schedule import inner_optimizers, schedule_numbers, scheduler_of
@@ -124,7 +124,7 @@ def _hash_samples(data: Any, seed: int, indices: Sequence[int]) -> str:
     digest = hashlib.sha256()
     for index in indices:
         seed_generators(seed, index)
-        for leaf in leaves(read_sample(data, index)):
+        for leaf in leaves(read_samples(data, [index])):
             digest.update(_content(leaf))
     return digest.hexdigest()[:12]
 

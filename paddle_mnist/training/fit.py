@@ -123,7 +123,7 @@ def fit(
         mode: whether "min" or "max" of `monitor` is the best.
         state: a dict of further objects with `state_dict` and `set_state_dict` to save and restore,
             such as a teacher, or a discriminator and its optimizer (docs/en/state.md).
-        device: "auto", "cpu", "gpu:0", ...
+        device: "cpu", "gpu:0", ...; "auto": the first GPU, or the CPU if there is none.
     The run directory
         output: the path of the directory.
         name: the prefix of its files; by default the model's `checkpoint_name`, or "model".
@@ -132,7 +132,8 @@ def fit(
         override: what may differ from the run, by flat name, such as "epochs,optimizer".
         must_match: a dict of further values that must be the same on resume.
         start (`StartFrom`): another run to start from.
-        saving (`Saving`): when to save, and which checkpoints to keep (docs/en/checkpoints.md).
+        saving (`Saving`): when to save, which checkpoints to keep, and where to keep a copy
+            (docs/en/checkpoints.md).
     Around the training
         callbacks: instances of `Callback`, called in this order. `EarlyStopping`, `Watch`,
             `Profile` and `PrintLayers` come with the package; so do `Console`, `VisualDL` and
@@ -149,8 +150,9 @@ def fit(
     Code is not compared between calls, only arguments, parameters and data (docs/en/any-net.md).
 
     Raises ConfigError, DataError, CheckpointError, DeviceError, DivergedError, OutputError or
-    RunLockedError. After SIGTERM or SIGINT, raises StoppedError once everything is saved; if your
-    code does not catch it, the program ends with exit code 143 or 130.
+    RunLockedError. After SIGTERM, SIGINT, SIGUSR1, SIGHUP or SIGXCPU, raises StoppedError once
+    everything is saved; if your code does not catch it, the program ends with exit code 128 + the
+    signal's number. A handler of your own for one of the last three stays.
     """
     arguments = FitArguments(**locals())  # first of all: later there are other local variables
     if getattr(multiprocessing.current_process(), "_inheriting", False):
@@ -164,7 +166,7 @@ def fit(
             "generators; expected one at a time, or a separate process for each"
         )
     try:
-        with _prepared():
+        with _prepared(arguments.saving):
             nprocs = processes_to_start(arguments.processes, arguments.device, arguments.batch_size)
             if nprocs > 1:
                 return _fit_in_processes(arguments, nprocs)
@@ -198,17 +200,18 @@ def _fit_plainly(arguments: FitArguments, level: int) -> dict[str, object]:
 
     level: of the lines that the console shows.
     """
-    with _prepared(), console_level(level):
+    with _prepared(arguments.saving), console_level(level):
         return _fit(arguments).as_dict()
 
 
 @contextlib.contextmanager
-def _prepared() -> Iterator[None]:
+def _prepared(saving: Saving) -> Iterator[None]:
     """Prepare this process for a training, and leave it as it was."""
     log_to_console()
     heartbeat.start()
     descriptors_open()
-    with usable_home(), generators_restored(), signals.handlers_installed(), signals.deferred():
+    handlers = signals.handlers_installed(saving.stop_signals)
+    with usable_home(), generators_restored(), handlers, signals.deferred():
         yield
 
 
@@ -222,13 +225,15 @@ def _fit(arguments: FitArguments) -> FitResult:
             find_start(start)
 
         job.world.run_on_main(check_source)
-    with open_run(arguments.output, job.world, job.model_name, arguments.fresh) as run:
+    name, saving = job.model_name, arguments.saving
+    with open_run(arguments.output, job.world, name, saving, arguments.fresh) as run:
         training, opened = Training(job, run), list[Callback]()
         with _closing(opened):
             for callback in job.callbacks:
                 opened.append(callback)
                 callback.run_opened(training)
             checkpoint = resume_point(job, run)
+            run.mirror.changed()  # it may lack what this run has
             result = result_so_far(training, checkpoint)
             if checkpoint and result:
                 return _repeat(training.at(checkpoint.state), result, checkpoint)
@@ -280,7 +285,8 @@ def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> Fi
         for callback in training.job.callbacks:
             callback.already_finished(training, result)
     log.info(
-        "this run is finished; to train anew: %s, or %s",
+        "this run is finished; to train on: more epochs, with %s; to train anew: %s, or %s",
+        as_option("override", "epochs"),
         as_option("fresh"),
         another_output(),
     )

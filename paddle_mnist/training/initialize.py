@@ -87,7 +87,15 @@ def initialize(parts: TrainingParts, world: World, start: StartFrom) -> Mapping[
     The main process reads it, and broadcasts it. Raises CheckpointError if there is none, or it
     does not fit.
     """
-    weights = world.run_on_main(lambda: find_start(start))
+
+    def read() -> SavedWeights:
+        weights = find_start(start)
+        if start.weights_only or not weights.checkpoint or world.size == 1:
+            return weights
+        # It is sent to processes that may not share this disk.
+        return replace(weights, checkpoint=weights.checkpoint.read_into_memory())
+
+    weights = world.run_on_main(read)
     if start.weights_only:
         if start.partial:
             _load_what_fits(parts.model, weights)
@@ -129,7 +137,7 @@ def _load_what_fits(model: nn.Layer, weights: SavedWeights) -> None:
 
 
 def find_start(start: StartFrom) -> SavedWeights:
-    """Return what a training starts from, in memory. Raises CheckpointError if it is not there."""
+    """Return what a training starts from. Raises CheckpointError if it is not there, or damaged."""
     weights = find_weights(start.path)
     if start.weights_only:
         return weights
@@ -139,8 +147,8 @@ def find_start(start: StartFrom) -> SavedWeights:
             "there; expected a checkpoint, or a run that still has the one it ended with; "
             f"to take the weights alone: {weights_alone(str(weights.path))}"
         )
-    # It is sent to processes that may not share this disk.
-    return replace(weights, checkpoint=weights.checkpoint.read_into_memory())
+    weights.checkpoint.verify()
+    return weights
 
 
 def state_digest(parts: TrainingParts, state: TrainState) -> str:

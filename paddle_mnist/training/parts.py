@@ -181,4 +181,5 @@ def loader_of(
         arguments.loading.collate_fn,
         arguments.loading.num_workers,
         order,
+        arguments.loading.random,
     )

@@ -31,8 +31,6 @@ log = logging.getLogger("paddle_mnist")
 # The pages of the dashboard, and those that True stands for.
 PAGES_OF_TRUE = ("scalars", "histograms", "images", "figures", "text", "hparams")
 PAGES = (*PAGES_OF_TRUE, "curves", "embeddings", "graph")
-# What a resume compares, and is no hyperparameter; the page would take `name` for the run's.
-NOT_VARIED = ("parameters", "valid", "name")
 
 
 @dataclass(eq=False)
@@ -168,9 +166,7 @@ class VisualDL(Callback, Options):
         board = self._opened(training)
         board.text(ABOUT, describe_result(training, result), result.steps)
         scores = {tag.replace("/", "_"): value for tag, value in result.metrics.items()}
-        compared = training.job.request.config
-        varied = {k: v for k, v in compared.items() if k.partition(".")[0] not in NOT_VARIED}
-        board.hparams(varied, scores, result.steps)
+        board.hparams(training.hyperparameters, scores, result.steps)
 
     def already_finished(self, training: Training, result: FitResult) -> None:
         self._log_command(training)

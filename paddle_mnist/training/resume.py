@@ -75,7 +75,8 @@ def find_resume_point(run: RunDirectory, request: ResumeRequest) -> Optional[Che
             )
         checkpoint = newest or requested  # the same command, repeated, resumes its own run
     if checkpoint:
-        check_config_unchanged(checkpoint, request, run)
+        where = None if run.owns(checkpoint) else str(checkpoint.path)
+        check_config_unchanged(checkpoint, request, run, where)
     return checkpoint
 
 
@@ -117,9 +118,13 @@ def check_override(
 
 
 def check_config_unchanged(
-    checkpoint: Checkpoint, request: ResumeRequest, run: RunDirectory
+    checkpoint: Checkpoint, request: ResumeRequest, run: RunDirectory, where: Optional[str] = None
 ) -> None:
-    """Raise ConfigError, with a diff, unless the training goes on as the checkpoint's began."""
+    """Raise ConfigError, with a diff, unless the training goes on as the checkpoint's began.
+
+    where: what holds the values, if not the directory of `run`.
+    """
+    where = where or str(run.path)
     if checkpoint.manifest.get("config") is None:
         raise CheckpointError(
             f"{checkpoint.path}: holds no configuration, so it is not a run's; start from its "
@@ -135,18 +140,16 @@ def check_config_unchanged(
                 "Only samples differ, so the data are probably drawn at random: seed them first, "
                 "as with paddle.seed(0), and every call has the same"
             )
-        names = ",".join(dict.fromkeys(_overridable(name) for name, _, _ in changes))
         raise ConfigError(
-            f"{run.path} holds a run with other values:\n"
+            f"{where} holds a run with other values:\n"
             + "\n".join(lines)
-            + f"\nStart over with {as_option('fresh')} (moves it aside), choose "
-            f"{another_output()}, or change the run on purpose with "
-            f"{as_option('override', names)}"
+            + "\n"
+            + _ways_out([name for name, _, _ in changes], is_named=where == str(checkpoint.path))
         )
     begun = checkpoint.state.epoch + (checkpoint.state.position > 0)
     if request.epochs < begun:
         raise ConfigError(
-            f"epochs is {request.epochs}, but {run.path} has {begun} begun or done; expected at "
+            f"epochs is {request.epochs}, but {where} has {begun} begun or done; expected at "
             "least as many"
         )
 
@@ -202,6 +205,25 @@ def _is_hash_of_samples(name: str) -> bool:
     return name.rpartition(".")[2] == SAMPLES
 
 
-def _overridable(name: str) -> str:
-    """Return what `override` names: a value, or of a group the group."""
-    return name.partition(".")[0]
+def _ways_out(changed: Sequence[str], is_named: bool) -> str:
+    """Return what to do about changed values.
+
+    is_named: whether the user names the checkpoint, of another run, which is not to be replaced.
+    """
+    ways = ["keep its values"]
+    if not is_named:
+        ways = [f"start over with {as_option('fresh')} (moves it aside)"]
+        ways.append(f"choose {another_output()}")
+    reason = ""
+    if "batch_size" in changed:
+        reason = ": a run keeps its batch size"  # with another, an epoch has other steps
+    else:
+        groups = [name.partition(".")[0] for name in changed]
+        shortest = [
+            name if groups.count(group) == 1 else group for name, group in zip(changed, groups)
+        ]
+        option = as_option("override", ",".join(dict.fromkeys(shortest)))
+        ways.append(f"change the run on purpose with {option}")
+    *first, last = ways
+    text = ", ".join([*first, f"or {last}" if first else last]) + reason
+    return text[0].upper() + text[1:]

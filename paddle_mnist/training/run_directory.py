@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, Optional
 
 from paddle_mnist.checkpoint.manifest import Checkpoint
-from paddle_mnist.checkpoint.run_files import RunFiles
+from paddle_mnist.checkpoint.mirror import NO_MIRROR, NoMirror, open_mirror
+from paddle_mnist.checkpoint.policy import KEEP_EPOCHS, Saving
+from paddle_mnist.checkpoint.run_files import METRICS_LINES, MIRROR_RECORD, RunFiles
 from paddle_mnist.errors import ConfigError, RunLockedError
 from paddle_mnist.metrics.jsonl import JsonlWriter, cut_jsonl
 from paddle_mnist.progress import TrainState
@@ -25,12 +27,10 @@ from paddle_mnist.system.files import (
     write_atomically,
     writing,
 )
-from paddle_mnist.system.locks import locked
+from paddle_mnist.system.ownership import LOCK, RECORD, Owner, owned, owned_by_nobody
 from paddle_mnist.system.program import as_option
 
 log = logging.getLogger("paddle_mnist")
-
-METRICS_LINES = "metrics_lines"  # of a manifest: how many lines metrics.jsonl had when it was saved
 
 
 class RunDirectory(RunFiles):
@@ -39,19 +39,27 @@ class RunDirectory(RunFiles):
     path, name: see `RunFiles`.
     """
 
+    mirror: NoMirror = NO_MIRROR
+
     @contextlib.contextmanager
-    def opened(self, fresh: bool = False) -> Iterator["RunDirectory"]:
+    def opened(self, fresh: bool = False, saving: Saving = KEEP_EPOCHS) -> Iterator["RunDirectory"]:
         """Lock the directory, created if need be, and copy the log to `train.log`.
 
-        fresh: first move the present contents aside, to `<name>.1` or the next free number.
+        fresh: first move the present contents aside, to `<name>.1` or the next free number, and
+            those of the mirror that `saving` names.
         Raises RunLockedError if another process holds the lock, OutputError if the directory
         cannot be written.
         """
         if fresh:
-            with self._locked():
+            with self._locked(saving.break_lock_after):
+                self._require_movable()
+                with contextlib.closing(open_mirror(saving, self)) as mirror:
+                    mirror.move_aside()
                 self._move_aside()
-        with self._locked():  # after a move this is another directory, with another lock
-            for path in (self.config, self.metrics, self.result, self.weights):
+        # After a move this is another directory, with another lock.
+        with self._locked(saving.break_lock_after) as owner:
+            self.checkpoints.require_ownership = owner.require
+            for path in (self.config, self.metrics, self.result, self.weights, owner.path):
                 remove_temporary(self.path, glob.escape(path.name))
             remove_temporary(self.figures)
             handler = _LogFile(self.log)
@@ -61,40 +69,61 @@ class RunDirectory(RunFiles):
             finally:
                 log.removeHandler(handler)
                 handler.close()
+                self.checkpoints.require_ownership = owned_by_nobody
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def mirrored(self, saving: Saving) -> Iterator[None]:
+        """Keep a copy elsewhere, if `saving` asks for one, and complete it at the end.
+
+        Once another process has the run or its copy, nothing more is uploaded.
+        """
+        with contextlib.closing(open_mirror(saving, self)) as self.mirror:
+            try:
+                yield
+            except BaseException as error:
+                if not isinstance(error, RunLockedError):
+                    self.mirror.finish()
+                raise
+            self.mirror.finish()
+
+    @contextlib.contextmanager
+    def _locked(self, break_after: Optional[float]) -> Iterator[Owner]:
         make_folder(self.path)
         with contextlib.ExitStack() as stack:
             with writing(self.path):
-                try:
-                    stack.enter_context(locked(self.path / ".lock", wait=False))
-                except BlockingIOError:
-                    raise RunLockedError(
-                        f"{self.path}: another process is training there; wait for it, or choose "
-                        "another output"
-                    ) from None
-            yield
+                owner = stack.enter_context(owned(self.path, break_after))
+            yield owner
 
-    def _move_aside(self) -> None:
-        if not any(path.name not in (".lock", "train.log") for path in self.path.iterdir()):
-            return  # no run: a training was refused here before it began
-        if not self.config.exists():
+    def _is_empty(self) -> bool:
+        """Return whether no training has begun here, though one may have been refused."""
+        others = (LOCK, RECORD, MIRROR_RECORD, self.log.name)
+        return all(path.name in others for path in self.path.iterdir())
+
+    def _require_movable(self) -> None:
+        """Raise ConfigError for a directory that is not moved aside."""
+        if self._is_empty():
+            return
+        if not (self.config.exists() or (self.path / MIRROR_RECORD).exists()):
             raise ConfigError(
                 f"{self.path}: holds files but no config.yaml, so it is not a run's directory, and "
                 "it is not moved aside; choose another output"
             )
-        resolved = self.path.resolve()
-        if Path.cwd().is_relative_to(resolved):
+        if Path.cwd().is_relative_to(self.path.resolve()):
             raise ConfigError(
                 f"{self.path}: is the current folder, which cannot be moved aside, as "
                 f"{as_option('fresh')} asks; expected another current folder"
             )
+
+    def _move_aside(self) -> None:
+        if self._is_empty():
+            return
+        resolved = self.path.resolve()
         # Behind a link, which stays, the folder moves on the disk it is on.
         parent = resolved.parent if self.path.is_symlink() else self.path.parent
         aside = _free_name(parent / resolved.name)
         with writing(aside):
             os.rename(resolved, aside)
+            remove(aside / RECORD)  # nobody trains there
         log.info("moved %s to %s", self.path, aside)
         self._repeat_links(aside)
 
@@ -148,6 +177,7 @@ class RunDirectory(RunFiles):
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write `result.json`, once the weights are on the disk to stay. Raises OutputError."""
+        self.checkpoints.require_ownership()
         text = json.dumps(result, indent=1, allow_nan=False) + "\n"
         sync_folder(self.path)
         write_atomically(self.result, text.encode())

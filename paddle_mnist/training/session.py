@@ -17,7 +17,8 @@ from paddle_mnist.checkpoint.checkpointer import (
     name_of_checkpoint,
 )
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
-from paddle_mnist.checkpoint.weights import load_weights, saved_bytes
+from paddle_mnist.checkpoint.policy import Saving
+from paddle_mnist.checkpoint.weights import load_weights, write_weights
 from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.interfaces import Checkpointer, Writer
@@ -28,8 +29,8 @@ from paddle_mnist.nn.implementations import implementations, warn_of_other_imple
 from paddle_mnist.parallel.world import World
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system import heartbeat
-from paddle_mnist.system.files import write_atomically
 from paddle_mnist.training.callbacks import Callback
+from paddle_mnist.training.from_mirror import fetch_from_mirror
 from paddle_mnist.training.initialize import (
     BEFORE,
     initialize,
@@ -49,11 +50,12 @@ log = logging.getLogger("paddle_mnist")
 
 @contextlib.contextmanager
 def open_run(
-    path: Union[str, Path], world: World, name: str, fresh: bool = False
+    path: Union[str, Path], world: World, name: str, saving: Saving, fresh: bool = False
 ) -> Iterator[RunDirectory]:
-    """Open a run directory, which the main process locks for all.
+    """Open a run directory, which the main process locks for all, and its mirror.
 
-    name: the model's. fresh: move what is there aside. Raises as `RunDirectory.opened` does.
+    name: the model's. fresh: move what is there aside.
+    Raises as `RunDirectory.opened` does.
     """
     run = RunDirectory(path, name)
     with contextlib.ExitStack() as stack:
@@ -61,9 +63,10 @@ def open_run(
         stack.callback(heartbeat.pause_watchdog)
 
         def lock() -> None:
-            stack.enter_context(run.opened(fresh))
+            stack.enter_context(run.opened(fresh, saving))
+            stack.enter_context(run.mirrored(saving))
 
-        world.run_on_main(lock)
+        world.run_on_main(lock, has_time_limit=True)  # that of the mirror
         yield run
 
 
@@ -74,11 +77,13 @@ def resume_point(job: TrainingJob, run: RunDirectory) -> Optional[Checkpoint]:
     """
 
     def find() -> Optional[Checkpoint]:
+        fetch_from_mirror(run, job.request)
         checkpoint = find_resume_point(run, job.request)
-        # It is sent to processes that may not share this disk.
-        return checkpoint and checkpoint.read_into_memory()
+        if checkpoint and job.world.size > 1:  # which may not share this disk
+            return checkpoint.read_into_memory()
+        return checkpoint
 
-    return job.world.run_on_main(find)
+    return job.world.run_on_main(find, has_time_limit=True)  # that of the mirror
 
 
 def resume_or_initialize(
@@ -209,6 +214,7 @@ def _checkpointer(
         name=job.model_name,
         further=job.parts.further,
         saves_inside_epochs=job.resumes_inside_epochs,
+        mirror=run.mirror,
     )
 
 
@@ -265,6 +271,6 @@ def _take_best(job: TrainingJob, run: RunDirectory, state: TrainState) -> Checkp
             f"[step, {state.monitor}] {state.best}; put it back, or evaluate another"
         )
     load_weights(job.parts.model, best.load(PARAMS), best.path)
-    write_atomically(run.weights, saved_bytes(job.parts.model.state_dict()))
+    write_weights(run.weights, job.parts.model.state_dict())
     log.info("the best of %d evaluations is %s", len(state.scores), best.name)
     return best

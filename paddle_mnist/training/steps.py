@@ -92,8 +92,9 @@ class SupervisedStep:
         for layer in self._switched:
             layer.training = model.training
         with self.autocast():
-            fused_loss = getattr(model, "fused_loss", None)
-            fused = fused_loss(self.loss, labels, *inputs) if fused_loss else None
+            # Of the class: a layer looks for what it lacks among its parameters and buffers.
+            has_fused_loss = hasattr(type(model), "fused_loss")
+            fused = model.fused_loss(self.loss, labels, *inputs) if has_fused_loss else None
             outputs = fused[1] if fused else model(*inputs)
         outputs = _in_float32(outputs)
         self._check_shapes(outputs, labels)
@@ -192,7 +193,7 @@ def run_step(step: Step, model: nn.Layer, batch: Any, samples: int) -> StepOutpu
                 "negative"
             )
         loss = loss.value if count else loss.total
-    if not isinstance(loss, paddle.Tensor) or loss.size != 1:
+    if not isinstance(loss, paddle.Tensor) or math.prod(loss.shape) != 1:  # `size` takes longer
         shape = f" of shape {list(loss.shape)}" if isinstance(loss, paddle.Tensor) else ""
         raise ConfigError(
             f"the loss is a {type(loss).__name__}{shape}; expected a tensor of one element, the "

@@ -97,14 +97,15 @@ def evaluate_run(
     batch_size: Optional[int] = None,
     collate_fn: Optional[CollateFn] = None,
     num_workers: int = 0,
+    random: bool = False,
     amp: str = "off",
 ) -> dict[str, float]:
     """Evaluate the net that a run has trained, on any data; return loss and metrics by name.
 
     weights, model, run: see `load_model`.
     data: a dataset, or anything else that `fit` takes as `valid`.
-    loss, metrics, step, collate_fn, num_workers, amp: see `fit`. A loss that is a layer gets the
-    parameters that the run has trained. batch_size: by default the run's.
+    loss, metrics, step, collate_fn, num_workers, random, amp: see `fit`. A loss that is a layer
+    gets the parameters that the run has trained. batch_size: by default the run's.
 
     With the same arguments as the call of `fit`, it returns the same numbers, to the last bit.
     Computes on Paddle's current device. Raises ConfigError, DataError, CheckpointError, and
@@ -114,7 +115,9 @@ def evaluate_run(
     trained = load_trained(weights, model, run)
     if isinstance(loss, nn.Layer) and loss.state_dict():
         _load_loss(loss, trained.weights)
-    loader = trained.open_data(data, batch_size, collate_fn=collate_fn, num_workers=num_workers)
+    loader = trained.open_data(
+        data, batch_size, collate_fn=collate_fn, num_workers=num_workers, random=random
+    )
     with generators_restored():
         try_evaluation(step, trained.model, loader, "data")
         return evaluate_step(step, trained.model, loader, "data")

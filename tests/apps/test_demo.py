@@ -102,8 +102,8 @@ def test_every_reason_is_said_in_chinese(predictor, picture):
 @pytest.mark.parametrize(
     ("words", "chinese"),
     [
-        ("3, probability 98.2%, score 0.97", "3，置信度 98.2%，数字得分 0.97"),
-        ("3, probability 50.0% unsure: 3 or 8", "3，置信度 50.0%；不太确定：3 或 8"),
+        ("3, probability 98.2%, score 0.97", "3，概率 98.2%，数字得分 0.97"),
+        ("3, probability 50.0% unsure: 3 or 8", "3，概率 50.0%；不太确定：3 或 8"),
         ("something new", "something new"),
     ],
 )
@@ -376,14 +376,6 @@ class Visitor:
         self.api.expect(self.answer).to_have_text(re.compile(rf"^\s*{answer}"), timeout=60_000)
 
 
-@pytest.fixture(scope="module")
-def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="no playwright (extra browser)")
-    chromium = shutil.which("chromium") or pytest.skip("chromium is not installed")
-    with api.sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-
-
 @pytest.fixture
 def visit(address, browser):
     """`visit(viewport=..., ...)` opens the page in a new browser context, which it closes."""
@@ -535,11 +527,11 @@ def test_page_speaks_the_browsers_language(visit):
     assert page.get_by_role("heading", name="这是哪个数字？").is_visible()
     assert page.title() == "这是哪个数字？"
     visitor.draw(STROKES[3])
-    visitor.expect("3 置信度")
+    visitor.expect("3 概率")
     page.get_by_role("button", name="清除").click()
     visitor.expect("请写一个数字")
     page.get_by_role("button", name="示例: 8").click()
-    visitor.expect("8 置信度")
+    visitor.expect("8 概率")
     text = page.locator(".contain").inner_text()
     english = set(re.findall("[A-Za-z]{3,}[0-9]?", text))
     assert english <= {"conv1", "conv2", "MNIST"}, text

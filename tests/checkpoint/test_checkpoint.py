@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -360,13 +361,13 @@ def test_the_newest_that_is_whole_is_never_deleted(store, bytes_of):
 
 
 def test_reads_of_a_prune_do_not_grow_with_what_is_kept(store, bytes_of, monkeypatch):
-    """Of files that this process wrote or hashed; those of another are hashed once."""
+    """Only files of another process are hashed, once, if they changed after their manifest."""
     reads = []
-    read = Checkpoint.read
+    opened = Checkpoint.opened
     monkeypatch.setattr(
         Checkpoint,
-        "read",
-        lambda checkpoint, s: reads.append(checkpoint.name) or read(checkpoint, s),
+        "opened",
+        lambda checkpoint, s: reads.append(checkpoint.name) or opened(checkpoint, s),
     )
     saving = replace(NOTHING, keep_epochs=True)
 
@@ -380,8 +381,22 @@ def test_reads_of_a_prune_do_not_grow_with_what_is_kept(store, bytes_of, monkeyp
         return len(reads)
 
     assert [save_and_prune(store, epoch) for epoch in range(1, 6)] == [0] * 5
+    for hours, read in ((-1, [10, 0, 0]), (1, [0, 0, 0])):
+        for path in store.folder.glob("*.json"):
+            written = time.time_ns() + hours * 3600 * 10**9
+            os.utime(path, ns=(written, written))
+        another = CheckpointStore(store.folder)
+        assert [save_and_prune(another, epoch) for epoch in range(6, 9)] == read
+
+
+def test_the_first_prune_reads_nothing_that_was_verified_before(store, bytes_of, monkeypatch):
+    for epoch in (1, 2):
+        store.commit(f"mnist_epoch{epoch - 1}", bytes_of, state_of(epoch))
+        os.utime(store.folder / f"mnist_epoch{epoch - 1}.json", (0, 0))
     another = CheckpointStore(store.folder)
-    assert [save_and_prune(another, epoch) for epoch in range(6, 9)] == [10, 0, 0]
+    assert another.newest().name == "mnist_epoch1"
+    monkeypatch.setattr(Checkpoint, "opened", None)
+    assert another.prune(NOTHING) == ["mnist_epoch0"]
 
 
 @pytest.mark.parametrize("writer_is_new", [False, True])
@@ -563,6 +578,14 @@ def test_when_to_save_after_a_step(steps, seconds, due):
     since = {1: 1.0, 2: 4.9, 3: 5.0, 4: 0.5, 5: 1.5, 6: 7.0}
     saved = [n for n, s in since.items() if saving.is_due_after_step(TrainState(step=n), s)]
     assert saved == due
+
+
+@pytest.mark.parametrize(
+    ("saving", "due"), [(Saving(), True), (Saving(every_seconds=None), False), (KEEP_EPOCHS, False)]
+)
+def test_kill_costs_ten_minutes_at_most_unless_that_is_turned_off(saving, due):
+    assert saving.is_due_after_step(TrainState(step=1), 600.0) == due
+    assert not saving.is_due_after_step(TrainState(step=1), 599.0)
 
 
 def entries():

@@ -43,6 +43,7 @@ from faulty_disk import (
 from synthetic_data import tiny_splits
 
 from paddle_mnist import MNIST, BatchLoader, MnistDataset, Trainer
+from paddle_mnist.checkpoint import checkpointer
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.contents import load_checkpoint
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, Checkpoint
@@ -163,7 +164,12 @@ class NotedStore(CheckpointStore):
                 self.returned.append((0, newest.sort_key))
 
     def commit(self, name, files, state, more=None) -> Checkpoint:
-        self.contents.setdefault(name, []).append(dict(files))
+        self.contents.setdefault(name, []).append(
+            {
+                suffix: one if isinstance(one, bytes) else one.to_bytes()
+                for suffix, one in files.items()
+            }
+        )
         checkpoint = super().commit(name, files, state, more)
         self.returned.append((len(self.done), checkpoint.sort_key))
         return checkpoint
@@ -216,21 +222,34 @@ class Unbroken:
             yield number, f"{fault} {number}, {point.call} of {point.path}"
 
 
-@pytest.fixture(scope="module", params=["nothing", pytest.param("damage", marks=SLOW)])
-def unbroken(request, tmp_path_factory) -> Unbroken:
+@pytest.fixture(
+    scope="module",
+    params=[
+        "nothing",
+        pytest.param("damage", marks=SLOW),
+        pytest.param("nothing, in the background", marks=SLOW),
+        pytest.param("damage, in the background", marks=SLOW),
+    ],
+)
+def unbroken(request, tmp_path_factory) -> Iterator[Unbroken]:
     """nothing: the first save makes its folders, the second deletes what the first one saved.
 
     damage: the newest of two checkpoints is damaged, and a killed save has left its temporary
     file. The one is set aside and the other deleted; what is saved has the name of the damaged one.
+    in the background: a thread writes what is saved during the training, as of a large net.
     """
-    folder = tmp_path_factory.mktemp(request.param) / "start"
+    beginning, _, is_threads = request.param.partition(", ")
+    folder = tmp_path_factory.mktemp(beginning) / "start"
     folder.mkdir()
-    if request.param == "damage":
+    if beginning == "damage":
         finish(started(folder, saving=replace(ONE, keep_epochs=True, keep_last=2)))
         checkpoints = store_in(folder).folder
         os.truncate(checkpoints / "mnist_epoch1.pdopt", 99)
         (checkpoints / ".mnist_epoch0.pdparams.part").write_bytes(b"half")
-    return Unbroken(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        if is_threads:
+            patch.setattr(checkpointer, "BACKGROUND_BYTES", 0)
+        yield Unbroken(folder)
 
 
 def test_every_change_of_the_disk_is_a_point(unbroken):
@@ -252,14 +271,17 @@ def test_both_starts_end_with_the_same_bits(unbroken, tmp_path):
 # ------------------------------------------------------------------ (a) killed
 
 
-def train_and_kill(folder: Path, number: int) -> None:
+def train_and_kill(folder: Path, number: int, background_bytes: int) -> None:
+    checkpointer.BACKGROUND_BYTES = background_bytes
     with watched(folder, at(number, kill)):
         finish(started(folder))
 
 
 def exit_code(number: int, folder: Path) -> int:
     """Train in a process of its own, killed ahead of an operation if there are so many."""
-    process = forked.forks().Process(target=train_and_kill, args=(folder, number))
+    process = forked.forks().Process(
+        target=train_and_kill, args=(folder, number, checkpointer.BACKGROUND_BYTES)
+    )
     process.start()
     process.join()
     return process.exitcode

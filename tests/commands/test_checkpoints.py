@@ -10,10 +10,10 @@ from pathlib import Path
 
 import forked
 import pytest
-from filelock import FileLock
 
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.progress import TrainState
+from paddle_mnist.system.locks import locked
 
 # 10 steps an epoch, saved at every 5th; after step 16 a signal breaks it off.
 TRAINING = """
@@ -317,7 +317,7 @@ def test_prune_leaves_nothing_beside_a_folder_that_is_no_runs(tool, run):
 def test_prune_of_a_run_that_is_training(tool, run, place):
     """Two that delete by their own rules could delete each other's newest. To look is free."""
     before = files(run)
-    with FileLock(run / ".lock"):
+    with locked(run / ".lock"):
         error = tool("checkpoints", place, "prune", *NEWEST, "--yes", expect=75).stderr
         assert "another process is training there" in error and error.count("\n") == 1
         assert "would delete" in tool("checkpoints", place, "prune", *NEWEST).stdout
@@ -373,3 +373,27 @@ def test_help_says_what_may_be_done(tool):
     assert "tools/checkpoints.py [RUN] [list|verify|prune] [options]" in text
     for name in ("--json", "--yes", "--keep_last", "--keep_every_minutes", "--keep_breakpoints"):
         assert name in text
+
+
+def test_a_mirror(tool, run):
+    """By its URL; messages show that, not where it was downloaded to."""
+    pytest.importorskip("fsspec", reason="needs the extra mirror")
+    url = run.as_uri()
+    contents = listed(tool, url)
+    assert contents["folder"] == f"{url}/checkpoints"
+    assert [row["name"] for row in contents["checkpoints"]] == NAMES
+
+    tool("checkpoints", url, "prune", *NEWEST)
+    assert {path.stem for path in run.glob("checkpoints/*.json")} == {*NAMES}
+    tool("checkpoints", url, "prune", *NEWEST, "--yes")
+    assert {path.stem for path in run.glob("checkpoints/*")} == {NAMES[4]}
+
+    weights = f"checkpoints/{NAMES[4]}.pdparams"
+    assert tool("checkpoints", url, "verify").stdout.endswith(f"{NAMES[4]}.json: OK\n")
+    flip(run / weights)
+    done = tool("checkpoints", url, "verify", expect=4)
+    assert f"{url}/{weights}: " in done.stdout
+    assert f"error: {url}/checkpoints: 1 checkpoints are damaged, 0 are whole" in done.stderr
+
+    done = tool("checkpoints", f"{url}/nothing", expect=4)
+    assert f"{url}/nothing: no checkpoint there" in done.stderr

@@ -28,7 +28,7 @@ def test_main_returns_its_code_as_often_as_it_is_called(name, capsys):
     for _ in range(2):
         assert main(["--help"]) == 0
         printed = capsys.readouterr()
-        assert printed.out.startswith(f"usage: tools/{module_name(name)}.py") and not printed.err
+        assert printed.out.startswith(f"usage: paddle-mnist {name}") and not printed.err
         assert main(["x", "--nonsense"]) == 2
         printed = capsys.readouterr()
         assert re.fullmatch(r"error: .*(--nonsense|x).*\n", printed.err) and not printed.out

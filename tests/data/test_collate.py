@@ -121,14 +121,17 @@ def test_dicts_may_have_their_keys_in_any_order():
 
 x, other = np.zeros(2, "float32"), np.zeros(3, "float32")
 REFUSED = {
-    "ragged": ([x, other], "samples 0 and 1 of a batch differ in their type: float32 [2] and"),
+    "ragged": (
+        [x, other],
+        "samples 0 and 1 of a batch differ in their dtype or shape: float32 [2] and",
+    ),
     "ragged, inside": (
         [{"a": (0, x)}, {"a": (0, other)}],
         "samples 0['a'][1] and 1['a'][1] of a batch",
     ),
     "dtypes": (
         [(x,), (x.astype("float64"),)],
-        "samples 0[0] and 1[0] of a batch differ in their type",
+        "samples 0[0] and 1[0] of a batch differ in their dtype or shape",
     ),
     "int and float": ([1, 2.5], "int64 [] and float32 []"),
     "keys": ([{"a": 1}, {"b": 1}], "differ in their keys: ['a'] and ['b']"),

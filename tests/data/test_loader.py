@@ -1,6 +1,7 @@
 """The loaders of `fit`: the same batches for any start, shards and workers, resumable or not."""
 
 import contextlib
+import gc
 import itertools
 import multiprocessing
 import os
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paddle_mnist.data import batch_reader
 from paddle_mnist.data.collate import mapped
 from paddle_mnist.data.external import (
     ExternalLoader,
@@ -24,7 +26,8 @@ from paddle_mnist.data.external import (
 from paddle_mnist.data.loader import BatchLoader, epoch_batches, shards_of
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.data.seeding import generators_restored, seed_generators, seed_of
-from paddle_mnist.errors import ConfigError, DataError, ProcessError
+from paddle_mnist.errors import ConfigError, DataError, ProcessError, StoppedError
+from paddle_mnist.system import signals
 
 Views = namedtuple("Views", "near far")
 
@@ -302,14 +305,17 @@ def test_seeds_follow_from_seed_epoch_and_index():
         assert samples(epoch, start=3, stride=2).items() <= whole.items()
 
 
+DRAWS = {
+    "random": lambda: random.gauss(0, 1),
+    "numpy": np.random.randn,
+    "paddle": lambda: paddle.rand([]).item(),
+}
+
+
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("generator", ["random", "numpy", "paddle"])
+@pytest.mark.parametrize("generator", DRAWS)
 def test_what_draws_without_seeds_is_read_one_by_one(generator, workers, lines):
-    draw = {
-        "random": lambda: random.gauss(0, 1),
-        "numpy": np.random.randn,
-        "paddle": lambda: paddle.rand([2]),
-    }[generator]
+    draw = DRAWS[generator]
 
     class Drawing(AtOnce):
         pass
@@ -335,11 +341,63 @@ def test_what_draws_nothing_leaves_the_generators_alone(lines):
     seed_generators(5)
     expected = draws()
     seed_generators(5)
+    list(BatchLoader(paddle.io.TensorDataset([paddle.arange(9)]), 4))
+    list(BatchLoader(Seeded(11), 4))
+    assert draws() == expected
+    seed_generators(5)
     loader = BatchLoader(AtOnce(11), 4)
     list(loader), list(loader)
-    list(BatchLoader(paddle.io.TensorDataset([paddle.arange(9)]), 4))
-    assert draws() == expected
-    assert len(loader.dataset.requests) == 6 and not lines()
+    assert draws()[-1] == expected[-1]  # Paddle's, from which nets draw
+    assert not lines()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [Numbered, AtOnce])
+@pytest.mark.parametrize("generator", DRAWS)
+def test_samples_that_begin_to_draw_are_refused_unless_that_is_said(generator, kind, workers):
+    def make(index):
+        return index, DRAWS[generator]() if index > 8 else 0.0
+
+    def read(**options):
+        return epochs_of(BatchLoader(kind(11, make), 4, seed=3, num_workers=workers, **options))
+
+    said = f"{kind.__name__}: reading samples 8, 9, 10 draws random numbers, unlike the first batch"
+    with pytest.raises(ConfigError, match=rf"{said}.*expected .*Loading\(random=True\)"):
+        read()
+    assert read(random=True) == read(random=True)
+
+
+def test_samples_that_are_said_to_draw_are_not_said_to_have_drawn(lines):
+    class Declared(AtOnce):
+        pass
+
+    list(BatchLoader(Declared(11), 4, random=True))
+    (line,) = lines()
+    assert "Declared: random=True says that its samples draw" in line
+    assert "read one by one" in line and "__getitems__ draws" not in line
+
+
+def test_what_cannot_draw_is_not_said_to_draw(lines):
+    """`random` is for all datasets of a training, whichever way they are read."""
+    for data in (paddle.io.TensorDataset([paddle.arange(9)]), Seeded(9)):
+        assert len(list(BatchLoader(data, 4, random=True))) == 3
+    assert not lines()
+
+
+def test_only_samples_that_draw_are_seeded_each(monkeypatch):
+    keys = []
+    monkeypatch.setattr(batch_reader, "seed_generators", lambda *key: keys.append(key))
+    list(BatchLoader(Numbered(5), 2, seed=7))
+    assert keys.pop() == (7, 0, 0) and not keys  # for the first batch
+    reads = []
+    list(BatchLoader(Numbered(5, lambda index: reads.append(index) or random.random()), 2, seed=7))
+    assert keys == [(7, 0, 0), *((7, 0, index) for index in range(5))]
+    assert reads == [0, 1, *range(5)]  # the first batch again
+    keys.clear(), reads.clear()
+    list(
+        BatchLoader(Numbered(5, lambda index: reads.append(index) or index), 2, seed=7, random=True)
+    )
+    assert keys == [(7, 0, index) for index in reads] and len(reads) == 5
 
 
 class Changed(AtOnce):
@@ -557,7 +615,8 @@ def fails_with(error):
         (lambda index: None if index == 5 else 1, "^Numbered: sample 5 is None; expected numbers"),
         (
             lambda index: np.zeros(2 + (index == 5)),
-            r"samples 4 and 5 of a batch differ in their type: float64 \[2\] and float64 \[3\]",
+            "samples 4 and 5 of a batch differ in their dtype or shape: "
+            r"float64 \[2\] and float64 \[3\]",
         ),
     ],
 )
@@ -785,6 +844,44 @@ def test_workers_end_with_their_epoch(make, batches):
             for _ in itertools.islice(iterator, batches):
                 pass
     assert set(multiprocessing.active_children()) <= others
+
+
+def test_workers_end_when_a_signal_ends_the_wait_for_a_batch():
+    """Not only once nobody holds the error any more."""
+    others = set(multiprocessing.active_children())
+    with signals.handlers_installed(), signals.deferred():
+        with contextlib.closing(
+            epoch_batches(BatchLoader(Numbered(12), 1, num_workers=2), 0)
+        ) as one:
+            next(one)
+            os.kill(os.getpid(), signal.SIGTERM)
+            with pytest.raises(StoppedError) as error:
+                next(one)
+        signals.clear()
+    assert set(multiprocessing.active_children()) <= others, error.value
+
+
+def test_workers_do_not_end_what_earlier_loaders_have_left():
+    """They would wait for ever for threads that only this process has."""
+    is_collecting = False
+
+    def read(index):
+        if is_collecting:
+            gc.collect()
+        return np.array([index])
+
+    data = Numbered(40, read)
+    gc.disable()
+    try:
+        left = [iter(paddle.io.DataLoader(data, batch_size=2, num_workers=2))]
+        next(left[0])
+        left.append(left)  # a cycle, which only the collector finds
+        del left
+        is_collecting = True
+        assert len(list(BatchLoader(data, 4, num_workers=2))) == 10
+    finally:
+        gc.enable()
+        gc.collect()
 
 
 def killed(index):

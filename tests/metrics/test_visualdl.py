@@ -1,5 +1,6 @@
 """Data written for VisualDL's dashboard, read back with its own reader."""
 
+import importlib
 import logging
 import sys
 
@@ -121,6 +122,15 @@ def test_graph_of_the_net_is_drawn_and_its_page_named(board):
     assert all(name in file.read_text() for name in ("conv1", "max_pool2", "fc"))
     (record,) = read(board).get_data("text", ABOUT)
     assert "Graphs > Dynamic" in record.text.encoded_text_string
+
+
+def test_graph_of_a_net_from_a_folder_that_the_program_added_to_its_path(
+    board, tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "net_beside.py").write_text("from paddle import nn\nclass Net(nn.ReLU): pass\n")
+    board.graph(importlib.import_module("net_beside").Net, [None, 4])
+    assert list((board.folder / "graph").glob("vdlgraph*"))
 
 
 def test_percent_sign_in_a_tag_is_no_crash(board):

@@ -196,7 +196,7 @@ def test_config_cannot_be_changed():
 def test_recipe_is_valid_and_says_its_command(name):
     parse("--recipe", name)
     header = recipes()[name].read_text().splitlines()
-    assert header[0] == f"# python tools/train.py --recipe {name}"
+    assert header[0] == f"# paddle-mnist train --recipe {name}"
 
 
 def test_plain_config_is_the_default_recipe():

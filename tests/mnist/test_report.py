@@ -282,7 +282,7 @@ def test_plot_of_a_resumed_run_over_the_unbroken_one(tool, tiny, tmp_path):
 def test_command_of_the_page_draws_after_a_plain_training(run, tool, tmp_path, name):
     """Into the run's own folder, whichever data the training fell back to."""
     command = re.search(
-        r"`python tools/plot.py (.+?)`", (ROOT / "docs/en/looking-inside.md").read_text()
+        r"`paddle-mnist plot (.+?)`", (ROOT / "docs/en/looking-inside.md").read_text()
     )[1]
     folder = tmp_path / "work/output" / name
     shutil.copytree(run[0], folder, ignore=shutil.ignore_patterns("figures", "vdl", "profile"))

@@ -179,6 +179,20 @@ def test_killed_run_goes_on_to_the_same_bits(train, tmp_path, tiny, finished, at
     same_end(tmp_path, finished)
 
 
+def test_copied_folder_goes_on_to_the_same_bits(train, tmp_path, tiny, finished):
+    """As on another machine: with what the killed process has left of its lock."""
+    process = start(tmp_path, tiny)
+    wait_for(tmp_path / RUN / "checkpoints/mnist_epoch0.json", process)
+    process.kill()
+    process.wait()
+    shutil.copytree(tmp_path / RUN, tmp_path / "moved")
+    shutil.rmtree(tmp_path / RUN)
+    record = tmp_path / "moved/.lock.json"
+    record.write_text(record.read_text().replace(os.uname().nodename, "former-node"))
+    assert "resuming after step" in train("--output", "moved").stdout
+    same_end(tmp_path, finished, "moved")
+
+
 @pytest.mark.parametrize("at", [1, 13, 20, 29])
 def test_run_killed_inside_an_epoch_goes_on_from_there(train, tmp_path, tiny, finished, at):
     """Saved after every step; an epoch's last step has two checkpoints: inside it, and after it."""
@@ -323,8 +337,8 @@ def test_override_changes_a_run_on_purpose(train, tmp_path):
     constant = ("--lr_schedule", "constant", "--log_every", "1")
     train(*constant, "--epochs", "1", "--learning_rate", "0.01")
     changed = (*constant, "--epochs", "2", "--learning_rate", "0.002")
-    train(*changed, expect=2)
-    train(*changed, "--override", "epochs", expect=2)
+    assert "--override learning_rate,epochs" in train(*changed, expect=2).stderr
+    assert "--override learning_rate\n" in train(*changed, "--override", "epochs", expect=2).stderr
     train(*changed, "--override", "learning_rate,epochs")
     assert rates(tmp_path) == [0.01] * 10 + [0.002] * 10
     manifest = json.loads((tmp_path / RUN / "checkpoints/mnist_epoch1.json").read_text())
@@ -506,6 +520,27 @@ def test_second_process_in_a_directory_gets_75(train, tmp_path, tiny):
     train("--fresh")  # the lock died with its holder
 
 
+def test_training_that_lost_its_lock_leaves_the_run_to_the_other(train, tmp_path, tiny, finished):
+    """It was suspended, and taken for dead; continued, it changes nothing of the run any more."""
+    process = start(tmp_path, tiny)
+    wait_for(tmp_path / RUN / "checkpoints/mnist_epoch0.json", process)
+    process.send_signal(signal.SIGSTOP)
+    record = tmp_path / RUN / ".lock.json"
+    values = json.loads(record.read_text())
+    values["process"]["host"] = "gone-node"
+    record.write_text(json.dumps(values))
+    os.utime(record, (0, 0))
+    error = train(expect=75).stderr
+    assert f"process {process.pid} on host gone-node" in error
+    assert "pass --break_lock_after SECONDS" in error
+    assert "breaking the lock of" in train("--break_lock_after", "3600").stdout
+    same_end(tmp_path, finished)
+    process.send_signal(signal.SIGCONT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 75 and "has lost its lock" in output, output
+    same_end(tmp_path, finished)
+
+
 def test_file_where_the_folder_should_be(train, tmp_path):
     (tmp_path / "taken").write_text("mine")
     error = train("--output", "taken", expect=7).stderr
@@ -674,7 +709,7 @@ def test_eval_prints_a_table(tool, finished):
     text = tool("eval", cwd=finished).stdout
     assert "mnist_epoch2.pdparams on tiny.json.gz, eval: accuracy 1.0000" in text
     assert "class  precision  recall  F1" in text
-    assert "confusion matrix (row: the class, column: taken for)" in text
+    assert "confusion matrix (row: the class, column: predicted)" in text
 
 
 @pytest.mark.parametrize("data", ["digits", "mnist"])
@@ -682,7 +717,7 @@ def test_eval_of_digits_says_digit(tool, request, data):
     where = data if data == "digits" else str(request.getfixturevalue("real_data"))
     text = tool("eval", "-k", "pretrained", "--data", where).stdout
     assert "digit  precision  recall  F1" in text
-    assert "(row: the digit, column: taken for)" in text
+    assert "(row: the digit, column: predicted)" in text
 
 
 @pytest.mark.parametrize(

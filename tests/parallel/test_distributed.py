@@ -37,6 +37,7 @@ from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradi
 from paddle_mnist.parallel.process_count import most_processes, processes_to_start
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.parallel.world import ALONE, join, spawn, tree_sum
+from paddle_mnist.system import heartbeat
 from paddle_mnist.system.devices import gpu_count
 from paddle_mnist.system.machine import usable_cpus
 from paddle_mnist.training import evaluator
@@ -93,13 +94,16 @@ def ranks_of(process):
     return results
 
 
+def newest_manifest(run):
+    manifests = [json.loads(path.read_text()) for path in run.glob("checkpoints/*.json")]
+    # at an epoch's last step, before its evaluation and after
+    return max(manifests, key=lambda one: (one["state"]["step"], one["state"]["epoch"]))
+
+
 def end_of(folder, output="run"):
     """Return what two runs that came to the same have in common, to the last bit."""
     run = Path(folder, output)
-    newest = max(
-        (json.loads(path.read_text()) for path in run.glob("checkpoints/*.json")),
-        key=lambda manifest: manifest["state"]["step"],
-    )
+    newest = newest_manifest(run)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     state = {k: v for k, v in newest["state"].items() if k not in ("train_seconds", "running_sums")}
     return {
@@ -200,7 +204,7 @@ def test_who_has_several_cores_is_told():
     assert hint(*on_cpu, 1000, threads=0) is None
     assert hint(*on_cpu, 250_000, threads=cores) is None  # all are at work
     output = hint(*on_cpu, 250_000, threads=1)
-    assert cores == 1 or f"{cores} cores are available: threads={min(cores, 4)} trains" in output
+    assert cores == 1 or f"{cores} cores are available: threads={min(cores, 8)} trains" in output
 
 
 @pytest.mark.parametrize(
@@ -272,66 +276,82 @@ def alone(tmp_path_factory, tool_in, tiny):
     return end_of(folder)
 
 
-@pytest.mark.parametrize("nprocs", [2, pytest.param(4, marks=SLOW)])
-def test_same_bits_on_any_number_of_processes(tmp_path, tiny, alone, nprocs):
-    arguments = [*SHARDED, "--data", tiny, "--output", "run"]
-    output = run(tmp_path, *arguments, nprocs=nprocs)
+def assert_ends_alike(folder, output, alone, nprocs):
+    """Check what several processes have trained, and printed at their last start."""
     assert f"{nprocs} processes start from the same: SHA-256 " in output
     assert "Traceback" not in output and "UserWarning" not in output and "free ports" not in output
-    assert end_of(tmp_path) == alone
-    result = json.loads((tmp_path / "run/result.json").read_text())
+    assert end_of(folder) == alone
+    result = json.loads((folder / "run/result.json").read_text())
     assert result["world_size"] == nprocs
-    assert (tmp_path / "run/train.log").read_text().count("epoch 10/10 step 100/100 valid") == 1
+    assert (folder / "run/train.log").read_text().count("epoch 10/10 step 100/100 valid") == 1
+
+
+def test_same_bits_on_two_processes(tmp_path, tiny, alone):
+    output = run(tmp_path, *SHARDED, "--data", tiny, "--output", "run", nprocs=2)
+    assert_ends_alike(tmp_path, output, alone, 2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nprocs", [2, 3])
-def test_plain_processes_come_close_and_count_alike(tmp_path, tiny, nprocs):
+def test_plain_processes_come_close_and_count_alike(tmp_path, tool, tiny):
     """Without --grad_shards: the order of additions is another, and nothing else. 3 does not divide
     32: parts of 11, 11 and 10."""
     plain = [*SMALL, "--epochs", 1, "--data", tiny]
-    run(tmp_path, *plain, "--output", "one")
-    run(tmp_path, *plain, "--output", "several", nprocs=nprocs)
-    one, several = (
-        paddle.load(str(tmp_path / name / "mnist.pdparams")) for name in ("one", "several")
-    )
-    for name, value in one.items():
-        np.testing.assert_allclose(several[name].numpy(), value.numpy(), rtol=1e-3, atol=2e-5)
-    results = [json.loads((tmp_path / n / "result.json").read_text()) for n in ("one", "several")]
-    for name in ("eval_acc", "valid_acc", "steps", "epochs"):
-        assert results[0][name] == results[1][name]
-    assert results[0]["eval_loss"] == pytest.approx(results[1]["eval_loss"], rel=1e-4)
+
+    def trained(output):
+        result = json.loads((tmp_path / output / "result.json").read_text())
+        return paddle.load(str(tmp_path / output / "mnist.pdparams")), result
+
+    tool("train", *plain, "--output", "one")
+    one, expected = trained("one")
+    for nprocs in (2, 3):
+        run(tmp_path, *plain, "--output", nprocs, nprocs=nprocs)
+        several, result = trained(str(nprocs))
+        for name, value in one.items():
+            np.testing.assert_allclose(several[name].numpy(), value.numpy(), rtol=1e-3, atol=2e-5)
+        for name in ("eval_acc", "valid_acc", "steps", "epochs"):
+            assert result[name] == expected[name]
+        assert result["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-4)
 
 
-def wait_for_step(folder, step, process):
-    """Until the run's log tells of a step. (What launch prints of it comes seconds later.)"""
+def wait_for_step(folder, process, after=0):
+    """Until the run's log tells of a step. (What launch prints of it comes seconds later.)
+
+    after: the size of the log, of which only what follows counts.
+    """
     file = folder / "run/train.log"
-    while not (file.exists() and re.search(rf"step {step}/\d+ lr", file.read_text())):
+    while not (file.exists() and re.search(r"step \d+/\d+ lr", file.read_text()[after:])):
         assert process.poll() is None, process.communicate()
         time.sleep(0.005)
 
 
-def stopped_at(folder, step, process, number=signal.SIGTERM, whom=None):
+def size_of_log(folder):
+    file = folder / "run/train.log"
+    return len(file.read_text()) if file.exists() else 0
+
+
+def stopped(folder, process, number=signal.SIGTERM, whom=None, after=0):
     """Send a signal when the log tells of a step; gives the exit code and all that was said."""
-    wait_for_step(folder, step, process)
+    wait_for_step(folder, process, after)
     os.kill(whom() if whom else process.pid, number)
     out, err = process.communicate(timeout=60)
     return process.returncode, out + err
 
 
 @SLOW
-@pytest.mark.parametrize(("first", "then"), [(2, 4), (1, 2)])
-def test_run_that_was_stopped_goes_on_with_other_processes_to_the_same_bits(
-    tmp_path, tiny, alone, first, then
-):
+def test_run_that_was_stopped_goes_on_with_other_processes_to_the_same_bits(tmp_path, tiny, alone):
+    """With one, then two, then four."""
     arguments = [*SHARDED, "--data", tiny, "--output", "run"]
-    code, output = stopped_at(tmp_path, 4, start(tmp_path, *arguments, nprocs=first))
-    assert code == 143, output
-    # a breakpoint, or the epoch's end if the signal came only there
-    assert list(tmp_path.glob("run/checkpoints/*.json"))
-    assert not (tmp_path / "run/result.json").exists()
-    run(tmp_path, *arguments, nprocs=then)
-    assert end_of(tmp_path) == alone
+    for nprocs in (1, 2):
+        size = size_of_log(tmp_path)
+        process = start(tmp_path, *arguments, nprocs=nprocs)
+        code, output = stopped(tmp_path, process, after=size)
+        assert code == 143, output
+        # a breakpoint, or the epoch's end if the signal came only there
+        assert list(tmp_path.glob("run/checkpoints/*.json"))
+        assert not (tmp_path / "run/result.json").exists()
+    output = run(tmp_path, *arguments, nprocs=4)
+    assert "resuming after step" in output
+    assert_ends_alike(tmp_path, output, alone, 4)
 
 
 # ------------------------------------------------------------------ ways to start
@@ -459,6 +479,38 @@ def test_signal_ends_a_rank_that_waits_to_be_connected(tmp_path, number):
     assert not list(living(process)), "an orphan is left"
 
 
+FAILS = """
+import os, time
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.parallel.world import spawn
+from paddle_mnist.system import signals
+
+def fails():
+    if os.environ["PADDLE_TRAINER_ID"] == "0":
+        print("ready", flush=True)
+    while not signals.received():
+        time.sleep(0.1)
+    if os.environ["PADDLE_TRAINER_ID"] == "0":
+        raise ConfigError("a fault of its own")
+
+if __name__ == "__main__":
+    try:
+        spawn(fails, nprocs=2, device="cpu")
+    except ConfigError as error:
+        print("raised:", error)
+"""
+
+
+def test_a_signal_does_not_hide_the_error_of_a_rank(tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text(FAILS)
+    process = start_job([sys.executable, script], tmp_path, subprocess.PIPE, popen=forked.Popen)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert out == "raised: a fault of its own\n", out + err
+
+
 def test_supervision_of_one_rank_alone_is_refused(tool):
     rank = {"PADDLE_TRAINERS_NUM": "2", "PADDLE_TRAINER_ID": "1"}
     done = tool("train", "--data", "digits", "--max_restarts", 2, expect=2, **rank)
@@ -468,25 +520,28 @@ def test_supervision_of_one_rank_alone_is_refused(tool):
 # ------------------------------------------------------------------ whoever dies
 
 
-def last_words(folder, process):
-    out, err = process.communicate(timeout=60)
-    return out + err
-
-
 @pytest.mark.parametrize(
-    ("how", "who"),
+    ("how", "killed"),
     [
-        pytest.param({"nprocs": 2}, 0, id="rank 0", marks=SLOW),
-        pytest.param({"nprocs": 2}, 1, id="rank 1"),
-        pytest.param({"nprocs": 2}, "parent", id="spawn's parent", marks=SLOW),
-        pytest.param(LAUNCH_TWO, 1, id="launch's rank 1", marks=SLOW),
-        pytest.param(LAUNCH_TWO, "parent", id="launch", marks=SLOW),
+        pytest.param({"nprocs": 2}, [1], id="rank 1"),
+        pytest.param({"nprocs": 2}, [0, "parent"], id="rank 0, spawn's parent", marks=SLOW),
+        pytest.param(LAUNCH_TWO, [1, "parent"], id="launch's rank 1, launch", marks=SLOW),
     ],
 )
-def test_whoever_is_killed_leaves_no_orphan_and_costs_no_bit(tmp_path, tiny, alone, how, who):
+def test_whoever_is_killed_leaves_no_orphan_and_costs_no_bit(tmp_path, tiny, alone, how, killed):
+    """One after the other."""
     arguments = [*SHARDED, "--data", tiny, "--output", "run"]
-    process = start(tmp_path, *arguments, **how)
-    wait_for_step(tmp_path, 4, process)
+    for who in killed:
+        size = size_of_log(tmp_path)
+        process = start(tmp_path, *arguments, **how)
+        wait_for_step(tmp_path, process, size)
+        kill_one(process, how, who)
+    run(tmp_path, *arguments, **how)
+    assert end_of(tmp_path) == alone
+
+
+def kill_one(process, how, who):
+    """Kill a rank, or the parent of both; the others must end, and say who it was."""
     ranks = ranks_of(process)
     assert set(ranks) == {0, 1}
     os.kill(process.pid if who == "parent" else ranks[who], signal.SIGKILL)
@@ -494,7 +549,8 @@ def test_whoever_is_killed_leaves_no_orphan_and_costs_no_bit(tmp_path, tiny, alo
     while ranks_of(process):
         assert time.monotonic() < killed + 15, "an orphan is left"
         time.sleep(0.1)
-    output = last_words(tmp_path, process)
+    out, err = process.communicate(timeout=60)
+    output = out + err
     if who == "parent":
         assert process.returncode == -signal.SIGKILL
     else:
@@ -503,33 +559,50 @@ def test_whoever_is_killed_leaves_no_orphan_and_costs_no_bit(tmp_path, tiny, alo
         assert process.returncode == 137
         named = f"rank {who} (process {ranks[who]}) ended with SIGKILL"
         assert named in output and output.count("error: ") == 1 and "Traceback" not in output
-    run(tmp_path, *arguments, **how)
-    assert end_of(tmp_path) == alone
 
 
 @pytest.mark.parametrize(
-    ("how", "number", "then"),
+    ("how", "names", "then"),
     [
-        ({"nprocs": 2}, signal.SIGTERM, {"nprocs": 1}),
-        pytest.param({"nprocs": 2}, signal.SIGINT, {"nprocs": 2}, marks=SLOW),
-        pytest.param(LAUNCH_TWO, signal.SIGTERM, LAUNCH_TWO, marks=SLOW),
-        pytest.param(LAUNCH_TWO, signal.SIGINT, LAUNCH_TWO, marks=SLOW),
+        ({"nprocs": 2}, "TERM", {"nprocs": 1}),
+        pytest.param({"nprocs": 2}, "INT USR1 USR2", {"nprocs": 2}, marks=SLOW),
+        pytest.param(LAUNCH_TWO, "TERM INT USR1", LAUNCH_TWO, marks=SLOW),
     ],
 )
-def test_signal_to_the_parent_is_one_breakpoint(tmp_path, tiny, alone, how, number, then):
-    """From which as many processes go on, or fewer."""
-    arguments = [*SHARDED, "--data", tiny, "--output", "run"]
-    code, output = stopped_at(tmp_path, 4, start(tmp_path, *arguments, **how), number)
-    if "nprocs" in how:
-        assert code == 128 + number and output.count("error: stopped by") == 1
-    else:  # launch ends with the signal's number, or the ranks' code, if it sees that first
-        assert code in (number, 143)
-        output = (tmp_path / "log/workerlog.0").read_text()
-        assert "stopped by" in (tmp_path / "log/workerlog.1").read_text()
-    assert output.count("breakpoint; run again to resume from it") == 1
-    assert len(list(tmp_path.glob("run/checkpoints/*breakpoint.json"))) == 1
+def test_signal_to_the_parent_is_one_breakpoint(tmp_path, tiny, alone, how, names, then):
+    """From which as many processes go on, or fewer; and so at the next."""
+    arguments = [*SHARDED, "--data", tiny, "--output", "run", "--stop_signals", "USR2"]
+    for name in names.split():
+        stop_by_signal(tmp_path, arguments, how, signal.Signals[f"SIG{name}"])
     run(tmp_path, *arguments, **then)
     assert end_of(tmp_path) == alone
+
+
+def stop_by_signal(folder, arguments, how, number):
+    """Train some steps until a signal to the parent stops all, and check what it leaves."""
+    size, before = size_of_log(folder), breakpoints(folder)
+    shutil.rmtree(folder / "log", ignore_errors=True)  # what launch's ranks said before
+    process = start(folder, *arguments, **how)
+    code, output = stopped(folder, process, number, after=size)
+    if "nprocs" in how:
+        assert code == 128 + number and output.count("error: stopped by") == 1
+    else:
+        while list(living(process)):
+            time.sleep(0.1)
+        # launch ends with the signal's number, or the ranks' code, if it sees that first; of one
+        # that it does not handle it dies, and the ranks save when they notice
+        assert code in (number, 143, -number)
+        output = (folder / "log/workerlog.0").read_text()
+        assert "stopped by" in (folder / "log/workerlog.1").read_text()
+    # Ranks that notice later may be at the end of an epoch, which is saved in any case.
+    (saved,) = re.findall(r"(breakpoint|newest checkpoint); run again to resume from it", output)
+    position = newest_manifest(folder / "run")["state"]["position"]
+    assert saved == ("breakpoint" if position else "newest checkpoint")
+    assert len(breakpoints(folder) - before) == (saved == "breakpoint")
+
+
+def breakpoints(folder):
+    return {path.name for path in folder.glob("run/checkpoints/*breakpoint.json")}
 
 
 @SLOW
@@ -552,9 +625,7 @@ def test_ctrl_c_in_the_first_seconds_is_one_line(tmp_path, tiny):
 def test_rank_that_stalls_is_found(tmp_path, tiny):
     arguments = [*SHARDED, "--data", tiny, "--output", "run", "--hang_timeout", 4]
     process = start(tmp_path, *arguments, nprocs=2)
-    code, output = stopped_at(
-        tmp_path, 4, process, signal.SIGSTOP, whom=lambda: ranks_of(process)[1]
-    )
+    code, output = stopped(tmp_path, process, signal.SIGSTOP, whom=lambda: ranks_of(process)[1])
     # stopped within an exchange, it cannot be told from the one that waits for it there
     assert code == 1 and re.search(r"rank (0, )?1 sent no heartbeat for 4 s", output), output
     assert not ranks_of(process)
@@ -625,7 +696,28 @@ def wait_for(log, *patterns, after=0, seconds=200):
     return after
 
 
-def elastic(etcd, name, arguments):
+HOLDING = """
+import re, sys, time
+from pathlib import Path
+from faulty_disk import watched
+from paddle_mnist.commands.train import main
+from paddle_mnist.system import signals
+
+saved = set()
+
+def hold_the_second_epoch(operation):
+    if operation.call == "fsync":
+        saved.update(re.findall(r"mnist_epoch\\d+(?=\\.pdparams)", operation.path.name))
+    while len(saved) == 2 and not Path(sys.argv[1], "go on").exists() and not signals.received():
+        time.sleep(0.1)
+
+with watched(sys.argv[1], hold_the_second_epoch):
+    code = main(sys.argv[2:])
+sys.exit(code)
+"""
+
+
+def elastic(etcd, name, program):
     """Return the page's command for a machine, with the test's addresses, folders and training."""
     page = (ROOT / "docs/en/several-processes.md").read_text()
     (script,) = re.findall(r"^export PROTOCOL_BUFFERS.*?^done$", page, re.MULTILINE | re.DOTALL)
@@ -633,8 +725,7 @@ def elastic(etcd, name, arguments):
         "etcd://10.0.0.1:2379": etcd,
         "python -m": f"{sys.executable} -m",
         "--nnodes": f"--log_dir {name} --nnodes",
-        "tools/train.py": str(ROOT / "tools/train.py"),
-        "--grad_shards 8 --output /shared/run": shlex.join(map(str, arguments)),
+        "paddle-mnist train --grad_shards 8 --output /shared/run": shlex.join(map(str, program)),
     }.items():
         assert script.count(its) == 1, its
         script = script.replace(its, ours)
@@ -643,32 +734,40 @@ def elastic(etcd, name, arguments):
 
 @SLOW
 @pytest.mark.timeout(900)
-def test_elastic_launch_restarts_shrinks_and_grows_to_the_same_bits(tmp_path, tiny, etcd):
+def test_elastic_launch_restarts_shrinks_and_grows_to_the_same_bits(tmp_path, tool, tiny, etcd):
     """A rank is killed, then one of the two nodes, then it comes back.
 
-    Each time they may go on with one process before they do with two.
+    Each time they may go on with one process before they do with two. Whoever has saved one epoch
+    holds the next until then, so that few epochs last long enough.
     """
-    arguments = [*SHARDED, "--epochs", 160, "--log_every", 20, "--data", tiny, "--output"]
-    run(tmp_path, *arguments, "unbroken")
+    arguments = [*SHARDED, "--epochs", 20, "--data", tiny, "--output"]
+    tool("train", *arguments, "unbroken")
     log = tmp_path / "run/train.log"
     resumed, both = "resuming after step", "2 processes start from the same"
-    epochs = [r"step \d+/1600 lr"] * 3  # by then that of the first is saved
+    script = tmp_path / "train.py"
+    script.write_text(HOLDING)
 
     def node(name):
-        command = elastic(etcd, name, [*arguments, "run"])
-        return start_job(command, tmp_path, stderr=subprocess.PIPE)
+        command = elastic(etcd, name, [script, tmp_path, *arguments, "run"])
+        path = os.pathsep.join([str(ROOT / "tests"), str(ROOT)])
+        return start_job(command, tmp_path, stderr=subprocess.PIPE, env={"PYTHONPATH": path})
+
+    def wait_for_a_save(*patterns, after=0):
+        """Until the run holds an epoch, after one that is saved."""
+        return wait_for(log, *patterns, *[r"step \d+0/200 valid"] * 2, after=after)
 
     first, second = node("first"), node("second")
-    place = wait_for(log, both, *epochs)
+    place = wait_for_a_save(both)
     (rank,) = ranks_of(second).values()
     os.kill(rank, signal.SIGKILL)
-    place = wait_for(log, resumed, both, *epochs, after=place)
+    place = wait_for_a_save(resumed, both, after=place)
     second.kill()  # the node, with all that it started
     for number, _, _ in living(second):
         os.kill(number, signal.SIGKILL)
-    place = wait_for(log, resumed, *epochs, after=place)
+    place = wait_for_a_save(resumed, after=place)
     second = node("second")
-    wait_for(log, resumed, both, *epochs, after=place)
+    place = wait_for(log, resumed, both, after=place)
+    (tmp_path / "go on").touch()
     for process in (first, second):
         out, err = process.communicate(timeout=400)
         assert process.returncode == 0, out + err
@@ -772,6 +871,23 @@ def test_process_for_which_the_others_wait_in_vain_is_named(tmp_path):
     """After hang_timeout, which is more than the 30 s that gloo waits."""
     with pytest.raises(ProcessError, match="rank 1 sent no heartbeat for 40 s"):
         spawn(sleeps, (tmp_path,), nprocs=2, hang_timeout=40)
+
+
+def waits_for_what_has_a_limit_of_its_own(tmp):
+    heartbeat.START_SECONDS = 15
+
+    def wait():
+        for _ in range(50):
+            heartbeat.beat()
+            time.sleep(0.5)
+        return "done"
+
+    return join(hang_timeout=1).run_on_main(wait, has_time_limit=True)
+
+
+@SLOW
+def test_others_wait_for_a_mirror_longer_than_for_a_step(tmp_path):
+    assert spawn(waits_for_what_has_a_limit_of_its_own, (tmp_path,), nprocs=2) == "done"
 
 
 SLOW_DISK = """

@@ -14,16 +14,18 @@ from paddle_mnist.system import program
 
 INSTALLED = ["/somewhere/bin/paddle-mnist", "paddle-mnist", r"paddle-mnist.exe"]
 MODULE = str(ROOT / "paddle_mnist/__main__.py")
-OTHERS = [str(ROOT / "tools/export_model.py"), "/somewhere/pytest/__main__.py", "-c", ""]
+SCRIPT = str(ROOT / "tools/export_model.py")
+OTHERS = ["/somewhere/pytest/__main__.py", "/somewhere/tools/export_model.py", "-c", ""]
 
 
-@pytest.mark.parametrize("started", [*INSTALLED, MODULE, *OTHERS])
+@pytest.mark.parametrize("started", [*INSTALLED, MODULE, SCRIPT, *OTHERS])
 def test_program_is_named_and_started_again_as_it_was_started(monkeypatch, started):
     monkeypatch.setattr(sys, "argv", [started, "export", "--output", "out"])
     name, arguments = {
         **dict.fromkeys(INSTALLED, ("paddle-mnist export", [started, "export"])),
         MODULE: ("python -m paddle_mnist export", ["-m", "paddle_mnist", "export"]),
-    }.get(started, ("tools/export_model.py", [started]))
+        SCRIPT: ("tools/export_model.py", [started]),
+    }.get(started, ("paddle-mnist export", [started]))
     assert program.program_name("export") == name
     assert program.start_arguments("export") == arguments
 
@@ -34,14 +36,8 @@ def test_command_is_called_as_it_was_typed(monkeypatch, spelling):
         monkeypatch.setattr(sys, "argv", ["/somewhere/bin/paddle-mnist", *arguments])
         assert program.program_name("export") == f"paddle-mnist {spelling}"
         assert program.program_name("infer") == "paddle-mnist infer"
-    monkeypatch.setattr(sys, "argv", [OTHERS[0], "export-model"])  # a run of this name
+    monkeypatch.setattr(sys, "argv", [SCRIPT, "export-model"])  # a run of this name
     assert program.program_name("export") == "tools/export_model.py"
-
-
-def test_where_there_are_no_scripts_the_installed_program_is_named(monkeypatch, tmp_path):
-    """In a notebook, for example, which calls the package from `site-packages`."""
-    monkeypatch.setattr(program, "TOOLS", tmp_path / "tools")
-    assert program.program_name("export") == "paddle-mnist export"
 
 
 def test_names_of_commands():

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT, really sent, to real processes, in every phase of a training."""
+"""SIGTERM and its like, really sent, to real processes, in every phase of a training."""
 
 import json
 import os
@@ -14,6 +14,8 @@ import forked
 import pytest
 from conftest import ROOT
 
+from paddle_mnist.checkpoint.policy import Saving
+from paddle_mnist.errors import ConfigError
 from paddle_mnist.system import signals
 
 SMALL = ["--recipe", "default", "--epochs", "3", "--batch_size", "32", "--log_every", "4"]
@@ -21,6 +23,7 @@ SMALL += ["--visualdl", "false", "--figures", "false", "--ema", "0.9", "--dropou
 RUN = "work/output/default"
 SENT = [(signal.SIGTERM, 1), (signal.SIGINT, 3)]
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
+OF_SCHEDULERS = {"USR1": 138, "HUP": 129, "XCPU": 152}
 
 # A training that sends itself a signal, where `moment` says. Its parts are Paddle's and ours; only
 # the moment is set.
@@ -229,14 +232,75 @@ def test_signals_at_any_time_one_after_the_other(tmp_path, tiny, unbroken):
     assert end_of(tmp_path) == unbroken
 
 
-def test_ignored_signals_stay_ignored(tmp_path, tiny):
-    """As under nohup, or in a shell's background job."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=lambda one: one.name)
+def test_ignored_signals_stay_ignored(tmp_path, tiny, number):
+    """As in a shell's background job, or under nohup."""
     ignoring = [sys.executable, "-c", "import os, signal, sys; "
-                "signal.signal(signal.SIGINT, signal.SIG_IGN); "
+                f"signal.signal({int(number)}, signal.SIG_IGN); "
                 "os.execv(sys.executable, sys.argv[1:])"]  # fmt: skip
-    program = [sys.executable, "-c", PROGRAM, "2", "1", "training", *SMALL, "--data", str(tiny)]
-    done = subprocess.run([*ignoring, *program], cwd=tmp_path, capture_output=True, text=True)
+    program = [sys.executable, "-c", PROGRAM, str(int(number)), "1", "training", *SMALL]
+    done = subprocess.run(
+        [*ignoring, *program, "--data", str(tiny)], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "args"),
+    [
+        ("USR1", OF_SCHEDULERS["USR1"], ()),
+        ("USR2", 140, ("--stop_signals", "USR2,SIGPWR")),
+        *(
+            pytest.param(name, OF_SCHEDULERS[name], (), marks=pytest.mark.slow)
+            for name in ("HUP", "XCPU")
+        ),
+        pytest.param("PWR", 158, ("--stop_signals", "USR2,SIGPWR"), marks=pytest.mark.slow),
+    ],
+)
+def test_signals_of_schedulers_save_as_sigterm_does(tmp_path, tiny, unbroken, name, code, args):
+    number = getattr(signal, f"SIG{name}")
+    done = stop_at(tmp_path, tiny, "training", number, 3, args)
+    assert done.returncode == code == 128 + number, done.stderr
+    assert done.stderr == f"error: stopped by SIG{name}; run again to resume\n"
+    assert (tmp_path / RUN / "checkpoints/mnist_epoch0_step5_breakpoint.json").exists()
+    assert stop_at(tmp_path, tiny, "never", number).returncode == 0
+    assert end_of(tmp_path) == unbroken
+
+
+@pytest.mark.parametrize("names", ["KILL", "STOP,USR2", "SIGFOO", "SEGV", "9"])
+def test_signals_that_can_stop_nothing_are_refused(names):
+    with pytest.raises(ConfigError, match="is no signal that can stop a training"):
+        Saving(stop_signals=names.split(","))
+
+
+def test_names_of_signals():
+    assert Saving(stop_signals=["usr2", "SIGPWR", 12]).stop_signals == (
+        "SIGUSR2",
+        "SIGPWR",
+        "SIGUSR2",
+    )
+
+
+def test_own_handlers_of_a_program_stay(lines):
+    """But for SIGTERM and SIGINT, which stop a training whatever the program does with them."""
+    seen = []
+    numbers = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: seen.append("own")) for number in numbers}
+    try:
+        with signals.handlers_installed(["SIGUSR2", "SIGPWR"]), signals.deferred():
+            assert ["SIGUSR2" in line for line in lines()] == [True]
+            for number in (signal.SIGUSR1, signal.SIGUSR2):
+                os.kill(os.getpid(), number)
+            assert seen == ["own", "own"] and signals.pending() is None
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGPWR)
+            assert signals.pending() == signal.SIGTERM and signals.stopped_by(158) == signal.SIGPWR
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert seen == ["own"] * 3 and signal.getsignal(signal.SIGPWR) is signal.SIG_DFL
+        assert signals.stopped_by(158) is None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # ------------------------------------------------------------------ the library, without a command

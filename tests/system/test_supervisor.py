@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked
 import pytest
 
 SMALL = [
@@ -164,10 +165,16 @@ LONG = ("--epochs", "500", "--max_restarts", "3")
 
 
 @pytest.mark.parametrize(
-    ("signum", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=SLOW)]
+    ("signum", "code"),
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGINT, 130, marks=SLOW),
+        pytest.param(signal.SIGUSR1, 138, marks=SLOW),
+        pytest.param(signal.SIGUSR2, 140, marks=SLOW),
+    ],
 )
 def test_signals_are_handed_on(train, tmp_path, signum, code):
-    process = train("pass", *LONG)
+    process = train("pass", *LONG, "--stop_signals", "USR2")
     wait_for(tmp_path / RUN / "checkpoints/mnist_epoch1.json", process)
     child = child_of(process)
     process.send_signal(signum)
@@ -175,6 +182,34 @@ def test_signals_are_handed_on(train, tmp_path, signum, code):
     assert process.returncode == code and gone(child)
     assert "restart" not in output
     assert "run again to resume from it" in output
+
+
+# Prints the signals that it gets, and ends after the second as one that it stopped.
+TWO_SIGNALS = """
+import signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
+print("ready", flush=True)
+for _ in range(2):
+    number = signal.sigwait([signal.SIGINT, signal.SIGTERM])
+    print(number, flush=True)
+sys.exit(128 + number)
+"""
+SUPERVISOR = """
+import sys
+from paddle_mnist.system.supervisor import supervise
+sys.exit(supervise(lambda _: [sys.executable, "-c", sys.argv[1]], lambda: 0, 1, 60))
+"""
+
+
+def test_a_second_signal_is_handed_on_too():
+    """It may end a wait of the training's after the first."""
+    command = [sys.executable, "-c", SUPERVISOR, TWO_SIGNALS]
+    with forked.Popen(command) as process:
+        assert process.stdout.readline() == "ready\n"
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process.send_signal(number)
+            assert process.stdout.readline() == f"{number}\n"
+    assert process.returncode == 143
 
 
 def test_supervisor_that_is_killed_leaves_no_orphan(train, tmp_path):

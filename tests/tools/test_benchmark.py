@@ -1,5 +1,6 @@
 """The benchmark's machinery, on small data; its figures are for people, not for tests."""
 
+import dataclasses
 import json
 import re
 import statistics
@@ -8,17 +9,20 @@ import baseline_tutorial
 import benchmark
 import numpy as np
 import pytest
-from benchmarks import data, memory, time_to_accuracy
+from benchmarks import data, ladder, memory, sparse, time_to_accuracy
 from benchmarks.headlines import headlines
 from benchmarks.promises import measuring as promises
 from benchmarks.promises.experiments import FOLDER, FRAMEWORKS, Trainings, code_lines
 from benchmarks.stale import CHANGED, code_hash, stale_tables, with_notes
+from benchmarks.trainings import config_of
 from benchmarks.turns import Benchmark, Report, Session, times_faster
 from conftest import ROOT
 from markdown_tables import copy_tables, marked_tables
 from synthetic_data import as_lists, tiny_splits
 
 from paddle_mnist import MNIST, MnistDataset
+from paddle_mnist.commands import Parser
+from paddle_mnist.commands._train_options import add_train_options, train_config
 from paddle_mnist.system.machine import usable_cpus
 
 
@@ -84,7 +88,10 @@ def test_kinds_take_turns_and_a_cell_is_their_median(tmp_path, capsys):
         "",
         "3 rounds.",
     ]
-    assert one.measure(session(tmp_path, is_quick=True)).samples["quick"] == {"seconds": [1]}
+    quick = session(tmp_path, is_quick=True)
+    assert one.measure(quick).samples["quick"] == {"seconds": [1]}
+    shorter = dataclasses.replace(one, quick=["slow"]).measure(quick)
+    assert shorter.samples == {"slow": {"seconds": [4.0, 5.0]}}
 
 
 @pytest.mark.parametrize(
@@ -101,6 +108,16 @@ def test_kinds_take_turns_and_a_cell_is_their_median(tmp_path, capsys):
 def test_what_finds_nothing_cached_has_the_first_turn(one, kinds, first):
     order = one.order(kinds, 1)
     assert order[0] == first and sorted(order) == sorted(kinds)
+
+
+def test_options_of_each_kind_are_those_of_a_training():
+    """Of kinds that no quick run measures, too."""
+    for options in memory.KINDS.values():
+        config_of("default", **options)
+    parser = Parser()
+    add_train_options(parser)
+    for options in filter(None, ladder.STEPS.values()):
+        train_config(parser.parse_args(["--recipe", *options]))
 
 
 def test_all_runs_each_in_a_process_of_its_own(monkeypatch, capfd):
@@ -173,6 +190,7 @@ def test_infer_benchmark_compares_engines_that_agree(tool):
         ("memory", "| the tutorial's loop | "),
         ("evaluate", "| the tutorial's: image by image from lists, batches of 100 | "),
         ("operators", "| the image: stored and listed | "),
+        ("threads", "| batches of 64, 1 thread | "),
         ("rehearsal", "| the recipe `digits` | "),
         ("conv-blocks", "| LeNet-5's blocks, 1x28x28 | "),
         ("signal", "| median of 20 | "),
@@ -210,23 +228,24 @@ def test_tutorials_loop_is_the_recipe(tool, tiny, tmp_path):
     assert np.allclose(images, expected, atol=1e-6)
 
 
-def test_sparse_benchmark_compares_both_gradients(tool):
+def test_sparse_benchmark_compares_both_gradients(tool, monkeypatch):
+    monkeypatch.setattr(sparse, "STEPS", 3)
     report = json.loads(tool("benchmark", "sparse", "--rounds", 1, "--json").stdout)
     assert set(report["samples"]) == {"2,000", "20,000", "200,000"}
     assert all(
-        len(kind["dense"]) == len(kind["sparse"]) == 30 for kind in report["samples"].values()
+        len(kind["dense"]) == len(kind["sparse"]) == 3 for kind in report["samples"].values()
     )
 
 
-RESUMED = "on from step 70, same bits"
+RESUMED = "resumed from step 70, same bits"
 KEPT = {
     "lines of code": "20",
     "trained twice": "same bits",
     "SIGKILL inside an epoch, called again": RESUMED,
     "the same without dropout": RESUMED,
-    "SIGTERM, called again": "exit code 143; on from step 73, same bits",
+    "SIGTERM, called again": "exit code 143; resumed from step 73, same bits",
     "disk full in a save, called again": f"exit code 1; {RESUMED}",
-    "a byte of the newest checkpoint changed": "says so, on from step 60, same bits",
+    "a byte of the newest checkpoint changed": "says so, resumed from step 60, same bits",
     "called again with another `batch_size`": "refused",
     "called again when finished": "trains nothing",
     "metrics, over a short last batch": "exact",

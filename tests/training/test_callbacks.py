@@ -3,12 +3,14 @@
 import collections
 import io
 import json
+import re
 import sys
 
 import numpy as np
 import paddle
 import pytest
-from fit_rows import ProgramError, StopsAt, arguments, bits, stop, train
+from conftest import ROOT
+from fit_rows import SAMPLES, ProgramError, StopsAt, arguments, bits, stop, train
 from flat_options import CALLBACKS
 
 from paddle_mnist import (
@@ -19,6 +21,7 @@ from paddle_mnist import (
     PrintLayers,
     Profile,
     Saving,
+    Training,
     VisualDL,
     Watch,
     fit,
@@ -147,6 +150,13 @@ def by_name(calls):
     return named
 
 
+def test_the_page_on_callbacks_lists_the_methods_in_the_order_of_their_calls():
+    text = (ROOT / "docs/en/callbacks.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \|", text, re.M) == IN_A_RUN
+    others = {*HOOKS} - {*IN_A_RUN}
+    assert others and all(f"`{name}`" in text for name in others)
+
+
 def test_callbacks_are_called_in_the_order_given(tmp_path):
     calls = []
     given = [Notes("a", calls), EarlyStopping(9), Notes("b", calls), Notes("c", calls)]
@@ -164,6 +174,48 @@ def test_callbacks_are_called_in_the_order_given(tmp_path):
     calls.clear()
     train(ROW, tmp_path, epochs=2, callbacks=given)
     assert by_name(calls)["a"][-4:] == ["has_result", "summary", "already_finished", "close"]
+
+
+class Reads(Callback):
+    """Keeps what it sees of its training, by the name of the method that is called."""
+
+    def __init__(self):
+        self.seen = {}
+
+    def see(self, name, training):
+        state = training.state
+        self.seen[name] = (training, state and (state.epoch, state.step, state.samples))
+
+    def run_opened(self, training):
+        self.see("opened", training)
+
+    def before_first_step(self, training):
+        self.see("first", training)
+
+    def after_last_step(self, training):
+        self.see("last", training)
+
+
+def test_a_callback_sees_its_training(tmp_path):
+    reader = Reads()
+    train(ROW, tmp_path, epochs=2, callbacks=[reader], must_match={"version": 3})
+    places = {name: place for name, (_, place) in reader.seen.items()}
+    assert places == {"opened": None, "first": (0, 0, 0), "last": (2, 10, 2 * SAMPLES)}
+    training, _ = reader.seen["last"]
+    assert isinstance(training, Training) and training.steps == 10
+    assert training.run.path == tmp_path and training.run.metrics.exists()
+    assert (training.world.rank, training.world.size, training.world.is_main_process) == (
+        0,
+        1,
+        True,
+    )
+    names = {parameter.name for parameter in training.model.parameters()}
+    assert {one.name for one in training.optimizer._parameter_list} == names
+    chosen = training.hyperparameters
+    assert chosen.items() >= {"epochs": 2, "version": 3, "optimizer.class": "SGD"}.items()
+    assert json.loads(json.dumps(chosen)) == chosen
+    # nor the net's shapes, the data of the evaluation, and the names of files
+    assert not {name.partition(".")[0] for name in chosen} & {"parameters", "valid", "name"}
 
 
 class Says(Callback):

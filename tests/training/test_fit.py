@@ -49,7 +49,11 @@ def test_a_finished_run_returns_its_result(tmp_path, lines):
     assert again.stopped == "already finished"
     assert {**vars(again), "stopped": "finished"} == vars(first)
     assert first.weights.stat().st_mtime_ns == modified
-    assert "this run is finished; to train anew: fresh=True, or another output" in lines()
+    (last,) = (line for line in lines() if line.startswith("this run is finished"))
+    assert last.endswith(
+        "to train on: more epochs, with override='epochs'; to train anew: fresh=True, or another "
+        "output"
+    )
 
 
 def test_a_lost_or_damaged_result_is_made_again(tmp_path):
@@ -106,6 +110,14 @@ def unfinished(tmp_path_factory):
     return folder
 
 
+def test_a_named_checkpoint_with_other_values_is_not_to_be_moved_aside(unfinished, tmp_path):
+    with pytest.raises(ConfigError) as refusal:
+        train(ROW, tmp_path, resume=str(unfinished), seed=6)
+    first, *_, last = str(refusal.value).splitlines()
+    assert str(unfinished) in first and str(tmp_path / "x").removesuffix("x") not in first
+    assert last == "Keep its values, or change the run on purpose with override='seed'"
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_call_is_refused(change, unfinished):
     changed, message = CHANGES[change]
@@ -113,9 +125,10 @@ def test_a_changed_call_is_refused(change, unfinished):
     with pytest.raises(ConfigError) as refusal:
         train(ROW, unfinished, **changed)
     assert message in str(refusal.value)
-    assert "Start over with fresh=True (moves it aside), choose another output" in str(
-        refusal.value
-    )
+    ways = "or choose another output: a run keeps its batch size"
+    if change != "batch_size":
+        ways = "choose another output, or change the run on purpose with override="
+    assert f"Start over with fresh=True (moves it aside), {ways}" in str(refusal.value)
     random_data = "probably drawn at random: seed them" in str(refusal.value)
     assert random_data == (change in ("data", "evaluation"))
     after = sorted((path, path.stat().st_mtime_ns) for path in unfinished.rglob("*.*"))
@@ -151,7 +164,7 @@ def test_without_the_ends_of_epochs_the_last_steps_are_kept(off, tmp_path, lines
 
 @pytest.mark.parametrize("kill", [None, 12])
 def test_with_no_checkpoint_on_the_way_the_end_and_the_best_are_saved(kill, tmp_path, lines):
-    options = {"save_every_epochs": 0, "epochs": 4, "keep_last": 1}
+    options = {"save_every_epochs": 0, "save_every_seconds": None, "epochs": 4, "keep_last": 1}
     if kill:
         with pytest.raises(ProgramError):
             stopping = {"callbacks": [StopsAt(kill, stop)], "save_on_exception": False}
@@ -348,6 +361,11 @@ REFUSED = {
     "no data": ({"train": list}, DataError, "have no batches in this epoch"),
     "saving inside epochs": (
         {"train": Iterable(), "save_every_steps": 2},
+        ConfigError,
+        "Saving: every_steps and every_seconds save inside epochs, where this data cannot resume",
+    ),
+    "saving by the clock": (
+        {"train": Iterable(), "save_every_seconds": 60},
         ConfigError,
         "Saving: every_steps and every_seconds save inside epochs, where this data cannot resume",
     ),

@@ -10,6 +10,7 @@ from fit_rows import (
     DIVIDED,
     ONE_BY_ONE,
     ROWS,
+    SAMPLES,
     STOP_AT,
     ProgramError,
     StopsAt,
@@ -21,9 +22,11 @@ from fit_rows import (
     train_rows,
 )
 from paddle.optimizer import lr
+from small_nets import Points
 from stateful_rows import REFUSED_DIVIDED, falling_rate
 
-from paddle_mnist.errors import StoppedError
+from paddle_mnist import Loading
+from paddle_mnist.errors import ConfigError, StoppedError
 from paddle_mnist.parallel.world import spawn
 from paddle_mnist.plots.history import read_history, series
 
@@ -71,15 +74,15 @@ def test_many_samples_at_once_are_those_read_one_by_one(row, tmp_path, unbroken)
     assert bits(result) == unbroken(row)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["unbroken", "resumed"])
-def two_processes(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("processes")
-    spawn(train_rows, (str(folder), request.param), 2, device="cpu")
+    spawn(train_rows, (str(folder),), 2, device="cpu")
     return folder
 
 
 @pytest.mark.parametrize("row", DIVIDED)
-def test_two_processes(row, two_processes, unbroken):
+def test_two_processes_stopped_inside_an_epoch(row, two_processes, unbroken):
     result = train(row, two_processes / row, grad_shards=2)
     assert result.stopped == "already finished"
     assert bits(result) == unbroken(row, shards=2)
@@ -202,3 +205,32 @@ def test_every_optimizer_and_schedule_goes_on(kind, tmp_path):
                 **options,
             )
     assert bits(train("SGD with clipping", tmp_path / "run", **options)) == bits(unbroken)
+
+
+READS = []  # where no checkpoint looks for state
+
+
+class LatePoints(Points):
+    """Draws random numbers for some points, none of which is in the first batch."""
+
+    def __getitem__(self, index):
+        READS.append(index)
+        point, target = super().__getitem__(index)
+        return (point + np.float32(np.random.rand()) if index >= 16 else point), target
+
+
+def test_samples_that_begin_to_draw_stop_a_training_that_goes_on_once_that_is_said(tmp_path):
+    def train_late(name, **loading):
+        options = {"train": LatePoints(), "valid": Points(), "loading": Loading(False, **loading)}
+        return bits(train("dropout", tmp_path / name, **options))
+
+    epoch = list(range(SAMPLES))
+    unbroken = train_late("unbroken", random=True)
+    assert READS[-2 * SAMPLES :] == 2 * epoch
+    said = "LatePoints: reading samples 16, 17, 18, 19, ... draws random numbers, unlike the first"
+    with pytest.raises(ConfigError, match=said):
+        train_late("run")
+    assert READS[-24:] == epoch[:24]
+    assert (tmp_path / "run" / "checkpoints" / "model_epoch0_step2_breakpoint.json").exists()
+    assert train_late("run", random=True) == unbroken
+    assert READS[-2 * SAMPLES + 16 :] == [*epoch[16:], *epoch]  # none of them twice

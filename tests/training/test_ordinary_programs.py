@@ -1323,6 +1323,7 @@ def records(caplog):
 def test_an_ordinary_program_trains_without_a_warning(name, tmp_path, monkeypatch, records):
     monkeypatch.chdir(tmp_path)
     gc.collect()  # else what an earlier program has left open is warned of here
+    gc.freeze()  # what is left, all modules and tests, takes long to look through each time
     for seed in (random.seed, np.random.seed, paddle.seed):
         seed(0)
     with warnings.catch_warnings(record=True) as warned:

@@ -1,15 +1,16 @@
 """Run directories behind symbolic links, and on file systems that lack locks or fsync."""
 
-import errno
 import os
-import shutil
+import platform
 import subprocess
 import sys
 
 import forked
 import pytest
 
+from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.errors import CheckpointError, OutputError, RunLockedError
+from paddle_mnist.progress import TrainState
 from paddle_mnist.training.resume import ResumeRequest, find_resume_point
 from paddle_mnist.training.run_directory import RunDirectory
 
@@ -69,6 +70,23 @@ def test_forked_process_neither_drops_the_lock_nor_keeps_it(tmp_path):
     assert done.stdout.split() == ["True", "False"], done.stderr
 
 
+def test_former_owner_saves_nothing_more(tmp_path):
+    with RunDirectory(tmp_path).opened() as former:
+        record = tmp_path / ".lock.json"
+        record.write_text(record.read_text().replace(platform.node(), "gone-node"))
+        os.utime(record, (0, 0))
+        with RunDirectory(tmp_path).opened(saving=Saving(break_lock_after=60)) as present:
+            for write in (
+                lambda run: run.checkpoints.commit("m_epoch0", {".pdparams": b"1"}, TrainState()),
+                lambda run: run.write_result({}),
+            ):
+                with pytest.raises(RunLockedError, match="has lost its lock"):
+                    write(former)
+                assert not former.result.exists() and not former.checkpoints.folder.exists()
+            present.write_result({})
+    assert former.result.exists() and not record.exists()
+
+
 def test_fresh_run_has_its_checkpoints_on_the_disk_of_the_former(tmp_path):
     run, disk = tmp_path / "run", tmp_path / "disk"
     (disk / "kept").mkdir(parents=True)
@@ -105,32 +123,7 @@ def test_run_whose_checkpoints_are_on_a_disk_that_is_not_mounted_does_not_start_
         find_resume_point(RunDirectory(tmp_path), request)
 
 
-# A file system, or a whole machine, that lacks something: it says so with the number in ERRNO.
-PRELOADED = """
-#define _GNU_SOURCE
-#include <errno.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-static int refuse(const char *call) {
-    errno = atoi(getenv(call));
-    return -1;
-}
-
-int fsync(int descriptor) {
-    struct stat status;
-    if (getenv("FSYNC") && !fstat(descriptor, &status) && S_ISDIR(status.st_mode))
-        return refuse("FSYNC");
-    return syscall(SYS_fsync, descriptor);
-}
-
-int flock(int descriptor, int operation) {
-    return getenv("FLOCK") ? refuse("FLOCK") : syscall(SYS_flock, descriptor, operation);
-}
-"""
-
+# A file system, or a whole machine, that lacks something.
 OPENS = """
 import sys
 from pathlib import Path
@@ -150,27 +143,14 @@ except PaddleMnistError as error:
 """
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    compiler = shutil.which("cc")
-    if not compiler:
-        pytest.skip("no C compiler")
-    source = tmp_path_factory.mktemp("preloaded") / "refuse.c"
-    source.write_text(PRELOADED)
-    library = source.with_suffix(".so")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
-    return library
-
-
 @pytest.mark.parametrize("call", ["FSYNC", "FLOCK"])
 @pytest.mark.parametrize("code", ["EINVAL", "ENOTSUP", "ENOSYS", "EBADF", "ENOLCK", "EIO"])
 def test_file_system_without_locks_or_fsync_of_folders_costs_one_line(
-    tmp_path, library, call, code
+    tmp_path, refusing, call, code
 ):
-    environment = {"LD_PRELOAD": str(library), call: str(getattr(errno, code))}
     done = subprocess.run(
         [sys.executable, "-c", OPENS, tmp_path / "run"],
-        env={**os.environ, **environment},
+        env={**os.environ, **refusing(call, code)},
         capture_output=True,
         text=True,
     )
@@ -181,4 +161,4 @@ def test_file_system_without_locks_or_fsync_of_folders_costs_one_line(
     elif call == "FSYNC":
         assert done.returncode == 0 and "cannot force a folder to the disk" in lines[0]
     else:
-        assert done.returncode == 0 and "nothing prevents two processes" in lines[0]
+        assert done.returncode == 0 and ".lock.json says that a process trains here" in lines[0]

@@ -1,4 +1,4 @@
-"""What an epoch of `fit` takes with each kind of data, as they grow, beside `paddle.Model`."""
+"""What an epoch of `fit` takes with each kind of data, beside `paddle.Model` and a bare loop."""
 
 import gzip
 import struct
@@ -6,38 +6,48 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.turns import Benchmark, Figures, Report, Session
 
 SIZES = (1_000, 10_000, 60_000)
-BATCH = 64
+
+
+class Task(NamedTuple):
+    """What is trained: some data, in batches, and the net's layers."""
+
+    data: Any
+    batch: int = 64
+    features: tuple[int, ...] = (784, 10)
 
 
 def _kinds(session: Session) -> dict[str, Callable[[], Figures]]:
-    """Return what measures the second epoch of both, for each kind of data.
+    """Return what measures the second epoch of all three, for each kind of data.
 
     The images are those of the source, again and again where there are fewer. The net is one linear
-    layer: what is measured is how samples get to it.
+    layer, or two: what is measured is how samples get to it.
     """
     from paddle_mnist.mnist.cache import open_data
 
     split = open_data(session.source)["train"]
     sizes = SIZES[:1] if session.is_quick else SIZES
-    datasets = {size: _datasets(split, size, session.folder) for size in sizes}
+    tasks = {size: _tasks(split, size, session.folder) for size in sizes}
 
     def turn(kind: str) -> Figures:
         return {
-            f"{trainer} {size}": epoch(datasets[size][kind], session.folder)
+            f"{trainer} {size}": epoch(tasks[size][kind], session.folder)
             for size in sizes
-            for trainer, epoch in (("fit", _fit), ("hapi", _hapi))
+            for trainer, epoch in (("fit", _fit), ("hapi", _hapi), ("bare", _bare))
         }
 
-    return {kind: partial(turn, kind) for kind in datasets[sizes[0]]}
+    return {kind: partial(turn, kind) for kind in tasks[sizes[0]]}
 
 
-def _datasets(split: Any, size: int, folder: Path) -> dict[str, Any]:
-    """Return the same samples, float32 [1, 28, 28] and int64 [1], in the forms of users."""
+def _tasks(split: Any, size: int, folder: Path) -> dict[str, Task]:
+    """Return the same samples, float32 [1, 28, 28] and int64 [1], in the forms of users.
+
+    The last are smaller, of so small a net that hardly anything but the loop takes time.
+    """
     import numpy as np
     import paddle
     from paddle.vision import transforms
@@ -49,6 +59,7 @@ def _datasets(split: Any, size: int, folder: Path) -> dict[str, Any]:
         pixels = (pixels * 255).astype(np.uint8)
     labels = np.resize(split.labels, size).astype(np.int64)
     images = pixels[:, np.newaxis].astype(np.float32) / 255
+    rows = images[:, 0, 6:22:2, 6:22:2].reshape(size, 64)
 
     class Arrays(paddle.io.Dataset):
         def __len__(self) -> int:
@@ -56,6 +67,10 @@ def _datasets(split: Any, size: int, folder: Path) -> dict[str, Any]:
 
         def __getitem__(self, index: int) -> tuple:
             return images[index], labels[index : index + 1]
+
+    class Rows(Arrays):
+        def __getitem__(self, index: int) -> tuple:
+            return rows[index], labels[index : index + 1]
 
     class Pictures(Arrays):
         transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize([0.5], [0.5])])
@@ -68,7 +83,7 @@ def _datasets(split: Any, size: int, folder: Path) -> dict[str, Any]:
         [paddle.to_tensor(images), paddle.to_tensor(labels[:, np.newaxis])]
     )
     half = size // 2
-    return {
+    datasets = {
         "`paddle.io.TensorDataset`": tensors,
         "a `Dataset` of NumPy arrays": Arrays(),
         "a `Dataset` of PIL images with transforms": Pictures(),
@@ -84,6 +99,10 @@ def _datasets(split: Any, size: int, folder: Path) -> dict[str, Any]:
         ),
         "`paddle.io.random_split` of tensors": paddle.io.random_split(tensors, [size, 0])[0],
     }
+    return {
+        **{kind: Task(data) for kind, data in datasets.items()},
+        "the same of 64 numbers, for a net 64-64-10, batches of 32": Task(Rows(), 32, (64, 64, 10)),
+    }
 
 
 def _write_idx(path: Path, values: Any) -> Path:
@@ -94,10 +113,13 @@ def _write_idx(path: Path, values: Any) -> Path:
     return path
 
 
-def _net() -> Any:
+def _net(*features: int) -> Any:
     from paddle import nn
 
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    layers = [nn.Flatten()]
+    for inputs, outputs in zip(features, features[1:]):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
 
 def _optimizer(parameters: list) -> Any:
@@ -106,7 +128,7 @@ def _optimizer(parameters: list) -> Any:
     return paddle.optimizer.SGD(0.01, parameters=parameters)
 
 
-def _fit(data: Any, folder: Path) -> float:
+def _fit(task: Task, folder: Path) -> float:
     """Return the seconds of the second epoch."""
     from paddle import nn
 
@@ -119,12 +141,12 @@ def _fit(data: Any, folder: Path) -> float:
             ends.append(time.perf_counter())
 
     fit(
-        model=_net,
-        train=data,
+        model=partial(_net, *task.features),
+        train=task.data,
         loss=nn.CrossEntropyLoss(),
         optimizer=_optimizer,
         epochs=2,
-        batch_size=BATCH,
+        batch_size=task.batch,
         output=folder / "run",
         fresh=True,
         device="cpu",
@@ -134,7 +156,7 @@ def _fit(data: Any, folder: Path) -> float:
     return ends[1] - ends[0]
 
 
-def _hapi(data: Any, folder: Path) -> float:
+def _hapi(task: Task, folder: Path) -> float:
     """Return the seconds of the second epoch."""
     import paddle
     from paddle import nn
@@ -149,23 +171,41 @@ def _hapi(data: Any, folder: Path) -> float:
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             ends.append(time.perf_counter())
 
-    model = paddle.Model(_net())
+    model = paddle.Model(_net(*task.features))
     model.prepare(_optimizer(model.parameters()), nn.CrossEntropyLoss())
-    model.fit(data, batch_size=BATCH, epochs=2, verbose=0, callbacks=[Clock()])
+    model.fit(task.data, batch_size=task.batch, epochs=2, verbose=0, callbacks=[Clock()])
     return ends[1] - begins[1]
+
+
+def _bare(task: Task, folder: Path) -> float:
+    """Return the seconds of the second epoch."""
+    import paddle
+    from paddle import nn
+
+    net, loss = _net(*task.features), nn.CrossEntropyLoss()
+    optimizer = _optimizer(net.parameters())
+    loader = paddle.io.DataLoader(task.data, batch_size=task.batch, shuffle=True)
+    for _ in range(2):
+        began = time.perf_counter()
+        for inputs, labels in loader:
+            loss(net(inputs), labels).backward()
+            optimizer.step()
+            optimizer.clear_grad()
+    return time.perf_counter() - began
 
 
 def _cell(size: int, row: Figures) -> str:
     if f"fit {size}" not in row:
         return ""
-    fit, hapi = row[f"fit {size}"], row[f"hapi {size}"]
-    return f"{fit:.3f} ({fit / hapi:.1f})"
+    fit, hapi, bare = (row[f"{trainer} {size}"] for trainer in ("fit", "hapi", "bare"))
+    return f"{fit:.3f} ({fit / hapi:.2f}, {fit / bare:.2f})"
 
 
 def _note(report: Report) -> str:
     return (
-        f"Seconds an epoch of so many samples takes (times those of `paddle.Model.fit`); a linear "
-        f"layer, batches of {BATCH}; medians of {report.rounds} rounds, in turns."
+        "Seconds an epoch of so many samples takes (times those of `paddle.Model.fit`, of a bare "
+        "loop over a `DataLoader`); but for the last row a linear layer and batches of "
+        f"{Task._field_defaults['batch']}; medians of {report.rounds} rounds, in turns."
     )
 
 

@@ -16,7 +16,8 @@ def _lines(session: Session) -> dict[str, Any]:
     scripts = os.path.dirname(sys.executable)  # where `paddle-mnist` is, in an activated one
     environment = {**os.environ, "PATH": os.pathsep.join([scripts, os.environ["PATH"]])}
     words = command("train.py", {"recipe": "digits"})
-    for session.number in (1, 2):
+    for number in (2,) if session.is_quick else (1, 2):
+        session.number = number
         done = run(words, cwd=session.folder, env=environment)
     if done.code:
         raise RuntimeError(f"{words} ended with {done.code}: {done.errors}")

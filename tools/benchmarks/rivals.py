@@ -31,12 +31,14 @@ def arrays(source: str) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(images), np.stack(labels)
 
 
-def batch(number: int, count: int) -> slice:
-    start = number * BATCH % max(1, count - BATCH)
-    return slice(start, start + BATCH)
+def batch(number: int, count: int, size: int = BATCH) -> slice:
+    start = number * size % max(1, count - size)
+    return slice(start, start + size)
 
 
-def paddle_loop(source: str, threads: int = 0, own_step: bool = False) -> Step:
+def paddle_loop(
+    source: str, threads: int = 0, own_step: bool = False, batch_size: int = BATCH
+) -> Step:
     """Train in a bare loop on arrays.
 
     threads: of the fast convolution, 0 for Paddle's own layers. own_step: take the step of
@@ -55,7 +57,7 @@ def paddle_loop(source: str, threads: int = 0, own_step: bool = False) -> Step:
     optimizer = paddle.optimizer.Momentum(RATE, parameters=model.parameters())
 
     def step(number: int) -> None:
-        chosen = batch(number, len(images))
+        chosen = batch(number, len(images), batch_size)
         inputs, targets = paddle.to_tensor(images[chosen]), paddle.to_tensor(labels[chosen])
         if own_step:
             loss = compute(model, (inputs, targets))["loss"]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from markdown_tables import translated_for
 
 ROOT = Path(__file__).parents[2]
-CHANGED = "The code has changed since."
+CHANGED = "The measured code has changed since; figures may differ a little."
 _TABLE = re.compile(r"(?<=<!-- benchmark )([\w-]+) -->\n(.*?)(?=<!-- end -->)", re.DOTALL)
 _RECORD = re.compile(r"<!-- measured at (.+), code (\w+) -->\n")
 

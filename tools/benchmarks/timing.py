@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -50,11 +51,25 @@ def in_own_process(function: Callable, *args: Any, **environment: str) -> Any:
 
 
 class PartTimer:
-    """A profile for `Trainer`: the `seconds` of each part of its steps, and of whole steps."""
+    """A profile for `Trainer`: the `seconds` of each part of its steps, and of whole steps.
+
+    They are in a file: `fit` would save a list of them with each checkpoint, as it does with a
+    user's history, and so what is measured would grow with the steps.
+    """
 
     def __init__(self) -> None:
-        self.seconds: dict[str, list[float]] = defaultdict(list)
+        self._file = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.before_epoch()
+
+    @property
+    def seconds(self) -> dict[str, list[float]]:
+        """The seconds of each call, by part; "step" is a whole step."""
+        seconds: dict[str, list[float]] = defaultdict(list)
+        self._file.seek(0)
+        for line in self._file:
+            name, value = line.split()
+            seconds[name].append(float(value))
+        return seconds
 
     def before_epoch(self) -> None:
         self._step_end = time.perf_counter()
@@ -63,9 +78,9 @@ class PartTimer:
     def part(self, name: str) -> Iterator[None]:
         began = time.perf_counter()
         yield
-        self.seconds[name].append(time.perf_counter() - began)
+        self._file.write(f"{name} {time.perf_counter() - began}\n")
 
     def after_step(self) -> None:
         began = self._step_end
         self.before_epoch()
-        self.seconds["step"].append(self._step_end - began)
+        self._file.write(f"step {self._step_end - began}\n")

@@ -2,7 +2,7 @@
 
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -79,7 +79,8 @@ class Benchmark:
     rows: makes the rows of the report, by default one of each kind. note: a paragraph below.
     facts: measured once. order: of the kinds in the turn of a number. rounds: how many, if it is
     not for the command to say. turns: how often each kind runs in a round. warm_up: turns before
-    these, which do not count. text: what the page shows instead of a table.
+    these, which do not count. text: what the page shows instead of a table. quick: the kinds that a
+    quick run measures, by default all: those that differ in more than their options.
     """
 
     title: str
@@ -95,11 +96,14 @@ class Benchmark:
     turns: int = 1
     warm_up: int = 0
     text: Optional[Callable[[Report], str]] = None
+    quick: Collection[str] = ()
 
     def measure(self, session: Session) -> Report:
         """Have all kinds take turns; leave out, and say so, those whose libraries are missing."""
         rounds = 1 if session.is_quick else self.rounds or session.rounds
         kinds = self.kinds(session)
+        if session.is_quick and self.quick:
+            kinds = {title: take for title, take in kinds.items() if title in self.quick}
         samples: dict[str, dict[str, list]] = {kind: {} for kind in kinds}
         for number in range(1 - self.warm_up, rounds * self.turns + 1):
             session.number = number  # which kinds read

@@ -4,13 +4,12 @@ import gzip
 import json
 from pathlib import Path
 
-from filelock import FileLock
-
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.file_kinds import read_head
 from paddle_mnist.mnist.sources import Source, find_source
 from paddle_mnist.system.files import write_atomically
+from paddle_mnist.system.locks import locked
 
 
 def json_file(name: str) -> Path:
@@ -28,7 +27,7 @@ def as_json(data: Data, folder: Path) -> Path:
         return source.paths[0].resolve()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{data.name}-{data.hash[:16]}.json.gz"
-    with FileLock(f"{path}.lock"):
+    with locked(path.with_name(f"{path.name}.lock")):
         if not path.exists():
             lists = [
                 (split.pixels(slice(None)).reshape(len(split), -1).tolist(), split.labels.tolist())

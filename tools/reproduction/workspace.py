@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from filelock import FileLock
-
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.system.files import write_atomically
+from paddle_mnist.system.locks import locked
 
 if TYPE_CHECKING:
     from reproduction.trainings import Training
@@ -66,7 +65,7 @@ class Results:
     def put(self, training: "Training", data: Data, result: Mapping[str, Any]) -> None:
         """Store the result of a training."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{self.path}.lock"):
+        with locked(self.path.with_name(f"{self.path.name}.lock")):
             self._results = {**self._read(), training.name: {**training.identity(data), **result}}
             lines = (
                 f"{json.dumps(name)}: {json.dumps(one)}"

@@ -1,4 +1,4 @@
-"""The trained weights that come with the package.
+"""The trained weights that come with the package, and a picture for them to read.
 
 `about.json` records the command and the data that made them, and their accuracy.
 `python tools/reproduce.py --only pretrained --data MNIST` trains them again.
@@ -16,6 +16,7 @@ from paddle_mnist.errors import CheckpointError
 
 WEIGHTS = Path(__file__).with_name("mnist.pdparams")
 ABOUT = Path(__file__).with_name("about.json")
+EXAMPLE = Path(__file__).with_name("example.jpg")
 
 
 def about() -> dict[str, Any]:

@@ -227,11 +227,11 @@ def _resumed(call: _Call, whole: _Call, overhead: int) -> str:
     if call.code or not call.report:
         return FAILED
     step = STEPS - (call.read - overhead) // BATCH
-    return "trains nothing" if step == STEPS else f"on from step {step}, {_bits(call, whole)}"
+    return "trains nothing" if step == STEPS else f"resumed from step {step}, {_bits(call, whole)}"
 
 
 def _bits(call: _Call, whole: _Call) -> str:
-    return "same bits" if call.report["sha256"] == whole.report["sha256"] else "other bits"
+    return "same bits" if call.report["sha256"] == whole.report["sha256"] else "different bits"
 
 
 def _metrics(call: _Call) -> str:

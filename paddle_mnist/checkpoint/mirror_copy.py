@@ -1,0 +1,288 @@
+"""`MirrorCopy`: the copy of a run under a URL. Only the uploader's process uses it.
+
+The copy has the files of the run directory, under the same names. There is no list of what waits to
+be uploaded: that is the difference between both folders, so that nothing is lost with a process.
+The order is that of the disk: the manifest of a checkpoint comes last.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, BinaryIO, Optional
+
+from paddle_mnist.checkpoint.manifest import CHECKSUM, Checkpoint, read_manifest
+from paddle_mnist.checkpoint.policy import Saving
+from paddle_mnist.checkpoint.remote_checkpoints import CHECKPOINTS, RemoteCheckpoints
+from paddle_mnist.checkpoint.run_files import METRICS_LINES, MIRROR_RECORD, RunFiles
+from paddle_mnist.errors import CheckpointError, RunLockedError
+from paddle_mnist.system.files import make_folder, sync_folder, write_atomically
+from paddle_mnist.system.remote import RemoteFolder
+
+log = logging.getLogger("paddle_mnist")
+
+ASIDE = "aside"
+MOST_BYTES = 2**32  # of the metrics or the log
+PROBE = ".probe"
+
+
+def identity(checkpoint: Optional[Checkpoint]) -> Optional[str]:
+    """Return what tells a checkpoint from all others, also from those of its name."""
+    return str(checkpoint.manifest[CHECKSUM]) if checkpoint else None
+
+
+class MirrorCopy:
+    """The copy of a run under a URL.
+
+    Its methods raise what drivers raise, and RunLockedError if another process has written there.
+    """
+
+    def __init__(self, url: str, run: RunFiles, saving: Saving):
+        self.remote = RemoteFolder(url)
+        self.run = run
+        self.saving = saving
+        self._listing = RemoteCheckpoints(self.remote, run.checkpoints.folder)
+        # Which checkpoints may be the newest of the copy; None before the copy was seen.
+        self._known: Optional[set[Optional[str]]] = None
+        self._skipped: set[Optional[str]] = set()
+        self._is_unfinished = False  # whether the copy has no result for certain
+        self._written: dict[str, str] = {}  # SHA-256 of the small files
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Return the checkpoints of the copy, by step, with the paths that they have in the run."""
+        return self._listing.read()
+
+    # At the start of a training
+
+    def look(self) -> dict[str, Any]:
+        """Return what the copy holds, plainly; from now on, it is known."""
+        copies = self.checkpoints()
+        if not copies and not self._listing.damaged:  # fail now rather than hours later
+            self.remote.write(PROBE, b"paddle_mnist\n")
+            self.remote.remove(PROBE)
+        self._known = {identity(copies[-1] if copies else None)}
+        return {
+            "manifests": {checkpoint.path.name: checkpoint.manifest for checkpoint in copies},
+            "damaged": list(self._listing.damaged.values()),
+            "uploaded": [one for one in self._recorded() or () if one],
+        }
+
+    def download(self, name: str, with_log: bool) -> None:
+        """Download a checkpoint, with the metrics up to it. Raises CheckpointError for damage.
+
+        name: of the manifest. with_log: put the log of the copy before the run's.
+        """
+        checkpoint = next(one for one in self.checkpoints() if one.path.name == name)
+        contents, sizes = {}, self.remote.sizes(CHECKPOINTS)
+        for file, entry in checkpoint.manifest["files"].items():
+            where = f"{CHECKPOINTS}/{file}"
+            if sizes.get(file) != entry["size"]:
+                raise CheckpointError(
+                    f"{self.remote.url}/{where}: {sizes.get(file, 'no')} bytes, but {name} says "
+                    f"{entry['size']}"
+                )
+            contents[file] = self.remote.read(where, entry["size"])
+            if hashlib.sha256(contents[file]).hexdigest() != entry["sha256"]:
+                raise CheckpointError(
+                    f"{self.remote.url}/{where}: another SHA-256 than {name} says"
+                )
+        self._download_history(with_log)
+        make_folder(checkpoint.path.parent)
+        for file, data in contents.items():
+            write_atomically(checkpoint.path.with_name(file), data)
+        sync_folder(checkpoint.path.parent)
+        self._record({*(self._known or ()), identity(checkpoint)})
+        write_atomically(checkpoint.path, _encoded(checkpoint))
+        sync_folder(checkpoint.path.parent)
+
+    def _download_history(self, with_log: bool) -> None:
+        names = self.remote.sizes()
+        if self.run.metrics.name in names:
+            metrics = self.remote.read(self.run.metrics.name, MOST_BYTES)
+            write_atomically(self.run.metrics, metrics)
+        if with_log and self.run.log.name in names:
+            earlier = self.remote.read(self.run.log.name, MOST_BYTES)
+            # The training has it open, to append to it.
+            with self.run.log.open("r+b") as file:
+                now = file.read()
+                file.seek(0)
+                file.write(earlier + now)
+
+    def move_aside(self) -> Optional[str]:
+        """Move the copy of a former run to a folder under the same URL; return its name.
+
+        An interrupted move leaves a copy that is complete, or none.
+        """
+        names = [f"{CHECKPOINTS}/{name}" for name in self.remote.sizes(CHECKPOINTS)]
+        names += [name for name in self.remote.sizes() if name != PROBE]
+        target = None
+        if names:
+            taken = self.remote.folders()
+            target = next(f"{ASIDE}.{n}" for n in range(1, 10**6) if f"{ASIDE}.{n}" not in taken)
+            oldest_first = [f"{CHECKPOINTS}/{one.path.name}" for one in self.checkpoints()]
+            for name in names:
+                self.remote.copy(name, f"{target}/{name}")
+            for name in distinct([*oldest_first, *names]):
+                self.remote.remove(name)
+        self._record({None})
+        return target
+
+    # During a training
+
+    def upload_next(self) -> bool:
+        """Upload the checkpoint that is next; return False if none waits."""
+        copies = self.checkpoints()
+        self._require_own(copies)
+        waiting = self.waiting(copies)
+        if not waiting:
+            return False
+        checkpoint = waiting[0]
+        if not self._upload_files(checkpoint, copies):
+            return True
+        self._require_own(self.checkpoints())
+        # Should this process die meanwhile, either may be the newest.
+        self._record({*(self._known or ()), identity(checkpoint)})
+        self.remote.write(f"{CHECKPOINTS}/{checkpoint.path.name}", _encoded(checkpoint))
+        copies = self.checkpoints()
+        self._require_own(copies)
+        self._record({identity(copies[-1])})
+        self._prune(copies)
+        return True
+
+    def _upload_files(self, checkpoint: Checkpoint, copies: Sequence[Checkpoint]) -> bool:
+        """Upload all but the manifest; return False if the checkpoint is deleted, or damaged."""
+        with contextlib.ExitStack() as stack:  # what is open outlives its deletion
+            files: dict[str, BinaryIO] = {}
+            with contextlib.suppress(FileNotFoundError):
+                for name in checkpoint.manifest["files"]:
+                    files[name] = stack.enter_context(checkpoint.path.with_name(name).open("rb"))
+            if not _is_there(checkpoint):
+                return False
+            if not (self._is_unfinished or self.run.result.exists()):
+                self.remote.remove(self.run.result.name)  # of the run before it was continued
+                self._is_unfinished = True
+            self._write_small(checkpoint.manifest.get(METRICS_LINES))
+            self._remove_of_same_name(checkpoint, copies)
+            for name, entry in checkpoint.manifest["files"].items():
+                data = files[name].read() if name in files else b""
+                if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+                    path = checkpoint.path.with_name(name)
+                    log.warning("not uploaded, because it is damaged: %s", path)
+                    self._skipped.add(identity(checkpoint))
+                    return False
+                self.remote.write(f"{CHECKPOINTS}/{name}", data)
+        return True
+
+    def upload_result(self) -> None:
+        """Upload the final weights and the result, if there is one, and the log."""
+        self._require_own(self.checkpoints())
+        self._write_small(None)
+        if self.run.result.exists():
+            self._write_changed(self.run.weights.name, self.run.weights.read_bytes())
+            self._write_changed(self.run.result.name, self.run.result.read_bytes())
+
+    def waiting(self, copies: Sequence[Checkpoint]) -> list[Checkpoint]:
+        """Return the checkpoints that are to be uploaded, oldest first.
+
+        Those are kept on the disk too; of those inside epochs, only the newest, unless a rule other
+        than `keep_last` keeps it.
+        """
+        local = {one.name: one for one in self.run.checkpoints.all()}
+        there = {identity(one) for one in copies}
+        infos = {one.name: one.info for one in [*copies, *local.values()]}.values()
+        kept = self.saving.kept(infos)
+        at_once = replace(self.saving, keep_last=1).kept(infos)
+        return [
+            one
+            for name, one in local.items()
+            if identity(one) not in there | self._skipped
+            and name in kept
+            and (one.info.ends_epoch or name in at_once)
+        ]
+
+    def names_waiting(self) -> list[str]:
+        """Return the names of what waits, by what the copy held when it was last seen."""
+        return [one.name for one in self.waiting(self._listing.last_read())]
+
+    def _write_small(self, lines: Optional[int]) -> None:
+        """Upload the files beside the checkpoints. lines: how many of `metrics.jsonl`; all."""
+        for path in (self.run.metrics, self.run.config, self.run.log):
+            with contextlib.suppress(FileNotFoundError):
+                data = path.read_bytes()
+                if path == self.run.metrics and lines is not None:
+                    data = b"".join(data.splitlines(keepends=True)[:lines])
+                self._write_changed(path.name, data)
+
+    def _write_changed(self, name: str, data: bytes) -> None:
+        digest = hashlib.sha256(data).hexdigest()
+        if self._written.get(name) != digest:
+            self._written.pop(name, None)
+            self.remote.write(name, data)
+            self._written[name] = digest
+
+    def _remove_of_same_name(self, new: Checkpoint, copies: Sequence[Checkpoint]) -> None:
+        """Delete the manifest of an older checkpoint whose files are to be replaced."""
+        for old in copies:
+            if old.name == new.name and old.manifest["files"] != new.manifest["files"]:
+                others = [one for one in copies if one is not old]
+                known = self._known or set()
+                self._record({*known, identity(others[-1] if others else None)})
+                self.remote.remove(f"{CHECKPOINTS}/{old.path.name}")
+
+    def _prune(self, copies: Sequence[Checkpoint]) -> None:
+        """Delete leftovers, and the checkpoints that the run does not keep, the manifest first."""
+        for name in self._listing.leftovers():
+            self.remote.remove(f"{CHECKPOINTS}/{name}")
+        kept = self.saving.kept(one.info for one in copies)
+        for checkpoint in copies:
+            if checkpoint.name not in kept:
+                self.remote.remove(f"{CHECKPOINTS}/{checkpoint.path.name}")
+                for name in checkpoint.manifest["files"]:
+                    self.remote.remove(f"{CHECKPOINTS}/{name}")
+
+    # Whose copy it is
+
+    def _require_own(self, copies: Sequence[Checkpoint]) -> None:
+        """Raise RunLockedError if another process has uploaded a checkpoint, or moved the copy."""
+        newest = copies[-1] if copies else None
+        if self._known is None:  # it could not be reached when the training started
+            recorded = self._recorded()
+            local = {identity(one) for one in self.run.checkpoints.all()}
+            self._known = {*local, *({None} if recorded is None else recorded)}
+        if identity(newest) not in self._known:
+            found = f"holds {newest.name}, which another process uploaded" if newest else "is empty"
+            raise RunLockedError(
+                f"{self.remote.url}: {found}; expected the copy as this training left it; stop one "
+                "of both, or give each a mirror of its own"
+            )
+
+    def _record(self, known: set[Optional[str]]) -> None:
+        self._known = known
+        record = {"url": self.remote.url, "newest": sorted(known, key=str)}
+        write_atomically(self.run.path / MIRROR_RECORD, json.dumps(record).encode())
+
+    def _recorded(self) -> Optional[list[Optional[str]]]:
+        """Return what was recorded for this URL; None without a record."""
+        try:
+            record = json.loads((self.run.path / MIRROR_RECORD).read_bytes())
+            return list(record["newest"]) if record["url"] == self.remote.url else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def _is_there(checkpoint: Checkpoint) -> bool:
+    """Return whether a checkpoint is still on the disk, and not another of its name."""
+    try:
+        return identity(read_manifest(checkpoint.path)) == identity(checkpoint)
+    except CheckpointError:
+        return False
+
+
+def _encoded(checkpoint: Checkpoint) -> bytes:
+    return json.dumps(checkpoint.manifest, indent=1).encode()
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(names))

@@ -1,0 +1,162 @@
+"""`RemoteFolder`: a folder in an object store, on a server or on another disk, through fsspec.
+
+Only the processes that talk to it import fsspec and its drivers: a training must not, since not all
+of them survive a fork.
+"""
+
+import hashlib
+import posixpath
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from paddle_mnist.errors import summary
+from paddle_mnist.system.files import PART
+
+# Where a file appears only once it is complete. Elsewhere it is written under another name first.
+OBJECT_STORES = {"s3", "s3a", "oss", "gs", "gcs", "abfs", "abfss", "az"}
+BLOCK = 2**22
+
+
+def check_url(url: str) -> None:
+    """Raise ValueError for the URL of no folder, or with what would end up in logs."""
+    if "::" in url:
+        raise ValueError("has '::' in it, as URLs of several systems have; expected that of one")
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2].rpartition("]")[2]
+    port = host.partition(":")[2]
+    # A password with a slash in it.
+    is_cut = ":" in host and (not port.isdigit() or "@" in parts.path)
+    has_password = parts.password is not None or is_cut
+    if parts.scheme and (has_password or parts.query or parts.fragment):
+        raise ValueError(
+            f"{url.partition(':')[0]}:// has credentials or parameters in it, which everybody "
+            "would see; expected a URL without: drivers take credentials from the environment or "
+            "their own files"
+        )
+    if parts.scheme and "://" not in url:
+        raise ValueError(f"{url!r} is not a URL; expected one such as s3://bucket/runs/1")
+    if parts.scheme and not (parts.netloc + parts.path).strip("/"):
+        raise ValueError(f"{url!r} names no folder; expected one such as s3://bucket/runs/1")
+
+
+def failure(error: Exception) -> str:
+    """Return the error of a driver in one line, without what may be credentials in URLs."""
+    return summary(error, _without_credentials)
+
+
+def _without_credentials(text: str) -> str:
+    text = re.sub(r"://[^\s'\"]*@", "://...@", text)
+    return re.sub(r"(://[^\s'\"?]*\?)[^\s'\",]*", r"\1...", text)
+
+
+class RemoteFolder:
+    """The files below a URL, by paths relative to it. Nothing is kept open.
+
+    progress: called after each part of what is read or copied.
+
+    Its methods raise whatever the driver raises: OSError, and errors of its own.
+    """
+
+    def __init__(self, url: str, progress: Callable[[], None] = lambda: None):
+        self.url = url.rstrip("/")
+        self.progress = progress
+        self._connection: Any = None
+
+    @property
+    def _system(self) -> Any:
+        """The driver. Raises ImportError without it."""
+        if self._connection is None:
+            import fsspec
+
+            self._connection, self._root = fsspec.core.url_to_fs(self.url, skip_instance_cache=True)
+        return self._connection
+
+    def _path(self, name: str) -> str:
+        system = self._system  # which sets the root
+        return posixpath.join(self._root, name) if system and name else str(self._root)
+
+    @property
+    def _is_object_store(self) -> bool:
+        protocols = self._system.protocol
+        return bool(OBJECT_STORES & {*([protocols] if isinstance(protocols, str) else protocols)})
+
+    def reconnect(self) -> None:
+        """Forget the connection, after an error: some are of no use any more."""
+        self._connection = None
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """Return the files in a folder, by name; {} if it does not exist."""
+        return {
+            posixpath.basename(entry["name"].rstrip("/")): int(entry["size"] or 0)
+            for entry in self._entries(folder)
+            if entry["type"] == "file"
+        }
+
+    def folders(self, folder: str = "") -> list[str]:
+        """Return the names of the folders in a folder."""
+        return [
+            posixpath.basename(entry["name"].rstrip("/"))
+            for entry in self._entries(folder)
+            if entry["type"] == "directory"
+        ]
+
+    def _entries(self, folder: str) -> list[dict[str, Any]]:
+        system, path = self._system, self._path(folder)
+        system.invalidate_cache()
+        try:
+            return list(system.ls(path, detail=True))
+        except FileNotFoundError:
+            return []
+
+    def read(self, name: str, most: int) -> bytes:
+        """Return what a file holds. Raises ValueError for more than `most` bytes."""
+        data = bytearray()
+        with self._system.open(self._path(name), "rb", block_size=BLOCK) as file:
+            while block := file.read(BLOCK):
+                data += block
+                self.progress()
+                if len(data) > most:
+                    raise ValueError(f"{name}: more than {most} bytes")
+        return bytes(data)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file, completely or not at all, and read it back.
+
+        Raises OSError if it holds something else then.
+        """
+        system, path = self._system, self._path(name)
+        if self._is_object_store:
+            system.pipe_file(path, data)
+        else:
+            folder, base = posixpath.split(path)
+            part = posixpath.join(folder, f".{base}{PART}")
+            system.makedirs(folder, exist_ok=True)
+            system.pipe_file(part, data)
+            system.mv(part, path)
+        system.invalidate_cache()
+        if _digest(self.read(name, len(data))) != _digest(data):
+            raise OSError(f"{self.url}/{name}: what was written cannot be read back")
+
+    def remove(self, name: str) -> None:
+        """Delete a file if it is there."""
+        try:
+            self._system.rm_file(self._path(name))
+        except FileNotFoundError:
+            return
+
+    def copy(self, name: str, target: str) -> None:
+        """Copy a file inside the folder."""
+        self.progress()
+        system, path = self._system, self._path(target)
+        if not self._is_object_store:
+            system.makedirs(posixpath.dirname(path), exist_ok=True)
+        try:
+            system.cp_file(self._path(name), path)
+        except NotImplementedError:  # SFTP has no copies
+            self.write(target, system.cat_file(self._path(name)))
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()

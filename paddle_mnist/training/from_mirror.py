@@ -1,0 +1,116 @@
+"""At the start of a training: what its mirror has and its run directory lacks."""
+
+import logging
+from typing import Optional
+
+from paddle_mnist.checkpoint.manifest import CHECKSUM, Checkpoint, OutdatedFormatError
+from paddle_mnist.checkpoint.mirror import Copy
+from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.system.program import as_option
+from paddle_mnist.training.resume import ResumeRequest, check_config_unchanged
+from paddle_mnist.training.run_directory import RunDirectory
+
+log = logging.getLogger("paddle_mnist")
+
+ANOTHER = "another mirror"
+
+
+def fetch_from_mirror(run: RunDirectory, request: ResumeRequest) -> None:
+    """Download the newest checkpoint of the mirror, unless the run is as new or newer.
+
+    Raises ConfigError if the mirror holds another run, or one of another configuration, or if both
+    went on; CheckpointError if the mirror cannot be reached and the run is not on this machine, or
+    if nothing in the mirror is intact.
+    """
+    if not run.mirror.url:
+        return
+    local = _newest(run)
+    copy = run.mirror.look(needed=local is None)
+    if copy is None:
+        return
+    newest = copy.checkpoints[-1] if copy.checkpoints else None
+    if newest and request.resume == "off" and not local:
+        raise ConfigError(
+            f"resume is off, but {run.mirror.url} holds {newest.name}; start over with "
+            f"{as_option('fresh')}, which moves it aside, or choose {ANOTHER}"
+        )
+    if newest:
+        check_config_unchanged(newest, request, run, where=run.mirror.url)
+    if newest and local:
+        _check_same_run(run, local, newest)
+        if not _is_older(run, local, copy):
+            return
+    if newest or (copy.damaged and not local):
+        _download(run, copy, local)
+
+
+def _newest(run: RunDirectory) -> Optional[Checkpoint]:
+    """Return the newest checkpoint on this machine that is intact, if there is any."""
+    run.checkpoints.remove_temporary_files()
+    try:
+        return run.checkpoints.newest(quarantine_damaged=True)
+    except OutdatedFormatError:
+        raise
+    except CheckpointError as error:  # there may be a good one in the mirror
+        log.warning("%s", error)
+        return None
+
+
+def _check_same_run(run: RunDirectory, local: Checkpoint, newest: Checkpoint) -> None:
+    ids = [checkpoint.manifest.get("run_id") for checkpoint in (local, newest)]
+    if ids[0] != ids[1]:
+        raise ConfigError(
+            f"{run.mirror.url} holds run {ids[1]}, but {run.path} is run {ids[0]}; choose "
+            f"{ANOTHER}, or start over with {as_option('fresh')}, which moves both aside"
+        )
+
+
+def _is_older(run: RunDirectory, local: Checkpoint, copy: Copy) -> bool:
+    """Return whether the mirror went on from the run. Raises ConfigError if both went on."""
+    newest = copy.checkpoints[-1]
+    of_copy = {checkpoint.manifest[CHECKSUM] for checkpoint in copy.checkpoints}
+    of_run = {*copy.uploaded, *(one.manifest[CHECKSUM] for one in run.checkpoints.all())}
+    if newest.manifest[CHECKSUM] in of_run:  # nobody else has gone on
+        return local.sort_key < newest.sort_key
+    # Of several, the newest may never have arrived.
+    if local.manifest[CHECKSUM] in of_copy or [local.manifest[CHECKSUM]] == copy.uploaded:
+        return True
+    raise ConfigError(
+        f"{run.path} is at step {local.step} and {run.mirror.url} at step {newest.step}, and both "
+        f"went on from an earlier one; keep one of them: for the mirror's, move {run.path} away; "
+        f"for this one, choose {ANOTHER}"
+    )
+
+
+def _download(run: RunDirectory, copy: Copy, local: Optional[Checkpoint]) -> None:
+    """Download the newest checkpoint that is intact, and the best, with which a run may end.
+
+    Raises CheckpointError if none is, and the run is not on this machine.
+    """
+    damaged = [*copy.damaged]
+    for checkpoint in reversed(copy.checkpoints):
+        if local and checkpoint.sort_key <= local.sort_key:
+            break
+        damage = run.mirror.download(checkpoint, with_log=local is None)
+        if not damage:
+            log.info("downloaded %s from %s", checkpoint.name, run.mirror.url)
+            _download_best(run, copy, checkpoint)
+            break
+        damaged.append(damage)
+    for reason in damaged:
+        log.warning("damaged copy: %s", reason)
+    if not run.checkpoints.all():
+        raise CheckpointError(
+            f"{run.mirror.url}: no valid checkpoint there, and none in {run.path}; put a good one "
+            f"back, or start over with {as_option('fresh')}"
+        )
+
+
+def _download_best(run: RunDirectory, copy: Copy, newest: Checkpoint) -> None:
+    best = newest.state.best
+    for checkpoint in copy.checkpoints:
+        is_best = best is not None and checkpoint.step == best[0]
+        if is_best and not checkpoint.path.exists():
+            damage = run.mirror.download(checkpoint, with_log=False)
+            if damage:
+                log.warning("damaged copy: %s", damage)

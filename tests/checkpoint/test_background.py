@@ -1,0 +1,250 @@
+"""Large checkpoints are written by a thread, from a copy, while the training goes on."""
+
+import errno
+import logging
+import signal
+import threading
+from pathlib import Path
+
+import forked
+import numpy as np
+import paddle
+import pytest
+from faulty_disk import at, fail, kill, watched
+from paddle import nn
+
+from paddle_mnist.checkpoint import checkpointer
+from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
+from paddle_mnist.checkpoint.manifest import PARAMS
+from paddle_mnist.checkpoint.policy import Saving
+from paddle_mnist.checkpoint.saved_state import SavedState
+from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.errors import OutputError, StoppedError
+from paddle_mnist.progress import TrainState
+
+EACH_STEP = Saving(every_steps=1, keep_last=9)
+
+
+@pytest.fixture(autouse=True)
+def every_size(monkeypatch):
+    """However small, it is large enough for the thread."""
+    monkeypatch.setattr(checkpointer, "BACKGROUND_BYTES", 0)
+
+
+class Training:
+    """A net, an optimizer and a checkpointer, for single steps."""
+
+    def __init__(self, folder: Path):
+        self.store = CheckpointStore(folder / "checkpoints")
+        self.checkpointer = StoreCheckpointer(self.store, EACH_STEP)
+        self.net = nn.Linear(40, 30)
+        self.optimizer = paddle.optimizer.Adam(0.1, parameters=self.net.parameters())
+        self.state = TrainState()
+        self.weights: list[np.ndarray] = []  # after each step
+
+    def step(self) -> None:
+        self.net(paddle.rand([8, 40])).square().mean().backward()
+        self.optimizer.step()
+        self.optimizer.clear_grad()
+        self.state.step += 1
+        self.state.position += 1
+        self.weights.append(self.net.weight.numpy())
+        self.checkpointer.after_step(self.state, self.net, self.optimizer)
+
+    def end(self) -> None:
+        self.checkpointer.at_end(self.state, self.net, self.optimizer)
+
+    def stop(self) -> None:
+        error = StoppedError(signal.SIGTERM)
+        self.checkpointer.after_error(error, self.state, self.net, self.optimizer)
+
+    def saved(self) -> dict[str, np.ndarray]:
+        """The saved weights, by the name of their checkpoint, each of which is whole."""
+        return {one.name: one.load(PARAMS)["weight"] for one in self.store.all()}
+
+
+class Gate:
+    """Holds whoever writes a checkpoint, ahead of the operations on the disk, until it is open."""
+
+    def __init__(self):
+        self.reached, self.open = threading.Event(), threading.Event()
+        self.threads: set = set()
+
+    def __call__(self, operation) -> None:
+        self.threads.add(threading.current_thread())
+        self.reached.set()
+        assert self.open.wait(60)
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path):
+    """The checkpoint has the values of its own step; the next one waits for it."""
+    training, gate = Training(tmp_path), Gate()
+    with watched(tmp_path, gate):
+        training.step()
+        assert gate.reached.wait(60)
+        assert not training.store.all() and threading.main_thread() not in gate.threads
+        second = threading.Thread(target=training.step)
+        second.start()
+        second.join(0.2)
+        assert second.is_alive() and len(training.weights) == 2  # trained, and waits to save
+        gate.open.set()
+        second.join()
+        training.end()
+    assert len(gate.threads) == 2  # a thread for each; at the end nothing was left to save
+    saved = training.saved()
+    assert list(saved) == ["model_epoch0_step1", "model_epoch0_step2"]
+    assert all(map(np.array_equal, saved.values(), training.weights))
+
+
+@pytest.mark.parametrize("then", ["end", "stop"])
+def test_whatever_ends_a_training_waits(tmp_path, then):
+    """And saves nothing twice."""
+    training, gate = Training(tmp_path), Gate()
+    with watched(tmp_path, gate):
+        training.step()
+        ending = threading.Thread(target=getattr(training, then))
+        ending.start()
+        ending.join(0.2)
+        assert ending.is_alive()
+        gate.open.set()
+        ending.join()
+    assert list(training.saved()) == ["model_epoch0_step1"]
+
+
+def test_a_wait_that_was_interrupted_is_not_forgotten(tmp_path):
+    """Ctrl-C ends it where signals are not handled; the breakpoint then waits for the thread."""
+
+    def interrupt(*_) -> None:
+        raise KeyboardInterrupt
+
+    training, gate = Training(tmp_path), Gate()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with watched(tmp_path, gate):
+            training.step()
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(KeyboardInterrupt):
+                training.step()
+            stopping = threading.Thread(target=training.stop)
+            stopping.start()
+            stopping.join(0.2)
+            writers = set(gate.threads)
+            gate.open.set()
+            stopping.join()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert len(writers) == 1
+    assert list(training.saved()) == ["model_epoch0_step1", "model_epoch0_step2_breakpoint"]
+
+
+def test_an_error_is_told_after_the_next_step(tmp_path, caplog):
+    """The training goes on, and the next one is saved."""
+    training = Training(tmp_path)
+    with watched(tmp_path, at(3, fail(errno.ENOSPC))), caplog.at_level(logging.WARNING):
+        training.step()
+        training.checkpointer._writing[1]._thread.join()
+        assert not caplog.records
+        training.step()
+        training.end()
+    (record,) = caplog.records
+    assert "model_epoch0_step1 is not saved; training continues" in record.getMessage()
+    assert list(training.saved()) == ["model_epoch0_step2"]
+
+
+@pytest.mark.parametrize("then", ["end", "stop"])
+def test_what_could_not_be_written_is_saved_at_the_end(tmp_path, then):
+    training = Training(tmp_path)
+    with watched(tmp_path, at(3, fail(errno.ENOSPC))):
+        training.step()
+        getattr(training, then)()
+    name = "model_epoch0_step1" + "_breakpoint" * (then == "stop")
+    assert list(training.saved()) == [name]
+
+
+def test_the_end_fails_where_nothing_can_be_written(tmp_path):
+    training = Training(tmp_path)
+    with watched(tmp_path, fail(errno.ENOSPC)):
+        training.step()
+        with pytest.raises(OutputError, match="cannot write"):
+            training.end()
+
+
+def test_an_error_that_is_no_full_disk_ends_the_training(tmp_path):
+    def broken(operation) -> None:
+        raise ZeroDivisionError("a mistake in the program")
+
+    training = Training(tmp_path)
+    with watched(tmp_path, broken):
+        training.step()
+        with pytest.raises(ZeroDivisionError):
+            training.end()
+
+
+def test_a_mistake_in_the_thread_does_not_hide_what_stops_the_training(tmp_path, caplog):
+    def broken(operation) -> None:
+        raise ZeroDivisionError("a mistake in the program")
+
+    training = Training(tmp_path)
+    with watched(tmp_path, at(0, broken)):
+        training.step()
+        training.stop()
+    assert "ZeroDivisionError: a mistake" in caplog.text
+    assert list(training.saved()) == ["model_epoch0_step1_breakpoint"]
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        ((SavedState, "copied"), MemoryError("no room for a copy")),
+        ((threading.Thread, "start"), RuntimeError("can't start new thread")),
+    ],
+)
+def test_without_room_for_a_copy_or_a_thread_it_is_written_at_once(
+    what, error, tmp_path, monkeypatch, caplog
+):
+    def refuse(*_) -> None:
+        raise error
+
+    training = Training(tmp_path)
+    monkeypatch.setattr(*what, refuse)
+    training.step()
+    assert list(training.saved()) == ["model_epoch0_step1"]
+    (record,) = caplog.records
+    assert record.message == (
+        f"the training stands still while checkpoints are written ({type(error).__name__}: {error})"
+    )
+
+
+def train_and_exit(folder: Path) -> None:
+    checkpointer.BACKGROUND_BYTES = 0  # also in this process
+    Training(folder).step()
+
+
+def test_a_program_that_ends_waits(tmp_path):
+    process = forked.forks().Process(target=train_and_exit, args=(tmp_path,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert [one.name for one in CheckpointStore(tmp_path / "checkpoints").all()] == [
+        "model_epoch0_step1"
+    ]
+
+
+def train_and_kill(folder: Path, number: int) -> None:
+    checkpointer.BACKGROUND_BYTES = 0
+    training = Training(folder)
+    training.step()
+    training.checkpointer._note_result(wait=True)
+    with watched(folder, at(number, kill)):
+        training.step()
+        training.checkpointer._note_result(wait=True)
+
+
+@pytest.mark.parametrize("number", [0, 4, 9])
+def test_killed_while_the_thread_writes(tmp_path, number):
+    """The one before is whole: more points are in test_faults.py."""
+    process = forked.forks().Process(target=train_and_kill, args=(tmp_path, number))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert CheckpointStore(tmp_path / "checkpoints").newest().name == "model_epoch0_step1"

@@ -1,0 +1,549 @@
+"""A run whose machine is lost: what its mirror holds, what resumes from it, what is refused."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+import psutil
+import pytest
+from fit_rows import ProgramError, StopsAt, bits, stop, train
+from mirror_servers import CREDENTIALS, PLACES, S3Place, files
+
+from paddle_mnist import Saving
+from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
+from paddle_mnist.checkpoint.manifest import CHECKSUM, checksum
+from paddle_mnist.checkpoint.mirror_copy import MirrorCopy
+from paddle_mnist.checkpoint.run_files import RunFiles
+from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.errors import CheckpointError, ConfigError, RunLockedError
+from paddle_mnist.system.remote import RemoteFolder, failure
+from paddle_mnist.system.signals import stop_signals
+from paddle_mnist.training.run_directory import RunDirectory
+
+ROW = "Adam"
+SCRIPT = str(Path(__file__).parent.parent / "mirror_script.py")
+SMALL_FILES = {"config.yaml", "metrics.jsonl", "train.log"}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "folder",
+        pytest.param("s3", marks=pytest.mark.slow),
+        pytest.param("sftp", marks=pytest.mark.slow),
+    ],
+)
+def place(request, tmp_path_factory):
+    pytest.importorskip("fsspec", reason="needs the extra mirror")
+    folder = tmp_path_factory.mktemp(request.param) / "there"
+    folder.mkdir()
+    place = PLACES[request.param](folder)
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def url(place, tmp_path):
+    return place.url(tmp_path.name)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    return bits(train(ROW, tmp_path_factory.mktemp("unbroken")))
+
+
+def run(output, url, callbacks=(), **options):
+    options = {"mirror_timeout": 60.0, "save_every_steps": 2, **options}
+    return train(ROW, output, callbacks=callbacks, mirror=url, **options)
+
+
+def run_until(step, output, url, **options):
+    with pytest.raises(ProgramError):
+        run(output, url, [StopsAt(step, stop)], **options)
+
+
+def manifests(url):
+    """Return the steps of a copy's checkpoints by the names of their manifests."""
+    names = [name for name in files(url) if name.endswith(".json") and name != "result.json"]
+    return {name: manifest_of(url, name)["state"]["step"] for name in sorted(names)}
+
+
+def manifest_of(url, name):
+    return json.loads(RemoteFolder(url).read(name, 2**20))
+
+
+def newest(url):
+    steps = manifests(url)
+    return max(steps, key=steps.__getitem__)
+
+
+def test_resumes_in_a_new_folder_to_the_same_bits(tmp_path, url, unbroken, lines):
+    run_until(7, tmp_path / "one", url)
+    assert files(url) > SMALL_FILES
+    shutil.rmtree(tmp_path / "one")
+
+    result = run(tmp_path / "two", url)
+
+    assert f"downloaded model_epoch1_step7_breakpoint from {url}" in lines()
+    assert bits(result) == unbroken
+    assert files(url) > {*SMALL_FILES, "model.pdparams", "result.json"}
+    log = Path(tmp_path, "two", "train.log").read_text()
+    assert "epoch 1/2 step 3/10" in log, "the log of the first machine"
+    assert log.encode().startswith(RemoteFolder(url).read("train.log", 2**20))
+    tags = [json.loads(line)["step"] for line in (tmp_path / "two/metrics.jsonl").open()]
+    assert tags == sorted(tags) and tags[0] < 7
+
+
+def test_a_finished_run_has_its_result_in_a_new_folder(tmp_path, url, unbroken):
+    run(tmp_path / "one", url)
+    assert len(manifests(url)) <= 4, "the newest three, and the best"
+    assert max(manifests(url).values()) == 10
+    assert bits(run(tmp_path / "two", url)) == unbroken
+
+
+def test_a_longer_run_has_no_result_meanwhile(tmp_path, url):
+    run(tmp_path / "one", url)
+    run_until(12, tmp_path / "one", url, epochs=3, override="epochs")
+    assert "result.json" not in files(url)
+
+
+def test_a_truncated_copy_is_not_used(tmp_path, url, unbroken, lines):
+    run_until(7, tmp_path / "one", url)
+    damaged, remote = newest(url), RemoteFolder(url)
+    weights = damaged.replace(".json", ".pdparams")
+    remote.write(weights, remote.read(weights, 2**20)[:-9])
+
+    result = run(tmp_path / "two", url)
+
+    assert any(f"{weights}: " in line and "damaged copy" in line for line in lines())
+    assert bits(result) == unbroken
+
+
+def test_nothing_starts_from_zero_where_all_copies_are_damaged(tmp_path, url):
+    run_until(4, tmp_path / "one", url)
+    for name in manifests(url):
+        RemoteFolder(url).write(name, b"{")
+    with pytest.raises(CheckpointError, match="no valid checkpoint there"):
+        run(tmp_path / "two", url)
+    assert not list((tmp_path / "two/checkpoints").glob("*"))
+
+
+def test_refuses_another_configuration(tmp_path, url):
+    run_until(4, tmp_path / "one", url)
+    with pytest.raises(ConfigError, match=r"(?s)holds a run with other values.*seed: 5 in the run"):
+        run(tmp_path / "two", url, seed=6)
+    before = manifests(url)
+    run_until(3, tmp_path / "other", None)
+    with pytest.raises(ConfigError, match=r"holds run .* but .* is run "):
+        run(tmp_path / "other", url)
+    assert manifests(url) == before
+
+
+def test_goes_on_from_the_copy_if_that_is_newer(tmp_path, url, unbroken, lines):
+    run_until(4, tmp_path / "one", url)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    run_until(8, tmp_path / "two", url)
+    assert bits(run(tmp_path / "one", url)) == unbroken
+    assert any("resuming after step 8" in line for line in lines())
+
+
+def test_refuses_what_went_on_at_both_places(tmp_path, url):
+    run_until(4, tmp_path / "one", url)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    run_until(8, tmp_path / "two", url)
+    run_until(7, tmp_path / "one", None)
+    before = manifests(url)
+    with pytest.raises(ConfigError, match=r"is at step 7 and .* at step 8, and both went on"):
+        run(tmp_path / "one", url)
+    assert manifests(url) == before
+
+
+def test_the_loser_of_two_machines_stops(tmp_path, url):
+    """As if another machine had uploaded a checkpoint meanwhile."""
+    run_until(4, tmp_path / "one", url)
+
+    def upload_as_another_machine():
+        name = newest(url)
+        manifest = manifest_of(url, name)
+        manifest["state"]["step"] += 100
+        suffixes = {Path(file).suffix: entry for file, entry in manifest["files"].items()}
+        manifest["files"] = {f"model_epoch9{end}": entry for end, entry in suffixes.items()}
+        manifest[CHECKSUM] = checksum(manifest)
+        RemoteFolder(url).write("checkpoints/model_epoch9.json", json.dumps(manifest).encode())
+
+    with pytest.raises(RunLockedError, match="model_epoch9, which another process uploaded"):
+        run(tmp_path / "one", url, [StopsAt(5, upload_as_another_machine)])
+    assert max(manifests(url).values()) > 100
+    assert not {6, 8, 10} & {*manifests(url).values()}
+
+
+def test_what_the_uploader_found_after_the_last_step_ends_the_run_too(tmp_path):
+    pytest.importorskip("fsspec", reason="needs the extra mirror")
+    saving, directory = Saving(mirror=str(tmp_path / "there")), RunDirectory(tmp_path / "one")
+    lost = pytest.raises(RunLockedError, match="another process")
+    with lost, directory.opened(), directory.mirrored(saving):
+        directory.mirror.changed()
+        directory.mirror._lost = "another process uploads there"
+
+
+def test_training_goes_on_while_the_mirror_is_away(tmp_path, place, url, unbroken, lines):
+    callbacks = [StopsAt(3, place.stop), StopsAt(9, place.start)]
+    result = run(tmp_path / "one", url, callbacks, mirror_timeout=120.0)
+    assert bits(result) == unbroken
+    assert "mirror: the copy is complete" in lines()
+    assert bits(run(tmp_path / "two", url)) == unbroken
+
+
+def test_a_mirror_that_cannot_be_reached(tmp_path, place, url, unbroken, lines):
+    run_until(4, tmp_path / "one", url)
+    place.stop()
+    try:
+        with pytest.raises(CheckpointError, match="cannot be reached within 2 seconds"):
+            run(tmp_path / "two", url, mirror_timeout=2.0)
+        assert not (tmp_path / "two/checkpoints").exists()
+        run_until(7, tmp_path / "one", url, mirror_timeout=2.0)
+        assert any("is not complete after 2 seconds" in line for line in lines())
+    finally:
+        place.start()
+    assert bits(run(tmp_path / "one", url)) == unbroken
+    assert max(manifests(url).values()) == 10
+
+
+def test_fresh_moves_the_copy_aside(tmp_path, url, unbroken):
+    run_until(4, tmp_path / "one", url, seed=9)
+    before = manifests(url)
+    assert bits(run(tmp_path / "one", url, fresh=True)) == unbroken
+    assert manifests(f"{url}/aside.1") == before
+    assert max(manifests(url).values()) == 10
+
+
+def test_fresh_starts_in_a_new_folder_too(tmp_path, url, unbroken):
+    assert bits(run(tmp_path / "one", url, fresh=True)) == unbroken
+    assert bits(run(tmp_path / "two", url, fresh=True)) == unbroken
+    assert max(manifests(f"{url}/aside.1").values()) == 10
+
+
+def test_fresh_that_is_refused_leaves_the_copy_where_it_is(tmp_path, url):
+    run_until(4, tmp_path / "one", url)
+    before = manifests(url)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes.txt").write_text("")
+    with pytest.raises(ConfigError, match="not a run's directory"):
+        run(tmp_path / "mine", url, fresh=True)
+    assert manifests(url) == before
+
+
+def test_resume_off_is_refused_before_a_download(tmp_path, url, unbroken):
+    run_until(4, tmp_path / "one", url)
+    with pytest.raises(ConfigError, match=r"resume is off, but .*start over with fresh=True"):
+        run(tmp_path / "two", url, resume="off")
+    assert not (tmp_path / "two/checkpoints").exists()
+    assert bits(run(tmp_path / "two", url, fresh=True, resume="off")) == unbroken
+
+
+@pytest.mark.slow
+def test_a_server_that_is_busy_for_a_while(tmp_path, unbroken):
+    place = S3Place(tmp_path)
+    try:
+        url = place.url("busy")
+        starts = StopsAt(3, lambda: setattr(place, "failing", True))
+        ends = StopsAt(9, lambda: setattr(place, "failing", False))
+        assert bits(run(tmp_path / "one", url, [starts, ends])) == unbroken
+        assert bits(run(tmp_path / "two", url)) == unbroken
+    finally:
+        place.close()
+
+
+def start(output, options):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, SCRIPT, str(output), json.dumps(options)]
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        # A shell ignores it in background jobs, and the training then does, too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def read_until(process, words):
+    read = []
+    for line in process.stdout:
+        read.append(line)
+        if words in line:
+            return
+    raise AssertionError("".join(read))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("options", "stops", "sent"),
+    [
+        ({}, True, signal.SIGINT),
+        ({}, True, signal.SIGUSR1),
+        ({}, False, signal.SIGINT),
+        ({"nprocs": 2}, True, signal.SIGINT),
+    ],
+)
+def test_a_second_signal_ends_the_wait_for_the_mirror(tmp_path, place, url, options, stops, sent):
+    """stops: whether the first one stops the training; else it comes in the wait at the end."""
+    options = {**options, "save_every_steps": 1, "mirror": url}
+    process = start(tmp_path / "one", options)
+    while not manifests(url):
+        assert process.poll() is None
+        time.sleep(0.05)
+    place.stop()
+    try:
+        time.sleep(1)  # until there is another checkpoint
+        if stops:
+            process.send_signal(sent)
+        read_until(process, "completing the copy")
+        if not stops:
+            process.send_signal(sent)
+        time.sleep(3)  # what comes at once may be the first one again, forwarded
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        output = process.communicate(timeout=300)[0]  # not the 600 of the mirror's timeout
+    finally:
+        process.kill()
+        place.start()
+    assert process.returncode == 128 + signal.SIGINT
+    [line] = re.findall("^mirror: .* is not complete after .*", output, re.M)
+    assert "lacks model_epoch" in line and line.endswith("run again to complete it")
+
+
+def uploaders(pid):
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for one in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "paddle_mnist.checkpoint.uploader" in one.cmdline():
+                    found.append(one)
+    return found
+
+
+def is_alive(process):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def result_of(process):
+    lines = process.communicate()[0].splitlines()
+    assert process.returncode == 0
+    return json.loads(lines[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("place", "options", "victim"),
+    [
+        ("s3", {"num_workers": 2}, "trainer"),
+        ("s3", {"nprocs": 2}, "uploader"),
+        ("sftp", {"num_workers": 2}, "uploader"),
+        ("sftp", {"nprocs": 2}, "trainer"),
+    ],
+    ids=str,
+    indirect=["place"],
+)
+def test_a_machine_is_lost_at_each_kill(tmp_path, url, options, victim):
+    """kill -9, at any moment, of the trainer, or of its uploader and then of the trainer."""
+    options = {**options, "save_every_steps": 1}
+    unbroken = result_of(start(tmp_path / "unbroken", options))
+    output, random = tmp_path / "one", Random(3)
+    for _ in range(4):
+        process = start(output, {**options, "mirror": url})
+        while not (output / "train.log").exists() and process.poll() is None:
+            time.sleep(0.05)
+        time.sleep(random.uniform(2, 8))
+        family = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family = psutil.Process(process.pid).children(recursive=True)
+        if victim == "uploader":
+            for one in uploaders(process.pid):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+            time.sleep(2)
+        process.kill()
+        process.communicate()
+        while any(is_alive(one) for one in family):  # nobody outlives the trainer
+            time.sleep(0.1)
+        shutil.rmtree(output, ignore_errors=True)
+    assert result_of(start(output, {**options, "mirror": url})) == unbroken
+
+
+def local_run(folder, **saving):
+    """Train with `keep_epochs`, and return the copy of the run, which is empty."""
+    pytest.importorskip("fsspec", reason="needs the extra mirror")
+    train(ROW, folder / "one", save_every_steps=1, keep_last=20, epochs=3)
+    saving = {"keep_best": False, "keep_last": 20, **saving}
+    return MirrorCopy(str(folder / "copy"), RunFiles(folder / "one", "model"), Saving(**saving))
+
+
+@pytest.mark.parametrize(
+    ("saving", "waiting"),
+    [
+        ({}, ["epoch0", "epoch1", "epoch2"]),
+        ({"keep_last": 1}, ["epoch2"]),
+        ({"keep_last": 1, "keep_epochs": True}, ["epoch0", "epoch1", "epoch2"]),
+    ],
+)
+def test_of_checkpoints_inside_epochs_only_the_newest_waits(tmp_path, saving, waiting):
+    copy = local_run(tmp_path, **saving)
+    assert copy.names_waiting() == [f"model_{name}" for name in waiting]
+    for suffix in copy.run.checkpoints.folder.glob("model_epoch2.*"):
+        suffix.unlink()  # then the newest is inside an epoch
+    newest = "model_epoch2_step15" if "keep_last" not in saving else copy.names_waiting()[-1]
+    assert copy.names_waiting()[-1] == newest
+
+
+def test_leftovers_of_killed_uploads_are_deleted(tmp_path):
+    copy, there = local_run(tmp_path), tmp_path / "copy/checkpoints"
+    there.mkdir(parents=True)
+    for name in ("model_epoch7.pdopt", ".model_epoch8.pdopt.part", "notes.txt"):
+        there.joinpath(name).write_text("")
+    copy.upload_next()
+    assert {"model_epoch0.json", "model_epoch0.pdparams", "model_epoch0.pdopt", "notes.txt"} == {
+        path.name for path in there.iterdir()
+    }
+
+
+def test_what_is_being_uploaded_is_not_pruned(tmp_path):
+    copy = local_run(tmp_path)
+    write, first = copy.remote.write, copy.waiting([])[0]
+
+    def write_slowly(name, data):
+        for path in copy.run.checkpoints.folder.glob(f"{first.name}.*"):
+            path.unlink()
+        write(name, data)
+
+    copy.remote.write = write_slowly
+    assert copy.upload_next()
+    [uploaded] = copy.checkpoints()
+    assert uploaded.name == first.name
+    for name, entry in uploaded.manifest["files"].items():
+        assert (tmp_path / "copy/checkpoints" / name).stat().st_size == entry["size"]
+
+
+def test_an_upload_leaves_the_files_as_they_are(tmp_path):
+    """Else the training reads them again when it prunes."""
+    copy = local_run(tmp_path)
+    paths = sorted(copy.run.checkpoints.folder.iterdir())
+    before = [path.stat() for path in paths]
+    while copy.upload_next():
+        pass
+    after = [path.stat() for path in paths]
+    assert [one.st_ctime_ns for one in after] == [one.st_ctime_ns for one in before]
+
+
+@pytest.mark.parametrize("damage", ["changed", "missing"])
+def test_what_is_damaged_on_the_disk_is_left_out(tmp_path, lines, damage):
+    copy = local_run(tmp_path)
+    first, *others = copy.waiting([])
+    weights = first.path.with_suffix(".pdparams")
+    weights.unlink() if damage == "missing" else weights.write_bytes(b"")
+    while copy.upload_next():
+        pass
+    assert [one.name for one in copy.checkpoints()] == [one.name for one in others]
+    assert [line for line in lines() if "not uploaded" in line] == [
+        f"not uploaded, because it is damaged: {weights}"
+    ]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://name:what-no-file-may-hold@bucket/x",
+        "s3://name:what-no-file/may-hold@bucket/x",
+        "sftp://name:what-no-file-may-hold@host/x",
+        "s3://name:12/what-no-file-may-hold@bucket/x",
+        "simplecache::s3://name:what-no-file-may-hold@bucket/x",
+        "https://host/x?key=what-no-file-may-hold",
+        "s3:///",
+        "s3:x",
+    ],
+)
+def test_refuses_urls(url, tmp_path):
+    with pytest.raises(ConfigError, match=r"^Saving: mirror: .*expected") as raised:
+        run(tmp_path / "one", url)
+    assert "no-file" not in str(raised.value)
+    assert not (tmp_path / "one").exists()
+
+
+def test_messages_of_drivers_are_shown_without_credentials():
+    error = OSError("no answer from http://name:a/secret@proxy:8080/x?key=secret&b=1, nor 'y@z'")
+    assert failure(error) == "OSError: no answer from http://...@proxy:8080/x?..., nor 'y@z'"
+
+
+def test_messages_of_drivers_are_cut_once_their_credentials_are_masked():
+    """Else those at the cut would look like the name of a host."""
+    for length in range(240, 301):
+        before = "x" * length
+        error = OSError(f"{before} http://name:secret@proxy:8080/x?key=secret does not answer")
+        masked = f"{before} http://...@proxy:8080/x?... does not answer"
+        assert failure(error) == f"OSError: {masked[:300]}"
+
+
+def test_a_checkpointer_without_fit_has_no_mirror(tmp_path):
+    with pytest.raises(ConfigError, match="which only fit keeps up to date"):
+        StoreCheckpointer(CheckpointStore(tmp_path), Saving(mirror=str(tmp_path / "there")))
+
+
+def test_output_is_no_url(tmp_path):
+    with pytest.raises(ConfigError, match=r"a folder on this machine; Saving.mirror") as raised:
+        train(ROW, "s3://name:what-no-file-may-hold@bucket/x")
+    assert "no-file" not in str(raised.value)
+
+
+def test_holds_no_credentials(tmp_path, url):
+    run(tmp_path / "one", url)
+    for path in (tmp_path / "one").rglob("*"):
+        if path.is_file():
+            for secret in (CREDENTIALS["AWS_SECRET_ACCESS_KEY"], CREDENTIALS["AWS_ACCESS_KEY_ID"]):
+                assert secret.encode() not in path.read_bytes(), path
+
+
+def test_who_lost_the_lock_of_the_run_uploads_nothing_more(tmp_path, url, lines):
+    def lose():
+        (tmp_path / "one/.lock.json").unlink()
+
+    with pytest.raises(RunLockedError, match="has lost its lock"):
+        run(tmp_path / "one", url, [StopsAt(7, lose)])
+    assert not any("completing the copy" in line for line in lines())
+    assert all(step <= 6 for step in manifests(url).values())
+
+
+def test_signals_for_the_training_do_not_end_the_uploader(tmp_path, url, lines):
+    """Schedulers send them to all processes of a job."""
+
+    def signal_all():
+        [uploader] = uploaders(os.getpid())
+        for signum in (*stop_signals(), signal.SIGUSR2):
+            uploader.send_signal(signum)
+
+    run(tmp_path / "one", url, [StopsAt(5, signal_all)], stop_signals=["USR2"])
+    assert "mirror: the copy is complete" in lines()
+    assert not any("the uploader died" in line for line in lines())
+
+
+def test_the_training_imports_no_driver(tmp_path, url):
+    code = (
+        "import sys; from fit_rows import train; "
+        f"train({ROW!r}, {str(tmp_path / 'one')!r}, mirror={url!r}, num_workers=2); "
+        "assert not {'fsspec', 's3fs', 'paramiko'} & {*sys.modules}"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    assert "result.json" in files(url)

@@ -1,0 +1,177 @@
+"""Files are written entry by entry, as `paddle.save` writes them, and read in one copy."""
+
+import io
+import os
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from paddle import nn
+
+from paddle_mnist.checkpoint.contents import load_checkpoint, manifest_entries
+from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS
+from paddle_mnist.checkpoint.plain_data import pack
+from paddle_mnist.checkpoint.saved_state import SavedState
+from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.progress import TrainState
+
+
+def state_dicts() -> dict:
+    net = nn.Sequential(nn.Linear(300, 400), nn.BatchNorm1D(400), nn.Linear(400, 20))
+    schedule = paddle.optimizer.lr.StepDecay(0.1, 3)
+    optimizer = paddle.optimizer.Adam(schedule, parameters=net.parameters())
+    before = optimizer.state_dict()
+    net(paddle.rand([4, 300])).sum().backward()
+    optimizer.step()
+    array, tensor = np.arange(100_000.0), paddle.rand([300, 300])
+    further = {
+        "one array": [array, array],
+        "a view": array[::2],
+        "columns": np.asfortranarray(np.ones((300, 200))),
+        "nothing": np.zeros((0, 3)),
+        "tensor": tensor,
+    }
+    return {
+        "empty": {},
+        "weights": net.state_dict(),
+        "an optimizer without state": before,
+        "an optimizer": optimizer.state_dict(),
+        "further state": pack(further),
+        "nested": {"master": {"a": tensor, "b": [tensor, array, array]}, "number": 3},
+        "tied": {"a": tensor, "b": tensor},
+        "many small": {f"entry {size}": paddle.rand([100 * size]) for size in range(200)},
+        "dtypes": {
+            **{name: tensor.astype(name) for name in ("bfloat16", "float16", "bool", "int64")},
+            "complex": paddle.complex(tensor, tensor),
+            "scalar": paddle.to_tensor(3.0),
+        },
+    }
+
+
+def bytes_of_paddle(state) -> bytes:
+    buffer = io.BytesIO()
+    paddle.save(state, buffer)
+    return buffer.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore:The input state dict is empty")
+def test_bits_are_those_of_paddle_save():
+    for name, state in state_dicts().items():
+        expected = bytes_of_paddle(state)
+        assert SavedState(state).to_bytes() == expected, name
+        assert SavedState(state).copied().to_bytes() == expected, f"a copy: {name}"
+
+
+def test_a_copy_does_not_change_any_more():
+    weight, array = paddle.zeros([100, 200]), np.zeros(20_000)
+    copy = SavedState({"weight": weight, "list": [array]}).copied()
+    weight.set_value(paddle.ones([100, 200]))
+    array[:] = 1
+    expected = {"weight": paddle.zeros([100, 200]), "list": [np.zeros(20_000)]}
+    expected["weight"].name = weight.name
+    assert copy.to_bytes() == bytes_of_paddle(expected)
+    assert copy.nbytes == 4 * 20_000 + 8 * 20_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs memory that is not forked")
+def test_processes_that_are_forked_do_not_keep_a_copy():
+    """Workers of a loader start while a thread writes the copy, and live for an epoch."""
+    copy = SavedState({"weight": paddle.ones([2**24])}).copied()  # 64 MiB
+    read, write = os.pipe()
+    if not os.fork():
+        os.write(write, str(size_of_this_process()).encode())
+        os._exit(0)
+    assert size_of_this_process() - int(os.read(read, 100)) >= copy.nbytes == 2**26
+    os.wait()
+    os.close(read)
+    os.close(write)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs memory that is not forked")
+def test_a_copy_without_memory_is_a_memory_error():
+    """On which a checkpoint is written at once, without a copy."""
+    import resource
+
+    state = SavedState({"weight": paddle.ones([2**24])})
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (size_of_this_process() + 2**25, hard))
+    try:
+        with pytest.raises(MemoryError):
+            state.copied()
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def size_of_this_process() -> int:
+    """Of its memory, in bytes, whether it is in use or not."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_checkpoint_is_read_with_one_copy_of_it(tmp_path):
+    """And verified with none."""
+    state = {f"entry {number}": paddle.ones([2**18]) for number in range(20)}  # of 1 MiB each
+    files = {PARAMS: SavedState(state), OPTIMIZER: SavedState({})}
+    checkpoint = CheckpointStore(tmp_path).commit("model_epoch0", files, TrainState(epoch=1))
+    tracemalloc.start()
+    checkpoint.verify()
+    _, peak_of_verifying = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    loaded = checkpoint.load(PARAMS)
+    _, peak_of_loading = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(loaded) == 21
+    assert peak_of_verifying < 3 * 2**20
+    assert peak_of_loading < 23 * 2**20
+
+
+@pytest.mark.parametrize("name", ["Adam", "Momentum"])
+def test_an_optimizer_does_not_keep_what_was_loaded(name, tmp_path):
+    """Paddle does, for accumulators that are made later."""
+
+    def trained(steps: int) -> tuple:
+        net = nn.Linear(3, 2)
+        optimizer = getattr(paddle.optimizer, name)(0.1, parameters=net.parameters())
+        for _ in range(steps):
+            net(paddle.ones([4, 3])).sum().backward()
+            optimizer.step()
+            optimizer.clear_grad()
+        return net, optimizer
+
+    net, optimizer = trained(3)
+    files = {PARAMS: SavedState(net.state_dict()), OPTIMIZER: SavedState(optimizer.state_dict())}
+    checkpoint = CheckpointStore(tmp_path).commit(
+        "model_epoch0", files, TrainState(epoch=1), manifest_entries(net, optimizer)
+    )
+    resumed, its_optimizer = trained(0)
+    load_checkpoint(checkpoint, resumed, its_optimizer)
+    assert not its_optimizer._accumulators_holder
+    saved = [value.numpy() for value in optimizer.state_dict().values()]
+    loaded = [value.numpy() for value in its_optimizer.state_dict().values()]
+    assert saved and all(map(np.array_equal, saved, loaded))
+
+
+class Nowhere:
+    def __init__(self):
+        self.size = 0
+
+    def write(self, data) -> None:
+        self.size += len(data)
+
+
+def test_memory_is_that_of_the_largest_entry():
+    """Not of all of them, which the memo of a pickler would hold. NumPy's memory is counted."""
+    state = {f"entry {number}": paddle.ones([2**18]) for number in range(20)}  # of 1 MiB each
+    copy, nowhere = SavedState(state).copied(), Nowhere()
+    tracemalloc.start()
+    SavedState(state).write_to(nowhere)
+    _, peak_of_tensors = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    copy.write_to(nowhere)
+    _, peak_of_copy = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert nowhere.size > 2 * 20 * 2**20
+    assert peak_of_tensors < 3 * 2**20
+    assert peak_of_copy < 2**20

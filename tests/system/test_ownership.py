@@ -1,0 +1,227 @@
+"""One owner of a folder at a time: with locks and without, on this machine and on others."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import forked
+import pytest
+from faulty_disk import at, kill, watched
+
+from paddle_mnist.errors import RunLockedError
+from paddle_mnist.system import ownership
+from paddle_mnist.system.ownership import LOCK, RECORD, owned
+from paddle_mnist.system.processes import this_process
+
+# Owns the folder until a line comes, then asks whether it still does.
+OWNS = """
+import sys
+from pathlib import Path
+from paddle_mnist.errors import PaddleMnistError
+from paddle_mnist.system.ownership import owned
+
+try:
+    with owned(Path(sys.argv[1]), float(sys.argv[2]) if sys.argv[2:] else None) as owner:
+        print("owns", flush=True)
+        sys.stdin.readline()
+        owner.require()
+        print("still", flush=True)
+except PaddleMnistError as error:
+    print(f"error: {error}", flush=True)
+    sys.exit(error.exit_code)
+"""
+
+
+@pytest.fixture(params=[None, "ENOLCK", "EOPNOTSUPP"])
+def environment(request, refusing):
+    """With locks, and on file systems without."""
+    return {**os.environ, **(refusing("FLOCK", request.param) if request.param else {})}
+
+
+@pytest.fixture
+def own(tmp_path, environment):
+    """Start a process that owns the folder, or tries to; gives it, and its first line."""
+    processes = []
+
+    def start(*words, before=()):
+        processes.append(
+            subprocess.Popen(
+                [*before, sys.executable, "-c", OWNS, tmp_path, *map(str, words)],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        )
+        return processes[-1], processes[-1].stdout.readline()
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def change_record(folder, seconds_ago=0.0, **changes):
+    """As if its owner were another process, of another machine perhaps, and quiet for a while."""
+    path = folder / RECORD
+    values = json.loads(path.read_text())
+    values["process"].update(changes)
+    path.write_text(json.dumps(values))
+    now = path.stat().st_mtime
+    os.utime(path, (now - seconds_ago, now - seconds_ago))
+
+
+def test_message_names_file_host_process_and_age(own, tmp_path):
+    owner, line = own()
+    assert line == "owns\n"
+    change_record(tmp_path, seconds_ago=300)
+    second, line = own()
+    assert second.wait() == 75
+    for part in (str(tmp_path), f"process {owner.pid} on host {os.uname().nodename}", "5 min ago"):
+        assert part in line
+    assert "break_lock_after" not in line  # it is seen to run
+    assert own("0.1")[1].startswith("error: ")
+    assert owner.communicate("\n")[0] == "still\n" and owner.returncode == 0
+    assert not (tmp_path / RECORD).exists()
+    assert own()[1] == "owns\n"
+
+
+def test_process_of_this_machine_that_was_killed_has_no_lock(own, tmp_path):
+    owner, _ = own()
+    owner.kill()
+    owner.wait()
+    assert (tmp_path / RECORD).exists()
+    assert own()[1] == "owns\n"
+
+
+def test_owner_that_ends_just_now_is_still_the_owner(own, tmp_path, monkeypatch):
+    own()
+    read = ownership.read_record
+
+    def read_for_the_last_time(path):
+        record = read(path)
+        path.unlink(missing_ok=True)
+        return record
+
+    monkeypatch.setattr(ownership, "read_record", read_for_the_last_time)
+    with pytest.raises(RunLockedError, match="last sign of life 0 s ago"), owned(tmp_path):
+        pass
+
+
+ELSEWHERE = [{"host": "gone-node"}, {"boot": "of-before"}, {"namespace": "pid:[1]"}]
+
+
+@pytest.mark.parametrize("place", ELSEWHERE, ids=lambda place: next(iter(place)))
+def test_lock_of_another_machine_is_broken_only_by_choice(own, tmp_path, place):
+    """And its owner, which was only suspended, sees that it has lost it."""
+    owner, _ = own()
+    change_record(tmp_path, seconds_ago=7200, **place)
+    refused, line = own()
+    assert refused.wait() == 75 and str(tmp_path / RECORD) in line
+    assert f"process {owner.pid} on host {place.get('host', '')}" in line and "2 h ago" in line
+    assert "cannot be seen from here: if not, pass break_lock_after" in line.replace(
+        "Saving(break_lock_after=SECONDS)", "break_lock_after"
+    )
+    assert own(7300)[1].startswith("error: ")
+    breaker, line = own(7100)
+    assert line == "owns\n"
+    out, _ = owner.communicate("\n")
+    assert owner.returncode == 75
+    assert f"has lost its lock: process {breaker.pid} on host" in out
+    assert breaker.communicate("\n")[0] == "still\n"
+
+
+def test_owner_shows_signs_of_life(tmp_path, monkeypatch):
+    monkeypatch.setattr(ownership, "SIGN_SECONDS", 0.0)
+    with owned(tmp_path):
+        change_record(tmp_path, seconds_ago=7200, host="gone-node")
+        before = (tmp_path / RECORD).stat().st_mtime
+        ownership.heartbeat.beat()
+        assert (tmp_path / RECORD).stat().st_mtime > before + 7000
+    signs = len(ownership.heartbeat._listeners)
+    with owned(tmp_path):
+        assert len(ownership.heartbeat._listeners) == signs + 1
+
+
+# ------------------------------------------------------------------ without locks
+
+
+@pytest.fixture
+def without_locks(monkeypatch):
+    def refuse(*_):
+        raise OSError(ownership.errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("paddle_mnist.system.locks.fcntl.flock", refuse)
+
+
+def leave_record(folder, **changes):
+    record = ownership.Record(this_process(), "former", False, 0.0)
+    changed = dataclasses.replace(record.process, **changes)
+    (folder / RECORD).write_bytes(dataclasses.replace(record, process=changed).encode())
+
+
+def test_number_of_a_process_that_another_one_has_got(tmp_path, without_locks):
+    leave_record(tmp_path)
+    with pytest.raises(RunLockedError, match=f"process {os.getpid()} on host"), owned(tmp_path):
+        pass
+    leave_record(tmp_path, started="1")
+    with owned(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("contents", ["", "{", '{"token": 1}'])
+def test_record_that_its_owner_was_killed_over(tmp_path, without_locks, monkeypatch, contents):
+    monkeypatch.setattr(ownership, "WRITE_SECONDS", 0.1)
+    (tmp_path / RECORD).write_text(contents)
+    with owned(tmp_path) as owner:
+        owner.require()
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+
+
+def own_and_die(folder, number):
+    with watched(folder, at(number, kill)), owned(folder) as owner:
+        owner.require()
+
+
+def test_killed_at_any_point_it_is_in_nobodys_way(tmp_path, without_locks, monkeypatch):
+    monkeypatch.setattr(ownership, "WRITE_SECONDS", 0.1)
+    code, number = -signal.SIGKILL, 0
+    while code == -signal.SIGKILL:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        leave_record(folder, started="1")
+        process = forked.forks().Process(target=own_and_die, args=(folder, number))
+        process.start()
+        process.join()
+        code = process.exitcode
+        with owned(folder) as owner:
+            owner.require()
+        number += 1
+    assert code == 0 and number > 5
+
+
+def test_of_many_that_find_a_dead_owners_lock_one_gets_it(own, tmp_path, environment):
+    """Whoever removes the record must not remove that of one that was quicker."""
+    for seconds_ago, host in ((0.0, None), (7200.0, "gone-node")):
+        owner, _ = own()
+        owner.kill()
+        owner.wait()
+        change_record(tmp_path, seconds_ago, **({"host": host} if host else {}))
+        several = [
+            subprocess.Popen(
+                [sys.executable, "-c", OWNS, tmp_path, "3600"],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            for _ in range(6)
+        ]
+        first = [process.stdout.readline() for process in several]
+        out = [process.communicate("\n")[0] for process in several]
+        assert out.count("still\n") == 1, (first, out)

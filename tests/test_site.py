@@ -1,0 +1,193 @@
+"""The documentation's site, as `make docs` builds it, in a real browser."""
+
+import contextlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+import paddle_mnist
+from paddle_mnist.mnist.config import FLAT_OPTIONS
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+MAKEFILE = (ROOT / "Makefile").read_text()
+COMMANDS = re.findall(r"^\t\$\(SITE\) (.*)$", MAKEFILE, re.M)
+LANGUAGES = ("en", "zh")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the site, built by the commands of `make docs`: warnings are errors."""
+    pytest.importorskip("sphinx", reason="needs the extra docs")
+    folder = tmp_path_factory.mktemp("site")
+    (options,) = re.findall(r"^SITE = \$\(RUN\)/python (.*)$", MAKEFILE, re.M)
+    for command in COMMANDS:
+        *arguments, target = shlex.split(f"{options} {command}")
+        built = [sys.executable, *arguments, folder / target.rpartition("/")[2]]
+        done = subprocess.run(built, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    shutil.copy(ROOT / "docs/index.html", folder)
+    return folder
+
+
+@pytest.fixture
+def visit(site, browser):
+    """`visit("en/train.html#x", width=1280, ...)` opens a page; its scripts raise no error."""
+    errors = []
+    with contextlib.ExitStack() as closing:
+
+        def open_page(address, width=1280, height=900, **options):
+            context = closing.enter_context(
+                browser.new_context(viewport={"width": width, "height": height}, **options)
+            )
+            page = context.new_page()
+            page.on("pageerror", lambda error: errors.append(str(error)))
+            page.goto(f"{site.as_uri()}/{address}")
+            return page
+
+        yield open_page
+    assert errors == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_page_is_built(site, language):
+    for path in (ROOT / "docs" / language).glob("*.md"):
+        assert (site / language / f"{path.stem}.html").exists()
+
+
+def test_reference_has_every_option_and_every_public_name(site):
+    commands, api = ((site / f"en/{name}.html").read_text() for name in ("commands", "api"))
+    assert all(f'id="train-{name}"' in commands for name in FLAT_OPTIONS)
+    assert all(f'id="paddle_mnist.{name}"' in api for name in paddle_mnist.__all__)
+
+
+def test_signature_of_fit_has_types_and_readable_defaults(visit):
+    page = visit("en/api.html")
+    signature = page.locator("dt[id='paddle_mnist.fit']").inner_text()
+    assert "epochs: int" in signature and "saving: Saving = Saving()" in signature
+    assert "<function" not in page.locator("article").inner_text()
+
+
+# What readers look for, and the pages that answer it.
+QUERIES = {
+    "zh": {
+        "学习率": "train",
+        "批大小": "train",
+        "续训": "resume",
+        "检查点": "checkpoints",
+        "断点续训": "resume",
+        "显存": "speed",
+        "动态图": "deployment",
+        "数据集": "any-net",
+        "导出模型": "deployment",
+        "多进程": "several-processes",
+        "多卡训练": "several-processes",
+        "分布式训练": "several-processes",
+        "恢复训练": "resume",
+        "停止训练": "resume",
+        "损失不下降": "looking-inside",
+        "调参": "train",
+        "高层API": "any-net",
+        "显存不足": "faq",
+    },
+    "en": {
+        "learning rate": "train",
+        "batch size": "train",
+        "resume": "resume",
+        "checkpoint": "checkpoints",
+        "mixed precision": "any-net",
+        "early stopping": "incremental",
+        "own dataset": "any-net",
+        "export": "deployment",
+        "several processes": "several-processes",
+        "kill": "resume",
+        "lr scheduler": "any-net",
+        "learning rate schedule": "any-net",
+        "callback": "callbacks",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("language", "query", "expected"),
+    [(language, *row) for language, rows in QUERIES.items() for row in rows.items()],
+)
+def test_search_finds_the_page_among_its_first_three(visit, language, query, expected):
+    page = visit(f"{language}/index.html")
+    page.locator(".search-button__button").first.click()
+    page.locator("input[name=q]:visible").fill(query)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("li.hit")
+    hits = page.locator("li.hit h2 a").evaluate_all("links => links.map(link => link.href)")
+    assert f"{expected}.html" in [hit.rpartition("/")[2] for hit in hits[:3]]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_search_says_that_it_finds_nothing(visit, language):
+    page = visit(f"{language}/search.html?q=qwertz")
+    assert page.locator("#search-results").inner_text() in ("Nothing found.", "没有找到相关内容。")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_python_code_is_not_clipped_on_a_laptop(visit, site, language):
+    for path in sorted((site / language).glob("*.html")):
+        if "highlight-python" in path.read_text():
+            page = visit(f"{language}/{path.name}", width=1280)
+            clipped = page.locator(".highlight-python pre").evaluate_all(
+                "blocks => blocks.filter(block => block.scrollWidth > block.clientWidth).length"
+            )
+            assert clipped == 0, path.name
+            page.close()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_no_page_is_wider_than_a_phone(visit, site, language):
+    for path in sorted((site / language).glob("*.html")):
+        page = visit(f"{language}/{path.name}", width=390, height=800)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path.name
+        page.close()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_both_columns_of_a_mapping_are_seen_on_a_phone(visit, language):
+    page = visit(f"{language}/from-lightning.html", width=390, height=800)
+    edges = page.locator("article table").evaluate_all(
+        "tables => tables.map(table => table.getBoundingClientRect().right)"
+    )
+    assert len(edges) > 5 and max(edges) <= 390
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_heading_that_an_anchor_leads_to_keeps_off_the_bar(visit, language):
+    page = visit(f"{language}/any-net.html#several-processes")
+    page.wait_for_function("window.scrollY > 0")
+    bar = page.locator(".bd-header").bounding_box()
+    heading = page.locator("#several-processes h2").bounding_box()
+    assert heading["y"] - bar["y"] - bar["height"] > 8
+
+
+def test_button_copies_code(visit):
+    page = visit("en/index.html", permissions=["clipboard-read", "clipboard-write"])
+    block = page.locator(".highlight-python").first
+    block.hover()
+    block.locator("button.copy").click()
+    code = page.evaluate("navigator.clipboard.readText()")
+    assert code.startswith("from paddle_mnist import fit\n") and "Copy" not in code
+
+
+def test_switch_of_language_keeps_the_anchor(visit):
+    page = visit("en/resume.html#signals-and-exceptions")
+    for language in ("zh", "en"):
+        page.locator("a.language-switch:visible").first.click()
+        page.wait_for_url(f"**/{language}/resume.html#signals-and-exceptions")
+        assert page.locator("section#signals-and-exceptions").count() == 1
+
+
+@pytest.mark.parametrize(("locale", "language"), [("zh-CN", "zh"), ("en-GB", "en"), ("fr", "en")])
+def test_first_page_is_in_the_readers_language(visit, locale, language):
+    page = visit("index.html", locale=locale)
+    page.wait_for_url(f"**/{language}/index.html")

@@ -1,0 +1,47 @@
+"""The logger in the page on callbacks, with a store of MLflow in a folder."""
+
+import ast
+
+import mlflow
+import pytest
+from conftest import ROOT
+from fit_rows import ProgramError, StopsAt, stop, train
+from pages import blocks
+
+from paddle_mnist.plots.history import read_history, series
+
+ROW = "SGD with clipping"  # five steps an epoch
+
+
+def logger():
+    """Return an instance of the class as the page has it."""
+    (example,) = blocks(ROOT / "docs/en/callbacks.md", "python")
+    kinds = (ast.Import, ast.ImportFrom, ast.ClassDef)
+    wanted = [node for node in ast.parse(example).body if isinstance(node, kinds)]
+    names = {}
+    exec(compile(ast.Module(wanted, []), "callbacks.md", "exec"), names)
+    return names["MLflow"]()
+
+
+@pytest.fixture
+def client(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri(tmp_path / "store")
+    yield mlflow.MlflowClient()
+    mlflow.set_tracking_uri(None)
+
+
+def test_a_resumed_training_goes_on_in_the_same_run(tmp_path, client):
+    """Steps that are trained again have the same values."""
+    options = {"epochs": 2, "save_every_steps": 3, "save_on_exception": False}
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path / "run", callbacks=[logger(), StopsAt(8, stop)], **options)
+    (run,) = client.search_runs(["0"])
+    assert run.info.status == "KILLED"
+    train(ROW, tmp_path / "run", callbacks=[logger()], **options)
+    (run,) = client.search_runs(["0"])
+    assert run.info.status == "FINISHED" and run.data.params["batch_size"] == "8"
+    history = read_history(tmp_path / "run/metrics.jsonl")
+    for tag in ("train/loss", "valid/loss"):
+        logged = {(one.step, one.value) for one in client.get_metric_history(run.info.run_id, tag)}
+        assert logged == {*zip(*series(history, tag))}
