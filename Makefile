@@ -38,7 +38,7 @@ test-slow: $(VENV)/.installed-test
 	$(RUN)/python -m pytest -n 3 -m slow --durations 20 $(ARGS)
 
 docs: $(VENV)/.installed
-	$(RUN)/pip install --quiet -e '.[cpu,docs]' $(foreach pin,$(PINS),'$(pin)')
+	$(RUN)/pip install --quiet -e '.[cpu,docs,pictures]' $(foreach pin,$(PINS),'$(pin)')
 	$(SITE) docs/en build/site/en
 	$(SITE) -D language=zh_CN docs/zh build/site/zh
 	cp docs/index.html build/site/
@@ -49,7 +49,7 @@ $(VENV)/bin/pip:
 
 $(VENV)/.installed: setup.cfg | $(VENV)/bin/pip
 	@echo "installing into $(VENV), which takes some minutes and 1.6 GB the first time"
-	$(RUN)/pip install --quiet -e '.[cpu]' $(foreach pin,$(PINS),'$(pin)')
+	$(RUN)/pip install --quiet -e '.[cpu,pictures]' $(foreach pin,$(PINS),'$(pin)')
 	touch $@
 
 $(VENV)/.installed-test: setup.cfg $(VENV)/.installed

@@ -8,10 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from paddle_mnist.mnist.digit_normalization import cut_out
-from paddle_mnist.mnist.ink import find_ink
-from paddle_mnist.mnist.pictures import WORKING_SIDE
-from paddle_mnist.mnist.shapes import find_shapes
+from paddle_mnist.mnist.pictures import read_digit
 
 
 def arc(x, y, rx, ry, first, last, points=24):
@@ -100,8 +97,8 @@ def as_bytes(image, form="PNG", **options):
 
 def pixels_of(brightness):
     """Cut out a digit as the package does, uint8 [28, 28]. brightness: floats [H, W] in 0..1."""
-    ink = find_ink(np.asarray(brightness, np.float32), WORKING_SIDE)
-    return cut_out(ink, find_shapes(ink))
+    grey = np.rint(np.asarray(brightness) * 255).astype(np.uint8)
+    return read_digit(as_bytes(Image.fromarray(grey))).pixels
 
 
 if __name__ == "__main__":  # the dozen that is kept beside this file

@@ -164,7 +164,7 @@ def test_public_names_are_sorted_and_there():
 # Modules that are named otherwise than their distributions.
 DISTRIBUTIONS = {
     "PIL": "pillow",
-    "cv2": "opencv-contrib-python-headless",
+    "cv2": "opencv-python-headless",
     "paddle": "paddlepaddle",
     "simdjson": "pysimdjson",
     "sklearn": "scikit-learn",
@@ -204,9 +204,9 @@ def declared(*extras):
 def test_libraries_that_are_imported_are_declared_and_the_reverse():
     of_package = libraries("paddle_mnist")
     paddles_own = {"google"}  # its protobuf, which is only looked for
-    assert of_package - declared("cpu", "mirror", "onnx", "web") == paddles_own
+    assert of_package - declared("cpu", "mirror", "onnx", "pictures", "web") == paddles_own
     assert declared() - of_package == set()
-    assert libraries("tools") - declared("cpu", "test") == RIVALS
+    assert libraries("tools") - declared("cpu", "pictures", "test") == RIVALS
 
 
 def python(program, **kwargs):

@@ -62,7 +62,7 @@ def install(built: Path, folder: Path) -> Path:
     """Install what was built into a new environment in `folder`; return the program there."""
     scripts = folder / "venv/bin"
     venv.create(folder / "venv", with_pip=True)
-    run(folder, scripts / "pip", "install", "--quiet", f"{built}[cpu]")
+    run(folder, scripts / "pip", "install", "--quiet", f"{built}[cpu,pictures]")
     return scripts / "paddle-mnist"
 
 

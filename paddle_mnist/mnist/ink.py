@@ -1,4 +1,4 @@
-"""Tells the ink in a picture from the paper: its light, its border and its lines.
+"""Finds the sheet in a picture, and the ink on it: without light, borders and printed lines.
 
 The background of each pixel is a morphological closing of the picture: what it would be without
 anything dark that is smaller than a share of the picture (Gonzalez and Woods, "Digital Image
@@ -6,27 +6,76 @@ Processing", on flat-field correction). Ink is measured relative to it, so that 
 shadow as beside it.
 """
 
+from typing import Optional
+
 import numpy as np
-from PIL import Image
-from scipy import ndimage
 
 from paddle_mnist.errors import DataError
+from paddle_mnist.mnist.opencv import cv2
 
 MIN_SIDE = 8  # pixels
 MIN_CONTRAST = 0.08  # of the ink; black to white is 1
-BACKGROUND = 0.45  # of the shorter side; what is narrower is no background
+BACKGROUND = 115  # pixels, at the working side; what is narrower is no background
 BACKGROUND_SIDE = 128  # pixels, the longer side at which backgrounds are computed
 COARSE = 24  # pixels, the longer side at which light and dark ink are told apart
+
+SHEET_SIDE = 256  # pixels, the longer side at which the sheet is sought
+SHEET_AREA = 0.1  # of the picture
+SHEET_FIT = 0.92  # of a sheet's area and its quadrilateral's, the smaller to the larger
+SHEET_EDGE = (0.015, 0.045, 0.2)  # of the longer side: from there the sheet is looked at to there
+# within its edges, and to there around it, which is wider than a pen
+SHEET_CONTRAST = 0.12  # of the brightness
+SHEET_RIM = 0.02  # of its sides, cut off
 
 LINE_WIDTH = 0.02  # of the longer side; a line that is printed on paper is thinner
 LINE_SUPPORT = 0.5  # of the side; a printed line is seen along more of it
 LONE_LINE_SUPPORT = 0.9  # a line without parallels may be a stroke of a digit
-LINE_PARTS = 8  # of its length, in most of which a printed line is seen
-LINE_SLOPES = np.tan(np.radians(np.arange(-12, 12.1, 0.5)))
+LINE_ANGLE = 12  # degrees
 FAINTEST_LINE = 0.1  # of the ink's contrast
 BLANK = "blank; expected a digit, darker or lighter than what it is drawn on"
-MOST_LINES = 60  # in one direction
-BINS = 128  # of brightness
+
+
+def find_sheet(brightness: np.ndarray) -> Optional[np.ndarray]:
+    """Return the corners of a sheet that is brighter than what it lies on, or None.
+
+    brightness: float32 [H, W] in 0..1. Returns float32 [4, 2], x and y in it, clockwise from the
+    top left. It is the largest quadrilateral that differs most from what surrounds it, and has at
+    least three sides in the picture.
+    """
+    scale = SHEET_SIDE / max(brightness.shape)
+    grey = cv2.resize(brightness, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+    grey = cv2.medianBlur(as_bytes(grey), 5)
+    near, far, farther = (np.ones([round(2 * share * SHEET_SIDE) | 1] * 2) for share in SHEET_EDGE)
+    limits = np.array(grey.shape[::-1]) - 1
+    found, best = None, 0
+    for level in (
+        np.percentile(grey, 2) + np.ptp(np.percentile(grey, [2, 98])) * np.arange(1, 13) / 13
+    ):
+        mask = cv2.morphologyEx(np.uint8(grey > level), cv2.MORPH_OPEN, np.ones((5, 5)))
+        for contour in cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)[0]:
+            hull = cv2.convexHull(contour)
+            corners = cv2.approxPolyDP(hull, 0.03 * cv2.arcLength(hull, True), True)[:, 0]
+            area, own = cv2.contourArea(corners), cv2.contourArea(contour)
+            if len(corners) != 4 or area < SHEET_AREA * grey.size:
+                continue
+            middles = (corners + np.roll(corners, 1, axis=0)) / 2
+            at_border = ((middles < 2) | (middles > limits - 2)).any(axis=1)
+            if at_border.sum() > 1 or min(own, area) < SHEET_FIT * max(own, area):
+                continue
+            inside = cv2.fillConvexPoly(np.zeros_like(grey), corners, 1)
+            within = cv2.erode(inside, near) - cv2.erode(inside, far)
+            around = cv2.dilate(inside, farther) - cv2.dilate(inside, near)
+            if not (within.any() and around.any()):
+                continue
+            contrast = np.median(grey[within > 0]) - np.median(grey[around > 0])
+            if contrast > SHEET_CONTRAST * 255 and contrast * area > best:
+                found, best = corners, contrast * area
+    if found is None:
+        return None
+    found = found[np.argsort(np.arctan2(*(found - found.mean(axis=0)).T[::-1]))]
+    found = np.roll(found, -found.sum(axis=1).argmin(), axis=0)
+    sheet: np.ndarray = ((found + 0.5) / scale).astype(np.float32)
+    return sheet
 
 
 def find_ink(brightness: np.ndarray, working_side: int) -> np.ndarray:
@@ -41,38 +90,46 @@ def find_ink(brightness: np.ndarray, working_side: int) -> np.ndarray:
     if max(height, width) < working_side / 2:  # pixels are too coarse to measure strokes
         factor = working_side // max(height, width)
         brightness = _resized(brightness, (height * factor, width * factor))
-    smooth = ndimage.gaussian_filter(brightness, min(max(brightness.shape), 256) / 150)
-    dark, light = _dark_ink(smooth), _dark_ink(1 - smooth)
-    dark_frame, light_frame = _frame(dark), _frame(light)
-    is_dark = _plausibility(smooth, dark, dark_frame) >= _plausibility(
-        1 - smooth, light, light_frame
-    )
-    ink = np.where(dark_frame, 0, dark) if is_dark else np.where(light_frame, 0, light)
-    ink = without_lines(_stretched(ink))
+    smooth = cv2.GaussianBlur(brightness, (0, 0), min(max(brightness.shape), 256) / 150)
+    inks = [_dark_ink(values, working_side) for values in (smooth, 1 - smooth)]
+    ink = _stretched(max(inks, key=lambda found: found[0])[1])
+    for turn in (np.asarray, np.transpose):
+        ink = turn(_without_horizontal_lines(np.ascontiguousarray(turn(ink))))
     return _stretched(ink)
 
 
+def as_bytes(values: np.ndarray) -> np.ndarray:
+    """Return values of 0..1 as uint8, which much of OpenCV expects."""
+    rounded: np.ndarray = np.rint(np.clip(values, 0, 1) * 255).astype(np.uint8)
+    return rounded
+
+
+def otsu(ink: np.ndarray) -> float:
+    """Return the threshold that separates two classes best. ink: floats in 0..1.
+
+    Otsu, "A threshold selection method from gray-level histograms", 1979.
+    """
+    return float(cv2.threshold(as_bytes(ink), 0, 1, cv2.THRESH_OTSU)[0]) / 255
+
+
 def _resized(values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    if values.shape == shape:
-        return values
-    image = Image.fromarray(values.astype(np.float32))
     larger = shape[0] > values.shape[0]
-    how = Image.Resampling.BICUBIC if larger else Image.Resampling.BOX
-    return np.clip(np.asarray(image.resize(shape[::-1], how)), 0, 1)
+    how = cv2.INTER_CUBIC if larger else cv2.INTER_AREA
+    resized: np.ndarray = np.clip(cv2.resize(values, shape[::-1], interpolation=how), 0, 1)
+    return resized
 
 
-def _dark_ink(brightness: np.ndarray) -> np.ndarray:
-    """Return how much darker than its background each pixel is, 0 to 1."""
-    height, width = brightness.shape
-    factor = max(1, max(height, width) // BACKGROUND_SIDE)
-    coarse = _resized(brightness, (-(-height // factor), -(-width // factor)))
-    reach = max(3, round(BACKGROUND * min(coarse.shape)))
-    background = ndimage.grey_closing(coarse, reach)
-    background = ndimage.uniform_filter(background, max(3, reach // 4))
-    background = _resized(background, brightness.shape)
-    ink = 1 - (brightness + 0.02) / (background + 0.02)
-    darker: np.ndarray = np.clip(ink - np.median(ink), 0, 1)
-    return darker
+def _dark_ink(brightness: np.ndarray, working_side: int) -> tuple[float, np.ndarray]:
+    """Return how much darker than its background each pixel is, and how plausible that is."""
+    scale = min(1, BACKGROUND_SIDE / max(brightness.shape))
+    coarse = cv2.resize(brightness, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+    reach = max(3, round(BACKGROUND / working_side * min(coarse.shape)))
+    background = cv2.morphologyEx(coarse, cv2.MORPH_CLOSE, np.ones((reach, reach)))
+    background = cv2.blur(background, [max(3, reach // 4)] * 2)
+    ink = 1 - (brightness + 0.02) / (_resized(background, brightness.shape) + 0.02)
+    ink = np.clip(ink - np.median(ink), 0, 1)
+    frame = _frame(ink)
+    return _plausibility(brightness, ink, frame), np.where(frame, 0, ink)
 
 
 def _stretched(ink: np.ndarray) -> np.ndarray:
@@ -80,7 +137,7 @@ def _stretched(ink: np.ndarray) -> np.ndarray:
     contrast = np.percentile(ink, 99.5)
     if contrast < MIN_CONTRAST:
         raise DataError(BLANK)
-    paper = ink[ink <= contrast * otsu(np.clip(ink / contrast, 0, 1))]
+    paper = ink[ink <= contrast * otsu(ink / contrast)]
     middle = np.median(paper)
     noise = middle + 4 * np.median(np.abs(paper - middle))
     if contrast < 2 * noise:
@@ -96,36 +153,26 @@ def _frame(ink: np.ndarray) -> np.ndarray:
     """
     frame = np.zeros(ink.shape, bool)
     thickest = max(3, round(0.02 * max(ink.shape)))  # of a printed line, which is no border
+    reach = max(2, round(0.015 * min(ink.shape)))
+    corners = np.zeros(ink.shape, bool)
+    for rows in (slice(reach), slice(-reach, None)):
+        corners[rows, :reach] = corners[rows, -reach:] = True
     for _ in range(3):  # a fainter border is seen when a stronger one is taken off
         rest = np.where(frame, 0, ink)
         contrast = np.percentile(rest, 99.5)
         if contrast < MIN_CONTRAST:
             break
-        mask = rest > contrast * otsu(np.clip(rest / contrast, 0, 1))
-        if not _in_corners(mask).any():
+        mask = np.uint8(rest > contrast * otsu(rest / contrast))
+        mask = cv2.morphologyEx(mask, cv2.MORPH_OPEN, np.ones((thickest, thickest)))
+        labels = cv2.connectedComponents(mask, connectivity=4)[1]
+        border = np.isin(labels, np.setdiff1d(labels[corners], 0))
+        if not border.any():
             break
-        shapes, _ = ndimage.label(ndimage.grey_opening(mask.astype(np.uint8), thickest))
-        numbers = np.unique(_in_corners(shapes))
-        numbers = numbers[numbers > 0]
-        if not len(numbers):
-            break
-        frame |= ndimage.binary_dilation(np.isin(shapes, numbers), iterations=4)
+        frame |= cv2.dilate(np.uint8(border), np.ones((9, 9))) > 0
     # A stroke may reach into one corner; then nothing is left without it.
-    left = np.where(frame, 0, ink)
-    if _corners(frame) == 1 and np.percentile(left, 99.5) < MIN_CONTRAST:
-        return np.zeros(ink.shape, bool)
+    if frame[[0, 0, -1, -1], [0, -1, 0, -1]].sum() == 1:
+        frame &= np.percentile(np.where(frame, 0, ink), 99.5) >= MIN_CONTRAST
     return frame
-
-
-def _in_corners(values: np.ndarray) -> np.ndarray:
-    """Return the values near the four corners of [H, W], one after the other."""
-    reach = max(2, round(0.015 * min(values.shape)))
-    ends = (slice(reach), slice(-reach, None))
-    return np.concatenate([values[rows, columns].ravel() for rows in ends for columns in ends])
-
-
-def _corners(mask: np.ndarray) -> int:
-    return int(sum(mask[row, column] for row in (0, -1) for column in (0, -1)))
 
 
 def _plausibility(brightness: np.ndarray, ink: np.ndarray, frame: np.ndarray) -> float:
@@ -136,112 +183,52 @@ def _plausibility(brightness: np.ndarray, ink: np.ndarray, frame: np.ndarray) ->
     step = max(1, max(ink.shape) // COARSE)
     coarse, inked, hidden = (
         array[step // 2 :: step, step // 2 :: step]
-        for array in (brightness, ink > MIN_CONTRAST, frame)
+        for array in (as_bytes(brightness), ink > MIN_CONTRAST, frame)
     )
     if hidden.all():
         return -1.0
-    coarse = np.where(hidden, np.median(coarse[~hidden]), coarse)
-    paper = ndimage.median_filter(coarse, max(3, round(0.7 * min(coarse.shape))), mode="nearest")
-    deviation = coarse - paper
-    darker = np.clip(deviation, None, 0)[inked]
-    explained = (darker**2).sum() / max((deviation**2).sum(), 1e-12)
-    quality: float = explained - (hidden | inked).mean() / 2  # most of a picture is paper
-    return quality
-
-
-def otsu(ink: np.ndarray) -> float:
-    """Return the threshold that separates two classes best. ink: floats in 0..1.
-
-    Otsu, "A threshold selection method from gray-level histograms", 1979.
-    """
-    bins = np.minimum(ink * BINS, BINS - 1).astype(np.uint8)
-    counts = np.bincount(bins.ravel(), minlength=BINS)
-    centres = (np.arange(BINS) + 0.5) / BINS
-    below, total = np.cumsum(counts), counts.sum()
-    sums = np.cumsum(counts * centres)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        between = (sums[-1] * below / total - sums) ** 2 / (below * (total - below))
-    return float(np.nanargmax(between) + 1) / BINS
-
-
-def without_lines(ink: np.ndarray) -> np.ndarray:
-    """Take off the lines of ruled or squared paper, beneath the ink or across it.
-
-    A pixel on a line has the ink of both sides of the line, unless it is darker than the line.
-    """
-    for turn in (np.asarray, np.transpose):
-        ink = turn(_without_horizontal_lines(turn(ink)))
-    return ink
+    coarse = np.where(hidden, np.uint8(np.median(coarse[~hidden])), coarse)
+    paper = cv2.medianBlur(coarse, max(3, round(0.7 * min(coarse.shape))) | 1)
+    deviation = coarse.astype(float) - paper
+    explained = (np.minimum(deviation, 0)[inked] ** 2).sum() / max((deviation**2).sum(), 1e-12)
+    return float(explained - (hidden | inked).mean() / 2)  # most of a picture is paper
 
 
 def _without_horizontal_lines(ink: np.ndarray) -> np.ndarray:
-    thickest = max(3, round(LINE_WIDTH * max(ink.shape)))
-    thin = ink - ndimage.grey_opening(ink, (thickest + 2, 1))
-    cleaned = ink.copy()
-    for middle, slope in _lines(thin, thickest):
-        _take_off(ink, cleaned, middle, slope, thickest)
-    return cleaned
+    """Take off the lines of ruled or squared paper, beneath the ink or across it.
 
-
-def _take_off(
-    ink: np.ndarray, cleaned: np.ndarray, middle: float, slope: float, thickest: int
-) -> None:
-    """Take a line off `cleaned`. middle: its row in the middle of the picture."""
-    height, width = ink.shape
-    columns = np.arange(width)
-    centre = np.rint(middle + slope * (columns - width / 2)).astype(int)
-    rows = centre + np.arange(-thickest, thickest + 1)[:, np.newaxis]
-    inside = (rows >= 0) & (rows < height)
-    if inside.all(axis=1).sum() < 3:  # along the border
-        return
-    band = np.where(inside, ink[np.clip(rows, 0, height - 1), columns], np.nan)
-    profile = np.array(
-        [np.median(row[known]) if known.any() else 0 for row, known in zip(band, inside)]
-    )
-    level = profile.max()
-    first = last = int(profile.argmax())
-    while first > 0 and profile[first - 1] > 0.3 * level:
-        first -= 1
-    while last < len(profile) - 1 and profile[last + 1] > 0.3 * level:
-        last += 1
-    first, last = max(0, first - 1), min(len(band) - 1, last + 1)  # just outside of the line
-    sides = np.minimum(np.nan_to_num(band[first]), np.nan_to_num(band[last]))
-    for number in range(first, last + 1):
-        used = inside[number]
-        value = band[number, used]
-        own = np.where(value > level + 0.5 * (1 - level), value, 0)  # ink upon the line
-        cleaned[rows[number, used], columns[used]] = np.maximum(sides[used], own)
-
-
-def _lines(thin: np.ndarray, thickest: int) -> list[tuple[float, float]]:
-    """Return the nearly horizontal lines as (row in the middle of the picture, slope).
-
-    Hough, "Method and means for recognizing complex patterns", 1962.
+    What remains on a line is what is thicker than a line is, and what is darker.
     """
-    height, width = thin.shape
-    rows, columns = np.nonzero(thin > FAINTEST_LINE)
-    if not len(rows):
-        return []
-    votes = np.zeros((len(LINE_SLOPES), height), np.int32)
-    for line, slope in enumerate(LINE_SLOPES):
-        at = np.rint(rows - slope * (columns - width / 2)).astype(int)
-        # A line that is several pixels thick has one vote in each column.
-        kept = (at >= 0) & (at < height)
-        votes[line] = np.bincount(at[kept], minlength=height)
-    lines: list[tuple[float, float]] = []
-    support = []
-    while len(lines) < MOST_LINES:
-        number, row = np.unravel_index(votes.argmax(), votes.shape)
-        count = votes[number, row]
-        if count < LINE_SUPPORT * width:
-            break
-        votes[:, max(0, row - thickest) : row + thickest + 1] = 0
-        slope = LINE_SLOPES[number]
-        near = np.abs(rows - slope * (columns - width / 2) - row) <= 1
-        seen = np.zeros(width, bool)
-        seen[columns[near]] = True
-        parts = [part.mean() >= 0.5 for part in np.array_split(seen, LINE_PARTS)]
-        if sum(parts) >= LINE_PARTS - 2:
-            lines.append((float(row), slope))
-            support.append(count / width)
-    return lines if len(lines) > 1 or max(support, default=0) >= LONE_LINE_SUPPORT else []
+    width = ink.shape[1]
+    thickest = max(3, round(LINE_WIDTH * max(ink.shape)))
+    opened = cv2.morphologyEx(ink, cv2.MORPH_OPEN, np.ones((thickest + 2, 1)))
+    thin = np.uint8(ink - opened > FAINTEST_LINE)
+    reach = np.radians(LINE_ANGLE)
+    found = cv2.HoughLines(
+        thin,
+        1,
+        np.radians(0.5),
+        int(LINE_SUPPORT * width),
+        min_theta=np.pi / 2 - reach,
+        max_theta=np.pi / 2 + reach,
+    )
+    lines: list[
+        tuple[np.ndarray, float, int]
+    ] = []  # of those along which most is inked: mask, support and thickness
+    for rho, theta in [] if found is None else found[:, 0]:
+        first, last = (
+            (x, round((rho - x * np.cos(theta)) / np.sin(theta))) for x in (0, width - 1)
+        )
+        mask, band = (cv2.line(np.zeros_like(thin), first, last, 1, t) for t in (3, thickest))
+        support = (mask & (ink > FAINTEST_LINE)).any(axis=0).mean()
+        if support >= LINE_SUPPORT and not any((mask & other).sum() > width for other, *_ in lines):
+            thickness = np.median((band & thin).sum(axis=0)[(band & thin).any(axis=0)])
+            lines.append((mask, support, int(thickness)))
+    if len(lines) < 2 and max((support for _, support, _ in lines), default=0) < LONE_LINE_SUPPORT:
+        return ink
+    for mask, _, thickness in lines:
+        level = np.percentile(ink[(mask & thin) > 0], 60)
+        band = cv2.dilate(mask, np.ones((max(1, thickness | 1), 1)))
+        opened = cv2.morphologyEx(ink, cv2.MORPH_OPEN, np.ones((thickness + 3, 1)))
+        ink = np.where((band > 0) & (ink <= level + 0.5 * (1 - level)), opened, ink)
+    return ink

@@ -1,5 +1,6 @@
 """Reads a user's picture of a digit as an image of MNIST's format."""
 
+import contextlib
 import io
 import threading
 import warnings
@@ -9,21 +10,23 @@ from typing import Optional, Union
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
-from scipy import ndimage
 
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.digit_normalization import cut_out, in_mnist_format
-from paddle_mnist.mnist.ink import MIN_SIDE, find_ink
+from paddle_mnist.mnist.ink import MIN_SIDE, SHEET_RIM, find_ink, find_sheet, otsu
+from paddle_mnist.mnist.opencv import cv2
 from paddle_mnist.mnist.shapes import Box, Shape, find_shapes
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 MAX_BYTES = 64 << 20  # of a file
 MAX_PIXELS = 64 << 20  # of a picture, as its header says
-WORKING_SIDE = 256  # larger pictures are scaled down first
-PAGE_SIDE = 1024  # those with several digits less
+WORKING_SIDE = 256  # of pictures with one digit; larger ones are scaled down first
+PAGE_SIDE = 1024  # of those with several
 ORIENTATION = 0x0112  # in EXIF
 MAX_ASPECT_RATIO = 16
+LARGEST_DIGIT = 0.6  # its box, of the picture or the sheet; what is larger is doubtful
+UNIT = np.array([(0, 0), (1, 0), (1, 1), (0, 1)])
 GREY = np.array([0.299, 0.587, 0.114], np.float32)  # red, green, blue: ITU-R BT.601
 
 _OPENING = threading.Lock()  # `catch_warnings` changes what holds for all threads
@@ -49,11 +52,13 @@ class Digit:
     pixels: uint8 [28, 28], white on black.
     shapes: how many shapes it shows; 1 for a single digit.
     box: where it is, in pixels of the picture; None if that is not known.
+    is_huge: whether its box takes up more of the picture or the sheet than a digit's usually does.
     """
 
     pixels: np.ndarray
     shapes: int
     box: Optional[Box] = None
+    is_huge: bool = False
 
 
 def read_digit(picture: Union[str, Path, bytes]) -> Digit:
@@ -62,16 +67,19 @@ def read_digit(picture: Union[str, Path, bytes]) -> Digit:
     If there are several shapes, `shapes` of the answer says how many, and its pixels show all.
     An image that is of MNIST's format already is taken as it is.
     """
-    data = _read_bytes(picture)
-    opened = open_picture(data)
+    opened = open_picture(picture)
     pixels = in_mnist_format(opened.brightness)
     if pixels is not None and len(shapes := find_shapes(pixels / np.float32(255))) == 1:
         return Digit(pixels, 1, shapes[0].box)
     drawing = _find(opened, WORKING_SIDE)
     if len(drawing.shapes) == 1:
         return drawing.digits()[0]
-    page = _find(open_picture(data, PAGE_SIDE), PAGE_SIDE)  # small shapes need more pixels
-    return page.digits()[0] if len(page.shapes) == 1 else drawing.together(len(page.shapes))
+    page = _find(opened, PAGE_SIDE)  # small shapes need more pixels
+    if len(page.shapes) == 1:
+        return page.digits()[0]
+    height, width = page.ink.shape
+    everything = Shape(Box(0, 0, width, height), page.ink > otsu(page.ink))
+    return Digit(cut_out(page.ink, everything), len(page.shapes))
 
 
 def read_digits(picture: Union[str, Path, bytes]) -> list[Digit]:
@@ -81,23 +89,15 @@ def read_digits(picture: Union[str, Path, bytes]) -> list[Digit]:
     `read_digit`.
     """
     data = _read_bytes(picture)
-    page = _find(open_picture(data, PAGE_SIDE), PAGE_SIDE)
+    page = _find(open_picture(data), PAGE_SIDE)
     return page.digits() if len(page.shapes) > 1 else [read_digit(data)]
 
 
-def read_picture(picture: Union[str, Path, bytes]) -> np.ndarray:
-    """Read a picture's brightness: float32 [H, W] in 0..1, upright, without transparency.
+def open_picture(picture: Union[str, Path, bytes]) -> Picture:
+    """Read a picture's brightness; of a larger one the longer side is scaled down to PAGE_SIDE.
 
     If the colours differ but not the brightness, the channel that differs most is returned.
     Raises DataError for anything but a single picture, and for one that is too large.
-    """
-    return open_picture(picture).brightness
-
-
-def open_picture(picture: Union[str, Path, bytes], side: int = WORKING_SIDE) -> Picture:
-    """Read a picture as `read_picture` does, with its size.
-
-    side: of a larger picture the longer side is scaled down to so many pixels.
     """
     data = _read_bytes(picture)
     if len(data) > MAX_BYTES:
@@ -111,7 +111,7 @@ def open_picture(picture: Union[str, Path, bytes], side: int = WORKING_SIDE) -> 
             warnings.simplefilter("ignore")  # about large pictures, which are refused below
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 width, height = _upright_size(image)
-                return Picture(_brightness(_check_picture(image, side), side), width, height)
+                return Picture(_brightness(_check_picture(image)), width, height)
     except UnidentifiedImageError as error:
         raise DataError(f"not a picture; expected one of {', '.join(FORMATS)}") from error
     except Image.DecompressionBombError as error:
@@ -141,7 +141,7 @@ def _read_bytes(picture: Union[str, Path, bytes]) -> bytes:
         raise DataError(f"{error.strerror}; expected a picture") from error
 
 
-def _check_picture(image: Image.Image, side: int) -> Image.Image:
+def _check_picture(image: Image.Image) -> Image.Image:
     """Raise DataError for a picture that is too large, too small, too narrow, or one of several."""
     width, height = image.size
     if width * height > MAX_PIXELS:
@@ -155,34 +155,31 @@ def _check_picture(image: Image.Image, side: int) -> Image.Image:
     frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
     if frames > 1:
         raise DataError(f"{frames} pictures in one file; expected one; save the one you mean")
-    image.draft(None, (side, side))  # a JPEG is scaled down while it is decoded
+    image.draft(None, (PAGE_SIDE, PAGE_SIDE))  # a JPEG is scaled down while it is decoded
     return image
 
 
-def _brightness(image: Image.Image, side: int) -> np.ndarray:
+def _brightness(image: Image.Image) -> np.ndarray:
     image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I") or image.mode == "F":  # 16 bits and more
-        return _high_depth_brightness(image, side)
-    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        image.thumbnail((side, side), Image.Resampling.BOX)
-        image = _on_background(image)
-    image = image.convert("RGB")
-    image.thumbnail((side, side), Image.Resampling.BOX)
+    is_deep = image.mode.startswith("I") or image.mode == "F"  # 16 bits and more
+    has_alpha = image.mode.lower() in ("rgba", "la", "pa") or "transparency" in image.info
+    image = image.convert("F" if is_deep else "RGBA" if has_alpha else "RGB")
+    image.thumbnail((PAGE_SIDE, PAGE_SIDE), Image.Resampling.BOX)
+    if is_deep:
+        return _of_high_depth(np.asarray(image))
+    if has_alpha:
+        image = _on_background(image).convert("RGB")
     channels = np.asarray(image, np.float32) / 255
     grey = channels @ GREY
-    spread = [channel.std() for channel in np.moveaxis(channels, -1, 0)]
+    spread = channels.std(axis=(0, 1))
     return channels[..., np.argmax(spread)] if max(spread) > 2 * grey.std() else grey
 
 
-def _high_depth_brightness(image: Image.Image, side: int) -> np.ndarray:
+def _of_high_depth(values: np.ndarray) -> np.ndarray:
     """Return the brightness of pixels that are floats, or integers of 16 bits or more.
 
     Of the bits of integers often fewer are used; the largest value tells how many.
     """
-    image = image.convert("F")
-    image.thumbnail((side, side), Image.Resampling.BOX)
-    values = np.asarray(image)
     if not np.isfinite(values).all():
         raise DataError("holds values that are not finite; expected brightness")
     top = next((2**bits - 1 for bits in (1, 8, 10, 12, 14, 16) if values.max() < 2**bits), None)
@@ -192,45 +189,69 @@ def _high_depth_brightness(image: Image.Image, side: int) -> np.ndarray:
 def _on_background(image: Image.Image) -> Image.Image:
     """Put an RGBA image on an opaque background.
 
-    If the opaque part is a sheet with strokes on it, the background has the colour of the sheet's
-    edge; if it is strokes alone, black or white, whichever differs more from them.
+    If the opaque part is a sheet with strokes on it, the background has the sheet's colour; if it
+    is strokes alone, black or white, whichever differs more from them.
     """
-    pixels = np.asarray(image, np.float64)
-    light, opaque = pixels[..., :3].mean(axis=2), pixels[..., 3] > 127
-    if not opaque.any():
+    pixels = np.asarray(image)
+    opaque = pixels[pixels[..., 3] > 127][:, :3]
+    if not len(opaque):
         raise DataError("blank: all of it is transparent; expected a digit")
-    low, high = np.percentile(light[opaque], [2, 98])
+    low, high = np.percentile(opaque.mean(axis=1), [2, 98])
     if high - low > 100:
-        edge = opaque & ~ndimage.binary_erosion(opaque, iterations=3)
-        colour = np.median(pixels[edge][:, :3], axis=0)
+        colour = np.median(opaque, axis=0)
     else:
-        colour = np.full(3, 0 if light[opaque].mean() > 127 else 255)
+        colour = np.full(3, 0 if low + high > 255 else 255)
     background = Image.new("RGBA", image.size, (*(int(value) for value in colour), 255))
     return Image.alpha_composite(background, image)
 
 
 @dataclass(frozen=True)
 class _Drawing:
-    """The ink of a picture, and the shapes in it in reading order."""
+    """The ink of a picture or of a sheet in it, and the shapes in reading order.
 
-    picture: Picture
+    to_picture: float [3, 3], the perspective from pixels of the ink to those of the file.
+    """
+
     ink: np.ndarray
     shapes: list[Shape]
+    to_picture: np.ndarray
 
     def digits(self) -> list[Digit]:
         """Return each shape as an image."""
-        across = self.picture.width / self.ink.shape[1]
-        down = self.picture.height / self.ink.shape[0]
         return [
-            Digit(cut_out(self.ink, [shape]), 1, shape.box.scaled(across, down))
+            Digit(
+                cut_out(self.ink, shape),
+                1,
+                shape.box.moved(self.to_picture),
+                shape.mask.size > LARGEST_DIGIT * self.ink.size,
+            )
             for shape in self.shapes
         ]
 
-    def together(self, count: int) -> Digit:
-        """Return all shapes as one image that says it shows `count`."""
-        return self.digits()[0] if count == 1 else Digit(cut_out(self.ink, self.shapes), count)
-
 
 def _find(picture: Picture, side: int) -> _Drawing:
-    ink = find_ink(picture.brightness, side)
-    return _Drawing(picture, ink, find_shapes(ink))
+    """Find the shapes on the sheet in a picture, or in all of it, scaled down to so many pixels."""
+    sheet = find_sheet(picture.brightness)
+    if sheet is not None:
+        lengths = np.linalg.norm(sheet - np.roll(sheet, -1, axis=0), axis=1)
+        extent = np.ceil((lengths[:2] + lengths[2:]) / 2)
+        upright = UNIT * extent + (2 * UNIT - 1) * SHEET_RIM * extent.max()
+        matrix = cv2.getPerspectiveTransform(sheet, upright.astype(np.float32))
+        flat = cv2.warpPerspective(picture.brightness, matrix, extent.astype(int).tolist())
+        with contextlib.suppress(DataError):  # a blank sheet is none
+            return _find_on(flat, np.linalg.inv(matrix), picture, side)
+    return _find_on(picture.brightness, np.eye(3), picture, side)
+
+
+def _find_on(sheet: np.ndarray, matrix: np.ndarray, picture: Picture, side: int) -> _Drawing:
+    """Find the shapes on a sheet; a perspective takes its pixels to the picture's."""
+    scale = min(1, side / max(sheet.shape))
+    ink = find_ink(cv2.resize(sheet, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA), side)
+    to_sheet = _scaling(ink.shape, sheet.shape)
+    to_file = _scaling(picture.brightness.shape, (picture.height, picture.width))
+    return _Drawing(ink, find_shapes(ink), to_file @ matrix @ to_sheet)
+
+
+def _scaling(shape: tuple[int, ...], larger: tuple[int, ...]) -> np.ndarray:
+    """Return the scaling from an image [H, W] to a larger one, float [3, 3]."""
+    return np.diag([larger[1] / shape[1], larger[0] / shape[0], 1])

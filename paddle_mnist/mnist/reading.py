@@ -73,6 +73,8 @@ def reading(
     best, second = np.argsort(probabilities)[::-1][:2]
     probability = float(probabilities[best])
     note = f"unsure: {best} or {second}" if probability < UNSURE else ""
+    if digit.is_huge:
+        note = "very large: perhaps a whole sheet, not a digit"
     return replace(seen, digit=int(best), probability=probability, note=note)
 
 

@@ -7,20 +7,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import ndimage
-from scipy.sparse.csgraph import connected_components
 
-from paddle_mnist.mnist.ink import otsu
+from paddle_mnist.mnist.opencv import cv2
 
+AROUND = 0.06  # of the longer side; ink is compared with the darkest so near
+HALF = 0.35  # of the darkest ink around; what is fainter is no ink
+FAINTEST = 0.15  # of the strongest ink, the same
 MIN_STROKE_AREA = 0.04  # of the largest stroke's area; what is smaller is dirt
 MIN_SHAPE_AREA = 0.15  # of the largest stroke's area; what is smaller is no second shape
-MIN_STRENGTH = 0.65  # of the strongest ink; what is fainter is a shadow or a stain
+MIN_STRENGTH = 0.3  # of the strongest ink; what is fainter is a stain
+MIN_STRENGTH_AT_BORDER = 0.65  # where a shadow often comes from
 SAME_COLUMNS = 0.3  # of the narrower stroke's width; strokes side by side have less in common
 BREAK = 0.12  # of the height of both; strokes above each other with a larger gap are two shapes
+TALLEST = 1.4  # of the usual height; two strokes that are taller together are two shapes
 MOST_SHAPES = 500
 FLAG = 0.45  # of the other's height; what is lower, and NEAR, is a part of it, as the flag of a 5
 NEAR = 0.12  # of the higher one's height
-SAME_ROW = 0.4  # of the lower shape's height
+SAME_ROW = 0.6  # of the usual height, from where the row's last shapes would have the next
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,17 @@ class Box:
     def height(self) -> int:
         return self.bottom - self.top
 
-    def scaled(self, across: float, down: float) -> "Box":
+    @property
+    def slices(self) -> tuple[slice, slice]:
+        return slice(self.top, self.bottom), slice(self.left, self.right)
+
+    def moved(self, matrix: np.ndarray) -> "Box":
+        """Return the box around this one where a perspective, float [3, 3], takes it."""
+        ends = [[(x, y)] for x in (self.left, self.right) for y in (self.top, self.bottom)]
+        corners = cv2.perspectiveTransform(np.array(ends, float), matrix).round(3)
         return Box(
-            int(self.left * across),
-            int(self.top * down),
-            int(np.ceil(self.right * across)),
-            int(np.ceil(self.bottom * down)),
+            *np.floor(corners.min(axis=(0, 1))).astype(int).tolist(),
+            *np.ceil(corners.max(axis=(0, 1))).astype(int).tolist(),
         )
 
 
@@ -62,30 +70,28 @@ def find_shapes(ink: np.ndarray) -> list[Shape]:
 
     ink: floats [H, W] in 0..1, with some ink in it.
     """
-    mask = ink > otsu(ink)
+    reach = round(AROUND * max(ink.shape)) | 1
+    darkest = cv2.dilate(ink, np.ones((reach, reach)))
+    mask = np.uint8(ink > np.maximum(HALF * darkest, FAINTEST))
     # A stroke with a break of a pixel or two is one stroke.
-    labels, count = ndimage.label(ndimage.binary_dilation(mask), np.ones((3, 3)))
-    labels = np.where(mask, labels, 0)
-    numbers = np.arange(1, count + 1)
-    areas = ndimage.sum_labels(np.ones_like(ink), labels, numbers)
-    strengths = ndimage.mean(ink, labels, numbers)
-    large = areas >= MIN_SHAPE_AREA * areas.max()
-    kept = (areas >= MIN_STROKE_AREA * areas.max()) & (
-        strengths >= MIN_STRENGTH * strengths[large].max()
-    )
-    places = ndimage.find_objects(labels)
-    outlines = [_outline(places[number - 1]) for number in numbers[kept]]
+    closed = cv2.morphologyEx(mask, cv2.MORPH_CLOSE, np.ones((3, 3)))
+    count, labels, stats, _ = cv2.connectedComponentsWithStats(closed)
+    labels = labels * mask
+    outlines = stats[1:, [cv2.CC_STAT_LEFT, cv2.CC_STAT_TOP] * 2]
+    outlines[:, 2:] += stats[1:, [cv2.CC_STAT_WIDTH, cv2.CC_STAT_HEIGHT]]
+    areas = np.bincount(labels.ravel(), minlength=count)[1:]
+    strengths = np.bincount(labels.ravel(), ink.ravel(), count)[1:] / areas
+    at_border = (outlines == [0, 0, *ink.shape[::-1]]).any(axis=1)
+    strength = np.where(at_border, MIN_STRENGTH_AT_BORDER, MIN_STRENGTH)
+    is_ink = strengths >= strength * strengths[areas >= MIN_SHAPE_AREA * areas.max()].max()
+    large = is_ink & (areas >= MIN_SHAPE_AREA * areas[is_ink].max())
+    kept = is_ink & (areas >= MIN_STROKE_AREA * areas[is_ink].max())
     shapes = []
-    for members in _groups(np.array(outlines), areas[kept] >= MIN_SHAPE_AREA * areas.max()):
-        box = Box(*_union(np.array(outlines)[members]))
-        inside = labels[box.top : box.bottom, box.left : box.right]
-        shapes.append(Shape(box, np.isin(inside, numbers[kept][members])))
+    for members in _groups(outlines[kept], large[kept]):
+        box = Box(*_union(outlines[kept][members]))
+        strokes = np.flatnonzero(kept)[members] + 1
+        shapes.append(Shape(box, np.isin(labels[box.slices], strokes)))
     return in_reading_order(shapes)
-
-
-def _outline(place: tuple[slice, slice]) -> tuple[int, int, int, int]:
-    rows, columns = place
-    return columns.start, rows.start, columns.stop, rows.stop
 
 
 def _union(outlines: np.ndarray) -> list[int]:
@@ -97,26 +103,36 @@ def _groups(outlines: np.ndarray, is_large: np.ndarray) -> list[np.ndarray]:
     """Return which strokes belong together. outlines: int [N, 4]; is_large: bool [N]."""
     groups = [np.array([number]) for number in np.flatnonzero(is_large)]
     unions = outlines[is_large]
+    usual = np.median(unions[:, 3] - unions[:, 1])
+    is_page = len(unions) > 3
+    tallest = TALLEST * usual if is_page else np.inf
     while len(groups) <= MOST_SHAPES:  # more are no digits that anybody wrote
-        count, labels = connected_components(_belong_together(unions), directed=False)
-        if count == len(groups):
+        labels, before = np.arange(len(groups)), None
+        belong = _belong_together(unions, tallest)
+        while before is None or (labels != before).any():
+            labels, before = np.where(belong, labels, len(groups)).min(axis=1), labels
+        if len(np.unique(labels)) == len(groups):
             break
         groups = [
             np.concatenate([group for group, label in zip(groups, labels) if label == number])
-            for number in range(count)
+            for number in np.unique(labels)
         ]
         unions = np.array([_union(outlines[group]) for group in groups])
     for number in np.flatnonzero(~is_large):  # a small stroke belongs to what is nearest
-        distances = _distances(outlines[number], unions)
+        first, last = outlines[number, :2], outlines[number, 2:]
+        apart = np.maximum(np.maximum(first - unions[:, 2:], unions[:, :2] - last), 0)
+        distances = np.hypot(*apart.T)
         nearest = int(distances.argmin())
         if distances[nearest] <= 0.5 * (unions[nearest, 3] - unions[nearest, 1]):
             groups[nearest] = np.append(groups[nearest], number)
+        elif is_page:  # not read, but not passed over in silence either
+            groups.append(np.array([number]))
     return groups
 
 
-def _belong_together(outlines: np.ndarray) -> np.ndarray:
+def _belong_together(outlines: np.ndarray, tallest: float) -> np.ndarray:
     """Return which outlines, int [N, 4], belong together: bool [N, N]."""
-    left, top, right, bottom = (outlines[:, side] for side in range(4))
+    left, top, right, bottom = outlines.T
     columns = np.minimum.outer(right, right) - np.maximum.outer(left, left)
     narrower = np.minimum.outer(right - left, right - left)
     gap = np.maximum.outer(top, top) - np.minimum.outer(bottom, bottom)
@@ -126,35 +142,27 @@ def _belong_together(outlines: np.ndarray) -> np.ndarray:
         function.outer(bottom - top, bottom - top) for function in (np.minimum, np.maximum)
     )
     near = np.maximum(gap, -columns) <= NEAR * higher
-    belong: np.ndarray = above | (near & (lower < FLAG * higher))
+    belong: np.ndarray = (above | (near & (lower < FLAG * higher))) & (height <= tallest)
+    np.fill_diagonal(belong, True)
     return belong
 
 
-def _distances(outline: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return the distance from an outline, int [4], to each of others, int [N, 4]."""
-    apart = np.maximum(outline[:2], others[:, :2]) - np.minimum(outline[2:], others[:, 2:])
-    distances: np.ndarray = np.hypot(*np.maximum(apart, 0).T)
-    return distances
-
-
 def in_reading_order(shapes: Iterable[Shape]) -> list[Shape]:
-    """Sort shapes into rows from the top, each from the left; a row may rise or fall a little."""
+    """Sort shapes into rows from the top, each from the left; a row may rise or fall a little.
+
+    A row is a line through the middles of its shapes, which is followed from the left.
+    """
+    shapes = sorted(shapes, key=lambda shape: shape.box.left)
+    usual = np.median([shape.box.height for shape in shapes])
     rows: list[list[Shape]] = []
-    for shape in sorted(shapes, key=lambda shape: shape.box.left):
-        shared = [_rows_in_common(row[-1].box, shape.box) for row in rows]
-        best = max(range(len(rows)), key=shared.__getitem__, default=None)
-        if best is None or shared[best] < SAME_ROW:
+    for shape in shapes:
+        distances = [abs(_middle(row[-3:]) - _middle([shape])) for row in rows]
+        best = int(np.argmin(distances)) if rows else 0
+        if not rows or distances[best] > SAME_ROW * usual:
             rows.append([shape])
         else:
             rows[best].append(shape)
-    rows.sort(key=_middle)
-    return [shape for row in rows for shape in row]
-
-
-def _rows_in_common(first: Box, second: Box) -> float:
-    """Return how much of the lower one's height two boxes have in common."""
-    shared = min(first.bottom, second.bottom) - max(first.top, second.top)
-    return shared / min(first.height, second.height)
+    return [shape for row in sorted(rows, key=_middle) for shape in row]
 
 
 def _middle(row: Sequence[Shape]) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from paddle_mnist.mnist.arrays import SIZE
-from paddle_mnist.mnist.pictures import PAGE_SIDE, open_picture
+from paddle_mnist.mnist.pictures import open_picture
 from paddle_mnist.mnist.reading import STDIN, Reading
 
 ON_A_SHEET = 1000  # pictures: 100 rows of ten
@@ -62,14 +62,14 @@ def _page(reading: Reading) -> Image.Image:
     digits: Sequence[Reading] = reading.digits or ()
     if reading.file == STDIN or not digits:
         return sheet(digits or [reading])
-    picture = open_picture(Path(reading.file), PAGE_SIDE)
+    picture = open_picture(Path(reading.file))
     image = Image.fromarray(np.rint(picture.brightness * 255).astype(np.uint8)).convert("RGB")
     across, down = image.width / picture.width, image.height / picture.height
     pen = ImageDraw.Draw(image)
     for digit in digits:
         if not digit.box:
             continue
-        box = digit.box.scaled(across, down)
+        box = digit.box.moved(np.diag([across, down, 1]))
         colour = (0, 150, 0) if digit.error is None else (220, 0, 0)
         pen.rectangle((box.left, box.top, box.right, box.bottom), outline=colour, width=2)
         pen.text((box.left + 2, box.bottom + 1), _caption(digit), colour, _font(CAPTION))

@@ -2,17 +2,19 @@
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import struct
 import sys
 import termios
 
+import cv2
 import forked
 import numpy as np
 import pytest
 from conftest import ROOT
-from detector import non_digits, paper
+from detector import non_digits, paper, photographs
 from detector.letters import TRAINING_FONTS, UNSEEN_FONTS
 from detector.shapes import TRAINING_SHAPES, UNSEEN_SHAPES
 from drawn_digits import as_bytes, draw_digit, pixels_of
@@ -133,6 +135,70 @@ def test_one_digit_is_read_alike_with_and_without_many(predictor, tmp_path):
         many.score,
     )
     assert many.text == "4" and many.digits[0].box == alone.box
+
+
+def test_sheet_on_a_desk_is_found_and_read(predictor, digits, tmp_path):
+    pictures = [
+        photographs.on_a_desk(image, np.random.RandomState(100 + number), tilt=7 * (number % 2))
+        for number, image in enumerate(digits)
+    ]
+    readings = read(predictor, tmp_path, pictures)
+    assert sum(one.digit == number for number, one in enumerate(readings)) >= 9
+    for one, picture in zip(readings, pictures):
+        assert 0 < one.box.left < one.box.right < picture.width
+        assert one.box.height < 0.6 * picture.height
+
+
+def test_box_on_a_sheet_in_perspective_is_where_the_digit_is(predictor, tmp_path):
+    """The desk is dark, and so is the digit: the box is around the latter."""
+    page = np.full((300, 400), 0.15)
+    corners = np.array([(60, 40), (350, 60), (330, 270), (80, 250)], np.int32)
+    cv2.fillConvexPoly(page, corners, 0.9)
+    cv2.line(page, (200, 100), (210, 200), 0.1, 12)
+    picture = Image.fromarray(np.uint8(page * 255))
+    (one,) = read(predictor, tmp_path, [picture])
+    assert one.digit == 1
+    box = one.box
+    expected = (194, 94, 217, 207)
+    assert np.abs(np.subtract((box.left, box.top, box.right, box.bottom), expected)).max() <= 6
+
+
+@pytest.mark.slow
+def test_close_and_ragged_rows_are_read_and_no_digit_is_passed_over(predictor, real_data, tmp_path):
+    counts = photographs.count_pages(open_data(str(real_data))["eval"], tmp_path)
+    assert counts["in order"] >= 0.95 * counts["digits"]
+    assert counts["silently missing"] == 0
+
+
+def test_raised_digit_and_a_faint_one_keep_their_places(predictor, digits, tmp_path):
+    """Rows are close; the second digit of each is raised, and the third is faint."""
+    pen = np.full((300, 330), 255, np.uint8)
+    numbers = [[2, 7, 1], [3, 4, 7], [6, 2, 3]]
+    for row, column in itertools.product(range(3), range(3)):
+        image = cv2.resize(digits[numbers[row][column]], (84, 84)) * (0.4 if column == 2 else 1)
+        top, left = 20 + 75 * row - 20 * (column == 1) + 20, 20 + 90 * column
+        part = pen[top : top + 84, left : left + 84]
+        np.minimum(part, 255 - np.uint8(image), out=part)
+    (one,) = read(predictor, tmp_path, [Image.fromarray(pen)], many=True)
+    assert one.text == "271347623"
+
+
+def test_what_covers_much_of_a_picture_gets_a_note(predictor, tmp_path):
+    picture = Image.new("L", (300, 300), 255)
+    picture.paste(0, (40, 20, 260, 280))
+    (one,) = read(predictor, tmp_path, [picture], check=False)
+    assert one.digit is not None and "perhaps a whole sheet" in one.note
+    (one,) = read(predictor, tmp_path, [draw_digit(4, 2)])
+    assert one.digit == 4 and not one.note
+
+
+def test_without_opencv_one_line_says_what_to_install(tmp_path):
+    program = "import sys; sys.modules['cv2'] = None; sys.argv[0] = 'infer.py'; import runpy; "
+    program += f"runpy.run_path({str(ROOT / 'tools/infer.py')!r}, run_name='__main__')"
+    done = forked.run([sys.executable, "-c", program, "--example"])
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 5 and line.startswith("error: pictures are read with OpenCV")
+    assert line.endswith("pip install 'paddle_mnist[pictures]'")
 
 
 @pytest.mark.parametrize("orientation", [1, 6])

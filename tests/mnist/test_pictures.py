@@ -20,7 +20,7 @@ from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.detector import THRESHOLD
 from paddle_mnist.mnist.infer import pictures_in, pretrained_predictor, read_pictures
-from paddle_mnist.mnist.pictures import read_digit, read_picture
+from paddle_mnist.mnist.pictures import open_picture, read_digit
 from paddle_mnist.mnist.sheets import CAPTION
 
 DRAWN = ROOT / "tests/pictures"
@@ -157,6 +157,7 @@ KINDS = {
     "8 of 16 bits": lambda: deep(255, np.uint16, "PNG"),
     "floats": lambda: deep(1, np.float32),
     "a sheet with a transparent margin": sheet_on_nothing,
+    "opaque, with an alpha channel": lambda: as_bytes(seven().convert("RGBA")),
     "jpeg": lambda: as_bytes(seven(), "JPEG"),
     "gif": lambda: as_bytes(seven(), "GIF"),
     "bmp": lambda: as_bytes(seven(), "BMP"),
@@ -242,7 +243,7 @@ def test_damage_anywhere_is_a_picture_or_a_data_error():
                 data[random.randint(len(data))] = random.randint(256)
             data = bytes(data[: random.randint(1, len(data) + 1)] if random.rand() < 0.3 else data)
             try:
-                brightness = read_picture(data)
+                brightness = open_picture(data).brightness
                 assert brightness.min() >= 0 and brightness.max() <= 1
                 read_digit(data)
             except DataError as refused:

@@ -1,0 +1,210 @@
+"""Sheets on a desk and handwritten pages, drawn as telephones photograph them, and what is read.
+
+    cd tools; python -m detector.photographs MNIST
+
+prints counts, of MNIST's eval split. Nothing is trained on these pictures.
+"""
+
+import difflib
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from detector import textures
+from detector.camera import (
+    Lot,
+    Page,
+    Random,
+    cast,
+    centred,
+    grain,
+    grid,
+    inked,
+    photograph,
+    stroke,
+    trimmed,
+)
+from paddle_mnist.mnist.cache import open_data
+from paddle_mnist.mnist.infer import pretrained_predictor, read_pictures
+
+SHEETS, TILT, PAGES = 150, 7, 40
+UNIT = np.array([(0, 0), (1, 0), (1, 1), (0, 1)])
+SURFACES = (
+    textures.wood,
+    textures.noise,
+    textures.clouds,
+    textures.stripes,
+    textures.blobs,
+    textures.bricks,
+)
+
+Region = tuple[float, float, float, float]  # left, top, right, bottom
+
+
+def desk(size: tuple[int, int], random: Random) -> Page:
+    """A dark table, plain or textured."""
+    first = random.uniform(0.03, 0.45) * np.array([1, *random.uniform(0.5, 1, 2)])
+    if random.rand() < 0.4:
+        texture = random.uniform(0, 0.04) * grain(size, random, (random.uniform(1, 12), 1))
+        return np.clip(first + texture[..., np.newaxis], 0, 1)
+    surface = np.clip(SURFACES[random.randint(len(SURFACES))](size, random), 0, 1)[..., np.newaxis]
+    second = np.clip(first + random.uniform(0.08, 0.35) * random.uniform(0.4, 1, 3), 0, 0.6)
+    return first + surface * (second - first)
+
+
+def on_a_desk(image: np.ndarray, random: Random, tilt: float = 0) -> Image.Image:
+    """A sheet that lies on a desk, seen whole, in perspective and uneven light."""
+    lot = cast(random)
+    lot.size = [(240, 320), (400, 300), (480, 640), (640, 480), (960, 720)][random.randint(5)]
+    lot.height = random.uniform(0.35, 0.65)
+    sheet = Lot(**{**vars(lot), "size": (400, round(400 * random.uniform(0.65, 1.4)))})
+    written = centred(sheet.sheet(), trimmed(stroke(image, sheet.pixels, sheet.pen), 0), sheet)
+    extent = np.array(sheet.size[::-1]) / max(sheet.size) * min(lot.size)
+    extent = extent * random.uniform(0.55, 0.85)
+    corners = (UNIT - 0.5 + random.uniform(-0.05, 0.05, (4, 2))) * extent
+    turn = np.radians(tilt + random.uniform(-1.5, 1.5))
+    corners = corners @ np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
+    free = np.maximum(0, np.array(lot.size[::-1]) / 2 - np.abs(corners).max(axis=0) - 4)
+    corners = corners + np.array(lot.size[::-1]) / 2 + random.uniform(-1, 1, 2) * free
+    source = np.float32(UNIT * np.array(sheet.size[::-1]))
+    matrix = cv2.getPerspectiveTransform(source, np.float32(corners))
+    opaque = np.dstack([written, np.ones(sheet.size)])
+    taken = np.clip(cv2.warpPerspective(opaque, matrix, lot.size[::-1], flags=cv2.INTER_AREA), 0, 1)
+    page = taken[..., :3] + (1 - taken[..., 3:]) * desk(lot.size, random)
+    lot.blur = random.uniform(0, 1.5) * max(lot.size) / 640
+    return photograph(_lit(page, random), lot, random)
+
+
+def _lit(page: Page, random: Random) -> Page:
+    """Let light fall from a side."""
+    across = grid(page.shape[:2], random.uniform(0, 2 * np.pi))[0]
+    return page * (1 - random.uniform(0, 0.35) * (across + 1) / 2)[..., np.newaxis]
+
+
+def hard_page(
+    images: np.ndarray, rows: Sequence[int], random: Random
+) -> tuple[Image.Image, list[Region]]:
+    """Rows that are close, begin anywhere and rise; strokes that fade; in each row a raised digit.
+
+    images: uint8 [N, 28, 28]. rows: how many digits each has. Returns where the digits are, too.
+    """
+    lot = cast(random)
+    height = random.uniform(40, 70)
+    advance, spacing = height * random.uniform(1.1, 1.4), height * random.uniform(1.25, 1.8)
+    indents = random.uniform(0, 1.2, len(rows)) * advance
+    wide = 2.5 * height + max(indents + advance * np.array(rows))
+    lot.size = (round(2.5 * height + spacing * len(rows)), round(wide))
+    paper, boxes = lot.sheet(), []
+    fading = random.uniform(0, 0.65)
+    rise = random.uniform(-0.04, 0.04)
+    remaining = iter(images)
+    for number, count in enumerate(rows):
+        own_rise, raised = rise + random.uniform(-0.01, 0.01), random.randint(count)
+        for column in range(count):
+            cover = stroke(next(remaining), height * random.uniform(0.8, 1.05), lot.pen)
+            cover = trimmed(cover)
+            left = height + indents[number] + advance * column
+            left += random.uniform(-0.04, 0.04) * height
+            top = 1.3 * height + spacing * number + own_rise * (left - wide / 2)
+            top += random.uniform(-0.08, 0.08) * height
+            top -= (column == raised) * random.uniform(0.1, 0.3) * height
+            boxes.append((left, top, left + cover.shape[1], top + cover.shape[0]))
+            fade = np.clip(grain(cover.shape, random, height / 6) / 2 + 0.5, 0, 1)
+            paper = inked(paper, cover * (1 - fading * fade), (top, left), lot.ink)
+    return photograph(_lit(paper, random), lot, random), boxes
+
+
+def in_order(truth: str, text: str) -> int:
+    """Return how many digits are read in the right order: the longest common subsequence."""
+    lengths = np.zeros((len(truth) + 1, len(text) + 1), int)
+    for i, a in enumerate(truth):
+        for j, b in enumerate(text):
+            longer = max(lengths[i, j + 1], lengths[i + 1, j])
+            lengths[i + 1, j + 1] = lengths[i, j] + 1 if a == b else longer
+    return int(lengths[-1, -1])
+
+
+def _meet(first: Region, second: Region) -> bool:
+    return (
+        first[0] < second[2]
+        and second[0] < first[2]
+        and first[1] < second[3]
+        and second[1] < first[3]
+    )
+
+
+def count_sheets(split, tilt: float, folder: Path) -> dict:
+    """Count what is read of single digits on sheets."""
+    truths = {}
+    for number in range(SHEETS):
+        index = (number * 61 + 17) % len(split.labels)
+        picture = on_a_desk(np.asarray(split.images[index]), Random(50_000 + number), tilt)
+        picture.save(folder / f"{tilt}-{number:03}.png")
+        truths[str(folder / f"{tilt}-{number:03}.png")] = int(split.labels[index])
+    counts, failed = Counter(), []
+    for reading in read_pictures(pretrained_predictor(), truths):
+        truth = truths[reading.file]
+        kind = "refused" if reading.error else "right" if reading.digit == truth else "wrong"
+        counts[kind] += 1
+        if kind != "right":
+            failed.append([Path(reading.file).name, truth, reading.error or reading.digit])
+    return {**counts, "failed": failed}
+
+
+def count_pages(split, folder: Path) -> dict:
+    """Count what is read of pages."""
+    pages = {}
+    for number in range(PAGES):
+        random = Random(90_000 + number)
+        rows = random.randint(2, 8, random.randint(2, 8))
+        indices = random.randint(0, len(split.labels), sum(rows))
+        picture, boxes = hard_page(np.asarray(split.images[indices]), rows, random)
+        file = str(folder / f"page-{number:02}.png")
+        picture.save(file)
+        pages[file] = "".join(map(str, split.labels[indices])), boxes
+    counts, failed = Counter(), []
+    for reading in read_pictures(pretrained_predictor(), pages, many=True):
+        truth, boxes = pages[reading.file]
+        found = [
+            (each.box.left, each.box.top, each.box.right, each.box.bottom)
+            for each in reading.digits or ()
+        ]
+        missing = sum(not any(_meet(box, other) for other in found) for box in boxes)
+        counts["digits"] += len(truth)
+        counts["in order"] += in_order(truth, reading.text)
+        counts["exact pages"] += truth == reading.text
+        counts["refused"] += reading.text.count("?")
+        counts["silently missing"] += missing
+        if truth != reading.text:
+            failed.append([Path(reading.file).name, missing, *_differences(truth, reading.text)])
+    return {**counts, "failed": failed}
+
+
+def _differences(truth: str, text: str) -> list[str]:
+    matcher = difflib.SequenceMatcher(None, truth, text, autojunk=False)
+    return [
+        f"{truth[a:b]}->{text[c:d]}"
+        for kind, a, b, c, d in matcher.get_opcodes()
+        if kind != "equal"
+    ]
+
+
+def count(source: str, folder: Path) -> dict:
+    split = open_data(source)["eval"]
+    return {
+        "on a desk": count_sheets(split, 0, folder),
+        "tilted": count_sheets(split, TILT, folder),
+        "pages": count_pages(split, folder),
+    }
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        print(json.dumps(count(sys.argv[1], Path(temporary)), indent=1))
