@@ -11,7 +11,7 @@ import numpy as np
 from paddle_mnist.mnist.opencv import cv2
 
 AROUND = 0.06  # of the longer side; ink is compared with the darkest so near
-HALF = 0.35  # of the darkest ink around; what is fainter is no ink
+LEAST_INK = 0.42  # of the darkest ink around; what is fainter is none
 FAINTEST = 0.15  # of the strongest ink, the same
 MIN_STROKE_AREA = 0.04  # of the largest stroke's area; what is smaller is dirt
 MIN_SHAPE_AREA = 0.15  # of the largest stroke's area; what is smaller is no second shape
@@ -72,7 +72,7 @@ def find_shapes(ink: np.ndarray) -> list[Shape]:
     """
     reach = round(AROUND * max(ink.shape)) | 1
     darkest = cv2.dilate(ink, np.ones((reach, reach)))
-    mask = np.uint8(ink > np.maximum(HALF * darkest, FAINTEST))
+    mask = np.uint8(ink > np.maximum(LEAST_INK * darkest, FAINTEST))
     # A stroke with a break of a pixel or two is one stroke.
     closed = cv2.morphologyEx(mask, cv2.MORPH_CLOSE, np.ones((3, 3)))
     count, labels, stats, _ = cv2.connectedComponentsWithStats(closed)
