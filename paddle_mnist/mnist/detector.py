@@ -1,14 +1,15 @@
 """Tells what is probably not one digit, from what the packaged net makes of it.
 
 The net has seen nothing but digits, and so it is sure of one whatever it is shown. A second, small
-net looks at the features of its last convolution. It was trained to tell MNIST's digits, as they
-are, drawn anew with pens of all widths and written on paper of many kinds, from letters and signs
-of many scripts, shapes, textures and screenshots drawn by code, and from digits of MNIST that were
-spliced, mirrored or turned ("outlier exposure": Hendrycks, Mazeika, Dietterich, "Deep anomaly
-detection with outlier exposure", 2019). The net that reads the digits has the weights it had.
+net looks at the features of its last convolution. It was trained to tell digits from letters and
+signs of many scripts, doodles, shapes, textures and screenshots drawn by code, and from digits of
+MNIST that were spliced, mirrored or turned ("outlier exposure": Hendrycks, Mazeika, Dietterich,
+"Deep anomaly detection with outlier exposure", 2019). The digits were MNIST's as they are, shaken,
+drawn anew with pens of all widths and written on paper of many kinds, and round, wide and open
+zeros and flagged ones drawn by code. The net that reads the digits has the weights it had.
 
 `python tools/reproduce.py --only detector --data MNIST` makes the file again, and compares this
-with energies and distances of features.
+with energies and distances of features; docs/en/design-notes.md has the figures.
 """
 
 import functools

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from detector import non_digits, paper, photographs
-from detector.letters import TRAINING_FONTS, UNSEEN_FONTS
-from detector.shapes import TRAINING_SHAPES, UNSEEN_SHAPES
+from detector.letters import LOOK_ALIKES, TRAINING_FONTS, UNSEEN_FONTS, font_of
+from detector.shapes import TRAINING_SHAPES, UNSEEN_SHAPES, UNUSUAL_DIGITS, unusual_digit
 from drawn_digits import as_bytes, draw_digit, pixels_of
 from PIL import Image
 
 from paddle_mnist import MNIST, DigitPredictor
-from paddle_mnist.errors import CheckpointError, DataError
+from paddle_mnist.errors import CheckpointError, ConfigError, DataError
 from paddle_mnist.mnist import detector
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.detector import THRESHOLD, read_detector
@@ -267,9 +267,13 @@ NO_DIGITS = {
     "flower": ("shapes", 0),
     "spiral": ("shapes", 1),
     "W": ("letters", 0),
-    "K": ("letters", 1),
+    "K": ("letters", 2),
     "m": ("letters", 2),
     "R": ("letters", 0),
+    "\N{GREEK SMALL LETTER XI}": ("Greek letters", 0),
+    "\N{GREEK CAPITAL LETTER OMEGA}": ("Greek letters", 2),
+    "umbrella": ("doodles", 0),
+    "ladder": ("doodles", 1),
 }
 
 
@@ -299,9 +303,31 @@ def test_most_of_what_is_no_digit_is_refused(predictor, tmp_path, kind):
 def test_training_and_unseen_pictures_of_no_digits_have_no_drawing_in_common():
     assert not {*TRAINING_FONTS} & {*UNSEEN_FONTS}
     assert not {*TRAINING_SHAPES} & {*UNSEEN_SHAPES}
-    for kind in {*non_digits.TRAINING} - {"letters"}:  # the same letters, of other fonts
+    for kind in {*non_digits.TRAINING} - {"letters", "Greek letters"}:  # of other fonts
         assert not {*non_digits.TRAINING[kind]} & {*non_digits.UNSEEN.get(kind, ())}
     assert not {*non_digits.DRAWN} & {*UNSEEN_SHAPES}
+
+
+def test_letters_that_are_written_like_digits_are_no_examples_of_what_is_none():
+    drawn = {*non_digits.UNSEEN["letters"], *non_digits.UNSEEN["Greek letters"]}
+    assert len(drawn) == 52 - 4 + 49 - 4 and not drawn & LOOK_ALIKES
+
+
+def test_missing_font_is_reported_with_the_packages_to_install():
+    with pytest.raises(
+        ConfigError, match=r"^no font Gone\.otf; .*: apt-get install .*fonts-gfs-didot"
+    ):
+        font_of("Gone.otf", 20)
+
+
+@pytest.mark.parametrize("form", UNUSUAL_DIGITS)
+def test_digits_of_unusual_forms_score_as_digits(predictor, tmp_path, form):
+    pictures = [
+        unusual_digit(UNUSUAL_DIGITS[form], np.random.RandomState(800_000 + number))
+        for number in range(30)
+    ]
+    readings = read(predictor, tmp_path, pictures)
+    assert sum(one.score >= THRESHOLD for one in readings) >= 28
 
 
 def test_drawn_digits_score_as_digits(predictor, tmp_path):
@@ -311,13 +337,13 @@ def test_drawn_digits_score_as_digits(predictor, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("as_files", [False, True], ids=["as they are", "read from files"])
-def test_at_most_one_percent_of_mnists_images_are_taken_for_none(real_data, as_files):
+def test_at_most_half_a_percent_of_mnists_images_is_taken_for_none(real_data, as_files):
     """Those that are read from files have strokes of another width."""
     images = np.asarray(open_data(str(real_data))["eval"].images)
     if as_files:
         files = [as_bytes(Image.fromarray(image)) for image in images[::10]]
         images = np.stack([read_digit(file).pixels for file in files])
-    assert (digit_scores(images) < THRESHOLD).mean() <= 0.01
+    assert (digit_scores(images) < THRESHOLD).mean() <= 0.005
 
 
 def test_an_image_is_scored_in_five_places():

@@ -82,11 +82,19 @@ def stroke(image: np.ndarray, height: float, pen: float) -> Cover:
     return np.clip(width / 2 - distance + 0.5, 0, 1)
 
 
-def tilted(values: np.ndarray, turn: float, shear: float, scale: float = 1) -> np.ndarray:
-    """Turn a drawing around its middle by so many degrees, shear and scale it."""
+def tilted(
+    values: np.ndarray,
+    turn: float,
+    shear: float,
+    scale: float = 1,
+    right: float = 0,
+    down: float = 0,
+) -> np.ndarray:
+    """Turn a drawing around its middle by so many degrees, shear, scale and move it."""
     matrix = scale * cv2.getRotationMatrix2D((0, 0), turn, 1)[:, :2] @ [[1, shear], [0, 1]]
     middle = (np.array(values.shape[::-1]) - 1) / 2
-    return cv2.warpAffine(values, np.c_[matrix, middle - matrix @ middle], values.shape[::-1])
+    move = middle - matrix @ middle + [right, down]
+    return cv2.warpAffine(values, np.c_[matrix, move], values.shape[::-1])
 
 
 def inked(page: Page, cover: Cover, place: Sequence[float], ink: Colour) -> Page:

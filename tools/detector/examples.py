@@ -1,5 +1,6 @@
 """What the detector of no digits learns from: digits of MNIST, and pictures that show none."""
 
+import functools
 import io
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -10,20 +11,39 @@ from PIL import Image
 
 from detector import non_digits, paper
 from detector.camera import Cover, Draw, Random, stroke, tilted, trimmed
+from detector.shapes import UNUSUAL_DIGITS, Line, pen_cover, unusual_digit
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Data, Split
 from paddle_mnist.mnist.digit_normalization import to_mnist_format
 from paddle_mnist.mnist.pictures import read_digit
 
-RAW = 40_000  # images of MNIST's training split, as they are
+RAW = 50_000  # images of MNIST's training split, as they are
 ON_PAPER = 80  # of each kind of paper
 PLAIN = 400  # of the valid split, more on plain paper
-NO_DIGITS = {"letters": 624, "shapes": 300, "doodles": 700, "textures": 240, "screenshots": 60}
+NO_DIGITS = {
+    "letters": 624,
+    "Greek letters": 440,
+    "shapes": 300,
+    "doodles": 600,
+    "textures": 700,
+    "screenshots": 60,
+}
 DIGITS_DRAWN = {"train": 12_000, "valid": 1500}
-DRAWN = {"letters": 3000, "signs": 5000, "shapes": 2000}
+UNUSUAL = {"train": 1000, "valid": 150}  # of each form
+DRAWN = {
+    "letters": 6000,
+    "Greek letters": 6000,
+    "signs": 5000,
+    "shapes": 2000,
+    "doodle": 2500,
+    "thing": 6000,
+    "blob": 2500,
+    "band": 2500,
+    "emblem": 2500,
+}
 DRAWN_OF_A_FAMILY = 1200
-UNSEEN = 45  # of each kind, to compare detectors
-SHAKEN = 3  # times
+UNSEEN = 180  # of each kind, to compare detectors
+SHAKEN, PAPER_SHAKEN = 3, 8  # times
 HEIGHT = 80  # pixels of a digit that is drawn anew
 TURNED_LEFT, MIRRORED = (2, 3, 4, 7), (2, 3, 4, 5, 7, 9)  # digits that are none afterwards
 MNIST, ANEW = "mnist", "drawn"  # kinds, beside those of paper
@@ -32,11 +52,15 @@ Pixels = np.ndarray  # uint8 [N, 28, 28]
 
 
 class Examples(NamedTuple):
-    """Images by kind. digits, no_digits: to learn from. valid: digits. unseen: no digits."""
+    """Images by kind: digits and no digits to learn from, and three groups to compare detectors.
+
+    valid: digits. unusual: digits of unusual forms. unseen: no digits.
+    """
 
     digits: dict[str, Pixels]
     no_digits: dict[str, Pixels]
     valid: dict[str, Pixels]
+    unusual: dict[str, Pixels]
     unseen: dict[str, Pixels]
 
 
@@ -62,10 +86,15 @@ def examples(data: Data, random: Random) -> Examples:
         no_digits[f"{kind}, drawn"] = _with_shaken(pixels, random, 1)
     return Examples(
         {
-            MNIST: raw,
+            MNIST: _with_shaken(raw, random, 1),
             ANEW: _with_shaken(drawn, random, 1),
             **{
-                kind: _with_shaken(_on_paper(kind, train, ON_PAPER), random) for kind in paper.KINDS
+                kind: _with_shaken(_on_paper(kind, train, ON_PAPER), random, PAPER_SHAKEN)
+                for kind in paper.KINDS
+            },
+            **{
+                kind: _with_shaken(_drawn(_cover_of(form), UNUSUAL["train"]), random, 1)
+                for kind, form in UNUSUAL_DIGITS.items()
             },
         },
         no_digits,
@@ -74,6 +103,12 @@ def examples(data: Data, random: Random) -> Examples:
             ANEW: drawn_valid,
             **{kind: _on_paper(kind, valid, ON_PAPER) for kind in paper.KINDS},
             "plain, more": _on_paper("plain", valid, PLAIN),
+        },
+        {
+            kind: _read(
+                _pictures([functools.partial(unusual_digit, form)], UNUSUAL["valid"], 20_000)
+            )
+            for kind, form in UNUSUAL_DIGITS.items()
         },
         {
             kind: _read(_pictures(draws.values(), UNSEEN, 20_000))
@@ -93,8 +128,8 @@ def _spliced(images: Pixels, count: int, random: Random) -> Pixels:
 
 
 def _with_shaken(images: Pixels, random: Random, times: int = SHAKEN) -> Pixels:
-    """Add images turned by up to 12 degrees, sheared and scaled a little, so many of each."""
-    ranges = np.array([(-12, 12), (-0.2, 0.2), (0.92, 1.08)])
+    """Add images turned by up to 12 degrees, sheared, scaled and moved, so many of each."""
+    ranges = np.array([(-12, 12), (-0.2, 0.2), (0.9, 1.1), (-1, 1), (-1, 1)])
     shaken = [tilted(image, *random.uniform(*ranges.T)) for _ in range(times) for image in images]
     return np.stack([*images, *shaken])
 
@@ -122,6 +157,12 @@ def _digits_drawn(split: Split, count: int) -> Pixels:
     return _drawn(cover, count)
 
 
+def _cover_of(form: Callable[[Random], list[Line]]) -> Callable[[Random], Cover]:
+    """Return what draws a digit of an unusual form with pens of all widths."""
+    pens, over = non_digits.PENS, non_digits.SIDE // 2
+    return lambda random: pen_cover(form(random), random.uniform(*pens), over)
+
+
 def _drawn(cover: Callable[[Random], Cover], count: int) -> Pixels:
     """Return drawings as they would be read from a picture of paper without a flaw."""
     found = []
@@ -139,7 +180,7 @@ def _read(pictures: Iterable[Image.Image]) -> Pixels:
     found = [np.zeros((0, 28, 28), np.uint8)]
     for picture in pictures:
         file = io.BytesIO()
-        picture.save(file, "PNG")
+        picture.save(file, "BMP")  # quicker than PNG, and as lossless
         try:
             digit = read_digit(file.getvalue())
         except DataError:

@@ -1,4 +1,8 @@
-"""Letters and signs of printed fonts, written as digits are written on plain paper."""
+"""Letters and signs of printed fonts, written as digits are written on plain paper.
+
+The detector learns from fonts that come with Matplotlib and from those of DEBIAN_FONTS; it is
+compared on others that come with Matplotlib.
+"""
 
 import functools
 import string
@@ -11,13 +15,33 @@ from matplotlib.ft2font import FT2Font
 from PIL import Image, ImageDraw, ImageFont
 
 from detector.camera import Cover, Draw, Random, cast, on_paper, tilted
+from paddle_mnist.errors import ConfigError
 
 FONTS = Path(matplotlib.get_data_path(), "fonts/ttf")
-LETTERS = string.ascii_letters
-TRAINING_FONTS = """
+DEBIAN_FONTS = {  # by package
+    "fonts-breip": ["Breip.ttf"],
+    "fonts-dkg-handwriting": ["dkg.ttf"],
+    "fonts-femkeklaver": ["femkeklaver.ttf"],
+    "fonts-gfs-artemisia": ["GFSArtemisia.otf", "GFSArtemisiaIt.otf"],
+    "fonts-gfs-bodoni-classic": ["GFSBodoniClassic.otf"],
+    "fonts-gfs-didot": ["GFSDidot.otf", "GFSDidotItalic.otf"],
+    "fonts-gfs-gazis": ["GFSGazis.otf"],
+    "fonts-gfs-neohellenic": ["GFSNeohellenic.otf", "GFSNeohellenicIt.otf"],
+    "fonts-gfs-olga": ["GFSOlga.otf"],
+    "fonts-gfs-solomos": ["GFSSolomos.otf"],
+    "fonts-humor-sans": ["Humor-Sans.ttf"],
+}
+TRAINING_FONTS = (
+    """
     DejaVuSans DejaVuSans-Bold DejaVuSans-Oblique DejaVuSerif DejaVuSerif-Bold DejaVuSerif-Italic
     DejaVuSansMono DejaVuSansMono-Oblique
 """.split()
+    + [font for fonts in DEBIAN_FONTS.values() for font in fonts]
+)
+UNSEEN_FONTS = "STIXGeneral STIXGeneralBol STIXGeneralItalic cmr10 cmb10 cmss10 cmtt10".split()
+# O and I in Latin, Greek, Cyrillic, Armenian, Hebrew, Arabic and Lisu are written like 0 and 1.
+LOOK_ALIKES = set("OoIl\u039f\u03bf\u0399\u03b9\u041e\u043e\u0406\u0555\u0585\u05d5\u05df\u05e1")
+LOOK_ALIKES |= set("\u0627\ua4f2\ua4f3")
 SCRIPTS = {  # code points
     "Greek": (0x0391, 0x03CE),
     "Cyrillic": (0x0400, 0x0481),
@@ -32,16 +56,41 @@ SCRIPTS = {  # code points
     "arrows": (0x2190, 0x21FF),
     "mathematics": (0x2225, 0x22FF),
 }
-UNSEEN_FONTS = "STIXGeneral STIXGeneralBol STIXGeneralItalic cmr10 cmb10 cmss10 cmtt10".split()
 
 
-@functools.lru_cache(64)
+def _but_look_alikes(letters: str) -> str:
+    return "".join(letter for letter in letters if letter not in LOOK_ALIKES)
+
+
+LETTERS = _but_look_alikes(string.ascii_letters)
+GREEK = _but_look_alikes("".join(map(chr, [*range(0x0391, 0x03A2), *range(0x03A3, 0x03AA)])))
+GREEK += _but_look_alikes("".join(map(chr, range(0x03B1, 0x03CA))))
+
+
+@functools.lru_cache(128)
 def font_of(name: str, size: int) -> ImageFont.FreeTypeFont:
-    return ImageFont.truetype(str(FONTS / f"{name}.ttf"), size)
+    """Open a font of Matplotlib, or one with a suffix that is installed. Raises ConfigError."""
+    file = FONTS / f"{name}.ttf"
+    try:
+        return ImageFont.truetype(str(file) if file.exists() else name, size)
+    except OSError as error:
+        packages = " ".join(DEBIAN_FONTS)
+        raise ConfigError(f"no font {name}; install it: apt-get install {packages}") from error
+
+
+@functools.lru_cache(128)
+def _letters_of(font: str) -> frozenset[str]:
+    return frozenset(map(chr, FT2Font(font_of(font, 20).path).get_charmap()))
+
+
+@functools.lru_cache(128)
+def fonts_with(text: str, fonts: tuple[str, ...]) -> list[str]:
+    """Return the fonts that have a letter."""
+    return [font for font in fonts if text in _letters_of(font)]
 
 
 def letter_cover(text: str, font: str, pen: float, random: Random, side: int = 420) -> Cover:
-    """Return where a letter covers the paper, a little turned and sheared: [side, side].
+    """Return where a letter covers the paper, a little turned, sheared and bent: [side, side].
 
     pen: width of the stroke, share of the letter's height, as far as the font allows.
     """
@@ -57,22 +106,33 @@ def letter_cover(text: str, font: str, pen: float, random: Random, side: int = 4
     stroke = max(1.0, 4 * depth[printed].mean())
     reach = int(np.clip((pen * side * 8 / 21 - stroke) / 2, -0.25 * stroke, side / 21))
     cover = np.float32(depth - away > -reach)
-    return tilted(cover, random.uniform(-8, 8), random.uniform(-0.15, 0.15))
+    return tilted(bent(cover, random), random.uniform(-8, 8), random.uniform(-0.15, 0.15))
 
 
-def letters(fonts: list[str]) -> dict[str, Draw]:
+def bent(cover: Cover, random: Random) -> Cover:
+    """Move what is drawn a little hither and thither, since no hand writes a letter twice alike."""
+    moves = random.normal(0, random.uniform(0, 0.03) * len(cover), (2, 6, 6))
+    y, x = (
+        np.float32(place + cv2.resize(move, cover.shape[::-1], interpolation=cv2.INTER_CUBIC))
+        for place, move in zip(np.indices(cover.shape), moves)
+    )
+    return cv2.remap(cover, x, y, cv2.INTER_LINEAR)
+
+
+def letters(alphabet: str, fonts: list[str]) -> dict[str, Draw]:
     """Return what writes each letter, in a font that is drawn by lot."""
 
     def letter(text: str, random: Random) -> Image.Image:
-        font, lot = fonts[random.randint(len(fonts))], cast(random)
+        known = fonts_with(text, tuple(fonts))
+        font, lot = known[random.randint(len(known))], cast(random)
         return on_paper(letter_cover(text, font, lot.pen, random), lot, random)
 
-    return {text: functools.partial(letter, text) for text in LETTERS}
+    return {text: functools.partial(letter, text) for text in alphabet}
 
 
 @functools.lru_cache(1)
 def signs() -> list[str]:
     """Return the signs of SCRIPTS that the font DejaVu Sans has."""
-    known = FT2Font(str(FONTS / "DejaVuSans.ttf")).get_charmap()
     codes = (code for first, last in SCRIPTS.values() for code in range(first, last + 1))
-    return [chr(code) for code in codes if code in known]
+    known = _letters_of("DejaVuSans")
+    return [sign for sign in _but_look_alikes("".join(map(chr, codes))) if sign in known]

@@ -54,12 +54,18 @@ def _by_name(draws: Sequence[Draw]) -> dict[str, Draw]:
 
 
 def _letter(fonts: Sequence[str], known: Callable[[], Sequence[str]], random: Random) -> Cover:
-    text, font = random.choice(known()), fonts[random.randint(len(fonts))]
+    text = random.choice(known())
+    having = letters.fonts_with(text, tuple(fonts))
+    font = having[random.randint(len(having))]
     return letters.letter_cover(text, font, random.uniform(*PENS), random, SIDE)
 
 
 def _shape(family: Callable[[Random], list[shapes.Line]], random: Random) -> Cover:
     return shapes.shape_cover(family(random), random.uniform(*PENS), random, SIDE // 2)
+
+
+def _family(family: Callable[[Random], list[shapes.Line]], random: Random) -> Image.Image:
+    return shapes.shape(family(random), random)
 
 
 def _known_shape(random: Random) -> list[shapes.Line]:
@@ -68,21 +74,27 @@ def _known_shape(random: Random) -> list[shapes.Line]:
 
 
 TRAINING: dict[str, dict[str, Draw]] = {
-    "letters": letters.letters(letters.TRAINING_FONTS),
+    "letters": letters.letters(letters.LETTERS, letters.TRAINING_FONTS),
+    "Greek letters": letters.letters(letters.GREEK, letters.TRAINING_FONTS),
     "shapes": shapes.shapes(shapes.TRAINING_SHAPES),
-    "doodles": {"doodle": lambda random: shapes.shape(shapes.doodle(random), random)},
+    "doodles": {family.__name__: functools.partial(_family, family) for family in shapes.DOODLES},
     "textures": _by_name(textures.TRAINING),
     "screenshots": _by_name(screenshots.TRAINING),
 }
 DRAWN: dict[str, Callable[[Random], Cover]] = {  # without paper or a camera, which is quicker
     "letters": functools.partial(_letter, letters.TRAINING_FONTS, lambda: list(letters.LETTERS)),
+    "Greek letters": functools.partial(
+        _letter, letters.TRAINING_FONTS, lambda: list(letters.GREEK)
+    ),
     "signs": functools.partial(_letter, ["DejaVuSans"], letters.signs),
     "shapes": functools.partial(_shape, _known_shape),
     **{family.__name__: functools.partial(_shape, family) for family in shapes.FAMILIES},
 }
 UNSEEN: dict[str, dict[str, Draw]] = {
-    "letters": letters.letters(letters.UNSEEN_FONTS),
+    "letters": letters.letters(letters.LETTERS, letters.UNSEEN_FONTS),
+    "Greek letters": letters.letters(letters.GREEK, letters.UNSEEN_FONTS),
     "shapes": shapes.shapes(shapes.UNSEEN_SHAPES),
+    "doodles": shapes.shapes(shapes.UNSEEN_DOODLES),
     "textures": _by_name(textures.UNSEEN),
     "screenshots": _by_name(screenshots.UNSEEN),
     "photographs of things": {

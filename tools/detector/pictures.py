@@ -216,9 +216,10 @@ def _non_digit_table(report: dict, before: dict) -> str:
     headers = "caught", "as no digit", "otherwise", "read as a digit", "before: read as a digit"
     rows = []
     for kind, counted in report["non_digits"].items():
-        now, earlier = _shares(counted), _shares(before["non_digits"][kind])
+        now, earlier = _shares(counted), before["non_digits"].get(kind)  # not counted: a new kind
         otherwise = now.refused - now.no_digit
-        rows.append((kind, now.refused, now.no_digit, otherwise, now.wrong, earlier.wrong))
+        was_wrong = earlier and _shares(earlier).wrong
+        rows.append((kind, now.refused, now.no_digit, otherwise, now.wrong, was_wrong))
     return markdown_table({"no digit": "", **dict.fromkeys(headers, ".1%")}, rows)
 
 

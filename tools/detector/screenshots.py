@@ -3,14 +3,14 @@
 from PIL import Image, ImageDraw
 
 from detector.camera import Random
-from detector.letters import LETTERS, font_of
+from detector.letters import font_of
 
 SIZES = [(1280, 720), (1024, 768), (800, 600), (540, 960)]
 
 
 def _words(random: Random, count: int) -> str:
     lengths = random.randint(2, 10, count)
-    return " ".join("".join(LETTERS[at] for at in random.randint(0, 26, n)) for n in lengths)
+    return " ".join("".join(map(chr, ord("a") + random.randint(0, 26, n))) for n in lengths)
 
 
 def _colour(random: Random, low: int = 0, high: int = 255) -> tuple[int, ...]:

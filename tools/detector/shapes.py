@@ -21,6 +21,11 @@ def _turn(degrees: float) -> complex:
     return np.exp(1j * np.radians(degrees))
 
 
+def _any_turn(random: Random) -> complex:
+    """Return a turn that leaves a drawing as it is, by a right angle, or by any."""
+    return _turn(random.choice([0, 90, random.uniform(0, 180)]))
+
+
 def _polygon(corners: int, first: float = -90) -> Line:
     return _turn(first + 360 * np.arange(corners + 1) / corners)
 
@@ -93,8 +98,89 @@ UNSEEN_SHAPES: dict[str, list] = {
         _curve(lambda t: np.cos(t) - np.sin(t) ** 2 / 1.4 + 0.5j * np.sin(2 * t), 0, 6.29),
     ],
     "flower": [_curve(lambda t: np.cos(2.5 * t) * np.exp(1j * t), 0, 12.6)],
-    "circle": [_ring(0, 1)],
-    "bar": [[-1j, 1j]],
+}
+
+UNSEEN_DOODLES: dict[str, list] = {
+    "sun": [_ring(0, 0.45), *([0.6 * _turn(a), _turn(a)] for a in range(0, 360, 45))],
+    "man": [
+        _ring(-0.75j, 0.25),
+        [-0.5j, 0.3j],
+        [-0.5 - 0.1j, -0.3j, 0.5 - 0.1j],
+        [-0.4 + 1j, 0.3j, 0.4 + 1j],
+    ],
+    "cloud": [
+        _curve(
+            lambda t: (0.8 + 0.18 * np.abs(np.sin(3 * t))) * (np.cos(t) + 0.6j * np.sin(t)),
+            0,
+            6.2832,
+        )
+    ],
+    "lightning": [
+        [0.2 - 1j, -0.5 + 0.1j, 0, -0.3 + 1j, 0.5 - 0.2j, 0.05 - 0.15j, 0.5 - 1j, 0.2 - 1j],
+    ],
+    "umbrella": [
+        _curve(lambda t: 0.9 * np.exp(1j * t), 3.1416, 6.2832),
+        [-0.9, 0.9],
+        np.append([-0.9j, 0.7j], _curve(lambda t: 0.2 + 0.7j + 0.2 * np.exp(1j * t), 3.1416, 0)),
+    ],
+    "cup": [
+        [-0.7 - 0.6j, -0.55 + 0.7j, 0.4 + 0.7j, 0.55 - 0.6j, -0.7 - 0.6j],
+        _curve(lambda t: 0.5 + 0.35 * np.exp(1j * t), -1.5, 1.5),
+    ],
+    "mushroom": [
+        _curve(lambda t: -0.1j + 0.9 * np.exp(1j * t), 3.1416, 6.2832),
+        [-0.9 - 0.1j, 0.9 - 0.1j],
+        [-0.25 - 0.1j, -0.3 + 0.9j, 0.3 + 0.9j, 0.25 - 0.1j],
+    ],
+    "key": [_ring(-0.6, 0.35), [-0.25, 1], [0.6, 0.6 + 0.3j], [0.9, 0.9 + 0.3j]],
+    "glasses": [
+        _ring(-0.55, 0.4),
+        _ring(0.55, 0.4),
+        [-0.15, 0.15],
+        [-0.95, -1 - 0.4j],
+        [0.95, 1 - 0.4j],
+    ],
+    "crown": [
+        [-0.9 + 0.6j, -0.9 - 0.5j, -0.4, -0.7j, 0.4, 0.9 - 0.5j, 0.9 + 0.6j, -0.9 + 0.6j],
+    ],
+    "flag": [
+        [-0.6 + 1j, -0.6 - 1j],
+        _curve(lambda t: t / 4 - 0.6 - 1j + 0.1j * np.sin(t), 0, 6),
+        _curve(lambda t: t / 4 - 0.6 - 0.1j + 0.1j * np.sin(t), 0, 6),
+        [0.9 - 1.03j, 0.9 - 0.13j],
+    ],
+    "ladder": [
+        *([x - 1j, x + 1j] for x in (-0.4, 0.4)),
+        *([-0.4 + y * 1j, 0.4 + y * 1j] for y in (-0.7, -0.25, 0.2, 0.65)),
+    ],
+    "leaf": [
+        _curve(lambda t: np.cos(t) + 0.45j * np.sin(t) * np.abs(np.sin(t)), 0, 6.2832),
+        [-0.7, 1.3],
+        *([x, x + 0.25 + y * 1j] for x in (-0.4, 0, 0.35) for y in (-0.25, 0.25)),
+    ],
+    "anchor": [
+        _ring(-0.8j, 0.2),
+        [-0.6j, 0.9j],
+        [-0.45 - 0.3j, 0.45 - 0.3j],
+        _curve(lambda t: 0.1j + 0.8 * np.exp(1j * t), 0.3, 2.84),
+    ],
+    "cat": [
+        _ring(0, 0.75),
+        [-0.7 - 0.3j, -0.65 - 1j, -0.2 - 0.72j],
+        [0.7 - 0.3j, 0.65 - 1j, 0.2 - 0.72j],
+        [-0.15 + 0.1j, 0.15 + 0.1j, 0.25j, -0.15 + 0.1j],
+        *([0.2 * side + 0.25j, side * 1.1 + y * 1j] for side in (-1, 1) for y in (0.1, 0.4)),
+    ],
+    "boat": [
+        [-1 + 0.3j, -0.6 + 0.8j, 0.6 + 0.8j, 1 + 0.3j, -1 + 0.3j],
+        [0.3j, -1j, 0.7 + 0.1j, 0.1j],
+    ],
+    "snail": [
+        _curve(lambda t: 0.2 + t * np.exp(1j * t) / 18, 1, 14),
+        [-1 + 0.75j, 0.9 + 0.75j, 0.2 + 0.75j],
+        [-0.5 + 0.75j, -0.85 + 0.2j, -1],
+    ],
+    "bow": [[0, -0.9 - 0.5j, -0.9 + 0.5j, 0.9 - 0.5j, 0.9 + 0.5j, 0]],
 }
 
 # ------------------------------------------------------------------ families, drawn by lot
@@ -129,10 +215,11 @@ def doodle(random: Random) -> list[Line]:
 
 
 def polygon(random: Random) -> list[Line]:
-    """Return a closed line with three to nine corners, regular or not."""
+    """Return a closed line with three to nine corners; one with more than five is no circle."""
     angles = np.linspace(0, 2 * np.pi, random.randint(3, 10), endpoint=False)
     angles = angles + random.uniform(0, 2 * np.pi) + random.normal(0, 0.25, len(angles))
-    return [_around(angles, random.uniform(0.4, 1), random)]
+    line = _around(angles, random.uniform(0.15, 1 if len(angles) < 6 else 0.7), random)
+    return [(random.uniform(0.3, 1) * line.real + 1j * line.imag) * _any_turn(random)]
 
 
 def any_star(random: Random) -> list[Line]:
@@ -141,7 +228,7 @@ def any_star(random: Random) -> list[Line]:
 
 def arc(random: Random) -> list[Line]:
     """Return a part of a ring, with its chord, its radii, a second arc or none of these."""
-    first, span = random.uniform(0, 2 * np.pi), random.uniform(1.5, 5.5)
+    first, span = random.uniform(0, 2 * np.pi), random.uniform(1.5, 4.9)  # no open zero
     outer = _curve(lambda t: np.exp(1j * t), first, first + span)
     inner = random.uniform(0.3, 0.8) * outer[::-1]
     ends = ([], outer[:1], [0, outer[0]], [*inner, outer[0]])
@@ -194,7 +281,7 @@ def wave(random: Random) -> list[Line]:
         np.abs(np.sin(np.pi * times)) * 2 - 1,
     )
     line = 2 * times / times[-1] - 1 + 1j * high * forms[random.randint(4)]
-    return [line * _turn(random.choice([0, 90, random.uniform(0, 180)]))]
+    return [line * _any_turn(random)]
 
 
 def emblem(random: Random) -> list[Line]:
@@ -207,7 +294,124 @@ def emblem(random: Random) -> list[Line]:
     return lines
 
 
-FAMILIES = (polygon, any_star, arc, arrow, crossing, comb, wave, emblem, doodle)
+def blob(random: Random) -> list[Line]:
+    """Return a closed smooth line around the middle, with bumps and dents."""
+    corners = random.randint(5, 13)
+    angles = np.linspace(0, 2 * np.pi, corners, endpoint=False) + random.normal(0, 0.15, corners)
+    around = _around(angles, random.uniform(0.2, 0.55), random)
+    around = around.real * random.uniform(0.5, 1) + 1j * around.imag
+    spline = CubicSpline(range(corners + 1), around, bc_type="periodic")
+    return [spline(np.linspace(0, corners, 80)) * _any_turn(random)]
+
+
+def band(random: Random) -> list[Line]:
+    """Return the outline of a band that runs to and fro, pointed at its ends or not."""
+    count = random.randint(3, 6)
+    y = np.linspace(-1, 1, count) + random.normal(0, 0.2, count)
+    left = np.where(np.arange(count) % 2, 1, -1) * random.uniform(0, 0.6, count) + 1j * y
+    right = left + random.uniform(0.2, 0.6) + 1j * random.uniform(-0.3, 0.3)
+    for end in (0, -1):
+        if random.rand() < 0.5:
+            right[end] = left[end]
+    return [np.concatenate([left, right[::-1], left[:1]]) * _any_turn(random)]
+
+
+def thing(random: Random) -> list[Line]:
+    """Return a body with parts that hang on its outline, as drawings of things have."""
+    bodies = (polygon, blob, arc, any_star, band, lambda random: [_ring(0, 1)])
+    body = [line * random.uniform(0.3, 0.7) for line in bodies[random.randint(len(bodies))](random)]
+    outline, lines = body[0], [*body]
+    turn, count = random.randint(len(outline)), random.randint(1, 7)
+    for number in range(count):
+        start = outline[(turn + number * len(outline) // count) % len(outline)]
+        out = start / max(abs(start), 0.1) * _turn(random.normal(0, 30))
+        lines += _part(start, out * random.uniform(0.2, 0.7 if count > 2 else 1.5), count, random)
+    return lines
+
+
+def _part(start: complex, out: complex, count: int, random: Random) -> list[Line]:
+    """Return what hangs on a body. One alone is no line: with it, a ring would be a 6 or a 9."""
+    aside = 1j * out * random.uniform(0.15, 0.5) * random.choice([-1, 1])
+    ticks = [start + out * share for share in random.uniform(0.3, 1, random.randint(1, 4))]
+    parts = (
+        [[start, start + out], *([tick, tick + aside] for tick in ticks)],
+        [[start - aside, start + out - aside, start + out + aside, start + aside]],
+        [[start, start + out / 2], _ring(start + out * 0.75, abs(out) / 4)],
+        [[start + aside, start + out, start - aside]],
+        [[start, start + out]],
+        [start + out * np.linspace(0, 1, 20) + aside * np.sin(np.linspace(0, np.pi, 20))],
+        [_ring(start + out / 2, abs(out) / 2)],
+    )
+    chosen = parts[random.randint(len(parts) if count > 1 else 4)]
+    return [np.array(line) for line in chosen]
+
+
+def squiggle(random: Random) -> list[Line]:
+    """Return one smooth line with many turns, or a row of loops."""
+    if random.rand() < 0.5:
+        x, y = random.uniform(-1, 1, (2, random.randint(7, 14)))
+        return [CubicSpline(range(len(x)), x + 1j * y)(np.linspace(0, len(x) - 1, 120))]
+    loops, size = random.randint(2, 6), random.uniform(0.3, 1)
+    times = np.linspace(0, 2 * np.pi * loops, 40 * loops)
+    drift = 2 * times / times[-1] - 1
+    return [(drift + size * np.exp(1j * times)) * _any_turn(random)]
+
+
+def hatching(random: Random) -> list[Line]:
+    """Return a line that goes to and fro, as somebody fills in or strikes out."""
+    count = random.randint(5, 14)
+    x = np.linspace(-random.uniform(0.4, 1), random.uniform(0.4, 1), count)
+    y = np.where(np.arange(count) % 2, 1, -1) * random.uniform(0.5, 1, count)
+    slant = random.uniform(-0.8, 0.8)
+    return [(x + slant * y + 1j * y) * _any_turn(random)]
+
+
+DOODLES = (doodle, thing, blob, band, squiggle, hatching)
+FAMILIES = (polygon, any_star, arc, arrow, crossing, comb, wave, emblem, *DOODLES)
+
+# ------------------------------------------------------------------ digits of unusual forms
+
+
+def _zero(wide: float, gap: float, random: Random) -> list[Line]:
+    """Return a ring. wide: its width, its height being 1. gap: degrees; below 0, its ends cross."""
+    times = np.linspace(0, 1, 80)
+    start = -90 + random.normal(0, 25) + gap / 2
+    angles = np.radians(start + (360 - gap) * times)
+    radii = 1 + random.normal(0, 0.03) * np.cos(2 * angles + random.uniform(0, 6))
+    radii = radii + random.normal(0, 0.02) * np.cos(3 * angles + random.uniform(0, 6))
+    radii = radii + random.normal(0, 0.06) * (times - 0.5)  # its ends do not meet
+    line = radii * (wide * np.cos(angles) + 1j * np.sin(angles))
+    return [(line if random.rand() < 0.5 else line[::-1]) * _turn(random.normal(0, 6))]
+
+
+def round_zero(random: Random) -> list[Line]:
+    return _zero(random.uniform(0.88, 1.12), random.uniform(-30, 0), random)
+
+
+def wide_zero(random: Random) -> list[Line]:
+    return _zero(random.uniform(1.12, 1.7), random.uniform(-30, 0), random)
+
+
+def open_zero(random: Random) -> list[Line]:
+    return _zero(random.uniform(0.5, 1.1), random.uniform(8, 45), random)
+
+
+def flagged_one(random: Random) -> list[Line]:
+    """Return a 1 with a long upstroke, as in German handwriting."""
+    top = 1j * random.uniform(-1, -0.9) + random.uniform(0, 0.25)
+    foot = 1j + random.uniform(-0.2, 0.2)
+    away = random.uniform(0.4, 1.2) * _turn(90 + random.uniform(22, 55))
+    bow = 1j * away * random.normal(0, 0.08) * np.sin(np.linspace(0, np.pi, 20))
+    upstroke = top + away * np.linspace(1, 0, 20) + bow
+    return [np.append(upstroke, foot)]
+
+
+UNUSUAL_DIGITS: dict[str, Callable[[Random], list[Line]]] = {
+    "round zeros": round_zero,
+    "wide zeros": wide_zero,
+    "open zeros": open_zero,
+    "flagged ones": flagged_one,
+}
 
 # ------------------------------------------------------------------ the pen
 
@@ -222,21 +426,35 @@ def shape_cover(lines: list[Line], pen: float, random: Random, over: int = 300) 
 
     pen: width of the lines; the shape is 1 high. over: pixels of half its height.
     """
-    image = np.zeros((4 * over, 4 * over), np.uint8)
     is_filled, turn = random.rand() < 0.15, _turn(random.uniform(-12, 12))
-    wide, width = random.uniform(0.75, 1.25), max(2, round(pen * 2 * over))
+    wide = random.uniform(0.75, 1.25)
+    placed = []
     for line in map(np.asarray, lines):
         shaken = (
             wide * line.real + 1j * line.imag + random.normal(0, 0.012, (len(line), 2)) @ [1, 1j]
         )
         if np.isclose(line[0], line[-1]):
             shaken[-1] = shaken[0]
-        placed = over * (turn * shaken + 2 + 2j)
+        placed.append(turn * shaken)
+    return pen_cover(placed, pen, over, is_filled)
+
+
+def pen_cover(lines: list[Line], pen: float, over: int = 300, is_filled: bool = False) -> Cover:
+    """Return where lines cover the paper. pen, over: see `shape_cover`."""
+    image = np.zeros((4 * over, 4 * over), np.uint8)
+    for line in lines:
+        placed = over * (line + 2 + 2j)
         points = np.rint(np.stack([placed.real, placed.imag], axis=1)).astype(np.int32)
         if is_filled:
             cv2.fillPoly(image, [points], 255)
-        cv2.polylines(image, [points], False, 255, width)  # with round ends and joints
+        # with round ends and joints
+        cv2.polylines(image, [points], False, 255, max(2, round(pen * 2 * over)))
     return image / 255
+
+
+def unusual_digit(form: Callable[[Random], list[Line]], random: Random) -> Image.Image:
+    lot = cast(random)
+    return on_paper(pen_cover(form(random), lot.pen), lot, random)
 
 
 def shapes(known: dict[str, list]) -> dict[str, Draw]:

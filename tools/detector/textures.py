@@ -119,6 +119,23 @@ def things(random: Random) -> Image.Image:
     return _lit(page, random)
 
 
+def round_thing(random: Random) -> Image.Image:
+    """Something round before a plain ground, as balls, plates, wheels and blossoms are.
+
+    Its grain tells it from a round 0.
+    """
+    size = cast(random).size
+    x, y = grid(size, random.uniform(0, np.pi))
+    away = np.hypot(x - random.uniform(-0.2, 0.2), (y - random.uniform(-0.2, 0.2)) / 0.9)
+    away = away + random.uniform(0, 0.05) * grain(size, random, random.uniform(1, 8))
+    outer = random.uniform(0.2, 0.6)
+    ground, surface, heart = random.rand(3, 3)
+    surface = surface + random.uniform(0.05, 0.3) * grain(size, random, 2)[..., np.newaxis]
+    page = np.where(away[..., np.newaxis] < outer, surface, ground)
+    page = np.where(away[..., np.newaxis] < outer * random.uniform(0, 0.6), heart, page)
+    return _lit(np.clip(page, 0, 1), random)
+
+
 def _fill(page, centre, radii: np.ndarray, random: Random, colour, wide: float = 1) -> None:
     """Fill a polygon with corners at these radii around a centre, turned by lot."""
     corners = radii * np.exp(
@@ -141,5 +158,5 @@ def _lit(page: Page, random: Random) -> Image.Image:
     return photograph(page * light, cast(random), random)
 
 
-TRAINING = (*map(_of_values, (noise, stripes, plaid, blobs)), leaves, things)
+TRAINING = (*map(_of_values, (noise, stripes, plaid, blobs)), leaves, things, round_thing)
 UNSEEN = tuple(map(_of_values, (checkers, bricks, wood, clouds, cells, halftone)))

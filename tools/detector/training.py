@@ -15,43 +15,37 @@ NETS, HIDDEN, PENALTY, EPOCHS = 3, 32, 0.1, 8  # what one net catches varies wit
 COMPONENTS, NEIGHBOURS = 64, 5
 OURS = "the net on features"
 PAPER = "on paper"
-FALSE_ALARMS = {"mnist": 0.004, "drawn": 0.006, PAPER: 0.012}  # at most, of the valid split
+AT_SCORES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the curve
+FALSE_ALARMS = {"mnist": 0.003, "drawn": 0.012, PAPER: 0.012}  # at most, of the valid split
 
 # Of features [N, 980] and logits [N, 10], one each; the largest are digits.
 Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Outputs = list[tuple[np.ndarray, np.ndarray]]  # features and logits, of each of `moved`
 
 
 def measure(data: Data, args: argparse.Namespace) -> dict:
     """Draw the pictures, train and compare detectors, and write the package's; return its about."""
     from detector.examples import RAW, examples  # which imports OpenCV: not for --help
+    from detector.letters import TRAINING_FONTS, font_of
     from paddle_mnist.mnist import detector, pretrained
     from paddle_mnist.system.files import write_atomically
 
+    for font in TRAINING_FONTS:  # a missing one is reported before anything is drawn
+        font_of(font, 20)
     shown = examples(data, np.random.RandomState(args.seed))
     digits, others = (
         np.concatenate([_features(pixels)[0] for pixels in group.values()])
         for group in (shown.digits, shown.no_digits)
     )
     trained = _train(digits, others, args.seed)
-    raw = _features(shown.digits["mnist"])[0]
+    raw = _features(shown.digits["mnist"][:RAW])[0]
     scores: dict[str, Score] = {OURS: lambda values, logits: trained.logits(values)}
     scores.update(_rivals(raw, data["train"].labels[:RAW], args.seed))
-    valid, unseen = (
-        {kind: [_features(images) for images in detector.moved(pixels)] for kind, pixels in group}
-        for group in (shown.valid.items(), shown.unseen.items())
+    of_mnist = {"MNIST's eval images": np.asarray(data["eval"].images)}
+    valid, unusual, unseen = map(
+        _outputs, (shown.valid, {**of_mnist, **shown.unusual}, shown.unseen)
     )
-
-    def mean(score: Score, outputs: Iterable) -> np.ndarray:
-        """Return the mean score of each image over what the net gives for it and for it moved."""
-        return np.mean([score(*each) for each in outputs], axis=0)
-
-    def threshold(score: Score) -> float:
-        """Return the score below which FALSE_ALARMS of the valid split's digits are."""
-        found = {kind: mean(score, outputs) for kind, outputs in valid.items()}
-        found[PAPER] = np.concatenate([found[kind] for kind in found if kind not in FALSE_ALARMS])
-        return float(min(np.quantile(found[part], most) for part, most in FALSE_ALARMS.items()))
-
-    thresholds = {name: threshold(score) for name, score in scores.items()}
+    thresholds = {name: _threshold(_means(score, valid)) for name, score in scores.items()}
     about = {
         "command": "python tools/reproduce.py --only detector --data MNIST",
         "weights": pretrained.about()["sha256"],
@@ -59,27 +53,78 @@ def measure(data: Data, args: argparse.Namespace) -> dict:
         "false_alarms": FALSE_ALARMS,
         "caught": {
             name: {
-                kind: float((mean(score, outputs) < thresholds[name]).mean())
-                for kind, outputs in unseen.items()
+                kind: round(float((found < thresholds[name]).mean()), 4)
+                for kind, found in _means(score, unseen).items()
             }
             for name, score in scores.items()
         },
+        "digits_below": _below(_means(scores[OURS], unusual), thresholds[OURS]),
+        "no_digits_below": _below(_means(scores[OURS], unseen), thresholds[OURS]),
     }
     bias = trained.bias - thresholds[OURS]  # digits end at THRESHOLD
     arrays = {**vars(trained), "bias": bias}
     contents = io.BytesIO()
     half = {name: np.asarray(values, np.float16) for name, values in arrays.items()}
-    np.savez(contents, about=np.array(json.dumps(about)), **half)
+    kept = {name: value for name, value in about.items() if not name.endswith("_below")}
+    np.savez(contents, about=np.array(json.dumps(kept)), **half)
     write_atomically(detector.FILE, contents.getvalue())
     return about
 
 
+def _outputs(group: dict[str, np.ndarray]) -> dict[str, Outputs]:
+    """Return what the net gives for the images of each kind, as they are and moved."""
+    from paddle_mnist.mnist.detector import moved
+
+    return {kind: [_features(images) for images in moved(pixels)] for kind, pixels in group.items()}
+
+
+def _means(score: Score, group: dict[str, Outputs]) -> dict[str, np.ndarray]:
+    """Return the mean score of each image over itself and its moved copies."""
+    return {
+        kind: np.mean([score(*each) for each in outputs], axis=0) for kind, outputs in group.items()
+    }
+
+
+def _threshold(found: dict[str, np.ndarray]) -> float:
+    """Return the score below which FALSE_ALARMS of the valid split's digits are."""
+    paper = np.concatenate([found[kind] for kind in found if kind not in FALSE_ALARMS])
+    parts = {**found, PAPER: paper}
+    return float(min(np.quantile(parts[part], most) for part, most in FALSE_ALARMS.items()))
+
+
+def _below(found: dict[str, np.ndarray], threshold: float) -> dict[str, list[float]]:
+    """Return the share of each kind that scores less than each of AT_SCORES.
+
+    found: logits. threshold: of them, where digits end.
+    """
+    levels = np.log(np.divide(AT_SCORES, np.subtract(1, AT_SCORES))) + threshold
+    return {
+        kind: [round(float((logits < level).mean()), 4) for level in levels]
+        for kind, logits in found.items()
+    }
+
+
 def tabulate(about: dict) -> str:
     kinds = about["caught"][OURS]
-    return markdown_table(
-        {"caught by": "", **dict.fromkeys(kinds, ".0%")},
-        [[name, *caught.values()] for name, caught in about["caught"].items()],
+    refused = about["digits_below"].items()
+    accepted = (
+        (kind, [1 - share for share in shares]) for kind, shares in about["no_digits_below"].items()
     )
+    return "\n\n".join(
+        [
+            markdown_table(
+                {"caught by": "", **dict.fromkeys(kinds, ".0%")},
+                [[name, *caught.values()] for name, caught in about["caught"].items()],
+            ),
+            _curve("digits refused below a score of", refused, ".2%"),
+            _curve("no digits accepted from a score of", accepted, ".1%"),
+        ]
+    )
+
+
+def _curve(header: str, shares: Iterable[tuple[str, list[float]]], form: str) -> str:
+    columns = {header: "", **{str(score): form for score in AT_SCORES}}
+    return markdown_table(columns, [[kind, *values] for kind, values in shares])
 
 
 def _train(digits: np.ndarray, others: np.ndarray, seed: int):
