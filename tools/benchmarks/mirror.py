@@ -38,7 +38,7 @@ def _train(session: Session, folder: str, *options: str) -> Figures:
 
 def _rows(report: Report) -> Rows:
     rows = report.medians
-    for name in ("seconds", "cpu"):
+    for name in ("seconds", "cpu") if rows[MIRRORED] else ():
         rows[MIRRORED][f"more {name}"] = rows[MIRRORED][name] / rows[BASE][name] - 1
     return rows
 

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -25,22 +26,23 @@ def s3_server() -> Iterator[Callable[[], Sent]]:
 
     Yields a function that returns what was sent. Raises ModuleNotFoundError without moto.
     """
-    import boto3
+    import moto.moto_server.werkzeug_app  # noqa: F401
 
     spawn = multiprocessing.get_context("spawn")
     counts, port = spawn.Array(ctypes.c_int64, len(Sent._fields)), spawn.SimpleQueue()
     process = spawn.Process(target=_serve, args=(port, counts), daemon=True)
     process.start()
+    url = f"http://127.0.0.1:{port.get()}"
     found = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port.get()}",
+        "AWS_ENDPOINT_URL": url,
         "AWS_ACCESS_KEY_ID": "name",
         "AWS_SECRET_ACCESS_KEY": "secret",
         "AWS_DEFAULT_REGION": "us-east-1",
     }
     try:
+        urllib.request.urlopen(urllib.request.Request(f"{url}/{BUCKET}", method="PUT")).close()
+        counts[:] = [0] * len(counts)
         with patch.dict(os.environ, found):
-            boto3.client("s3").create_bucket(Bucket=BUCKET)
-            counts[:] = [0] * len(counts)
             yield lambda: Sent(*counts)
     finally:
         process.kill()
