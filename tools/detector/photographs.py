@@ -1,4 +1,4 @@
-"""Sheets on a desk and handwritten pages, drawn as telephones photograph them, and what is read.
+"""Sheets on a desk and handwritten pages, drawn as phones photograph them, and what is read.
 
     cd tools; python -m detector.photographs MNIST
 
@@ -18,19 +18,8 @@ import numpy as np
 from PIL import Image
 
 from detector import textures
-from detector.camera import (
-    Lot,
-    Page,
-    Random,
-    cast,
-    centred,
-    grain,
-    grid,
-    inked,
-    photograph,
-    stroke,
-    trimmed,
-)
+from detector.camera import Lot, Page, Random, cast, grain, grid, inked, photograph, stroke, trimmed
+from detector.paper import write
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.infer import pretrained_predictor, read_pictures
 
@@ -65,7 +54,7 @@ def on_a_desk(image: np.ndarray, random: Random, tilt: float = 0) -> Image.Image
     lot.size = [(240, 320), (400, 300), (480, 640), (640, 480), (960, 720)][random.randint(5)]
     lot.height = random.uniform(0.35, 0.65)
     sheet = Lot(**{**vars(lot), "size": (400, round(400 * random.uniform(0.65, 1.4)))})
-    written = centred(sheet.sheet(), trimmed(stroke(image, sheet.pixels, sheet.pen), 0), sheet)
+    written = write(sheet.sheet(), image, sheet)
     extent = np.array(sheet.size[::-1]) / max(sheet.size) * min(lot.size)
     extent = extent * random.uniform(0.55, 0.85)
     corners = (UNIT - 0.5 + random.uniform(-0.05, 0.05, (4, 2))) * extent
@@ -197,6 +186,7 @@ def _differences(truth: str, text: str) -> list[str]:
 
 
 def count(source: str, folder: Path) -> dict:
+    """Count what is read of all of these pictures, of MNIST's eval split."""
     split = open_data(source)["eval"]
     return {
         "on a desk": count_sheets(split, 0, folder),
