@@ -337,8 +337,14 @@ def _first_error(
     unfinished = [rank for rank in ended if processes[rank].exitcode]
     if not unfinished:
         return None
-    # One that only lost its connection to another is not the cause.
-    causes = (rank for rank in unfinished if not isinstance(reports[rank].error, PeerError))
+    # One that only lost its connection to another is not the cause, nor one that had no handlers
+    # yet for a signal sent to all.
+    causes = (
+        rank
+        for rank in unfinished
+        if not isinstance(reports[rank].error, PeerError)
+        and -processes[rank].exitcode not in signals.all_received()
+    )
     rank = next(causes, unfinished[0])
     error, code = reports[rank].error, processes[rank].exitcode
     if isinstance(error, StoppedError):

@@ -69,7 +69,7 @@ def test_predictions_of_several_outputs_keep_their_structure(runs):
         run, MODELS["dict batches"], data, forward=lambda model, batch: model(batch["point"])
     )
     assert isinstance(outputs, tuple) and outputs[1].shape == (len(POINTS),)
-    np.testing.assert_allclose(outputs[0], classes.numpy(), atol=1e-5)
+    np.testing.assert_allclose(outputs[0], classes.numpy(), rtol=1e-5, atol=1e-5)
     Pair = collections.namedtuple("Pair", "best all")
     named = predict_run(
         "latest",
@@ -80,7 +80,7 @@ def test_predictions_of_several_outputs_keep_their_structure(runs):
         forward=lambda model, batch: {"a": Pair(batch["point"], [model(batch["point"])[1]])},
     )
     assert list(named) == ["a"] and named["a"].best.tolist() == POINTS.tolist()
-    np.testing.assert_allclose(named["a"].all[0], totals.numpy(), atol=1e-5)
+    np.testing.assert_allclose(named["a"].all[0], totals.numpy(), rtol=1e-5, atol=1e-5)
 
 
 class Noisy(nn.Layer):

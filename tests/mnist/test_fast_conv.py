@@ -282,7 +282,7 @@ def test_gradients_of_some_parameters_can_be_asked_for(real_images, names):
         )
         results.append(paddle.grad(loss, [parameters[name] for name in names]))
     for fast, own in zip(*results):
-        np.testing.assert_allclose(fast.numpy(), own.numpy(), atol=1e-5)
+        np.testing.assert_allclose(fast.numpy(), own.numpy(), rtol=1e-5, atol=1e-5)
 
 
 def test_a_layer_with_a_forward_of_its_own_is_used(real_images):

@@ -108,9 +108,9 @@ def test_static_graph_takes_a_label_too(images, full_graph):
     expected, accuracy = model(images, label)
     static = paddle.jit.to_static(model, full_graph=full_graph)
     logits, again = static(images, label)
-    np.testing.assert_allclose(logits.numpy(), expected.numpy(), atol=1e-5)
+    np.testing.assert_allclose(logits.numpy(), expected.numpy(), rtol=1e-5, atol=1e-5)
     assert accuracy.item() == again.item()
-    np.testing.assert_allclose(static(images).numpy(), expected.numpy(), atol=1e-5)
+    np.testing.assert_allclose(static(images).numpy(), expected.numpy(), rtol=1e-5, atol=1e-5)
 
 
 def test_paddles_own_export_takes_the_model_as_it_is(tmp_path, images):
@@ -119,7 +119,7 @@ def test_paddles_own_export_takes_the_model_as_it_is(tmp_path, images):
     spec = paddle.static.InputSpec([None, 1, 28, 28], "float32")
     paddle.jit.save(model, str(tmp_path / "mnist"), input_spec=[spec])
     loaded = paddle.jit.load(str(tmp_path / "mnist"))
-    np.testing.assert_allclose(loaded(images).numpy(), model(images).numpy(), atol=1e-5)
+    np.testing.assert_allclose(loaded(images).numpy(), model(images).numpy(), rtol=1e-5, atol=1e-5)
 
 
 SHAPES = """

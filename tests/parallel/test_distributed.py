@@ -480,17 +480,19 @@ def test_signal_ends_a_rank_that_waits_to_be_connected(tmp_path, number):
 
 
 FAILS = """
-import os, time
+import os, signal, sys, time
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.parallel.world import spawn
 from paddle_mnist.system import signals
 
 def fails():
-    if os.environ["PADDLE_TRAINER_ID"] == "0":
-        print("ready", flush=True)
+    if os.environ["PADDLE_TRAINER_ID"] == "1" and "unhandled" in sys.argv:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    print("ready", flush=True)
     while not signals.received():
         time.sleep(0.1)
     if os.environ["PADDLE_TRAINER_ID"] == "0":
+        time.sleep(1)  # the other one ends first
         raise ConfigError("a fault of its own")
 
 if __name__ == "__main__":
@@ -501,11 +503,14 @@ if __name__ == "__main__":
 """
 
 
-def test_a_signal_does_not_hide_the_error_of_a_rank(tmp_path):
+@pytest.mark.parametrize("other", ["handled", "unhandled"])
+def test_a_signal_does_not_hide_the_error_of_a_rank(tmp_path, other):
+    """Also where it ends the other rank, as it does before that one has handlers."""
     script = tmp_path / "fails.py"
     script.write_text(FAILS)
-    process = start_job([sys.executable, script], tmp_path, subprocess.PIPE, popen=forked.Popen)
-    assert process.stdout.readline() == "ready\n"
+    command = [sys.executable, script, other]
+    process = start_job(command, tmp_path, subprocess.PIPE, popen=forked.Popen)
+    assert [process.stdout.readline() for _ in range(2)] == ["ready\n", "ready\n"]
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert out == "raised: a fault of its own\n", out + err
