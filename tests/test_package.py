@@ -167,6 +167,7 @@ DISTRIBUTIONS = {
     "cv2": "opencv-python-headless",
     "paddle": "paddlepaddle",
     "simdjson": "pysimdjson",
+    "skimage": "scikit-image",
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }

@@ -24,6 +24,7 @@ from benchmarks import (
     memory,
     mirror,
     operators,
+    photographs,
     rehearsal,
     scale,
     sigterm,
@@ -73,6 +74,7 @@ BENCHMARKS = {
     "scale": scale.BENCHMARK,
     "infer": inference.BENCHMARK,
     "pictures": PICTURES,
+    "photographs": photographs.BENCHMARK,
     "signal": sigterm.BENCHMARK,
     "log": log.BENCHMARK,
 }

@@ -195,6 +195,7 @@ def test_infer_benchmark_compares_engines_that_agree(tool):
         ("conv-blocks", "| LeNet-5's blocks, 1x28x28 | "),
         ("signal", "| median of 20 | "),
         ("pictures", "| plain | "),
+        ("photographs", "| a sheet on a dark or patterned desk, in perspective | 10 | "),
         ("log", "data: digits, from scikit-learn's digits"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Union
 import cv2
 import numpy as np
 from PIL import Image
+from skimage.morphology import skeletonize
 
 Random = np.random.RandomState
 Draw = Callable[[Random], Image.Image]
@@ -76,9 +77,9 @@ def stroke(image: np.ndarray, height: float, pen: float) -> Cover:
     scale = height / max(digit.shape)
     large = cv2.resize(np.pad(digit, 2), None, fx=scale, fy=scale, interpolation=cv2.INTER_CUBIC)
     width = max(1.2, pen * height)
-    inside = np.pad(np.where(large > 100, np.uint8(255), np.uint8(0)), int(width) + 2)
-    middle = cv2.ximgproc.thinning(inside)
-    distance = cv2.distanceTransform(255 - middle, cv2.DIST_L2, cv2.DIST_MASK_PRECISE)
+    middle = skeletonize(np.pad(large > 100, int(width) + 2))
+    away = np.uint8(~middle)
+    distance = cv2.distanceTransform(away, cv2.DIST_L2, cv2.DIST_MASK_PRECISE)
     return np.clip(width / 2 - distance + 0.5, 0, 1)
 
 

@@ -24,8 +24,8 @@ NO_DIGITS = {
     "letters": 624,
     "Greek letters": 440,
     "shapes": 300,
-    "doodles": 600,
-    "textures": 700,
+    "doodles": 800,
+    "textures": 1600,
     "screenshots": 60,
 }
 DIGITS_DRAWN = {"train": 12_000, "valid": 1500}
@@ -39,6 +39,8 @@ DRAWN = {
     "thing": 6000,
     "blob": 2500,
     "band": 2500,
+    "spike": 2500,
+    "scallops": 2500,
     "emblem": 2500,
 }
 DRAWN_OF_A_FAMILY = 1200
@@ -155,6 +157,11 @@ def _digits_drawn(split: Split, count: int) -> Pixels:
         return stroke(image, HEIGHT, random.uniform(*non_digits.PENS))
 
     return _drawn(cover, count)
+
+
+def flagged_ones(count: int) -> Pixels:
+    """Return ones with a long upstroke, as they would be read from a picture."""
+    return _drawn(_cover_of(UNUSUAL_DIGITS["flagged ones"]), count)
 
 
 def _cover_of(form: Callable[[Random], list[Line]]) -> Callable[[Random], Cover]:

@@ -2,11 +2,10 @@
 
 Both are functions by kind and name. Those of TRAINING and those of UNSEEN have no font, shape,
 texture or layout in common. There are photographs too, for UNSEEN alone: those that come with
-scikit-learn and scikit-image.
+scikit-image and scikit-learn.
 """
 
 import functools
-import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -26,19 +25,15 @@ PHOTOGRAPHS = """
 
 @functools.lru_cache(1)
 def photographs() -> dict[str, Image.Image]:
-    """Return the photographs that come with scikit-learn, and scikit-image's if it is there."""
+    """Return the photographs that come with scikit-image and scikit-learn."""
+    import skimage.data
     from sklearn.datasets import load_sample_images
 
+    folder = Path(skimage.data.__file__).parent
+    found = {name: Image.open(folder / name).convert("RGB") for name in PHOTOGRAPHS}
     samples = load_sample_images()
     names = [Path(name).name for name in samples.filenames]
-    found = dict(zip(names, map(Image.fromarray, samples.images)))
-    spec = importlib.util.find_spec("skimage")
-    if spec and spec.origin:
-        files = [Path(spec.origin).parent / "data" / name for name in PHOTOGRAPHS]
-        found.update(
-            (file.name, Image.open(file).convert("RGB")) for file in files if file.exists()
-        )
-    return found
+    return {**found, **dict(zip(names, map(Image.fromarray, samples.images)))}
 
 
 def photograph_part(name: str, random: Random) -> Image.Image:

@@ -316,6 +316,34 @@ def band(random: Random) -> list[Line]:
     return [np.concatenate([left, right[::-1], left[:1]]) * _any_turn(random)]
 
 
+def spike(random: Random) -> list[Line]:
+    """Return the outline of a band that has corners and narrows to a point, as sparks do."""
+    count = random.randint(3, 8)
+    y = np.sort(random.uniform(-1, 1, count)) + random.normal(0, 0.12, count)
+    middle = np.cumsum(random.uniform(0.4, 1.2, count) * (-1) ** np.arange(count))
+    middle = 0.5 * (middle - middle.mean()) + 1j * y - random.uniform(-0.4, 0.4) * y
+    wide = random.uniform(0.35, 0.9) * np.linspace(1, random.uniform(0, 0.3), count)
+    aside = np.exp(1j * random.uniform(-0.6, 0.6, count)) * wide
+    left, right = middle - aside / 2, middle + aside / 2
+    return [np.concatenate([left, right[::-1], left[:1]]) * _any_turn(random)]
+
+
+def scallops(random: Random) -> list[Line]:
+    """Return a closed line of round bumps or dents that meet in corners."""
+    count, deep = random.randint(3, 9), random.uniform(0.25, 0.5)
+    lean = random.uniform(0, 0.35)
+    angles = np.linspace(0, 2 * np.pi, 160)
+    bent = angles + lean * np.sin(angles + random.uniform(0, 6))  # bumps of unequal size
+    bumps = np.abs(np.sin(count * bent / 2 + random.uniform(0, 3)))
+    radii = 1 - deep * (bumps if random.rand() < 0.25 else 1 - bumps)
+    flat = random.uniform(0.55, 1)
+    line = radii * (np.cos(angles) + 1j * flat * np.sin(angles))
+    line[-1] = line[0]
+    if random.rand() < 0.3:  # on a straight line
+        line = line.real + 1j * np.minimum(line.imag, random.uniform(0, 0.4) * flat)
+    return [line * _any_turn(random)]
+
+
 def thing(random: Random) -> list[Line]:
     """Return a body with parts that hang on its outline, as drawings of things have."""
     bodies = (polygon, blob, arc, any_star, band, lambda random: [_ring(0, 1)])
@@ -366,7 +394,7 @@ def hatching(random: Random) -> list[Line]:
     return [(x + slant * y + 1j * y) * _any_turn(random)]
 
 
-DOODLES = (doodle, thing, blob, band, squiggle, hatching)
+DOODLES = (doodle, thing, blob, band, spike, scallops, squiggle, hatching)
 FAMILIES = (polygon, any_star, arc, arrow, crossing, comb, wave, emblem, *DOODLES)
 
 # ------------------------------------------------------------------ digits of unusual forms

@@ -136,6 +136,68 @@ def round_thing(random: Random) -> Image.Image:
     return _lit(np.clip(page, 0, 1), random)
 
 
+def blossom(random: Random) -> Image.Image:
+    """Rings of petals around a heart, lit from a side, before a dim ground out of focus."""
+    size = cast(random).size
+    ground = random.rand(3) * random.uniform(0.1, 1)
+    page = np.clip(
+        ground + random.uniform(0, 0.2) * grain(size, random, random.uniform(5, 30))[..., None],
+        0,
+        1,
+    )
+    sides, petal, heart = np.array(size[::-1]), random.rand(3), random.rand(3)
+    middle, largest = random.uniform(0.35, 0.65, 2) * sides, random.uniform(0.15, 0.6) * min(size)
+    flat, rings = random.uniform(0.6, 1), random.randint(1, 7)
+    shares = np.linspace(1, random.uniform(0.25, 0.5), rings)
+    for share in shares:
+        count = random.randint(5, 30)
+        for angle in 2 * np.pi * (np.arange(count) + random.rand()) / count:
+            out = np.array([np.cos(angle), flat * np.sin(angle)])
+            length = largest * share * random.uniform(0.25, 0.5)
+            at = middle + out * (largest * share - length)
+            tone = petal + (heart - petal) * (1 - share) + random.normal(0, 0.06)
+            axes = (max(1, int(length)), max(1, int(length * random.uniform(0.3, 0.8))))
+            turn = float(np.degrees(np.arctan2(out[1], out[0])))
+            place = [int(x) for x in np.rint(at)]
+            cv2.ellipse(page, place, axes, turn, 0, 360, np.clip(tone, 0, 1).tolist(), -1)
+    inner = max(1, int(largest * shares[-1] * random.uniform(0.3, 0.9)))
+    place = [int(x) for x in np.rint(middle)]
+    cv2.circle(page, place, inner, np.clip(heart, 0, 1).tolist(), -1)
+    return _lit(page, random)
+
+
+def tissue(random: Random) -> Image.Image:
+    """Cells and fibres under a microscope: spots around streaks, paler and darker by places."""
+    size = cast(random).size
+    first, second, third = random.rand(3, 3)
+    streaks = grain(size, random, (random.uniform(3, 20), random.uniform(1, 6)))
+    page = first + np.clip(streaks / 4 + 0.5, 0, 1)[..., None] * (second - first)
+    density = grain(size, random, min(size) / random.uniform(4, 12)) > random.uniform(-1, 1)
+    spots = grain(size, random, random.uniform(1.5, 6)) > random.uniform(0.5, 1.5)
+    page = np.where((spots & density)[..., None], third, page)
+    return _lit(np.clip(page, 0, 1), random)
+
+
+def tower(random: Random) -> Image.Image:
+    """Something tall before a sky, with a part on its side, on a ground of other things."""
+    page = np.ones((*cast(random).size, 3)) * random.rand(3)
+    height, width = page.shape[:2]
+    x, y = random.uniform(0.3, 0.7) * width, random.uniform(0.5, 0.95) * height
+    tall, wide = random.uniform(0.3, 0.8) * height, random.uniform(0.02, 0.12) * width
+    colour = random.rand(3)
+    for _ in range(random.randint(1, 5)):  # the thing itself first, then its parts
+        top, lean = y - tall, random.uniform(-0.3, 0.3) * wide
+        corners = [(x - wide, y), (x + wide, y), (x + wide / 2 + lean, top), (x + lean, top)]
+        points = np.rint(corners).astype(np.int32)
+        cv2.fillPoly(page, [points], np.clip(colour + random.normal(0, 0.1, 3), 0, 1).tolist())
+        x, tall = x + random.uniform(-2, 2) * wide, tall * random.uniform(0.2, 0.9)
+        wide = wide * random.uniform(0.4, 1.6)
+    for _ in range(random.randint(1, 12)):
+        at = np.array([random.rand() * width, y])
+        _fill(page, at, random.uniform(0.02, 0.12) * width * np.ones(7), random, random.rand(3), 2)
+    return _lit(page, random)
+
+
 def _fill(page, centre, radii: np.ndarray, random: Random, colour, wide: float = 1) -> None:
     """Fill a polygon with corners at these radii around a centre, turned by lot."""
     corners = radii * np.exp(
@@ -158,5 +220,13 @@ def _lit(page: Page, random: Random) -> Image.Image:
     return photograph(page * light, cast(random), random)
 
 
-TRAINING = (*map(_of_values, (noise, stripes, plaid, blobs)), leaves, things, round_thing)
+TRAINING = (
+    *map(_of_values, (noise, stripes, plaid, blobs)),
+    leaves,
+    things,
+    round_thing,
+    blossom,
+    tissue,
+    tower,
+)
 UNSEEN = tuple(map(_of_values, (checkers, bricks, wood, clouds, cells, halftone)))
