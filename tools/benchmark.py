@@ -50,7 +50,7 @@ from paddle_mnist.mnist.cache import open_data
 PICTURES = Benchmark(
     pictures.__doc__.splitlines()[0],
     code=("detector", "paddle_mnist.mnist.detector", "paddle_mnist.mnist.infer"),
-    facts=lambda session: pictures.measure(session.source, session.rounds),
+    facts=lambda session: pictures.measure(session.source),
     text=lambda report: pictures.table(report.facts),
 )
 BENCHMARKS = {

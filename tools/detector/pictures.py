@@ -3,14 +3,9 @@
 The digits are of MNIST's eval split, on which neither the preprocessing nor the detector was
 developed; what is no digit is of fonts, shapes, textures and layouts that the detector has not
 seen. The pictures stay in `work/output/pictures`; `--json` lists those that were read wrongly.
-BEFORE, `pictures_before.json`, was counted with the command of an earlier commit:
-
-    cd tools; python -m detector.pictures EARLIER/tools/infer.py MNIST > counted.json
 """
 
-import functools
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -26,7 +21,6 @@ from PIL import Image
 
 INFER = TOOLS / "infer.py"
 FOLDER = Path("work/output/pictures")
-BEFORE = Path(__file__).with_name("pictures_before.json")
 COUNT = 200  # pictures of a kind
 PAGES = 16
 ROWS = ([5], [6], [8], [1, 1, 1], [4, 4], [3, 3, 3], [8] * 8, [10] * 10)
@@ -37,13 +31,8 @@ NO_DIGIT = "probably not one digit"
 Named = Iterator[tuple[str, Image.Image]]  # the truth, and the picture
 
 
-def measure(source: str, rounds: int) -> dict:
-    """Count what is read. rounds: does not matter, as every picture is read in the same way."""
-    return count_all(INFER, source)
-
-
-def count_all(infer: Path, source: str) -> dict:
-    """Count what a command reads: by kind of paper, of MNIST itself, of pages and of no digits."""
+def measure(source: str) -> dict:
+    """Count what `infer` reads: by kind of paper, of MNIST itself, of pages and of no digits."""
     from detector import non_digits, paper  # which imports OpenCV: not for --help
     from paddle_mnist.mnist.cache import open_data
     from paddle_mnist.mnist.detector import THRESHOLD
@@ -53,16 +42,15 @@ def count_all(infer: Path, source: str) -> dict:
     split = data["eval"]
     images = np.asarray(split.images)
     count, pages = (COUNT, PAGES) if data.name == "mnist" else (2, 2)
-    counted = functools.partial(_counted, infer)
     as_they_are = zip(map(str, split.labels), map(Image.fromarray, images))
     return {
         "count": count,
-        "paper": {kind: counted(kind, _on_paper(kind, split, count)) for kind in paper.KINDS},
-        "mnist": counted("mnist", as_they_are),
+        "paper": {kind: _counted(kind, _on_paper(kind, split, count)) for kind in paper.KINDS},
+        "mnist": _counted("mnist", as_they_are),
         "false_alarms": float((digit_scores(images) < THRESHOLD).mean()),
-        "pages": counted("pages", _pages(split, pages), many=True) if infer == INFER else None,
+        "pages": _counted("pages", _pages(split, pages), many=True),
         "non_digits": {
-            kind: counted(f"no digit, {kind}", _non_digits(kind, count))
+            kind: _counted(f"no digit, {kind}", _non_digits(kind, count))
             for kind in non_digits.UNSEEN
         },
     }
@@ -98,16 +86,15 @@ def _non_digits(kind: str, count: int) -> Named:
         yield name.replace(".", "_"), draw(np.random.RandomState(7_000_000 + number))
 
 
-def _counted(infer: Path, name: str, pictures: Named, many: bool = False) -> dict:
+def _counted(name: str, pictures: Named, many: bool = False) -> dict:
     """Return how often each truth was read as what, and the seconds and MiB that it took."""
     folder = FOLDER.absolute() / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for number, (truth, picture) in enumerate(pictures):
         picture.save(folder / f"{number:05}-{truth}.png")
-    command = [sys.executable, infer, folder, "--json", *["--many"] * many]
-    environment = {**os.environ, "PYTHONPATH": str(infer.parents[1])}  # its own package
-    done = run_from_small_process(command, env=environment)
+    command = [sys.executable, INFER, folder, "--json", *["--many"] * many]
+    done = run_from_small_process(command)
     if done.code not in (0, SOME_FAILED):
         raise subprocess.CalledProcessError(done.code, command, done.printed, done.errors)
     counts = _count(json.loads(done.printed), many)
@@ -158,18 +145,12 @@ def _total(counted: dict) -> int:
 
 
 def table(report: dict) -> str:
-    before = json.loads(BEFORE.read_text())
-    parts = [_paper_table(report, before), _non_digit_table(report, before), *_by_name(report)]
-    return "\n\n".join(parts)
+    return "\n\n".join([_paper_table(report), _non_digit_table(report), *_by_name(report)])
 
 
-def _paper_table(report: dict, before: dict) -> str:
-    headers = "right", "refused", "wrong", "no digit", "before: right", "refused ", "wrong "
+def _paper_table(report: dict) -> str:
     kinds = {**report["paper"], AS_THEY_ARE: report["mnist"]}
-    earlier = {**before["paper"], AS_THEY_ARE: before["mnist"]}
-    rows = [
-        (kind, *_shares(counted), *_shares(earlier[kind])[:3]) for kind, counted in kinds.items()
-    ]
+    rows = [(kind, *_shares(counted)) for kind, counted in kinds.items()]
     images = _total(report["mnist"])
     note = (
         f"{report['count']} pictures of each kind, and {images:,} files of MNIST's own images. *No "
@@ -177,6 +158,7 @@ def _paper_table(report: dict, before: dict) -> str:
         f"MNIST's eval images these are {report['false_alarms']:.2%}. "
     )
     note += f"{_pages_note(report['pages'])} {_costs_note(report)}"
+    headers = "right", "refused", "wrong", "no digit"
     return markdown_table({"digits": "", **dict.fromkeys(headers, ".1%")}, rows, note)
 
 
@@ -212,14 +194,13 @@ def _costs_note(report: dict) -> str:
     )
 
 
-def _non_digit_table(report: dict, before: dict) -> str:
-    headers = "caught", "as no digit", "otherwise", "read as a digit", "before: read as a digit"
+def _non_digit_table(report: dict) -> str:
+    headers = "caught", "as no digit", "otherwise", "read as a digit"
     rows = []
     for kind, counted in report["non_digits"].items():
-        now, earlier = _shares(counted), before["non_digits"].get(kind)  # not counted: a new kind
-        otherwise = now.refused - now.no_digit
-        was_wrong = earlier and _shares(earlier).wrong
-        rows.append((kind, now.refused, now.no_digit, otherwise, now.wrong, was_wrong))
+        shares = _shares(counted)
+        otherwise = shares.refused - shares.no_digit
+        rows.append((kind, shares.refused, shares.no_digit, otherwise, shares.wrong))
     return markdown_table({"no digit": "", **dict.fromkeys(headers, ".1%")}, rows)
 
 
@@ -236,7 +217,3 @@ def _by_name(report: dict) -> Iterator[str]:
         ]
         if listed:
             yield f"Caught of these {kind}: {', '.join(listed)}; of the others, all."
-
-
-if __name__ == "__main__":
-    print(json.dumps(count_all(Path(sys.argv[1]).absolute(), sys.argv[2])))
