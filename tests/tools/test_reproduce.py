@@ -540,7 +540,7 @@ def resumed(*ways):
 
 
 def calibrated(ece, low, high):
-    ways = [{"ece": ece, "temperature": 1}, {"ece": 0.001, "temperature": 0.9}]
+    ways = [{"ece": ece, "temperature": 1}, {"ece": 0.0018, "temperature": 0.9}]
     return {
         "ways": dict(zip(("as trained", "with a temperature"), ways)),
         "ece_by_chance": [0.001, 0.002],
@@ -575,9 +575,10 @@ LUCKY = [0.981, 0.980, 0.981, 0.980, 0.9858]
         ("averages", {"counted": 0.5, "mean_of_means": {"100": 0.5, "3": 0.51}}, True),
         ("averages", {"counted": 0.5, "mean_of_means": {"100": 0.5}}, False),
         ("averages", {"counted": 0.5, "mean_of_means": {"100": 0.4}}, False),
-        ("calibration", calibrated(0.003, 0.9, 1.1), True),
-        ("calibration", calibrated(0.0015, 0.9, 1.1), False),
-        ("calibration", calibrated(0.003, 0.8, 0.9), False),
+        ("calibration", calibrated(0.0015, 0.9, 1.1), True),
+        ("calibration", calibrated(0.003, 0.9, 1.1), False),
+        ("calibration", calibrated(0.0019, 0.9, 1.1), False),
+        ("calibration", calibrated(0.0015, 0.8, 0.9), False),
         ("resumed", resumed(SAME, SAME, SAME), True),
         ("resumed", resumed(SAME, SAME, OTHER), False),
         ("resumed", resumed({**SAME, "losses_differ_by": 1e-9}, SAME, SAME), False),
