@@ -321,13 +321,22 @@ def test_missing_font_is_reported_with_the_packages_to_install():
 
 
 @pytest.mark.parametrize("form", UNUSUAL_DIGITS)
-def test_digits_of_unusual_forms_score_as_digits(predictor, tmp_path, form):
+def test_digits_of_unusual_forms_are_read(predictor, tmp_path, form):
     pictures = [
         unusual_digit(UNUSUAL_DIGITS[form], np.random.RandomState(800_000 + number))
         for number in range(30)
     ]
     readings = read(predictor, tmp_path, pictures)
     assert sum(one.score >= THRESHOLD for one in readings) >= 28
+    expected = 1 if form == "flagged ones" else 0
+    assert sum(one.digit == expected for one in readings) >= 28
+
+
+def test_ones_with_a_long_upstroke_are_no_sevens(predictor, tmp_path):
+    """The recipe's weights read each of these as a 7; the package's learned such ones."""
+    form, numbers = UNUSUAL_DIGITS["flagged ones"], (28, 36, 74, 92, 95, 96)
+    pictures = [unusual_digit(form, np.random.RandomState(800_000 + one)) for one in numbers]
+    assert [one.digit for one in read(predictor, tmp_path, pictures)] == [1] * len(numbers)
 
 
 def test_drawn_digits_score_as_digits(predictor, tmp_path):

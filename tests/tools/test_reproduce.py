@@ -9,6 +9,7 @@ from argparse import Namespace
 from itertools import groupby
 
 import markdown_tables
+import numpy as np
 import pytest
 import reproduce
 from conftest import ROOT
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from reproduction import accuracy, continued, fingerprint, ladder, search, trainings
+from reproduction import pretrained as pretraining
 from reproduction.experiment import Experiment
 from reproduction.fingerprint import same
 from reproduction.mistakes import mistakes
@@ -25,6 +27,7 @@ from reproduction.trainings import Training
 from reproduction.workspace import Results, Workspace
 from synthetic_data import tiny_splits, write_idx
 
+from paddle_mnist import MNIST
 from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.mnist import pretrained
 from paddle_mnist.mnist.cache import open_data
@@ -80,6 +83,17 @@ def test_collapse_is_written_into_the_page(tool, real_data, tmp_path):
     page = (tmp_path / "page.md").read_text()
     assert "| 1 | fc | the root mean square of its outputs is" in page
     assert "The loss of step 1 is" in page
+
+
+def test_only_the_last_layer_learns_flagged_ones(tiny, monkeypatch):
+    monkeypatch.setattr(pretraining, "FLAGGED", 8)
+    monkeypatch.setattr(pretraining, "STEPS", 4)
+    model = MNIST(pretrained=True)
+    before = {name: value.numpy() for name, value in model.state_dict().items()}
+    pretraining.learn_flagged_ones(model, open_data(str(tiny)), seed=1)
+    after = {name: value.numpy() for name, value in model.state_dict().items()}
+    changed = {name for name in after if not np.array_equal(after[name], before[name])}
+    assert changed == {"fc.weight", "fc.bias"}
 
 
 @pytest.mark.slow
