@@ -324,6 +324,7 @@ IMAGE = [
     *("PyYAML", "scikit-learn", "scipy", "tqdm", "visualdl<3"),
 ]
 LACKING = {"filelock", "isal", "llvmlite", "msgspec", "numba", "paddle-mnist", "pysimdjson"}
+LACKING |= {"opencv-python-headless"}
 FEW = {"joblib", "scikit-learn", "scipy", "tqdm"}  # one of the images lacks these, too
 NOTEBOOK = ROOT / "notebooks/mnist.ipynb"
 
@@ -380,7 +381,7 @@ def test_notebook_runs_on_an_image_of_ai_studio(image, project):
     assert_results(cells, "digits")
     libraries = (home / "external-libraries").iterdir()
     installed = {path.name.removesuffix(".py") for path in libraries}
-    assert {"isal", "msgspec", "numba", "paddle_mnist"} < installed
+    assert {"cv2", "isal", "msgspec", "numba", "paddle_mnist"} < installed
     assert not {"filelock", "matplotlib", "numpy", "paddle", "pydantic"} & installed
     few = set() if FEW & set(packages_of(image)) else {"joblib", "sklearn", "scipy", "tqdm"}
     theirs = few and {"cloudpickle", "threadpoolctl"}  # what joblib and scikit-learn require
