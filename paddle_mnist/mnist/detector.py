@@ -6,7 +6,7 @@ signs of many scripts, doodles, shapes, textures and screenshots drawn by code, 
 MNIST that were spliced, mirrored or turned ("outlier exposure": Hendrycks, Mazeika, Dietterich,
 "Deep anomaly detection with outlier exposure", 2019). The digits were MNIST's as they are, shaken,
 drawn anew with pens of all widths and written on paper of many kinds, and round, wide and open
-zeros and flagged ones drawn by code. The net that reads the digits has the weights it had.
+zeros and flagged ones drawn by code. Training it leaves the net that reads the digits as it is.
 
 `python tools/reproduce.py --only detector --data MNIST` makes the file again, and compares this
 with energies and distances of features; docs/en/design-notes.md has the figures.
