@@ -323,8 +323,8 @@ IMAGE = [
     *("ipykernel", "joblib", "matplotlib", "nbclient", "numpy<2", "pillow", "pydantic<2"),
     *("PyYAML", "scikit-learn", "scipy", "tqdm", "visualdl<3"),
 ]
-LACKING = {"filelock", "isal", "llvmlite", "msgspec", "numba", "paddle-mnist", "pysimdjson"}
-LACKING |= {"opencv-python-headless"}
+REQUIRED = {"isal", "msgspec", "opencv-python-headless", "pysimdjson"}
+LACKING = {"filelock", "llvmlite", "numba", "paddle-mnist", *REQUIRED}
 FEW = {"joblib", "scikit-learn", "scipy", "tqdm"}  # one of the images lacks these, too
 NOTEBOOK = ROOT / "notebooks/mnist.ipynb"
 
@@ -411,14 +411,18 @@ def test_notebook_says_what_is_missing_without_an_index(built, image, project, t
     (tmp_path / "work").mkdir()
     shutil.copy(built.wheel, tmp_path / "work")
 
-    def missing():
+    def missing(**env):
         cell = ("python", "-c", first_cells(1))
-        _, errors = image.run(tmp_path, *cell, expect=1, PIP_NO_INDEX="1")
+        _, errors = image.run(tmp_path, *cell, expect=1, PIP_NO_INDEX="1", **env)
         last = errors.splitlines()[-1]
         (names,) = re.findall(r"^ModuleNotFoundError: 缺少 (.*)：请检查网络；", last)
         return set(names.split("、"))
 
-    assert missing() == {"isal", "msgspec", "pysimdjson"} | (FEW if few else set())
+    lacking = REQUIRED | (FEW if few else set())
+    assert missing() == lacking
+    (tmp_path / "contrib").mkdir()
+    (tmp_path / "contrib/cv2.py").touch()  # as from another package than the one that is declared
+    assert missing(PYTHONPATH=str(tmp_path / "contrib")) == lacking - {"opencv-python-headless"}
     if few:
         libraries = "external-libraries"
         shutil.rmtree(tmp_path / libraries)
