@@ -31,6 +31,7 @@ WITH_COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("path", WITH_COMMANDS)
 def test_commands_of_the_pages_run_as_written_and_in_order(tmp_path, tool, path):
@@ -68,6 +69,7 @@ FINISHED = "this run is finished; to train on: "
 NEVER_ALIKE = ("shuffle=True", "spawn(")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_python_example_runs_twice_in_a_folder(tmp_path, example):
     """To the same result; what trains with `fit` does not train again."""

@@ -328,6 +328,7 @@ def warned() -> Iterator[list[logging.LogRecord]]:
         log.removeHandler(handler)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
 def test_disk_fails_once_at_any_point(unbroken, tmp_path, code):
     """Training says so once, goes on, saves again, and comes to the same end.
@@ -354,6 +355,7 @@ def is_any(operation: Operation) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "refused"),
     [(errno.ENOSPC, takes_space), (errno.EIO, is_any)],
@@ -463,6 +465,7 @@ def test_power_fails_after_a_save_that_followed_a_failed_one(tmp_path, again):
             shutil.rmtree(left)
 
 
+@pytest.mark.slow
 def test_training_goes_on_after_a_power_failure_at_any_point(unbroken, tmp_path):
     """Of each point one of the folders that may be left, drawn at random but always the same."""
     draw = random.Random(0)
@@ -493,6 +496,7 @@ def small_disk(tmp_path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
+@pytest.mark.slow
 def test_training_outlives_a_disk_that_is_full_for_a_while(tool, tiny, tmp_path, small_disk):
     """It says that a save failed; when there is room again it saves, and ends as if nothing was.
 

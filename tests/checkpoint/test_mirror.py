@@ -202,6 +202,7 @@ def test_training_goes_on_while_the_mirror_is_away(tmp_path, place, url, unbroke
     assert bits(run(tmp_path / "two", url)) == unbroken
 
 
+@pytest.mark.slow
 def test_a_mirror_that_cannot_be_reached(tmp_path, place, url, unbroken, lines):
     run_until(4, tmp_path / "one", url)
     place.stop()
@@ -537,6 +538,7 @@ def test_signals_for_the_training_do_not_end_the_uploader(tmp_path, url, lines):
     assert not any("the uploader died" in line for line in lines())
 
 
+@pytest.mark.slow
 def test_the_training_imports_no_driver(tmp_path, url):
     code = (
         "import sys; from fit_rows import train; "

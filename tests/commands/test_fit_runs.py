@@ -146,6 +146,7 @@ def test_plot_of_a_run_that_was_not_watched_has_no_health(tool, tmp_path):
     assert drawn(tmp_path / "run/figures") == both("curves", "learning_rate")
 
 
+@pytest.mark.slow
 def test_fit_draws_what_plot_draws(tool, tmp_path):
     train(ROW, tmp_path / "run", figures=True, watch=3)
     tool("plot", "run", "--output", "again")
@@ -155,6 +156,7 @@ def test_fit_draws_what_plot_draws(tool, tmp_path):
     assert drawn(tmp_path / "again") == drawn(tmp_path / "run/figures")
 
 
+@pytest.mark.slow
 def test_plot_compares_runs_of_fit_by_the_metric_they_monitor(tool, run, tmp_path):
     others = {"valid": {"near": Points()}, "monitor": "near/acc"}
     train(ROW, tmp_path / "other", **others)
@@ -166,6 +168,7 @@ def test_plot_compares_runs_of_fit_by_the_metric_they_monitor(tool, run, tmp_pat
     assert done.stdout.split() == [f"two/{name}" for name in ("run", "same", *both("compare"))]
 
 
+@pytest.mark.slow
 def test_plot_compares_a_run_on_digits_with_one_of_fit(tool, tmp_path):
     small = ["--recipe", "digits", "--epochs", "1", "--visualdl", "false", "--figures", "false"]
     tool("train", *small, "--output", "digits")

@@ -94,6 +94,7 @@ def package(request, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_package_is_a_program(package, tmp_path):
     listed = package("--help")
     assert listed.returncode == 0
@@ -137,6 +138,7 @@ def test_help_and_version_import_nothing_that_takes_long():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_package_restarts_itself(package, tiny):
     """A supervised training is started by the words that the supervisor was started by."""
     options = ["--epochs", 1, "--batch-size", 32, "--visualdl", "false", "--figures", "false"]

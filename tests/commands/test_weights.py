@@ -335,6 +335,7 @@ def test_list_tells_what_is_kept_and_what_is_not(command, place):
 # ------------------------------------------------------------------ pictures
 
 
+@pytest.mark.slow
 def test_pictures_are_read_with_the_weights_that_are_named(command, place, logged):
     command("export_model", "--checkpoint", "work/output/first", "--output", "out")
     expected = command("infer", PICTURE, "--model", "out", "--json")

@@ -160,7 +160,9 @@ PLAIN = (
 @given(
     st.dictionaries(
         TEXT | st.sampled_from(NUMBERS_IN_TEXT),
-        st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner)),
+        st.recursive(
+            PLAIN, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner), max_leaves=20
+        ),
     ),
     st.booleans(),
 )

@@ -144,6 +144,7 @@ def test_the_first_digits_of_a_split_are_of_all_classes(mode):
     assert counts.min() >= 3, counts
 
 
+@pytest.mark.slow
 def test_real_mnist_is_the_same_from_both_forms(real_data):
     source = find_source(str(real_data))
     loaded = source.read()

@@ -230,6 +230,7 @@ def test_tool_refuses_a_checkpoint_that_does_not_fit(tool, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_legacy_form_is_read_too(tmp_path, model, images):
     command = [sys.executable, str(ROOT / "tools/export_model.py"), "--legacy", "--output", "out"]
     subprocess.run(command, cwd=tmp_path, check=True)
@@ -258,6 +259,7 @@ mount -t tmpfs -o size={size}k none small || exit 99
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "output", "reason"),
     [

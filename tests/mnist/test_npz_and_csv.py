@@ -102,6 +102,7 @@ def test_csv_without_labelled_test_images_is_divided_5_to_1_to_1(tmp_path):
     assert data.source.endswith("(no test file with labels: the eval split is part of it)")
 
 
+@pytest.mark.slow
 def test_real_mnist_is_the_same_from_npz_and_csv(tmp_path, real_data):
     data = open_data(str(real_data))
     splits = {mode: (data[mode].images, data[mode].labels) for mode in SPLIT_NAMES}

@@ -320,6 +320,7 @@ def test_missing_font_is_reported_with_the_packages_to_install():
         font_of("Gone.otf", 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", UNUSUAL_DIGITS)
 def test_digits_of_unusual_forms_are_read(predictor, tmp_path, form):
     pictures = [
@@ -339,6 +340,7 @@ def test_ones_with_a_long_upstroke_are_no_sevens(predictor, tmp_path):
     assert [one.digit for one in read(predictor, tmp_path, pictures)] == [1] * len(numbers)
 
 
+@pytest.mark.slow
 def test_drawn_digits_score_as_digits(predictor, tmp_path):
     readings = read(predictor, tmp_path, [draw_digit(n % 10, n) for n in range(30)])
     assert sum(one.score is not None and one.score >= THRESHOLD for one in readings) >= 28

@@ -232,6 +232,7 @@ def test_bad_pictures_are_refused_in_one_line(kind):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_damage_anywhere_is_a_picture_or_a_data_error():
     """Nothing else: 300 flips, cuts and insertions in files of three forms."""
     random = np.random.RandomState(1)

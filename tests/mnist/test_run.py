@@ -607,6 +607,7 @@ def test_damaged_result_is_made_again(train, tmp_path, finished, content, traine
     same_end(tmp_path, finished)
 
 
+@pytest.mark.slow
 def test_console_that_takes_no_more_stops_and_the_run_goes_on(train, tmp_path, tiny, finished):
     command = [sys.executable, str(ROOT / "tools/train.py"), *SMALL, "--data", str(tiny)]
     for target in ("> /dev/full", "| head -2"):
@@ -775,6 +776,7 @@ def test_limit_that_leaves_classes_out_is_warned_of_once(train, tmp_path):
     assert output.count("train_limit is 32: the first 32 of 300 train images: none of class") == 1
 
 
+@pytest.mark.slow
 def test_figures_of_a_part_of_the_images_say_so(train, tool, tmp_path, tiny):
     """In the log, the result, the evaluation of the run, and the figures; of a whole split none."""
     from paddle_mnist import MNIST, MnistDataset, evaluate

@@ -92,11 +92,13 @@ def run_anew(program: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_files_of_several_processes_are_loaded_side_by_side(cache):
     """Nothing is compiled, and neither net calls the other's functions."""
     assert run() == "as in Paddle's layers\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["a bit", "cut", "empty"])
 def test_a_damaged_file_is_compiled_anew(cache, damage):
     path = min(cache.glob("*.bin"), key=lambda path: path.stat().st_size)
@@ -108,6 +110,7 @@ def test_a_damaged_file_is_compiled_anew(cache, damage):
     assert run() == "as in Paddle's layers\n"  # and is kept
 
 
+@pytest.mark.slow
 def test_a_folder_that_others_may_write_is_not_used(cache):
     """The code there would run as this user."""
     cache.chmod(0o777)
@@ -133,6 +136,7 @@ assert compiler._is_usable(Path({str(cache)!r}))
     assert cache.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_made_is_done_without(cache, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PADDLE_MNIST_CACHE", str(tmp_path / "file"))

@@ -245,6 +245,7 @@ def test_spawn_says_what_cannot_be_started_before_a_process_is(options, error, s
         assert str(caught.value) in tool("train", "--gpus", "4,5", "--data", tiny, expect=5).stderr
 
 
+@pytest.mark.slow
 def test_spawn_starts_a_process_on_each_core_this_one_may_use(tmp_path):
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(before)[:2])
@@ -363,6 +364,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("launch", "env", "size"),
     [
@@ -465,6 +467,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=SLOW)])
 def test_signal_ends_a_rank_that_waits_to_be_connected(tmp_path, number):
     """In C++, where Python runs no handler, until rank 0 comes."""
@@ -503,6 +506,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", ["handled", "unhandled"])
 def test_a_signal_does_not_hide_the_error_of_a_rank(tmp_path, other):
     """Also where it ends the other rank, as it does before that one has handlers."""
@@ -525,6 +529,7 @@ def test_supervision_of_one_rank_alone_is_refused(tool):
 # ------------------------------------------------------------------ whoever dies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "killed"),
     [
@@ -566,6 +571,7 @@ def kill_one(process, how, who):
         assert named in output and output.count("error: ") == 1 and "Traceback" not in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "names", "then"),
     [
@@ -838,6 +844,7 @@ def trains_as_the_tutorial(tmp, data):
     Path(tmp, f"{rank}.json").write_text(json.dumps([epochs, whole]))
 
 
+@pytest.mark.slow
 def test_tutorials_loop_gives_each_rank_its_share(tmp_path, tiny):
     spawn(trains_as_the_tutorial, (tmp_path, str(tiny)), nprocs=2)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
@@ -1029,6 +1036,7 @@ def three(tmp_path_factory, tiny):
     return {path.name for path in folder.iterdir()}, error
 
 
+@pytest.mark.slow
 def test_processes_exchange_what_they_are_asked_to(three):
     done, error = three
     assert {f"exchanged by {rank}" for rank in range(3)} <= done, error

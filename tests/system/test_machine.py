@@ -195,6 +195,7 @@ for arguments, environment in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 def test_several_processes_are_refused_without_posix(tmp_path, tiny):
     common = ["--data", str(tiny), "--output", "run"]
     calls = [[[*common, *options.split()], environment] for options, environment, *_ in REFUSALS]

@@ -167,6 +167,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["paddle.version", "paddle.tensor"])
 def test_signal_while_paddle_is_imported(tmp_path, tiny, module):
     """It is no fault of the import. Nothing has begun, so nothing is lost.
@@ -232,6 +233,7 @@ def test_signals_at_any_time_one_after_the_other(tmp_path, tiny, unbroken):
     assert end_of(tmp_path) == unbroken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=lambda one: one.name)
 def test_ignored_signals_stay_ignored(tmp_path, tiny, number):
     """As in a shell's background job, or under nohup."""

@@ -81,6 +81,7 @@ def unbroken(tmp_path_factory, tool_in, tiny):
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "trouble",
     ["dies", "stops", *(pytest.param(name, marks=SLOW) for name in ("an error", "sleeps"))],
@@ -110,6 +111,7 @@ def test_budget_of_restarts(train, tmp_path):
     assert output.count("restart 1 of 1") == 1 and "no restart is left" in output
 
 
+@pytest.mark.slow
 def test_no_progress_is_exit_93(train):
     process = train(f"if step == 12: {KILL}", "--max_restarts", "9")
     output, error = process.communicate(timeout=120)
@@ -215,6 +217,7 @@ def test_a_second_signal_is_handed_on_too():
     assert process.returncode == 143
 
 
+@pytest.mark.slow
 def test_supervisor_that_is_killed_leaves_no_orphan(train, tmp_path):
     process = train("pass", *LONG)
     wait_for(tmp_path / RUN / "checkpoints/mnist_epoch1.json", process)

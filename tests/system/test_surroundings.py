@@ -136,6 +136,7 @@ def test_commands_need_no_home(home, public):
     assert names == {"run", "exported"}  # no folder called "~"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("home", ["plain file", pytest.param("missing", marks=pytest.mark.slow)])
 def test_fit_needs_no_home(home, public):
     """Neither for VisualDL nor for `to_static`; the program's own home stays as it is."""
@@ -407,6 +408,7 @@ print(matplotlib.rcParams._get("backend"))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "pyplots"), [("nonsense", None), ("svg", "svg"), ("module://of_a_notebook", None)]
 )

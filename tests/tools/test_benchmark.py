@@ -120,6 +120,7 @@ def test_options_of_each_kind_are_those_of_a_training():
         train_config(parser.parse_args(["--recipe", *options]))
 
 
+@pytest.mark.slow
 def test_all_runs_each_in_a_process_of_its_own(monkeypatch, capfd):
     monkeypatch.setattr(benchmark, "BENCHMARKS", {"data": Benchmark("")})  # measures nothing here
     assert benchmark.main(["--quick", "all", "--json"]) == 0
@@ -168,6 +169,7 @@ def test_watch_benchmark_gives_a_share_for_each_kind(tool):
     assert all(len(kind["seconds"]) == 200 for kind in report["samples"].values())
 
 
+@pytest.mark.slow
 def test_infer_benchmark_compares_engines_that_agree(tool):
     report = json.loads(tool("benchmark", "infer", "--rounds", 1, "--json").stdout)
     engines = report["samples"]
@@ -229,6 +231,7 @@ def test_tutorials_loop_is_the_recipe(tool, tiny, tmp_path):
     assert np.allclose(images, expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_sparse_benchmark_compares_both_gradients(tool, monkeypatch):
     monkeypatch.setattr(sparse, "STEPS", 3)
     report = json.loads(tool("benchmark", "sparse", "--rounds", 1, "--json").stdout)

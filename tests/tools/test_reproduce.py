@@ -77,6 +77,7 @@ def test_what_a_continued_training_learns_is_stored(tiny, tmp_path, monkeypatch)
     assert row in continued.tabulate(report)
 
 
+@pytest.mark.slow
 def test_collapse_is_written_into_the_page(tool, real_data, tmp_path):
     (tmp_path / "page.md").write_text("<!-- reproduce collapse -->\nold\n<!-- end -->\n")
     tool("reproduce", "--only", "collapse", "--data", real_data, "--docs", tmp_path)
@@ -276,6 +277,7 @@ def test_rows_of_a_table_may_be_short_but_not_long():
         markdown_tables.table(columns, [("x", 1, 2, "z")])
 
 
+@pytest.mark.slow
 def test_rehearsal_of_a_table(tool, tiny, tmp_path):
     """One seed, one epoch; then all is there, and a change of the seeds trains what is missing."""
     arguments = ("--quick", "--only", "l2", "--data", tiny, "--output", "out", "--json")

@@ -398,6 +398,7 @@ def test_the_callback_with_the_lowest_log_every_gets_its_lines(tmp_path):
     assert series(read_history(tmp_path / "metrics.jsonl"), "train/loss")[0] == lines.steps
 
 
+@pytest.mark.slow
 def test_pages_that_a_callback_writes_are_those_of_the_default_one(tmp_path):
     class Adds(Callback):
         def after_training(self, training, result):

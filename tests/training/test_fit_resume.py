@@ -58,6 +58,7 @@ def test_stopped_by_a_signal_inside_an_epoch(row, tmp_path, unbroken):
     assert bits(train(row, tmp_path)) == unbroken(row)
 
 
+@pytest.mark.slow
 @rows
 def test_killed_some_steps_after_a_checkpoint(row, tmp_path, unbroken):
     options = {"save_every_steps": 3, "save_on_exception": False}
@@ -81,6 +82,7 @@ def two_processes(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", DIVIDED)
 def test_two_processes_stopped_inside_an_epoch(row, two_processes, unbroken):
     result = train(row, two_processes / row, grad_shards=2)
@@ -88,6 +90,7 @@ def test_two_processes_stopped_inside_an_epoch(row, two_processes, unbroken):
     assert bits(result) == unbroken(row, shards=2)
 
 
+@pytest.mark.slow
 def test_state_that_differs_between_processes_is_refused(tmp_path):
     spawn(refuse_rows, (str(tmp_path),), 2, device="cpu")
     for row in REFUSED_DIVIDED:

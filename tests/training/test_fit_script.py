@@ -54,6 +54,7 @@ def test_the_same_script_goes_on(name, tmp_path, unbroken):
     assert again[-1].replace("already ", "") == resumed.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_two_processes_started_by_fit(tmp_path, unbroken):
     run(tmp_path, "--nprocs=2", tmp_path / "run", "7:SIGTERM", expect=143)
     done = run(tmp_path, "--nprocs=2", tmp_path / "run")
@@ -73,6 +74,7 @@ def test_two_processes_started_by_paddles_launch(tmp_path, unbroken):
     assert same_weights(tmp_path / "run", unbroken)
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_is_told_so(tmp_path):
     script = tmp_path / "unguarded.py"
     script.write_text(
@@ -103,6 +105,7 @@ def is_of(process, folder):
     return False
 
 
+@pytest.mark.slow
 def test_supervised_script_is_started_again(tmp_path, unbroken):
     words = [tmp_path / "run", SCRIPT, tmp_path / "run", "4:SIGKILL", "8:SIGKILL"]
     command = [sys.executable, ROOT / "tools" / "supervise.py", "--max-restarts", "2", *words]

@@ -76,6 +76,7 @@ def train_digits(output, *callbacks, **options):
     return fit(**{**values, "callbacks": [*values["callbacks"], *callbacks]})
 
 
+@pytest.mark.slow
 def test_runs_of_digits_continue(tmp_path):
     """They hashed the data beside the configuration, and described neither the net nor them."""
     whole = train_digits(tmp_path / "whole")

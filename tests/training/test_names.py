@@ -45,6 +45,7 @@ def run(request, tmp_path_factory):
     return name, train(ROW, output, figures=True, **options)
 
 
+@pytest.mark.slow
 def test_run_resumes(run, plain):
     name, result = run
     assert bits(result) == bits(plain)
