@@ -11,6 +11,7 @@ from subprocess import CompletedProcess
 import forked
 import in_process
 import numba  # noqa: F401, before Paddle 2, whose zlib breaks it
+import psutil
 import pytest
 import refusing_calls
 from hypothesis import HealthCheck, settings
@@ -19,7 +20,9 @@ from synthetic_data import tiny_splits, write_json
 ROOT = Path(__file__).parent.parent
 
 MEMORY = Path("/dev/shm")
-ROOM = 8 * 2**30  # bytes that must be free there; slow tests install two environments
+# Bytes that must be free, also of what killed runs have left there: slow tests install environments
+# of 1.6 GB, and what runs in them needs memory, too.
+ROOM = 10 * 2**30
 
 
 def pytest_configure(config):
@@ -28,7 +31,8 @@ def pytest_configure(config):
     if is_chosen or not MEMORY.is_dir():
         return
     system = os.statvfs(MEMORY)
-    if system.f_bavail * system.f_frsize > ROOM and not system.f_flag & os.ST_NOEXEC:
+    room = min(system.f_bavail * system.f_frsize, psutil.virtual_memory().available)
+    if room > ROOM and not system.f_flag & os.ST_NOEXEC:
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
 
 

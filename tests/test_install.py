@@ -158,7 +158,8 @@ def environment(request, built, tmp_path_factory):
     assert [path.name for path in (folder / "dist").iterdir()] == [built.wheel.name]
     install = [*install, "-q", "--no-compile", "-c", "constraints.txt"]
     environment.run(folder, *install)
-    return environment
+    yield environment
+    shutil.rmtree(folder)  # more than a gigabyte, which may be in memory
 
 
 def test_readme_trains_with_the_installed_program(environment):
@@ -340,7 +341,8 @@ def image(request, tmp_path_factory):
     had = [name for name in IMAGE if request.param != "2.6.2" or name not in FEW]
     packages = [f"paddlepaddle=={request.param}", *had]
     image.run(folder, "pip", "install", "-q", "--no-compile", *packages)
-    return image
+    yield image
+    shutil.rmtree(folder)
 
 
 def packages_of(image):

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from benchmarks.machine import blas_kernels
 from benchmarks.rivals import BATCH, CORES, PADDLE, PADDLE_ALL, RIVALS, STEP, TORCH, arrays
 from benchmarks.timing import seconds_of
 from benchmarks.trainings import config_of, timed_training
@@ -32,7 +31,6 @@ def _facts(session: Session) -> dict[str, Any]:
     return {
         "loop_shares": _loop_shares(session),
         "gflops": _gflops(),
-        "blas": blas_kernels(),
         "products": {
             kind: _products(session.source, kind == "trained") for kind in ("new", "trained")
         },
@@ -150,7 +148,7 @@ def _limits(report: Report) -> str:
         "The limits: training on one image takes "
         f"{products['new']['dense'] / 1e6:.2f} million multiplications; {counts} "
         "involve no zero. Products of large matrices run at "
-        f"{gflops:.0f} GFLOP/s here, on all cores ({report.facts['blas']}). At that speed the "
+        f"{gflops:.0f} GFLOP/s here, on all cores. At that speed the "
         f"limit is {limits['dense']:,.0f} images a second if everything is multiplied, and "
         f"{limits['sparse']:,.0f} if multiplications by zero are skipped. "
         f"Shares of the first limit: {shares}; of the second: this package "
