@@ -142,4 +142,5 @@ BENCHMARK = Benchmark(
         "copy of the state, MiB": (",.1f", "state"),
     },
     rows=_rows,
+    quick=("the recipe `digits`", LARGE),
 )
