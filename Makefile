@@ -16,7 +16,7 @@ SITE = $(RUN)/python -m sphinx --fresh-env --nitpicky --fail-on-warning --keep-g
 # The many processes of the tests compile the package once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test check coverage test-slow docs clean
+.PHONY: train test check coverage test-slow test-release docs clean
 train: $(VENV)/.installed
 	$(RUN)/python tools/train.py $(ARGS)
 
@@ -33,9 +33,11 @@ check: $(VENV)/.installed-test
 coverage:
 	$(MAKE) test ARGS='--cov --cov-report=term $(ARGS)'
 
-test-slow: $(VENV)/.installed-test
+test-slow: SLOW = slow and not release
+test-release: SLOW = release
+test-slow test-release: $(VENV)/.installed-test
 	$(RUN)/pip install --quiet -e '.[cpu,test,browser,docs,elastic,mirror,notebook,onnx,web]' $(foreach pin,$(PINS),'$(pin)')
-	$(RUN)/python -m pytest -n 3 -m slow --durations 20 $(ARGS)
+	$(RUN)/python -m pytest -n 3 -m "$(SLOW)" --durations 20 $(ARGS)
 
 docs: $(VENV)/.installed
 	$(RUN)/pip install --quiet -e '.[cpu,docs,pictures]' $(foreach pin,$(PINS),'$(pin)')

@@ -180,6 +180,7 @@ def test_infer_benchmark_compares_engines_that_agree(tool):
 
 
 @pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("what", "first"),

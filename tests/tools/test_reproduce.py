@@ -356,6 +356,7 @@ SHOWN = ("names", "unstepped", "partly", "globals", "resumed", "pattern")
 
 
 @pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(1800)
 def test_rehearsal_of_the_whole_page(tool, tiny, tmp_path):
     """From IDX files; every claim has its figures, and what is there is not measured again."""

@@ -6,6 +6,7 @@ import pytest
 
 
 @pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("way", "kills"), [("one", 12), ("spawn", 4), ("launch", 2)])
 def test_kills_change_nothing(tool, way, kills):

@@ -136,6 +136,7 @@ def test_hidden_state_is_saved_or_refused(tmp_path_factory, case, kind, step, ki
 
 
 @pytest.mark.slow
+@pytest.mark.release
 @hidden_states(200)
 def test_hidden_state_is_saved_or_refused_in_many_examples(
     tmp_path_factory, case, kind, step, killed
