@@ -139,10 +139,14 @@ class VisualDLWriter(Observer):
             self._files.open("train").add_image(_tag(tag), colours, number)
 
     @_page("figures")
-    def figures(self, figures: Mapping[str, Any], step: int) -> None:
-        """Write figures of Matplotlib by name."""
-        for name, figure in figures.items():
-            self._files.open("train").add_image(_tag(f"figures/{name}"), _pixels(figure), step)
+    def figures(self, figures: Mapping[str, np.ndarray], step: int) -> None:
+        """Write drawn figures by name: their pixels, uint8 [H, W, 3].
+
+        VisualDL's own way asks pyplot, which may look for a display; an add_figure that asks the
+        figure retires this.
+        """
+        for name, pixels in figures.items():
+            self._files.open("train").add_image(_tag(f"figures/{name}"), pixels, step)
 
     @_page("curves")
     def curves(
@@ -235,16 +239,3 @@ def require_pages(pages: Collection[str]) -> None:
 def _tag(tag: str) -> str:
     """VisualDL refuses a per cent sign in a tag; one that quotes it retires this."""
     return tag.replace("%", "percent")
-
-
-def _pixels(figure: Any) -> np.ndarray:
-    """Draw a figure: uint8 [H, W, 3].
-
-    VisualDL's own way asks pyplot, which may look for a display; an add_figure that asks the figure
-    retires this.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[:, :, :3]

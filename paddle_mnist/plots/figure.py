@@ -12,7 +12,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from paddle_mnist.system.surroundings import encodable, environment, for_another
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from PIL.Image import Image
 
 # Okabe & Ito, "Color Universal Design", 2008: told apart with any kind of colour blindness.
 BLUE, VERMILION, GREEN, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9"
@@ -106,48 +107,90 @@ def missing_characters(texts: Collection[str]) -> tuple[str, str]:
     return "".join(missing), font.family_name
 
 
-def save_figures(figures: Mapping[str, "Figure"], folder: Path, only: Collection[str] = ()) -> None:
+def save_figures(
+    figures: Mapping[str, "Figure"], folder: Path, only: Collection[str] = ()
+) -> dict[str, np.ndarray]:
     """Write each figure as `<name>.png` and `<name>.svg`. Raises OutputError.
 
     Each file appears when it is complete, so that the names of the files tell which are missing.
     only: write only the files of these names.
+
+    Returns the pixels of each PNG by the figure's name, as wide as a figure is shown: uint8
+    [H, W, 3].
     """
-    from matplotlib import rc_context
-
     make_folder(folder)
+    pixels = {}
     for name, figure in figures.items():
-        for kind in KINDS:
-            path = folder / f"{name}.{kind}"
-            if only and path.name not in only:
-                continue
-            if kind == "png" and zlib_is_broken():
-                write_atomically(path, _png_of_another_process(figure))
-                continue
-            # Without dates and random names; still, the solver of the layout may move a text by
-            # a hundredth of a dot.
-            metadata = {"Date": None} if kind == "svg" else {"Software": None}
-            data = io.BytesIO()
-            with rc_context({"svg.hashsalt": name}):
-                figure.savefig(data, format=kind, dpi=SAVED_DPI, metadata=metadata)
-            write_atomically(path, data.getvalue())
-            figure.set_layout_engine("none")  # the layout is done; once is slow enough
+        with _as_file(figure):
+            for kind in KINDS:
+                path = folder / f"{name}.{kind}"
+                if only and path.name not in only:
+                    continue
+                if kind == "svg":
+                    write_atomically(path, _svg(figure, name))
+                    continue
+                image = _image(figure)
+                write_atomically(path, _png(image))
+                pixels[name] = np.asarray(image.reduce(SAVED_DPI // SHOWN_DPI))
+    return pixels
 
 
-def _png_of_another_process(figure: "Figure") -> bytes:
-    """Return a figure as PNG, compressed by a process that does not import Paddle."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+@contextlib.contextmanager
+def _as_file(figure: "Figure") -> Iterator[None]:
+    """Lay a figure out, once, and have it in the resolution of files meanwhile.
 
-    canvas, shown = FigureCanvasAgg(figure), figure.dpi
+    `savefig` would lay it out and draw it for that, before each file that it draws.
+    """
+    shown, canvas = figure.dpi, figure.canvas
     figure.set_dpi(SAVED_DPI)
+    try:
+        if layout := figure.get_layout_engine():
+            layout.execute(figure)
+            figure.set_layout_engine("none")
+        yield
+    finally:
+        figure.set_canvas(canvas)
+        figure.set_dpi(shown)
+
+
+def _svg(figure: "Figure", name: str) -> bytes:
+    """Return a figure as SVG, without a date and random names."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    data = io.BytesIO()
+    # Still, the solver of the layout may move a text by a hundredth of a dot.
+    with rc_context({"svg.hashsalt": name}):
+        FigureCanvasSVG(figure).print_svg(data, metadata={"Date": None})
+    figure.set_dpi(SAVED_DPI)  # SVG has one of its own
+    return data.getvalue()
+
+
+def _image(figure: "Figure") -> "Image":
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from PIL import Image
+
+    canvas = FigureCanvasAgg(figure)
     canvas.draw()
-    size = canvas.get_width_height()
+    return Image.fromarray(np.asarray(canvas.buffer_rgba())[:, :, :3])  # it is opaque
+
+
+def _png(image: "Image") -> bytes:
+    """Return an image as PNG, compressed by another process where Paddle breaks zlib."""
+    if not zlib_is_broken():
+        data = io.BytesIO()
+        image.save(data, "png", dpi=(SAVED_DPI, SAVED_DPI))
+        return data.getvalue()
     program = (
         "import sys; from PIL import Image; "
-        f"Image.frombytes('RGBA', {size}, sys.stdin.buffer.read()).save(sys.stdout.buffer, 'png')"
+        f"image = Image.frombytes({image.mode!r}, {image.size}, sys.stdin.buffer.read()); "
+        f"image.save(sys.stdout.buffer, 'png', dpi=({SAVED_DPI}, {SAVED_DPI}))"
     )
-    pixels = bytes(canvas.buffer_rgba())
-    figure.set_dpi(shown)
     command = [sys.executable, "-c", program]
     return subprocess.run(
-        command, env=for_another_python(), input=pixels, stdout=subprocess.PIPE, check=True
+        command,
+        env=for_another_python(),
+        input=image.tobytes(),
+        stdout=subprocess.PIPE,
+        check=True,
     ).stdout

@@ -207,9 +207,8 @@ class Figures(Callback, Options):
         from paddle_mnist.plots.figure import save_figures
 
         if self.draw and training.world.is_main_process:
-            drawn = self.draw_figures(training)
-            save_figures(drawn, training.run.figures)
-            VisualDL.board(training).figures(drawn, result.steps)
+            pixels = save_figures(self.draw_figures(training), training.run.figures)
+            VisualDL.board(training).figures(pixels, result.steps)
 
     def already_finished(self, training: Training, result: FitResult) -> None:
         """Draw the figures that the run lacks: the disk was full, say."""
