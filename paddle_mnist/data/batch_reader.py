@@ -85,14 +85,15 @@ class BatchReader:
             return Reading(self._unseeded(request), draws=False)
         if self._draws:
             return Reading(self._seeded(request), draws=True)
+        key = self.seed, request.epoch, request.indices[0]
         if self._draws is None:
             if self._getitems is None:  # what a dataset draws once, for its first sample, is known
-                seed_generators(self.seed, request.epoch, request.indices[0])
+                seed_generators(*key)
             before = next_draws()
             batch = self._unseeded(request)
             self._draws = next_draws() != before
             return self(request) if self._draws else Reading(batch, draws=False)
-        foreseen = foreseen_draws()
+        foreseen = foreseen_draws(*key)
         batch = self._unseeded(request)
         if draw() != foreseen:
             raise ConfigError(

@@ -351,6 +351,18 @@ def test_what_draws_nothing_leaves_the_generators_alone(lines):
     assert not lines()
 
 
+def test_a_loop_of_ones_own_draws_other_numbers_after_each_batch():
+    """The generators are seeded to see whether samples draw; in a resumed epoch, alike."""
+
+    def drawn(start):
+        batches = BatchLoader(AtOnce(11), 2, seed=3).epoch(0, start)
+        return [(random.random(), np.random.rand()) for _ in batches]
+
+    whole = drawn(0)[1:]  # nothing is seeded for the first batch
+    assert len({*whole}) == len(whole) == 5
+    assert drawn(2)[1:] == whole[2:]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [Numbered, AtOnce])
 @pytest.mark.parametrize("generator", DRAWS)
