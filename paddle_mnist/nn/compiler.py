@@ -27,6 +27,7 @@ import numba
 import numpy as np
 from numba.core import caching, compiler, serialize
 from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
 
 from paddle_mnist.errors import OutputError
 from paddle_mnist.system.files import cache_folder, write_atomically
@@ -193,7 +194,9 @@ class _File(caching.NullCache):
         if hashlib.sha256(code).digest() != digest:
             log.warning("%s is damaged; compiling anew", self.path)
             return None
-        target_context.refresh()  # numba's own libraries, which nothing has loaded yet
+        # Instead of all that numba can compile (`target_context.refresh()`), which takes longer to
+        # load than this code: the functions that it calls to take arrays from Python.
+        rtsys.initialize(target_context)
         return compiler.CompileResult._rebuild(target_context, *pickle.loads(code))
 
     def save_overload(self, sig: Any, data: Any) -> None:
