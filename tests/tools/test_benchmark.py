@@ -150,11 +150,10 @@ def test_checkpoint_benchmark_gives_the_two_shares(tool, tmp_path):
     assert f"| every 50 steps | {save / (save + 50 * step):.2%} |" in page.read_text()
 
 
-@pytest.mark.slow
-def test_table_is_written_into_the_readme(tool, real_data, tmp_path):
+def test_table_is_written_into_the_readme(tool, tiny, tmp_path):
     for name in ("README.md", "README.zh-CN.md"):
         (tmp_path / name).write_text("a\n<!-- benchmark data -->\nold\n<!-- end -->\nb\n")
-    tool("benchmark", "data", "--rounds", 1, "--docs", tmp_path, PADDLE_MNIST_DATA=str(real_data))
+    tool("benchmark", "data", "--data", tiny, "--rounds", 1, "--docs", tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert text.startswith("a\n<!-- benchmark data -->\n| images ready") and "old" not in text
     assert text.endswith("<!-- end -->\nb\n")
