@@ -182,15 +182,16 @@ def test_readme_trains_with_the_installed_program(trained):
         assert (folder / RUN / name).exists()
 
 
+# What does not depend on the version of Paddle.
+once = pytest.mark.parametrize("environment", ["the tested Paddle"], indirect=True)
+
+
+@once
 def test_installed_program_prints_the_result_of_a_finished_run(environment, trained):
     folder, first = trained
     (accuracy,) = re.findall(r"^eval accuracy .*", first, re.MULTILINE)
     again, _ = environment.run(folder, *install_commands()[1])
     assert accuracy in again and "this run is finished" in again and "epoch " not in again
-
-
-# What does not depend on the version of Paddle.
-once = pytest.mark.parametrize("environment", ["the tested Paddle"], indirect=True)
 
 
 @once
@@ -252,6 +253,7 @@ def test_line_about_the_dashboard_runs_as_it_is_pasted(environment, trained):
         process.communicate()
 
 
+@once  # of the other, the wheel's test below asks the same in Python
 def test_installed_program_evaluates_reads_exports_and_draws(environment, trained):
     folder, _ = trained
 
