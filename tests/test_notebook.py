@@ -73,7 +73,7 @@ def test_every_code_cell_follows_an_explanation():
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("source", ["embedded", "mnist"])
+@pytest.mark.parametrize("source", ["embedded", pytest.param("mnist", marks=pytest.mark.release)])
 def test_it_runs_from_top_to_bottom(tmp_path, request, source):
     """With its answers; on the embedded digits twice in one kernel, as learners do."""
     nbformat = pytest.importorskip("nbformat", reason="needs the extra notebook")

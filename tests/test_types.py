@@ -127,13 +127,20 @@ def test_public_signatures_say_what_they_take_and_return():
 
 # -------------------------------------------------------------- as it is installed
 
+
+@pytest.fixture(scope="module")
+def mypy_cache(tmp_path_factory):
+    """What mypy has found out of the libraries, which takes it longest."""
+    return tmp_path_factory.mktemp("mypy")
+
+
 INSTALLED = ["paddle_mnist", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"]
 
 
 @checked
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--editable"]], ids=["wheel", "editable"])
-def test_checkers_see_the_types_of_the_installed_package(tmp_path, options):
+def test_checkers_see_the_types_of_the_installed_package(tmp_path, mypy_cache, options):
     """From a wheel, and as `make train` installs it; none of its public names is Any."""
     tree, environment = tmp_path / "tree", tmp_path / "venv"
     tree.mkdir()
@@ -153,7 +160,8 @@ def test_checkers_see_the_types_of_the_installed_package(tmp_path, options):
     program = tmp_path / "program.py"
     reveals = "".join(f"reveal_type(paddle_mnist.{name})\n" for name in names)
     program.write_text(f"import paddle_mnist\n{reveals}")
-    done = mypy("--strict", "--python-executable", python, program.name, cwd=tmp_path)
+    where = ["--cache-dir", mypy_cache, "--python-executable", python]
+    done = mypy("--strict", *where, program.name, cwd=tmp_path)
     types = dict(zip(names, re.findall(r'Revealed type is "(.*)"', done.stdout)))
     assert done.returncode == 0 and types.keys() == set(names), done.stdout
     assert types["fit"].startswith("def (model: paddle.nn.layer.layers.Layer | ")

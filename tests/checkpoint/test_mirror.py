@@ -33,21 +33,27 @@ SCRIPT = str(Path(__file__).parent.parent / "mirror_script.py")
 SMALL_FILES = {"config.yaml", "metrics.jsonl", "train.log"}
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "folder",
-        pytest.param("s3", marks=pytest.mark.slow),
-        pytest.param("sftp", marks=pytest.mark.slow),
-    ],
-)
+@pytest.fixture(scope="module", params=["folder"])
 def place(request, tmp_path_factory):
+    """A folder; for a test of what each kind of place does in a way of its own, `everywhere`."""
     pytest.importorskip("fsspec", reason="needs the extra mirror")
     folder = tmp_path_factory.mktemp(request.param) / "there"
     folder.mkdir()
     place = PLACES[request.param](folder)
     yield place
     place.close()
+
+
+everywhere = pytest.mark.parametrize(
+    "place",
+    [
+        "folder",
+        pytest.param("s3", marks=pytest.mark.slow),
+        pytest.param("sftp", marks=pytest.mark.slow),
+    ],
+    indirect=True,
+    scope="module",
+)
 
 
 @pytest.fixture
@@ -85,6 +91,7 @@ def newest(url):
     return max(steps, key=steps.__getitem__)
 
 
+@everywhere
 def test_resumes_in_a_new_folder_to_the_same_bits(tmp_path, url, unbroken, lines):
     run_until(7, tmp_path / "one", url)
     assert files(url) > SMALL_FILES
@@ -115,6 +122,7 @@ def test_a_longer_run_has_no_result_meanwhile(tmp_path, url):
     assert "result.json" not in files(url)
 
 
+@everywhere
 def test_a_truncated_copy_is_not_used(tmp_path, url, unbroken, lines):
     run_until(7, tmp_path / "one", url)
     damaged, remote = newest(url), RemoteFolder(url)
@@ -166,6 +174,7 @@ def test_refuses_what_went_on_at_both_places(tmp_path, url):
     assert manifests(url) == before
 
 
+@everywhere
 def test_the_loser_of_two_machines_stops(tmp_path, url):
     """As if another machine had uploaded a checkpoint meanwhile."""
     run_until(4, tmp_path / "one", url)
@@ -194,6 +203,7 @@ def test_what_the_uploader_found_after_the_last_step_ends_the_run_too(tmp_path):
         directory.mirror._lost = "another process uploads there"
 
 
+@everywhere
 def test_training_goes_on_while_the_mirror_is_away(tmp_path, place, url, unbroken, lines):
     callbacks = [StopsAt(3, place.stop), StopsAt(9, place.start)]
     result = run(tmp_path / "one", url, callbacks, mirror_timeout=120.0)
@@ -202,6 +212,7 @@ def test_training_goes_on_while_the_mirror_is_away(tmp_path, place, url, unbroke
     assert bits(run(tmp_path / "two", url)) == unbroken
 
 
+@everywhere
 @pytest.mark.slow
 def test_a_mirror_that_cannot_be_reached(tmp_path, place, url, unbroken, lines):
     run_until(4, tmp_path / "one", url)
@@ -218,6 +229,7 @@ def test_a_mirror_that_cannot_be_reached(tmp_path, place, url, unbroken, lines):
     assert max(manifests(url).values()) == 10
 
 
+@everywhere
 def test_fresh_moves_the_copy_aside(tmp_path, url, unbroken):
     run_until(4, tmp_path / "one", url, seed=9)
     before = manifests(url)
@@ -263,9 +275,10 @@ def test_a_server_that_is_busy_for_a_while(tmp_path, unbroken):
         place.close()
 
 
-def start(output, options):
+def start(output, options, seconds=0.5):
+    """Start a training that takes so many seconds a step."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, SCRIPT, str(output), json.dumps(options)]
+    command = [sys.executable, SCRIPT, str(output), json.dumps(options), str(seconds)]
     return subprocess.Popen(
         command,
         env=environment,
@@ -288,13 +301,15 @@ def read_until(process, words):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("options", "stops", "sent"),
+    ("place", "options", "stops", "sent"),
     [
-        ({}, True, signal.SIGINT),
-        ({}, True, signal.SIGUSR1),
-        ({}, False, signal.SIGINT),
-        ({"nprocs": 2}, True, signal.SIGINT),
+        ("folder", {}, True, signal.SIGUSR1),
+        ("folder", {"nprocs": 2}, True, signal.SIGINT),
+        ("s3", {}, True, signal.SIGINT),
+        ("sftp", {}, False, signal.SIGINT),
     ],
+    ids=str,
+    indirect=["place"],
 )
 def test_a_second_signal_ends_the_wait_for_the_mirror(tmp_path, place, url, options, stops, sent):
     """stops: whether the first one stops the training; else it comes in the wait at the end."""
@@ -345,6 +360,21 @@ def result_of(process):
     return json.loads(lines[-1])
 
 
+@pytest.fixture(scope="module")
+def unbroken_with(tmp_path_factory):
+    """`unbroken_with(OPTIONS)` gives the bits of a training that nobody disturbs."""
+    results = {}
+
+    def train_once(options):
+        key = json.dumps(options)
+        if key not in results:
+            folder = tmp_path_factory.mktemp("undisturbed")
+            results[key] = result_of(start(folder / "run", options, seconds=0))
+        return results[key]
+
+    return train_once
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
@@ -358,12 +388,12 @@ def result_of(process):
     ids=str,
     indirect=["place"],
 )
-def test_a_machine_is_lost_at_each_kill(tmp_path, url, options, victim):
+def test_a_machine_is_lost_at_each_kill(tmp_path, url, options, victim, unbroken_with):
     """kill -9, at any moment, of the trainer, or of its uploader and then of the trainer."""
     options = {**options, "save_every_steps": 1}
-    unbroken = result_of(start(tmp_path / "unbroken", options))
-    output, random = tmp_path / "one", Random(3)
-    for _ in range(4):
+    unbroken = unbroken_with(options)
+    output, random = tmp_path / "one", Random(f"{url.partition(':')[0]} {options}")
+    for _ in range(2):
         process = start(output, {**options, "mirror": url})
         while not (output / "train.log").exists() and process.poll() is None:
             time.sleep(0.05)
@@ -507,6 +537,7 @@ def test_output_is_no_url(tmp_path):
     assert "no-file" not in str(raised.value)
 
 
+@everywhere
 def test_holds_no_credentials(tmp_path, url):
     run(tmp_path / "one", url)
     for path in (tmp_path / "one").rglob("*"):
@@ -539,6 +570,7 @@ def test_signals_for_the_training_do_not_end_the_uploader(tmp_path, url, lines):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
 def test_the_training_imports_no_driver(tmp_path, url):
     code = (
         "import sys; from fit_rows import train; "

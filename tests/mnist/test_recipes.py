@@ -41,7 +41,8 @@ def test_recipe_reaches_what_its_header_promises(tool, tmp_path, request, name):
         if dataset == "digits"
         else {"PADDLE_MNIST_DATA": str(request.getfixturevalue("real_data"))}
     )
-    tool("train", *shlex.split(command)[3:], timeout=1800, **data)
+    plain = ("--figures", "false", "--visualdl", "false")
+    tool("train", *shlex.split(command)[3:], *plain, timeout=1800, **data)
     result = json.loads((tmp_path / "work/output" / name / "result.json").read_text())
     assert result["dataset"] == dataset
     assert result["eval_acc"] >= accuracy

@@ -294,8 +294,10 @@ def test_same_bits_on_two_processes(tmp_path, tiny, alone):
 
 @pytest.mark.slow
 def test_plain_processes_come_close_and_count_alike(tmp_path, tool, tiny):
-    """Without --grad_shards: the order of additions is another, and nothing else. 3 does not divide
-    32: parts of 11, 11 and 10."""
+    """Without --grad_shards: the order of additions is another, and nothing else.
+
+    3 does not divide 32: parts of 11, 11 and 10.
+    """
     plain = [*SMALL, "--epochs", 1, "--data", tiny]
 
     def trained(output):
@@ -304,14 +306,13 @@ def test_plain_processes_come_close_and_count_alike(tmp_path, tool, tiny):
 
     tool("train", *plain, "--output", "one")
     one, expected = trained("one")
-    for nprocs in (2, 3):
-        run(tmp_path, *plain, "--output", nprocs, nprocs=nprocs)
-        several, result = trained(str(nprocs))
-        for name, value in one.items():
-            np.testing.assert_allclose(several[name].numpy(), value.numpy(), rtol=1e-3, atol=2e-5)
-        for name in ("eval_acc", "valid_acc", "steps", "epochs"):
-            assert result[name] == expected[name]
-        assert result["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-4)
+    run(tmp_path, *plain, "--output", "three", nprocs=3)
+    three, result = trained("three")
+    for name, value in one.items():
+        np.testing.assert_allclose(three[name].numpy(), value.numpy(), rtol=1e-3, atol=2e-5)
+    for name in ("eval_acc", "valid_acc", "steps", "epochs"):
+        assert result[name] == expected[name]
+    assert result["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-4)
 
 
 def wait_for_step(folder, process, after=0):
@@ -368,9 +369,8 @@ def free_port():
 @pytest.mark.parametrize(
     ("launch", "env", "size"),
     [
-        (["--nproc_per_node", 2, "--log_dir", "mylog"], {}, 2),
-        pytest.param(["--nproc_per_node", 2], {"CUDA_VISIBLE_DEVICES": "0,1"}, 2, marks=SLOW),
-        pytest.param(["--log_dir", "mylog"], {}, 1, marks=SLOW),
+        (["--nproc_per_node", 2], {"CUDA_VISIBLE_DEVICES": "0,1"}, 2),
+        (["--log_dir", "mylog"], {}, 1),
     ],
 )
 def test_paddles_launch_starts_the_same_training(tmp_path, tiny, alone, launch, env, size):
@@ -383,7 +383,7 @@ def test_paddles_launch_starts_the_same_training(tmp_path, tiny, alone, launch, 
         logs = {path.name for path in (tmp_path / "mylog").glob("workerlog.*")}
         assert logs == {f"workerlog.{rank}" for rank in range(size)}
     if size == 2:
-        others = next(tmp_path.glob("*log/workerlog.1")).read_text()
+        others = (tmp_path / "log/workerlog.1").read_text()
         assert "epoch" not in others  # rank 0 has the log
 
 
@@ -435,6 +435,7 @@ def in_namespace(kind, command):
 @pytest.mark.parametrize("kind", IN_NAMESPACES)
 def test_processes_on_one_machine_need_its_loopback_interface_alone(tmp_path, kind, how):
     arguments = "--data digits --train_limit 64 --epochs 1 --batch_size 32 --output run".split()
+    arguments += "--figures false --visualdl false".split()
     process = start_job(
         in_namespace(kind, command(*arguments, **how)), tmp_path, stderr=subprocess.PIPE
     )
@@ -576,8 +577,8 @@ def kill_one(process, how, who):
     ("how", "names", "then"),
     [
         ({"nprocs": 2}, "TERM", {"nprocs": 1}),
-        pytest.param({"nprocs": 2}, "INT USR1 USR2", {"nprocs": 2}, marks=SLOW),
-        pytest.param(LAUNCH_TWO, "TERM INT USR1", LAUNCH_TWO, marks=SLOW),
+        pytest.param({"nprocs": 2}, "INT USR2", {"nprocs": 2}, marks=SLOW),
+        pytest.param(LAUNCH_TWO, "TERM USR1", LAUNCH_TWO, marks=SLOW),
     ],
 )
 def test_signal_to_the_parent_is_one_breakpoint(tmp_path, tiny, alone, how, names, then):
@@ -909,7 +910,7 @@ from paddle_mnist.commands.train import main
 
 def sleep_in_the_second_save(operation):  # with rank 0 alone, as the others do not save
     if operation.call == "fsync" and "mnist_epoch1.pdparams" in operation.path.name:
-        time.sleep(40)
+        time.sleep(35)
 
 with watched(sys.argv[1], sleep_in_the_second_save):
     code = main(sys.argv[2:])

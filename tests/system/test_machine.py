@@ -165,7 +165,7 @@ def test_one_process_trains_evaluates_and_infers_without_posix(tmp_path, tiny):
         tmp_path, "train", "--data", tiny, "--epochs", "1", "--nprocs", "auto", *run
     )
     assert "eval accuracy" in trained.stdout and "--nprocs" not in trained.stdout
-    more = ["--epochs", "2", "--override", "epochs", "--figures", "false"]
+    more = "--epochs 2 --override epochs --figures false --visualdl false".split()
     again = without_posix(tmp_path, "train", "--data", tiny, *more, *run)
     assert "resuming after step" in again.stdout
     assert "confusion matrix" in without_posix(tmp_path, "eval", *run).stdout

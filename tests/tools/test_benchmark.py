@@ -1,6 +1,7 @@
 """The benchmark's machinery, on small data; its figures are for people, not for tests."""
 
 import dataclasses
+import functools
 import json
 import re
 import statistics
@@ -9,7 +10,7 @@ import baseline_tutorial
 import benchmark
 import numpy as np
 import pytest
-from benchmarks import data, ladder, memory, sparse, time_to_accuracy
+from benchmarks import checkpoint, data, ladder, memory, sparse, time_to_accuracy, watch
 from benchmarks.headlines import headlines
 from benchmarks.promises import measuring as promises
 from benchmarks.promises.experiments import FOLDER, FRAMEWORKS, Trainings, code_lines
@@ -138,8 +139,10 @@ def test_data_benchmark_needs_a_json_file(tool):
 
 
 @pytest.mark.slow
-def test_checkpoint_benchmark_gives_the_two_shares(tool, tmp_path):
+def test_checkpoint_benchmark_gives_the_two_shares(tool, tmp_path, monkeypatch):
     """Of digits an epoch has 19 steps."""
+    plain = functools.partial(config_of, figures=False, visualdl=False)
+    monkeypatch.setattr(checkpoint, "config_of", plain)
     page = tmp_path / "page.md"
     page.write_text("<!-- benchmark checkpoint -->\n<!-- end -->\n")
     options = ("--data", "digits", "--rounds", 1, "--json", "--docs", tmp_path)
@@ -150,23 +153,23 @@ def test_checkpoint_benchmark_gives_the_two_shares(tool, tmp_path):
     assert f"| every 50 steps | {save / (save + 50 * step):.2%} |" in page.read_text()
 
 
-@pytest.mark.slow
-def test_table_is_written_into_the_readme(tool, real_data, tmp_path):
+def test_table_is_written_into_the_readme(tool, tiny, tmp_path):
     for name in ("README.md", "README.zh-CN.md"):
         (tmp_path / name).write_text("a\n<!-- benchmark data -->\nold\n<!-- end -->\nb\n")
-    tool("benchmark", "data", "--rounds", 1, "--docs", tmp_path, PADDLE_MNIST_DATA=str(real_data))
+    tool("benchmark", "data", "--data", tiny, "--rounds", 1, "--docs", tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert text.startswith("a\n<!-- benchmark data -->\n| images ready") and "old" not in text
     assert text.endswith("<!-- end -->\nb\n")
 
 
 @pytest.mark.slow
-def test_watch_benchmark_gives_a_share_for_each_kind(tool):
+def test_watch_benchmark_gives_a_share_for_each_kind(tool, monkeypatch):
+    monkeypatch.setattr(watch, "BLOCK", 5)
     report = json.loads(
         tool("benchmark", "watch", "--data", "digits", "--rounds", 1, "--json").stdout
     )
     assert list(report["samples"]) == ["off", "removed again", "every 100 steps", "every step"]
-    assert all(len(kind["seconds"]) == 200 for kind in report["samples"].values())
+    assert all(len(kind["seconds"]) == 40 for kind in report["samples"].values())
 
 
 @pytest.mark.slow

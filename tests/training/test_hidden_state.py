@@ -130,7 +130,7 @@ def check_example(tmp_path_factory, case, kind, step, killed):
     check_case(folder, place, kind, influence, step, killed)
 
 
-@hidden_states(40)
+@hidden_states(20)
 def test_hidden_state_is_saved_or_refused(tmp_path_factory, case, kind, step, killed):
     check_example(tmp_path_factory, case, kind, step, killed)
 

@@ -1,5 +1,6 @@
 """What the trainings cost: a step of each, in turns, in one process, on one core."""
 
+import functools
 import itertools
 import json
 import statistics
@@ -102,6 +103,7 @@ def _steps(row: Row, data: str) -> Iterator[int]:
             yield sum(shard.samples for shard in shards_of(batch))
 
 
+@functools.cache
 def probe() -> dict[str, Any]:
     """Return the losses of the trainings: of times, that the same is timed is all one can check."""
     return {
