@@ -130,7 +130,7 @@ def test_public_signatures_say_what_they_take_and_return():
 
 @pytest.fixture(scope="module")
 def mypy_cache(tmp_path_factory):
-    """What mypy has found out of the libraries, which takes it longest."""
+    """A folder for what mypy finds out of the libraries, which takes it longest."""
     return tmp_path_factory.mktemp("mypy")
 
 

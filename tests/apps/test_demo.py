@@ -187,7 +187,7 @@ def served(folder, *arguments):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where the page of `address` keeps what it is sent."""
+    """The folder in which the page of `address` keeps what it is sent."""
     return tmp_path_factory.mktemp("served")
 
 
