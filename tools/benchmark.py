@@ -41,7 +41,7 @@ MODULES = {  # in `benchmarks`, by the names of their tables
     "rehearsal": "rehearsal",
     "watch": "watch",
     "sparse": "sparse",
-    "promises": "promises.measuring",
+    "promises": "promises.experiments",
     "scale": "scale",
     "infer": "inference",
     "photographs": "photographs",

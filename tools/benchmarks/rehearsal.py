@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.timing import in_own_process
 from benchmarks.trainings import config_of, train
-from benchmarks.turns import Benchmark, Figures, Report, Rows, Session
+from benchmarks.turns import Benchmark, Figures, Session
 
 RESNET, LARGE = "ResNet-18, 3x32x32, Momentum", "100,000,000 parameters, Adam"
 # Options of these recipes.
@@ -117,14 +117,6 @@ def _train_net(name: str, steps: int, width: int, callback: Any, output: str) ->
     )
 
 
-def _rows(report: Report) -> Rows:
-    rows = report.medians
-    for row in rows.values():
-        row["rest"] = row["seconds"] - row["steps"]
-        row["memory"] = max(0.0, row["peak"] - row["without"])
-    return rows
-
-
 BENCHMARK = Benchmark(
     __doc__,
     code=(
@@ -137,10 +129,9 @@ BENCHMARK = Benchmark(
     columns={
         "rehearsal, s": (".2f", "seconds"),
         "of which steps, s": (".2f", "steps"),
-        "beside the steps, s": (".2f", "rest"),
-        "more memory, MiB": (",.0f", "memory"),
+        "beside the steps, s": (".2f", lambda row, rows: row["seconds"] - row["steps"]),
+        "more memory, MiB": (",.0f", lambda row, rows: max(0.0, row["peak"] - row["without"])),
         "copy of the state, MiB": (",.1f", "state"),
     },
-    rows=_rows,
     quick=("the recipe `digits`", LARGE),
 )
