@@ -73,12 +73,11 @@ FRAMEWORKS = {
 
 
 class _Call(NamedTuple):
-    """A call of a script. report: what it printed at its end. read: samples of training."""
+    """A call of a script. report: what it printed at its end, if it came to it."""
 
     code: int
     output: str
     report: Optional[dict[str, Any]]
-    read: int
 
 
 Resumed = Callable[[_Call], str]  # says what became of a call that goes on
@@ -107,14 +106,8 @@ class Trainings:
             text=True,
             errors="replace",
         )
-        reports = re.findall(r'^\{"loss".*\}$', done.stdout, re.MULTILINE)
-        read = re.findall(r"samples read: (\d+)", done.stdout)
-        return _Call(
-            done.returncode,
-            done.stdout,
-            json.loads(reports[0]) if reports else None,
-            int(read[0]) if read else 0,
-        )
+        report = re.search(r'^\{"read".*\}$', done.stdout, re.MULTILINE)
+        return _Call(done.returncode, done.stdout, json.loads(report[0]) if report else None)
 
     def outcomes(self, kills: int, promises: Collection[str] = ()) -> dict[str, str]:
         """Return what became of each promise, or of some of them.
@@ -123,7 +116,7 @@ class Trainings:
         """
         whole = self._succeed("whole")
         finished = self.call("whole")
-        resumed = partial(_resumed, whole=whole, overhead=finished.read)
+        resumed = partial(_resumed, whole=whole, finished=finished)
         self._stop("killed", "SIGKILL")
         two = functools.cache(lambda: self._succeed("two", processes=2))
         outcomes = {
@@ -218,14 +211,16 @@ class Trainings:
         return "is run" if mark.exists() else "is not run"
 
 
-def _resumed(call: _Call, whole: _Call, overhead: int) -> str:
+def _resumed(call: _Call, whole: _Call, finished: _Call) -> str:
     """Say from which step a call went on, and what it came to.
 
-    whole: the unbroken training. overhead: samples that a call reads without training on them.
+    whole: the unbroken training. finished: the call that followed, which reads only samples that
+    any call reads without training on them.
     """
     if call.code or not call.report:
         return FAILED
-    step = STEPS - (call.read - overhead) // BATCH
+    overhead = finished.report["read"] if finished.report else 0
+    step = STEPS - (call.report["read"] - overhead) // BATCH
     return "trains nothing" if step == STEPS else f"resumed from step {step}, {_bits(call, whole)}"
 
 
