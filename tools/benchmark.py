@@ -8,35 +8,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Optional
 
-from benchmarks import (
-    any_size,
-    checkpoint,
-    clocks,
-    data,
-    evaluation,
-    feeding,
-    inference,
-    ladder,
-    log,
-    memory,
-    mirror,
-    operators,
-    photographs,
-    rehearsal,
-    scale,
-    sigterm,
-    sparse,
-    threads,
-    time_to_accuracy,
-    training,
-    watch,
-)
 from benchmarks.headlines import headlines
 from benchmarks.machine import machine
-from benchmarks.promises import measuring as promises
 from benchmarks.stale import ROOT, code_hash, record, stale_tables, with_notes
 from benchmarks.turns import Benchmark, Session
 from detector import pictures
@@ -47,37 +24,39 @@ from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.cache import open_data
 
-PICTURES = Benchmark(
+MODULES = {  # in `benchmarks`, by the names of their tables
+    "data": "data",
+    "clocks": "clocks",
+    "train": "training",
+    "feeding": "feeding",
+    "time-to-accuracy": "time_to_accuracy",
+    "ladder": "ladder",
+    "memory": "memory",
+    "evaluate": "evaluation",
+    "operators": "operators",
+    "threads": "threads",
+    "conv-blocks": "any_size",
+    "checkpoint": "checkpoint",
+    "mirror": "mirror",
+    "rehearsal": "rehearsal",
+    "watch": "watch",
+    "sparse": "sparse",
+    "promises": "promises.experiments",
+    "scale": "scale",
+    "infer": "inference",
+    "photographs": "photographs",
+    "signal": "sigterm",
+    "log": "log",
+}
+BENCHMARKS: dict[str, Benchmark] = {
+    name: import_module(f"benchmarks.{module}").BENCHMARK for name, module in MODULES.items()
+}
+BENCHMARKS["pictures"] = Benchmark(
     pictures.__doc__.splitlines()[0],
     code=("detector", "paddle_mnist.mnist.detector", "paddle_mnist.mnist.infer"),
     facts=lambda session: pictures.measure(session.source),
     text=lambda report: pictures.table(report.facts),
 )
-BENCHMARKS = {
-    "data": data.BENCHMARK,
-    "clocks": clocks.BENCHMARK,
-    "train": training.BENCHMARK,
-    "feeding": feeding.BENCHMARK,
-    "time-to-accuracy": time_to_accuracy.BENCHMARK,
-    "ladder": ladder.BENCHMARK,
-    "memory": memory.BENCHMARK,
-    "evaluate": evaluation.BENCHMARK,
-    "operators": operators.BENCHMARK,
-    "threads": threads.BENCHMARK,
-    "conv-blocks": any_size.BENCHMARK,
-    "checkpoint": checkpoint.BENCHMARK,
-    "mirror": mirror.BENCHMARK,
-    "rehearsal": rehearsal.BENCHMARK,
-    "watch": watch.BENCHMARK,
-    "sparse": sparse.BENCHMARK,
-    "promises": promises.BENCHMARK,
-    "scale": scale.BENCHMARK,
-    "infer": inference.BENCHMARK,
-    "pictures": PICTURES,
-    "photographs": photographs.BENCHMARK,
-    "signal": sigterm.BENCHMARK,
-    "log": log.BENCHMARK,
-}
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

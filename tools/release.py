@@ -32,10 +32,10 @@ def check_ready(root: Path, version: str) -> None:
             f"{len(changed)} files are not as committed ({changed[0].strip()}, ...); expected "
             "none; commit them or remove them"
         )
-    if run(root, "git", "tag", "--list", tag(version)):
+    if run(root, "git", "tag", "--list", f"v{version}"):
         raise ConfigError(
-            f"the tag {tag(version)} is there already; expected a new version; raise __version__ "
-            "in paddle_mnist/__init__.py"
+            f"the tag v{version} is there already; expected a new version; raise __version__ in "
+            "paddle_mnist/__init__.py"
         )
     changelog = (root / "CHANGELOG.md").read_text("utf-8")
     if not re.search(rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$", changelog, re.M):
@@ -92,10 +92,6 @@ def run(folder: Path, *command: Any) -> str:
     return done.stdout
 
 
-def tag(version: str) -> str:
-    return f"v{version}"
-
-
 def main(argv) -> None:
     parser = Parser(prog="tools/release.py", description=__doc__)
     parser.add_argument("--output", default="dist", metavar="FOLDER", help="[dist]")
@@ -110,13 +106,11 @@ def main(argv) -> None:
             place.mkdir()
             try_out(install(path, place), folder / "tree" / PICTURE, place)
             print(f"{path.name}: installs, trains, reads a picture")
-        run(ROOT, "git", "tag", "--annotate", "--message", f"Version {version}", tag(version))
+        run(ROOT, "git", "tag", "--annotate", "--message", f"Version {version}", f"v{version}")
         output.mkdir(parents=True, exist_ok=True)
         for path in built:
             shutil.copy(path, output)
-    print(
-        f"{output}: {', '.join(path.name for path in built)}; tagged {tag(version)}; not uploaded"
-    )
+    print(f"{output}: {', '.join(path.name for path in built)}; tagged v{version}; not uploaded")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from benchmarks import checkpoint, data, ladder, memory, sparse, time_to_accuracy, watch
 from benchmarks.headlines import headlines
-from benchmarks.promises import measuring as promises
+from benchmarks.promises import experiments as promises
 from benchmarks.promises.experiments import FOLDER, FRAMEWORKS, Trainings, code_lines
 from benchmarks.stale import CHANGED, code_hash, stale_tables, with_notes
 from benchmarks.trainings import config_of

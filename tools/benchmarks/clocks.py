@@ -30,16 +30,6 @@ for number in range({STEADY}):
 trainer.loss.item()
 lap()
 """
-TITLES = {
-    "help": "`tools/train.py --help`",
-    "package": "`import paddle_mnist` (in a running Python)",
-    "import": "Paddle and everything a training needs, imported",
-    "cold": "images ready, first time",
-    "cached": "images ready, cached",
-    "compiling": "first step, including the compilation of the convolution",
-    "first": "first step, already compiled",
-    "steady": "a steady step",
-}
 
 
 def _start(session: Session) -> Figures:
@@ -47,14 +37,14 @@ def _start(session: Session) -> Figures:
     imported, bare = run_python("-c", "import paddle_mnist"), run_python("-c", "")
     cold, cached = _laps(session), _laps(session)
     return {
-        "help": run_python(TRAIN, "--help").seconds,
-        "package": imported.seconds - bare.seconds,
-        "import": [cold[0], cached[0]],
-        "cold": cold[1],
-        "cached": cached[1],
-        "compiling": cold[2],
-        "first": cached[2],
-        "steady": [cold[3] / STEADY, cached[3] / STEADY],
+        "`tools/train.py --help`": run_python(TRAIN, "--help").seconds,
+        "`import paddle_mnist` (in a running Python)": imported.seconds - bare.seconds,
+        "Paddle and everything a training needs, imported": [cold[0], cached[0]],
+        "images ready, first time": cold[1],
+        "images ready, cached": cached[1],
+        "first step, including the compilation of the convolution": cold[2],
+        "first step, already compiled": cached[2],
+        "a steady step": [cold[3] / STEADY, cached[3] / STEADY],
     }
 
 
@@ -66,7 +56,7 @@ def _laps(session: Session) -> list[float]:
 
 def _rows(report: Report) -> Rows:
     (seconds,) = report.medians.values()
-    return {title: {"seconds": seconds[name]} for name, title in TITLES.items()}
+    return {title: {"seconds": value} for title, value in seconds.items()}
 
 
 BENCHMARK = Benchmark(

@@ -36,18 +36,11 @@ def headlines(name: str, table: str) -> dict[str, str]:
         if source == name:
             columns, _, *rows = lines
             place = columns.index(column)
-            cells = [_row(rows, title)[place] for title in titles]
+            cells = [
+                next(row for row in rows if row[0].startswith(title))[place] for title in titles
+            ]
             if all(cell[:1].isdigit() for cell in cells):
-                figures[mark] = cells[0] if len(cells) == 1 else _ratio(*cells)
+                # Of a cell such as "12,892 (12,684 to 12,980)", a ratio takes the first figure.
+                numbers = [float(cell.split()[0].replace(",", "")) for cell in cells]
+                figures[mark] = cells[0] if len(cells) == 1 else f"{numbers[0] / numbers[1]:.2f}"
     return figures
-
-
-def _row(rows: list[list[str]], title: str) -> list[str]:
-    """Return the row whose title begins like this."""
-    return next(row for row in rows if row[0].startswith(title))
-
-
-def _ratio(one: str, other: str) -> str:
-    """Return the ratio of two cells such as "12,892 (12,684 to 12,980)"."""
-    one, other = (float(cell.split()[0].replace(",", "")) for cell in (one, other))
-    return f"{one / other:.2f}"

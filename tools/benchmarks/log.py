@@ -4,7 +4,7 @@ import os
 import sys
 from typing import Any
 
-from measuring.children import command, run
+from measuring.children import command, run_from_small_process
 
 from benchmarks.turns import Benchmark, Report, Session
 
@@ -18,7 +18,7 @@ def _lines(session: Session) -> dict[str, Any]:
     words = command("train.py", {"recipe": "digits"})
     for number in (2,) if session.is_quick else (1, 2):
         session.number = number
-        done = run(words, cwd=session.folder, env=environment)
+        done = run_from_small_process(words, cwd=session.folder, env=environment)
     if done.code:
         raise RuntimeError(f"{words} ended with {done.code}: {done.errors}")
     return {"lines": done.printed.splitlines()}

@@ -1,6 +1,5 @@
 """What the rehearsal before a training takes: time, and memory."""
 
-import functools
 import importlib
 import resource
 import time
@@ -11,22 +10,23 @@ from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks.timing import in_own_process
+from benchmarks.timing import in_own_process, seconds_of
 from benchmarks.trainings import config_of, train
-from benchmarks.turns import Benchmark, Figures, Report, Rows, Session
+from benchmarks.turns import Benchmark, Figures, Session
 
 RESNET, LARGE = "ResNet-18, 3x32x32, Momentum", "100,000,000 parameters, Adam"
-# Options of these recipes.
-RECIPES: dict[str, dict[str, Any]] = {"digits": {}, "default": {"train_limit": 6_400}}
 LAYERS = 4  # of the large net
 
 
 def _kinds(session: Session) -> dict[str, Callable[[], Figures]]:
     steps, width = (3, 50) if session.is_quick else (6, 5_000)
+    of_default = {"data": session.source, "train_limit": 6_400}
     trainings = {
-        f"the recipe `{name}`": partial(_train_recipe, name, session.source) for name in RECIPES
+        "the recipe `digits`": partial(_train_recipe, "digits", {}),
+        "the recipe `default`": partial(_train_recipe, "default", of_default),
+        RESNET: partial(_train_net, RESNET, steps, width),
+        LARGE: partial(_train_net, LARGE, steps, width),
     }
-    trainings |= {name: partial(_train_net, name, steps, width) for name in (RESNET, LARGE)}
     return {name: partial(_measure, session, training) for name, training in trainings.items()}
 
 
@@ -44,25 +44,24 @@ def _time(training: Callable, is_rehearsed: bool, folder: Any) -> Figures:
 
     The time of the rehearsal's steps is that of as many of the training.
     """
-    from paddle_mnist import Callback, is_rehearsal
+    from paddle_mnist import Callback
     from paddle_mnist.training.trainer import Trainer
 
     fit = importlib.import_module("paddle_mnist.training.fit")  # not the function of this name
     rehearse = fit.rehearse if is_rehearsed else lambda job: None
     update_weights = Trainer._update_weights
     taken: dict[str, float] = {}
-    rehearsed: list[float] = []
-    ends: list[float] = []
+    ends: list[float] = []  # of steps
 
     def timed_rehearsal(job: Any) -> None:
-        began = time.perf_counter()
-        rehearse(job)
-        taken["seconds"] = time.perf_counter() - began
+        taken["seconds"] = seconds_of(rehearse, job)
+        taken["steps"] = len(ends)
+        ends.clear()
 
     # No hook of the callback, because a rehearsal restores what a callback has changed.
     def timed_update(*args: Any, **options: Any) -> None:
         update_weights(*args, **options)
-        (rehearsed if is_rehearsal() else ends).append(time.perf_counter())
+        ends.append(time.perf_counter())
         taken["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
     class State(Callback):
@@ -77,12 +76,11 @@ def _time(training: Callable, is_rehearsed: bool, folder: Any) -> Figures:
         patch.object(Trainer, "_update_weights", timed_update),
     ):
         training(State(), str(folder / f"run {is_rehearsed}"))
-    taken["steps"] = len(rehearsed) * float(np.median(np.diff(ends)))
+    taken["steps"] *= float(np.median(np.diff(ends)))
     return taken
 
 
-def _train_recipe(recipe: str, source: str, callback: Any, output: str) -> None:
-    options = RECIPES[recipe] if recipe == "digits" else {"data": source, **RECIPES[recipe]}
+def _train_recipe(recipe: str, options: dict[str, Any], callback: Any, output: str) -> None:
     train(config_of(recipe, epochs=1, output=output, **options), callback, fresh=True)
 
 
@@ -103,7 +101,7 @@ def _train_net(name: str, steps: int, width: int, callback: Any, output: str) ->
     draw = np.random.default_rng(1)
     samples = draw.random((batch * steps, *shape), dtype=np.float32)
     fit(
-        model=functools.partial(resnet18, num_classes=10) if is_resnet else perceptron,
+        model=partial(resnet18, num_classes=10) if is_resnet else perceptron,
         train=list(zip(samples, draw.integers(0, 10, (len(samples), 1)))),
         loss=nn.CrossEntropyLoss(),
         optimizer=lambda parameters: kind(1e-3, parameters=parameters),
@@ -115,14 +113,6 @@ def _train_net(name: str, steps: int, width: int, callback: Any, output: str) ->
         callbacks=[callback, VisualDL(pages=()), Figures(draw=False)],
         saving=Saving(at_start=False),  # it takes more memory than what is measured
     )
-
-
-def _rows(report: Report) -> Rows:
-    rows = report.medians
-    for row in rows.values():
-        row["rest"] = row["seconds"] - row["steps"]
-        row["memory"] = max(0.0, row["peak"] - row["without"])
-    return rows
 
 
 BENCHMARK = Benchmark(
@@ -137,10 +127,9 @@ BENCHMARK = Benchmark(
     columns={
         "rehearsal, s": (".2f", "seconds"),
         "of which steps, s": (".2f", "steps"),
-        "beside the steps, s": (".2f", "rest"),
-        "more memory, MiB": (",.0f", "memory"),
+        "beside the steps, s": (".2f", lambda row, rows: row["seconds"] - row["steps"]),
+        "more memory, MiB": (",.0f", lambda row, rows: max(0.0, row["peak"] - row["without"])),
         "copy of the state, MiB": (",.1f", "state"),
     },
-    rows=_rows,
     quick=("the recipe `digits`", LARGE),
 )

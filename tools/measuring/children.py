@@ -1,7 +1,7 @@
 """Commands in processes of their own: what they print, and what they take."""
 
 import json
-import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -30,40 +30,29 @@ def command(tool: str, options: Mapping[str, Any]) -> list[str]:
     return [sys.executable, str(TOOLS / tool), *words]
 
 
-def run(command: Sequence[Any], **options: Any) -> Finished:
-    """Run a command. options: of `subprocess.Popen`.
+def run_from_small_process(command: Sequence[Any], **options: Any) -> Finished:
+    """Run a command from a process of about 12 MiB. options: of `subprocess.run`.
 
-    Its peak memory is at least that of this process, with which Linux has it begin.
+    On Linux, the peak memory of a process is at least that of the one that started it.
     """
-    words = list(map(str, command))
+    launcher = [sys.executable, "-S", __file__, *map(str, command)]
+    done = subprocess.run(launcher, check=True, stdout=subprocess.PIPE, **options)
+    return Finished(*json.loads(done.stdout))
+
+
+def _launch(words: Sequence[str]) -> Finished:
+    # Files, because a process that outlives the command may keep its pipes open.
     with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as errors:
         began = time.perf_counter()
-        process = subprocess.Popen(words, stdout=printed, stderr=errors, **options)
-        try:
-            # Not process.wait(), which does not tell what this one process has used.
-            _, status, usage = os.wait4(process.pid, 0)
-        except BaseException:
-            process.kill()
-            raise
+        code = subprocess.run(words, stdout=printed, stderr=errors).returncode
         seconds = time.perf_counter() - began
-        process.returncode = os.waitstatus_to_exitcode(status)
+        texts = []
         for file in (printed, errors):
             file.seek(0)
-        return Finished(
-            process.returncode,
-            printed.read().decode(errors="replace"),
-            errors.read().decode(errors="replace"),
-            seconds,
-            usage.ru_utime + usage.ru_stime,
-            usage.ru_maxrss / 1024,
-        )
-
-
-def run_from_small_process(command: Sequence[Any], **options: Any) -> Finished:
-    """Run a command from a process of about 12 MiB, so that its peak memory is its own."""
-    launcher = run([sys.executable, "-S", __file__, *command], **options)
-    return Finished(*json.loads(launcher.printed))
+            texts.append(file.read().decode(errors="replace"))
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Finished(code, *texts, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(sys.argv[1:])))
+    print(json.dumps(_launch(sys.argv[1:])))

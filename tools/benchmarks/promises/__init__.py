@@ -1,1 +1,1 @@
-"""The promises of frameworks: `measuring` compares them, in scripts that stand beside it."""
+"""The promises of frameworks: `experiments` compares them, by the scripts beside it."""
