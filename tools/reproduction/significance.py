@@ -36,19 +36,6 @@ def difference(one: list[float], other: list[float]) -> dict[str, float]:
     return {"gap": gap, "low": low, "high": high, "p": float(test.pvalue)}
 
 
-def paired_difference(one: Sequence[float], other: Sequence[float]) -> dict[str, float]:
-    """Return how much higher the other's scores are, seed by seed (Student's t of pairs).
-
-    gap: the mean; low, high: its 95% interval; p: the p-value.
-    """
-    from scipy import stats
-
-    gaps = [second - first for first, second in zip(one, other)]
-    low, high = interval(gaps)
-    p = stats.ttest_1samp(gaps, 0).pvalue if low < high else float(gaps[0] == 0)
-    return {"gap": statistics.mean(gaps), "low": low, "high": high, "p": float(p)}
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return the p-values of several comparisons, adjusted by Holm's method, in the same order.
 
