@@ -13,9 +13,8 @@ from markdown_tables import table
 from measuring.parts import build_parts
 
 from reproduction import accuracy, fingerprint, ladder
-from reproduction.claims import Report
+from reproduction.claims import Experiment, Report
 from reproduction.comparison import Row
-from reproduction.experiment import Experiment
 from reproduction.fingerprint import LENGTHS
 from reproduction.trainings import TRAIN_IMAGES, Training, deciding
 from reproduction.workspace import Scale

@@ -11,9 +11,8 @@ from typing import Any
 from markdown_tables import table
 from measuring.parts import build_parts
 
-from reproduction.claims import Report
+from reproduction.claims import Experiment, Report
 from reproduction.comparison import QUICK
-from reproduction.experiment import Experiment
 from reproduction.fingerprint import quiet_folder
 from reproduction.workspace import Scale
 

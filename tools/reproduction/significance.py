@@ -4,14 +4,14 @@ import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from scipy import stats
+
 LEVEL = 0.05
 Name = TypeVar("Name", bound=Hashable)
 
 
 def interval(scores: list[float]) -> tuple[float, float]:
     """Return the 95% confidence interval of the mean (Student's t)."""
-    from scipy import stats
-
     mean, error = statistics.mean(scores), statistics.stdev(scores) / len(scores) ** 0.5
     return stats.t.interval(0.95, len(scores) - 1, mean, error) if error else (mean, mean)
 
@@ -26,8 +26,6 @@ def describe(scores: list[float]) -> dict[str, float]:
 
 def difference(one: list[float], other: list[float]) -> dict[str, float]:
     """Return how much higher the other's mean is, its 95% interval and the p-value (Welch's t)."""
-    from scipy import stats
-
     gap = statistics.mean(other) - statistics.mean(one)
     if max(statistics.pstdev(scores) for scores in (one, other)) == 0:  # the test divides by it
         return {"gap": gap, "low": gap, "high": gap, "p": 0.0 if gap else 1.0}

@@ -8,8 +8,7 @@ from typing import Any, Optional
 
 from markdown_tables import table
 
-from reproduction.claims import Report
-from reproduction.experiment import Experiment
+from reproduction.claims import Experiment, Report
 from reproduction.workspace import Scale
 
 THEIRS = "`save` of its `Trainer`, the file"  # ways to leave weights behind
