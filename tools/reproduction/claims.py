@@ -22,11 +22,6 @@ Find = Callable[[Report], dict[str, Any]]
 Measure = Callable[[str, Path, Scale], dict[str, Any]]
 
 
-def nothing_more(report: Report) -> dict[str, Any]:
-    """Return no figures beside those of the report."""
-    return {}
-
-
 @dataclass(frozen=True)
 class Claim:
     """A claim of the documents, or a question of this project.
@@ -88,7 +83,7 @@ class Experiment(Claim):
 
     measure: Measure
     tabulate: Callable[[Report], str]
-    find: Find = nothing_more
+    find: Find = lambda report: {}
     draw: Optional[Draw] = None
     settings: Optional[Mapping[str, Any]] = None
     repeatable: Callable[[Report], Any] = dict

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 from measuring.children import Finished, command, run
 from measuring.sources import as_json
@@ -25,9 +25,6 @@ from paddle_mnist.mnist.config import FLAT_OPTIONS, TrainConfig, read_recipe
 from paddle_mnist.system.files import write_atomically
 from reproduction import fingerprint
 from reproduction.workspace import Workspace
-
-if TYPE_CHECKING:
-    from paddle_mnist.training.evaluator import Evaluation
 
 TRAIN_IMAGES = 50_000  # of the training split
 TRAIN_SCORED = 10_000  # of them, the first, the trained net is scored on
@@ -109,8 +106,8 @@ class Training:
         train(self.recipe, options, folder, workspace.is_in_process)
         return folder
 
-    def _evaluate(self, folder: Path, data: Data, split: str, limit: Optional[int]) -> "Evaluation":
-        """Evaluate the final weights, on images without augmentation."""
+    def _evaluate(self, folder: Path, data: Data, split: str, limit: Optional[int]) -> Any:
+        """Return the `Evaluation` of the final weights, on images without augmentation."""
         from paddle_mnist.mnist.evaluate_checkpoint import load_and_evaluate
 
         checkpoint = load_and_evaluate("latest", str(folder), data.location, split, limit=limit)
