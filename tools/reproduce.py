@@ -32,6 +32,7 @@ from pathlib import Path
 from reproduction import (
     accuracy,
     calibration,
+    charts,
     checkpoint_files,
     costs,
     initialization,
@@ -55,7 +56,6 @@ from reproduction.page import (
     measured_figures,
     predicates,
     problems,
-    rounded,
     stored_page,
     write_pages,
 )
@@ -65,6 +65,7 @@ from reproduction.workspace import Scale, Workspace
 from paddle_mnist.commands import Parser, run_command, run_script
 from paddle_mnist.errors import ConfigError, DataError, PaddleMnistError, unknown_name
 from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.system.devices import require_paddle
 from paddle_mnist.system.files import write_atomically
 
@@ -105,11 +106,13 @@ def measure_and_write(args: argparse.Namespace, data: Data, chosen: Sequence[Cla
     scale = Scale(args.seeds, args.quick)
     workspace = Workspace(data, root / "docs/reproduction", output, scale, args.jobs)
     try:
-        measure(workspace, chosen)
+        train_missing([one for claim in chosen for one in claim.trainings(scale)], workspace)
+        for claim in chosen:
+            claim.measure_missing(workspace)
     finally:  # what is measured is shown, even if the rest fails
         reports = all_reports(workspace)
         for claim in chosen:
-            show(claim, reports[claim.id], args.json)
+            print(claim.table(reports[claim.id]))
         replace(root / STORED, all_figures(CLAIMS, reports))
         write_pages(stored_page(CLAIMS, root), root)
         draw(reports, data, root / "docs/figures")
@@ -128,40 +131,19 @@ def check() -> int:
     return 1 if lines else 0
 
 
-def write_stored() -> int:
-    """Write the pages from the stored results, and check them."""
-    write_pages(stored_page(CLAIMS, ROOT), ROOT)
-    return check()
-
-
-def measure(workspace: Workspace, chosen: Sequence[Claim]) -> None:
-    """Train and measure what the claims lack."""
-    trainings = [training for claim in chosen for training in claim.trainings(workspace.scale)]
-    train_missing(trainings, workspace)
-    for claim in chosen:
-        claim.measure_missing(workspace)
-
-
 def all_reports(workspace: Workspace) -> dict[str, Report]:
     """Return what is known of each claim."""
     seconds = costs.medians(costs.CLAIM.report(workspace, {}))
     return {claim.id: claim.report(workspace, seconds) for claim in CLAIMS}
 
 
-def show(claim: Claim, report: Report, as_json: bool) -> None:
-    figures = rounded(claim.figures(report))
-    print(json.dumps({claim.id: figures}) if as_json else claim.table(report))
-
-
 def draw(reports: Mapping[str, Report], data: Data, folder: Path) -> None:
-    from reproduction.drawing import save_figures
-
     figures = {
         f"reproduction-{claim.id}": claim.draw(reports[claim.id], data)
         for claim in CLAIMS
         if claim.draw and claim.is_complete(reports[claim.id])
     }
-    save_figures(figures, folder)
+    charts.save_small(figures, folder)
 
 
 def replace(path: Path, text: str) -> None:
@@ -212,9 +194,7 @@ def parser() -> Parser:
         help="only check, without MNIST, that numbers, tables and predicates of the pages are what "
         "the stored results give",
     )
-    parser.add_argument("--epochs", type=int, default=3, metavar="N", help="of forgetting [3]")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the last four [1]")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser.add_argument(
         "--docs", metavar="FOLDER", help="put tables and figures into the pages there"
     )
@@ -233,19 +213,18 @@ def main(argv) -> int:
         return check()
     claims = [claim for claim in CLAIMS if claim.id in chosen]
     documents = [name for name in INTO_DOCS if name in chosen]
-    data = open_images(args, chosen) if documents or not args.page_only else None
+    data = None if args.page_only else open_images(args, chosen)
     for name in documents:
         measure_for_docs(args, name, data)
     if claims and args.page_only:
-        return write_stored()
+        write_pages(stored_page(CLAIMS, ROOT), ROOT)
+        return check()
     return measure_and_write(args, data, claims) if claims else 0
 
 
 def open_images(args: argparse.Namespace, chosen: Sequence[str]) -> Data:
     """Open what `--data` names, if the chosen measurements may be of it."""
     require_paddle()
-    from paddle_mnist.mnist.cache import open_data
-
     data = open_data(args.data)
     if data.name == "digits" and not args.quick:
         raise DataError(f"data is {data.source}; expected MNIST; name it with --data")

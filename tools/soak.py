@@ -71,12 +71,7 @@ class Report:
     again: list[float] = dataclasses.field(default_factory=list)
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run the soak test and print the table; return the exit code."""
-    return run_command(_soak, argv, prints_data=True)
-
-
-def _soak(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str]) -> None:
     parser = Parser(prog="tools/soak.py", description=__doc__)
     parser.add_argument("--kills", type=int, default=20, metavar="N", help="[20]")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the moments [1]")
@@ -258,4 +253,4 @@ def last_step(run: RunDirectory) -> int:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_script(lambda argv: run_command(main, argv, prints_data=True))

@@ -1,6 +1,7 @@
 """Looking into a net: figures against NumPy's, findings in words, and nothing left behind."""
 
 import logging
+from argparse import Namespace
 
 import numpy as np
 import paddle
@@ -12,6 +13,7 @@ from reproduction import collapse
 import paddle_mnist
 from paddle_mnist import MNIST
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.export import export_model
 from paddle_mnist.monitor.diagnosis import PATIENCE
 from paddle_mnist.monitor.hooks import outputs_of
@@ -367,7 +369,7 @@ def test_without_another_wish_findings_are_logged(model, images, caplog):
 def test_collapse_of_the_tutorials_part_three_is_diagnosed_in_twenty_steps(source, request):
     """Weights drawn from U(-1, 1), as the tutorial sets, Momentum 0.01, batches of 32."""
     data = "digits" if source == "digits" else str(request.getfixturevalue("real_data"))
-    report = collapse.measured(data, seed=1)
+    report = collapse.measure(open_data(data), Namespace(seed=1))
     assert len(report["losses"]) == 20 and report["losses"][0] > 10
     findings_by_place = {
         (f["step"], f["place"], f["kind"]): f["message"] for f in report["findings"]

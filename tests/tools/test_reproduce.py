@@ -1,4 +1,4 @@
-"""Measurements of `tools/reproduce.py`, with one epoch each instead of three."""
+"""Measurements of `tools/reproduce.py`, with one epoch each instead of several."""
 
 import functools
 import json
@@ -16,15 +16,17 @@ from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from reproduction import accuracy, continued, fingerprint, ladder, search, trainings
+from reproduction import accuracy, fingerprint, incremental, ladder, trainings
 from reproduction import pretrained as pretraining
-from reproduction.experiment import Experiment
+from reproduction.claims import Experiment
 from reproduction.fingerprint import same
+from reproduction.into_docs import INTO_DOCS, measure_for_docs
 from reproduction.mistakes import mistakes
 from reproduction.page import PAGES, Figures, all_figures, problems, stored_page, write_pages
-from reproduction.significance import compare, holm, paired_difference
+from reproduction.significance import compare, holm
 from reproduction.trainings import Training
 from reproduction.workspace import Results, Workspace
+from scipy import stats
 from synthetic_data import tiny_splits, write_idx
 
 from paddle_mnist import MNIST
@@ -44,9 +46,10 @@ def test_old_digits_are_forgotten_unless_they_are_replayed(tool, real_data, tmp_
     other = tmp_path / "docs/folder/page.md"
     other.parent.mkdir()
     other.write_text(page.read_text())
-    arguments = ("--only", "forgetting", "--data", real_data, "--docs", "docs")
-    done = tool("reproduce", *arguments, "--epochs", 1, "--seeds", 1, "--json")
-    accuracy = json.loads(done.stdout)["accuracy"]
+    arguments = ("--only", "forgetting", "--data", real_data, "--docs", "docs", "--seeds", 1)
+    tool("reproduce", *arguments, "--quick")
+    report = json.loads((tmp_path / "docs/reproduction/forgetting.json").read_text())
+    accuracy = report["accuracy"]
     (old, _), (lost, new), replayed = (
         [score for half in ("old", "new") for score in accuracy[name][half]]
         for name in ("old", "new", "new_replayed")
@@ -54,7 +57,7 @@ def test_old_digits_are_forgotten_unless_they_are_replayed(tool, real_data, tmp_
     assert old >= 0.98 and new >= 0.97 and lost < 0.5 and min(replayed) >= 0.97
     assert page.read_text().startswith("a\n<!-- reproduce forgetting -->\n| trained on | acc")
     assert other.read_text() == page.read_text()
-    again = tool("reproduce", *arguments, "--epochs", 1, "--seeds", 1)
+    again = tool("reproduce", *arguments, "--quick")
     assert again.stderr.count("this run is finished") == 3  # and is not trained again
     page.write_text("<!-- reproduce forgetting -->\n<!-- end -->\n")
     stored = tool("reproduce", *arguments, "--page-only")  # without any training
@@ -65,16 +68,20 @@ def test_old_digits_are_forgotten_unless_they_are_replayed(tool, real_data, tmp_
 @pytest.mark.slow
 def test_what_a_continued_training_learns_is_stored(tiny, tmp_path, monkeypatch):
     """And a table is made of it, without training."""
-    monkeypatch.setattr(continued, "EPOCHS", {500: 2})
-    docs = tmp_path / "docs"
-    args = Namespace(output=tmp_path / "out", docs=docs, seeds=1, page_only=False)
-    report = continued.measure(open_data(str(tiny)), args)
-    again = Namespace(**{**vars(args), "output": tmp_path / "other", "page_only": True})
-    assert continued.measure(open_data(str(tiny)), again) == report
-    assert not (tmp_path / "other").exists()
+    monkeypatch.setattr(incremental, "EPOCHS", {500: 2})
+    page = tmp_path / "docs/page.md"
+    page.parent.mkdir()
+    page.write_text("<!-- reproduce continued -->\n<!-- end -->\n")
+    args = Namespace(output=tmp_path / "out", docs=page.parent, seeds=1)
+    measure_for_docs(args, "continued", open_data(str(tiny)))
+    report = json.loads((page.parent / "reproduction/continued.json").read_text())
+    measured = page.read_text()
+    page.write_text("<!-- reproduce continued -->\n<!-- end -->\n")
+    args.output = tmp_path / "other"
+    measure_for_docs(args, "continued", None)
+    assert page.read_text() == measured and not args.output.exists()
     (accuracy,) = report["accuracy"]["500 default alone"]
-    row = f"| 500, 2 epochs | {continued.KINDS['default']} | {accuracy:.1%} |"
-    assert row in continued.tabulate(report)
+    assert f"| 500, 2 epochs | {incremental.KINDS['default']} | {accuracy:.1%} |" in measured
 
 
 @pytest.mark.slow
@@ -280,20 +287,21 @@ def test_rows_of_a_table_may_be_short_but_not_long():
 @pytest.mark.slow
 def test_rehearsal_of_a_table(tool, tiny, tmp_path):
     """One seed, one epoch; then all is there, and a change of the seeds trains what is missing."""
-    arguments = ("--quick", "--only", "l2", "--data", tiny, "--output", "out", "--json")
+    arguments = ("--quick", "--only", "l2", "--data", tiny, "--output", "out")
     first = tool("reproduce", *arguments, "--seeds", 1)
-    one_seed = json.loads(first.stdout)["l2"]
+    quick = tmp_path / "out/quick"
+    stored = quick / "docs/reproduction/page.json"
+    one_seed = json.loads(stored.read_text())["l2"]
     assert set(one_seed) == {"without", "with"}
     assert one_seed["with"]["seeds"] == [1]
     assert first.stderr.count("of 2: tutorial") == 2
     again = tool("reproduce", *arguments, "--jobs", 2)
     assert again.stderr.count("of 2: tutorial") == 2
-    rows = json.loads(again.stdout)["l2"]
+    figures = json.loads(stored.read_text())
+    rows = figures["l2"]
     assert rows["with"]["seeds"] == [1, 2]
     assert rows["with"]["eval_acc"][:1] == one_seed["with"]["eval_acc"]
-    quick = tmp_path / "out/quick"
-    figures = json.loads((quick / "docs/reproduction/page.json").read_text())
-    assert figures["l2"] == rows and figures["ladder"] == {}
+    assert figures["ladder"] == {}
     english, chinese = ((quick / name).read_text() for name in PAGES[0])
     mean = 100 * sum(rows["with"]["eval_acc"]) / 2
     assert f"| with L2 1e-5 | {mean:.3f}% |" in english and f"| L2 1e-5 | {mean:.3f}% |" in chinese
@@ -405,7 +413,7 @@ def test_figures_are_not_replaced_by_those_that_know_less(tmp_path):
 
 def test_every_claim_is_in_the_help():
     named = re.findall(r"^(\w+) {2,}\S", reproduce.description(), re.MULTILINE)
-    assert sorted(named) == sorted([*reproduce.INTO_DOCS, *(one.id for one in reproduce.CLAIMS)])
+    assert sorted(named) == sorted([*INTO_DOCS, *(one.id for one in reproduce.CLAIMS)])
 
 
 def test_the_recipe_best_is_what_was_chosen(real_data):
@@ -732,28 +740,17 @@ def test_a_claim_is_complete_with_all_its_seeds():
     assert accuracy.L2.is_complete({name: {"seeds": [*range(1, 7)]} for name in rows})
 
 
-def row(errors, losses):
-    return {"errors": list(errors), "losses": list(losses), "seconds": [1.0, 1.0, None]}
-
-
-def test_rows_of_the_search_are_compared_seed_by_seed():
-    """A gain that each seed shows is told, though seeds differ by more among themselves."""
-    base, better = row((50, 60, 70), (0.02, 0.03, 0.04)), row((45, 55, 64), (0.019, 0.029, 0.0391))
-    one = {"epochs": 20, "seeds": [1, 2, 3], "rows": {"affine": base, "elastic": better}}
-    errors, losses = search.compare(one)["elastic"]
-    assert errors["gap"] == pytest.approx(16 / 3) and errors["low"] > 0 and errors["p"] < 0.05
-    assert losses["gap"] > 0 and losses["p"] < 0.05
-    three = {**one, "rows": {**one["rows"], "one": base, "two": base}}
-    (corrected, _), (alike, _) = (search.compare(three)[name] for name in ("elastic", "one"))
-    assert corrected["p"] == pytest.approx(3 * errors["p"])
-    assert alike == {"gap": 0, "low": 0, "high": 0, "p": 1}
-    found = search.CLAIM.findings({"rounds": [one]})
-    assert (found["winner"], found["base"], found["error_p"]) == ("elastic", 60, errors["p"])
-    assert search.CLAIM.table({"rounds": [one]}).count("| 20 epochs, 3 seeds |") == 1
-
-
-def test_a_difference_that_is_the_same_for_every_seed_is_certain():
-    assert paired_difference([1, 2, 3], [2, 3, 4]) == {"gap": 1, "low": 1, "high": 1, "p": 0}
+def test_figures_of_the_search_are_those_of_its_last_round():
+    """Which no code computes anew: what the page says of it is stored beside the rounds."""
+    found = json.loads((reproduce.RESULTS / "page.json").read_text())["candidates"]
+    last = found["rounds"][-1]["rows"]
+    means = {name: np.mean(row["errors"]) for name, row in last.items()}
+    assert min(means, key=means.get) == found["winner"]
+    assert (means[found["winner"]], means["affine"]) == (found["errors"], found["base"])
+    for key, name in (("errors", "error_p"), ("losses", "loss_p")):
+        test = stats.ttest_rel(last["affine"][key], last[found["winner"]][key])
+        gaps = len(last) - 1  # Holm's correction of the smallest p-value
+        assert found[name] == pytest.approx(gaps * test.pvalue, rel=1e-5)
 
 
 def test_digits_are_not_taken_for_mnist(tool):

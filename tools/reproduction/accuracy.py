@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paddle_mnist.mnist.arrays import Data
+from reproduction import charts
 from reproduction.claims import Report
 from reproduction.comparison import Comparison, Row, curves_of_seeds, scores
 from reproduction.significance import compare, describe, difference, is_significant
@@ -91,8 +92,6 @@ def _draw(
     form: str = "{:.2%}",
 ) -> Any:
     """Draw the training losses of the rows, and beside them the result of each seed."""
-    from reproduction import charts
-
     lines = {}
     for name, row in report.items():
         steps, losses = curves_of_seeds(row)

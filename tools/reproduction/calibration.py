@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 from markdown_tables import table
+from scipy.optimize import minimize_scalar
+from scipy.special import softmax
 
 from paddle_mnist.mnist.arrays import Data
-from reproduction.claims import Report
-from reproduction.experiment import Experiment
+from reproduction import charts
+from reproduction.claims import Experiment, Report
 from reproduction.workspace import Scale
 
 DRAWS = 1000  # of labels, and of images
@@ -61,8 +63,6 @@ def _interval(values: list[float]) -> list[float]:
 
 
 def _temperature(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    from scipy.optimize import minimize_scalar
-
     def loss(temperature: float) -> float:
         return _loss(_scaled(probabilities, temperature), labels)
 
@@ -71,8 +71,6 @@ def _temperature(probabilities: np.ndarray, labels: np.ndarray) -> float:
 
 def _scaled(probabilities: np.ndarray, temperature: float) -> np.ndarray:
     """Return the probabilities of the logits divided by the temperature."""
-    from scipy.special import softmax
-
     logits = np.log(np.maximum(probabilities.astype(np.float64), 1e-30))
     return softmax(logits / temperature, axis=1)
 
@@ -127,8 +125,6 @@ def tabulate(report: Report) -> str:
 
 
 def figure(report: Report, data: Data) -> Any:
-    from reproduction import charts
-
     title = "Confidence differs from accuracy"  # the page has a predicate for it
     return charts.reliability(title, {name: one["bins"] for name, one in report["ways"].items()})
 

@@ -1,19 +1,25 @@
-"""Figures of any numbers: curves with bands, the scores of seeds, bars, the confidence."""
+"""Figures of any numbers: curves with bands, the scores of seeds, bars, the confidence; files."""
 
+import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional, Protocol, Union
+from pathlib import Path
+from typing import TYPE_CHECKING, Optional, Union
 
 import numpy as np
+from scipy import stats
 
-from paddle_mnist.plots.figure import COLOURS, SKY, name_lines, new_figure
+from paddle_mnist.plots.figure import COLOURS, SKY, name_lines, new_figure, save_figures
+from paddle_mnist.system.devices import zlib_is_broken
+from paddle_mnist.system.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SPREAD = 0.12  # of points above one another, in units of the distance between two names
+PALETTE = 256  # colours of a file, which no figure here has more of to the eye
 
 
 @dataclass(frozen=True)
@@ -27,12 +33,6 @@ class Line:
     ys: Sequence[float]
     low: Optional[Sequence[float]] = None
     high: Optional[Sequence[float]] = None
-
-
-class Panel(Protocol):
-    """The contents of one pair of axes that `panels` draws."""
-
-    def draw(self, axes: "Axes", colours: Sequence[str]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -101,27 +101,17 @@ class Seeds:
 
 def panels(
     title: str,
-    shown: Sequence[Panel],
+    shown: Sequence[Union[Curves, Seeds]],
     colours: Sequence[str] = (*COLOURS, "black"),
-    columns: int = 2,
-    height: float = 3.0,
 ) -> "Figure":
-    """Draw panels with lines of the same names, and one legend below them all.
-
-    title: of the figure, above it. height: of a row, in inches.
-    """
-    rows = -(-len(shown) // columns)
-    figure, grid = new_figure(height * rows + 0.6, rows, columns)
+    """Draw panels with lines of the same names, two in a row, and one legend below them all."""
+    rows = -(-len(shown) // 2)
+    figure, grid = new_figure(3 * rows + 0.6, rows, 2)
     figure.suptitle(title, fontsize=10)
     for axes, panel in zip(grid.ravel(), shown):
         panel.draw(axes, colours)
-    for axes in grid.ravel()[len(shown) :]:
-        axes.axis("off")
     handles, names = grid[0, 0].get_legend_handles_labels()
-    if names:
-        figure.legend(
-            handles, names, loc="outside lower center", ncols=4, fontsize=8, frameon=False
-        )
+    figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     return figure
 
 
@@ -159,8 +149,6 @@ def reliability(title: str, bins: Mapping[str, Sequence[tuple[int, float, float]
 
     bins: for each name its bins by confidence: (count, mean confidence, accuracy).
     """
-    from scipy import stats
-
     figure, grid = new_figure(4.8, 2, sharex=True, height_ratios=(3, 1))
     (axes,), (below,) = grid
     axes.plot([0, 1], [0, 1], color="black", linewidth=0.7, label="perfectly calibrated")
@@ -190,3 +178,25 @@ def reliability(title: str, bins: Mapping[str, Sequence[tuple[int, float, float]
         axis.set_major_formatter(lambda value, _: f"{value:.0%}")
     name_lines(axes, title)
     return figure
+
+
+def save_small(figures: Mapping[str, "Figure"], folder: Path) -> None:
+    """Write each figure as `<name>.png`, with a palette: a third of the bytes."""
+    names = [f"{name}.png" for name in figures]
+    save_figures(figures, folder, names)
+    for name in names:
+        shrink(folder / name)
+
+
+def shrink(path: Path) -> None:
+    """Replace the colours of a PNG by a palette, unless Paddle breaks the zlib that does it."""
+    if zlib_is_broken():
+        return
+    from PIL import Image
+
+    data = io.BytesIO()
+    with Image.open(path) as image:
+        opaque = image.convert("RGB")
+    palette = opaque.quantize(PALETTE, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    palette.save(data, "png", optimize=True)
+    write_atomically(path, data.getvalue())

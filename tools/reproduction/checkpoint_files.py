@@ -11,8 +11,7 @@ from markdown_tables import table
 
 from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.training.run_directory import RunDirectory
-from reproduction.claims import Report
-from reproduction.experiment import Experiment
+from reproduction.claims import Experiment, Report
 from reproduction.trainings import train
 from reproduction.workspace import Scale
 

@@ -1,22 +1,25 @@
-"""What the page tells of a claim: trainings, results, figures and a table."""
+"""What the page tells of a claim: trainings, results, figures and a table; and the experiments."""
 
+import functools
+import hashlib
+import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
+from paddle_mnist.mnist import pretrained
 from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.system.files import write_atomically
+from reproduction.fingerprint import quiet_folder, same
 from reproduction.trainings import Training
 from reproduction.workspace import Scale, Workspace
 
 Report = Mapping[str, Any]
 Draw = Callable[[Report, Data], Any]
 Find = Callable[[Report], dict[str, Any]]
-
-
-def nothing_more(report: Report) -> dict[str, Any]:
-    """Return no figures beside those of the report."""
-    return {}
+Measure = Callable[[str, Path, Scale], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -63,3 +66,82 @@ class Claim:
     def is_complete(self, report: Report) -> bool:
         """Return whether the report holds all that the page tells."""
         return bool(report)
+
+
+@dataclass(frozen=True)
+class Experiment(Claim):
+    """A claim that one experiment tests, without seeds.
+
+    measure: takes the data's location, a folder to work in, and the scale.
+    find: gives figures for the page's sentences, beside those of the report.
+    draw: draws the claim's figure. settings: constants that decide the result, as JSON.
+    repeatable: reduces a report to what the same code gives each time, whatever the machine.
+    probe: gives the fingerprint, where measuring at the scale of a probe does not.
+    uses_pretrained: whether the weights that come with the package are measured.
+    summarize: reduces a report to what `page.json` holds.
+    """
+
+    measure: Measure
+    tabulate: Callable[[Report], str]
+    find: Find = lambda report: {}
+    draw: Optional[Draw] = None
+    settings: Optional[Mapping[str, Any]] = None
+    repeatable: Callable[[Report], Any] = dict
+    probe: Optional[Callable[[], Any]] = None
+    uses_pretrained: bool = False
+    summarize: Callable[[Report], Report] = dict
+
+    def fingerprint(self) -> Any:
+        """Return what the code comes to in a short probe (`reproduction.fingerprint`)."""
+        return self.probe() if self.probe else _at_tiny_scale(self.measure, self.repeatable)
+
+    def report(self, workspace: Workspace, seconds: Mapping[str, float]) -> dict[str, Any]:
+        """Return the stored result if its settings, images, weights and fingerprint are these."""
+        stored = self._read(workspace.folder)
+        if stored.get("settings") != self._settings(workspace.data):
+            return {}
+        return stored["report"] if same(stored["fingerprint"], self.fingerprint()) else {}
+
+    def measure_missing(self, workspace: Workspace) -> None:
+        if self.report(workspace, {}):
+            return
+        output = workspace.output / self.id
+        shutil.rmtree(output, ignore_errors=True)  # an interrupted measurement's
+        output.mkdir(parents=True)
+        data = workspace.data
+        result = {
+            "settings": self._settings(data),
+            "fingerprint": self.fingerprint(),
+            "report": self.measure(data.location, output, workspace.scale),
+        }
+        workspace.folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(result, indent=1) + "\n"
+        write_atomically(workspace.folder / f"{self.id}.json", text.encode())
+
+    def figures(self, report: Report) -> Report:
+        return self.summarize(report)
+
+    def stored(self, folder: Path, figures: Report) -> Report:
+        return self._read(folder).get("report", {})
+
+    def findings(self, report: Report) -> dict[str, Any]:
+        return {**report, **self.find(report)}
+
+    def table(self, report: Report) -> str:
+        return self.tabulate(report) if report else "not measured yet"
+
+    def _read(self, folder: Path) -> dict[str, Any]:
+        path = folder / f"{self.id}.json"
+        return json.loads(path.read_text("utf-8")) if path.exists() else {}
+
+    def _settings(self, data: Data) -> str:
+        weights = pretrained.about()["sha256"] if self.uses_pretrained else None
+        values = json.dumps([self.settings, data.hash, weights])
+        return hashlib.sha256(values.encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _at_tiny_scale(measure: Measure, repeatable: Callable[[Report], Any]) -> Any:
+    with quiet_folder() as folder:
+        report = repeatable(measure("digits", folder, Scale(probe=True)))
+    return json.loads(json.dumps(report))  # as it will be read

@@ -12,21 +12,17 @@ STEPS = 20
 
 
 def measure(data: Data, args: argparse.Namespace) -> dict:
-    return measured(data.location, args.seed)
-
-
-def measured(data: str, seed: int) -> dict:
     """Return the losses of the first steps, and the findings of a watch that looks at each."""
     from paddle import nn
 
     from paddle_mnist import MnistDataset, watch
 
-    model = build_net(nn.initializer.Uniform(), seed)
+    model = build_net(nn.initializer.Uniform(), args.seed)
     with watch(model, on_finding=lambda finding: None) as watched:
-        train = MnistDataset("train", data)
+        train = MnistDataset("train", data.location)
         losses = [loss.item() for loss in first_steps(model, train, STEPS)]
     findings = [dataclasses.asdict(finding) for finding in watched.findings]
-    return {"seed": seed, "losses": losses, "findings": findings}
+    return {"seed": args.seed, "losses": losses, "findings": findings}
 
 
 def tabulate(report: dict) -> str:

@@ -7,22 +7,19 @@ import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.machine import machine
 from markdown_tables import table
 from measuring.parts import build_parts
 
+from paddle_mnist.mnist.config import TrainConfig, read_recipe
 from reproduction import accuracy, fingerprint, ladder
-from reproduction.claims import Report
+from reproduction.claims import Experiment, Report
 from reproduction.comparison import Row
-from reproduction.experiment import Experiment
 from reproduction.fingerprint import LENGTHS
 from reproduction.trainings import TRAIN_IMAGES, Training, deciding
 from reproduction.workspace import Scale
-
-if TYPE_CHECKING:
-    from paddle_mnist import TrainConfig
 
 ROUNDS, STEPS = 60, 3
 ROWS = {
@@ -69,11 +66,8 @@ def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     }
 
 
-def _config(row: Row) -> "TrainConfig":
+def _config(row: Row) -> TrainConfig:
     """Return what the row trains with, but for its length."""
-    from paddle_mnist import TrainConfig
-    from paddle_mnist.mnist.config import read_recipe
-
     options = {**read_recipe(row.recipe), **row.options, "threads": 1}
     return TrainConfig.from_mapping(
         {name: value for name, value in options.items() if name not in LENGTHS}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from reproduction.experiment import Experiment
+from reproduction.claims import Experiment
 from reproduction.initialization_findings import (
     CHANNELS,
     LAYERS,

@@ -8,6 +8,8 @@ from typing import Any, Optional
 from markdown_tables import table
 
 from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.plots.figure import BLUE, GREEN, ORANGE, SKY, VERMILION
+from reproduction import charts
 from reproduction.claims import Report
 
 LAYERS, CHANNELS = ("conv1", "conv2", "fc"), 20  # of conv2
@@ -91,8 +93,6 @@ def find(report: Report) -> dict[str, Any]:
 
 def figure(report: Report, data: Data) -> Any:
     """Draw the first draw's losses, zeros and signals, and the accuracy of every draw."""
-    from paddle_mnist.plots.figure import BLUE, GREEN, ORANGE, SKY, VERMILION
-    from reproduction import charts
 
     def lines(of: Callable[[Mapping[str, Any]], Sequence[float]]) -> dict[str, charts.Line]:
         drawn = {}

@@ -5,6 +5,8 @@ import statistics
 from collections.abc import Iterable
 from typing import Any
 
+from scipy import stats
+
 from reproduction.accuracy import FIRST_CLAIM, change
 from reproduction.claims import Report
 from reproduction.comparison import Comparison, Row, scores
@@ -25,8 +27,6 @@ def compare_with_affine(report: Report) -> dict[str, Any]:
     deviation is infinite, and no difference significant. different: the rows with a significant
     one.
     """
-    from scipy import stats
-
     first = {name: row["valid_acc"][row["seeds"].index(1)] for name, row in report.items()}
     base = first["affine"]
     sd, freedom = _pooled(scores(report, "valid").values())

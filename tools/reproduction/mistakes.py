@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from markdown_tables import table
 
+from paddle_mnist.mnist import figures
 from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.plots.figure import VERMILION
 from reproduction.claims import Claim, Report
 from reproduction.ladder import BEST
 from reproduction.workspace import Workspace
@@ -30,8 +32,6 @@ class Mistakes(Claim):
 
     def draw(self, report: Report, data: Data) -> Any:
         from paddle_mnist import MnistDataset
-        from paddle_mnist.mnist import figures
-        from paddle_mnist.plots.figure import VERMILION
 
         numbers = np.array([image["image"] for image in report["images"]], dtype=int)
         images, _ = MnistDataset("eval", data).batch(numbers)

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple, Optional
 from markdown_tables import marked, replace_marked, translated_for
 
 from paddle_mnist.errors import PaddleMnistError
-from reproduction import continued, forgetting
 from reproduction.claims import Claim, Report
+from reproduction.into_docs import INTO_DOCS
 from reproduction.workspace import Results
 
 # In English and in Chinese; the first pair is the page of the claims.
@@ -88,10 +88,10 @@ def stored_page(claims: Sequence[Claim], root: Path) -> Page:
     tables = {f"reproduce table {one.id}": one.table(reports[one.id]) for one in claims}
     main = {one.id: rows for one in claims if (rows := one.main_figures(reports[one.id]))}
     tables["reproduce main figures"] = f"```json\n{lines_of_json(main)}\n```"
-    for name, module in (("continued", continued), ("forgetting", forgetting)):
-        path = root / f"docs/reproduction/{name}.json"
-        if path.exists():
-            tables[f"reproduce {name}"] = module.tabulate(json.loads(path.read_text("utf-8")))
+    for name, one in INTO_DOCS.items():
+        path = stored.with_name(f"{name}.json")
+        if one.is_stored and path.exists():
+            tables[f"reproduce {name}"] = one.tabulate(json.loads(path.read_text("utf-8")))
     complete = (one for one in claims if one.is_complete(reports[one.id]))
     names = {one.id: one.findings(reports[one.id]) for one in complete}
     names["versions"] = ", ".join(Results(stored.with_name("trainings.json")).versions())

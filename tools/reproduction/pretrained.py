@@ -7,7 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from paddle_mnist.mnist import pretrained
 from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.mnist.config import TrainConfig, read_recipe
+from paddle_mnist.system.files import write_atomically
 from reproduction.trainings import Training
 
 RECIPE = "best"
@@ -24,8 +29,7 @@ def measure(data: Data, args: argparse.Namespace) -> dict[str, Any]:
 
     A training that the table of RECIPE made with this seed is used again.
     """
-    from paddle_mnist import TrainConfig, train_and_evaluate
-    from paddle_mnist.mnist.config import read_recipe
+    from paddle_mnist import train_and_evaluate
 
     folder = Path(args.output) / Training(RECIPE, args.seed).folder
     options = {"seed": args.seed, "data": data.location, "output": str(folder)}
@@ -42,8 +46,6 @@ def package(trained: Path, data: Data, seed: int, of_training: dict[str, Any]) -
     import paddle
 
     from paddle_mnist import MNIST, MnistDataset, evaluate, load_model
-    from paddle_mnist.mnist import pretrained
-    from paddle_mnist.system.files import write_atomically
 
     model = load_model(trained, MNIST)
     learn_flagged_ones(model, data, seed)
@@ -69,7 +71,6 @@ def package(trained: Path, data: Data, seed: int, of_training: dict[str, Any]) -
 
 def learn_flagged_ones(model: Any, data: Data, seed: int) -> None:
     """Train the last layer on flagged ones beside MNIST's training split."""
-    import numpy as np
     import paddle
     from detector.examples import flagged_ones
 

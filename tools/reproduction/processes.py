@@ -11,9 +11,8 @@ from typing import Any
 from markdown_tables import table
 from measuring.parts import build_parts
 
-from reproduction.claims import Report
+from reproduction.claims import Experiment, Report
 from reproduction.comparison import QUICK
-from reproduction.experiment import Experiment
 from reproduction.fingerprint import quiet_folder
 from reproduction.workspace import Scale
 
@@ -88,16 +87,14 @@ def _without_seconds(report: Report) -> dict[str, Any]:
     return {way: {**epoch, "seconds": None} for way, epoch in report.items()}
 
 
-WAYS_TO_SHARE = (
-    "one process",
-    "two processes, each with all the data",
-    "two processes, each with its share",
-)
-
-
 def tabulate_everyone(report: Report) -> str:
     whole = {"one epoch": "", "steps": ",d", "samples": ",d"}
     seconds = {"seconds: median": ".1f", "min": ".1f", "max": ".1f"}
+    titles = (
+        "one process",
+        "two processes, each with all the data",
+        "two processes, each with its share",
+    )
     rows = (
         (
             title,
@@ -106,7 +103,7 @@ def tabulate_everyone(report: Report) -> str:
             *(figure(one["seconds"]) for figure in (statistics.median, min, max)),
             one["eval_acc"],
         )
-        for title, one in zip(WAYS_TO_SHARE, report.values())
+        for title, one in zip(titles, report.values())
     )
     return table({**whole, **seconds, "eval accuracy": ".2%"}, rows)
 

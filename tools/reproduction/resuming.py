@@ -17,9 +17,8 @@ from measuring.children import command
 
 from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.training.run_directory import RunDirectory
-from reproduction.claims import Report
+from reproduction.claims import Experiment, Report
 from reproduction.comparison import QUICK
-from reproduction.experiment import Experiment
 from reproduction.fingerprint import quiet_folder
 from reproduction.initialization import plain_steps
 from reproduction.trainings import QUIET, train, train_losses

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 from markdown_tables import table
+from scipy import ndimage
 
-from reproduction.claims import Report
-from reproduction.experiment import Experiment
+from reproduction.claims import Experiment, Report
 from reproduction.workspace import Scale
 
 OWN = "as they are"
@@ -28,23 +28,16 @@ CHANGES = {
 
 def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     """Return the accuracy of the pretrained net on the eval split, changed in several ways."""
-    import paddle
-
-    from paddle_mnist import MNIST, MnistDataset
+    from paddle_mnist import MNIST, MnistDataset, evaluate
 
     model, dataset = MNIST(pretrained=True), MnistDataset("eval", data)
-    model.eval()
     images, labels = dataset.batch(np.arange(len(dataset)))
     accuracies = {}
     for name, change in CHANGES.items():
         changed = _changed(images, **change)
-        correct = 0
-        with paddle.no_grad():
-            for start in range(0, len(images), 500):
-                batch = paddle.to_tensor(changed[start : start + 500])
-                answers = model(batch).argmax(axis=1).numpy()
-                correct += int((answers == labels[start : start + 500, 0]).sum())
-        accuracies[name] = correct / len(images)
+        slices = (slice(start, start + 500) for start in range(0, len(images), 500))
+        batches = [(changed[one], labels[one]) for one in slices]
+        accuracies[name] = evaluate(model, batches).accuracy
     return accuracies
 
 
@@ -52,8 +45,6 @@ def _changed(
     images: np.ndarray, shift: int = 0, rotate: float = 0, noise: float = 0, invert: int = 0
 ) -> np.ndarray:
     """Shift and rotate to either side at random; what comes in at the border is empty."""
-    from scipy import ndimage
-
     draw = np.random.default_rng(1)
     if shift:
         moves = draw.choice([-shift, shift], (len(images), 2))

@@ -4,14 +4,14 @@ import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from scipy import stats
+
 LEVEL = 0.05
 Name = TypeVar("Name", bound=Hashable)
 
 
 def interval(scores: list[float]) -> tuple[float, float]:
     """Return the 95% confidence interval of the mean (Student's t)."""
-    from scipy import stats
-
     mean, error = statistics.mean(scores), statistics.stdev(scores) / len(scores) ** 0.5
     return stats.t.interval(0.95, len(scores) - 1, mean, error) if error else (mean, mean)
 
@@ -26,27 +26,12 @@ def describe(scores: list[float]) -> dict[str, float]:
 
 def difference(one: list[float], other: list[float]) -> dict[str, float]:
     """Return how much higher the other's mean is, its 95% interval and the p-value (Welch's t)."""
-    from scipy import stats
-
     gap = statistics.mean(other) - statistics.mean(one)
     if max(statistics.pstdev(scores) for scores in (one, other)) == 0:  # the test divides by it
         return {"gap": gap, "low": gap, "high": gap, "p": 0.0 if gap else 1.0}
     test = stats.ttest_ind(other, one, equal_var=False)
     low, high = test.confidence_interval()
     return {"gap": gap, "low": low, "high": high, "p": float(test.pvalue)}
-
-
-def paired_difference(one: Sequence[float], other: Sequence[float]) -> dict[str, float]:
-    """Return how much higher the other's scores are, seed by seed (Student's t of pairs).
-
-    gap: the mean; low, high: its 95% interval; p: the p-value.
-    """
-    from scipy import stats
-
-    gaps = [second - first for first, second in zip(one, other)]
-    low, high = interval(gaps)
-    p = stats.ttest_1samp(gaps, 0).pvalue if low < high else float(gaps[0] == 0)
-    return {"gap": statistics.mean(gaps), "low": low, "high": high, "p": float(p)}
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -13,19 +13,18 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
+from measuring.children import Finished, command, run_from_small_process
 from measuring.sources import as_json
 
+from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import FLAT_OPTIONS, TrainConfig, read_recipe
 from paddle_mnist.system.files import write_atomically
 from reproduction import fingerprint
-from reproduction.subprocesses import run_tool
 from reproduction.workspace import Workspace
-
-if TYPE_CHECKING:
-    from paddle_mnist.training.evaluator import Evaluation
 
 TRAIN_IMAGES = 50_000  # of the training split
 TRAIN_SCORED = 10_000  # of them, the first, the trained net is scored on
@@ -107,8 +106,8 @@ class Training:
         train(self.recipe, options, folder, workspace.is_in_process)
         return folder
 
-    def _evaluate(self, folder: Path, data: Data, split: str, limit: Optional[int]) -> "Evaluation":
-        """Evaluate the final weights, on images without augmentation."""
+    def _evaluate(self, folder: Path, data: Data, split: str, limit: Optional[int]) -> Any:
+        """Return the `Evaluation` of the final weights, on images without augmentation."""
         from paddle_mnist.mnist.evaluate_checkpoint import load_and_evaluate
 
         checkpoint = load_and_evaluate("latest", str(folder), data.location, split, limit=limit)
@@ -162,8 +161,6 @@ def _tutorial_fingerprint() -> list[float]:
     import baseline_tutorial as tutorial
     import paddle
 
-    from paddle_mnist.mnist.cache import open_data
-
     splits = [
         (split.pixels(slice(200)).reshape(200, -1).tolist(), split.labels[:200].tolist())
         for split in open_data("digits").splits.values()
@@ -186,6 +183,14 @@ def train_losses(folder: Path) -> dict[int, float]:
 def digest(*values: Any) -> str:
     """Return what tells these values from others."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def run_tool(tool: str, options: Mapping[str, Any], name: str) -> Finished:
+    """Run one of the tools. name: of what it does. Raises PaddleMnistError if it fails."""
+    done = run_from_small_process(command(tool, options))
+    if done.code:
+        raise PaddleMnistError(f"{name}: exit code {done.code}:\n{done.errors}")
+    return done
 
 
 def train(recipe: str, options: Mapping[str, Any], output: Path, in_process: bool = False) -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 from markdown_tables import table
 
-from reproduction.claims import Report
-from reproduction.experiment import Experiment
+from reproduction.claims import Experiment, Report
 from reproduction.workspace import Scale
 
 SIZES = (100, 64, 96, 3000)

@@ -8,8 +8,8 @@ from typing import Any, Optional
 
 from markdown_tables import table
 
-from reproduction.claims import Report
-from reproduction.experiment import Experiment
+from paddle_mnist.errors import CheckpointError
+from reproduction.claims import Experiment, Report
 from reproduction.workspace import Scale
 
 THEIRS = "`save` of its `Trainer`, the file"  # ways to leave weights behind
@@ -139,7 +139,6 @@ def measure_partly(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     from paddle import nn
 
     from paddle_mnist.checkpoint.weights import load_weights
-    from paddle_mnist.errors import CheckpointError
 
     images, seeds, limit = PROBE if scale.probe else (IMAGES, SEEDS, None)
     report: dict[str, Any] = {"trained": [], "loaded": [], "untouched": True}

@@ -1,0 +1,182 @@
+"""A trained net goes on with new images: what it learns, and what it forgets."""
+
+import argparse
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from markdown_tables import table
+
+from paddle_mnist.mnist.arrays import Data
+from paddle_mnist.mnist.config import TrainConfig, continued_schedule, read_recipe
+from reproduction import charts
+
+OLD, NEW = "#0-4", "#5-9"
+SEEDS = 3
+SHOWN = {"visualdl": False, "figures": False, "watch": 0}
+FORGETTING_EPOCHS = 3  # of each of the trainings below
+FORGETTING = {
+    "old": "0-4",
+    "new": "then 5-9",
+    "new_replayed": "then 5-9, a fifth of each epoch 0-4",
+}
+OLD_IMAGES = 3000  # on which the old net of `continued` was trained, for one epoch
+EPOCHS = {500: 5, 3000: 1, 20000: 1}  # of the further training, by its number of new images
+KINDS = {
+    "nothing": "from nothing",
+    "neither": "the recipe's schedule, `--soften false`",
+    "schedule": "its own schedule, `--soften false`",
+    "soften": "the recipe's schedule",
+    "default": "the default: its own schedule",
+}
+COLUMNS = {
+    "new images": "",
+    "training": "",
+    "only 5-9: on 5-9": ".1%",
+    "5-9 and replay: on 5-9": ".1%",
+    "5-9 and replay: on 0-4": ".1%",
+    "all digits: on all": ".2%",
+}
+
+
+def measure_forgetting(data: Data, args: argparse.Namespace) -> dict[str, Any]:
+    """Return accuracies on the eval split's old and new digits after each of three trainings."""
+    epochs = 1 if args.quick else FORGETTING_EPOCHS
+    seeds, output = _seeds(args), Path(args.output, "forgetting")
+    reports = [_forget(data.location, output / str(seed), epochs, seed) for seed in seeds]
+    accuracy = {name: _listed([report[name] for report in reports]) for name in FORGETTING}
+    return {"epochs": epochs, "seeds": seeds, "accuracy": accuracy}
+
+
+def _forget(data: str, output: Path, epochs: int, seed: int) -> dict[str, dict[str, float]]:
+    from paddle_mnist import train_and_evaluate
+    from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
+
+    recipe = read_recipe("default")
+    base = TrainConfig.from_mapping({**recipe, **SHOWN, "epochs": epochs, "seed": seed})
+    further = {
+        "data": data + NEW,
+        "incremental_from": str(output / "old"),
+        **continued_schedule(recipe),
+    }
+    trainings = {
+        "old": {"data": data + OLD},
+        "new": further,
+        "new_replayed": {**further, "replay_data": data + OLD, "replay_fraction": 0.2},
+    }
+    accuracies = {}
+    for name, options in trainings.items():
+        train_and_evaluate(base.replace(output=str(output / name), **options))
+        accuracies[name] = {
+            half: evaluate_checkpoint("latest", str(output / name), data + digits)["accuracy"]
+            for half, digits in (("old", OLD), ("new", NEW))
+        }
+    return accuracies
+
+
+def tabulate_forgetting(report: Mapping[str, Any]) -> str:
+    rows = (
+        (title, *(statistics.mean(report["accuracy"][name][half]) for half in ("old", "new")))
+        for name, title in FORGETTING.items()
+    )
+    columns = {"trained on": "", "accuracy on 0-4": ".2%", "on 5-9": ".2%"}
+    return table(columns, rows, f"Means of {len(report['seeds'])} seeds.")
+
+
+def draw_forgetting(report: Mapping[str, Any]) -> Any:
+    accuracy = report["accuracy"]
+    lost, kept = (statistics.mean(accuracy[name]["old"]) for name in ("new", "new_replayed"))
+    forgotten = f"Training on new digits forgets the old ones ({lost:.1%})"
+    return charts.bars(
+        f"{forgotten}; replaying a fifth keeps {kept:.1%}",
+        ["trained on 0-4", "then on 5-9", "then on 5-9,\nreplaying 0-4"],
+        {
+            half: [accuracy[name][end] for name in FORGETTING]
+            for half, end in (("digits 0-4", "old"), ("digits 5-9", "new"))
+        },
+        "accuracy on the eval split",
+    )
+
+
+def measure_continued(data: Data, args: argparse.Namespace) -> dict[str, Any]:
+    """Return accuracies after further training, with and without its schedule and softening."""
+    seeds, output = _seeds(args), Path(args.output, "continued")
+    reports = [_continue(data.location, output / str(seed), seed) for seed in seeds]
+    return {"seeds": seeds, "accuracy": _listed(reports)}
+
+
+def _continue(data: str, output: Path, seed: int) -> dict[str, float]:
+    """Return accuracies on eval splits: "500 default alone", ...; "old" and "all" before.
+
+    data: where all digits are. What is trained already is not trained again.
+    """
+    from paddle_mnist import train_and_evaluate
+
+    recipe = read_recipe("default")
+    base = TrainConfig.from_mapping({**recipe, **SHOWN, "seed": seed, "epochs": 1})
+
+    def train(name: str, **options: Any) -> Mapping[str, float]:
+        config = base.replace(output=str(output / name), **options)
+        return train_and_evaluate(config, quiet=True).metrics
+
+    accuracies = {
+        "old": train("old", data=data + OLD, train_limit=OLD_IMAGES)["eval/acc"],
+        "all": train("all", data=data)["eval/acc"],
+    }
+    own = continued_schedule(recipe)
+    of_kinds = {
+        "nothing": {},
+        "neither": {"soften": None},
+        "schedule": {"soften": None, **own},
+        "soften": {},
+        "default": own,
+    }
+    for (images, epochs), (kind, options) in itertools.product(EPOCHS.items(), of_kinds.items()):
+        name = f"{images} {kind}"
+        options = {**options, "train_limit": images, "epochs": epochs}
+        of_old, of_all = options, options
+        if kind != "nothing":
+            of_old = {**options, "incremental_from": str(output / "old")}
+            of_all = {**options, "incremental_from": str(output / "all")}
+        alone = train(f"{name} alone", data=data + NEW, **of_old)
+        replay = train(f"{name} replay", data=data + NEW, replay_data=data + OLD, **of_old)
+        accuracies |= {
+            f"{name} alone": alone["eval/acc"],
+            f"{name} replay, new": replay["eval/acc"],
+            f"{name} replay, old": replay["replay_eval/acc"],
+            f"{name} all": train(f"{name} whole", data=data, **of_all)["eval/acc"],
+        }
+    return accuracies
+
+
+def tabulate_continued(report: Mapping[str, Any]) -> str:
+    means = {name: statistics.mean(values) for name, values in report["accuracy"].items()}
+    rows = [
+        (
+            f"{images:,}, {epochs} epochs" if epochs > 1 else f"{images:,}",
+            title,
+            *(
+                means[f"{images} {kind} {column}"]
+                for column in ("alone", "replay, new", "replay, old", "all")
+            ),
+        )
+        for images, epochs in EPOCHS.items()
+        for kind, title in KINDS.items()
+    ]
+    note = (
+        f"Means of {len(report['seeds'])} seeds; one epoch unless said otherwise. Before, the net "
+        f"that was trained on {OLD_IMAGES:,} images of 0-4 had {means['old']:.1%} on 0-4, and the "
+        f"one that was trained on all digits had {means['all']:.2%}."
+    )
+    return table(COLUMNS, rows, note)
+
+
+def _seeds(args: argparse.Namespace) -> list[int]:
+    return list(range(1, (args.seeds or SEEDS) + 1))
+
+
+def _listed(reports: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Return the values of all seeds, by name."""
+    return {name: [report[name] for report in reports] for name in reports[0]}
