@@ -741,7 +741,7 @@ def test_a_claim_is_complete_with_all_its_seeds():
 
 
 def test_figures_of_the_search_are_those_of_its_last_round():
-    """Which no code computes anew: what the page says of it is stored beside the rounds."""
+    """No code computes it anew: what the page says of it is stored beside the rounds."""
     found = json.loads((reproduce.RESULTS / "page.json").read_text())["candidates"]
     last = found["rounds"][-1]["rows"]
     means = {name: np.mean(row["errors"]) for name, row in last.items()}
