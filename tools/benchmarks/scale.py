@@ -77,13 +77,12 @@ def _time_steps(config: TrainConfig, is_exchanging: bool, folder: Path) -> Figur
         if number == 0:
             world.all_gather_objects(None)
             began = time.perf_counter()
-            profile.seconds.clear()
         trainer.train_step(next(batches))
     world.all_gather_objects(None)
     seconds = time.perf_counter() - began
     return {
         "rate": steps * config.batch_size / seconds,
-        "exchange": sum(profile.seconds["exchange"]) / seconds,
+        "exchange": sum(profile.seconds["exchange"][-steps:]) / seconds,  # without the warm-up
     }
 
 
