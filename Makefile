@@ -11,8 +11,6 @@ PINS ?=
 ARGS ?=
 
 RUN = $(VENV)/bin
-# Python compiles what is imported; compiling all of Paddle takes longer than most of the tests.
-INSTALL = $(RUN)/pip install --quiet --no-compile
 SITE = $(RUN)/python -m sphinx --fresh-env --nitpicky --fail-on-warning --keep-going --quiet -c docs
 
 # The many processes of the tests compile the package once.
@@ -38,11 +36,11 @@ coverage:
 test-slow: SLOW = slow and not release
 test-release: SLOW = release
 test-slow test-release: $(VENV)/.installed-test
-	$(INSTALL) -e '.[cpu,test,browser,docs,elastic,mirror,notebook,onnx,web]' $(foreach pin,$(PINS),'$(pin)')
+	$(RUN)/pip install --quiet -e '.[cpu,test,browser,docs,elastic,mirror,notebook,onnx,web]' $(foreach pin,$(PINS),'$(pin)')
 	$(RUN)/python -m pytest -n 3 -m "$(SLOW)" --durations 20 $(ARGS)
 
 docs: $(VENV)/.installed
-	$(INSTALL) -e '.[cpu,docs,pictures]' $(foreach pin,$(PINS),'$(pin)')
+	$(RUN)/pip install --quiet -e '.[cpu,docs,pictures]' $(foreach pin,$(PINS),'$(pin)')
 	$(SITE) docs/en build/site/en
 	$(SITE) -D language=zh_CN docs/zh build/site/zh
 	cp docs/index.html build/site/
@@ -53,11 +51,11 @@ $(VENV)/bin/pip:
 
 $(VENV)/.installed: setup.cfg | $(VENV)/bin/pip
 	@echo "installing into $(VENV), which takes some minutes and 1.6 GB the first time"
-	$(INSTALL) -e '.[cpu,pictures]' $(foreach pin,$(PINS),'$(pin)')
+	$(RUN)/pip install --quiet -e '.[cpu,pictures]' $(foreach pin,$(PINS),'$(pin)')
 	touch $@
 
 $(VENV)/.installed-test: setup.cfg $(VENV)/.installed
-	$(INSTALL) -e '.[cpu,mirror,test]' $(foreach pin,$(PINS),'$(pin)')
+	$(RUN)/pip install --quiet -e '.[cpu,mirror,test]' $(foreach pin,$(PINS),'$(pin)')
 	touch $@
 
 clean:
