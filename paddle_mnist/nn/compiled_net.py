@@ -37,8 +37,8 @@ def compile_ahead(net: Net) -> None:
     it compiles by itself and says why it cannot.
     """
     passes = CompiledNet(net)
-    # The gradients take the longest, but for the convolution; a third process would take more time
-    # to start than the cross-entropy takes to compile.
+    # Two processes, each with one of the two that take long to compile: the cross-entropy takes
+    # less time than a third process would take to start.
     for titles in (("convolution",), ("cross-entropy", "gradients")):
         missing = [
             name for name in titles if name in passes.functions and not passes.is_on_disk(name)

@@ -4,6 +4,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from PIL import Image
 from reproduction.charts import Curves, Line, Seeds, bars, panels, reliability
 
 from paddle_mnist.plots.classes import confusion, per_class
@@ -280,3 +281,15 @@ def test_accuracy_of_few_images_has_a_wide_interval():
 def test_files_have_twice_the_pixels_that_are_shown(tmp_path):
     save_figures({"rate": learning_rate(HISTORY)}, tmp_path)
     assert matplotlib.image.imread(tmp_path / "rate.png").shape[1] == WIDTH * SAVED_DPI == 1680
+
+
+def test_figure_is_drawn_for_files_and_remains_as_it_was(tmp_path):
+    """The pixels that are returned, for the dashboard, are those of the PNG at half the size."""
+    figure = learning_rate(HISTORY)
+    canvas, dpi = figure.canvas, figure.dpi
+    pixels = save_figures({"rate": figure}, tmp_path)["rate"]
+    assert figure.canvas is canvas and figure.dpi == dpi
+    with Image.open(tmp_path / "rate.png") as image:
+        assert np.array_equal(pixels, np.asarray(image.convert("RGB").reduce(2)))
+    assert pixels.shape[1] == WIDTH * dpi
+    assert not save_figures({"rate": learning_rate(HISTORY)}, tmp_path, only=["rate.svg"])
