@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Union
 
@@ -72,7 +72,26 @@ def _make_server(names: Sequence[str], host: str, language: str, listening: sock
     signal.signal(signal.SIGINT, before)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
     app = LoopbackWSGI(app) if is_loopback(host) else app
-    return make_server(host, port, app, fd=listening.fileno())
+    # A thread for each connection, for browsers open some before they have anything to ask, and
+    # one thread would wait for that: the page stands still for as long.
+    return make_server(host, port, _OneAtATime(app), threaded=True, fd=listening.fileno())
+
+
+class _OneAtATime:
+    """A WSGI application that answers one request after the other.
+
+    VisualDL's readers of logs are not made for several threads; a VisualDL whose own server has
+    several retires this.
+    """
+
+    def __init__(self, app: Callable[..., Iterable[bytes]]):
+        self._app, self._lock = app, threading.Lock()
+
+    def __call__(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        with self._lock:
+            return self._app(environ, start_response)
 
 
 @contextlib.contextmanager

@@ -154,6 +154,14 @@ def test_host_opens_it_to_all_and_says_so(runs):
         assert tags(address, Host="site.example")[0] == 200
 
 
+def test_connection_that_asks_nothing_holds_up_nobody(runs):
+    """As browsers open them beforehand: the pages stood still until they gave that up."""
+    with served(runs, "work/output/one") as (process, address, _):
+        host, _, port = address.removeprefix("http://").rpartition(":")
+        with socket.create_connection((host, int(port))):
+            assert tags(address)[0] == 200
+
+
 def test_logdir_is_taken_as_visualdl_takes_it(runs):
     with served(runs, "--logdir", "work/output") as (_, address, lines):
         assert lines[0] == "showing output\n"
@@ -238,16 +246,6 @@ def shown(runs):
         yield address
 
 
-def reload_while_parsing(page):
-    """As a user does: now and then VisualDL's page stays at that for ever."""
-    parsing = page.get_by_text("Parsing data", exact=False)
-    for _ in range(4):
-        page.wait_for_timeout(8000)
-        if not parsing.count():
-            return
-        page.reload()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_page_shows_its_content_and_no_error(context, shown, screenshots, name):
@@ -259,8 +257,6 @@ def test_page_shows_its_content_and_no_error(context, shown, screenshots, name):
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("response", lambda got: errors.append(got.url) if got.status >= 400 else None)
     page.goto(f"{shown}/app/{name}")
-    if name == "high-dimensional":
-        reload_while_parsing(page)
     for text in texts:
         page.get_by_text(text, exact=False).locator("visible=true").first.wait_for()
     if drawn:
