@@ -156,7 +156,7 @@ def test_host_opens_it_to_all_and_says_so(runs):
 
 def test_connection_that_asks_nothing_holds_up_nobody(runs):
     """As browsers open them beforehand: the pages stood still until they gave that up."""
-    with served(runs, "work/output/one") as (process, address, _):
+    with served(runs, "work/output/one") as (_, address, _):
         host, _, port = address.removeprefix("http://").rpartition(":")
         with socket.create_connection((host, int(port))):
             assert tags(address)[0] == 200
