@@ -1,5 +1,6 @@
 """The pages: examples run, links lead somewhere, both languages agree."""
 
+import functools
 import importlib
 import os
 import re
@@ -126,37 +127,36 @@ def code_of(path):
     return [commands, texts, blocks(path, "python")]
 
 
-@pytest.mark.parametrize("path", TRANSLATED, ids=name)
-def test_both_languages_hold_the_same_code(path):
-    assert code_of(path) == code_of(translation(path))
+def test_both_languages_hold_the_same_code():
+    others = {name(path): code_of(path) for path in TRANSLATED}
+    assert {name(path): code_of(translation(path)) for path in TRANSLATED} == others
 
 
-@pytest.mark.parametrize("path", TRANSLATED, ids=name)
-def test_both_languages_hold_the_same_numbers_and_names(path):
-    """Figures, options, file names: whatever stands in tables and in code marks."""
-
-    def facts(text):
-        text = without_code(text)
-        rows = [line for line in text.splitlines() if line.startswith("|")]
-        # but for links: a page may be there in one language only
-        rows = [re.sub(r"\]\([^)]*\)", "]", row) for row in rows]
-        return (
-            set(re.findall(r"`[^`\n]+`", text)),
-            [sorted(re.findall(r"\d+(?:\.\d+)?", row)) for row in rows],
-        )
-
-    english, chinese = facts(path.read_text()), facts(translation(path).read_text())
-    assert {mark.replace("<recipe>", "<配方>") for mark in english[0]} == chinese[0]
-    assert english[1] == chinese[1]
+def facts(path):
+    """Return figures, options, file names: whatever stands in tables and in code marks."""
+    text = without_code(path.read_text()).replace("<recipe>", "<配方>")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    # but for links: a page may be there in one language only
+    rows = [re.sub(r"\]\([^)]*\)", "]", row) for row in rows]
+    return (
+        set(re.findall(r"`[^`\n]+`", text)),
+        [sorted(re.findall(r"\d+(?:\.\d+)?", row)) for row in rows],
+    )
 
 
-@pytest.mark.parametrize("path", [path for path in TRANSLATED if path.parent == EN], ids=name)
-def test_tables_in_chinese_are_those_in_english_translated(path):
+def test_both_languages_hold_the_same_numbers_and_names():
+    others = {name(path): facts(path) for path in TRANSLATED}
+    assert {name(path): facts(translation(path)) for path in TRANSLATED} == others
+
+
+def test_tables_in_chinese_are_those_in_english_translated():
     """By the glossary; `python tools/markdown_tables.py docs/en docs/zh` writes them."""
     glossary = yaml.safe_load((ROOT / "docs/zh/tables.yaml").read_text())
-    english = marked_tables(path.read_text())
-    expected = {mark: translated(table, glossary) for mark, table in english.items()}
-    assert marked_tables(translation(path).read_text()) == expected
+    for path in TRANSLATED:
+        if path.parent == EN:
+            english = marked_tables(path.read_text())
+            expected = {mark: translated(table, glossary) for mark, table in english.items()}
+            assert marked_tables(translation(path).read_text()) == expected, path
 
 
 PAGES = [
@@ -170,19 +170,21 @@ SAY_IF_GPUS_ARE_TESTED = ("README", "README.zh-CN", "install", "several-processe
 OF_OTHERS_GPUS = ("changelog", "reproduction", "from-02-to-03")  # not of those to train on
 
 
-@pytest.mark.parametrize("path", [*ENGLISH, *map(translation, ENGLISH)], ids=name)
-def test_pages_that_name_gpus_say_the_same_of_their_status(path):
+def test_pages_that_name_gpus_say_the_same_of_their_status():
     """In the sentence of the page on installing, or by a link to it."""
-    text = without_code(path.read_text())
-    if "GPU" not in text or path.stem in OF_OTHERS_GPUS:
-        return
-    assert "install.md#on-a-gpu" in text or path.stem == "install"
-    is_chinese = path.parent.name == "zh" or path.stem.endswith("zh-CN")
-    install = (ROOT / f"docs/{'zh' if is_chinese else 'en'}/install.md").read_text()
-    (status,) = re.findall(r"^## .*GPU.*\n\n(.*)\n", install, re.M)
-    assert (status in " ".join(text.split())) == (path.stem in SAY_IF_GPUS_ARE_TESTED)
+    for path in [*ENGLISH, *map(translation, ENGLISH)]:
+        text = without_code(path.read_text())
+        if "GPU" not in text or path.stem in OF_OTHERS_GPUS:
+            continue
+        assert "install.md#on-a-gpu" in text or path.stem == "install", path
+        is_chinese = path.parent.name == "zh" or path.stem.endswith("zh-CN")
+        install = (ROOT / f"docs/{'zh' if is_chinese else 'en'}/install.md").read_text()
+        (status,) = re.findall(r"^## .*GPU.*\n\n(.*)\n", install, re.M)
+        says = status in " ".join(text.split())
+        assert says == (path.stem in SAY_IF_GPUS_ARE_TESTED), path
 
 
+@functools.cache
 def anchors(path):
     """Return the anchors of a Markdown file: its headings' as GitHub makes them, and HTML's."""
     text = path.read_text()
@@ -192,17 +194,17 @@ def anchors(path):
     return slugs | set(re.findall(r'<a (?:id|name)="([^"]+)"', text))
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name)
-def test_links_lead_somewhere(path):
+def test_links_lead_somewhere():
     """On a repository page; of those in the site, see test_site."""
-    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(path.read_text())):
-        if target.startswith("http"):
-            continue
-        file, _, anchor = target.partition("#")
-        there = (path.parent / file).resolve() if file else path
-        assert there.exists(), target
-        if anchor:
-            assert anchor in anchors(there), target
+    broken = []
+    for path in PAGES:
+        for target in re.findall(r"\]\(([^)\s]+)\)", without_code(path.read_text())):
+            file, _, anchor = target.partition("#")
+            there = (path.parent / file).resolve() if file else path
+            is_there = there.exists() and (not anchor or anchor in anchors(there))
+            if not target.startswith("http") and not is_there:
+                broken.append(f"{name(path)}: {target}")
+    assert not broken
 
 
 def test_paths_of_pages_are_there_wherever_they_are_named():

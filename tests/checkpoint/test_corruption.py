@@ -118,10 +118,10 @@ def contents(folder):
 # ------------------------------------------------------------------ the table
 
 
-def flip(path, place):
-    """One bit, `place` 25ths of the way from the first byte to the last."""
+def flip(path):
+    """One bit, in the middle; for all the others, see `test_every_bit_of_every_file_is_guarded`."""
     data = bytearray(path.read_bytes())
-    data[round(place / 25 * (len(data) - 1))] ^= 1 << place % 8
+    data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
@@ -172,7 +172,7 @@ def data_of(path):
 
 # To any file.
 DAMAGE = {
-    **{f"flipped at {place}/25": partial(flip, place=place) for place in range(26)},
+    "flipped": flip,
     "emptied": partial(cut, length=lambda size: 0),
     "cut to 1": partial(cut, length=lambda size: 1),
     "cut in half": partial(cut, length=lambda size: size // 2),
@@ -233,9 +233,9 @@ CASES = cases()
 
 def test_the_table_is_whole():
     """It is made by loops, so it could lose whole regions without a sound."""
-    assert len(CASES) == 277
+    assert len(CASES) == 102
     by_kind = {kind: sum(key[0] == kind for key in CASES) for kind in FILES}
-    assert by_kind == {"plain": 121, "averaged": 156}
+    assert by_kind == {"plain": 46, "averaged": 56}
 
 
 def keep_copies(folder):

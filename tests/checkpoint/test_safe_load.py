@@ -185,7 +185,7 @@ def test_large_tensors(tmp_path, protocol):
     assert len(loaded.pop(NAME_TABLE)) == len(state) and equal(loaded, state)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_a_tensor_over_1_gib_that_paddle_cuts(tmp_path, protocol):
     """The real thing; takes 6 GiB of memory. The next test has the same in small."""
@@ -857,47 +857,16 @@ def loads_of(source):
             yield called
 
 
-@pytest.mark.parametrize(
-    "path",
-    sorted([*(ROOT / "paddle_mnist").rglob("*.py"), *(ROOT / "tools").glob("*.py")]),
-    ids=lambda path: path.stem,
-)
-def test_nothing_is_loaded_but_through_safe_load(path):
+def test_nothing_is_loaded_but_through_safe_load():
     """Every file a user names may come from a stranger.
 
     Machine code runs whatever wraps it. Nobody names its files: they are in a folder that only this
     user may write, or are not read (`nn/test_compiler.py`). `saved_state` only writes pickles.
     """
     allowed = {"compiler.py": ["pickle", "pickle.loads"], "saved_state.py": ["pickle"]}
-    assert list(loads_of(path.read_text())) == allowed.get(path.name, [])
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import pickle",
-        "import pickle as p; p.loads(data)",
-        "from pickle import loads",
-        "import paddle; paddle.load(path)",
-        "import paddle as p; p.load(path)",
-        "import paddle; paddle.framework.io.load(path)",
-        "from paddle import load; load(path)",
-        "from paddle import framework; framework.load(path)",
-        "import numpy as np; np.load(path)",
-        "import numpy as np; np.load(path, allow_pickle=True)",
-        "import numpy as np; np.lib.format.read_array(file, allow_pickle=True)",
-        "import torch; torch.load(path)",
-        "import yaml; yaml.load(text, yaml.Loader)",
-        "import yaml; yaml.unsafe_load(text)",
-        "import joblib",
-        "from joblib import cpu_count, load",
-        "eval(text)",
-        "exec(text)",
-        "__import__(name)",
-    ],
-)
-def test_a_load_past_safe_load_would_be_seen(program):
-    assert list(loads_of(program))
+    paths = [*(ROOT / "paddle_mnist").rglob("*.py"), *(ROOT / "tools").glob("*.py")]
+    found = {path.name: list(loads_of(path.read_text())) for path in paths}
+    assert {name: loads for name, loads in found.items() if loads} == allowed
 
 
 EVIL = HOSTILE["os.system, protocol 4"]
