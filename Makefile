@@ -1,7 +1,8 @@
 # make train   install into a virtual environment and train
-# make test    install what the tests need, check the style, run the tests
-# make check   the style and the types alone, which takes seconds
+# make test    install what the tests need, check the style, run the fast tests
+# make check   check the style and the types alone
 # make coverage   make test, and what it executes of the package
+# make test-release   every test, before a release; PART=2/4 runs a quarter of the slow ones alone
 # make docs    build the documentation in English and Chinese; warnings are errors.
 #              REPOSITORY_URL=https://github.com/NAME/paddle_mnist adds links to source and editing
 PYTHON ?= python3
@@ -9,6 +10,10 @@ VENV ?= .venv
 # Another Paddle than the newest: make test VENV=.venv-2.6 PINS='paddlepaddle==2.6.2 numpy<2'
 PINS ?=
 ARGS ?=
+PART ?=
+# The parameter servers of Paddle 2.6.2 need a protobuf that no newer Python has.
+PYTHON_OF_SERVERS ?= PYENV_VERSION=3.10 python3.10
+PINS_OF_SERVERS = paddlepaddle==2.6.2 numpy<2 protobuf<3.21 setuptools<70
 
 RUN = $(VENV)/bin
 SITE = $(RUN)/python -m sphinx --fresh-env --nitpicky --fail-on-warning --keep-going --quiet -c docs
@@ -16,14 +21,14 @@ SITE = $(RUN)/python -m sphinx --fresh-env --nitpicky --fail-on-warning --keep-g
 # The many processes of the tests compile the package once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test check coverage test-slow test-release docs clean
+.PHONY: train test check coverage test-slow test-servers test-release docs clean
 train: $(VENV)/.installed
 	$(RUN)/python tools/train.py $(ARGS)
 
 test: $(VENV)/.installed-test
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
-	$(RUN)/python -m pytest -n 3 -m "not slow" $(ARGS)
+	$(RUN)/python -m pytest -n 3 -m "not slow and not release" --durations 10 $(ARGS)
 
 check: $(VENV)/.installed-test
 	$(RUN)/ruff check .
@@ -31,13 +36,22 @@ check: $(VENV)/.installed-test
 	$(RUN)/mypy
 
 coverage:
-	$(MAKE) test ARGS='--cov --cov-report=term $(ARGS)'
+	$(MAKE) test ARGS='--cov --cov-report=term $(POINTS) $(ARGS)'
 
-test-slow: SLOW = slow and not release
-test-release: SLOW = release
-test-slow test-release: $(VENV)/.installed-test
-	$(RUN)/pip install --quiet -e '.[cpu,test,browser,docs,elastic,mirror,notebook,onnx,web]' $(foreach pin,$(PINS),'$(pin)')
-	$(RUN)/python -m pytest -n 3 -m "$(SLOW)" --durations 20 $(ARGS)
+# One of each kind of slow test.
+test-slow: $(VENV)/.installed-slow
+	$(RUN)/python -m pytest -n 3 -m "slow and not release" --durations 20 $(ARGS)
+
+# With a part, the slow tests of its files alone: `make check coverage test-servers` has the rest.
+test-release: POINTS = --every-point
+test-release: $(if $(PART),,check coverage test-servers) $(VENV)/.installed-slow
+	$(RUN)/python -m pytest -n 3 -m "slow or release" --durations 20 $(POINTS) \
+		$(if $(PART),--part $(PART)) $(ARGS)
+
+test-servers:
+	$(MAKE) $(VENV)-servers/.installed-test VENV=$(VENV)-servers PYTHON='$(PYTHON_OF_SERVERS)' \
+		PINS='$(PINS_OF_SERVERS)'
+	$(VENV)-servers/bin/python -m pytest -m "slow or not slow" tests/legacy/test_parameter_server.py
 
 docs: $(VENV)/.installed
 	$(RUN)/pip install --quiet -e '.[cpu,docs,pictures]' $(foreach pin,$(PINS),'$(pin)')
@@ -58,5 +72,9 @@ $(VENV)/.installed-test: setup.cfg $(VENV)/.installed
 	$(RUN)/pip install --quiet -e '.[cpu,mirror,test]' $(foreach pin,$(PINS),'$(pin)')
 	touch $@
 
+$(VENV)/.installed-slow: setup.cfg $(VENV)/.installed-test
+	$(RUN)/pip install --quiet -e '.[cpu,test,browser,docs,elastic,mirror,notebook,onnx,web]' $(foreach pin,$(PINS),'$(pin)')
+	touch $@
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VENV)-servers

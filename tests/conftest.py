@@ -1,5 +1,6 @@
 """Fixtures for all tests: data made on the spot, commands run as a user runs them."""
 
+import collections
 import itertools
 import logging
 import os
@@ -18,6 +19,24 @@ from hypothesis import HealthCheck, settings
 from synthetic_data import tiny_splits, write_json
 
 ROOT = Path(__file__).parent.parent
+
+
+def pytest_addoption(parser):
+    parser.addoption("--part", help="K/N: run the K-th of N parts of the modules")
+    parser.addoption("--every-point", action="store_true", help="fail at every call of the system")
+
+
+@pytest.hookimpl(trylast=True)  # after `-m` has chosen
+def pytest_collection_modifyitems(config, items):
+    """Keep the modules of one part, if one is named; those of many tests are dealt out first."""
+    if not (part := config.getoption("part")):
+        return
+    number, parts = map(int, part.split("/"))
+    counts = collections.Counter(item.path for item in items)
+    kept = {path for path, _ in counts.most_common()[number - 1 :: parts]}
+    config.hook.pytest_deselected(items=[item for item in items if item.path not in kept])
+    items[:] = [item for item in items if item.path in kept]
+
 
 MEMORY = Path("/dev/shm")
 # Bytes that must be free, also of what killed runs have left there: slow tests install environments

@@ -138,7 +138,10 @@ def versions_here():
 OLD_PADDLE = ["paddlepaddle==2.6.2", "numpy<2"]
 
 
-@pytest.fixture(scope="module", params=["the tested Paddle", "Paddle 2.6.2"])
+@pytest.fixture(
+    scope="module",
+    params=["the tested Paddle", pytest.param("Paddle 2.6.2", marks=pytest.mark.release)],
+)
 def environment(request, built, tmp_path_factory):
     """An environment into which the README's commands have installed the package."""
     constraints = versions_here()
@@ -330,7 +333,7 @@ FEW = {"joblib", "scikit-learn", "scipy", "tqdm"}  # one of the images lacks the
 NOTEBOOK = ROOT / "notebooks/mnist.ipynb"
 
 
-@pytest.fixture(scope="module", params=["2.6.2", "3.3.1"])
+@pytest.fixture(scope="module", params=["2.6.2", pytest.param("3.3.1", marks=pytest.mark.release)])
 def image(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("image")
     create = ["python3.10", "-m", "venv", folder / "venv"]

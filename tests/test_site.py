@@ -17,6 +17,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MAKEFILE = (ROOT / "Makefile").read_text()
 COMMANDS = re.findall(r"^\t\$\(SITE\) (.*)$", MAKEFILE, re.M)
 LANGUAGES = ("en", "zh")
+in_both = pytest.mark.parametrize("language", LANGUAGES)
+# One of them in CI, both before a release.
+in_either = pytest.mark.parametrize(
+    "language", [pytest.param("en", marks=pytest.mark.release), "zh"]
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +58,7 @@ def visit(site, browser):
     assert errors == []
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@in_both
 def test_every_page_is_built(site, language):
     for path in (ROOT / "docs" / language).glob("*.md"):
         assert (site / language / f"{path.stem}.html").exists()
@@ -65,6 +70,7 @@ def test_reference_has_every_option_and_every_public_name(site):
     assert all(f'id="paddle_mnist.{name}"' in api for name in paddle_mnist.__all__)
 
 
+@pytest.mark.release
 def test_signature_of_fit_has_types_and_readable_defaults(visit):
     page = visit("en/api.html")
     signature = page.locator("dt[id='paddle_mnist.fit']").inner_text()
@@ -112,7 +118,7 @@ QUERIES = {
 }
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@in_either
 def test_search_finds_the_page_among_its_first_three(visit, language):
     page = visit(f"{language}/index.html")
     found = {}
@@ -128,13 +134,15 @@ def test_search_finds_the_page_among_its_first_three(visit, language):
         assert f"{expected}.html" in found[query], query
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.release
+@in_both
 def test_search_says_that_it_finds_nothing(visit, language):
     page = visit(f"{language}/search.html?q=qwertz")
     assert page.locator("#search-results").inner_text() in ("Nothing found.", "没有找到相关内容。")
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.release
+@in_both
 def test_python_code_is_not_clipped_on_a_laptop(visit, site, language):
     page = visit(f"{language}/index.html", width=1280)
     for path in sorted((site / language).glob("*.html")):
@@ -146,7 +154,7 @@ def test_python_code_is_not_clipped_on_a_laptop(visit, site, language):
             assert clipped == 0, path.name
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@in_either
 def test_no_page_is_wider_than_a_phone(visit, site, language):
     page = visit(f"{language}/index.html", width=390, height=800)
     for path in sorted((site / language).glob("*.html")):
@@ -154,7 +162,8 @@ def test_no_page_is_wider_than_a_phone(visit, site, language):
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path.name
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.release
+@in_both
 def test_both_columns_of_a_mapping_are_seen_on_a_phone(visit, language):
     page = visit(f"{language}/from-lightning.html", width=390, height=800)
     edges = page.locator("article table").evaluate_all(
@@ -163,7 +172,8 @@ def test_both_columns_of_a_mapping_are_seen_on_a_phone(visit, language):
     assert len(edges) > 5 and max(edges) <= 390
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.release
+@in_both
 def test_heading_that_an_anchor_leads_to_keeps_off_the_bar(visit, language):
     page = visit(f"{language}/any-net.html#several-processes")
     page.wait_for_function("window.scrollY > 0")
@@ -172,6 +182,7 @@ def test_heading_that_an_anchor_leads_to_keeps_off_the_bar(visit, language):
     assert heading["y"] - bar["y"] - bar["height"] > 8
 
 
+@pytest.mark.release
 def test_button_copies_code(visit):
     page = visit("en/index.html", permissions=["clipboard-read", "clipboard-write"])
     block = page.locator(".highlight-python").first
@@ -189,6 +200,7 @@ def test_switch_of_language_keeps_the_anchor(visit):
         assert page.locator("section#signals-and-exceptions").count() == 1
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(("locale", "language"), [("zh-CN", "zh"), ("en-GB", "en"), ("fr", "en")])
 def test_first_page_is_in_the_readers_language(visit, locale, language):
     page = visit("index.html", locale=locale)

@@ -247,7 +247,10 @@ def shown(runs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "scalar" else pytest.mark.release) for name in PAGES],
+)
 def test_page_shows_its_content_and_no_error(context, shown, screenshots, name):
     texts, drawn = PAGES[name]
     page = context.new_page()

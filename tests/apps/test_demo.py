@@ -396,7 +396,7 @@ def visit(address, browser):
     assert [visitor.errors for visitor in visitors] == [[]] * len(visitors)
 
 
-@pytest.fixture(params=SIZES)
+@pytest.fixture(params=["desktop", pytest.param("phone", marks=pytest.mark.release)])
 def visitor(request, visit):
     return visit(**SIZES[request.param])
 
@@ -419,6 +419,7 @@ def test_ten_digits_drawn_one_after_another_are_read(visitor, screenshots):
 NO_FOUR = r"((?!4)\d probability|Probably not one digit)"
 
 
+@pytest.mark.release
 @shares_the_page
 def test_strokes_can_be_added_and_undone_until_a_reload(visitor):
     angle, upright = STROKES[4]
@@ -443,6 +444,7 @@ def test_strokes_can_be_added_and_undone_until_a_reload(visitor):
         assert visitor.page.get_by_role("button", name=button).is_disabled()
 
 
+@pytest.mark.release
 @shares_the_page
 def test_picture_that_is_none_gets_its_reason_on_the_page(visitor, tmp_path):
     visitor.page.get_by_role("tab", name="Picture").click()
@@ -452,6 +454,7 @@ def test_picture_that_is_none_gets_its_reason_on_the_page(visitor, tmp_path):
     visitor.expect("Not a picture; expected one of PNG")
 
 
+@pytest.mark.release
 @shares_the_page
 def test_examples_and_keys_do_what_the_hand_does(visitor):
     page = visitor.page
@@ -479,6 +482,7 @@ TOUCHED = {  # width, height, and the least width of the canvas
 CLICKED = {"laptop": (1280, 720, 410)}
 
 
+@pytest.mark.release
 @shares_the_page
 @pytest.mark.parametrize("windows", [TOUCHED, CLICKED], ids=["touched", "clicked"])
 def test_answer_is_in_sight_of_the_canvas(visit, windows):
@@ -497,6 +501,7 @@ def test_answer_is_in_sight_of_the_canvas(visit, windows):
         assert visitor.page.locator("canvas").bounding_box()["width"] >= canvas_width, window
 
 
+@pytest.mark.release
 @shares_the_page
 def test_nothing_covers_the_feature_maps(visitor):
     visitor.draw(STROKES[3])

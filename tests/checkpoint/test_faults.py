@@ -58,6 +58,8 @@ from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import PART
 
 SLOW = pytest.mark.slow
+RELEASE = pytest.mark.release
+STRIDE = 3  # of the points in CI; which of them depends on the commit, so that all have their turn
 
 # Two epochs of three steps; saved after step 4, inside the second epoch, and at the end.
 EPOCHS, STEPS = 2, 6
@@ -199,8 +201,9 @@ def must_hold(store: NotedStore, done: int, folder: Path, when: str) -> None:
 class Unbroken:
     """The training without a fault, and the points at which there will be some."""
 
-    def __init__(self, start: Path):
+    def __init__(self, start: Path, every_point: bool = True):
         self.start = start
+        self.tried = slice(None) if every_point else slice(of_commit() % STRIDE, None, STRIDE)
         self.whole: list[dict] = []  # ahead of each point
         folder = self.again(start.with_name("unbroken"))
         with watched(folder, lambda operation: self.whole.append(whole(folder))) as done:
@@ -217,9 +220,18 @@ class Unbroken:
         return Path(shutil.copytree(self.start, folder))
 
     def each(self, fault: str) -> Iterator[tuple[int, str]]:
-        """The numbers of the points, and what to say of a fault there."""
-        for number, point in enumerate(self.points):
+        """The numbers of the points that are tried, and what to say of a fault there."""
+        for number, point in list(enumerate(self.points))[self.tried]:
             yield number, f"{fault} {number}, {point.call} of {point.path}"
+
+
+def of_commit() -> int:
+    """The number of the commit; 0 outside a repository."""
+    if not (ROOT / ".git").exists():
+        return 0
+    command = ["git", "rev-parse", "HEAD"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return int(done.stdout, 16)
 
 
 @pytest.fixture(
@@ -227,7 +239,7 @@ class Unbroken:
     params=[
         "nothing",
         pytest.param("damage", marks=SLOW),
-        pytest.param("nothing, in the background", marks=SLOW),
+        pytest.param("nothing, in the background", marks=RELEASE),
         pytest.param("damage, in the background", marks=SLOW),
     ],
 )
@@ -249,7 +261,7 @@ def unbroken(request, tmp_path_factory) -> Iterator[Unbroken]:
     with pytest.MonkeyPatch.context() as patch:
         if is_threads:
             patch.setattr(checkpointer, "BACKGROUND_BYTES", 0)
-        yield Unbroken(folder)
+        yield Unbroken(folder, request.config.getoption("every_point"))
 
 
 def test_every_change_of_the_disk_is_a_point(unbroken):
@@ -470,12 +482,15 @@ def test_training_goes_on_after_a_power_failure_at_any_point(unbroken, tmp_path)
     """Of each point one of the folders that may be left, drawn at random but always the same."""
     draw = random.Random(0)
     disk = Disk(unbroken.start)
+    numbers = range(len(unbroken.points) + 1)[unbroken.tried]
     for number in range(len(unbroken.points) + 1):
-        folder = lay_out(draw.choice(list(disk.crashes())), tmp_path / str(number))
-        when = f"power failed after {unbroken.points[:number][-3:]}"
-        must_hold(unbroken.store, number, folder, when)
-        finish(started(folder))
-        assert end_of(folder) == unbroken.end, when
+        tree = draw.choice(list(disk.crashes()))
+        if number in numbers:
+            folder = lay_out(tree, tmp_path / str(number))
+            when = f"power failed after {unbroken.points[:number][-3:]}"
+            must_hold(unbroken.store, number, folder, when)
+            finish(started(folder))
+            assert end_of(folder) == unbroken.end, when
         if number < len(unbroken.points):
             disk.apply(unbroken.points[number])
 

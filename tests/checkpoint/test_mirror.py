@@ -28,6 +28,7 @@ from paddle_mnist.system.remote import RemoteFolder, failure
 from paddle_mnist.system.signals import stop_signals
 from paddle_mnist.training.run_directory import RunDirectory
 
+RELEASE = pytest.mark.release
 ROW = "Adam"
 SCRIPT = str(Path(__file__).parent.parent / "mirror_script.py")
 SMALL_FILES = {"config.yaml", "metrics.jsonl", "train.log"}
@@ -49,7 +50,7 @@ everywhere = pytest.mark.parametrize(
     [
         "folder",
         pytest.param("s3", marks=pytest.mark.slow),
-        pytest.param("sftp", marks=pytest.mark.slow),
+        pytest.param("sftp", marks=RELEASE),
     ],
     indirect=True,
     scope="module",
@@ -303,10 +304,10 @@ def read_until(process, words):
 @pytest.mark.parametrize(
     ("place", "options", "stops", "sent"),
     [
-        ("folder", {}, True, signal.SIGUSR1),
-        ("folder", {"nprocs": 2}, True, signal.SIGINT),
+        pytest.param("folder", {}, True, signal.SIGUSR1, marks=RELEASE),
+        pytest.param("folder", {"nprocs": 2}, True, signal.SIGINT, marks=RELEASE),
         ("s3", {}, True, signal.SIGINT),
-        ("sftp", {}, False, signal.SIGINT),
+        pytest.param("sftp", {}, False, signal.SIGINT, marks=RELEASE),
     ],
     ids=str,
     indirect=["place"],
@@ -380,10 +381,10 @@ def unbroken_with(tmp_path_factory):
 @pytest.mark.parametrize(
     ("place", "options", "victim"),
     [
-        ("s3", {"num_workers": 2}, "trainer"),
+        pytest.param("s3", {"num_workers": 2}, "trainer", marks=RELEASE),
         ("s3", {"nprocs": 2}, "uploader"),
-        ("sftp", {"num_workers": 2}, "uploader"),
-        ("sftp", {"nprocs": 2}, "trainer"),
+        pytest.param("sftp", {"num_workers": 2}, "uploader", marks=RELEASE),
+        pytest.param("sftp", {"nprocs": 2}, "trainer", marks=RELEASE),
     ],
     ids=str,
     indirect=["place"],

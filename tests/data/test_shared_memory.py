@@ -62,7 +62,11 @@ def run_with():
     ("size", "words"),
     [
         ("64m", "has no room for the batches of the workers: they are sent through pipes"),
-        ("512k", "has no room for the batches of the workers: they are sent through pipes"),
+        pytest.param(
+            "512k",
+            "has no room for the batches of the workers: they are sent through pipes",
+            marks=pytest.mark.release,
+        ),
         ("8k", "is full, so no workers can start: the data are read in this process"),
     ],
 )

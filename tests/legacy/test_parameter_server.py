@@ -130,7 +130,7 @@ def trained_alone(begin, data):
 
 
 @served
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(900)
 def test_servers_learn_mnist(tmp_path, real_data):
     results = run(tmp_path, 2, 2, "--data", real_data, "--epochs", 1, "--output", "run")
@@ -142,8 +142,8 @@ def test_servers_learn_mnist(tmp_path, real_data):
     "who",
     [
         "TRAINER 1",
-        pytest.param("TRAINER 0", marks=pytest.mark.slow),
-        pytest.param("PSERVER 1", marks=pytest.mark.slow),
+        pytest.param("TRAINER 0", marks=pytest.mark.release),
+        pytest.param("PSERVER 1", marks=pytest.mark.release),
         "launch",
     ],
 )

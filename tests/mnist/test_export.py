@@ -269,7 +269,7 @@ mount -t tmpfs -o size={size}k none small || exit 99
     ],
     ids=["temporary folder", "output", "ulimit"],
 )
-@pytest.mark.parametrize("form", ["paddle", pytest.param("onnx", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("form", ["paddle", pytest.param("onnx", marks=pytest.mark.release)])
 def test_export_needs_room_only_where_it_writes_and_says_when_there_is_none(
     tmp_path, script, output, reason, form
 ):

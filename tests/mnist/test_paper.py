@@ -62,7 +62,7 @@ def test_digits_on_every_kind_of_paper_are_read(predictor, digits, tmp_path, kin
     assert sum(one.digit == number for number, one in enumerate(readings)) >= 9
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("kind", paper.KINDS)
 def test_mnists_digits_on_every_kind_of_paper_are_read(predictor, real_data, tmp_path, kind):
     """The tables' figures, from fewer pictures."""
@@ -163,7 +163,7 @@ def test_box_on_a_sheet_in_perspective_is_where_the_digit_is(predictor, tmp_path
     assert np.abs(np.subtract((box.left, box.top, box.right, box.bottom), expected)).max() <= 6
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_close_and_ragged_rows_are_read_and_no_digit_is_passed_over(predictor, real_data, tmp_path):
     counts = photographs.count_pages(open_data(str(real_data))["eval"], 40, tmp_path)
     assert counts["right"] >= 0.95 * counts["digits"]
@@ -290,7 +290,7 @@ def test_what_is_no_digit_gets_a_score_and_no_label(predictor, tmp_path, name):
     assert unchecked.digit is not None and unchecked.score is None
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("kind", non_digits.UNSEEN)
 def test_most_of_what_is_no_digit_is_refused(predictor, tmp_path, kind):
     """The tables' figures, from fewer pictures."""
@@ -320,7 +320,7 @@ def test_missing_font_is_reported_with_the_packages_to_install():
         font_of("Gone.otf", 20)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("form", UNUSUAL_DIGITS)
 def test_digits_of_unusual_forms_are_read(predictor, tmp_path, form):
     pictures = [
@@ -340,14 +340,18 @@ def test_ones_with_a_long_upstroke_are_no_sevens(predictor, tmp_path):
     assert [one.digit for one in read(predictor, tmp_path, pictures)] == [1] * len(numbers)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_drawn_digits_score_as_digits(predictor, tmp_path):
     readings = read(predictor, tmp_path, [draw_digit(n % 10, n) for n in range(30)])
     assert sum(one.score is not None and one.score >= THRESHOLD for one in readings) >= 28
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("as_files", [False, True], ids=["as they are", "read from files"])
+@pytest.mark.parametrize(
+    "as_files",
+    [pytest.param(False, marks=pytest.mark.release), True],
+    ids=["as they are", "read from files"],
+)
 def test_at_most_half_a_percent_of_mnists_images_is_taken_for_none(real_data, as_files):
     """Those that are read from files have strokes of another width."""
     images = np.asarray(open_data(str(real_data))["eval"].images)

@@ -212,7 +212,7 @@ def test_signal_while_drawing_costs_no_result(tool, tiny, tmp_path):
 # watched there is no health to draw.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "watch"), [pytest.param(0, 0, marks=pytest.mark.slow), (27, 100)]
+    ("number", "watch"), [pytest.param(0, 0, marks=pytest.mark.release), (27, 100)]
 )
 def test_figures_that_a_full_disk_cost_are_drawn_by_the_same_command(tiny, tmp_path, number, watch):
     run = RunDirectory(tmp_path / "run")
@@ -241,7 +241,7 @@ def test_figures_that_a_full_disk_cost_are_drawn_by_the_same_command(tiny, tmp_p
 # ------------------------------------------------------------------ drawn again, and compared
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_plot_draws_the_same_again(run, tool, tmp_path):
     done = tool("plot", run[0], "--output", tmp_path / "again")
     assert done.stdout.split() == [str(tmp_path / "again")]
@@ -305,7 +305,7 @@ def test_help_of_plot_lists_every_file(run, tool):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_plot_of_a_longer_training_that_is_not_finished_takes_its_newest_weights(
     tool, tiny, tmp_path
 ):

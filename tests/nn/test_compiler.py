@@ -99,7 +99,9 @@ def test_files_of_several_processes_are_loaded_side_by_side(cache):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", ["a bit", "cut", "empty"])
+@pytest.mark.parametrize(
+    "damage", ["a bit", *(pytest.param(one, marks=pytest.mark.release) for one in ("cut", "empty"))]
+)
 def test_a_damaged_file_is_compiled_anew(cache, damage):
     path = min(cache.glob("*.bin"), key=lambda path: path.stat().st_size)
     good = path.read_bytes()
@@ -136,7 +138,7 @@ assert compiler._is_usable(Path({str(cache)!r}))
     assert cache.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_folder_that_cannot_be_made_is_done_without(cache, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PADDLE_MNIST_CACHE", str(tmp_path / "file"))

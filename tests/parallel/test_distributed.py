@@ -53,6 +53,7 @@ LAUNCH = [sys.executable, "-m", "paddle.distributed.launch"]
 LAUNCH_TWO = {"launch": ["--nproc_per_node", 2]}
 
 SLOW = pytest.mark.slow
+RELEASE = pytest.mark.release
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="gloo and signals as on Linux")
 
 
@@ -370,7 +371,7 @@ def free_port():
     ("launch", "env", "size"),
     [
         (["--nproc_per_node", 2], {"CUDA_VISIBLE_DEVICES": "0,1"}, 2),
-        (["--log_dir", "mylog"], {}, 1),
+        pytest.param(["--log_dir", "mylog"], {}, 1, marks=RELEASE),
     ],
 )
 def test_paddles_launch_starts_the_same_training(tmp_path, tiny, alone, launch, env, size):
@@ -431,7 +432,7 @@ def in_namespace(kind, command):
 
 
 @SLOW
-@pytest.mark.parametrize("how", [{"nprocs": 2}, {"launch": LAUNCH_TWO["launch"]}], ids=str)
+@pytest.mark.parametrize("how", [{"nprocs": 2}, pytest.param(LAUNCH_TWO, marks=RELEASE)], ids=str)
 @pytest.mark.parametrize("kind", IN_NAMESPACES)
 def test_processes_on_one_machine_need_its_loopback_interface_alone(tmp_path, kind, how):
     arguments = "--data digits --train_limit 64 --epochs 1 --batch_size 32 --output run".split()
@@ -469,7 +470,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=SLOW)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=RELEASE)])
 def test_signal_ends_a_rank_that_waits_to_be_connected(tmp_path, number):
     """In C++, where Python runs no handler, until rank 0 comes."""
     script = tmp_path / "connects.py"
@@ -508,7 +509,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("other", ["handled", "unhandled"])
+@pytest.mark.parametrize("other", [pytest.param("handled", marks=RELEASE), "unhandled"])
 def test_a_signal_does_not_hide_the_error_of_a_rank(tmp_path, other):
     """Also where it ends the other rank, as it does before that one has handlers."""
     script = tmp_path / "fails.py"
@@ -534,9 +535,9 @@ def test_supervision_of_one_rank_alone_is_refused(tool):
 @pytest.mark.parametrize(
     ("how", "killed"),
     [
-        pytest.param({"nprocs": 2}, [1], id="rank 1"),
-        pytest.param({"nprocs": 2}, [0, "parent"], id="rank 0, spawn's parent", marks=SLOW),
-        pytest.param(LAUNCH_TWO, [1, "parent"], id="launch's rank 1, launch", marks=SLOW),
+        pytest.param({"nprocs": 2}, [1], id="rank 1", marks=RELEASE),
+        pytest.param({"nprocs": 2}, [0, "parent"], id="rank 0, spawn's parent"),
+        pytest.param(LAUNCH_TWO, [1, "parent"], id="launch's rank 1, launch", marks=RELEASE),
     ],
 )
 def test_whoever_is_killed_leaves_no_orphan_and_costs_no_bit(tmp_path, tiny, alone, how, killed):
@@ -577,8 +578,8 @@ def kill_one(process, how, who):
     ("how", "names", "then"),
     [
         ({"nprocs": 2}, "TERM", {"nprocs": 1}),
-        pytest.param({"nprocs": 2}, "INT USR2", {"nprocs": 2}, marks=SLOW),
-        pytest.param(LAUNCH_TWO, "TERM USR1", LAUNCH_TWO, marks=SLOW),
+        pytest.param({"nprocs": 2}, "INT USR2", {"nprocs": 2}, marks=RELEASE),
+        pytest.param(LAUNCH_TWO, "TERM USR1", LAUNCH_TWO, marks=RELEASE),
     ],
 )
 def test_signal_to_the_parent_is_one_breakpoint(tmp_path, tiny, alone, how, names, then):
@@ -879,7 +880,7 @@ def sleeps(tmp):
     world.all_gather_objects(1)
 
 
-@SLOW
+@RELEASE
 def test_process_for_which_the_others_wait_in_vain_is_named(tmp_path):
     """After hang_timeout, which is more than the 30 s that gloo waits."""
     with pytest.raises(ProcessError, match="rank 1 sent no heartbeat for 40 s"):
@@ -898,7 +899,7 @@ def waits_for_what_has_a_limit_of_its_own(tmp):
     return join(hang_timeout=1).run_on_main(wait, has_time_limit=True)
 
 
-@SLOW
+@RELEASE
 def test_others_wait_for_a_mirror_longer_than_for_a_step(tmp_path):
     assert spawn(waits_for_what_has_a_limit_of_its_own, (tmp_path,), nprocs=2) == "done"
 
@@ -919,7 +920,7 @@ sys.exit(code)
 
 
 @SLOW
-@pytest.mark.parametrize("way", ["spawn", "launch"])
+@pytest.mark.parametrize("way", ["spawn", pytest.param("launch", marks=RELEASE)])
 def test_others_wait_for_a_save_longer_than_gloo_does(tmp_path, tiny, alone, way):
     arguments = [*SHARDED, "--data", str(tiny), "--output", str(tmp_path / "run")]
     script = tmp_path / "train.py"

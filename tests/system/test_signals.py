@@ -21,6 +21,7 @@ from paddle_mnist.system import signals
 SMALL = ["--recipe", "default", "--epochs", "3", "--batch_size", "32", "--log_every", "4"]
 SMALL += ["--visualdl", "false", "--figures", "false", "--ema", "0.9", "--dropout", "0.1"]
 RUN = "work/output/default"
+SLOW, RELEASE = pytest.mark.slow, pytest.mark.release
 SENT = [(signal.SIGTERM, 1), (signal.SIGINT, 3)]
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 OF_SCHEDULERS = {"USR1": 138, "HUP": 129, "XCPU": 152}
@@ -120,7 +121,7 @@ def end_of(folder):
     return [(folder / RUN / name).read_bytes() for name in names] + [history]
 
 
-# the weightiest moments at once, each of them with either signal among the slow tests
+# the weightiest moments at once, each with one signal in CI, each with either before a release
 @pytest.mark.parametrize(
     ("moment", "signum", "times"),
     [
@@ -129,9 +130,9 @@ def end_of(folder):
         ("saving fsync 2", *SENT[1]),
         ("evaluation", *SENT[0]),
         *(
-            pytest.param(moment, *sent, marks=pytest.mark.slow)
-            for sent in SENT
-            for moment in MOMENTS
+            pytest.param(moment, *sent, marks=SLOW if number % 2 == by else RELEASE)
+            for by, sent in enumerate(SENT)
+            for number, moment in enumerate(MOMENTS)
         ),
     ],
 )
@@ -168,7 +169,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["paddle.version", "paddle.tensor"])
+@pytest.mark.parametrize("module", ["paddle.version", pytest.param("paddle.tensor", marks=RELEASE)])
 def test_signal_while_paddle_is_imported(tmp_path, tiny, module):
     """It is no fault of the import. Nothing has begun, so nothing is lost.
 
@@ -234,7 +235,11 @@ def test_signals_at_any_time_one_after_the_other(tmp_path, tiny, unbroken):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, pytest.param(signal.SIGHUP, marks=RELEASE)],
+    ids=lambda one: one.name,
+)
 def test_ignored_signals_stay_ignored(tmp_path, tiny, number):
     """As in a shell's background job, or under nohup."""
     ignoring = [sys.executable, "-c", "import os, signal, sys; "
@@ -252,11 +257,8 @@ def test_ignored_signals_stay_ignored(tmp_path, tiny, number):
     [
         ("USR1", OF_SCHEDULERS["USR1"], ()),
         ("USR2", 140, ("--stop_signals", "USR2,SIGPWR")),
-        *(
-            pytest.param(name, OF_SCHEDULERS[name], (), marks=pytest.mark.slow)
-            for name in ("HUP", "XCPU")
-        ),
-        pytest.param("PWR", 158, ("--stop_signals", "USR2,SIGPWR"), marks=pytest.mark.slow),
+        *(pytest.param(name, OF_SCHEDULERS[name], (), marks=RELEASE) for name in ("HUP", "XCPU")),
+        pytest.param("PWR", 158, ("--stop_signals", "USR2,SIGPWR"), marks=RELEASE),
     ],
 )
 def test_signals_of_schedulers_save_as_sigterm_does(tmp_path, tiny, unbroken, name, code, args):

@@ -79,12 +79,13 @@ def unbroken(tmp_path_factory, tool_in, tiny):
 
 
 SLOW = pytest.mark.slow
+RELEASE = pytest.mark.release
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "trouble",
-    ["dies", "stops", *(pytest.param(name, marks=SLOW) for name in ("an error", "sleeps"))],
+    ["dies", "stops", *(pytest.param(name, marks=RELEASE) for name in ("an error", "sleeps"))],
 )
 def test_training_that_dies_or_hangs_is_restarted_to_the_same_bits(
     train, tmp_path, unbroken, trouble
@@ -102,7 +103,7 @@ def test_training_that_dies_or_hangs_is_restarted_to_the_same_bits(
     assert (tmp_path / RUN / "mnist.pdparams").read_bytes() == unbroken
 
 
-@pytest.mark.slow
+@RELEASE
 def test_budget_of_restarts(train, tmp_path):
     """It gets further each time, and dies each time."""
     process = train(f"if step in (12, 22, 23): {KILL}", "--max_restarts", "1")
@@ -124,9 +125,9 @@ def test_no_progress_is_exit_93(train):
     ("args", "code", "said"),
     [
         (["--weight_decay_layers", "nope"], 2, "the net's layers are"),
-        pytest.param(["--data", "nope"], 3, "no such file", marks=SLOW),
+        pytest.param(["--data", "nope"], 3, "no such file", marks=RELEASE),
         pytest.param(
-            ["--learning_rate", "1e30", "--optimizer", "sgd"], 6, "the loss is", marks=SLOW
+            ["--learning_rate", "1e30", "--optimizer", "sgd"], 6, "the loss is", marks=RELEASE
         ),
     ],
 )
@@ -173,9 +174,9 @@ LONG = ("--epochs", "500", "--max_restarts", "3")
     ("signum", "code"),
     [
         (signal.SIGTERM, 143),
-        pytest.param(signal.SIGINT, 130, marks=SLOW),
-        pytest.param(signal.SIGUSR1, 138, marks=SLOW),
-        pytest.param(signal.SIGUSR2, 140, marks=SLOW),
+        pytest.param(signal.SIGINT, 130, marks=RELEASE),
+        pytest.param(signal.SIGUSR1, 138, marks=RELEASE),
+        pytest.param(signal.SIGUSR2, 140, marks=RELEASE),
     ],
 )
 def test_signals_are_handed_on(train, tmp_path, signum, code):
@@ -217,7 +218,7 @@ def test_a_second_signal_is_handed_on_too():
     assert process.returncode == 143
 
 
-@pytest.mark.slow
+@RELEASE
 def test_supervisor_that_is_killed_leaves_no_orphan(train, tmp_path):
     process = train("pass", *LONG)
     wait_for(tmp_path / RUN / "checkpoints/mnist_epoch1.json", process)
@@ -237,7 +238,7 @@ def test_supervisor_that_is_killed_leaves_no_orphan_that_hangs(train, tmp_path):
     assert gone(child, seconds=30)
 
 
-@pytest.mark.slow
+@RELEASE
 def test_restart_starts_over_if_the_first_start_died_before_it_could(train, tmp_path):
     assert train("pass", "--epochs", "1").wait(60) == 0
     process = train("pass", "--fresh", "--max_restarts", "2")

@@ -128,7 +128,10 @@ def run_in_home(program, home, public, *arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize(
+    "home",
+    [*(pytest.param(home, marks=pytest.mark.release) for home in [*HOMES][:-1]), [*HOMES][-1]],
+)
 def test_commands_need_no_home(home, public):
     """They get a temporary one. All of them in the last kind of home, one in the others."""
     commands = ALL if home == [*HOMES][-1] else [INFER]
@@ -141,7 +144,7 @@ def test_commands_need_no_home(home, public):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("home", ["read-only", "missing"])
+@pytest.mark.parametrize("home", ["read-only", pytest.param("missing", marks=pytest.mark.release)])
 def test_fit_needs_no_home(home, public):
     """Neither for VisualDL nor for `to_static`; the program's own home stays as it is."""
     program = f"import os; home = os.environ['HOME']\n{FIT}\nassert os.environ['HOME'] == home"
@@ -347,7 +350,13 @@ def test_shell_may_close_or_fill_any_stream(line, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "2>/dev/full", ">&- 2>&- <&-"])
+@pytest.mark.parametrize(
+    "closed",
+    [
+        *(pytest.param(one, marks=pytest.mark.release) for one in (">&-", "2>&-", "2>/dev/full")),
+        ">&- 2>&- <&-",
+    ],
+)
 def test_training_with_closed_streams_saves(closed, tmp_path):
     """Without any stream it draws its figures, too, and pictures are read."""
     is_whole = "<&-" in closed
@@ -419,7 +428,12 @@ print(matplotlib.rcParams._get("backend"))
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("backend", "pyplots"), [("nonsense", None), ("svg", "svg"), ("module://of_a_notebook", None)]
+    ("backend", "pyplots"),
+    [
+        ("nonsense", None),
+        pytest.param("svg", "svg", marks=pytest.mark.release),
+        pytest.param("module://of_a_notebook", None, marks=pytest.mark.release),
+    ],
 )
 def test_figures_are_drawn_whatever_the_backend(backend, pyplots, tmp_path):
     """By the library, too, which leaves the caller's pyplot its backend; and quietly."""

@@ -121,7 +121,7 @@ def test_options_of_each_kind_are_those_of_a_training():
         train_config(parser.parse_args(["--recipe", *options]))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_all_runs_each_in_a_process_of_its_own(monkeypatch, capfd):
     monkeypatch.setattr(benchmark, "BENCHMARKS", {"data": Benchmark("")})  # measures nothing here
     assert benchmark.main(["--quick", "all", "--json"]) == 0
@@ -138,7 +138,7 @@ def test_data_benchmark_needs_a_json_file(tool):
     assert "expected an AI Studio JSON file" in tool("benchmark", "data", expect=2).stderr
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_checkpoint_benchmark_gives_the_two_shares(tool, tmp_path, monkeypatch):
     """Of digits an epoch has 19 steps."""
     plain = functools.partial(config_of, figures=False, visualdl=False)
@@ -162,7 +162,7 @@ def test_table_is_written_into_the_readme(tool, tiny, tmp_path):
     assert text.endswith("<!-- end -->\nb\n")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_watch_benchmark_gives_a_share_for_each_kind(tool, monkeypatch):
     monkeypatch.setattr(watch, "BLOCK", 5)
     report = json.loads(
@@ -172,7 +172,7 @@ def test_watch_benchmark_gives_a_share_for_each_kind(tool, monkeypatch):
     assert all(len(kind["seconds"]) == 40 for kind in report["samples"].values())
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_infer_benchmark_compares_engines_that_agree(tool):
     report = json.loads(tool("benchmark", "infer", "--rounds", 1, "--json").stdout)
     engines = report["samples"]
@@ -182,7 +182,6 @@ def test_infer_benchmark_compares_engines_that_agree(tool):
         assert len(seconds["one"]) == 100 and max(seconds["difference"]) < 1e-3
 
 
-@pytest.mark.slow
 @pytest.mark.release
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
@@ -235,7 +234,7 @@ def test_tutorials_loop_is_the_recipe(tool, tiny, tmp_path):
     assert np.allclose(images, expected, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_sparse_benchmark_compares_both_gradients(tool, monkeypatch):
     monkeypatch.setattr(sparse, "STEPS", 3)
     report = json.loads(tool("benchmark", "sparse", "--rounds", 1, "--json").stdout)
@@ -283,7 +282,7 @@ def test_lines_of_code_are_those_of_a_script_without_its_frame(tmp_path):
     assert 20 < code_lines(FOLDER / "with_fit.py") < code_lines(FOLDER / "with_lightning.py")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_fit_is_measured_to_keep_its_promises(tmp_path):
     trainings = Trainings(FRAMEWORKS["`fit`"], tmp_path / "fit")
     names = [
@@ -405,6 +404,7 @@ def test_columns_of_the_pages_are_those_of_their_benchmarks():
         assert bool(re.search("^<!-- measured at ", table, re.MULTILINE)) == bool(one.code)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_pages_say_which_tables_are_stale(language):
     """`python tools/benchmark.py stale --docs docs/en docs/zh` writes these lines."""

@@ -78,7 +78,7 @@ def test_a_command_that_fails_is_named(tmp_path):
         release.run(tmp_path, *command)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_what_is_built_is_of_the_commit(tmp_path):
     pytest.importorskip("build", reason="needs the extra test")
     if not (ROOT / ".git").exists():

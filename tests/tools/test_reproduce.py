@@ -37,7 +37,7 @@ from paddle_mnist.mnist.config import read_recipe
 from paddle_mnist.nn.ema import ExponentialMovingAverage
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(900)
 def test_old_digits_are_forgotten_unless_they_are_replayed(tool, real_data, tmp_path):
     (tmp_path / "docs").mkdir()
@@ -65,7 +65,7 @@ def test_old_digits_are_forgotten_unless_they_are_replayed(tool, real_data, tmp_
     assert (tmp_path / "docs/figures/forgetting.png").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_what_a_continued_training_learns_is_stored(tiny, tmp_path, monkeypatch):
     """And a table is made of it, without training."""
     monkeypatch.setattr(incremental, "EPOCHS", {500: 2})
@@ -84,7 +84,7 @@ def test_what_a_continued_training_learns_is_stored(tiny, tmp_path, monkeypatch)
     assert f"| 500, 2 epochs | {incremental.KINDS['default']} | {accuracy:.1%} |" in measured
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_collapse_is_written_into_the_page(tool, real_data, tmp_path):
     (tmp_path / "page.md").write_text("<!-- reproduce collapse -->\nold\n<!-- end -->\n")
     tool("reproduce", "--only", "collapse", "--data", real_data, "--docs", tmp_path)
@@ -104,7 +104,7 @@ def test_only_the_last_layer_learns_flagged_ones(tiny, monkeypatch):
     assert changed == {"fc.weight", "fc.bias"}
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_figures_of_the_readmes_are_small_files_of_many_pixels(tool, tiny, tmp_path):
     tool("reproduce", "--only", "figures", "--data", tiny, "--docs", "docs")
     for name in ("curves", "feature_maps", "mistakes"):
@@ -284,7 +284,7 @@ def test_rows_of_a_table_may_be_short_but_not_long():
         markdown_tables.table(columns, [("x", 1, 2, "z")])
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_rehearsal_of_a_table(tool, tiny, tmp_path):
     """One seed, one epoch; then all is there, and a change of the seeds trains what is missing."""
     arguments = ("--quick", "--only", "l2", "--data", tiny, "--output", "out")
@@ -363,7 +363,6 @@ def test_both_languages_have_the_same_tables():
 SHOWN = ("names", "unstepped", "partly", "globals", "resumed", "pattern")
 
 
-@pytest.mark.slow
 @pytest.mark.release
 @pytest.mark.timeout(1800)
 def test_rehearsal_of_the_whole_page(tool, tiny, tmp_path):
@@ -774,7 +773,7 @@ def test_results_of_several_processes_are_all_kept(tmp_path):
     assert all(Results(tmp_path / "r.json").get(training, digits) for training in trainings)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_what_was_begun_as_something_else_is_not_gone_on_with(tiny, tmp_path):
     data = open_data(str(tiny))
     training = Training("default", 1, (("epochs", 1), ("train_limit", 64)))

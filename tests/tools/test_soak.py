@@ -5,7 +5,6 @@ import json
 import pytest
 
 
-@pytest.mark.slow
 @pytest.mark.release
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("way", "kills"), [("one", 12), ("spawn", 4), ("launch", 2)])

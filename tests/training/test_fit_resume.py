@@ -31,6 +31,11 @@ from paddle_mnist.parallel.world import spawn
 from paddle_mnist.plots.history import read_history, series
 
 rows = pytest.mark.parametrize("row", ROWS)
+# Before a release, all of them.
+one_in_four = pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, marks=pytest.mark.release if n % 4 else ()) for n, row in enumerate(ROWS)],
+)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +64,7 @@ def test_stopped_by_a_signal_inside_an_epoch(row, tmp_path, unbroken):
 
 
 @pytest.mark.slow
-@rows
+@one_in_four
 def test_killed_some_steps_after_a_checkpoint(row, tmp_path, unbroken):
     options = {"save_every_steps": 3, "save_on_exception": False}
     with pytest.raises(ProgramError):
@@ -194,8 +199,13 @@ KINDS = {
 }
 
 
+FEW = ("Adam", "Lamb", "LinearWarmup", "OneCycleLR", "Shrinking")
+
+
 @pytest.mark.filterwarnings("error:There are some unused values")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in FEW else pytest.mark.release) for kind in KINDS]
+)
 def test_every_optimizer_and_schedule_goes_on(kind, tmp_path):
     options = {"optimizer": KINDS[kind]}
     unbroken = train("SGD with clipping", tmp_path / "unbroken", **options)

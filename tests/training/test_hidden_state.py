@@ -135,7 +135,6 @@ def test_hidden_state_is_saved_or_refused(tmp_path_factory, case, kind, step, ki
     check_example(tmp_path_factory, case, kind, step, killed)
 
 
-@pytest.mark.slow
 @pytest.mark.release
 @hidden_states(200)
 def test_hidden_state_is_saved_or_refused_in_many_examples(
@@ -153,7 +152,7 @@ def test_plain_state_is_saved_at_every_place(place, tmp_path):
     assert check_case(tmp_path, place, "int", influence, step=6, killed=False), "refused"
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in UNSAVABLE])
 @pytest.mark.parametrize("place", ["optimizer", "schedule", "step's closure"])
 def test_every_plain_kind_is_saved(place, kind, tmp_path):

@@ -75,7 +75,7 @@ def test_stopped_again_and_again(tiny, tmp_path, begun):
         assert list(itertools.chain(*(one[what] for one in outcomes))) == whole[what]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_every_other_optimizer_and_schedule_at_three_points(tiny, tmp_path):
     """First step, short batch, last but one: begun by one process, gone on with by another."""
 
