@@ -36,16 +36,16 @@ check: $(VENV)/.installed-test
 	$(RUN)/mypy
 
 coverage:
-	$(MAKE) test ARGS='--cov --cov-report=term $(POINTS) $(ARGS)'
+	$(MAKE) test ARGS='--cov --cov-report=term $(THOROUGH) $(ARGS)'
 
 # One of each kind of slow test.
 test-slow: $(VENV)/.installed-slow
 	$(RUN)/python -m pytest -n 3 -m "slow and not release" --durations 20 $(ARGS)
 
 # With a part, the slow tests of its files alone: `make check coverage test-servers` has the rest.
-test-release: POINTS = --every-point
+test-release: THOROUGH = --thorough
 test-release: $(if $(PART),,check coverage test-servers) $(VENV)/.installed-slow
-	$(RUN)/python -m pytest -n 3 -m "slow or release" --durations 20 $(POINTS) \
+	$(RUN)/python -m pytest -n 3 -m "slow or release" --durations 20 $(THOROUGH) \
 		$(if $(PART),--part $(PART)) $(ARGS)
 
 test-servers:

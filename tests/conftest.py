@@ -23,7 +23,9 @@ ROOT = Path(__file__).parent.parent
 
 def pytest_addoption(parser):
     parser.addoption("--part", help="K/N: run the K-th of N parts of the modules")
-    parser.addoption("--every-point", action="store_true", help="fail at every call of the system")
+    parser.addoption(
+        "--thorough", action="store_true", help="try every point of failure, and more random files"
+    )
 
 
 @pytest.hookimpl(trylast=True)  # after `-m` has chosen

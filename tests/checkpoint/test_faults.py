@@ -201,9 +201,9 @@ def must_hold(store: NotedStore, done: int, folder: Path, when: str) -> None:
 class Unbroken:
     """The training without a fault, and the points at which there will be some."""
 
-    def __init__(self, start: Path, every_point: bool = True):
+    def __init__(self, start: Path, thorough: bool):
         self.start = start
-        self.tried = slice(None) if every_point else slice(of_commit() % STRIDE, None, STRIDE)
+        self.tried = slice(None) if thorough else slice(of_commit() % STRIDE, None, STRIDE)
         self.whole: list[dict] = []  # ahead of each point
         folder = self.again(start.with_name("unbroken"))
         with watched(folder, lambda operation: self.whole.append(whole(folder))) as done:
@@ -261,7 +261,7 @@ def unbroken(request, tmp_path_factory) -> Iterator[Unbroken]:
     with pytest.MonkeyPatch.context() as patch:
         if is_threads:
             patch.setattr(checkpointer, "BACKGROUND_BYTES", 0)
-        yield Unbroken(folder, request.config.getoption("every_point"))
+        yield Unbroken(folder, request.config.getoption("thorough"))
 
 
 def test_every_change_of_the_disk_is_a_point(unbroken):

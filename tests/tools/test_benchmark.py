@@ -336,6 +336,7 @@ def test_headlines_are_cells_of_their_tables():
 MODULE = '"""Adds."""\n\n\ndef add(a, b):\n    """Return a sum."""\n    return a + b\n'
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("changed", "is_stale"),
     [
@@ -385,6 +386,7 @@ def test_table_is_stale_once_code_has_changed_and_says_so(tmp_path, changed, is_
     assert with_notes(translation, hashes()) == text("变了。\n" if is_stale else "")
 
 
+@pytest.mark.release
 def test_table_without_a_record_is_stale(tmp_path):
     page = tmp_path / "speed.md"
     page.write_text("<!-- benchmark train -->\n| 1 |\n<!-- end -->\n")
@@ -413,6 +415,7 @@ def test_pages_say_which_tables_are_stale(language):
     assert [page.name for page in pages if with_notes(page, codes) != page.read_text()] == []
 
 
+@pytest.mark.release
 def test_stale_lists_tables_and_fails(tool, tmp_path):
     (tmp_path / "speed.md").write_text(
         "<!-- benchmark train -->\n| 1 |\n<!-- measured at 0a1b, code 0 -->\n<!-- end -->\n"

@@ -11,6 +11,7 @@ from conftest import ROOT
 
 from paddle_mnist.errors import ConfigError, PaddleMnistError
 
+pytestmark = pytest.mark.release
 VERSION = "1.2.3"
 READY = {
     "CHANGELOG.md": f"# Changelog\n\n## [{VERSION}] - 2026-01-31\n",
@@ -78,7 +79,6 @@ def test_a_command_that_fails_is_named(tmp_path):
         release.run(tmp_path, *command)
 
 
-@pytest.mark.release
 def test_what_is_built_is_of_the_commit(tmp_path):
     pytest.importorskip("build", reason="needs the extra test")
     if not (ROOT / ".git").exists():
