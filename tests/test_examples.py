@@ -19,6 +19,12 @@ KILLED_AT = 25  # steps; each example has more, in several epochs
 LOWER_IS_BETTER = {"regression"}
 
 examples = pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+# Before a release, all of them.
+one_in_two = pytest.mark.parametrize(
+    "example",
+    [*EXAMPLES[::2], *(pytest.param(path, marks=pytest.mark.release) for path in EXAMPLES[1::2])],
+    ids=lambda path: path.stem,
+)
 
 
 @examples
@@ -28,7 +34,7 @@ def test_example_is_short(example):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@examples
+@one_in_two
 def test_example_beats_its_baseline_and_survives_a_kill(example, tmp_path):
     unbroken, killed = tmp_path / "unbroken", tmp_path / "killed"
     done = forked.run([sys.executable, example, unbroken], cwd=tmp_path)

@@ -75,7 +75,9 @@ def installed_program(folder):
     return path
 
 
-@pytest.fixture(params=["paddle-mnist", "python -m paddle_mnist"])
+@pytest.fixture(
+    params=[pytest.param("paddle-mnist", marks=pytest.mark.release), "python -m paddle_mnist"]
+)
 def package(request, tmp_path):
     """Run the program with some arguments, in one of the two ways."""
     if request.param == "paddle-mnist":

@@ -903,7 +903,7 @@ def killed(index):
 
 
 @pytest.mark.slow  # Paddle asks after its workers every five seconds
-@pytest.mark.parametrize("thread", [False, True])
+@pytest.mark.parametrize("thread", [pytest.param(False, marks=pytest.mark.release), True])
 def test_a_worker_that_is_killed_is_said_in_one_line(thread):
     errors = []
 

@@ -33,7 +33,10 @@ def test_every_recipe_is_trained_here_or_measured():
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "fast" else pytest.mark.release) for name in TRAINED],
+)
 def test_recipe_reaches_what_its_header_promises(tool, tmp_path, request, name):
     command, accuracy, dataset = promised(name)
     data = (

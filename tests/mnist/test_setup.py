@@ -296,7 +296,7 @@ def test_evaluated_on_the_new_and_the_replayed(train, tool, tmp_path, tiny, old)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replay", [False, True])
+@pytest.mark.parametrize("replay", [pytest.param(False, marks=pytest.mark.release), True])
 def test_little_new_data_is_learned(train, tmp_path, real_data, replay):
     """Digits that the net has never seen, with the defaults: it learns them, and unlearns few."""
     limits = ("--train_limit", "3000", "--epochs", "1", "--batch_size", "64", "--watch", "0")
