@@ -1,6 +1,8 @@
 """Evaluation: the exact metrics of a step, which are added up over all samples and divided once."""
 
 import itertools
+import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
@@ -24,7 +26,10 @@ from paddle_mnist.parallel.world import ALONE, World
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.training.batch_errors import located
+from paddle_mnist.training.rehearsing import is_rehearsal
 from paddle_mnist.training.steps import Step, SupervisedStep, summed_cross_entropy
+
+log = logging.getLogger("paddle_mnist")
 
 BATCH_SIZE = 500  # of `evaluate`; decides speed and memory, not the result
 
@@ -90,7 +95,7 @@ def add_up(
     generators of random numbers are given back as they were.
 
     data: what it is called in errors. Raises DataError if there is no batch, DivergedError if the
-    loss is not finite.
+    loss is not finite. Warns of a loss that is undefined, since its count is 0.
     """
     untouched = evaluation_mode(model), generators_restored()
     with untouched[0], untouched[1], paddle.no_grad(), signals.interruptible():
@@ -108,6 +113,12 @@ def add_up(
         "the model's weights are broken: use an earlier checkpoint, or train with a lower "
         "learning rate",
     )
+    if math.isnan(totals["loss"].compute()) and not is_rehearsal():  # which has one batch
+        log.warning(
+            "the loss on %s is undefined: it is a mean over a count of 0; expected something in "
+            "the data that counts for the loss",
+            data,
+        )
     return totals
 
 

@@ -240,8 +240,8 @@ class Trainer:
             with self.profile.part("forward"):
                 outputs = run_step(self.step, self.model, shard.batch, shard.samples)
             with self.profile.part("backward"):
-                if outputs.count != 0:  # None: all samples; with 0 there is nothing to average
-                    weight = self.exchange.weight(shard, outputs)
+                weight = self.exchange.weight(shard, outputs)
+                if outputs.count != 0 or weight:  # None: all samples
                     # A small net would spend a fifth of its step on a multiplication by 1.
                     (outputs.loss if weight == 1 else outputs.loss * weight).backward()
                 self.exchange.add(shard, outputs)
