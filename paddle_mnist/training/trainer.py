@@ -19,6 +19,7 @@ from paddle.utils import unique_name
 
 from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
+from paddle_mnist.checkpoint.optimizer_state import optimizer_parameters
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.loader import batches_per_epoch, epoch_batches, shards_of
@@ -98,11 +99,13 @@ class Trainer:
         reseed: Callable[[int, int], None] = lambda step, shard: None,
         exchange: Union[SingleProcessGradients, GradientExchange, None] = None,
     ):
-        names = [parameter.name for parameter in model.parameters()]
-        if len(set(names)) < len(names):
+        trained = [*model.parameters(), *optimizer_parameters(optimizer)]
+        names = {id(parameter): parameter.name for parameter in trained}
+        if len(set(names.values())) < len(names):
             raise ConfigError(
-                "two parameters of the model have one name, so the optimizer would mix up their "
-                "states; expected different ones: give each model layers of its own"
+                "two parameters have one name, so the optimizer would mix up their states; "
+                "expected different ones: give each model layers of its own, and create layers "
+                "outside unique_name.guard"
             )
         self.model_path = Path(model_path)
         self.model = model

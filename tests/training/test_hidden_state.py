@@ -209,6 +209,48 @@ def gradients_left_over():
     return base(step=step, loss=None, state=state)
 
 
+def trained_by_hand():
+    """The step trains a layer of its own without an optimizer, and leaves gradients in it."""
+    other = seeded(lambda: nn.Linear(CLASSES, 1))
+
+    def step(model, batch):
+        outputs = model(batch[0])
+        if model.training:
+            other.clear_gradients()
+            (other(outputs.detach()) ** 2).mean().backward()
+            for parameter in other.parameters():
+                parameter.set_value(parameter - 0.1 * parameter.grad)
+        return {"loss": (other(outputs) - 1).square().mean()}
+
+    return base(step=step, loss=None)
+
+
+class Scale(nn.Layer):
+    """A layer that only the step uses, and the optimizer has."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(CLASSES, 1)
+
+    def forward(self, outputs):
+        return (self.head(outputs) - 1).square().mean()
+
+
+def trained_outside_the_model(in_state=False, is_bare=False, **others):
+    scale = seeded(lambda: paddle.create_parameter([1], "float32") if is_bare else Scale())
+    parameters = [scale] if is_bare else scale.parameters()
+
+    def step(model, batch):
+        outputs = model(batch[0])
+        return {"loss": (outputs * scale - 1).square().mean() if is_bare else scale(outputs)}
+
+    def optimizer(own):
+        return paddle.optimizer.Momentum(0.1, parameters=[*own, *parameters])
+
+    state = {"scale": scale} if in_state else None
+    return base(step=step, loss=None, optimizer=optimizer, state=state, **others)
+
+
 def gradients_never_cleared():
     """The step adds to the gradients of a layer that only it knows."""
     other = seeded(lambda: nn.Linear(CLASSES, 1))
@@ -372,6 +414,14 @@ def recent_notes(notes):
 # Programs as people write them: what builds one, and words one of which a refusal must contain.
 PROGRAMS = {
     "gradients left over": (gradients_left_over, ["grad", "discriminator"]),
+    "parameters outside the model": (trained_outside_the_model, []),
+    "parameters in state": (lambda: trained_outside_the_model(in_state=True), []),
+    "a parameter by itself": (lambda: trained_outside_the_model(is_bare=True), []),
+    "parameters outside the model, in shards": (
+        lambda: trained_outside_the_model(grad_shards=2),
+        [],
+    ),
+    "a layer trained by hand": (trained_by_hand, []),
     "gradients never cleared": (gradients_never_cleared, ["gradient of step.other"]),
     "rate set by a callback": (lambda: with_objects(halve_rate), ["learning_rate"]),
     "clipping changed by a callback": (
