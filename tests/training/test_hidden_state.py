@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paddle import nn
 from paddle.nn import functional as F
-from small_nets import CLASSES, Points
+from small_nets import CLASSES, WIDTH, Points
 from stateful_rows import seeded
 
 from paddle_mnist import Callback, fit, is_rehearsal
@@ -61,7 +61,7 @@ def train(output, build, *callbacks, **options):
 
 def bits(result):
     weights = {name: np.asarray(value).tobytes() for name, value in load(result.weights).items()}
-    return {**weights, **result.metrics}
+    return {**weights, **result.metrics, "file": result.weights.read_bytes()}
 
 
 def train_or_refuse(folder, build):
@@ -403,6 +403,11 @@ class KeepsNotes(nn.Layer):
         return outputs * list(self.notes)[-1].value if self.influence else outputs
 
 
+def spectral_norm():
+    """Has buffers, which Paddle names by the number of temporary tensors in the process so far."""
+    return nn.Sequential(nn.utils.spectral_norm(nn.Linear(WIDTH, CLASSES)))
+
+
 def keeps_notes(kind, influence=True):
     return lambda: base(model=lambda: KeepsNotes(kind, influence))
 
@@ -421,6 +426,7 @@ PROGRAMS = {
         lambda: trained_outside_the_model(grad_shards=2),
         [],
     ),
+    "spectral norm": (lambda: base(model=spectral_norm), []),
     "a layer trained by hand": (trained_by_hand, []),
     "gradients never cleared": (gradients_never_cleared, ["gradient of step.other"]),
     "rate set by a callback": (lambda: with_objects(halve_rate), ["learning_rate"]),
