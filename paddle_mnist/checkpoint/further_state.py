@@ -35,7 +35,7 @@ from paddle_mnist.checkpoint.plain_data import (
 from paddle_mnist.checkpoint.reachable import Path, describe, identity
 from paddle_mnist.checkpoint.saved_state import SavedState
 from paddle_mnist.checkpoint.weights import load_weights
-from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.errors import CheckpointError, ConfigError, listed
 from paddle_mnist.system.program import weights_alone
 
 log = logging.getLogger("paddle_mnist")
@@ -384,12 +384,11 @@ def read_loss(checkpoint: Optional[Checkpoint]) -> Optional[dict[str, Any]]:
 def require_trained(left: Sequence[str]) -> None:
     """Raise ConfigError if there are parameters that no optimizer has. left: their names."""
     if left:
-        names = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
         raise ConfigError(
-            f"no optimizer has {names}, so they would never be trained; expected every parameter "
-            "to be frozen with stop_gradient=True or to belong to an optimizer: to the one passed "
-            "to fit (a function gets the model's parameters, then the loss's, and may add others) "
-            "or to one in state"
+            f"no optimizer has {listed(left)}, so they would never be trained; expected every "
+            "parameter to be frozen with stop_gradient=True or to belong to an optimizer: to the "
+            "one passed to fit (a function gets the model's parameters, then the loss's, and may "
+            "add others) or to one in state"
         )
 
 

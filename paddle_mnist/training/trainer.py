@@ -9,6 +9,7 @@ is a list of this process's shards; anything else counts as one shard (`shards_o
 """
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -23,7 +24,7 @@ from paddle_mnist.checkpoint.optimizer_state import optimizer_parameters
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.loader import batches_per_epoch, epoch_batches, shards_of
-from paddle_mnist.errors import ConfigError
+from paddle_mnist.errors import ConfigError, listed
 from paddle_mnist.interfaces import (
     Checkpointer,
     Evaluator,
@@ -40,6 +41,7 @@ from paddle_mnist.metrics.writers import ManyWriters, NewestMetrics
 from paddle_mnist.monitor.profiler import NO_PROFILE, Profiler
 from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
+from paddle_mnist.nn.modes import start_training_mode
 from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradients, StepResult
@@ -48,7 +50,10 @@ from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import make_folder
 from paddle_mnist.training.batch_errors import located
 from paddle_mnist.training.evaluator import EpochEvaluator
+from paddle_mnist.training.rehearsing import is_rehearsal
 from paddle_mnist.training.steps import Step, SupervisedStep, num_correct, run_step
+
+log = logging.getLogger("paddle_mnist")
 
 
 class Trainer:
@@ -128,7 +133,7 @@ class Trainer:
         self.log_every = log_every
         self.reseed = reseed
         self.exchange = exchange or SingleProcessGradients()
-        self._started = False
+        self._started = self._warned_of_modes = False
         self._make_running_metrics()  # without a log, for a `train_step` before any `train`
 
     @accepts_numpy
@@ -178,7 +183,7 @@ class Trainer:
         """
         if not self._started:
             self._start(datasets, epoch, None, start)
-        self.model.train()
+        self._start_training_mode()
         self.state.epoch, self.state.position = epoch, start
         self.profile.before_epoch()
         # Closed, also where an error ends the epoch: a loader may have processes of its own.
@@ -199,6 +204,18 @@ class Trainer:
                 self.profile.after_step()
         heartbeat.beat()
         self.running.write_line()
+
+    def _start_training_mode(self) -> None:
+        """Put the model in training mode; warn once of layers that were not, but not of all."""
+        names = start_training_mode(self.model)
+        if names and not self._warned_of_modes and not is_rehearsal():
+            self._warned_of_modes = True
+            log.warning(
+                "%s: in evaluation mode, but each epoch begins with model.train(), which undoes "
+                "it; to freeze BatchNorm, set use_global_stats=True, or give the model a train() "
+                "that keeps these layers in evaluation mode",
+                listed(names),
+            )
 
     def end_epoch(self) -> None:
         """Evaluate after the last step of an epoch, and step a schedule of epochs."""
