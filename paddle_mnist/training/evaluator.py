@@ -12,6 +12,7 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
+from paddle_mnist.data.batch_description import explained
 from paddle_mnist.data.collate import num_samples
 from paddle_mnist.data.external import open_loader
 from paddle_mnist.data.labelled_images import ItemSpec, labelled_images
@@ -81,7 +82,11 @@ def evaluate_step(
 ) -> dict[str, float]:
     """Return the loss and the metrics of a step over all batches; see `add_up`."""
     totals = add_up(step, model, loader, f"the data {split!r}", world)
-    return {name: metric.compute() for name, metric in totals.items()}
+    values = {}
+    for name, metric in totals.items():
+        with explained(metric.to_numpy(), f"the metric {name!r} of {split}", "it got"):
+            values[name] = metric.compute()
+    return values
 
 
 def add_up(

@@ -343,6 +343,34 @@ REFUSED = {
         ConfigError,
         "the metric 'median' is a MedianError, whose values of batches do not add up",
     ),
+    "a metric that fails": (
+        {"metrics": {"top": lambda outputs, labels: outputs.numpy()[:, 99].mean()}},
+        ConfigError,
+        "the metric 'top' fails with IndexError: index 99 is out of bounds for axis 1 with size 3; "
+        "it got (float32 [8, 3], int64 [8, 1])",
+    ),
+    "an Auc of logits": (
+        {"metrics": {"auc": paddle.metric.Auc()}},
+        ConfigError,
+        "the metric 'auc' fails with ValueError: expected probabilities [N, 2] of two classes, not",
+    ),
+    "a Precision of logits": (
+        {"metrics": {"precision": paddle.metric.Precision()}},
+        ConfigError,
+        "the metric 'precision' fails with ValueError: expected probabilities [N, 1] of the",
+    ),
+    "a list of datasets to evaluate": (
+        {"valid": [Points(), Points()]},
+        ConfigError,
+        "valid is a list of 2 datasets; expected one dataset, a list of samples, or, for several "
+        "datasets, a dict of them by split name",
+    ),
+    "a list of datasets to train on": (
+        {"train": (Points(), Points())},
+        ConfigError,
+        "train is a tuple of 2 datasets; expected one dataset, a list of samples, or, for several "
+        "datasets, paddle.io.ConcatDataset",
+    ),
     "not a model": ({"model": lambda: 3}, ConfigError, "the model is a int"),
     "not an optimizer": ({"optimizer": lambda _: 3}, ConfigError, "the optimizer is a int"),
     "LBFGS": (
