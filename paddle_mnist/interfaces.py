@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, Protocol, Union
@@ -49,13 +50,18 @@ class StepOutputs:
     """The values that the forward pass of one shard gives.
 
     loss: its mean loss []. metrics: sums over its samples, by name.
-    count: what the loss is a mean over, a number; None for the shard's samples. With 0 the loss
-        means nothing, and has no gradient.
+    count: what the loss is a mean over, a number; None for the shard's samples. With 0, `loss` is
+        the total, which the count of the whole batch divides; NaN is a total of nothing.
     """
 
     loss: "paddle.Tensor"
     metrics: Mapping[str, MetricSums]
     count: Optional[float] = None
+
+    @property
+    def has_total(self) -> bool:
+        """Whether there is something to add to the batch's total. Waits only if the count is 0."""
+        return self.count != 0 or not math.isnan(self.loss.item())
 
 
 class View:

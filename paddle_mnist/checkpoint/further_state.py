@@ -28,13 +28,14 @@ from paddle_mnist.checkpoint.plain_data import (
     ABSENT,
     digest_of,
     is_plain,
+    is_tensor,
     pack,
     unpack,
 )
 from paddle_mnist.checkpoint.reachable import Path, describe, identity
 from paddle_mnist.checkpoint.saved_state import SavedState
 from paddle_mnist.checkpoint.weights import load_weights
-from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.errors import CheckpointError, ConfigError, listed
 from paddle_mnist.system.program import weights_alone
 
 log = logging.getLogger("paddle_mnist")
@@ -54,7 +55,9 @@ class FurtherState:
         checkpoint adds those that it contains. left: (attribute) the `identity` of the paths that
         need not be saved.
     parameters: (attribute) the parameters that the optimizer may have, by structured name: the
-        model's, and those of a loss that is a layer, such as "loss/centers".
+        model's, and those of a loss that is a layer, such as "loss/centers"; and `optimized`.
+    optimized: (attribute) those that it has beside these, of objects that step uses, for example,
+        by names such as "step/head.weight".
     """
 
     def __init__(
@@ -82,6 +85,12 @@ class FurtherState:
         self.known = set(map(id, self._tensors))
         # Data are examined separately, even if a callback, for example, refers to them.
         self.others_known = self.known | set(map(id, _values_of(self.data)))
+        self._optimized = self._optimized_elsewhere()
+        self.optimized: Parameters = {
+            describe(path).replace(".", "/", 1): p for path, p in self._optimized.items()
+        }
+        self.parameters.update(self.optimized)
+        self._used: dict[str, tuple[paddle.Tensor, str]] = {}
         self.values: list[Path] = []
         self.left: set[str] = set()
         self._is_frozen = self._frozen()
@@ -102,6 +111,34 @@ class FurtherState:
             self._require_names(saved, saved["path"])
             self.load_optimizers(saved, only={*self.found.optimizers} - before)
             self.load_values(saved, schedule)
+
+    def _optimized_elsewhere(self) -> dict[Path, paddle.Tensor]:
+        own = set(map(id, self.parameters.values()))
+        wanted = {id(p): p for p in optimizer_parameters(self.optimizer) if id(p) not in own}
+        places = list(walk(self.others, self.others_known)) if wanted else []
+        # By the first of several paths. What a model does not register, its weights would lack.
+        found = {id(one.value): one.path for one in reversed(places) if not one.is_internal}
+        paths = {path: wanted[number] for number, path in found.items() if number in wanted}
+        return {path: p for path, p in paths.items() if path[0][1] != "model"}
+
+    def note_gradients(self) -> None:
+        """Keep the parameters with a gradient, after a pass, for `require_optimizers`."""
+        tensors = (one for one in walk(self.others) if is_tensor(one.value) and not one.is_alias)
+        self._used = {
+            describe(one.path): (one.value, digest_of(one.value))
+            for one in tensors
+            if hasattr(one.value, "trainable") and one.value.grad is not None  # parameters
+        }
+
+    def require_optimizers(self) -> None:
+        """Raise ConfigError for parameters that had a gradient, but that no optimizer has.
+
+        Not for those that the pass itself changed: the caller trains them.
+        """
+        optimizers = [self.optimizer, *self.found.optimizers.values()]
+        trained = {id(p) for optimizer in optimizers for p in optimizer_parameters(optimizer)}
+        left = {n: v for n, v in self._used.items() if id(v[0]) not in trained}
+        require_trained([n for n, (value, digest) in left.items() if digest_of(value) == digest])
 
     def watch_for_late_changes(self, is_alone: bool) -> None:
         """Watch for values that change from now on. is_alone: whether there is one process."""
@@ -272,7 +309,9 @@ class FurtherState:
 
     def _values(self) -> dict[Path, Any]:
         """Return the values to save beside named objects and state_dicts, by path."""
-        values = self.found.changed()
+        # Always, since another process may begin with others; those in `known` are saved elsewhere.
+        values = {path: p for path, p in self._optimized.items() if id(p) not in self.known}
+        values.update(self.found.changed())
         if self._late:
             values.update(self._late.values())
         values.update({path: find(self.roots, path) for path in self.values})
@@ -340,6 +379,17 @@ def read_loss(checkpoint: Optional[Checkpoint]) -> Optional[dict[str, Any]]:
     saved = unpack(checkpoint.load(FURTHER), None, checkpoint.path.with_suffix(FURTHER))
     state: Optional[dict[str, Any]] = saved["named"].get(LOSS)
     return state
+
+
+def require_trained(left: Sequence[str]) -> None:
+    """Raise ConfigError if there are parameters that no optimizer has. left: their names."""
+    if left:
+        raise ConfigError(
+            f"no optimizer has {listed(left)}, so they would never be trained; expected every "
+            "parameter to be frozen with stop_gradient=True or to belong to an optimizer: to the "
+            "one passed to fit (a function gets the model's parameters, then the loss's, and may "
+            "add others) or to one in state"
+        )
 
 
 def has_state(part: Any) -> bool:

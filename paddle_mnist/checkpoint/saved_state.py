@@ -1,5 +1,7 @@
 """The contents of a file as `paddle.save` writes them, bit for bit, but written entry by entry.
 
+Only buffers, which Paddle names by the number of temporary tensors so far, are named by their key.
+
 `paddle.save` copies the whole state, and pickles it into memory or a file; the memo of the pickler
 holds a further copy until the end. Here a tensor is copied when it is written, and then released.
 """
@@ -7,6 +9,7 @@ holds a further copy until the end. Here a tensor is copied when it is written, 
 import copy
 import io
 import pickle
+import re
 import struct
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -64,7 +67,7 @@ class SavedState:
     def write_to(self, output: Output) -> None:
         state: Any = self._state
         if has_table := _is_state_dict(state):
-            names = {key: value.name for key, value in state.items() if _is_tensor(value)}
+            names = {key: _name(key, value) for key, value in state.items() if _is_tensor(value)}
             state = {**state, NAME_TABLE: names}
         _StatePickler(output, named=not has_table).dump(state)
 
@@ -76,6 +79,11 @@ class SavedState:
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, _Copy) or is_tensor(value)
+
+
+def _name(key: str, tensor: Any) -> str:
+    """Return the name of a tensor, or its key for a temporary's, which differs after a resume."""
+    return key if re.fullmatch(r"(eager_tmp|generated_tensor)_\d+", tensor.name) else tensor.name
 
 
 def _values(tensor: Any) -> np.ndarray:

@@ -9,10 +9,10 @@ from paddle_mnist.errors import ConfigError, PaddleMnistError, summary
 
 
 @contextlib.contextmanager
-def explained(batch: Any, what: str) -> Iterator[None]:
+def explained(batch: Any, what: str, shapes: str = "the batch is") -> Iterator[None]:
     """Raise an error of Paddle or the caller's code as a ConfigError that names the shapes.
 
-    what: is computed of the batch, or "the first batch", say.
+    what: is computed of the batch, or "the first batch", say. shapes: introduces them.
     """
     try:
         yield
@@ -20,7 +20,7 @@ def explained(batch: Any, what: str) -> Iterator[None]:
         raise
     except Exception as error:  # anything that a model or a loss raises
         raise ConfigError(
-            f"{what} fails with {summary(error)}; the batch is {describe_batch(batch)}"
+            f"{what} fails with {summary(error)}; {shapes} {describe_batch(batch)}"
         ) from error
 
 

@@ -24,6 +24,15 @@ COUNTERS = {
 }
 
 
+# What Paddle's metrics count; of logits they would count nonsense, or fail.
+EXPECTED = {
+    Auc.update: "probabilities [N, 2] of two classes",
+    Precision.update: "probabilities [N, 1] of the positive class",
+    Recall.update: "probabilities [N, 1] of the positive class",
+}
+TOLERANCE = 1e-3  # of probabilities beyond 0 and 1, in low precision
+
+
 class Gathered:
     """A metric computed on all outputs of an evaluation at once, not from sums over batches.
 
@@ -143,7 +152,18 @@ def _counter(metric: Metric, name: str) -> np.ndarray:
 
 def _update(metric: Metric, values: Sequence[paddle.Tensor]) -> None:
     """Have a metric count a batch, as Paddle's own `hapi.Model` does."""
-    metric.update(*_as_list(metric.compute(*values)))
+    counted = _as_list(metric.compute(*values))
+    expected = EXPECTED.get(type(metric).update)
+    probabilities = np.asarray(counted[0])
+    if expected and (
+        bool((probabilities < -TOLERANCE).any() or (probabilities > 1 + TOLERANCE).any())
+        or (isinstance(metric, Auc) and probabilities.shape[1:] != (2,))
+    ):
+        raise ValueError(
+            f"expected {expected}, not logits: define a subclass whose compute(outputs, labels) "
+            "returns them with the labels"
+        )
+    metric.update(*counted)
 
 
 def _as_list(value: Any) -> list[Any]:

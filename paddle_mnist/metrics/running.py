@@ -1,6 +1,7 @@
 """`RunningMetrics`: accumulates the metrics of steps between log lines."""
 
 import logging
+import math
 import time
 from collections.abc import Generator, Iterable, Mapping
 from typing import TypeVar
@@ -99,9 +100,10 @@ class RunningMetrics:
 
     def _loss_of(self, place: str, result: StepResult) -> dict[str, MetricSums]:
         """Return the loss of a step, or the count of a step without one. Raises DivergedError."""
-        if result.count:
-            loss = as_float(result.loss)
+        loss = as_float(result.loss)
+        if result.count or not math.isnan(loss):  # NaN is the mean of nothing
             require_finite_loss(loss, place, REMEDY)
+        if result.count:
             return {"loss": Mean(loss * result.count, result.count)}
         if not self._has_skipped:
             self._has_skipped = True
@@ -111,7 +113,7 @@ class RunningMetrics:
                 place,
                 SKIPPED,
             )
-        return {"loss": Mean(0.0, 0.0), SKIPPED: Sums([1.0], total)}
+        return {"loss": Mean(loss, 0.0), SKIPPED: Sums([1.0], total)}
 
     def after_step(self) -> None:
         """Count the step's time, and write a line if one is due. Raises DivergedError."""

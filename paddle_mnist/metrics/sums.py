@@ -100,8 +100,9 @@ class Mean(Sums):
     """A mean over samples, or over other units, such as words or pixels.
 
     total: the sum; of a loss a tensor, with its graph. count: the number of units in the sum, or
-    the sum of their weights. Where it is 0, there is nothing to take a mean of, and the total is
-    not looked at: it may be NaN.
+    the sum of their weights. Totals and counts are added separately, and divided once. A part with
+    a count of 0 adds its total, such as that of all anchors where none is positive; NaN there, as
+    of a mean over nothing, adds nothing.
     """
 
     def __init__(self, total: Number, count: Number):
@@ -131,13 +132,14 @@ class Mean(Sums):
         total, count = super().to_numpy()
         if self._value is not None and count:
             total = as_float(self._value) * count  # in float64
-        return np.array([total if count else 0.0, count])
+        return np.array([0.0 if not count and np.isnan(total) else total, count])
 
     def to_tensor(self, dtype: "DTypeLike" = "float32") -> paddle.Tensor:
         values = super().to_tensor(dtype)
         if not isinstance(self.count, paddle.Tensor) and self.count:
             return values
-        return paddle.where(values[1] == 0, paddle.zeros_like(values), values)
+        is_nothing = (values[1] == 0) & values[0].isnan()
+        return paddle.where(is_nothing, paddle.zeros_like(values), values)
 
 
 class GatheredOutputs:

@@ -28,7 +28,7 @@ class StepResult:
     """Result of a step on a whole batch, over all its shards and processes.
 
     loss: mean loss []. metrics: sums over the batch's samples, by name. samples: in the batch.
-    count: what the loss is a mean over; with 0, the batch has no loss and no gradients.
+    count: what the loss is a mean over; with 0, `loss` is its total, and there are no gradients.
     """
 
     loss: paddle.Tensor
@@ -47,8 +47,8 @@ class SingleProcessGradients:
         """Do nothing: buffers change as the model changes them."""
 
     def weight(self, shard: Shard, outputs: StepOutputs) -> float:
-        """Return what to multiply a shard's loss by, before `backward`: 1."""
-        return shard.weight
+        """Return what to multiply a shard's loss by, before `backward`: 1; 0 with a count of 0."""
+        return shard.weight if outputs.count != 0 else 0.0
 
     def add(self, shard: Shard, outputs: StepOutputs) -> None:
         """Keep the result of the only shard."""
@@ -66,7 +66,7 @@ class GradientExchange:
     Each shard's gradient, weighted by its share of the batch's samples, travels as one vector with
     its loss, its metrics, and the signals received: one exchange a step, and no mean of means. A
     loss that is a mean over anything else is weighted by what it is over (`StepOutputs.count`),
-    and the sum divided by the total of these.
+    and the sum divided by the total of these; a shard with a count of 0 adds the total of its loss.
     Float64 values travel as a second vector, so that they are not rounded; all others are added up
     in float32, those of lower precision too. Loss and metrics have the model's highest precision.
 
@@ -122,10 +122,12 @@ class GradientExchange:
             buffer.set_value(before)
 
     def weight(self, shard: Shard, outputs: StepOutputs) -> float:
-        """Return what to multiply a shard's loss by, before `backward`."""
+        """Return what to multiply a shard's loss by, before `backward`; 0 if it adds nothing."""
         if outputs.count is None:
             return shard.weight
-        return outputs.count / shard.batch_size if shard.samples else 0.0
+        if not shard.samples or not outputs.has_total:
+            return 0.0
+        return (outputs.count or 1.0) / shard.batch_size  # 1: of a count of 0, it is the total
 
     def add(self, shard: Shard, outputs: StepOutputs) -> None:
         """Take a shard's gradient out of the parameters, after `backward`, to be summed."""
@@ -148,7 +150,8 @@ class GradientExchange:
         weight = self.weight(shard, outputs)
         loss = outputs.loss.detach() * weight if weight else paddle.zeros([1])
         parts.append(_flat(loss, self._precision))
-        parts.append(paddle.to_tensor([weight], self._precision))
+        share = 0.0 if outputs.count == 0 else weight
+        parts.append(paddle.to_tensor([share], self._precision))
         self._require_same_kind(outputs)
         metrics = [sums.to_tensor(self._precision) for sums in outputs.metrics.values()]
         # a shard without samples has another's in their place
@@ -180,7 +183,7 @@ class GradientExchange:
             counts = self._signal_counts.numpy()
             signals.agree_on(s for s, count in zip(signals.stop_signals(), counts) if count)
         # + 0.0: of a zero, whose sign depends on who added it, +0
-        gradients, buffers, (loss, weight), totals, (used, received) = _split(
+        gradients, buffers, (loss, shares), totals, (used, received) = _split(
             {
                 dtype: self._sum([vectors[dtype] for vectors in self._shard_vectors]) + 0.0
                 for dtype in self._shard_vectors[0]
@@ -203,9 +206,10 @@ class GradientExchange:
         self._signal_counts = received
         count = float(self._batch_samples)
         if self._has_own_count:
-            share = cast(float, weight.item())
+            share = cast(float, shares.item())
+            divisor = share or 1 / count  # with a count of 0 the loss is the total
             count *= share
-            loss, *gradients = (value / (share or 1.0) for value in (loss, *gradients))
+            loss, *gradients = (value / divisor for value in (loss, *gradients))
         if count:
             self._set_gradients(gradients, used)
         self._shard_vectors, self._has_all_gradients = [], True

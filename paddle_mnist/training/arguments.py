@@ -103,6 +103,7 @@ class FitArguments(Options):
 
     def check(self) -> None:
         self._check_types()
+        self._check_data()
         self._check_optimizer()
         self._check_state()
         self._check_callbacks()
@@ -137,6 +138,22 @@ class FitArguments(Options):
                 f"valid is a dict of {', '.join(map(str, self.valid)) or 'nothing'}; expected the "
                 'data of at least one split, by a name other than "train"'
             )
+
+    def _check_data(self) -> None:
+        from paddle.io import DataLoader, Dataset
+
+        remedies = {"train": "paddle.io.ConcatDataset", "valid": "a dict of them by split name"}
+        for name, remedy in remedies.items():
+            data = getattr(self, name)
+            if (
+                isinstance(data, (list, tuple))
+                and data
+                and isinstance(data[0], (Dataset, DataLoader))
+            ):
+                raise ConfigError(
+                    f"{name} is a {type(data).__name__} of {len(data)} datasets; expected one "
+                    f"dataset, a list of samples, or, for several datasets, {remedy}"
+                )
 
     def _check_optimizer(self) -> None:
         import paddle

@@ -44,12 +44,14 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def describe_parameters(model: nn.Layer) -> dict[str, str]:
+def describe_parameters(
+    model: nn.Layer, others: Mapping[str, paddle.Tensor] = {}
+) -> dict[str, str]:
     """Return shape and dtype of every parameter by name, "frozen" where it is not trained."""
     return {
         name: f"{list(parameter.shape)} {str(parameter.dtype).rpartition('.')[2]}"
         + (" frozen" if parameter.stop_gradient else "")
-        for name, parameter in model.named_parameters()
+        for name, parameter in {**dict(model.named_parameters()), **others}.items()
     }
 
 

@@ -1,6 +1,8 @@
 """Evaluation: the exact metrics of a step, which are added up over all samples and divided once."""
 
 import itertools
+import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
@@ -10,6 +12,7 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
+from paddle_mnist.data.batch_description import explained
 from paddle_mnist.data.collate import num_samples
 from paddle_mnist.data.external import open_loader
 from paddle_mnist.data.labelled_images import ItemSpec, labelled_images
@@ -24,7 +27,10 @@ from paddle_mnist.parallel.world import ALONE, World
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.training.batch_errors import located
+from paddle_mnist.training.rehearsing import is_rehearsal
 from paddle_mnist.training.steps import Step, SupervisedStep, summed_cross_entropy
+
+log = logging.getLogger("paddle_mnist")
 
 BATCH_SIZE = 500  # of `evaluate`; decides speed and memory, not the result
 
@@ -76,7 +82,11 @@ def evaluate_step(
 ) -> dict[str, float]:
     """Return the loss and the metrics of a step over all batches; see `add_up`."""
     totals = add_up(step, model, loader, f"the data {split!r}", world)
-    return {name: metric.compute() for name, metric in totals.items()}
+    values = {}
+    for name, metric in totals.items():
+        with explained(metric.to_numpy(), f"the metric {name!r} of {split}", "it got"):
+            values[name] = metric.compute()
+    return values
 
 
 def add_up(
@@ -90,7 +100,7 @@ def add_up(
     generators of random numbers are given back as they were.
 
     data: what it is called in errors. Raises DataError if there is no batch, DivergedError if the
-    loss is not finite.
+    loss is not finite. Warns of a loss that is undefined, since its count is 0.
     """
     untouched = evaluation_mode(model), generators_restored()
     with untouched[0], untouched[1], paddle.no_grad(), signals.interruptible():
@@ -108,6 +118,12 @@ def add_up(
         "the model's weights are broken: use an earlier checkpoint, or train with a lower "
         "learning rate",
     )
+    if math.isnan(totals["loss"].compute()) and not is_rehearsal():  # which has one batch
+        log.warning(
+            "the loss on %s is undefined: it is a mean over a count of 0; expected something in "
+            "the data that counts for the loss",
+            data,
+        )
     return totals
 
 

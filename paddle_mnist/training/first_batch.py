@@ -65,6 +65,8 @@ def try_first_batch(
         outputs = run_step(step, model, shard.batch, shard.samples)
         outputs.loss.backward()
         _check_for_late_parameters(model, before)
+        if further:
+            further.note_gradients()
         gradients = [parameter.grad for parameter in model.parameters()]
         is_sparse = any(
             gradient is not None and gradient.is_selected_rows() for gradient in gradients

@@ -302,6 +302,7 @@ def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
         callback.before_training(training)
     job.parts.further.restore_what_callbacks_made()
     if not checkpoint:  # a checkpoint says what else is to be saved
+        job.parts.further.require_optimizers()  # now: the callbacks may have made some
         rehearse(job)
     job.parts.further.watch_for_late_changes(is_alone=job.world.size == 1)
     for callback in job.callbacks:

@@ -83,10 +83,13 @@ class TrainingJob:
 
     def gradient_exchange(self) -> Union[SingleProcessGradients, GradientExchange]:
         """Return a new exchange of the gradients of this training's steps."""
+        loss, others = self.loss, [*self.parts.further.optimized.values()]
+        if others:
+            loss = nn.LayerList([*filter(None, [loss]), nn.ParameterList(others)])
         return build_gradient_exchange(
             self.parts.model,
             self.world,
             self.arguments.processes.grad_shards,
             accumulates=self.parts.loader.passes_per_step > 1,
-            loss=self.loss,
+            loss=loss,
         )

@@ -13,6 +13,7 @@ from paddle_mnist.checkpoint.further_state import (
     LOSS,
     FurtherState,
     has_state,
+    require_trained,
 )
 from paddle_mnist.checkpoint.optimizer_state import optimizer_parameters
 from paddle_mnist.data.external import ExternalLoader, open_loader
@@ -38,7 +39,7 @@ def build_parts(arguments: FitArguments, world: World) -> TrainingParts:
     optimizer = arguments.optimizer
     if not isinstance(optimizer, paddle.optimizer.Optimizer):
         optimizer = optimizer([*model.parameters(), *loss.parameters()])
-    _check_optimizer(optimizer, model, loss)
+    _check_kind(optimizer)
     # Weights that were drawn before the seed could matter differ from process to process.
     for layer in (model, loss):
         world.broadcast(layer.state_dict().values())
@@ -46,6 +47,8 @@ def build_parts(arguments: FitArguments, world: World) -> TrainingParts:
     schedule = Schedule(optimizer, numerics.schedule_every, arguments.monitored[0])
     average = ExponentialMovingAverage(model, numerics.ema) if numerics.ema else NO_AVERAGE
     further = _further_state(arguments, model, optimizer)
+    _check_optimizer(optimizer, further)
+    world.broadcast(further.optimized.values())
     _check_all_are_trained(model, loss, [optimizer, *further.found.optimizers.values()])
     loader = _training_loader(arguments, world)
     return TrainingParts(model, loader, schedule, optimizer, average, further)
@@ -105,21 +108,13 @@ def _is_trained(layer: nn.Layer) -> bool:
 
 
 def _check_all_are_trained(model: nn.Layer, loss: nn.Layer, optimizers: Sequence[Any]) -> None:
-    """Raise ConfigError for trainable parameters that no optimizer has."""
     trained = {id(p) for optimizer in optimizers for p in optimizer_parameters(optimizer)}
     named = [*model.named_parameters()]
     named += [(f"{LOSS}.{name}", parameter) for name, parameter in loss.named_parameters()]
-    left = [name for name, p in named if not p.stop_gradient and id(p) not in trained]
-    if left:
-        names = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
-        raise ConfigError(
-            f"no optimizer has {names}, so they would never be trained; expected every parameter "
-            "to be frozen with stop_gradient=True or to belong to an optimizer: to the one passed "
-            "to fit (a function gets the model's parameters, then the loss's) or to one in state"
-        )
+    require_trained([name for name, p in named if not p.stop_gradient and id(p) not in trained])
 
 
-def _check_optimizer(optimizer: Any, model: nn.Layer, loss: nn.Layer) -> None:
+def _check_kind(optimizer: Any) -> None:
     if not isinstance(optimizer, paddle.optimizer.Optimizer):
         raise ConfigError(
             f"the optimizer is a {type(optimizer).__name__}; expected a paddle.optimizer, or a "
@@ -130,12 +125,17 @@ def _check_optimizer(optimizer: Any, model: nn.Layer, loss: nn.Layer) -> None:
             "the optimizer is LBFGS, whose state Paddle does not load again, so that no training "
             "with it could be resumed; expected any other of paddle.optimizer"
         )
-    own = {id(parameter) for parameter in [*model.parameters(), *loss.parameters()]}
+
+
+def _check_optimizer(optimizer: paddle.optimizer.Optimizer, further: FurtherState) -> None:
+    """Raise ConfigError for an optimizer of other parameters than those that are trained."""
+    own = set(map(id, further.parameters.values()))
     optimized = optimizer_parameters(optimizer)
     if not optimized or any(id(parameter) not in own for parameter in optimized):
         raise ConfigError(
-            "the optimizer has parameters that are neither the model's nor the loss's; expected "
-            "those of the model that is trained: give both as objects, or both as functions"
+            "the optimizer has parameters that are neither the model's nor the loss's, nor of an "
+            "object in state or one that step uses; expected those of the model that is trained: "
+            "give both as objects, or both as functions"
         )
 
 

@@ -31,7 +31,7 @@ def describe(arguments: FitArguments, parts: TrainingParts) -> dict[str, Any]:
     seed, num_workers = arguments.seed, arguments.loading.num_workers
     order = arguments.loading.order
     description: dict[str, Any] = {
-        "parameters": describe_parameters(parts.model),
+        "parameters": describe_parameters(parts.model, parts.further.optimized),
         "data": describe_data(arguments.train, seed, num_workers),
         "valid": {
             split: describe_data(data, seed, num_workers)

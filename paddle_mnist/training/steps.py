@@ -14,6 +14,7 @@ from paddle import nn
 from paddle.metric import Metric
 from paddle.nn import functional as F
 
+from paddle_mnist.data.batch_description import explained
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.interfaces import StepOutputs
 from paddle_mnist.metrics.paddle_metrics import MetricFunction, metric_functions
@@ -104,7 +105,8 @@ class SupervisedStep:
             reraise(error, self.loss, outputs, labels)
         values: dict[str, object] = {"loss": loss}
         for name, metric in self.metrics.items():
-            value = metric(outputs, labels)
+            with explained((outputs, labels), f"the metric {name!r}", "it got"):
+                value = metric(outputs, labels)
             if value is not None:
                 values[name] = value
         return values

@@ -9,6 +9,7 @@ is a list of this process's shards; anything else counts as one shard (`shards_o
 """
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -19,10 +20,11 @@ from paddle.utils import unique_name
 
 from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
+from paddle_mnist.checkpoint.optimizer_state import optimizer_parameters
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.loader import batches_per_epoch, epoch_batches, shards_of
-from paddle_mnist.errors import ConfigError
+from paddle_mnist.errors import ConfigError, listed
 from paddle_mnist.interfaces import (
     Checkpointer,
     Evaluator,
@@ -39,6 +41,7 @@ from paddle_mnist.metrics.writers import ManyWriters, NewestMetrics
 from paddle_mnist.monitor.profiler import NO_PROFILE, Profiler
 from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
+from paddle_mnist.nn.modes import start_training_mode
 from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradients, StepResult
@@ -47,7 +50,10 @@ from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import make_folder
 from paddle_mnist.training.batch_errors import located
 from paddle_mnist.training.evaluator import EpochEvaluator
+from paddle_mnist.training.rehearsing import is_rehearsal
 from paddle_mnist.training.steps import Step, SupervisedStep, num_correct, run_step
+
+log = logging.getLogger("paddle_mnist")
 
 
 class Trainer:
@@ -98,11 +104,13 @@ class Trainer:
         reseed: Callable[[int, int], None] = lambda step, shard: None,
         exchange: Union[SingleProcessGradients, GradientExchange, None] = None,
     ):
-        names = [parameter.name for parameter in model.parameters()]
-        if len(set(names)) < len(names):
+        trained = [*model.parameters(), *optimizer_parameters(optimizer)]
+        names = {id(parameter): parameter.name for parameter in trained}
+        if len(set(names.values())) < len(names):
             raise ConfigError(
-                "two parameters of the model have one name, so the optimizer would mix up their "
-                "states; expected different ones: give each model layers of its own"
+                "two parameters have one name, so the optimizer would mix up their states; "
+                "expected different ones: give each model layers of its own, and create layers "
+                "outside unique_name.guard"
             )
         self.model_path = Path(model_path)
         self.model = model
@@ -125,7 +133,7 @@ class Trainer:
         self.log_every = log_every
         self.reseed = reseed
         self.exchange = exchange or SingleProcessGradients()
-        self._started = False
+        self._started = self._warned_of_modes = False
         self._make_running_metrics()  # without a log, for a `train_step` before any `train`
 
     @accepts_numpy
@@ -175,7 +183,7 @@ class Trainer:
         """
         if not self._started:
             self._start(datasets, epoch, None, start)
-        self.model.train()
+        self._start_training_mode()
         self.state.epoch, self.state.position = epoch, start
         self.profile.before_epoch()
         # Closed, also where an error ends the epoch: a loader may have processes of its own.
@@ -196,6 +204,18 @@ class Trainer:
                 self.profile.after_step()
         heartbeat.beat()
         self.running.write_line()
+
+    def _start_training_mode(self) -> None:
+        """Put the model in training mode; warn once of layers that were not, but not of all."""
+        names = start_training_mode(self.model)
+        if names and not self._warned_of_modes and not is_rehearsal():
+            self._warned_of_modes = True
+            log.warning(
+                "%s: in evaluation mode, but each epoch begins with model.train(), which undoes "
+                "it; to freeze BatchNorm, set use_global_stats=True, or give the model a train() "
+                "that keeps these layers in evaluation mode",
+                listed(names),
+            )
 
     def end_epoch(self) -> None:
         """Evaluate after the last step of an epoch, and step a schedule of epochs."""
@@ -240,8 +260,8 @@ class Trainer:
             with self.profile.part("forward"):
                 outputs = run_step(self.step, self.model, shard.batch, shard.samples)
             with self.profile.part("backward"):
-                if outputs.count != 0:  # None: all samples; with 0 there is nothing to average
-                    weight = self.exchange.weight(shard, outputs)
+                weight = self.exchange.weight(shard, outputs)
+                if outputs.count != 0 or weight:  # None: all samples
                     # A small net would spend a fifth of its step on a multiplication by 1.
                     (outputs.loss if weight == 1 else outputs.loss * weight).backward()
                 self.exchange.add(shard, outputs)

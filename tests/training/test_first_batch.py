@@ -132,7 +132,7 @@ WRONG = {
     "shape of a metric": (
         nn.Linear(6, 3),
         SupervisedStep(F.cross_entropy, {"m": wrong_metric}),
-        ["Error", TYPES],
+        ["the metric 'm' fails with ValueError", "it got (float32 [8, 3], int64 [8, 1])"],
     ),
     "an error of one's own": (
         nn.Linear(6, 3),

@@ -343,6 +343,34 @@ REFUSED = {
         ConfigError,
         "the metric 'median' is a MedianError, whose values of batches do not add up",
     ),
+    "a metric that fails": (
+        {"metrics": {"top": lambda outputs, labels: outputs.numpy()[:, 99].mean()}},
+        ConfigError,
+        "the metric 'top' fails with IndexError: index 99 is out of bounds for axis 1 with size 3; "
+        "it got (float32 [8, 3], int64 [8, 1])",
+    ),
+    "an Auc of logits": (
+        {"metrics": {"auc": paddle.metric.Auc()}},
+        ConfigError,
+        "the metric 'auc' fails with ValueError: expected probabilities [N, 2] of two classes, not",
+    ),
+    "a Precision of logits": (
+        {"metrics": {"precision": paddle.metric.Precision()}},
+        ConfigError,
+        "the metric 'precision' fails with ValueError: expected probabilities [N, 1] of the",
+    ),
+    "a list of datasets to evaluate": (
+        {"valid": [Points(), Points()]},
+        ConfigError,
+        "valid is a list of 2 datasets; expected one dataset, a list of samples, or, for several "
+        "datasets, a dict of them by split name",
+    ),
+    "a list of datasets to train on": (
+        {"train": (Points(), Points())},
+        ConfigError,
+        "train is a tuple of 2 datasets; expected one dataset, a list of samples, or, for several "
+        "datasets, paddle.io.ConcatDataset",
+    ),
     "not a model": ({"model": lambda: 3}, ConfigError, "the model is a int"),
     "not an optimizer": ({"optimizer": lambda _: 3}, ConfigError, "the optimizer is a int"),
     "LBFGS": (
@@ -875,6 +903,60 @@ def test_an_epoch_without_batches_is_an_error(tmp_path):
 def test_an_output_without_a_name_is_refused():
     with pytest.raises(ConfigError, match="output is ''; expected text that is not empty"):
         train(ROW, "")
+
+
+class KeepsEvaluating(nn.Layer):
+    """Freezes its BatchNorm by a `train` of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = perceptron(nn.BatchNorm1D(16))
+        self.train()
+
+    def train(self):
+        super().train()
+        self.body[1].eval()
+
+    def forward(self, points):
+        return self.body(points)
+
+
+def frozen_norm(build):
+    """Return a net with a BatchNorm in evaluation mode, and the BatchNorm."""
+    model = build()
+    (norm,) = [one for one in model.sublayers() if isinstance(one, nn.BatchNorm1D)]
+    norm.eval()
+    return model, norm
+
+
+def test_fit_layer_in_evaluation_mode_before_warns_once_by_name(tmp_path, lines):
+    model, norm = frozen_norm(lambda: nn.Sequential(perceptron(nn.BatchNorm1D(16))))
+    name = next(name for name, one in model.named_sublayers() if one is norm)
+    train(ROW, tmp_path, model=lambda: model)
+    (line,) = [line for line in lines() if "in evaluation mode" in line]
+    assert line.startswith(f"{name}: in evaluation mode, but each epoch begins with model.train()")
+    assert norm._mean.abs().max() > 0  # as it says
+
+
+def test_fit_layer_in_evaluation_mode_by_a_callback_warns_at_the_next_epoch(tmp_path, lines):
+    model, norm = frozen_norm(lambda: perceptron(nn.BatchNorm1D(16)))
+    model.train()
+    train(ROW, tmp_path, model=lambda: model, epochs=3, callbacks=[StopsAt(2, norm.eval)])
+    (line,) = [line for line in lines() if "in evaluation mode" in line]
+    assert lines().index(line) > next(
+        number for number, other in enumerate(lines()) if "epoch 1/3" in other
+    )
+
+
+@pytest.mark.parametrize("kind", ["train() of its own", "all of it"])
+def test_fit_model_that_trains_as_it_says_logs_nothing(kind, tmp_path, lines):
+    model, norm = frozen_norm(KeepsEvaluating)
+    if kind == "all of it":
+        model, norm = frozen_norm(lambda: perceptron(nn.BatchNorm1D(16)))
+        model.eval()
+    train(ROW, tmp_path, model=lambda: model)
+    assert not [line for line in lines() if "in evaluation mode" in line]
+    assert (norm._mean.abs().max() == 0) == (kind != "all of it")
 
 
 def test_one_training_at_a_time(tmp_path):

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paddle import nn
 from paddle.nn import functional as F
-from small_nets import CLASSES, Points
+from small_nets import CLASSES, WIDTH, Points
 from stateful_rows import seeded
 
 from paddle_mnist import Callback, fit, is_rehearsal
@@ -61,7 +61,7 @@ def train(output, build, *callbacks, **options):
 
 def bits(result):
     weights = {name: np.asarray(value).tobytes() for name, value in load(result.weights).items()}
-    return {**weights, **result.metrics}
+    return {**weights, **result.metrics, "file": result.weights.read_bytes()}
 
 
 def train_or_refuse(folder, build):
@@ -206,6 +206,48 @@ def gradients_left_over():
 
     state = {"discriminator": discriminator, "discriminator_optimizer": optimizer}
     return base(step=step, loss=None, state=state)
+
+
+def trained_by_hand():
+    """The step trains a layer of its own without an optimizer, and leaves gradients in it."""
+    other = seeded(lambda: nn.Linear(CLASSES, 1))
+
+    def step(model, batch):
+        outputs = model(batch[0])
+        if model.training:
+            other.clear_gradients()
+            (other(outputs.detach()) ** 2).mean().backward()
+            for parameter in other.parameters():
+                parameter.set_value(parameter - 0.1 * parameter.grad)
+        return {"loss": (other(outputs) - 1).square().mean()}
+
+    return base(step=step, loss=None)
+
+
+class Scale(nn.Layer):
+    """A layer that only the step uses, and the optimizer has."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(CLASSES, 1)
+
+    def forward(self, outputs):
+        return (self.head(outputs) - 1).square().mean()
+
+
+def trained_outside_the_model(in_state=False, is_bare=False, **others):
+    scale = seeded(lambda: paddle.create_parameter([1], "float32") if is_bare else Scale())
+    parameters = [scale] if is_bare else scale.parameters()
+
+    def step(model, batch):
+        outputs = model(batch[0])
+        return {"loss": (outputs * scale - 1).square().mean() if is_bare else scale(outputs)}
+
+    def optimizer(own):
+        return paddle.optimizer.Momentum(0.1, parameters=[*own, *parameters])
+
+    state = {"scale": scale} if in_state else None
+    return base(step=step, loss=None, optimizer=optimizer, state=state, **others)
 
 
 def gradients_never_cleared():
@@ -360,6 +402,11 @@ class KeepsNotes(nn.Layer):
         return outputs * list(self.notes)[-1].value if self.influence else outputs
 
 
+def spectral_norm():
+    """Has buffers, which Paddle names by the number of temporary tensors in the process so far."""
+    return nn.Sequential(nn.utils.spectral_norm(nn.Linear(WIDTH, CLASSES)))
+
+
 def keeps_notes(kind, influence=True):
     return lambda: base(model=lambda: KeepsNotes(kind, influence))
 
@@ -371,6 +418,15 @@ def recent_notes(notes):
 # Programs as people write them: what builds one, and words one of which a refusal must contain.
 PROGRAMS = {
     "gradients left over": (gradients_left_over, ["grad", "discriminator"]),
+    "parameters outside the model": (trained_outside_the_model, []),
+    "parameters in state": (lambda: trained_outside_the_model(in_state=True), []),
+    "a parameter by itself": (lambda: trained_outside_the_model(is_bare=True), []),
+    "parameters outside the model, in shards": (
+        lambda: trained_outside_the_model(grad_shards=2),
+        [],
+    ),
+    "spectral norm": (lambda: base(model=spectral_norm), []),
+    "a layer trained by hand": (trained_by_hand, []),
     "gradients never cleared": (gradients_never_cleared, ["gradient of step.other"]),
     "rate set by a callback": (lambda: with_objects(halve_rate), ["learning_rate"]),
     "clipping changed by a callback": (

@@ -60,6 +60,11 @@ def per_token(outputs, labels):
     return Mean((loss.squeeze(-1) * counts).sum(), counts.sum())
 
 
+def per_positive(outputs, labels):
+    """The sum over all words, divided by those of class 1: some parts have none."""
+    return Mean(per_token(outputs, labels).total, (labels == 1).sum())
+
+
 def linear():
     return nn.Linear(WIDTH, CLASSES)
 
@@ -76,6 +81,7 @@ LOSSES = {
         lambda: nn.NLLLoss(weight=class_weights(), ignore_index=IGNORED),
     ),
     "Mean": (linear, lambda: per_token),
+    "Mean over positives": (linear, lambda: per_positive),
 }
 DIVISIONS = [
     {"batch_size": 6, "grad_shards": 2},
@@ -143,9 +149,32 @@ def test_a_step_in_which_nothing_counts_is_no_step_of_the_optimizer(tmp_path, wa
             assert np.array_equal(load(tmp_path / "model.pdparams")[name], values), kind
             np.testing.assert_allclose(load(shards.weights)[name], values, rtol=1e-4, atol=1e-6)
         assert any("train/skipped_steps" in line for line in warnings())
+        assert not any("is undefined" in line for line in warnings())
         history = read_history(tmp_path / "metrics.jsonl")
         skipped = [row["value"] for row in history if row["tag"] == "train/skipped_steps"]
         assert skipped == [1.0]
+
+
+def test_a_training_whose_data_count_nothing_warns_of_each_undefined_loss(tmp_path, warnings):
+    data = Tokens(is_empty=lambda index: True)
+    result = train(tmp_path, linear, data, loss=per_positive, epochs=1)
+    assert np.isnan(result.metrics["valid/loss"])
+    *skipped, undefined = warnings()
+    assert all("nothing in the batch counts" in line for line in skipped) and skipped
+    assert "the loss on the data 'valid' is undefined: it is a mean over a count of 0" in undefined
+
+
+def test_log_lines_add_up_totals_of_steps_without_a_count(tmp_path):
+    def step(model, batch):
+        rows = batch[0].shape[0]
+        total = 0.0 * model(batch[0]).sum() + rows
+        count = rows if batch[1].shape[0] < 8 else 0
+        return {"loss": Mean(total, count), "share": Mean(rows, count)}
+
+    train(tmp_path, linear, Tokens(), step=step, batch_size=8, epochs=1)
+    history = {row["tag"]: row["value"] for row in read_history(tmp_path / "metrics.jsonl")}
+    for tag in ("train/loss", "train/share", "valid/loss", "valid/share"):
+        assert history[tag] == 12 / 4
 
 
 def rows(count):

@@ -1,5 +1,6 @@
 """Before its first step `fit` refuses state that it cannot save, and waste that nobody sees."""
 
+import functools
 import random
 
 import numpy as np
@@ -106,6 +107,41 @@ class Task:
         return {"loss": F.cross_entropy(model(batch[0]), batch[1]) * scale}
 
 
+class TaskWeights(nn.Layer):
+    """Learns the weights of two losses, outside the model."""
+
+    def __init__(self):
+        super().__init__()
+        zero = nn.initializer.Constant(0.0)
+        self.logs = self.create_parameter([2], default_initializer=zero)
+
+    def forward(self, *losses):
+        return sum((self.logs[i].exp() * loss - self.logs[i]) for i, loss in enumerate(losses))
+
+
+def two_losses(weigh):
+    def step(model, batch):
+        outputs = model(batch[0])
+        return {"loss": weigh(F.cross_entropy(outputs, batch[1]), outputs.square().mean())}
+
+    return step
+
+
+def weighed(weigh, outputs, labels):
+    return weigh(F.cross_entropy(outputs, labels))
+
+
+class Unregistered(nn.Layer):
+    """Has a layer in a list, of which Paddle does not know."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.heads = nn.Linear(WIDTH, 8), [nn.Linear(8, CLASSES)]
+
+    def forward(self, points):
+        return self.heads[0](F.relu(self.body(points)))
+
+
 class HalfAState:
     def state_dict(self):
         return {}
@@ -144,6 +180,22 @@ REFUSED = {
     "loss's parameters without an optimizer": (
         lambda: {"loss": CenterLoss(), "optimizer": net_only},
         ["centers", "optimizer"],
+    ),
+    "parameters of the step without an optimizer": (
+        lambda: with_step(two_losses(TaskWeights())),
+        ["step.weigh.logs", "optimizer", "stop_gradient"],
+    ),
+    "parameters in state without an optimizer": (
+        lambda: with_step(two_losses(weigh := TaskWeights()), state={"weigh": weigh}),
+        ["state['weigh'].logs", "optimizer"],
+    ),
+    "parameters of a loss function without an optimizer": (
+        lambda: {"loss": functools.partial(weighed, TaskWeights())},
+        ["loss.args[0].logs", "optimizer"],
+    ),
+    "unregistered parameters of the model": (
+        lambda: {"model": Unregistered},
+        ["model.heads[0].weight", "optimizer"],
     ),
     "iterator in the step's closure": (
         lambda: with_step(step_with_iterator()),

@@ -458,7 +458,7 @@ def test_a_start_that_is_not_the_states_is_refused(tiny, tmp_path, epoch, positi
 def test_parameters_of_one_name_are_refused(tmp_path):
     twice = paddle.nn.LayerList([MNIST(), MNIST()])
     optimizer = paddle.optimizer.SGD(0.1, parameters=twice.parameters())
-    with pytest.raises(ConfigError, match="two parameters of the model have one name"):
+    with pytest.raises(ConfigError, match="two parameters have one name"):
         Trainer(tmp_path / "x", twice, optimizer)
 
 
