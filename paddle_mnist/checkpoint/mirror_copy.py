@@ -98,7 +98,7 @@ class MirrorCopy:
 
     def _write_list(self, new: Iterable[str] = (), aside: Optional[str] = None) -> None:
         """Write the list. new: what is about to be uploaded. aside: where the copy is moved to."""
-        names = {*self._listing.among(self._own()), *self._listing.named(), *new}
+        names = {*self._listing.among(self._own()), *new}
         content = {**MADE_BY, "checkpoints": sorted(names), "aside": aside}
         if content != self._list:
             self.remote.write(LIST, json.dumps(content).encode())

@@ -91,7 +91,9 @@ def _download(run: RunDirectory, copy: Copy, local: Optional[Checkpoint], needs_
     known = [*copy.checkpoints, *run.checkpoints.all()]
     newer = [one for one in copy.checkpoints if not local or one.sort_key > local.sort_key]
     if needs_best:
-        newer.sort(key=lambda newest: any(one.is_best_of(newest) for one in known))
+        newer.sort(
+            key=lambda one: not one.state.best or any(best.is_best_of(one) for best in known)
+        )
     for checkpoint in reversed(newer):
         damage = run.mirror.download(checkpoint, with_log=local is None)
         if not damage:

@@ -17,7 +17,7 @@ import pytest
 from fit_rows import ProgramError, StopsAt, bits, stop, train
 from mirror_servers import CREDENTIALS, PLACES, S3Place, files
 
-from paddle_mnist import Saving
+from paddle_mnist import EarlyStopping, Saving
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.manifest import CHECKSUM, checksum
 from paddle_mnist.checkpoint.mirror_copy import MirrorCopy
@@ -134,6 +134,19 @@ def test_a_truncated_copy_is_not_used(tmp_path, url, unbroken, lines):
 
     assert any(f"{weights}: " in line and "damaged copy" in line for line in lines())
     assert bits(result) == unbroken
+
+
+def test_resumes_from_a_checkpoint_whose_best_was_uploaded(tmp_path, url, lines):
+    """The newest comes first, so its best may be missing, without which the run cannot end."""
+    stopping = [EarlyStopping(9), StopsAt(7, stop)]
+    with pytest.raises(ProgramError):
+        run(tmp_path / "one", url, stopping, keep_last=9)
+    shutil.rmtree(tmp_path / "one")
+    remote, [best] = RemoteFolder(url), [name for name, at in manifests(url).items() if at == 5]
+    remote.remove(best)
+    run(tmp_path / "two", url, stopping[:1])
+    assert not any("downloaded model_epoch1" in line for line in lines())
+    assert any("downloaded model_epoch0_step" in line for line in lines())
 
 
 def test_nothing_starts_from_zero_where_all_copies_are_damaged(tmp_path, url):
