@@ -8,6 +8,7 @@ YAML files and checkpoints have the options of all groups under flat names, whic
 import contextlib
 import dataclasses
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
@@ -220,6 +221,8 @@ def _convert(value: Any, kind: Any, parse: Callable[[Any], Any], name: str, stri
     choices = _choices(kind)
     try:
         parsed = parse(value)
+        if isinstance(parsed, str) and (kind == PathStr or PathStr in get_args(kind)):
+            parsed = os.path.expanduser(parsed)
         if isinstance(parsed, bool) and (word := "on" if parsed else "off") in choices:
             parsed = word  # YAML makes a truth value of a bare `off`
         elif not strict:

@@ -69,6 +69,11 @@ class Checkpoint:
         step: int = self.manifest["state"]["step"]
         return step
 
+    def is_best_of(self, newest: Optional["Checkpoint"]) -> bool:
+        """Return whether it has the best evaluation of the run up to a later checkpoint."""
+        best = newest.state.best if newest else None
+        return best is not None and self.step == best[0]
+
     @property
     def info(self) -> CheckpointInfo:
         """The facts about it by which `Saving` decides."""

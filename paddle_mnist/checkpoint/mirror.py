@@ -25,12 +25,15 @@ from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.run_files import RunFiles
 from paddle_mnist.errors import (
     CheckpointError,
+    ConfigError,
     DeviceError,
     PaddleMnistError,
     RunLockedError,
     StoppedError,
 )
 from paddle_mnist.system import heartbeat, signals
+from paddle_mnist.system.program import another_mirror
+from paddle_mnist.system.remote import local_path
 from paddle_mnist.system.surroundings import for_another_python
 
 log = logging.getLogger("paddle_mnist")
@@ -76,12 +79,14 @@ class NoMirror:
     def check(self) -> None:
         """Raise RunLockedError if the copy has become another process's."""
 
-    def finish(self) -> None:
+    def finish(self) -> bool:
         """Wait until the copy is complete, but no longer than the mirror's timeout.
 
-        Raises RunLockedError as `check` does; StoppedError for a signal that came meanwhile. If it
-        was not the first that this process has received, the wait ends at once.
+        Returns whether it is; what it lacks is logged. Raises RunLockedError as `check` does;
+        StoppedError for a signal that came meanwhile. If it was not the first that this process has
+        received, the wait ends at once.
         """
+        return True
 
     def close(self) -> None:
         """End the uploader."""
@@ -167,12 +172,12 @@ class Mirror(NoMirror):
             return Copy(copies, answer["damaged"], answer["uploaded"])
         if needed:
             raise CheckpointError(
-                f"{self.url}: cannot be reached within {seconds:g} seconds ({failure}), and the "
-                "run is not on this machine; expected to see what is there before a training "
-                "starts at step 0; try again, or train without the mirror"
+                f"{self.url}: cannot be reached{failure}, and the run is not on this machine; "
+                "expected to see what is there before a training starts at step 0; try again, or "
+                "train without the mirror"
             )
         log.warning(
-            "mirror: %s cannot be reached (%s); resuming from this machine's checkpoints",
+            "mirror: %s cannot be reached%s; resuming from this machine's checkpoints",
             self.url,
             failure,
         )
@@ -189,7 +194,7 @@ class Mirror(NoMirror):
         except CheckpointError as error:
             return str(error)
         if answer is None:
-            raise CheckpointError(f"{self.url}: cannot be downloaded ({failure}); try again")
+            raise CheckpointError(f"{self.url}: cannot be downloaded{failure}; try again")
         return None
 
     def move_aside(self) -> None:
@@ -197,7 +202,7 @@ class Mirror(NoMirror):
         answer, failure = self._ask_until(self._timeout, do="move_aside")
         if answer is None:
             raise CheckpointError(
-                f"{self.url}: the copy there cannot be moved aside ({failure}); try again"
+                f"{self.url}: the copy there cannot be moved aside{failure}; try again"
             )
         if answer["target"]:
             log.info(
@@ -205,8 +210,11 @@ class Mirror(NoMirror):
             )
 
     def _ask_until(self, seconds: float, **request: Any) -> tuple[Optional[dict[str, Any]], str]:
-        """Ask until there is an answer; return it, or None and the last failure."""
-        deadline, pause, failure = time.monotonic() + seconds, 1.0, "no answer"
+        """Ask until there is an answer; return it, or None and the last failure.
+
+        A failure that no further attempt mends is the last.
+        """
+        deadline, pause, failure = time.monotonic() + seconds, 1.0, ""
         while True:
             answer = self._ask(request, deadline)
             if answer and "answer" in answer:
@@ -215,14 +223,19 @@ class Mirror(NoMirror):
             if answer and "refused" in answer:
                 kind: type[PaddleMnistError] = getattr(errors, answer["error"])
                 raise kind(answer["refused"])
+            if answer and answer.get("is_permanent"):
+                return None, f" ({answer['failed']})"
             if answer and "missing" in answer:
                 raise DeviceError(
                     f"mirror is {self.url}: {answer['missing']}; expected fsspec and its driver: "
                     "pip install 'paddle_mnist[mirror]' has that of s3://"
                 )
+            if answer and not failure:
+                again = "mirror: %s: %s; trying again for %g seconds"
+                log.warning(again, self.url, answer["failed"], seconds)
             failure = answer["failed"] if answer else failure
             if time.monotonic() + pause > deadline:
-                return None, failure
+                return None, f" within {seconds:g} seconds ({failure or 'no answer'})"
             with signals.interruptible():
                 time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -265,9 +278,9 @@ class Mirror(NoMirror):
         if self._lost:
             raise RunLockedError(self._lost)
 
-    def finish(self) -> None:
+    def finish(self) -> bool:
         if not self._has_begun:
-            return
+            return True
         self.check()
         log.info("mirror: completing the copy at %s; a second signal ends this", self.url)
         stopped, begin = signals.received(), time.monotonic()
@@ -287,6 +300,7 @@ class Mirror(NoMirror):
         came = signals.repeated(begin) or (None if stopped else signals.received())
         if came:
             raise StoppedError(came)
+        return is_complete
 
     def _wait_for_completion(self, begin: float) -> bool:
         """Return whether the copy is complete, at the latest at the timeout or a second signal."""
@@ -318,6 +332,17 @@ class Mirror(NoMirror):
 
 
 NO_MIRROR = NoMirror()
+
+
+def check_apart(saving: Saving, output: str) -> None:
+    """Raise ConfigError if the mirror is the run directory, or one of both is inside the other."""
+    if saving.mirror and (mirror := local_path(saving.mirror)):
+        folder, run = Path(os.path.realpath(mirror)), Path(os.path.realpath(output))
+        if folder.is_relative_to(run) or run.is_relative_to(folder):
+            raise ConfigError(
+                f"mirror is {saving.mirror}, but the run is in {output}: one would be inside the "
+                f"other; expected a folder on another disk, or a URL; choose {another_mirror()}"
+            )
 
 
 def open_mirror(saving: Saving, run: RunFiles) -> NoMirror:

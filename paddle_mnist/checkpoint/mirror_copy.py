@@ -3,29 +3,38 @@
 The copy has the files of the run directory, under the same names. There is no list of what waits to
 be uploaded: that is the difference between both folders, so that nothing is lost with a process.
 The order is that of the disk: the manifest of a checkpoint comes last.
+
+The first file of a copy is its list, by which it is recognized: it names the files that it has, or
+is about to have, among `checkpoints`. No other file there is ever deleted or moved.
 """
 
 import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, BinaryIO, Optional
 
-from paddle_mnist.checkpoint.manifest import CHECKSUM, Checkpoint, read_manifest
+from paddle_mnist.checkpoint.manifest import CHECKSUM, PARAMS, Checkpoint, read_manifest
 from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.remote_checkpoints import CHECKPOINTS, RemoteCheckpoints
 from paddle_mnist.checkpoint.run_files import METRICS_LINES, MIRROR_RECORD, RunFiles
-from paddle_mnist.errors import CheckpointError, RunLockedError
-from paddle_mnist.system.files import make_folder, sync_folder, write_atomically
+from paddle_mnist.errors import CheckpointError, RunLockedError, listed
+from paddle_mnist.system.files import PART, make_folder, sync_folder, write_atomically
+from paddle_mnist.system.ownership import LOCK
+from paddle_mnist.system.program import another_mirror
 from paddle_mnist.system.remote import RemoteFolder
 
 log = logging.getLogger("paddle_mnist")
 
 ASIDE = "aside"
+LIST = ".copy"
+MADE_BY = {"made_by": "paddle_mnist"}  # in the list
 MOST_BYTES = 2**32  # of the metrics or the log
 PROBE = ".probe"
+PASSING = {PROBE, f".{PROBE}{PART}", f".{LIST}{PART}"}  # what may be in a place that is empty
 
 
 def identity(checkpoint: Optional[Checkpoint]) -> Optional[str]:
@@ -47,12 +56,53 @@ class MirrorCopy:
         # Which checkpoints may be the newest of the copy; None before the copy was seen.
         self._known: Optional[set[Optional[str]]] = None
         self._skipped: set[Optional[str]] = set()
+        self._list: Optional[dict[str, Any]] = None  # as it is there; None before the copy was seen
         self._is_unfinished = False  # whether the copy has no result for certain
         self._written: dict[str, str] = {}  # SHA-256 of the small files
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Return the checkpoints of the copy, by step, with the paths that they have in the run."""
-        return self._listing.read()
+        """Return the checkpoints of the copy, by step, with the paths that they have in the run.
+
+        Raises CheckpointError for a place that is neither empty nor a copy.
+        """
+        copies = self._listing.read()
+        if self._list is None:
+            self._list = self._recognize(copies)
+        return copies
+
+    def _recognize(self, copies: Sequence[Checkpoint]) -> dict[str, Any]:
+        """Return the list of the copy. Copies of former versions have none, but manifests."""
+        found = [name for name in self._sizes() if name not in PASSING]
+        folders = [one for one in self.remote.folders() if not one.startswith(f"{ASIDE}.")]
+        found += [f"{one}/" for one in folders if one != CHECKPOINTS]
+        with contextlib.suppress(FileNotFoundError, ValueError):  # last: another may begin now
+            content = json.loads(self.remote.read(LIST, MOST_BYTES))
+            if isinstance(content, dict) and MADE_BY.items() <= content.items():
+                return content
+        if LOCK in found or (found and not copies):
+            raise CheckpointError(
+                f"{self.remote.url}: holds {listed(sorted(found), most=3)}, so it is neither empty "
+                f"nor the mirror of a run; nothing is changed there; choose {another_mirror()}"
+            )
+        return {"checkpoints": [], "aside": None}
+
+    def _sizes(self, folder: str = "") -> dict[str, int]:
+        """Return the sizes of the files of a copy, by their names below a folder."""
+        inside = self.remote.sizes(f"{folder}/{CHECKPOINTS}".lstrip("/"))
+        inside = {f"{CHECKPOINTS}/{name}": size for name, size in inside.items()}
+        return {**inside, **self.remote.sizes(folder)}
+
+    def _own(self) -> set[str]:
+        """Return the names that files of the copy may have among `checkpoints`."""
+        return self._listing.named().union(self._list["checkpoints"] if self._list else ())
+
+    def _write_list(self, new: Iterable[str] = (), aside: Optional[str] = None) -> None:
+        """Write the list. new: what is about to be uploaded. aside: where the copy is moved to."""
+        names = {*self._listing.among(self._own()), *new}
+        content = {**MADE_BY, "checkpoints": sorted(names), "aside": aside}
+        if content != self._list:
+            self.remote.write(LIST, json.dumps(content).encode())
+            self._list = content
 
     # At the start of a training
 
@@ -113,19 +163,29 @@ class MirrorCopy:
     def move_aside(self) -> Optional[str]:
         """Move the copy of a former run to a folder under the same URL; return its name.
 
-        An interrupted move leaves a copy that is complete, or none.
+        An interrupted move leaves a copy that is complete, or none. The next one goes on with it.
         """
-        names = [f"{CHECKPOINTS}/{name}" for name in self.remote.sizes(CHECKPOINTS)]
-        names += [name for name in self.remote.sizes() if name != PROBE]
-        target = None
-        if names:
+        copies, sizes = self.checkpoints(), self._sizes()
+        assert self._list is not None
+        oldest_first = [f"{CHECKPOINTS}/{one.path.name}" for one in copies]
+        own = [path.name for path in (self.run.weights, *self._small_files(), self.run.result)]
+        own += [f"{one.name.rpartition('_epoch')[0]}{PARAMS}" for one in copies]
+        own += [f"{CHECKPOINTS}/{name}" for name in self._own()]
+        names = [name for name in distinct([*oldest_first, *own]) if name in sizes]
+        target: Optional[str] = self._list["aside"]
+        if names and not target:
             taken = self.remote.folders()
             target = next(f"{ASIDE}.{n}" for n in range(1, 10**6) if f"{ASIDE}.{n}" not in taken)
-            oldest_first = [f"{CHECKPOINTS}/{one.path.name}" for one in self.checkpoints()]
+            self._write_list(aside=target)
+        if target:
+            there = self._sizes(target)  # what an interrupted move has copied already
             for name in names:
-                self.remote.copy(name, f"{target}/{name}")
-            for name in distinct([*oldest_first, *names]):
+                if there.get(name) != sizes[name]:
+                    self.remote.copy(name, f"{target}/{name}")
+            for name in names:
                 self.remote.remove(name)
+            self.checkpoints()  # of which none is left
+            self._write_list()
         self._record({None})
         return target
 
@@ -138,7 +198,7 @@ class MirrorCopy:
         waiting = self.waiting(copies)
         if not waiting:
             return False
-        checkpoint = waiting[0]
+        checkpoint = _most_urgent(waiting, copies)
         if not self._upload_files(checkpoint, copies):
             return True
         self._require_own(self.checkpoints())
@@ -160,10 +220,12 @@ class MirrorCopy:
                     files[name] = stack.enter_context(checkpoint.path.with_name(name).open("rb"))
             if not _is_there(checkpoint):
                 return False
+            self._write_list([checkpoint.path.name, *checkpoint.manifest["files"]])
             if not (self._is_unfinished or self.run.result.exists()):
                 self.remote.remove(self.run.result.name)  # of the run before it was continued
                 self._is_unfinished = True
-            self._write_small(checkpoint.manifest.get(METRICS_LINES))
+            if not copies or copies[-1].sort_key <= checkpoint.sort_key:  # else shorter metrics
+                self._write_small(checkpoint.manifest.get(METRICS_LINES))
             self._remove_of_same_name(checkpoint, copies)
             for name, entry in checkpoint.manifest["files"].items():
                 data = files[name].read() if name in files else b""
@@ -178,6 +240,7 @@ class MirrorCopy:
     def upload_result(self) -> None:
         """Upload the final weights and the result, if there is one, and the log."""
         self._require_own(self.checkpoints())
+        self._write_list()
         self._write_small(None)
         if self.run.result.exists():
             self._write_changed(self.run.weights.name, self.run.weights.read_bytes())
@@ -208,12 +271,15 @@ class MirrorCopy:
 
     def _write_small(self, lines: Optional[int]) -> None:
         """Upload the files beside the checkpoints. lines: how many of `metrics.jsonl`; all."""
-        for path in (self.run.metrics, self.run.config, self.run.log):
+        for path in self._small_files():
             with contextlib.suppress(FileNotFoundError):
                 data = path.read_bytes()
                 if path == self.run.metrics and lines is not None:
                     data = b"".join(data.splitlines(keepends=True)[:lines])
                 self._write_changed(path.name, data)
+
+    def _small_files(self) -> tuple[Path, ...]:
+        return self.run.metrics, self.run.config, self.run.log
 
     def _write_changed(self, name: str, data: bytes) -> None:
         digest = hashlib.sha256(data).hexdigest()
@@ -233,7 +299,7 @@ class MirrorCopy:
 
     def _prune(self, copies: Sequence[Checkpoint]) -> None:
         """Delete leftovers, and the checkpoints that the run does not keep, the manifest first."""
-        for name in self._listing.leftovers():
+        for name in {*self._listing.among(self._own())} - self._listing.named():
             self.remote.remove(f"{CHECKPOINTS}/{name}")
         kept = self.saving.kept(one.info for one in copies)
         for checkpoint in copies:
@@ -270,6 +336,12 @@ class MirrorCopy:
             return list(record["newest"]) if record["url"] == self.remote.url else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+
+def _most_urgent(waiting: Sequence[Checkpoint], copies: Sequence[Checkpoint]) -> Checkpoint:
+    """Return the newest, or once it is there its best, with which a run may end, or the next."""
+    newest = max([*copies, *waiting], key=lambda one: one.sort_key)
+    return max(waiting, key=lambda one: (one is newest, one.is_best_of(newest), one.sort_key))
 
 
 def _is_there(checkpoint: Checkpoint) -> bool:

@@ -1,6 +1,7 @@
 """`RemoteCheckpoints`: the checkpoints below a URL, by their manifests."""
 
 import fnmatch
+from collections.abc import Iterable
 from pathlib import Path
 
 from paddle_mnist.checkpoint.manifest import DATA_SUFFIXES, Checkpoint, parse_manifest
@@ -23,7 +24,7 @@ class RemoteCheckpoints:
         self._remote = remote
         self._folder = folder
         self._read: dict[tuple[str, int], Checkpoint] = {}  # by name and size
-        self._names: list[str] = []  # of all files
+        self.names: list[str] = []  # of all files
         self.damaged: dict[str, str] = {}  # by name, the reason
 
     def read(self) -> list[Checkpoint]:
@@ -32,7 +33,7 @@ class RemoteCheckpoints:
         Raises what the driver raises.
         """
         found = self._remote.sizes(CHECKPOINTS)
-        self._names = [*found]
+        self.names = [*found]
         sizes = {
             name: size
             for name, size in found.items()
@@ -54,12 +55,17 @@ class RemoteCheckpoints:
         """Return the checkpoints as they were when they were last read."""
         return sorted(self._read.values(), key=lambda checkpoint: checkpoint.sort_key)
 
-    def leftovers(self) -> list[str]:
-        """Return the files of interrupted uploads and deletions, as they were when last read."""
-        listed = {name for one in self._read.values() for name in one.manifest["files"]}
-        listed |= {Path(name).stem + suffix for name in self.damaged for suffix in DATA_SUFFIXES}
-        ends = (PART, *DATA_SUFFIXES)
-        return [name for name in self._names if name.endswith(ends) and name not in listed]
+    def named(self) -> set[str]:
+        """Return the manifests, and the files that they name, as they were when last read."""
+        named = {Path(one).stem + end for one in self.damaged for end in (".json", *DATA_SUFFIXES)}
+        for checkpoint in self._read.values():
+            named |= {checkpoint.path.name, *checkpoint.manifest["files"]}
+        return named
+
+    def among(self, names: Iterable[str]) -> list[str]:
+        """Return those of some names that are there, as when last read, their own or temporary."""
+        known = {name for one in names for name in (one, f".{one}{PART}")}
+        return [name for name in self.names if name in known]
 
     def _read_manifest(self, name: str, size: int) -> None:
         self._read.pop((name, size), None)

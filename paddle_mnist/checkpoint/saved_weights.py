@@ -21,7 +21,8 @@ from paddle_mnist.checkpoint.run_files import RUNS, RunFiles
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, ConfigError
-from paddle_mnist.system.program import weights_alone
+from paddle_mnist.system.program import as_option, weights_alone
+from paddle_mnist.system.remote import without_credentials
 
 log = logging.getLogger("paddle_mnist")
 
@@ -81,6 +82,17 @@ def exists(name: str) -> bool:
     return os.path.exists(name) or bool(Path(name).name and os.path.exists(_manifest_path(name)))
 
 
+def _refuse_url(name: Name) -> None:
+    """Raise CheckpointError for the URL of a mirror, from which only a training reads."""
+    if "://" in str(name):
+        url = without_credentials(str(name))
+        given = as_option("mirror", url, f"saving=Saving(mirror={url!r})")
+        raise CheckpointError(
+            f"{url}: is a URL; expected a path on this machine; to bring a run back from its "
+            f"mirror, train as it was trained, with {given}: what is there is not trained again"
+        )
+
+
 def find_run(name: Optional[Name] = None) -> RunFiles:
     """Return the run that a name stands for or belongs to, for what shows runs.
 
@@ -93,6 +105,7 @@ def find_run(name: Optional[Name] = None) -> RunFiles:
         return default_run()
     if str(name) in PACKAGED:
         raise CheckpointError(f"{name}: weights of no run; expected a run, or a checkpoint of one")
+    _refuse_url(name)
     path = Path(os.path.expanduser(name))  # of ~nobody, RunFiles says it
     is_inside = path.name == "checkpoints" if path.is_dir() else exists(str(path))
     above = (path.parent, Path(os.path.normpath(path.parent / os.pardir))) if is_inside else ()
@@ -108,6 +121,7 @@ def find_checkpoint(name: Name, run: Optional[RunFiles] = None) -> Checkpoint:
     run: by default the newest in work/output for a word, and none for a name.
     Raises CheckpointError if there is none.
     """
+    _refuse_url(name)
     name = os.path.expanduser(name)
     if name in PACKAGED:
         raise CheckpointError(
@@ -152,6 +166,8 @@ def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> Sav
         module, _, function = PACKAGED[str(name)].partition(":")
         packaged: SavedWeights = getattr(importlib.import_module(module), function)()
         return packaged
+    for one in (name, run):
+        _refuse_url(one or "")
     directory = None if run is None else RunFiles(run)
     if name is None:
         return _final_weights(directory or default_run())

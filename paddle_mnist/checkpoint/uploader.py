@@ -20,7 +20,7 @@ from paddle_mnist.checkpoint.mirror_copy import MirrorCopy
 from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.run_files import RunFiles
 from paddle_mnist.errors import PaddleMnistError, RunLockedError, listed
-from paddle_mnist.system.remote import failure
+from paddle_mnist.system.remote import failure, is_permanent
 
 log = logging.getLogger("paddle_mnist")
 
@@ -92,7 +92,9 @@ class Uploader:
             self._answers.send(missing=str(error))
         except Exception as error:  # whatever the driver raises
             self._copy.remote.reconnect()
-            self._answers.send(failed=failure(error))
+            # A bucket that is not there looks empty until something is written.
+            gone = do == "look" and isinstance(error, FileNotFoundError)
+            self._answers.send(failed=failure(error), is_permanent=gone or is_permanent(error))
 
     def _upload(self) -> bool:
         """Upload what waits; return whether nothing is left to do for this process."""

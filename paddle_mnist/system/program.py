@@ -70,6 +70,11 @@ def another_output() -> str:
     return "another --output" if in_command() else "another output"
 
 
+def another_mirror() -> str:
+    """Return what the user chooses to keep the copy elsewhere."""
+    return "another --mirror" if in_command() else "another mirror"
+
+
 def module_name(command: str) -> str:
     """Return the name of a command's module, which is also that of its script in `tools/`."""
     return MODULES.get(command, command)

@@ -8,7 +8,8 @@ import hashlib
 import posixpath
 import re
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, Optional
 from urllib.parse import urlsplit
 
 from paddle_mnist.errors import summary
@@ -17,12 +18,19 @@ from paddle_mnist.system.files import PART
 # Where a file appears only once it is complete. Elsewhere it is written under another name first.
 OBJECT_STORES = {"s3", "s3a", "oss", "gs", "gcs", "abfs", "abfss", "az"}
 BLOCK = 2**22
+# Of drivers' errors, which are not imported here, those that trying again does not mend.
+PERMANENT = set(
+    "PermissionError NoCredentialsError PartialCredentialsError ProfileNotFound "
+    "ParamValidationError AuthenticationException ClientAuthenticationError".split()
+)
 
 
 def check_url(url: str) -> None:
     """Raise ValueError for the URL of no folder, or with what would end up in logs."""
     if "::" in url:
         raise ValueError("has '::' in it, as URLs of several systems have; expected that of one")
+    if url.startswith("~"):  # else the declaration of the option has expanded it
+        raise ValueError(f"{url!r} is in the home of nobody; expected a URL or a folder")
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2].rpartition("]")[2]
     port = host.partition(":")[2]
@@ -41,12 +49,25 @@ def check_url(url: str) -> None:
         raise ValueError(f"{url!r} names no folder; expected one such as s3://bucket/runs/1")
 
 
+def local_path(url: str) -> Optional[Path]:
+    """Return the folder of this machine that a URL names; None for that of any other place."""
+    scheme, separator, path = url.rpartition("://")
+    return Path(path).expanduser() if not separator or scheme in ("file", "local") else None
+
+
+def is_permanent(error: Exception) -> bool:
+    """Return whether trying again is of no use: no permission, no credentials, no such protocol."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return type(error) is ValueError or bool(PERMANENT & kinds)
+
+
 def failure(error: Exception) -> str:
     """Return the error of a driver in one line, without what may be credentials in URLs."""
-    return summary(error, _without_credentials)
+    return summary(error, without_credentials)
 
 
-def _without_credentials(text: str) -> str:
+def without_credentials(text: str) -> str:
+    """Return a text without what may be credentials in its URLs."""
     text = re.sub(r"://[^\s'\"]*@", "://...@", text)
     return re.sub(r"(://[^\s'\"?]*\?)[^\s'\",]*", r"\1...", text)
 
@@ -87,11 +108,14 @@ class RemoteFolder:
         self._connection = None
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Return the files in a folder, by name; {} if it does not exist."""
+        """Return the files in a folder, by name; {} if it does not exist.
+
+        A key with a slash at its end is a folder that the console of an object store has made.
+        """
         return {
-            posixpath.basename(entry["name"].rstrip("/")): int(entry["size"] or 0)
+            posixpath.basename(entry["name"]): int(entry["size"] or 0)
             for entry in self._entries(folder)
-            if entry["type"] == "file"
+            if entry["type"] == "file" and not entry["name"].endswith("/")
         }
 
     def folders(self, folder: str = "") -> list[str]:

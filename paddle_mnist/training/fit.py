@@ -25,7 +25,7 @@ from paddle_mnist.parallel.process_count import processes_to_start
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.parallel.world import spawn
 from paddle_mnist.system import heartbeat, signals
-from paddle_mnist.system.program import another_output, as_option, in_command
+from paddle_mnist.system.program import as_option, in_command
 from paddle_mnist.system.surroundings import descriptors_open, usable_home
 from paddle_mnist.training.arguments import FitArguments
 from paddle_mnist.training.build import build_job
@@ -288,7 +288,7 @@ def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> Fi
         "this run is finished; to train on: more epochs, with %s; to train anew: %s, or %s",
         as_option("override", "epochs"),
         as_option("fresh"),
-        another_output(),
+        training.run.elsewhere(),
     )
     return result
 

@@ -6,18 +6,17 @@ from typing import Optional
 from paddle_mnist.checkpoint.manifest import CHECKSUM, Checkpoint, OutdatedFormatError
 from paddle_mnist.checkpoint.mirror import Copy
 from paddle_mnist.errors import CheckpointError, ConfigError
-from paddle_mnist.system.program import as_option
+from paddle_mnist.system.program import another_mirror, as_option
 from paddle_mnist.training.resume import ResumeRequest, check_config_unchanged
 from paddle_mnist.training.run_directory import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
 
-ANOTHER = "another mirror"
 
-
-def fetch_from_mirror(run: RunDirectory, request: ResumeRequest) -> None:
+def fetch_from_mirror(run: RunDirectory, request: ResumeRequest, needs_best: bool) -> None:
     """Download the newest checkpoint of the mirror, unless the run is as new or newer.
 
+    needs_best: whether the run ends with its best checkpoint.
     Raises ConfigError if the mirror holds another run, or one of another configuration, or if both
     went on; CheckpointError if the mirror cannot be reached and the run is not on this machine, or
     if nothing in the mirror is intact.
@@ -32,7 +31,7 @@ def fetch_from_mirror(run: RunDirectory, request: ResumeRequest) -> None:
     if newest and request.resume == "off" and not local:
         raise ConfigError(
             f"resume is off, but {run.mirror.url} holds {newest.name}; start over with "
-            f"{as_option('fresh')}, which moves it aside, or choose {ANOTHER}"
+            f"{as_option('fresh')}, which moves it aside, or choose {another_mirror()}"
         )
     if newest:
         check_config_unchanged(newest, request, run, where=run.mirror.url)
@@ -41,7 +40,7 @@ def fetch_from_mirror(run: RunDirectory, request: ResumeRequest) -> None:
         if not _is_older(run, local, copy):
             return
     if newest or (copy.damaged and not local):
-        _download(run, copy, local)
+        _download(run, copy, local, needs_best)
 
 
 def _newest(run: RunDirectory) -> Optional[Checkpoint]:
@@ -61,7 +60,7 @@ def _check_same_run(run: RunDirectory, local: Checkpoint, newest: Checkpoint) ->
     if ids[0] != ids[1]:
         raise ConfigError(
             f"{run.mirror.url} holds run {ids[1]}, but {run.path} is run {ids[0]}; choose "
-            f"{ANOTHER}, or start over with {as_option('fresh')}, which moves both aside"
+            f"{another_mirror()}, or start over with {as_option('fresh')}, which moves both aside"
         )
 
 
@@ -78,19 +77,24 @@ def _is_older(run: RunDirectory, local: Checkpoint, copy: Copy) -> bool:
     raise ConfigError(
         f"{run.path} is at step {local.step} and {run.mirror.url} at step {newest.step}, and both "
         f"went on from an earlier one; keep one of them: for the mirror's, move {run.path} away; "
-        f"for this one, choose {ANOTHER}"
+        f"for this one, choose {another_mirror()}"
     )
 
 
-def _download(run: RunDirectory, copy: Copy, local: Optional[Checkpoint]) -> None:
+def _download(run: RunDirectory, copy: Copy, local: Optional[Checkpoint], needs_best: bool) -> None:
     """Download the newest checkpoint that is intact, and the best, with which a run may end.
 
-    Raises CheckpointError if none is, and the run is not on this machine.
+    needs_best: take one whose best is there, too, rather than a newer one, if there is one.
+    Raises CheckpointError if none is intact, and the run is not on this machine.
     """
     damaged = [*copy.damaged]
-    for checkpoint in reversed(copy.checkpoints):
-        if local and checkpoint.sort_key <= local.sort_key:
-            break
+    known = [*copy.checkpoints, *run.checkpoints.all()]
+    newer = [one for one in copy.checkpoints if not local or one.sort_key > local.sort_key]
+    if needs_best:
+        newer.sort(
+            key=lambda one: not one.state.best or any(best.is_best_of(one) for best in known)
+        )
+    for checkpoint in reversed(newer):
         damage = run.mirror.download(checkpoint, with_log=local is None)
         if not damage:
             log.info("downloaded %s from %s", checkpoint.name, run.mirror.url)
@@ -107,10 +111,8 @@ def _download(run: RunDirectory, copy: Copy, local: Optional[Checkpoint]) -> Non
 
 
 def _download_best(run: RunDirectory, copy: Copy, newest: Checkpoint) -> None:
-    best = newest.state.best
     for checkpoint in copy.checkpoints:
-        is_best = best is not None and checkpoint.step == best[0]
-        if is_best and not checkpoint.path.exists():
+        if checkpoint.is_best_of(newest) and not checkpoint.path.exists():
             damage = run.mirror.download(checkpoint, with_log=False)
             if damage:
                 log.warning("damaged copy: %s", damage)

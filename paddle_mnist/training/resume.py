@@ -10,7 +10,7 @@ from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.saved_weights import find_checkpoint
 from paddle_mnist.errors import CheckpointError, ConfigError
 from paddle_mnist.options import require_known
-from paddle_mnist.system.program import another_output, as_option
+from paddle_mnist.system.program import another_mirror, as_option
 from paddle_mnist.training.description import SAMPLES
 from paddle_mnist.training.run_directory import RunDirectory
 
@@ -63,7 +63,7 @@ def find_resume_point(run: RunDirectory, request: ResumeRequest) -> Optional[Che
     if request.resume == "off" and newest:
         raise ConfigError(
             f"resume is off, but {run.path} holds {newest.name}; start over with "
-            f"{as_option('fresh')}, which moves it aside, or choose {another_output()}"
+            f"{as_option('fresh')}, which moves it aside, or choose {run.elsewhere()}"
         )
     if request.resume not in ("auto", "off"):
         requested = find_checkpoint(request.resume, run)
@@ -71,7 +71,7 @@ def find_resume_point(run: RunDirectory, request: ResumeRequest) -> Optional[Che
         if newest and run.owns(requested) and requested.step < newest.step:
             raise ConfigError(
                 f"resume names {requested.path}, step {requested.step}, but {run.path} holds "
-                f"{newest.name}, step {newest.step}; choose {another_output()}"
+                f"{newest.name}, step {newest.step}; choose {run.elsewhere()}"
             )
         checkpoint = newest or requested  # the same command, repeated, resumes its own run
     if checkpoint:
@@ -144,7 +144,11 @@ def check_config_unchanged(
             f"{where} holds a run with other values:\n"
             + "\n".join(lines)
             + "\n"
-            + _ways_out([name for name, _, _ in changes], is_named=where == str(checkpoint.path))
+            + _ways_out(
+                [name for name, _, _ in changes],
+                is_named=where == str(checkpoint.path),
+                elsewhere=another_mirror() if where == run.mirror.url else run.elsewhere(),
+            )
         )
     begun = checkpoint.state.epoch + (checkpoint.state.position > 0)
     if request.epochs < begun:
@@ -205,15 +209,16 @@ def _is_hash_of_samples(name: str) -> bool:
     return name.rpartition(".")[2] == SAMPLES
 
 
-def _ways_out(changed: Sequence[str], is_named: bool) -> str:
+def _ways_out(changed: Sequence[str], is_named: bool, elsewhere: str) -> str:
     """Return what to do about changed values.
 
     is_named: whether the user names the checkpoint, of another run, which is not to be replaced.
+    elsewhere: what to choose to train elsewhere.
     """
     ways = ["keep its values"]
     if not is_named:
         ways = [f"start over with {as_option('fresh')} (moves it aside)"]
-        ways.append(f"choose {another_output()}")
+        ways.append(f"choose {elsewhere}")
     reason = ""
     if "batch_size" in changed:
         reason = ": a run keeps its batch size"  # with another, an epoch has other steps

@@ -14,7 +14,7 @@ from paddle_mnist.checkpoint.manifest import Checkpoint
 from paddle_mnist.checkpoint.mirror import NO_MIRROR, NoMirror, open_mirror
 from paddle_mnist.checkpoint.policy import KEEP_EPOCHS, Saving
 from paddle_mnist.checkpoint.run_files import METRICS_LINES, MIRROR_RECORD, RunFiles
-from paddle_mnist.errors import ConfigError, RunLockedError
+from paddle_mnist.errors import ConfigError, OutputError, RunLockedError
 from paddle_mnist.metrics.jsonl import JsonlWriter, cut_jsonl
 from paddle_mnist.progress import TrainState
 from paddle_mnist.system.files import (
@@ -28,7 +28,7 @@ from paddle_mnist.system.files import (
     writing,
 )
 from paddle_mnist.system.ownership import LOCK, RECORD, Owner, owned, owned_by_nobody
-from paddle_mnist.system.program import as_option
+from paddle_mnist.system.program import another_mirror, another_output, as_option
 
 log = logging.getLogger("paddle_mnist")
 
@@ -75,7 +75,8 @@ class RunDirectory(RunFiles):
     def mirrored(self, saving: Saving) -> Iterator[None]:
         """Keep a copy elsewhere, if `saving` asks for one, and complete it at the end.
 
-        Once another process has the run or its copy, nothing more is uploaded.
+        Once another process has the run or its copy, nothing more is uploaded. Raises OutputError
+        if a run that has not failed otherwise leaves an incomplete copy.
         """
         with contextlib.closing(open_mirror(saving, self)) as self.mirror:
             try:
@@ -84,7 +85,11 @@ class RunDirectory(RunFiles):
                 if not isinstance(error, RunLockedError):
                     self.mirror.finish()
                 raise
-            self.mirror.finish()
+            if not self.mirror.finish():
+                raise OutputError(
+                    f"{self.mirror.url}: lacks the result of the run, which is complete in "
+                    f"{self.path}; run again to upload the rest"
+                )
 
     @contextlib.contextmanager
     def _locked(self, break_after: Optional[float]) -> Iterator[Owner]:
@@ -138,6 +143,10 @@ class RunDirectory(RunFiles):
                 with writing(folder):
                     os.symlink(target, folder)
                 log.info("%s links to %s now", folder, target)
+
+    def elsewhere(self) -> str:
+        """Return what the user chooses to train elsewhere."""
+        return another_output() + (f" and {another_mirror()}" if self.mirror.url else "")
 
     def owns(self, checkpoint: Optional[Checkpoint]) -> bool:
         """Return whether there is a checkpoint and it is in this run's directory."""

@@ -77,7 +77,7 @@ def resume_point(job: TrainingJob, run: RunDirectory) -> Optional[Checkpoint]:
     """
 
     def find() -> Optional[Checkpoint]:
-        fetch_from_mirror(run, job.request)
+        fetch_from_mirror(run, job.request, needs_best=job.arguments.ends_with_best)
         checkpoint = find_resume_point(run, job.request)
         if checkpoint and job.world.size > 1:  # which may not share this disk
             return checkpoint.read_into_memory()

@@ -17,13 +17,14 @@ import pytest
 from fit_rows import ProgramError, StopsAt, bits, stop, train
 from mirror_servers import CREDENTIALS, PLACES, S3Place, files
 
-from paddle_mnist import Saving
+from paddle_mnist import EarlyStopping, Saving
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.manifest import CHECKSUM, checksum
 from paddle_mnist.checkpoint.mirror_copy import MirrorCopy
 from paddle_mnist.checkpoint.run_files import RunFiles
 from paddle_mnist.checkpoint.store import CheckpointStore
-from paddle_mnist.errors import CheckpointError, ConfigError, RunLockedError
+from paddle_mnist.errors import CheckpointError, ConfigError, OutputError, RunLockedError
+from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.system.remote import RemoteFolder, failure
 from paddle_mnist.system.signals import stop_signals
 from paddle_mnist.training.run_directory import RunDirectory
@@ -136,6 +137,19 @@ def test_a_truncated_copy_is_not_used(tmp_path, url, unbroken, lines):
     assert bits(result) == unbroken
 
 
+def test_resumes_from_a_checkpoint_whose_best_was_uploaded(tmp_path, url, lines):
+    """The newest comes first, so its best may be missing, without which the run cannot end."""
+    stopping = [EarlyStopping(9), StopsAt(7, stop)]
+    with pytest.raises(ProgramError):
+        run(tmp_path / "one", url, stopping, keep_last=9)
+    shutil.rmtree(tmp_path / "one")
+    remote, [best] = RemoteFolder(url), [name for name, at in manifests(url).items() if at == 5]
+    remote.remove(best)
+    run(tmp_path / "two", url, stopping[:1])
+    assert not any("downloaded model_epoch1" in line for line in lines())
+    assert any("downloaded model_epoch0_step" in line for line in lines())
+
+
 def test_nothing_starts_from_zero_where_all_copies_are_damaged(tmp_path, url):
     run_until(4, tmp_path / "one", url)
     for name in manifests(url):
@@ -147,7 +161,8 @@ def test_nothing_starts_from_zero_where_all_copies_are_damaged(tmp_path, url):
 
 def test_refuses_another_configuration(tmp_path, url):
     run_until(4, tmp_path / "one", url)
-    with pytest.raises(ConfigError, match=r"(?s)holds a run with other values.*seed: 5 in the run"):
+    changed = r"(?s)holds a run with other values.*seed: 5 in the run.*choose another mirror, or"
+    with pytest.raises(ConfigError, match=changed):
         run(tmp_path / "two", url, seed=6)
     before = manifests(url)
     run_until(3, tmp_path / "other", None)
@@ -253,6 +268,125 @@ def test_fresh_that_is_refused_leaves_the_copy_where_it_is(tmp_path, url):
     with pytest.raises(ConfigError, match="not a run's directory"):
         run(tmp_path / "mine", url, fresh=True)
     assert manifests(url) == before
+
+
+@everywhere
+@pytest.mark.parametrize("name", ["checkpoints/my_best.pdparams", "config.yaml", "photos/1.jpg"])
+def test_a_place_with_files_of_others_is_refused_and_left_alone(tmp_path, url, name):
+    remote = RemoteFolder(url)
+    remote.write(name, b"theirs")
+    for options in ({}, {"fresh": True}):
+        with pytest.raises(CheckpointError, match="neither empty nor the mirror of a run"):
+            run(tmp_path / "one", url, **options)
+    folder, _, base = name.rpartition("/")
+    assert remote.read(name, 9) == b"theirs" and [*remote.sizes(folder)] == [base]
+    assert len([*remote.sizes(), *remote.folders()]) == 1
+
+
+@everywhere
+@pytest.mark.parametrize("former", [False, True], ids=["", "of a former version"])
+def test_of_a_copy_only_its_own_files_are_moved_or_deleted(tmp_path, url, unbroken, former):
+    run_until(7, tmp_path / "one", url)
+    shutil.rmtree(tmp_path / "one")
+    remote, theirs = RemoteFolder(url), {"checkpoints/my_best.pdparams", "notes.txt"}
+    for name in theirs:
+        remote.write(name, b"theirs")
+    if former:
+        remote.remove(".copy")
+    assert bits(run(tmp_path / "one", url)) == unbroken
+    run(tmp_path / "one", url, fresh=True)
+    assert theirs < files(url) and not theirs & files(f"{url}/aside.1")
+    assert [remote.read(name, 9) for name in theirs] == [b"theirs"] * 2
+
+
+@pytest.mark.parametrize("mirror", ["one", "one/copy", ".", "link/copy", "file://{}/one/copy"])
+def test_refuses_a_mirror_inside_the_run_directory_or_around_it(tmp_path, monkeypatch, mirror):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("one")
+    with pytest.raises(ConfigError, match="one would be inside the other"):
+        run(tmp_path / "one", mirror.format(tmp_path))
+    assert not (tmp_path / "one").exists()
+
+
+def test_expands_the_home_of_a_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Saving(mirror="~/m").mirror == f"{tmp_path}/m"
+    assert Saving(mirror=Path("~/m")).mirror == f"{tmp_path}/m"
+    assert TrainConfig(mirror="~/m").saving.mirror == f"{tmp_path}/m"
+
+
+@everywhere
+@pytest.mark.slow
+def test_a_finished_run_whose_copy_is_incomplete_is_exit_7(tmp_path, place, url, unbroken):
+    run_until(4, tmp_path / "one", url)
+    place.stop()
+    try:
+        for _ in range(2):  # also once it has finished
+            with pytest.raises(OutputError, match=r"lacks the result .* complete in") as raised:
+                run(tmp_path / "one", url, mirror_timeout=2.0)
+            assert raised.value.exit_code == 7
+            assert (tmp_path / "one/result.json").exists()
+    finally:
+        place.start()
+    assert bits(run(tmp_path / "one", url)) == unbroken
+    assert "result.json" in files(url) and max(manifests(url).values()) == 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
+def test_a_bucket_that_will_never_answer_is_refused_at_once(tmp_path, place, url, monkeypatch):
+    with pytest.raises(CheckpointError, match=r"reached \(.*bucket does not exist\), and the run"):
+        run(tmp_path / "one", "s3://nowhere/x", mirror_timeout=3600.0)
+    place.refused = {"GET"}
+    with pytest.raises(CheckpointError, match=r"reached \(PermissionError: .*\), and the run"):
+        run(tmp_path / "one", url, mirror_timeout=3600.0)
+    place.refused = set()
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    with pytest.raises(CheckpointError, match="Unable to locate credentials"):
+        run(tmp_path / "one", url, mirror_timeout=3600.0)
+
+
+def test_an_unknown_protocol_is_refused_at_once(tmp_path):
+    with pytest.raises(CheckpointError, match=r"reached \(ValueError: Protocol not known: nothing"):
+        run(tmp_path / "one", "nothing://host/x", mirror_timeout=3600.0)
+
+
+def test_logs_why_it_waits_for_the_mirror(tmp_path, place, url, lines):
+    place.stop()
+    try:
+        with pytest.raises(CheckpointError, match="cannot be reached within 2 seconds"):
+            run(tmp_path / "one", url, mirror_timeout=2.0)
+    finally:
+        place.start()
+    [line] = [line for line in lines() if "trying again for 2 seconds" in line]
+    assert "Not a directory" in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
+def test_keys_that_are_folders_of_a_console_are_not_files(tmp_path, place, url):
+    place.put("/", "/checkpoints/", at=url)
+    run_until(4, tmp_path / "one", url)
+    run(tmp_path / "one", url, fresh=True)
+    assert RemoteFolder(url).folders() == ["aside.1", "checkpoints"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
+def test_who_may_not_delete_copies_aside_only_once(tmp_path, place, url):
+    run_until(4, tmp_path / "one", url)
+    before = manifests(url)
+    place.refused = {"DELETE"}
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=r"cannot be moved aside \(PermissionError"):
+            run(tmp_path / "one", url, fresh=True, mirror_timeout=3600.0)
+    place.refused = set()
+    assert manifests(url) == before
+    run(tmp_path / "one", url, fresh=True)
+    assert manifests(f"{url}/aside.1") == before
+    assert RemoteFolder(url).folders() == ["aside.1", "checkpoints"]
 
 
 def test_resume_off_is_refused_before_a_download(tmp_path, url, unbroken):
@@ -440,20 +574,43 @@ def test_of_checkpoints_inside_epochs_only_the_newest_waits(tmp_path, saving, wa
     assert copy.names_waiting()[-1] == newest
 
 
-def test_leftovers_of_killed_uploads_are_deleted(tmp_path):
+def test_uploads_the_newest_first(tmp_path):
+    copy, order = local_run(tmp_path), []
+    while copy.upload_next():
+        [new] = {one.name for one in copy.checkpoints()} - {*order}
+        order.append(new)
+    assert order == ["model_epoch2", "model_epoch1", "model_epoch0"]
+    assert copy.remote.read("metrics.jsonl", 2**20) == (tmp_path / "one/metrics.jsonl").read_bytes()
+
+
+def test_leftovers_of_killed_uploads_are_deleted_and_nothing_else(tmp_path):
     copy, there = local_run(tmp_path), tmp_path / "copy/checkpoints"
-    there.mkdir(parents=True)
-    for name in ("model_epoch7.pdopt", ".model_epoch8.pdopt.part", "notes.txt"):
+    write = copy.remote.write
+
+    def write_until_killed(name, data):
+        if name.endswith("model_epoch2.json"):
+            there.joinpath(".model_epoch2.json.part").write_text("")
+            raise OSError("killed")
+        write(name, data)
+
+    copy.remote.write = write_until_killed
+    with pytest.raises(OSError, match="killed"):
+        copy.upload_next()
+    of_others = {"model_epoch7.pdopt", ".model_epoch8.pdopt.part", "notes.txt"}
+    for name in of_others:
         there.joinpath(name).write_text("")
-    copy.upload_next()
-    assert {"model_epoch0.json", "model_epoch0.pdparams", "model_epoch0.pdopt", "notes.txt"} == {
-        path.name for path in there.iterdir()
-    }
+    for path in copy.run.checkpoints.folder.glob("model_epoch2*"):
+        path.unlink()
+
+    MirrorCopy(copy.remote.url, copy.run, copy.saving).upload_next()
+
+    uploaded = {"model_epoch1.json", "model_epoch1.pdparams", "model_epoch1.pdopt"}
+    assert {path.name for path in there.iterdir()} == {*uploaded, *of_others}
 
 
 def test_what_is_being_uploaded_is_not_pruned(tmp_path):
     copy = local_run(tmp_path)
-    write, first = copy.remote.write, copy.waiting([])[0]
+    write, first = copy.remote.write, copy.waiting([])[-1]
 
     def write_slowly(name, data):
         for path in copy.run.checkpoints.folder.glob(f"{first.name}.*"):
@@ -504,6 +661,7 @@ def test_what_is_damaged_on_the_disk_is_left_out(tmp_path, lines, damage):
         "https://host/x?key=what-no-file-may-hold",
         "s3:///",
         "s3:x",
+        "~who-is-not-here/x",
     ],
 )
 def test_refuses_urls(url, tmp_path):

@@ -212,6 +212,7 @@ def test_all_options_mean_the_same(place, option):
 
 
 ONE_RUN = f"{RUN} and {OTHER} are given; expected one of them, or a run and the name of one of"
+MIRROR = "s3://bucket/run: is a URL; expected a path on this machine; to bring a run back from its"
 REFUSED = {
     "two runs": (["eval", RUN, "--run", OTHER], 2, ONE_RUN),
     "two runs to export": (["export_model", "--run", RUN, "-k", OTHER], 2, ONE_RUN),
@@ -246,6 +247,18 @@ REFUSED = {
         4,
         "pretrained: holds weights alon",
     ),
+    "a mirror to evaluate": (["eval", "s3://bucket/run"], 4, MIRROR),
+    "a mirror to evaluate a checkpoint of": (
+        ["eval", "best", "--run", "s3://bucket/run"],
+        4,
+        MIRROR,
+    ),
+    "a mirror to read with": (["infer", PICTURE, "--run", "s3://bucket/run"], 4, MIRROR),
+    "a mirror to export": (["export_model", "s3://bucket/run"], 4, MIRROR),
+    "a mirror to plot": (["plot", "s3://bucket/run"], 4, MIRROR),
+    "a mirror to show": (["dashboard", "s3://bucket/run"], 4, MIRROR),
+    "a mirror to resume": (["train", "--resume", "s3://bucket/run"], 4, MIRROR),
+    "a mirror to start from": (["train", "--init_from", "s3://bucket/run"], 4, MIRROR),
 }
 
 

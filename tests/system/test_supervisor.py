@@ -121,6 +121,16 @@ def test_no_progress_is_exit_93(train):
     assert output.count("the training ended with SIGKILL") == 3
 
 
+@pytest.mark.slow
+def test_supervisor_of_a_training_that_cannot_write_restarts_to_the_last(train):
+    """A disk, or a mirror, may have room or answer later."""
+    full = "if step == 12: from paddle_mnist.errors import OutputError; raise OutputError('full')"
+    process = train(full, "--max_restarts", "4")
+    output, error = process.communicate(timeout=120)
+    assert process.returncode == 7, error
+    assert "restart 4 of 4" in output and "no restart is left" in output
+
+
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
