@@ -47,11 +47,16 @@ def forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
 
 
 def warn_of_open_files(dataset: Any) -> None:
-    """Log a warning that names the open files among the attributes of a dataset, for workers.
-
-    All workers move the one position of a file that was open when they were forked.
-    """
-    if names := _open_files(dataset):
+    """Log a warning that names the open files, and archives, among a dataset's attributes."""
+    names = []
+    for name, value in getattr(dataset, "__dict__", {}).items():
+        # of a zipfile.ZipFile, a tarfile.TarFile
+        file = getattr(value, "fp", None) or getattr(value, "fileobj", None) or value
+        if isinstance(file, io.IOBase) and hasattr(file, "name") and not file.closed:
+            names.append(name)
+        elif isinstance(value, paddle.io.Dataset) and value is not dataset:  # as of a Subset
+            warn_of_open_files(value)
+    if names:
         warn_once(
             type(dataset),
             "%s: the workers (num_workers) share the position of its open file %s, and may read "
@@ -59,22 +64,6 @@ def warn_of_open_files(dataset: Any) -> None:
             type(dataset).__name__,
             listed(names),
         )
-
-
-def _open_files(dataset: Any) -> list[str]:
-    """Return the attributes that are open files, or archives in one; also of a dataset inside."""
-    names = []
-    for name, value in getattr(dataset, "__dict__", {}).items():
-        # of a zipfile.ZipFile, a tarfile.TarFile
-        file = getattr(value, "fp", None) or getattr(value, "fileobj", None) or value
-        has_position = isinstance(file, io.IOBase) and not isinstance(
-            file, (io.BytesIO, io.StringIO)
-        )
-        if has_position and not file.closed:
-            names.append(name)
-        elif isinstance(value, paddle.io.Dataset) and value is not dataset:
-            names += [f"{name}.{inner}" for inner in _open_files(value)]
-    return names
 
 
 def _started(loader: paddle.io.DataLoader) -> Iterator[Any]:
