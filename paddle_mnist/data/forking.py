@@ -47,13 +47,11 @@ def forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
 
 
 def warn_of_open_files(dataset: Any) -> None:
-    """Log a warning that names the open files, and archives, among a dataset's attributes."""
+    """Log a warning that names the open files among a dataset's attributes, before it is forked."""
     names = []
     for name, value in getattr(dataset, "__dict__", {}).items():
-        # of a zipfile.ZipFile, a tarfile.TarFile
-        file = getattr(value, "fp", None) or getattr(value, "fileobj", None) or value
-        if isinstance(file, io.IOBase) and hasattr(file, "name") and not file.closed:
-            names.append(name)
+        if isinstance(value, io.IOBase) and not value.closed and value.readable():
+            names += [name] if hasattr(value, "name") else []  # io.BytesIO is no file
         elif isinstance(value, paddle.io.Dataset) and value is not dataset:  # as of a Subset
             warn_of_open_files(value)
     if names:
