@@ -64,6 +64,20 @@ def test_recipe_calls_train_with_options_that_it_has(words):
     assert words[0] == "train" and train_config(parser.parse_args(words[1:])).output
 
 
+@pytest.mark.parametrize("code", [0, 138, 93])
+@pytest.mark.parametrize("name", ["job.yaml", "paddle-mnist.service"])
+def test_recipe_supervises_a_script_of_ones_own(name, code, tool, tmp_path):
+    """As a comment says, in the form of the line before it. A script that always fails ends."""
+    text = (CLUSTER / name).read_text()
+    (line,) = re.findall(r"^ *# (?:args: |ExecStart=\S+ )(.*supervise.*)$", text, re.M)
+    words = yaml.safe_load(line) if line.startswith("[") else line.split()
+    at = next(at for at, word in enumerate(words) if word.endswith("my.py"))
+    script = tmp_path / "my.py"
+    words[at - 1 : at + 1] = [tmp_path / "run", script]
+    script.write_text("import sys; sys.exit(int(sys.argv[-1]))")
+    tool(*words, 1 if code == 93 else code, expect=code)
+
+
 # ------------------------------------------------------------------ Slurm
 
 
@@ -73,18 +87,18 @@ def batch(tmp_path):
     programs = tmp_path / "programs"
     programs.mkdir()
 
-    def start(program, *words):
+    def start(program, *words, **environment):
         for name, text in {
             "paddle-mnist": program,
             "scontrol": f'echo "$@" >> {tmp_path / "requeued"}',
         }.items():
             (programs / name).write_text(f"#!/bin/sh\n{text}\n")
             (programs / name).chmod(0o755)
-        environment = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+        environment["PATH"] = f"{programs}:{os.environ['PATH']}"
         return subprocess.Popen(
             ["bash", CLUSTER / "train.sbatch", *words],
             cwd=tmp_path,
-            env={**os.environ, **environment},
+            env={**os.environ, "SLURM_JOB_ID": "7", **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -93,12 +107,67 @@ def batch(tmp_path):
     return start
 
 
-@pytest.mark.parametrize("code", [0, 2, 75, 93, 137, 138, 143])
-def test_job_that_a_signal_ended_is_requeued(batch, tmp_path, code):
-    process = batch(f"exit {code}")
-    process.communicate(timeout=60)
+LIMIT = {"MAX_REQUEUES": "2"}
+
+
+@pytest.mark.parametrize(
+    ("code", "environment", "is_requeued"),
+    [
+        (0, {}, False),
+        (1, {}, False),
+        (2, {}, False),
+        (75, {}, False),
+        (93, {}, False),
+        (129, {}, True),
+        (137, {}, False),  # the memory was full
+        (138, {}, True),
+        (138, {"SLURM_RESTART_COUNT": "99"}, True),
+        (138, {"SLURM_RESTART_COUNT": "100"}, False),
+        (138, {"SLURM_RESTART_COUNT": "1", **LIMIT}, True),
+        (138, {"SLURM_RESTART_COUNT": "2", **LIMIT}, False),
+        (139, {}, False),  # a segmentation fault
+        (143, {}, False),  # scancel
+    ],
+)
+def test_batch_script_requeues_only_what_the_signal_before_the_end_stopped(
+    batch, tmp_path, code, environment, is_requeued
+):
+    process = batch(f"exit {code}", **environment)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == code
-    assert (tmp_path / "requeued").exists() == (code > 128)
+    assert (tmp_path / "requeued").exists() == is_requeued
+    is_over_limit = code == 138 and not is_requeued
+    assert ("not requeued: started again" in out) == is_over_limit, out
+
+
+@pytest.mark.parametrize(
+    ("signals", "code", "is_requeued"),
+    [(["USR1"], 138, True), (["TERM"], 143, False), (["USR1", "TERM"], 138, False)],
+    ids=["the time is up", "scancel", "scancel while it saves"],
+)
+def test_batch_script_requeues_nothing_after_scancel(batch, tmp_path, signals, code, is_requeued):
+    """As the training does, the program notes the first signal and ends a little later."""
+    program = (
+        "trap 'code=${code:-138}; touch got-USR1' USR1; trap 'code=${code:-143}; touch got-TERM' "
+        f"TERM; touch ready; while [ ! -e got-{signals[-1]} ]; do sleep 0.02; done; exit $code"
+    )
+    process = batch(program)
+    wait_for(tmp_path / "ready", process)
+    for name in signals:
+        process.send_signal(getattr(signal, f"SIG{name}"))
+        if name != signals[-1]:
+            wait_for(tmp_path / f"got-{name}", process)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == code, out
+    assert (tmp_path / "requeued").exists() == is_requeued
+
+
+def test_batch_script_runs_and_requeues_a_program_of_ones_own(batch, tmp_path):
+    program = 'echo "$0" "$@"; kill -USR1 $$'
+    process = batch("exit 1", "--", "sh", "-c", program, "my.py", "--epochs", "two words")
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (138, "my.py --epochs two words\n")
+    assert (tmp_path / "requeued").read_text() == "requeue 7\n"
 
 
 def signal_before_the_end():
@@ -156,6 +225,32 @@ def test_slurm_itself_ends_a_job_whose_time_is_up_and_starts_it_again(tmp_path):
     assert "resuming after step" in text
     unbroken = train("Adam", tmp_path / "unbroken", epochs=epochs)
     assert json.loads(text.splitlines()[-1]) == bits(unbroken)
+
+
+@pytest.mark.slow
+@pytest.mark.release
+@pytest.mark.timeout(600)
+def test_slurm_itself_starts_nothing_again_after_scancel_or_a_crash(tmp_path):
+    programs = {
+        "CANCELLED": "trap 'exit 143' TERM; touch ready; while :; do sleep 0.1; done",
+        "FAILED": "kill -SEGV $$",
+    }
+    with slurm(tmp_path) as node:
+        for state, program in programs.items():
+            number = node.call(
+                *("sbatch", "--parsable", "--cpus-per-task=1", f"--output={tmp_path / state}"),
+                *(f"--chdir={tmp_path}", CLUSTER / "train.sbatch", "--", "sh", "-c", program),
+            ).strip()
+            if state == "CANCELLED":
+                while not (tmp_path / "ready").exists():
+                    time.sleep(0.1)
+                node.call("scancel", number)
+            running = ("PENDING", "RUNNING", "COMPLETING")
+            while (job := node.job(number))["JobState"] in running:
+                time.sleep(0.5)
+            time.sleep(8)  # longer than a job that was requeued waits here
+            job = node.job(number)
+            assert (job["JobState"], job["Restarts"]) == (state, "0"), job
 
 
 # ------------------------------------------------------------------ Kubernetes, Docker, systemd

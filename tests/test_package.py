@@ -243,6 +243,32 @@ NO_PADDLE = {
 }
 
 
+def test_package_that_paddle_lacks_is_named_with_what_installs_it():
+    """As setuptools in an environment of uv."""
+    done = python(
+        "import sys; sys.modules['setuptools'] = None; sys.argv = ['eval']\n"
+        "from paddle_mnist.commands import eval, run_script\n"
+        "run_script(eval.main)"
+    )
+    assert done.returncode == 5, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "is installed but cannot be imported on this machine (" in line
+    assert "setuptools" in line and line.endswith("; pip install setuptools")
+
+
+@pytest.mark.parametrize("words", ["eval", "train --recipe digits", "infer --example"])
+def test_command_refuses_a_working_folder_that_was_deleted(tmp_path, words):
+    done = python(
+        f"import os, sys; os.chdir({str(tmp_path)!r}); os.rmdir({str(tmp_path)!r})\n"
+        f"from paddle_mnist.commands import {words.split()[0]} as command, run_script\n"
+        f"sys.argv[1:] = {words.split()[1:]}\n"
+        "run_script(command.main)"
+    )
+    assert done.returncode == 3, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: the working folder: No such file or directory; ")
+
+
 @pytest.mark.parametrize("name", NO_PADDLE)
 @pytest.mark.parametrize("tool", ["train", "eval"])
 def test_without_paddle_the_install_lines_are_printed(tmp_path, name, tool):

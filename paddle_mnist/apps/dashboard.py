@@ -6,6 +6,7 @@ They are those of version 2.5.3; each comment says what retires it.
 import contextlib
 import logging
 import os
+import re
 import signal
 import socket
 import threading
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Union
 
-from paddle_mnist.apps.loopback import PUBLIC, LoopbackWSGI, is_loopback
+from paddle_mnist.apps.loopback import PUBLIC, LoopbackWSGI, is_loopback, listen
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.system import signals
 from paddle_mnist.training.run_directory import RunDirectory
@@ -21,20 +22,24 @@ from paddle_mnist.training.run_directory import RunDirectory
 log = logging.getLogger("paddle_mnist")
 
 
-def serve(runs: Sequence[Union[str, Path]], host: str, port: int, language: str) -> None:
+def serve(
+    runs: Sequence[Union[str, Path]], host: str, port: int, language: str, public_path: str
+) -> None:
     """Serve until SIGTERM or SIGINT comes.
 
     runs: run directories, folders of them, or folders of VisualDL's files; every run of
-    `work/output` by default. port: 0 for any that is free.
+    `work/output` by default. port: 0 for any that is free. public_path: that of all pages, `/app`.
     Raises DataError when there is nothing to show, ConfigError when it cannot listen there.
     """
+    if not re.fullmatch(r"(/[\w.~@-]+)+", public_path):
+        raise ConfigError(f"public_path is {public_path!r}; expected a path, such as /app")
     common, names = log_folders(runs)
-    with _listening(host, port) as listening, _working_folder(common):
-        server = _make_server(names, host, language, listening)
+    with listen(host, port) as listening, _working_folder(common):
+        server = _make_server(names, host, language, listening, public_path)
         for name in names:
             log.info("showing %s", name)
         address = f"[{host}]" if ":" in host else host
-        root = f"http://{address}:{listening.getsockname()[1]}/app"
+        root = f"http://{address}:{listening.getsockname()[1]}{public_path}"
         if any(path for name in names for path in Path(name).rglob("vdlgraph*")):
             # "Graphs" opens an empty page, of graphs that are uploaded
             log.info("the net's graph: %s/graph/dynamic_graph", root)
@@ -47,7 +52,9 @@ def serve(runs: Sequence[Union[str, Path]], host: str, port: int, language: str)
             signals.wait()  # pages may import Paddle
 
 
-def _make_server(names: Sequence[str], host: str, language: str, listening: socket.socket) -> Any:
+def _make_server(
+    names: Sequence[str], host: str, language: str, listening: socket.socket, public_path: str
+) -> Any:
     """Return a WSGI server of VisualDL's application. names: of folders in the current one."""
     from visualdl.server.app import create_app  # here, for it is slow to import
     from visualdl.server.args import ParseArgs
@@ -60,6 +67,7 @@ def _make_server(names: Sequence[str], host: str, language: str, listening: sock
             logdir=names,
             host=host,
             port=port,
+            public_path=public_path,
             # Pages fail for browsers that ask for neither English nor Chinese; pages that fall
             # back to one of them retire this.
             language=language,
@@ -102,17 +110,6 @@ def _working_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.chdir(before)
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(
-            f"{host}:{port}: cannot listen there ({reason}); choose another --port or --host"
-        ) from error
 
 
 def log_folders(runs: Sequence[Union[str, Path]]) -> tuple[Path, list[str]]:

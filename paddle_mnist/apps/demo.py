@@ -11,7 +11,14 @@ from typing import Any, Optional
 from paddle_mnist.apps.answers import OUTPUTS, Answer, Picture, answer_in_time
 from paddle_mnist.apps.drawing_pad import picture_bytes
 from paddle_mnist.apps.layout import STYLE, lay_out
-from paddle_mnist.apps.loopback import PUBLIC, Check, CheckedASGI, is_for_loopback, is_loopback
+from paddle_mnist.apps.loopback import (
+    PUBLIC,
+    Check,
+    CheckedASGI,
+    is_for_loopback,
+    is_loopback,
+    listen,
+)
 from paddle_mnist.apps.wording import in_language, language_of, translations
 from paddle_mnist.errors import ConfigError, DeviceError
 from paddle_mnist.mnist.infer import pretrained_predictor
@@ -88,8 +95,7 @@ def serve(
     port: 0 for the first that is free from 7860 on. share: at a public address, by gradio.
     Raises CheckpointError, ConfigError when it cannot listen there, DeviceError.
     """
-    if not 0 <= port <= 65_535:
-        raise ConfigError(f"port is {port}; expected 0 to 65535")
+    listen(host, port).close()  # gradio's error gives no reason, and a remedy of its own
     blocks = page(_load(model, run))
     is_public = share or not is_loopback(host)
     _launch(blocks, host, port, share, [has_size] if is_public else [is_for_loopback, has_size])
@@ -136,7 +142,7 @@ def _launch(blocks: Any, host: str, port: int, share: bool, checks: Sequence[Che
             )
     except OSError as error:
         raise ConfigError(
-            f"{host}:{port}: cannot listen there ({error}); choose another --port or --host"
+            f"{host}:{port}: cannot listen there, no port is free; choose another --port or --host"
         ) from error
     except ImportError as error:  # of what httpx needs for a proxy, on the way to gradio's tunnel
         raise DeviceError(f"the page cannot be shared: {error}") from error

@@ -7,9 +7,12 @@ in the header `Host`, the second in `Origin`.
 """
 
 import ipaddress
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Optional
 from urllib.parse import urlsplit
+
+from paddle_mnist.errors import ConfigError
 
 PUBLIC = (  # a warning; %s is the address that a server listens at
     "%s is not loopback: whoever reaches this machine can use this server, and so can every web "
@@ -27,6 +30,18 @@ def is_loopback(name: Optional[str]) -> bool:
         return ipaddress.ip_address(name or "").is_loopback
     except ValueError:
         return False
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens. port: 0 for any that is free. Raises ConfigError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"{host}:{port}: cannot listen there ({reason}); choose another --port or --host"
+        ) from error
 
 
 def refusal(host: Optional[str], origin: Optional[str]) -> Optional[str]:

@@ -31,6 +31,7 @@ PACKAGED = paddle_mnist.PACKAGED_WEIGHTS  # words that stand for weights of no r
 WORDS = (*CHECKPOINT_WORDS, *PACKAGED)
 # Suffixes of a run's files that hold no weights. Those of weights may have any other.
 NO_WEIGHTS = (*sorted({*DATA_SUFFIXES} - {PARAMS}), ".json", ".yaml", "")
+ABOUT = "about.json"  # which `inference.exported` writes
 
 Name = Union[str, Path]
 
@@ -179,6 +180,12 @@ def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> Sav
     if name and os.path.isdir(name):
         return _final_weights(RunFiles(name))
     path = Path(name)
+    is_file = path.suffix != PARAMS and os.path.isfile(name)
+    if is_file and (path.parent / ABOUT).exists():
+        raise CheckpointError(
+            f"{name}: a file of an exported model; infer, demo and DigitPredictor take the folder, "
+            f"{path.parent}"
+        )
     if path.name and not os.path.exists(_manifest_path(name)):
         if path.suffix in NO_WEIGHTS or not os.path.isfile(path):
             raise CheckpointError(_not_a_checkpoint(name))
@@ -265,7 +272,7 @@ def _expected() -> str:
 
 def _missing_from_run(run: RunFiles) -> str:
     """Return the message for a folder that has neither a run's checkpoints nor its weights."""
-    if (run.path / "about.json").exists():
+    if (run.path / ABOUT).exists():
         return (
             f"{run.path}: an exported model, from which no weights are read; expected the run or "
             "checkpoint it was made of; infer, demo and DigitPredictor run exported models"

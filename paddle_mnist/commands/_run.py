@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Optional
 
-from paddle_mnist.errors import PaddleMnistError
+from paddle_mnist.errors import DataError, PaddleMnistError
 from paddle_mnist.metrics.console import console_logs
 from paddle_mnist.system import heartbeat, signals
 from paddle_mnist.system.machine import lacks_memory, memory_limit
@@ -45,9 +45,12 @@ def run_command(
     """
     heartbeat.start()
     argv = sys.argv[1:] if argv is None else argv
-    home = contextlib.nullcontext() if QUESTIONS.intersection(argv) else usable_home()
+    is_question = bool(QUESTIONS.intersection(argv))
+    home = contextlib.nullcontext() if is_question else usable_home()
     with prepared(), running_command():
         try:
+            if not is_question:
+                _require_working_folder()
             stream = sys.stderr if prints_data else sys.stdout
             with console_logs(stream), home, signals.handlers_installed(), signals.interruptible():
                 code = _exit_code(command, argv)
@@ -61,6 +64,17 @@ def run_command(
                 raise
             print(f"error: out of memory; {memory_limit()}", file=sys.stderr)
             return PaddleMnistError.exit_code
+
+
+def _require_working_folder() -> None:
+    """Raise DataError where the working folder is gone, with which imports fail in other words."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise DataError(
+            f"the working folder: {error.strerror}; it was deleted, it seems; cd to another one, "
+            "and run the same command again"
+        ) from error
 
 
 def _exit_code(command: Command, argv: Sequence[str]) -> int:

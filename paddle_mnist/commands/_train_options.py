@@ -26,8 +26,21 @@ ALIASES = {"data": "data_url", "output": "train_url"}  # as ModelArts passes the
 
 def add_train_options(parser: Parser) -> None:
     """Add all options of a training, under their headings, and those that set many at once."""
-    parser.add_argument("--recipe", metavar="NAME", help=f"start from: {', '.join(recipes())}")
-    parser.add_argument("-c", "--config", metavar="FILE", help="YAML file, lines of 'field: value'")
+    parser.add_argument(
+        "--recipe",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help=f"start from: {', '.join(recipes())}",
+    )
+    parser.add_argument(
+        "-c",
+        "--config",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="YAML file, lines of 'field: value'; repeatable, later files win",
+    )
     parser.add_argument(
         "-o",
         "--set",
@@ -76,31 +89,35 @@ def _add_option(group: Any, name: str, one: FlatOption, value: Any) -> None:
 def train_config(args: argparse.Namespace) -> TrainConfig:
     """Return the configuration that a command line asks for.
 
-    Later ones win: the recipe, the schedule of continued training, the file, -o, the options.
+    Later ones win: the recipe, the schedule of continued training, the files, -o, the options.
     Without a recipe or a file, on a machine where only the embedded digits are found, the recipe is
     `digits`.
     Raises ConfigError.
     """
     options = {**_fields_from_set(args.set), **_fields_from_options(args)}
-    recipe = args.recipe or (None if args.config else "default")
+    if len(args.recipe) > 1:
+        raise ConfigError(f"recipe is {' and '.join(args.recipe)}; expected one; give files by -c")
+    recipe = args.recipe[0] if args.recipe else None if args.config else "default"
     if not args.recipe and not args.config:
         TrainConfig(**options)  # errors in the options come before the search for data
         if find_source(options.get("data", "auto")) is DIGITS_SOURCE:
             recipe = "digits"
             options.pop("data", None)  # the recipe names them: a second search might find others
     values = read_recipe(recipe) if recipe else {}
-    file = dict(read_yaml(args.config)) if args.config else {}
+    file: dict[str, Any] = {}
+    for path in args.config:
+        file.update(read_yaml(path))
     if file.get("soften") is None and not file.get("incremental_from"):
         file.pop("soften", None)  # of a run that continued none: `options` may have another do so
     given = {**file, **options}
     if given.get("output") is None:
-        given["output"] = str(Path("work", "output", recipe or _name_of(Path(args.config))))
+        given["output"] = str(Path("work", "output", recipe or _name_of(Path(args.config[-1]))))
     run = {} if args.fresh else _config_of_run(given)
     is_continued = given.get("incremental_from") or run.get("incremental_from")
     if is_continued and "lr_schedule" not in given:
         values.update(_continued_schedule(values, run))
     values.update(given)
-    return TrainConfig.from_mapping(values, origin=args.config or "config")
+    return TrainConfig.from_mapping(values, origin=", ".join(args.config) or "config")
 
 
 def _name_of(config: Path) -> str:

@@ -29,6 +29,12 @@ def main(argv: Sequence[str]) -> None:
         default="127.0.0.1",
         help="address to listen on [127.0.0.1: this machine only]",
     )
+    parser.add_argument(
+        "--public_path",
+        default="/app",
+        metavar="PATH",
+        help="path of the pages, as a proxy in front passes it on [/app]",
+    )
     chinese = (locale.getlocale()[0] or "").startswith("zh")
     language = "zh" if chinese else "en"
     parser.add_argument(
@@ -37,4 +43,4 @@ def main(argv: Sequence[str]) -> None:
     args = parser.parse_args(argv)
     from paddle_mnist.apps.dashboard import serve
 
-    serve(named_runs(args), args.host, args.port, args.language)
+    serve(named_runs(args), args.host, args.port, args.language, args.public_path)

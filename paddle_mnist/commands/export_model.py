@@ -19,6 +19,7 @@ from paddle_mnist.checkpoint.run_files import RUNS, RunFiles
 from paddle_mnist.commands import Parser, command, program_name
 from paddle_mnist.commands._weights import NamedWeights, add_weights_arguments, named_weights
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.options import split_names
 from paddle_mnist.system.devices import require_paddle
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     if args.list:
         _print_variables(variables(model, weights.checkpoint), weights.checkpoint)
         return 0
-    outputs = [name for name in args.outputs.split(",") if name]
+    outputs = split_names(args.outputs)
     about: dict[str, Any] = {"weights": weights.path.name}
     about.update({name: weights.manifest.get(name) for name in ("data_hash", "dataset")})
     exported = export_model(model, folder, outputs, args.format, about)

@@ -6,6 +6,7 @@ from paddle_mnist.checkpoint.saved_weights import default_run
 from paddle_mnist.commands import Parser, command, program_name
 from paddle_mnist.commands._weights import add_runs_arguments, named_runs
 from paddle_mnist.mnist.figure_names import DIGIT_FIGURES
+from paddle_mnist.options import split_names
 from paddle_mnist.plots.figure_files import COMPARED_FILES
 from paddle_mnist.plots.figure_files import FIGURES as FIGURES_OF_ANY_NET
 from paddle_mnist.system.devices import require_paddle
@@ -47,6 +48,6 @@ def main(argv: Sequence[str]) -> None:
     from paddle_mnist.mnist.report import plot_runs
 
     runs = named_runs(args) or [default_run().path]
-    only = [name.strip() for name in args.only.split(",") if name.strip()]
+    only = split_names(args.only)
     for path in plot_runs(runs, args.output, args.device, only):
         print(path)

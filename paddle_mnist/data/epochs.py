@@ -9,7 +9,7 @@ from paddle.io.dataloader.collate import default_collate_fn
 
 from paddle_mnist.data.batch_reader import CollateFn, MapDataset
 from paddle_mnist.data.collate import make_batch, read_samples
-from paddle_mnist.data.forking import forked
+from paddle_mnist.data.forking import forked, warn_of_open_files
 from paddle_mnist.data.sampler_state import begin_epoch, end_epoch, set_epoch
 from paddle_mnist.data.workers import map_in_workers, with_little_shared_memory
 
@@ -42,6 +42,8 @@ def _iterate(batches: Iterable[Any]) -> Iterator[Any]:
     if not isinstance(batches, paddle.io.DataLoader):
         yield from batches
         return
+    if batches.num_workers:
+        warn_of_open_files(batches.dataset)
     is_map_style = not isinstance(batches.dataset, paddle.io.IterableDataset)
     if not is_map_style or batches.batch_sampler is None or batches._persistent_workers:
         if batches.num_workers:

@@ -1,14 +1,21 @@
 """Start and end the workers of a `paddle.io.DataLoader`, which are forked from this process."""
 
+import errno
 import gc
+import io
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import paddle
 from paddle.io.dataloader import dataloader_iter
 
-from paddle_mnist.errors import ProcessError, summary
+from paddle_mnist.errors import OutputError, ProcessError, listed, summary
+from paddle_mnist.system.files import warn_once
+
+# The system has no more descriptors, processes, memory or semaphores to give.
+EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC}
 
 
 def forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
@@ -20,11 +27,7 @@ def forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
     and its workers.
     """
     is_over = False
-    gc.freeze()
-    try:
-        iterator: Any = iter(loader)  # Paddle's types leave out its private methods
-    finally:
-        gc.unfreeze()
+    iterator: Any = _started(loader)  # Paddle's types leave out its private methods
     try:
         yield from iterator
         is_over = True
@@ -41,6 +44,60 @@ def forked(loader: paddle.io.DataLoader) -> Iterator[Any]:
             iterator._try_shutdown_all()
         if not is_over and is_persistent:
             loader._iterator = None  # Paddle fails to begin again with workers inside an epoch
+
+
+def warn_of_open_files(dataset: Any) -> None:
+    """Log a warning that names the open files among a dataset's attributes, before it is forked."""
+    names = []
+    for name, value in getattr(dataset, "__dict__", {}).items():
+        if isinstance(value, io.IOBase) and not value.closed and value.readable():
+            names += [name] if hasattr(value, "name") else []  # io.BytesIO is no file
+        elif isinstance(value, paddle.io.Dataset) and value is not dataset:  # as of a Subset
+            warn_of_open_files(value)
+    if names:
+        warn_once(
+            type(dataset),
+            "%s: the workers (num_workers) share the position of its open file %s, and may read "
+            "wrong samples; expected each worker to open the file itself, in __getitem__",
+            type(dataset).__name__,
+            listed(names),
+        )
+
+
+def _started(loader: paddle.io.DataLoader) -> Iterator[Any]:
+    """Return Paddle's iterator, whose workers run; if one cannot start, end those that have."""
+    gc.freeze()
+    try:
+        return iter(loader)
+    except Exception as error:  # of a sampler of the caller's, too
+        _end_workers(loader, error)
+        lacks_threads = isinstance(error, RuntimeError) and "start new thread" in str(error)
+        if not lacks_threads and getattr(error, "errno", None) not in EXHAUSTED:
+            raise
+        raise ProcessError(
+            f"the {loader.num_workers} workers that read the data cannot start ({error}); expected "
+            "room for so many processes and open files (see ulimit -a): try fewer num_workers, "
+            "or 0",
+            exit_code=OutputError.exit_code,
+        ) from error
+    finally:
+        gc.unfreeze()
+
+
+def _end_workers(loader: paddle.io.DataLoader, error: Exception) -> None:
+    """End the workers of Paddle's iterator that raised an error while it was made.
+
+    Python would delete it at its own end, when the threads that it then starts wait for ever.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        iterator = frame.f_locals.get("self")
+        is_new = iterator is not getattr(loader, "_iterator", None)
+        if is_new and isinstance(iterator, dataloader_iter._DataLoaderIterMultiProcess):
+            paddle.base.core._erase_process_pids(id(iterator))  # that they are killed is no error
+            iterator._shutdown = True
+            for worker in getattr(iterator, "_workers", []):
+                worker.kill()
+                worker.join()
 
 
 _set_handler: Callable[[], None] = dataloader_iter._set_SIGCHLD_handler

@@ -13,6 +13,7 @@ from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.data.batch_reader import BatchReader, CollateFn, MapDataset, Reading, Request
 from paddle_mnist.data.collate import data_error, num_samples, tensors
 from paddle_mnist.data.epochs import read_epoch
+from paddle_mnist.data.forking import warn_of_open_files
 from paddle_mnist.data.sampler import BatchSampler, ShardSpec
 from paddle_mnist.data.workers import map_in_workers
 from paddle_mnist.errors import ConfigError
@@ -169,6 +170,8 @@ class BatchLoader:
             ]
 
     def _load(self, requests: Iterator[Request]) -> Iterator[Any]:
+        if self.num_workers:
+            warn_of_open_files(self.dataset)
         readings: Iterator[Reading] = (
             map_in_workers(self._read, requests, self.num_workers)
             if self.num_workers

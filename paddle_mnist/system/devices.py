@@ -52,6 +52,9 @@ def require_paddle() -> None:
             raise DeviceError(f"PaddlePaddle is not installed.\n{INSTALL}") from error
         # a wheel that does not fit this machine, this Python, or the packages beside it
         remedy = f"; {memory_limit()}" if memory_limit() else f".\n{INSTALL}"
+        missing = (getattr(error, "name", None) or "paddle").partition(".")[0]
+        if isinstance(error, ModuleNotFoundError) and missing != "paddle":
+            remedy = f"; pip install {missing}"
         raise DeviceError(
             f"{next(iter(builds), 'paddle')} is installed but cannot be imported on this "
             f"machine ({error}){remedy}"

@@ -49,7 +49,7 @@ def prepared() -> Iterator[None]:
     Processes that are started inside inherit that.
     """
     descriptors_open()
-    with _streams(), environment(MPLBACKEND="Agg", **_no_proxy_for_loopback()):
+    with _streams(), _waiting(), environment(MPLBACKEND="Agg", **_no_proxy_for_loopback()):
         yield
 
 
@@ -164,6 +164,24 @@ def _streams() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+@contextlib.contextmanager
+def _waiting() -> Iterator[None]:
+    """Have writes wait until a pipe has room, even if the caller has made it non-blocking.
+
+    Python may drop what such a pipe does not take at once. Terminals are left as they are, because
+    those who read from them share the setting.
+    """
+    is_posix = os.name == "posix"  # elsewhere Python may not know the setting
+    changed = [n for n in (1, 2) if is_posix and not os.get_blocking(n) and not os.isatty(n)]
+    for number in changed:
+        os.set_blocking(number, True)
+    try:
+        yield
+    finally:
+        for number in changed:
+            os.set_blocking(number, False)
 
 
 # -------------------------------------------------------------- proxies

@@ -70,7 +70,7 @@ def served(folder, *arguments):
         lines = []
         for line in process.stdout:
             lines.append(line)
-            if match := re.match(r"dashboard: (http://\S+:\d+)/app/scalar", line):
+            if match := re.match(r"dashboard: (http://\S+:\d+)/\S+/scalar", line):
                 yield process, match[1], lines
                 break
         else:
@@ -114,6 +114,27 @@ def test_serves_runs_of_fit(runs_of_fit):
         assert {"loss", "acc", "lr"} <= metrics["own/vdl/001/train"]
         with urllib.request.urlopen(f"{address}/app/scalar", timeout=30) as page:
             assert status == page.status == 200 and b"<html" in page.read().lower()
+
+
+def test_dashboard_with_a_public_path_serves_all_below_it(runs_of_fit):
+    """Pages, what they load, and the data; a proxy passes nothing else on."""
+    path = "/team/user@mnist/proxy"
+    with served(runs_of_fit, "--public_path", path) as (_, address, lines):
+        assert lines[-1].startswith(f"dashboard: {address}{path}/scalar ")
+
+        def get(below):
+            with urllib.request.urlopen(f"{address}{path}{below}", timeout=30) as answer:
+                assert answer.status == 200
+                return answer.read().decode()
+
+        page = get("/scalar")
+        loaded = re.findall(r"(?:href|src)=[\"']?([^\"' >]+)", page)
+        assert len(loaded) > 10 and all(one.startswith(f"{path}/") for one in loaded), loaded
+        assert "/app/" not in page
+        scripts = [one for one in loaded if one.endswith(".js")]
+        for one in (scripts[0], scripts[-1]):
+            assert "/app/" not in get(one.removeprefix(path))
+        assert "own/vdl/001/train" in get("/api/scalar/tags")
 
 
 def test_short_run_has_histograms_and_says_what_it_is(runs_of_fit):
@@ -210,6 +231,8 @@ def test_port_that_is_taken_is_said(runs, tool):
         (["--port", "http"], 2, "invalid int value: 'http'"),
         (["--port", "70000"], 2, "127.0.0.1:70000: cannot listen there"),
         (["--host", "nowhere.invalid"], 2, "nowhere.invalid:8080: cannot listen there"),
+        (["--public_path", "app"], 2, "public_path is 'app'; expected a path, such as /app"),
+        (["--public-path", "/"], 2, "public_path is '/'; expected a path, such as /app"),
     ],
 )
 def test_nothing_to_show_is_an_error(runs, tool, tmp_path, arguments, code, message):

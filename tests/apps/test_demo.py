@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -140,9 +141,22 @@ def test_tiles_hold_every_map():
     assert np.abs(first - (maps[0] - low) / (high - low)).max() < 0.003
 
 
-@pytest.mark.parametrize("port", [-1, 65_536])
-def test_port_that_is_none_is_said(tool, port):
-    assert f"port is {port}" in tool("demo", f"--port={port}", expect=2).stderr
+@pytest.mark.parametrize(
+    ("host", "port", "reason"),
+    [
+        ("127.0.0.1", -1, ""),
+        ("127.0.0.1", 65_536, ""),
+        ("127.0.0.1", None, "Address already in use"),
+        ("nowhere.invalid", 0, ""),
+    ],
+)
+def test_serve_refuses_an_address_that_cannot_be_had(tool, host, port, reason):
+    """port: None for one that is in use."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1] if port is None else port
+        refused = tool("demo", f"--host={host}", f"--port={port}", expect=2).stderr
+    assert f"error: {host}:{port}: cannot listen there ({reason}" in refused
+    assert "choose another --port or --host" in refused and "GRADIO" not in refused
 
 
 def test_model_without_layers_is_refused(tool):

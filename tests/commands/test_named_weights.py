@@ -230,6 +230,12 @@ REFUSED = {
         "pretrained, or a path: of a run, a checkpoint or a .pdparams",
     ),
     "an exported model": (["eval", "out"], 4, "out: an exported model, from which no weights"),
+    "a file of an exported model": (
+        ["eval", "out/about.json"],
+        4,
+        "out/about.json: a file of an exported model; infer, demo and DigitPredictor take the "
+        "folder, out",
+    ),
     "exported again": (["export_model", "out"], 4, "out: an exported model, from which no weigh"),
     "resumed": (["train", "--resume", "out"], 4, "out: an exported model, from which no weights"),
     "its curves": (["plot", "out"], 3, "out: no metrics.jsonl with lines; expected a run, or a"),
@@ -274,9 +280,17 @@ def test_what_contradicts_itself_or_is_something_else_is_one_line(place, command
 def test_export_takes_its_folder_after_the_run(place, command):
     for args in ((RUN, "a"), (RUN, "--output", "a"), (RUN, "a", "--output", "./a")):
         shutil.rmtree("a", ignore_errors=True)
-        code, printed, error = command("export_model", *args, "--outputs", "logits")
+        code, printed, error = command(
+            "export_model", *args, "--outputs", " logits, probabilities "
+        )
         assert code == 0 and "a/about.json" in printed, error
-    assert json.loads(Path("a/about.json").read_text())["weights"] == f"{names_of()[0]}.pdparams"
+    about = json.loads(Path("a/about.json").read_text())
+    code, _, error = command("infer", "--model", "a/inference.pdiparams", PICTURE)
+    assert code == 4 and "pdiparams: a file of an exported model; infer, demo and" in error
+    assert about["weights"] == f"{names_of()[0]}.pdparams" and about["outputs"] == [
+        "logits",
+        "probabilities",
+    ]
 
 
 # ------------------------------------------------------------------ what shows runs

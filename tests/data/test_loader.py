@@ -2,17 +2,24 @@
 
 import contextlib
 import gc
+import io
 import itertools
 import multiprocessing
 import os
 import random
+import re
 import signal
+import subprocess
+import sys
 import threading
 from collections import namedtuple
+from subprocess import PIPE
 
+import forked
 import numpy as np
 import paddle
 import pytest
+from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -922,3 +929,98 @@ def test_a_worker_that_is_killed_is_said_in_one_line(thread):
         "one of the 2 workers that read the data has died"
     ]
     assert "\n" not in errors[0]
+
+
+@pytest.mark.parametrize("run", [forked.run, pytest.param(subprocess.run, marks=pytest.mark.slow)])
+def test_workers_that_cannot_start_end_the_run_in_one_line(run, tmp_path):
+    """Too few descriptors for their pipes; those that have started end. The latter: so does Python.
+
+    What ends last closes the output.
+    """
+    program = (
+        "import resource, sys\n"
+        "from paddle_mnist.commands import run_script, train\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))\n"
+        "run_script(train.main)\n"
+    )
+    words = ["--recipe", "digits", "--train_limit", 64, "--num_workers", 60, "--output", tmp_path]
+    options = {} if run is forked.run else {"stdout": PIPE, "stderr": PIPE, "text": True}
+    done = run(
+        [sys.executable, "-c", program, *map(str, words)],
+        cwd=ROOT,
+        timeout=50,
+        **options,
+    )
+    assert done.returncode == 7, done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if "Warning" not in line)
+    assert line.startswith("error: the 60 workers that read the data cannot start (")
+    assert "Too many open files" in line
+
+
+def test_error_of_a_sampler_at_its_start_ends_the_workers():
+    """Paddle asks it for indices after the workers have started."""
+
+    class Broken(paddle.io.BatchSampler):
+        def __init__(self):
+            self.batch_size = 2
+
+        def __iter__(self):
+            raise FileNotFoundError("order.txt")
+            yield
+
+    data = paddle.io.DataLoader(Numbered(4), batch_sampler=Broken(), num_workers=2)
+    before = set(multiprocessing.active_children())
+    with pytest.raises(FileNotFoundError, match="order") as failure:
+        next(open_loader(data, 2).epoch(0))
+    assert set(multiprocessing.active_children()) <= before
+    assert failure.tb  # which still holds Paddle's iterator
+
+
+class Lines(paddle.io.Dataset):
+    """The numbers in a file, which is opened at once, or for the first sample."""
+
+    def __init__(self, path, open_file=None):
+        self.path, self.file = path, open_file and open_file(path)
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        self.file = self.file or open(self.path, "rb")  # noqa: SIM115
+        return np.array([index])
+
+
+class Wrapped(Numbered):
+    """Another dataset as an attribute."""
+
+    def __init__(self, inner):
+        super().__init__(8)
+        self.inner = inner
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda new, path: new(path, open), "Lines: .* file file,"),
+        (lambda new, path: new(path, lambda path: open(path, "ab")), None),  # noqa: SIM115
+        (lambda new, path: Wrapped(new(path, open)), "Lines: .* file file,"),
+        (lambda new, path: new(path, lambda _: io.BytesIO()), None),
+        (lambda new, path: new(path), None),
+    ],
+    ids=["open", "only written", "in another", "in memory", "opened in workers"],
+)
+@pytest.mark.parametrize("kind", ["Dataset", "DataLoader"])
+def test_loader_with_workers_warns_of_open_files(make, name, kind, tmp_path, lines):
+    path = tmp_path / "numbers"
+    path.touch()
+    new = type("Lines", (Lines,), {})  # of each class it warns once
+    for workers in (0, 1):
+        data = make(new, path)
+        if kind == "DataLoader":
+            data = paddle.io.DataLoader(data, batch_size=4, num_workers=workers)
+        loader = open_loader(data, 4, num_workers=workers)
+        for epoch in range(2):
+            list(loader.epoch(epoch))
+        warnings = [line for line in lines() if "share the position" in line]
+        assert len(warnings) == bool(name and workers)
+    assert not name or re.match(name, warnings[0])

@@ -219,10 +219,11 @@ def test_tutorial_recipes_are_the_documents_settings():
 
 
 def test_later_ways_to_name_a_field_win(tmp_path):
-    file = tmp_path / "mine.yaml"
-    file.write_text("epochs: 7\nbatch_size: 8\nseed: 9\nlearning_rate: 1e-3\n")
+    first, file = tmp_path / "first.yaml", tmp_path / "mine.yaml"
+    first.write_text("epochs: 6\nlearning_rate: 1e-3\n")
+    file.write_text("epochs: 7\nbatch_size: 8\nseed: 9\n")
     options = "--recipe tutorial -o batch_size=16 seed=17 -o momentum=0.5 --seed 18"
-    config = parse("-c", str(file), *options.split())
+    config = parse("-c", str(first), "-c", str(file), *options.split())
     assert (config.epochs, config.batch_size, config.seed) == (7, 16, 18)
     assert config.optimizer == OptimizerOptions(
         "adam", 1e-3, "constant", momentum=0.5, weight_decay=0.0
@@ -236,14 +237,15 @@ def test_later_ways_to_name_a_field_win(tmp_path):
         (["-c", "mine.yaml"], "work/output/mine"),
         (["-c", "mine.v1.yaml"], "work/output/mine.v1"),
         (["-c", "mine.v1"], "work/output/mine.v1"),
+        (["-c", "mine.v1", "-c", "mine.v1", "-c", "mine.yaml"], "work/output/mine"),
         (["--recipe", "tutorial", "--train_url", "there"], "there"),
         ([], "work/output/digits"),  # no MNIST on this machine, as far as tests can see
     ],
 )
 def test_run_directory_is_named_by_the_recipe(tmp_path, monkeypatch, argv, output):
     monkeypatch.chdir(tmp_path)
-    if argv[:1] == ["-c"]:
-        Path(argv[1]).write_text("epochs: 7\n")
+    for path in argv[1::2] if argv[:1] == ["-c"] else []:
+        Path(path).write_text("epochs: 7\n")
     assert parse(*argv).output == output
 
 
@@ -257,6 +259,9 @@ def test_without_mnist_or_recipe_the_recipe_is_digits(tiny):
 
 BAD_ARGUMENTS = {
     ("--epoch", "3"): "unknown argument --epoch; did you mean --epochs?",
+    ("--recipe", "digits", "--recipe", "default"): (
+        "recipe is digits and default; expected one; give files by -c"
+    ),
     ("--lr", "0.1"): "unknown argument --lr; did you mean --learning_rate?",
     ("--lr=0.1",): "unknown argument --lr=0.1; did you mean --learning_rate?",
     ("-o", "lr=0.1"): "-o: unknown name 'lr'; did you mean 'learning_rate'?",

@@ -194,10 +194,11 @@ def test_signals_are_handed_on(train, tmp_path, signum, code):
     wait_for(tmp_path / RUN / "checkpoints/mnist_epoch1.json", process)
     child = child_of(process)
     process.send_signal(signum)
-    output, _ = process.communicate(timeout=60)
+    output, error = process.communicate(timeout=60)
     assert process.returncode == code and gone(child)
     assert "restart" not in output
     assert "run again to resume from it" in output
+    assert error.count("error: stopped by") == 1
 
 
 # Prints the signals that it gets, and ends after the second as one that it stopped.

@@ -3,7 +3,9 @@
 Rows that need real processes run several commands in each, since importing Paddle takes longest.
 """
 
+import array
 import contextlib
+import fcntl
 import importlib
 import io
 import json
@@ -13,6 +15,8 @@ import re
 import subprocess
 import sys
 import tempfile
+import termios
+import time
 from pathlib import Path
 
 import forked
@@ -347,6 +351,31 @@ def test_shell_may_close_or_fill_any_stream(line, tmp_path):
     code, error = REDIRECTED[line]
     assert done.returncode == code and done.stderr.decode().startswith(error), done.stderr
     assert done.stderr.count(b"\n") == bool(error)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the size of a pipe")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_command_waits_for_the_reader_of_a_non_blocking_pipe(unbuffered):
+    """With Python's buffer, and without one."""
+    command = [sys.executable, str(ROOT / "tools/train.py"), "--help"]
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "COLUMNS": "100"}
+    expected = subprocess.run(command, env=env, capture_output=True, check=True).stdout
+    reading, writing = os.pipe()
+    size = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    assert len(expected) > size
+    os.set_blocking(writing, False)
+    process = subprocess.Popen(command, env=env, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    number = array.array("i", [0])  # of bytes that can be read
+    while number[0] < size and process.poll() is None:
+        fcntl.ioctl(reading, termios.FIONREAD, number)
+        time.sleep(0.01)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(0.2)  # as it would end if it did not wait
+    with open(reading, "rb") as stream:
+        assert stream.read() == expected
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 0, error
 
 
 @pytest.mark.slow
