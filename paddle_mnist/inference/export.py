@@ -5,6 +5,7 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -149,7 +150,25 @@ def _write_paddle(layer: nn.Layer, signature: Signature, folder: Path) -> dict[s
     ]
     with usable_home():  # it keeps the code that it makes of the layer there
         paddle.jit.save(layer, str(folder / "inference"), input_spec=[_one_or_all(specs)])
+    _name_outputs(folder, signature.outputs)
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def _name_outputs(folder: Path, names: Sequence[str]) -> None:
+    """Give the outputs of a program their names: Paddle saves them by names that it makes up."""
+    (path,) = (folder / name for name in PROGRAMS if (folder / name).exists())
+    if path.suffix == ".json":
+        text = path.read_text(encoding="utf-8")
+        named = re.sub(r'"fetch_name_(\d+)"', lambda found: json.dumps(names[int(found[1])]), text)
+        path.write_text(named, encoding="utf-8")
+        return
+    program = importlib.import_module("paddle.base.core").ProgramDesc(path.read_bytes())
+    block = program.block(0)
+    for operator in map(block.op, range(block.op_size())):
+        if operator.type() == "fetch":
+            (own_name,) = operator.input("X")
+            block._rename_var(own_name.encode(), names[operator.attr("col")].encode())
+    path.write_bytes(program.serialize_to_string())
 
 
 def _write_onnx(layer: nn.Layer, signature: Signature, folder: Path) -> dict[str, bytes]:
