@@ -13,7 +13,7 @@ from typing import Optional, Union
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from paddle_mnist.errors import DataError, PaddleMnistError
+from paddle_mnist.errors import DataError, PaddleMnistError, summary
 from paddle_mnist.mnist.digit_normalization import cut_out, in_mnist_format
 from paddle_mnist.mnist.ink import MIN_SIDE, SHEET_RIM, find_ink, find_sheet, otsu
 from paddle_mnist.mnist.opencv import cv2
@@ -75,8 +75,7 @@ def _errors_in_one_line() -> Iterator[None]:
     except (PaddleMnistError, MemoryError):
         raise
     except Exception as error:
-        words = " ".join(f"{type(error).__name__}: {error}".split())
-        raise DataError(f"cannot be read ({words}); report this") from error
+        raise DataError(f"cannot be read ({summary(error)}); report this") from error
 
 
 @_errors_in_one_line()

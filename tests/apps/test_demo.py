@@ -145,9 +145,9 @@ def test_port_that_is_none_is_said(tool, port):
     assert f"port is {port}" in tool("demo", f"--port={port}", expect=2).stderr
 
 
-def test_model_without_layers_is_refused(tool):
-    tool("export_model", "--output", "out")
-    assert "gives no conv1, conv2" in tool("demo", "--model", "out", expect=2).stderr
+def test_demo_model_without_probabilities_refuses(tool):
+    tool("export_model", "--output", "out", "--outputs", "logits")
+    assert "gives logits; expected prob" in tool("demo", "--model", "out", expect=2).stderr
 
 
 def test_run_alone_means_its_weights(tmp_path):

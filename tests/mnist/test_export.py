@@ -378,5 +378,5 @@ def test_onnx_reads_pictures(tool):
 def test_onnx_without_its_packages_is_said(model, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "paddle2onnx", None)
     with pytest.raises(DeviceError, match=r"pip install 'paddle_mnist\[onnx\]'"):
-        export_model(model, tmp_path, form="onnx")
+        export_model(model, tmp_path, format="onnx")
     assert not list(tmp_path.iterdir())
