@@ -33,7 +33,7 @@ def runs(tmp_path_factory):
 def computed(run, row, *inputs):
     """Return what the net computes of all samples at once, in evaluation mode."""
     model = load_model(run, MODELS[row])
-    model.eval()
+    assert not any(layer.training for layer in model.sublayers(include_self=True))
     with paddle.no_grad():
         return model(*map(paddle.to_tensor, inputs))
 
