@@ -13,7 +13,7 @@ from paddle_mnist.mnist.pictures import read_digit
 from paddle_mnist.mnist.predictor import DigitPredictor
 from paddle_mnist.mnist.reading import reading
 
-OUTPUTS = ("probabilities", "conv1", "conv2")
+OUTPUTS = ("probabilities", "conv1", "conv2")  # layers are shown of models that give them
 PICTURES = ("pixels", "conv1", "conv2")  # fields of an `Answer`
 PATIENCE = 10  # seconds for an answer
 SHOWN = 280  # pixels of a side
@@ -37,14 +37,15 @@ class Answer(NamedTuple):
 
 
 def answer(predictor: DigitPredictor, picture: Picture) -> Answer:
-    """Read the digit in a picture, and answer in English. predictor: of a model with OUTPUTS."""
+    """Read the digit in a picture, and answer in English. predictor: it gives probabilities."""
     if picture is None:
         return Answer("Draw a digit.")
     try:
         digit = read_digit(picture)
     except DataError as error:
         return Answer(capitalized(str(error)))
-    outputs = {name: value[0] for name, value in predictor.run(digit.pixels, OUTPUTS).items()}
+    names = [name for name in OUTPUTS if name in predictor.outputs]
+    outputs = {name: value[0] for name, value in predictor.run(digit.pixels, names).items()}
     score = digit_scores(digit.pixels[np.newaxis])[0] if reads_digits(predictor) else None
     result = reading("", digit, outputs["probabilities"], score)
     if result.error:
@@ -55,8 +56,7 @@ def answer(predictor: DigitPredictor, picture: Picture) -> Answer:
         f"{words} {result.note}".strip(),
         {str(number): float(value) for number, value in enumerate(outputs["probabilities"])},
         enlarged(digit.pixels),
-        enlarged(tiles(outputs["conv1"])),
-        enlarged(tiles(outputs["conv2"])),
+        **{name: enlarged(tiles(outputs[name])) for name in names[1:]},
     )
 
 

@@ -86,17 +86,22 @@ def _folder_of_its_own() -> Iterator[None]:
 
 @_folder_of_its_own()
 def serve(
-    model: Optional[str], host: str, port: int, share: bool, run: Optional[str] = None
+    model: Optional[str],
+    host: str,
+    port: int,
+    share: bool,
+    run: Optional[str] = None,
+    net: Optional[str] = None,
 ) -> None:
     """Serve the page until SIGTERM or SIGINT comes.
 
-    model, run: what `DigitPredictor` takes as its folder and run; a folder that the command
-    `export` wrote must have OUTPUTS. By default the pretrained weights.
+    model, run, net: what `DigitPredictor` takes as its folder, run and net; of layers only what an
+    exported model gives is shown. By default the pretrained weights.
     port: 0 for the first that is free from 7860 on. share: at a public address, by gradio.
     Raises CheckpointError, ConfigError when it cannot listen there, DeviceError.
     """
     listen(host, port).close()  # gradio's error gives no reason, and a remedy of its own
-    blocks = page(_load(model, run))
+    blocks = page(_load(model, run, net))
     is_public = share or not is_loopback(host)
     _launch(blocks, host, port, share, [has_size] if is_public else [is_for_loopback, has_size])
     log.info("page: %s (Ctrl-C stops it)", blocks.local_url)
@@ -109,16 +114,16 @@ def serve(
     blocks.close()
 
 
-def _load(model: Optional[str], run: Optional[str]) -> DigitPredictor:
+def _load(model: Optional[str], run: Optional[str], net: Optional[str]) -> DigitPredictor:
     if model is None:
         model, run = run or "pretrained", None  # the final weights of the run, if one is given
-    if model == "pretrained" and not run:
+    if model == "pretrained" and not (run or net):
         return pretrained_predictor(OUTPUTS, parallel=AT_ONCE)
-    predictor = DigitPredictor(model, parallel=AT_ONCE, run=run, outputs=OUTPUTS)
-    missing = [name for name in OUTPUTS if name not in predictor.outputs]
-    if missing:
+    predictor = DigitPredictor(model, parallel=AT_ONCE, run=run, outputs=OUTPUTS, net=net)
+    if "probabilities" not in predictor.outputs:
         raise ConfigError(
-            f"{model}: gives no {', '.join(missing)}; export it with --outputs {','.join(OUTPUTS)}"
+            f"{model}: gives {', '.join(predictor.outputs)}; expected probabilities among them; "
+            f"export it with --outputs {','.join(OUTPUTS)}"
         )
     return predictor
 

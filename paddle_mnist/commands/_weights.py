@@ -1,4 +1,4 @@
-"""Name the weights that commands read: a run, a checkpoint or a file, which may stand first."""
+"""Name the weights that commands read, a run, a checkpoint or a file; and the net they are of."""
 
 import argparse
 import os
@@ -28,7 +28,7 @@ def add_weights_arguments(
     first: bool = True,
     more_options: tuple[str, ...] = (),
 ) -> None:
-    """Add what names the weights of a command; `named_weights` returns it.
+    """Add what names the weights of a command, which `named_weights` returns, and their net.
 
     default: what is read without it, for the help. kinds: what may be named.
     first: whether it may stand before all options, too. more_options: further options for it.
@@ -48,6 +48,11 @@ def add_weights_arguments(
         default=[],
         help=f"{'the same as RUN' if first else meaning}; beside {' or '.join(CHECKPOINT_WORDS)} "
         "or the name of a checkpoint, the run that it refers to",
+    )
+    parser.add_argument(
+        "--net",
+        metavar="FILE.py:CLASS",
+        help="net of your own that the weights are of; FILE.py is executed [the tutorial's]",
     )
 
 

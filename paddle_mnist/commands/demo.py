@@ -33,4 +33,4 @@ def main(argv: Sequence[str]) -> None:
     require_paddle()
     from paddle_mnist.apps.demo import serve
 
-    serve(weights.name, args.host, args.port, args.share, weights.run)
+    serve(weights.name, args.host, args.port, args.share, weights.run, args.net)

@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> None:
     require_paddle()
     from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
 
-    report = evaluate_checkpoint(*weights, args.data, args.split, args.device)
+    report = evaluate_checkpoint(*weights, args.data, args.split, args.device, args.net)
     print(json.dumps(report) if args.json else _as_text(report))
 
 

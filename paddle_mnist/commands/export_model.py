@@ -42,21 +42,17 @@ def main(argv: Sequence[str]) -> int:
         return _export_legacy(argv)
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle warns when it exports its softmax
     require_paddle()
-    from paddle_mnist import MNIST
     from paddle_mnist.checkpoint.saved_weights import find_weights, newest_run
-    from paddle_mnist.checkpoint.weights import load_weights
     from paddle_mnist.mnist.export import export_model, variables
-    from paddle_mnist.mnist.own_nets import refuse_own_net
+    from paddle_mnist.mnist.own_nets import load_net
 
     if not (any(named) or newest_run()):
         log.info("%s: no run found", RUNS)
         named = NamedWeights("pretrained")
     weights = find_weights(*named)
-    refuse_own_net(weights.run, "export_run")
     kind = "pretrained weights" if named.name == "pretrained" else "weights"
     log.info("%s: %s", kind, weights.path)
-    model = MNIST()
-    load_weights(model, weights.values, weights.path)
+    model = load_net(weights, args.net)
     if args.list:
         _print_variables(variables(model, weights.checkpoint), weights.checkpoint)
         return 0

@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from paddle_mnist.commands import Parser, command, program_name
 from paddle_mnist.commands._weights import (
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> None:
     from paddle_mnist.mnist.infer import pictures_in, read_pictures, reads_digits
     from paddle_mnist.mnist.pretrained import EXAMPLE
 
-    predictor = _predictor(named, args.device)
+    predictor = _predictor(named, args.device, args.net)
     if not (reads_digits(predictor) or args.unchecked):
         dataset = predictor.about["dataset"]
         log.warning(
@@ -108,20 +108,21 @@ def _parser() -> Parser:
     return parser
 
 
-def _predictor(named: NamedWeights, device: str) -> "DigitPredictor":
+def _predictor(named: NamedWeights, device: str, net: Optional[str]) -> "DigitPredictor":
     """Return the predictor of the model that the options name."""
     from paddle_mnist.mnist.infer import pretrained_predictor
     from paddle_mnist.mnist.predictor import DigitPredictor
 
-    if named.name is None or (named.name == "pretrained" and not named.run):
+    name = named.name or "pretrained"
+    if name == "pretrained" and not (named.run or net):
         log.info("pretrained weights; for those of a run: --run")
         predictor = pretrained_predictor(device=device)
     else:
-        predictor = DigitPredictor(named.name, device, run=named.run)
+        predictor = DigitPredictor(name, device, run=named.run, net=net)
     if "probabilities" not in predictor.outputs:
         raise ConfigError(
-            f"{named.name}: gives {', '.join(predictor.outputs)}; expected probabilities among "
-            "them; export it with --outputs probabilities"
+            f"{name}: gives {', '.join(predictor.outputs)}; expected probabilities among them; "
+            "export it with --outputs probabilities"
         )
     return predictor
 

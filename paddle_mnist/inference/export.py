@@ -5,6 +5,7 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,7 +41,7 @@ def export_layer(
     folder: Path,
     signature: Signature,
     check_inputs: Sequence[np.ndarray],
-    form: str = "paddle",
+    format: str = "paddle",
     about: Mapping[str, Any] = {},
 ) -> dict[str, Any]:
     """Write a layer for inference into a folder, and check that it computes the same there.
@@ -48,22 +49,22 @@ def export_layer(
     layer: takes a tensor, or a list of them where the signature has several inputs, and returns a
         list of tensors. `to_static` does not take a `forward(*inputs)`.
     check_inputs: a batch of each input, on which the exported model and the layer must agree.
-    form: "paddle": `inference.json`, or `.pdmodel` where Paddle writes that, with
+    format: "paddle": `inference.json`, or `.pdmodel` where Paddle writes that, with
         `inference.pdiparams`; "onnx": `model.onnx`.
     about: further entries of `about.json`, which names the files, the inputs and the outputs, and
         commits them.
 
     Returns the contents of `about.json`; `difference` is the largest one over all outputs of the
-    check. Raises ConfigError for an unknown form or a layer that Paddle cannot export, DeviceError
-    where a package is missing, OutputError, and CheckpointError if the exported model gives other
-    outputs than the layer; then the folder keeps its contents.
+    check. Raises ConfigError for an unknown format or a layer that Paddle cannot export,
+    DeviceError where a package is missing, OutputError, and CheckpointError if the exported model
+    gives other outputs than the layer; then the folder keeps its contents.
     """
-    if form not in FORMS:
-        raise ConfigError(f"form is {form!r}; expected {' or '.join(FORMS)}")
+    if format not in FORMS:
+        raise ConfigError(f"format is {format!r}; expected {' or '.join(FORMS)}")
     folder = Path(folder)
     with evaluation_mode(layer), _folder_for_trial(folder, _most_bytes(layer)) as temporary:
         with explained(check_inputs, "the export"), utf8_folder(temporary) as writable:
-            files = FORMS[form](layer, signature, writable)
+            files = FORMS[format](layer, signature, writable)
         with paddle.no_grad():
             tensors = [paddle.to_tensor(batch) for batch in check_inputs]
             outputs = [value.numpy() for value in layer(_one_or_all(tensors))]
@@ -149,7 +150,25 @@ def _write_paddle(layer: nn.Layer, signature: Signature, folder: Path) -> dict[s
     ]
     with usable_home():  # it keeps the code that it makes of the layer there
         paddle.jit.save(layer, str(folder / "inference"), input_spec=[_one_or_all(specs)])
+    _name_outputs(folder, signature.outputs)
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def _name_outputs(folder: Path, names: Sequence[str]) -> None:
+    """Give the outputs of a program their names: Paddle saves them by names that it makes up."""
+    (path,) = (folder / name for name in PROGRAMS if (folder / name).exists())
+    if path.suffix == ".json":
+        text = path.read_text(encoding="utf-8")
+        named = re.sub(r'"fetch_name_(\d+)"', lambda found: json.dumps(names[int(found[1])]), text)
+        path.write_text(named, encoding="utf-8")
+        return
+    program = importlib.import_module("paddle.base.core").ProgramDesc(path.read_bytes())
+    block = program.block(0)
+    for operator in map(block.op, range(block.op_size())):
+        if operator.type() == "fetch":
+            (own_name,) = operator.input("X")
+            block._rename_var(own_name.encode(), names[operator.attr("col")].encode())
+    path.write_bytes(program.serialize_to_string())
 
 
 def _write_onnx(layer: nn.Layer, signature: Signature, folder: Path) -> dict[str, bytes]:

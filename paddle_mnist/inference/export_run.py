@@ -31,7 +31,7 @@ def export_run(
     *,
     outputs: Sequence[str] = (),
     run: Union[str, Path, None] = None,
-    form: str = "paddle",
+    format: str = "paddle",
 ) -> dict[str, object]:
     """Export the net that a run has trained as files that can be used without this package.
 
@@ -43,7 +43,7 @@ def export_run(
         net with several inputs. The exported model is run on this batch, by default on random
         numbers or zeros, and its outputs must be those of the net.
     outputs: names of the outputs; by default the keys of a dict, "output", or "output0", ....
-    form: "paddle" or "onnx".
+    format: "paddle" or "onnx".
 
     Returns the contents of the folder's `about.json`. Raises ConfigError, DeviceError, OutputError,
     and CheckpointError, also if the exported model's outputs differ from those of the net.
@@ -56,7 +56,7 @@ def export_run(
     keys = list(example) if isinstance(example, Mapping) else []
     signature = Signature(specs, names)
     about = {"weights": str(weights)}
-    return export_layer(_AsList(trained, keys), Path(folder), signature, batches, form, about)
+    return export_layer(_AsList(trained, keys), Path(folder), signature, batches, format, about)
 
 
 def _examples(inputs: Any) -> tuple[tuple[Input, ...], list[np.ndarray]]:

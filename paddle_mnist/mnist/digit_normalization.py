@@ -54,8 +54,8 @@ def to_mnist_format(ink: np.ndarray, mask: np.ndarray) -> np.ndarray:
     scale = BOX / max(ink.shape)
     # The mean distance to the edge in a line of width w is w / 4.
     mask = np.pad(mask, 1).astype(np.uint8)
-    distance = cv2.distanceTransform(mask, cv2.DIST_L2, cv2.DIST_MASK_PRECISE)
-    stroke = 4 * distance[mask > 0].mean() * scale
+    distances = cv2.distanceTransform(mask, cv2.DIST_L2, cv2.DIST_MASK_PRECISE)[mask > 0]
+    stroke = 4 * distances.mean() * scale if distances.size else 0  # too thin for its size
     if stroke < MIN_STROKE:
         reach = max(1, round((MIN_STROKE - stroke) / scale / 2))
         ink = cv2.dilate(np.pad(ink, reach), _disc(reach))
@@ -74,7 +74,8 @@ def to_mnist_format(ink: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 def _centre(values: np.ndarray) -> list[float]:
     """Return the centre of mass, across and down."""
-    moments = cv2.moments(values)
+    # As float64: OpenCV takes float32 of two columns for the points of an outline.
+    moments = cv2.moments(values.astype(np.float64))
     return [moments[name] / moments["m00"] + 0.5 for name in ("m10", "m01")]
 
 

@@ -4,9 +4,10 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from paddle import nn
+
 from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
-from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.cache import open_data
@@ -14,7 +15,7 @@ from paddle_mnist.mnist.config import read_config
 from paddle_mnist.mnist.dataset import MnistDataset
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.options import NetOptions
-from paddle_mnist.mnist.own_nets import refuse_own_net
+from paddle_mnist.mnist.own_nets import OwnNet, load_net
 from paddle_mnist.system.devices import select_device
 from paddle_mnist.training.evaluator import Evaluation, evaluate
 
@@ -26,7 +27,7 @@ class EvaluatedModel:
     """A saved model and its evaluation on a dataset. path: of the weights' file."""
 
     path: str
-    model: MNIST
+    model: nn.Layer
     dataset: MnistDataset
     evaluation: Evaluation
 
@@ -39,23 +40,25 @@ def load_and_evaluate(
     split: str = "eval",
     device: str = "auto",
     limit: Optional[int] = None,
+    net: Optional[OwnNet] = None,
 ) -> EvaluatedModel:
     """Load the weights that a name stands for, and evaluate them on a split.
 
     checkpoint, output: the name of weights, and their run, as `find_weights` takes them; by default
         the weights with which the newest run in work/output ended.
-    data: by default the run's; "auto" for weights that belong to no run.
+    data: by default the run's; "auto" for weights that belong to no run on digits.
     limit: evaluate on the first so many images only.
+    net: of weights that are not the tutorial's; see `paddle_mnist.mnist.own_nets.load_net`.
     Raises CheckpointError if the weights are missing or damaged, do not fit the net, or are those
-    of a run of `fit`; DataError if the images are missing or damaged, or are not the run's.
+    of a run of `fit` and no net is given; DataError if the images are missing or damaged, or are
+    not the run's.
     """
     weights = find_weights(checkpoint, output)
-    refuse_own_net(weights.run, "evaluate_run")
     device = select_device(device)
-    model = MNIST()
-    fast_conv = (weights.manifest.get("config") or {}).get("fast_conv", "auto")  # as in its run
-    model.fast_conv = NetOptions(fast_conv=fast_conv).conv_threads()
-    load_weights(model, weights.values, str(weights.path))
+    model = load_net(weights, net)
+    if isinstance(model, MNIST):
+        fast_conv = (weights.manifest.get("config") or {}).get("fast_conv", "auto")  # as in its run
+        model.fast_conv = NetOptions(fast_conv=fast_conv).conv_threads()
     dataset = MnistDataset(split, _open_data_of(weights, data), limit)
     _say_what_the_run_used(weights, dataset)
     return EvaluatedModel(str(weights.path), model, dataset, evaluate(model, dataset))
@@ -82,6 +85,7 @@ def _open_data_of(weights: SavedWeights, data: Optional[str]) -> Data:
     if data:
         return open_data(data)
     is_from_run = "config" in weights.manifest or weights.run.config.exists()
+    is_from_run = is_from_run and not weights.run.is_of_fit
     images = open_data(read_config(weights.run.config).images.data if is_from_run else "auto")
     if weights.manifest.get("data_hash") not in (None, images.hash):
         raise DataError(
@@ -97,13 +101,14 @@ def evaluate_checkpoint(
     data: Optional[str] = None,
     split: str = "eval",
     device: str = "auto",
+    net: Optional[OwnNet] = None,
 ) -> dict[str, Any]:
     """Return `Evaluation.report`, with what was evaluated; arguments as of `load_and_evaluate`.
 
     Additional entries: `checkpoint`, `dataset`, `split`; and `classes`, their ten names, if there
     is a `classes.txt` beside the data.
     """
-    evaluated = load_and_evaluate(checkpoint, output, data, split, device)
+    evaluated = load_and_evaluate(checkpoint, output, data, split, device, net=net)
     images = evaluated.dataset.data
     return {
         "checkpoint": evaluated.path,

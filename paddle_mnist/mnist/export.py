@@ -13,17 +13,20 @@ from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.contents import optimizer_state
 from paddle_mnist.checkpoint.manifest import TRAINING, Checkpoint
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE
+from paddle_mnist.data.batch_description import describe_batch, explained
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.inference.export import export_layer
 from paddle_mnist.inference.exported import Input, Signature
 from paddle_mnist.mnist.arrays import SIZE
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.model import MNIST
+from paddle_mnist.nn.modes import evaluation_mode
 
 DIVISOR = 256  # the pixel scale of every MNIST source here
 CHECKED = 100  # images
 INPUT = "images"
-OUTPUTS = {  # and the shape of each for one image
+USUAL_OUTPUTS = ("logits", "probabilities")  # of any net
+OUTPUTS = {  # of the tutorial's, and the shape of each for one image
     "logits": (10,),
     "probabilities": (10,),
     "conv1": (20, 28, 28),
@@ -41,19 +44,28 @@ def signature(outputs: tuple[str, ...]) -> Signature:
 
 
 class ExportedModel(nn.Layer):
-    """The net as it is exported: from pixels, uint8 [B, 28, 28], to chosen outputs.
+    """A net as it is exported: from pixels, uint8 [B, 28, 28], to chosen outputs.
 
-    Pixels are 0 to 255, white on black. outputs: names of `OUTPUTS`; a layer's name stands for its
-    output, float32 [B, channels, height, width].
+    Pixels are 0 to 255, white on black. outputs: names of `outputs_of` the net; a layer's name
+    stands for its output, float32 [B, channels, height, width].
     """
 
-    def __init__(self, model: MNIST, outputs: Sequence[str]):
+    def __init__(self, model: nn.Layer, outputs: Sequence[str]):
         super().__init__()
         self.model = model
         self.outputs = tuple(outputs)
+        self.takes = ((1, SIZE, SIZE), "float32")
+        if hasattr(model, "_input_spec"):  # what paddle.jit.load returns, of a class of each form
+            spec = model._input_spec()[0]
+            self.takes = (tuple(spec.shape[1:]), str(spec.dtype).rpartition(".")[2])
+        self.is_tutorials = getattr(type(model), "forward", None) is MNIST.forward
+        self.ends_in_softmax = not self.is_tutorials and self._gives_probabilities()
 
     def forward(self, images: paddle.Tensor) -> list[paddle.Tensor]:
-        pixels = paddle.reshape(images, [-1, 1, SIZE, SIZE]).astype("float32") / DIVISOR
+        shape, dtype = self.takes
+        pixels = paddle.reshape(images, [-1, *shape])
+        if dtype != "uint8":
+            pixels = pixels.astype("float32") / DIVISOR
         values: dict[str, paddle.Tensor] = {}
         hooks = [
             layer.register_forward_post_hook(
@@ -61,54 +73,77 @@ class ExportedModel(nn.Layer):
             )
             for name, layer in self.model.named_children()
         ]
-        values["logits"] = self.model.logits(pixels)
+        values["logits"] = self.model.logits(pixels) if self.is_tutorials else self.model(pixels)
+        if self.ends_in_softmax:  # these are logits of the same probabilities
+            values["logits"] = paddle.log(values["logits"] + 1e-30)
         for hook in hooks:
             hook.remove()
         values["probabilities"] = F.softmax(values["logits"])
         return [values[name] for name in self.outputs]
 
+    def _gives_probabilities(self) -> bool:
+        """Return whether another net gives probabilities. Raises ConfigError for other outputs."""
+        shape, dtype = self.takes
+        images = paddle.zeros([1, *shape], dtype)
+        with evaluation_mode(self), paddle.no_grad(), explained(images, "the net"):
+            scores = self.model(images)
+        if np.prod(shape) != SIZE**2 or getattr(scores, "shape", None) != [1, 10]:
+            raise ConfigError(
+                f"the net gives {describe_batch(scores)} for {describe_batch(images)}; expected "
+                "float32 [1, 10], logits, for float32 or uint8 [1, 1, 28, 28]"
+            )
+        values = scores.numpy()
+        return bool((values >= 0).all() and abs(values.sum() - 1) < 1e-3)
+
+
+def outputs_of(model: nn.Layer) -> tuple[str, ...]:
+    """Return the names of the outputs with which a net can be exported."""
+    return tuple(OUTPUTS) if isinstance(model, MNIST) else USUAL_OUTPUTS
+
 
 @accepts_numpy
 def export_model(
-    model: MNIST,
+    model: nn.Layer,
     folder: Path,
-    outputs: Sequence[str] = ("logits", "probabilities"),
-    form: str = "paddle",
+    outputs: Sequence[str] = USUAL_OUTPUTS,
+    format: str = "paddle",
     about: Mapping[str, Any] = {},
 ) -> dict[str, Any]:
     """Write a model for inference into a folder, and check on 100 images that it computes the same.
 
-    outputs: names of `OUTPUTS`; layers after the last of them are left out.
-    form: "paddle": `inference.json`, or `.pdmodel` where Paddle writes that, with
+    model: the tutorial's, or one that takes float32 [N, 1, 28, 28] and returns logits [N, 10].
+    outputs: names of `OUTPUTS`, of other nets "logits" and "probabilities"; layers after the last
+        of them are left out.
+    format: "paddle": `inference.json`, or `.pdmodel` where Paddle writes that, with
         `inference.pdiparams`; "onnx": `model.onnx`.
     about: further entries of `about.json`, which names the files, the input and the outputs, and
         commits them.
 
     Returns the contents of `about.json`; `difference` is the largest one over all outputs.
-    Raises ConfigError for an unknown output, DeviceError where a package is missing, OutputError,
-    and CheckpointError if the exported model gives other outputs than the net; then the folder
-    keeps its contents.
+    Raises ConfigError for an unknown output or a net of other outputs, DeviceError where a package
+    is missing, OutputError, and CheckpointError if the exported model gives other outputs than the
+    net; then the folder keeps its contents.
     """
-    unknown = [name for name in outputs if name not in OUTPUTS]
+    if not isinstance(model, nn.Layer):
+        raise ConfigError(f"the model is a {type(model).__name__}; expected a paddle.nn.Layer")
+    unknown = [name for name in outputs if name not in outputs_of(model)]
     if unknown or not outputs or len(set(outputs)) < len(outputs):
         raise ConfigError(
-            f"outputs are {','.join(outputs) or 'none'}; expected some of {', '.join(OUTPUTS)}, "
-            "each once"
+            f"outputs are {','.join(outputs) or 'none'}; expected some of "
+            f"{', '.join(outputs_of(model))}, each once"
         )
-    if not isinstance(model, MNIST):
-        raise ConfigError(f"the model is a {type(model).__name__}; expected MNIST")
     return export_layer(
         ExportedModel(model, outputs),
         folder,
         signature(tuple(outputs)),
         check_inputs=[np.asarray(open_data("digits")["eval"].images[:CHECKED])],
-        form=form,
+        format=format,
         about=about,
     )
 
 
 def variables(
-    model: MNIST, checkpoint: Optional[Checkpoint] = None
+    model: nn.Layer, checkpoint: Optional[Checkpoint] = None
 ) -> dict[str, list[tuple[str, list[int]]]]:
     """Return Fluid's three kinds of variable of this net: names and shapes ([] for a number).
 
@@ -133,7 +168,8 @@ def variables(
             (name, list(np.shape(value))) for name, value in optimizer_state(checkpoint).items()
         ]
     with paddle.no_grad():
-        outputs = ExportedModel(model, tuple(OUTPUTS))(paddle.zeros([1, SIZE, SIZE], "uint8"))
-    temporaries = [(name, list(value.shape)) for name, value in zip(OUTPUTS, outputs)]
+        names = outputs_of(model)
+        outputs = ExportedModel(model, names)(paddle.zeros([1, SIZE, SIZE], "uint8"))
+    temporaries = [(name, list(value.shape)) for name, value in zip(names, outputs)]
     temporaries += [(f"{name} gradient", shape) for name, shape in parameters]
     return {"parameters": parameters, "persistables": persistables, "temporaries": temporaries}

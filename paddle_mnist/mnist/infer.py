@@ -20,7 +20,14 @@ from paddle_mnist.mnist.arrays import SIZE, noun_of
 from paddle_mnist.mnist.detector import FEATURES, moved, packaged_detector
 from paddle_mnist.mnist.export import export_model
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.mnist.pictures import MAX_BYTES, SUFFIXES, Digit, read_digit, read_digits
+from paddle_mnist.mnist.pictures import (
+    MAX_BYTES,
+    SUFFIXES,
+    UNREAD_SUFFIXES,
+    Digit,
+    read_digit,
+    read_digits,
+)
 from paddle_mnist.mnist.predictor import USUAL_OUTPUTS, DigitPredictor
 from paddle_mnist.mnist.pretrained import about
 from paddle_mnist.mnist.reading import STDIN, Reading, reading, together
@@ -99,7 +106,10 @@ def _feature_predictor() -> DigitPredictor:
 
 
 def pictures_in(names: Iterable[str]) -> Iterator[str]:
-    """Yield the files that names stand for: files, folders and all below them, patterns, "-"."""
+    """Yield the files that names stand for: files, folders and all below them, patterns, "-".
+
+    Hidden files in a folder, such as `._x.jpg` of macOS, are left out.
+    """
     for name in names:
         try:
             yield from _pictures_of(name) or [name]  # a missing file gets a line of its own
@@ -112,9 +122,14 @@ def _pictures_of(name: str) -> list[str]:
     if name == STDIN or path.is_file():
         return [name]
     if path.is_dir():
-        files = (p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
-        return [str(file) for file in sorted(files)]
+        files = (p for p in path.rglob("*") if not _is_hidden(p.relative_to(path)))
+        suffixes = (*SUFFIXES, *UNREAD_SUFFIXES)
+        return [str(p) for p in sorted(files) if p.suffix.lower() in suffixes and p.is_file()]
     return sorted(glob.glob(name, recursive=True)) if glob.has_magic(name) else []
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 @accepts_numpy

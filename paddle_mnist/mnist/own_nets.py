@@ -1,17 +1,72 @@
-"""Runs of `fit` where the tutorial's net is expected: their nets only their callers can build."""
+"""The net that weights belong to: the tutorial's, or one of the user's own for the same images."""
 
-from paddle_mnist.checkpoint.run_files import RunFiles
-from paddle_mnist.errors import CheckpointError
+import runpy
+import sys
+from pathlib import Path
+from typing import Any, Optional, Union
+
+import paddle
+from paddle import nn
+
+from paddle_mnist.checkpoint.saved_weights import SavedWeights
+from paddle_mnist.checkpoint.weights import load_weights
+from paddle_mnist.errors import CheckpointError, ConfigError, summary
+from paddle_mnist.mnist.model import MNIST
+from paddle_mnist.training.trained_model import Model, build_model
+
+OwnNet = Union[str, Model]  # FILE.py:CLASS, the function or class that builds the net, or the net
 
 
-def refuse_own_net(run: RunFiles, function: str) -> None:
-    """Raise CheckpointError if `fit` has trained a run.
+def load_net(weights: SavedWeights, net: Optional[OwnNet] = None) -> nn.Layer:
+    """Return a net with weights: the tutorial's, or `net`.
 
-    function: of `paddle_mnist`, which does for any net what is not done here.
+    net: takes images, float32 [N, 1, 28, 28] in 0..1, and returns logits [N, 10].
+    Raises CheckpointError if the weights do not fit the net, or if `fit` has trained them and no
+    net is given; ConfigError for a net that cannot be built.
     """
-    if run.is_of_fit:
+    if net is None and weights.run.is_of_fit:
         raise CheckpointError(
-            f"{run.path}: trained by paddle_mnist.fit, whose net only your own code can build; "
-            f"expected a run on digits; in Python use paddle_mnist.{function} with the function "
-            "that builds it"
+            f"{weights.run.path}: trained by paddle_mnist.fit; expected its net, which only your "
+            "own code can build: give --net FILE.py:CLASS, in Python the argument net"
         )
+    model = build_model(_from_file(net) if isinstance(net, str) else MNIST if net is None else net)
+    load_weights(model, weights.values, weights.path)
+    return model
+
+
+def saved_program(path: Path) -> Optional[Path]:
+    """Return the prefix of the files of `paddle.jit.save` that a path names; None for others.
+
+    path: the prefix, one of the files, or a folder that holds no other model.
+    """
+    ends = (".json", ".pdmodel", ".pdiparams")
+    prefix = path.with_suffix("") if path.suffix in ends else path
+    if path.is_dir():
+        found = list(path.glob("*.pdiparams"))
+        prefix = found[0].with_suffix("") if len(found) == 1 else path
+    return prefix if Path(f"{prefix}.pdiparams").is_file() else None
+
+
+def load_program(prefix: Path) -> nn.Layer:
+    """Return the net that `paddle.jit.save` wrote. Raises CheckpointError if it is damaged."""
+    try:
+        layer: nn.Layer = paddle.jit.load(str(prefix))
+    except Exception as error:  # one of many classes, from Paddle's C++
+        raise CheckpointError(f"{prefix}: cannot be loaded ({summary(error)})") from error
+    return layer
+
+
+def _from_file(net: str) -> Any:
+    """Execute a file, and return what it calls by a name. net: FILE.py:NAME."""
+    file, _, name = net.rpartition(":")
+    path = Path(file).expanduser()
+    if path.suffix != ".py" or not path.is_file():
+        raise ConfigError(f"net is {net}; expected FILE.py:CLASS, and the file to be there")
+    sys.path.append(str(path.resolve().parent))  # what the file imports may stand beside it
+    try:
+        values = runpy.run_path(str(path))
+    except Exception as error:
+        raise ConfigError(f"{path}: cannot be executed ({summary(error)})") from error
+    if name not in values:
+        raise ConfigError(f"{path}: has no {name}; expected the class or function of the net")
+    return values[name]

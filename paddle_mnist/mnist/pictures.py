@@ -2,8 +2,10 @@
 
 import contextlib
 import io
+import struct
 import threading
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional, Union
@@ -11,7 +13,7 @@ from typing import Optional, Union
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from paddle_mnist.errors import DataError
+from paddle_mnist.errors import DataError, PaddleMnistError, summary
 from paddle_mnist.mnist.digit_normalization import cut_out, in_mnist_format
 from paddle_mnist.mnist.ink import MIN_SIDE, SHEET_RIM, find_ink, find_sheet, otsu
 from paddle_mnist.mnist.opencv import cv2
@@ -19,6 +21,10 @@ from paddle_mnist.mnist.shapes import Box, Shape, find_shapes
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+UNREAD = {b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIF", b"avif": "AVIF"}  # brands of files
+UNREAD_SUFFIXES = (".heic", ".heif", ".avif")
+# What Pillow raises for damaged files
+DAMAGE = (OSError, ValueError, SyntaxError, EOFError, TypeError, LookupError, struct.error)
 MAX_BYTES = 64 << 20  # of a file
 MAX_PIXELS = 64 << 20  # of a picture, as its header says
 WORKING_SIDE = 256  # of pictures with one digit; larger ones are scaled down first
@@ -61,6 +67,18 @@ class Digit:
     is_huge: bool = False
 
 
+@contextlib.contextmanager
+def _errors_in_one_line() -> Iterator[None]:
+    """Raise an error that nobody foresaw as a DataError: one picture must not end the others."""
+    try:
+        yield
+    except (PaddleMnistError, MemoryError):
+        raise
+    except Exception as error:
+        raise DataError(f"cannot be read ({summary(error)}); report this") from error
+
+
+@_errors_in_one_line()
 def read_digit(picture: Union[str, Path, bytes]) -> Digit:
     """Read the digit in a file, or in a file's bytes. Raises DataError, in one line.
 
@@ -82,6 +100,7 @@ def read_digit(picture: Union[str, Path, bytes]) -> Digit:
     return Digit(cut_out(page.ink, everything), len(page.shapes))
 
 
+@_errors_in_one_line()
 def read_digits(picture: Union[str, Path, bytes]) -> list[Digit]:
     """Read every digit in a file, or in a file's bytes, in reading order. Raises DataError.
 
@@ -113,10 +132,12 @@ def open_picture(picture: Union[str, Path, bytes]) -> Picture:
                 width, height = _upright_size(image)
                 return Picture(_brightness(_check_picture(image)), width, height)
     except UnidentifiedImageError as error:
+        if data[4:8] == b"ftyp" and (kind := UNREAD.get(data[8:12])):
+            raise DataError(f"a picture in {kind} format; save it as JPEG or PNG") from error
         raise DataError(f"not a picture; expected one of {', '.join(FORMATS)}") from error
     except Image.DecompressionBombError as error:
         raise DataError(f"more pixels than {MAX_PIXELS:,}; make it smaller") from error
-    except (OSError, ValueError, SyntaxError, EOFError, TypeError, IndexError) as error:
+    except DAMAGE as error:
         raise DataError(f"damaged or cut off ({error}); expected a whole picture") from error
 
 

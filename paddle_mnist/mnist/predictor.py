@@ -5,25 +5,23 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 
 from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.saved_weights import CHECKPOINT_WORDS, find_weights
-from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError
+from paddle_mnist.inference.exported import ABOUT, read_about
 from paddle_mnist.inference.predictor import Predictor, is_exported
 from paddle_mnist.mnist.arrays import SIZE
-from paddle_mnist.mnist.export import OUTPUTS, export_model, signature
+from paddle_mnist.mnist.export import OUTPUTS, USUAL_OUTPUTS, export_model, signature
 from paddle_mnist.mnist.model import MNIST
-from paddle_mnist.mnist.own_nets import refuse_own_net
+from paddle_mnist.mnist.own_nets import OwnNet, load_net, load_program, saved_program
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.files import temporary_folder
 
 log = logging.getLogger("paddle_mnist")
-
-USUAL_OUTPUTS = ("logits", "probabilities")
 
 
 def as_pixels(images: Any) -> np.ndarray:
@@ -66,13 +64,16 @@ class DigitPredictor(Predictor):
 
     folder: the folder that the command `export` wrote, in Paddle's format or as ONNX; or a run, a
         checkpoint, a `.pdparams` file, "latest", "best" or "pretrained", as `load_model` takes
-        them, which is exported for this process alone.
+        them, which is exported for this process alone. So is what `export_run` or `paddle.jit.save`
+        wrote of another net, which takes float32 (pixels / 256) or uint8 [N, 1, 28, 28] and gives
+        logits or probabilities [N, 10].
     device: "auto", "cpu" or "gpu:N", for Paddle's format; ONNX runs on the CPU.
     threads: CPU threads of one computation. parallel: how many computations may run at once, each
         with its own buffers; further calls wait. batch_size: the largest number of images computed
         at once, which bounds the memory.
     run: the run that "latest", "best" or the name of a checkpoint refers to; by default the newest
         in work/output. outputs: names of `OUTPUTS`, which weights are exported with.
+    net: of weights that are not the tutorial's; see `paddle_mnist.mnist.own_nets.load_net`.
 
     Attributes: about, the contents of `about.json`; outputs, the names of the outputs, in order.
     Raises CheckpointError if there is no MNIST model or it is damaged, ConfigError, and
@@ -90,16 +91,17 @@ class DigitPredictor(Predictor):
         *,
         run: Union[str, Path, None] = None,
         outputs: Sequence[str] = USUAL_OUTPUTS,
+        net: Optional[OwnNet] = None,
     ):
-        with _exported(folder, run, outputs) as exported:
+        with _exported(folder, run, outputs, net) as exported:
             super().__init__(exported, device, threads, parallel, batch_size)
         expected = {name: OUTPUTS.get(name) for name in self.outputs}
         if self.signature != signature(self.outputs) or self.output_shapes != expected:
             inputs = ", ".join(map(str, self.signature.inputs))
             raise CheckpointError(
                 f"{folder}: takes {inputs} and gives outputs of shapes {self.output_shapes}; "
-                "expected those of an exported MNIST model; export again, or use "
-                "paddle_mnist.inference.predictor.Predictor, which runs any net"
+                "expected what the command export writes, or a net in Paddle's format; "
+                "paddle_mnist.inference.predictor.Predictor runs any"
             )
 
     def prepare(self, inputs: Any) -> tuple[np.ndarray, ...]:
@@ -109,26 +111,43 @@ class DigitPredictor(Predictor):
 
 @contextlib.contextmanager
 def _exported(
-    name: Union[str, Path], run: Union[str, Path, None], outputs: Sequence[str]
+    name: Union[str, Path],
+    run: Union[str, Path, None],
+    outputs: Sequence[str],
+    net: Optional[OwnNet],
 ) -> Iterator[Path]:
     """Yield a folder with an exported model: the one that is named, or one made of weights.
 
-    A predictor has read it once it is made. name, run, outputs: see `DigitPredictor`.
+    A predictor has read it once it is made. name, run, outputs, net: see `DigitPredictor`.
     """
     folder = Path(os.path.expanduser(name))
-    if str(name) not in CHECKPOINT_WORDS and is_exported(folder):
-        if run is not None:
+    program = saved_program(folder)
+    if str(name) not in CHECKPOINT_WORDS and (program or is_exported(folder)):
+        other = f"the run {run}" if run is not None else net and f"the net {net}"
+        if other:
             raise ConfigError(
-                f"{name}, an exported model, and the run {run} are given; expected one of them"
+                f"{name}, an exported model, and {other} are given; expected one of them"
             )
-        yield folder
-        return
-    weights = find_weights(name, run)
-    refuse_own_net(weights.run, "predict_run")
-    log.info("weights: %s", weights.path)
-    model = MNIST()
-    load_weights(model, weights.values, weights.path)
-    with temporary_folder() as folder:
+        if program is None or _is_of_the_tutorial(folder):
+            yield folder
+            return
+        model, about = load_program(program), {"weights": program.name}
+    elif str(name) == "pretrained" and net is not None:
+        raise ConfigError(f"the net {net} is given without its weights; expected its run: --run")
+    else:
+        weights = find_weights(name, run)
+        log.info("weights: %s", weights.path)
+        model = load_net(weights, net)
         about = {"weights": weights.path.name, "dataset": weights.manifest.get("dataset")}
-        export_model(model, folder, outputs, about=about)
+    with temporary_folder() as folder:
+        names = outputs if isinstance(model, MNIST) else USUAL_OUTPUTS
+        export_model(model, folder, names, about=about)
         yield folder
+
+
+def _is_of_the_tutorial(folder: Path) -> bool:
+    """Return whether a folder holds what `export_model` wrote. Raises CheckpointError."""
+    if not (folder / ABOUT).exists():
+        return False
+    _, found = read_about(folder)
+    return found == signature(found.outputs) and set(found.outputs) <= set(OUTPUTS)

@@ -68,7 +68,7 @@ class Shape:
 def find_shapes(ink: np.ndarray) -> list[Shape]:
     """Return the shapes in reading order: rows from the top, each from the left.
 
-    ink: floats [H, W] in 0..1, with some ink in it.
+    ink: floats [H, W] in 0..1. Where all of it is fainter than FAINTEST, there are none.
     """
     reach = round(AROUND * max(ink.shape)) | 1
     darkest = cv2.dilate(ink, np.ones((reach, reach)))
@@ -76,6 +76,8 @@ def find_shapes(ink: np.ndarray) -> list[Shape]:
     # A stroke with a break of a pixel or two is one stroke.
     closed = cv2.morphologyEx(mask, cv2.MORPH_CLOSE, np.ones((3, 3)))
     count, labels, stats, _ = cv2.connectedComponentsWithStats(closed)
+    if count == 1:  # the background alone
+        return []
     labels = labels * mask
     outlines = stats[1:, [cv2.CC_STAT_LEFT, cv2.CC_STAT_TOP] * 2]
     outlines[:, 2:] += stats[1:, [cv2.CC_STAT_WIDTH, cv2.CC_STAT_HEIGHT]]

@@ -272,5 +272,8 @@ def _take_best(job: TrainingJob, run: RunDirectory, state: TrainState) -> Checkp
         )
     load_weights(job.parts.model, best.load(PARAMS), best.path)
     write_weights(run.weights, job.parts.model.state_dict())
-    log.info("the best of %d evaluations is %s", len(state.scores), best.name)
+    epoch = best.state.epoch + (best.state.position > 0)
+    log.info(
+        "the best of %d evaluations is that of epoch %d (%s)", len(state.scores), epoch, best.name
+    )
     return best

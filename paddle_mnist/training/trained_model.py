@@ -15,6 +15,7 @@ from paddle_mnist.data.batch_reader import CollateFn
 from paddle_mnist.data.external import open_loader
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError
+from paddle_mnist.metrics.console import log_to_console
 from paddle_mnist.training.evaluator import evaluate_step
 from paddle_mnist.training.first_batch import try_evaluation
 from paddle_mnist.training.steps import Loss, Metrics, Step, build_step
@@ -62,6 +63,8 @@ def load_trained(
         built = build_model(model)
     saved = find_weights(str(weights), None if run is None else str(run))
     load_weights(built, saved.values, saved.path)
+    built.eval()
+    log_to_console()  # as `fit`, in the same form
     log.info("weights: %s", saved.path)
     return TrainedModel(built, saved)
 
@@ -70,7 +73,7 @@ def load_trained(
 def load_model(
     weights: Union[str, Path], model: Model, run: Union[str, Path, None] = None
 ) -> nn.Layer:
-    """Return a net with the final weights of a run, or those of one of its checkpoints.
+    """Return a net with the final weights of a run, or of a checkpoint, in evaluation mode.
 
     weights: the path of a run, a checkpoint or a `.pdparams` file; or "best" or "latest", for
         that checkpoint of `run`.

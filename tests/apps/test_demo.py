@@ -159,9 +159,9 @@ def test_serve_refuses_an_address_that_cannot_be_had(tool, host, port, reason):
     assert "choose another --port or --host" in refused and "GRADIO" not in refused
 
 
-def test_model_without_layers_is_refused(tool):
-    tool("export_model", "--output", "out")
-    assert "gives no conv1, conv2" in tool("demo", "--model", "out", expect=2).stderr
+def test_demo_model_without_probabilities_refuses(tool):
+    tool("export_model", "--output", "out", "--outputs", "logits")
+    assert "gives logits; expected prob" in tool("demo", "--model", "out", expect=2).stderr
 
 
 def test_run_alone_means_its_weights(tmp_path):

@@ -91,5 +91,5 @@ def test_inputs_of_another_form_are_refused(tmp_path, inputs, message):
 
 def test_unknown_form_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="expected paddle or onnx"):
-        export_layer(Scores(), tmp_path, SIGNATURE, [TOKENS], form="torch")
+        export_layer(Scores(), tmp_path, SIGNATURE, [TOKENS], format="torch")
     assert not list(tmp_path.iterdir())

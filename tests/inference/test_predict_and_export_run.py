@@ -33,7 +33,7 @@ def runs(tmp_path_factory):
 def computed(run, row, *inputs):
     """Return what the net computes of all samples at once, in evaluation mode."""
     model = load_model(run, MODELS[row])
-    model.eval()
+    assert not any(layer.training for layer in model.sublayers(include_self=True))
     with paddle.no_grad():
         return model(*map(paddle.to_tensor, inputs))
 
@@ -208,7 +208,7 @@ def test_net_of_several_inputs_is_predicted_and_exported(tmp_path):
     ):
         if form == "onnx":
             pytest.importorskip("paddle2onnx", reason="needs the extra onnx")
-        about = export_run(weights, PointsAndWords, tmp_path / form, inputs, form=form)
+        about = export_run(weights, PointsAndWords, tmp_path / form, inputs, format=form)
         assert [one["name"] for one in about["inputs"]] == names and "input" not in about
         predictor = Predictor(tmp_path / form, batch_size=8)
         for given in ((POINTS, WORDS), dict(zip(reversed(names), (WORDS, POINTS)))):
@@ -269,7 +269,7 @@ def test_input_that_the_outputs_do_not_need_is_refused(tmp_path):
         ),
         ([], {}, "inputs are called nothing; expected at least one"),
         (POINTS, {"outputs": ["a", "b"]}, "expected 1 different names"),
-        (POINTS, {"form": "torch"}, "expected paddle or onnx"),
+        (POINTS, {"format": "torch"}, "expected paddle or onnx"),
     ],
 )
 def test_what_cannot_be_exported_is_refused(runs, tmp_path, inputs, options, message):
@@ -278,7 +278,7 @@ def test_what_cannot_be_exported_is_refused(runs, tmp_path, inputs, options, mes
     assert not list(tmp_path.iterdir())
 
 
-def test_predictor_of_digits_names_the_one_for_other_nets(runs, tmp_path):
+def test_predictor_of_digits_refuses_other_nets(runs, tmp_path):
     export_run(runs("dropout"), MODELS["dropout"], tmp_path, POINTS)
-    with pytest.raises(CheckpointError, match=r"use paddle_mnist\.inference\.predictor\.Predictor"):
+    with pytest.raises(ConfigError, match=r"for float32 \[1, 6\]; expected float32 \[1, 10\]"):
         DigitPredictor(tmp_path)

@@ -230,12 +230,35 @@ def test_tool_refuses_a_checkpoint_that_does_not_fit(tool, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def names_of_the_outputs(folder):
+    """What a program without this package finds in an exported model."""
+    if (folder / "model.onnx").exists():
+        session = pytest.importorskip("onnxruntime").InferenceSession(str(folder / "model.onnx"))
+        return [output.name for output in session.get_outputs()]
+    (program,) = (
+        path for path in folder.glob("inference.*") if path.suffix in (".json", ".pdmodel")
+    )
+    config = paddle.inference.Config(str(program), str(folder / "inference.pdiparams"))
+    config.disable_glog_info()
+    return paddle.inference.create_predictor(config).get_output_names()
+
+
+@pytest.mark.parametrize("form", ["paddle", "onnx"])
+def test_exported_model_has_outputs_of_the_documented_names(model, tmp_path, form):
+    if form == "onnx":
+        pytest.importorskip("paddle2onnx", reason="needs the extra onnx")
+    outputs = ["probabilities", "conv1", "logits"]
+    about = export_model(model, tmp_path, outputs, form)
+    assert names_of_the_outputs(tmp_path) == about["outputs"] == outputs
+
+
 @pytest.mark.slow
 def test_legacy_form_is_read_too(tmp_path, model, images):
     command = [sys.executable, str(ROOT / "tools/export_model.py"), "--legacy", "--output", "out"]
     subprocess.run(command, cwd=tmp_path, check=True)
     assert (tmp_path / "out/inference.pdmodel").exists()
     assert not (tmp_path / "out/inference.json").exists()
+    assert names_of_the_outputs(tmp_path / "out") == ["logits", "probabilities"]
     np.testing.assert_allclose(
         DigitPredictor(tmp_path / "out").run(images[:10])["logits"],
         outputs_of(model, images[:10])[0],
@@ -355,5 +378,5 @@ def test_onnx_reads_pictures(tool):
 def test_onnx_without_its_packages_is_said(model, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "paddle2onnx", None)
     with pytest.raises(DeviceError, match=r"pip install 'paddle_mnist\[onnx\]'"):
-        export_model(model, tmp_path, form="onnx")
+        export_model(model, tmp_path, format="onnx")
     assert not list(tmp_path.iterdir())

@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from drawn_digits import as_bytes, draw_digit, pixels_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.detector import THRESHOLD
 from paddle_mnist.mnist.infer import pictures_in, pretrained_predictor, read_pictures
-from paddle_mnist.mnist.pictures import open_picture, read_digit
+from paddle_mnist.mnist.pictures import open_picture, read_digit, read_digits
 from paddle_mnist.mnist.sheets import CAPTION
 
 DRAWN = ROOT / "tests/pictures"
@@ -203,7 +205,15 @@ def animation():
     return as_bytes(frames[0], "GIF", save_all=True, append_images=frames[1:])
 
 
+def gif_with_a_short_extension():
+    """After the picture, with 1 byte of the 4 of a graphic control extension."""
+    return as_bytes(Image.new("L", (16, 16)), "GIF")[:-1] + b"!\xf9\x01\0\0;"
+
+
 BAD = {
+    "heic": (lambda: b"\0\0\0\x18ftypheic" + bytes(99), "in HEIC format; save it as JPEG or PNG"),
+    "avif": (lambda: b"\0\0\0\x18ftypavif" + bytes(99), "in AVIF format; save it as JPEG or PNG"),
+    "short extension": (gif_with_a_short_extension, "damaged or cut off"),
     "text": (lambda: b"seven", "not a picture"),
     "nothing": (lambda: b"", "0 bytes"),
     "cut off": (lambda: as_bytes(seven(), "JPEG")[:900], "damaged or cut off"),
@@ -249,6 +259,73 @@ def test_damage_anywhere_is_a_picture_or_a_data_error():
                 read_digit(data)
             except DataError as refused:
                 assert "\n" not in str(refused)
+
+
+def bars(*columns, side=28, ink=0, paper=255):
+    """Ruler-straight, upright bars, one pixel wide."""
+    pixels = np.full((side, side), paper, np.uint8)
+    pixels[side // 6 : -side // 6, list(columns)] = ink
+    return pixels
+
+
+STRAIGHT = {
+    "one": (bars(13), "1"),
+    "large": (bars(130, side=280), "1"),
+    "four": (bars(4, 10, 16, 22), "1111"),
+    "four of two": (bars(4, 5, 10, 11, 16, 17, 22, 23), "1111"),
+    "faint, almost of MNIST's format": (np.pad(np.full((20, 2), 30, np.uint8), ((4,), (13,))), "1"),
+}
+
+
+@pytest.mark.parametrize("name", STRAIGHT)
+def test_infer_ruler_straight_bars_reads_ones(tool, tmp_path, name):
+    pixels, text = STRAIGHT[name]
+    Image.fromarray(pixels).save(tmp_path / "bars.png")
+    (row,) = json.loads(tool("infer", "--many", "bars.png", "--json").stdout)
+    assert row["text"] == text and row["error"] is None
+
+
+SIDES = st.sampled_from([1, 2, 7, 8, 9, 12, 20, 28, 31])
+CORNERS = st.tuples(*[st.integers(0, 40)] * 2)  # reduced to those of the picture
+THIN = st.sampled_from([(1, 1), (1, 2), (2, 1), (1, 40), (40, 1), (2, 40), (40, 2), (40, 40)])
+GREYS = st.sampled_from([0, 1, 30, 128, 254, 255])
+
+
+@settings(max_examples=20, deadline=None)
+@given(SIDES, SIDES, GREYS, st.lists(st.tuples(CORNERS, THIN, GREYS), max_size=5))
+def test_read_digit_tiny_drawing_raises_no_other_error(height, width, paper, rectangles):
+    """Uniform pictures, single pixels, thin lines: division by an extent that may be zero."""
+    pixels = np.full((height, width), paper, np.uint8)
+    for (top, left), (rows, columns), grey in rectangles:
+        top, left = top % height, left % width
+        pixels[top : top + rows, left : left + columns] = grey
+    for function in (read_digit, read_digits):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # 0 / 0 of NumPy
+            try:
+                function(as_bytes(Image.fromarray(pixels)))
+            except DataError as refused:
+                assert "report this" not in str(refused), repr(refused.__cause__)
+
+
+def test_read_pictures_unexpected_error_logs_it_and_the_batch_goes_on(predictor, tmp_path):
+    seven().save(tmp_path / "7.png")
+    names = [str(tmp_path / name) for name in ("7.png", "null\0.png", "7.png")]
+    for many in (False, True):
+        first, failed, last = read_pictures(predictor, names, many)
+        assert first.text == last.text == "7"
+        assert failed.file == names[1] and "ValueError: embedded null" in failed.error
+
+
+def test_infer_folder_with_hidden_files_leaves_them_out(tool, tmp_path):
+    (tmp_path / "in/.thumbnails").mkdir(parents=True)
+    for name in ("7.png", ".thumbnails/7.png"):
+        seven().save(tmp_path / "in" / name)
+    (tmp_path / "in/._7.png").write_bytes(b"\0\5\x16\7 as macOS writes beside each file")
+    (row,) = json.loads(tool("infer", "in", "--json").stdout)
+    assert row["file"] == "in/7.png"
+    (tmp_path / "in/IMG_1.HEIC").write_bytes(b"\0\0\0\x18ftypheic")
+    assert "save it as JPEG" in tool("infer", "in", expect=8).stdout
 
 
 def two_digits():

@@ -371,7 +371,8 @@ def test_early_stopping_ends_with_the_best(train, tool, tmp_path):
     best = scores.index(max(scores))
     assert values["epochs"] == len(scores) == best + 3 < 30
     assert values["checkpoint"] == f"mnist_epoch{best}" and values["valid_acc"] == max(scores)
-    assert f"the best of {len(scores)} evaluations is mnist_epoch{best}" in output
+    of_the_best = f"is that of epoch {best + 1} (mnist_epoch{best})"
+    assert f"the best of {len(scores)} evaluations {of_the_best}" in output
     folder = tmp_path / "early"
     final = (folder / "mnist.pdparams").read_bytes()
     assert final == (folder / f"checkpoints/mnist_epoch{best}.pdparams").read_bytes()

@@ -2,7 +2,9 @@
 
 import logging
 import shutil
+import sys
 
+import forked
 import paddle
 import pytest
 from fit_rows import CLASSIFICATION, ROWS, Points, arguments, momentum, perceptron, train
@@ -42,6 +44,23 @@ def test_evaluation_of_a_run_is_that_of_its_fit(row, tmp_path):
     task = {name: call[name] for name in ("loss", "metrics") if call.get(name)}
     task = {"step": call["step"]} if call.get("step") else task
     assert evaluate_run(tmp_path, call["model"], call["valid"], **task) == by_name(result.metrics)
+
+
+SCRIPT = """
+import sys
+from fit_rows import CLASSIFICATION, ROWS, Points
+from paddle_mnist import evaluate_run
+
+evaluate_run(sys.argv[1], ROWS["dropout"]["model"], Points(), loss=CLASSIFICATION["loss"])
+"""
+
+
+def test_evaluate_run_in_a_script_logs_lines_of_the_form_of_fit(run, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = forked.run([sys.executable, "script.py", run], cwd=tmp_path, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert f"\nweights: {run}/checkpoints/" in f"\n{done.stdout}" and " - " not in done.stdout
+    assert "weights" not in done.stderr
 
 
 def test_a_loss_that_is_a_layer_gets_what_the_run_has_trained(tmp_path, caplog):

@@ -1,0 +1,179 @@
+"""A net of one's own, trained by `fit` on the digits: the commands read pictures with it."""
+
+import json
+import os
+import runpy
+import shutil
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from conftest import ROOT
+from paddle import nn
+from paddle.static import InputSpec
+
+from paddle_mnist import DigitPredictor, MnistDataset, export_run, fit, load_model
+from paddle_mnist.apps.answers import answer
+from paddle_mnist.errors import CheckpointError, ConfigError
+
+DRAWN = ROOT / "tests/pictures"
+NET = "my_net.py:MyNet"
+MY_NET = """
+import widths
+from paddle import nn
+
+
+class MyNet(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.flatten, self.relu = nn.Flatten(), nn.ReLU()
+        self.first = nn.Linear(784, widths.WIDTH)
+        self.second = nn.Linear(widths.WIDTH, 10)
+
+    def forward(self, images):
+        return self.second(self.relu(self.first(self.flatten(images))))
+
+
+class EndsInSoftmax(MyNet):
+    def forward(self, images):
+        return nn.functional.softmax(self.second(self.relu(self.first(self.flatten(images)))))
+
+
+class OfSevenClasses(MyNet):
+    def forward(self, images):
+        return self.second(self.relu(self.first(self.flatten(images))))[:, :7]
+
+
+if __name__ == "__main__":
+    raise SystemExit("what trains stands here, and is not executed by --net")
+"""
+IMAGES = np.random.RandomState(0).randint(0, 256, (3, 28, 28)).astype(np.uint8)
+AS_FLOATS = paddle.to_tensor(IMAGES[:, None] / np.float32(256))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with the net's file and its run."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "my_net.py").write_text(MY_NET)
+    (folder / "widths.py").write_text("WIDTH = 32\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        build = runpy.run_path(str(folder / "my_net.py"))["MyNet"]
+        fit(
+            build,
+            MnistDataset("train", "digits"),
+            output=folder / "run",
+            loss=nn.CrossEntropyLoss(),
+            optimizer=lambda parameters: paddle.optimizer.Adam(3e-3, parameters=parameters),
+            epochs=8,
+            batch_size=64,
+        )
+    return folder
+
+
+@pytest.fixture
+def place(trained, tmp_path, monkeypatch):
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def probabilities(net=NET):
+    model = load_model("run", runpy.run_path("my_net.py")[net.rpartition(":")[2]])
+    model.eval()
+    return nn.functional.softmax(model(AS_FLOATS)).numpy()
+
+
+def test_commands_with_a_net_of_ones_own_read_pictures(tool, place):
+    """Train, evaluate, read, export, and read with the export: each gives the same digits."""
+    report = json.loads(tool("eval", "run", "--net", NET, "--data", "digits", "--json").stdout)
+    assert report["accuracy"] > 0.8
+    rows = json.loads(tool("infer", DRAWN, "--run", "run", "--net", NET, "--json").stdout)
+    assert sum(str(row["digit"]) == Path(row["file"]).name[0] for row in rows) >= 8
+    tool("export_model", "run", "out", "--net", NET)
+    exported = json.loads(tool("infer", DRAWN, "--model", "out", "--json").stdout)
+    assert [row["digit"] for row in exported] == [row["digit"] for row in rows]
+    assert "second.weight" in tool("export_model", "run", "--net", NET, "--list").stdout
+
+
+def test_demo_with_a_net_of_ones_own_answers_without_its_layers(place):
+    picture = str(DRAWN / "0-00.jpg")
+    shown = answer(DigitPredictor("run", outputs=("probabilities", "conv1"), net=NET), picture)
+    assert len(shown.probabilities) == 10 and shown.pixels is not None and shown.conv1 is None
+
+
+def test_predictor_of_a_net_that_ends_in_softmax_gives_its_probabilities(place):
+    found = DigitPredictor("run", net="my_net.py:EndsInSoftmax").run(IMAGES)
+    np.testing.assert_allclose(found["probabilities"], probabilities(), atol=1e-5)
+
+
+def saved(net, dtype="float32", shape=(1, 28, 28), prefix="out/my.net"):
+    spec = InputSpec([None, *shape], dtype, "pictures")
+    paddle.jit.save(net, prefix, input_spec=[spec])
+
+
+class OfPixels(nn.Layer):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, pixels):
+        return self.net(pixels.astype("float32") / 256)
+
+
+def by_export_run(build):
+    export_run("run", build, "out", InputSpec([None, 1, 28, 28], "float32"), outputs=["logits"])
+
+
+EXPORTS = {  # how, and what names the model
+    "its folder": (lambda build: saved(load_model("run", build)), "out"),
+    "its prefix": (lambda build: saved(load_model("run", build)), "out/my.net"),
+    "its file": (lambda build: saved(load_model("run", build)), "out/my.net.pdiparams"),
+    "uint8": (lambda build: saved(OfPixels(load_model("run", build)), "uint8"), "out"),
+    "no channels": (lambda build: saved(load_model("run", build), shape=(28, 28)), "out"),
+    "export_run": (by_export_run, "out"),
+}
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_predictor_runs_what_plain_paddle_has_saved(place, name):
+    export, model = EXPORTS[name]
+    export(runpy.run_path("my_net.py")["MyNet"])
+    found = DigitPredictor(model).run(IMAGES)["probabilities"]
+    np.testing.assert_allclose(found, probabilities(), atol=1e-5)
+
+
+REFUSED = {
+    "no net": (["--run", "run"], CheckpointError, "only your own code can build: give --net FILE"),
+    "no run": (["--net", NET], ConfigError, "given without its weights; expected its run: --run"),
+    "no class": (["--net", "my_net.py"], ConfigError, "expected FILE.py:CLASS"),
+    "no file": (["--net", "our_net.py:MyNet"], ConfigError, "and the file to be there"),
+    "another class": (["--net", "my_net.py:Net"], ConfigError, "my_net.py: has no Net; expected"),
+    "no net in it": (["--net", "widths.py:WIDTH"], ConfigError, "the model is a int; expected"),
+    "a broken file": (["--net", "broken.py:Net"], ConfigError, "broken.py: cannot be executed (Na"),
+    "other classes": (["--net", "my_net.py:OfSevenClasses"], ConfigError, "the net gives float32"),
+    "other parameters": (["--net", "paddle_net.py:MNIST"], CheckpointError, "conv1.weight"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_infer_with_a_wrong_net_refuses_in_one_line(tool, place, name):
+    options, error, message = REFUSED[name]
+    Path("broken.py").write_text("print(undefined)")
+    Path("paddle_net.py").write_text("from paddle_mnist import MNIST")
+    run = [] if name in ("no net", "no run") else ["--run", "run"]
+    done = tool("infer", "--example", *run, *options, expect=error.exit_code)
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert done.stderr.count("error: ") == 1
+
+
+def test_predictor_of_damaged_or_other_files_of_paddle_refuses(place):
+    build = runpy.run_path("my_net.py")
+    saved(load_model("run", build["OfSevenClasses"]), prefix="seven/net")
+    with pytest.raises(ConfigError, match=r"gives float32 \[1, 7\] for float32 \[1, 1, 28, 28\]"):
+        DigitPredictor("seven")
+    os.truncate("seven/net.pdiparams", 40)
+    with pytest.raises(CheckpointError, match="seven/net: cannot be loaded"):
+        DigitPredictor("seven")
