@@ -22,37 +22,35 @@ from paddle_mnist.system.program import COMMANDS, module_name
 EN = ROOT / "docs/en"
 
 
-QUICK = ("checkpoints", "commands", "deployment", "fluid")  # the others' train for longer
 RUN_ELSEWHERE = ("README", "get-started", "install")  # test_readme and test_install do
+WITH_MNIST = ("incremental", "several-processes", "train")  # others are read without, too
 DRAW = ("looking-inside", "train")  # others train without figures
-WITH_COMMANDS = [
-    pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.slow)
+BLOCKS = [
+    pytest.param(path, block, id=f"{path.stem}-{number}")
     for path in ENGLISH
     if path.stem not in RUN_ELSEWHERE
-    and any("paddle-mnist " in block for block in blocks(path, "sh"))
+    for number, block in enumerate(blocks(path, "sh"), 1)
+    if "paddle-mnist " in block or "tools/" in block
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("path", WITH_COMMANDS)
-def test_commands_of_the_pages_run_as_written_and_in_order(tmp_path, tool, path):
-    """In a folder with a small work/mnist.json.gz, where the plain command is run if it was not.
+@pytest.mark.parametrize(("path", "block"), BLOCKS)
+def test_commands_of_a_block_started_in_an_empty_folder_run(tmp_path, tool, path, block):
+    """As written and in order; where the page needs it, with a small work/mnist.json.gz.
 
     Trainings draw no figures, but on the pages that are about these.
     """
-    (tmp_path / "tests").symlink_to(ROOT / "tests")
-    (tmp_path / "work").mkdir()
-    write_json(tmp_path / "work/mnist.json.gz", tiny_splits())
-    lines = "".join(blocks(path, "sh")).replace("\\\n", " ").splitlines()
+    if path.stem in WITH_MNIST:
+        (tmp_path / "work").mkdir()
+        write_json(tmp_path / "work/mnist.json.gz", tiny_splits())
+    lines = block.replace("\\\n", " ").splitlines()
     commands = [shlex.split(line, comments=True) for line in lines]
-    plain = ["--visualdl", "false", "--figures", "false"]
-    if ["paddle-mnist", "train"] not in commands:
-        tool("train", "--epochs", "1", *plain)
     if path.stem not in DRAW:
         trainings = (words for words in commands if {"train", "tools/train.py"} & {*words})
         for words in trainings:
-            words.extend(plain)
+            words.extend(["--visualdl", "false", "--figures", "false"])
     scripts = os.path.dirname(sys.executable)  # where `python` and `paddle-mnist` are
     env = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
     for words in commands:
@@ -90,6 +88,7 @@ def test_python_example_runs_twice_in_a_folder(tmp_path, example):
     first, again = (forked.run(command, cwd=tmp_path) for _ in range(2))
     for done in (first, again):
         assert done.returncode == 0 and done.stdout, done.stderr
+        assert "No such file" not in done.stdout
     if 'print(result.metrics["valid/acc"]' in example:  # more than chance
         assert float(first.stdout.splitlines()[-1].split()[0]) > 0.8
     if "fit(" in example:

@@ -134,11 +134,21 @@ def test_search_finds_the_page_among_its_first_three(visit, language):
         assert f"{expected}.html" in found[query], query
 
 
+# The last stands below each table only, where the page says on what it was measured.
 @pytest.mark.release
+@pytest.mark.parametrize("query", ["qwertz", "CORETYPE"])
 @in_both
-def test_search_says_that_it_finds_nothing(visit, language):
-    page = visit(f"{language}/search.html?q=qwertz")
+def test_search_for_what_no_text_has_finds_nothing(visit, language, query):
+    page = visit(f"{language}/search.html?q={query}")
     assert page.locator("#search-results").inner_text() in ("Nothing found.", "没有找到相关内容。")
+
+
+@pytest.mark.release
+@pytest.mark.parametrize(("language", "query"), [("en", "Made by python"), ("zh", "测试环境")])
+def test_search_shows_no_footer_of_a_table(visit, language, query):
+    page = visit(f"{language}/search.html?q={query}")
+    page.wait_for_selector("#search-results")
+    assert query not in page.locator("#search-results").inner_text()
 
 
 @pytest.mark.release

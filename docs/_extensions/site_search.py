@@ -5,6 +5,7 @@ so that most hits come in the order of the alphabet. This one holds the text its
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
@@ -13,6 +14,12 @@ from docutils import nodes
 from sphinx import addnodes
 
 NOT_TEXT = (nodes.title, nodes.raw, nodes.Invisible)
+# Below a table, on what and by which command it was measured: no answer to a search.
+FOOTER = re.compile(
+    r"^(?:Measured on: .*|The measured code has changed .*|Made by python tools/.*?\.(?=\s|$)|"
+    r"测试环境：.*|测量之后，被测代码.*|由 python tools/.*?。)",
+    re.DOTALL,
+)
 
 
 def sections_of(page: str, doctree: nodes.document) -> Iterator[list[str]]:
@@ -33,10 +40,11 @@ def sections_of(page: str, doctree: nodes.document) -> Iterator[list[str]]:
 
 
 def _text(block: nodes.Element) -> str:
-    """Return the text of a block without the comments in it."""
-    return "".join(
+    """Return the text of a block without the comments in it; of a table's footer, none."""
+    text = "".join(
         text for text in block.findall(nodes.Text) if not isinstance(text.parent, nodes.raw)
     )
+    return FOOTER.sub("", text)
 
 
 def _is_owner(node: nodes.Node) -> bool:

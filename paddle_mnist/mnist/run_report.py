@@ -107,7 +107,9 @@ class DigitReport(Figures):
 
     def _suggest_processes(self, training: Training) -> None:
         config = self.config
-        threads = config.net.conv_threads() if why_not_compiled() is None else 0
+        threads: Optional[int] = 0
+        if why_not_compiled() is None:
+            threads = None if config.net.fast_conv == "off" else config.net.conv_threads()
         samples = (training.job.steps or 0) * config.batch_size
         suggestion = hint(config.processes, config.device, config.batch_size, samples, threads)
         if suggestion:
@@ -238,16 +240,20 @@ class DigitReport(Figures):
 
 
 def hint(
-    options: Processes, device: str, batch_size: int, samples: int, threads: int
+    options: Processes, device: str, batch_size: int, samples: int, threads: Optional[int]
 ) -> Optional[str]:
-    """Return a line for a user who trains on one of several cores; None if it would not help.
+    """Return a line for a user whose training on a CPU could be faster; None if it could not.
 
-    samples: how many the training takes in all. threads: of the fast convolution; 0 without it.
+    samples: how many the training takes in all. threads: of the fast convolution; 0 where it
+    cannot be used, None where it is switched off.
     """
     cores = usable_cpus()
     on_cpu = device == "cpu" or (device == "auto" and not gpu_count())
     if not on_cpu or started_by_launcher() or samples < MIN_TOTAL_SAMPLES:
         return None
+    if threads is None:
+        switch = as_option("fast_conv", "on")
+        return f"fast_conv is off; a new run with {switch} trains about 10 times faster"
     # Threads share a batch by its chunks, and so do the threads of several processes together.
     useful = min(cores, len(chunks_of(batch_size))) if threads else cores
     most_threads = min(useful, MAX_FAST_THREADS)

@@ -119,6 +119,18 @@ def test_package_is_a_program(package, tmp_path):
     assert len(versions) == 1 and versions.pop().startswith("paddle_mnist ")
 
 
+@pytest.mark.parametrize("columns", [80, 40])
+def test_help_in_a_narrow_terminal_breaks_no_word(tool, columns):
+    for name in map(module_name, COMMANDS):
+        wide, narrow = (
+            tool(name, "--help", COLUMNS=str(width)).stdout for width in (1000, columns)
+        )
+        assert narrow.split() == wide.split()
+        # The terminal breaks what is too long; but a command to be copied is one line.
+        lines = [line for line in narrow.splitlines() if not line.startswith("python ")]
+        assert columns == 40 or max(map(len, lines)) <= 80
+
+
 IMPORTED = """
 import contextlib, io, sys
 from paddle_mnist.commands._dispatch import main

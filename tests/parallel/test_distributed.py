@@ -204,6 +204,8 @@ def test_who_has_several_cores_is_told():
     assert cores == 1 or f"{cores} cores are available: nprocs={min(cores, 8)} trains" in output
     assert hint(*on_cpu, 1000, threads=0) is None
     assert hint(*on_cpu, 250_000, threads=cores) is None  # all are at work
+    output = hint(*on_cpu, 250_000, threads=None)
+    assert output == "fast_conv is off; a new run with fast_conv='on' trains about 10 times faster"
     output = hint(*on_cpu, 250_000, threads=1)
     assert cores == 1 or f"{cores} cores are available: threads={min(cores, 8)} trains" in output
 
