@@ -113,12 +113,19 @@ class View:
 
 
 class Observer:
-    """Base class for observers of a `Trainer`, which are called after every step and epoch.
+    """Base class for observers of a `Trainer`, which are called around every step and epoch.
 
-    Override the methods you need. They read, return metrics, and may ask to stop; they must not
-    change the training in any other way. Metrics are returned by tag, and the trainer writes them:
-    Python or NumPy numbers, or tensors of one element.
+    Override the methods you need. They read, return metrics, and may ask to stop; except in
+    `on_epoch_start`, they must not change the training in any other way. Metrics are returned by
+    tag, and the trainer writes them: Python or NumPy numbers, or tensors of one element.
     """
+
+    def on_epoch_start(self, view: View) -> None:
+        """Called before the first step of each epoch, and again by a run that resumes inside it.
+
+        What it sets, such as which layers are frozen in the epoch `view.state.epoch`, is thus in
+        force after any resume. It should follow from the epoch alone, not from earlier calls.
+        """
 
     def after_step(self, view: View) -> Optional[Mapping[str, float]]:
         """Called after each step, before its checkpoint is saved."""

@@ -142,10 +142,10 @@ def fit(
         processes (`Processes`): how many, their GPUs, and how they divide a batch.
 
     Before the first step of a new run, `fit` rehearses a resume: it trains a few steps, evaluates
-    one batch of each split, calls the callbacks' `after_step` and `after_epoch`, and undoes all of
-    this. It then saves any other state on which the steps depend, or raises ConfigError if that is
-    not possible (docs/en/state.md). Where steps have effects outside the program, see
-    `is_rehearsal`.
+    one batch of each split, calls the callbacks' `on_epoch_start`, `after_step` and `after_epoch`,
+    and undoes all of this. It then saves any other state on which the steps depend, or raises
+    ConfigError if that is not possible (docs/en/state.md). Where steps have effects outside the
+    program, see `is_rehearsal`.
 
     Code is not compared between calls, only arguments, parameters and data (docs/en/any-net.md).
 

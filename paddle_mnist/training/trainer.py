@@ -177,6 +177,8 @@ class Trainer:
             self._start(datasets, epoch, None, start)
         self.model.train()
         self.state.epoch, self.state.position = epoch, start
+        for observer in self.observers:  # before workers are forked, which see what it sets
+            observer.on_epoch_start(self._view())
         self.profile.before_epoch()
         # Closed, also where an error ends the epoch: a loader may have processes of its own.
         with contextlib.closing(
