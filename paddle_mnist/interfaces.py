@@ -148,7 +148,7 @@ class Writer(Protocol):
 
 
 class Evaluator(Protocol):
-    """Evaluates the model at the end of an epoch.
+    """Evaluates the model after steps and at the ends of epochs.
 
     datasets: loaders of what it evaluates on, by the name of their split.
     """
@@ -158,6 +158,12 @@ class Evaluator(Protocol):
 
     def metrics(self, model: Any) -> Mapping[str, float]:
         """Return metrics by tag, whether an evaluation is due or not."""
+
+    def is_due_after_step(self, state: TrainState) -> bool:
+        """Return whether to evaluate after the newest step, inside an epoch or at its end."""
+
+    def after_step(self, state: TrainState, model: Any) -> Mapping[str, float]:
+        """Return metrics by tag."""
 
     def after_epoch(self, state: TrainState, model: Any) -> Mapping[str, float]:
         """Return metrics by tag; an empty mapping where no evaluation is due."""
