@@ -119,12 +119,19 @@ class View:
 
 
 class Observer:
-    """Base class for observers of a `Trainer`, which are called after every step and epoch.
+    """Base class for observers of a `Trainer`, which are called around every step and epoch.
 
-    Override the methods you need. They read, return metrics, and may ask to stop; they must not
-    change the training in any other way. Metrics are returned by tag, and the trainer writes them:
-    Python or NumPy numbers, or tensors of one element.
+    Override the methods you need. They read, return metrics, and may ask to stop; except in
+    `on_epoch_start`, they must not change the training in any other way. Metrics are returned by
+    tag, and the trainer writes them: Python or NumPy numbers, or tensors of one element.
     """
+
+    def on_epoch_start(self, view: View) -> None:
+        """Called before the first step of each epoch, and again by a run that resumes inside it.
+
+        What it sets, such as which layers are frozen in the epoch `view.state.epoch`, is thus in
+        force after any resume. It should follow from the epoch alone, not from earlier calls.
+        """
 
     def after_step(self, view: View) -> Optional[Mapping[str, float]]:
         """Called after each step, before its checkpoint is saved."""
@@ -147,7 +154,7 @@ class Writer(Protocol):
 
 
 class Evaluator(Protocol):
-    """Evaluates the model at the end of an epoch.
+    """Evaluates the model after steps and at the ends of epochs.
 
     datasets: loaders of what it evaluates on, by the name of their split.
     """
@@ -157,6 +164,12 @@ class Evaluator(Protocol):
 
     def metrics(self, model: Any) -> Mapping[str, float]:
         """Return metrics by tag, whether an evaluation is due or not."""
+
+    def is_due_after_step(self, state: TrainState) -> bool:
+        """Return whether to evaluate after the newest step, inside an epoch or at its end."""
+
+    def after_step(self, state: TrainState, model: Any) -> Mapping[str, float]:
+        """Return metrics by tag."""
 
     def after_epoch(self, state: TrainState, model: Any) -> Mapping[str, float]:
         """Return metrics by tag; an empty mapping where no evaluation is due."""

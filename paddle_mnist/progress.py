@@ -108,11 +108,17 @@ class TrainState:
         scores = [score for score in self.scores if score[1] is not None]
         return choose(scores, key=lambda score: score[1], default=None)
 
-    @property
-    def evaluations_since_best(self) -> int:
-        """The number of evaluations since the best one; that of all if none has a value."""
-        best = self.best
-        return len(self.scores) - (self.scores.index(best) + 1 if best else 0)
+    def evaluations_without_improvement(self, min_delta: float = 0.0) -> int:
+        """Return the number of evaluations since the last improvement; of all if none has a value.
+
+        min_delta: a value is an improvement if it beats the one before by more than this.
+        """
+        sign, reference, count = (1 if self.mode == "max" else -1), -math.inf, 0
+        for _, value in self.scores:
+            count += 1
+            if value is not None and sign * value - reference > min_delta:
+                reference, count = sign * value, 0
+        return count
 
     def end_epoch(self) -> None:
         self.epoch += 1

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,15 @@ def counted_loss(outputs, labels):
     return Mean((losses * weights).sum(), weights.sum())
 
 
+def endless():
+    """Batches without end; their noise is drawn from a global generator."""
+    points = Points()
+    for first in itertools.count(0, 8):
+        samples = [points[index % SAMPLES] for index in range(first, first + 8)]
+        inputs, labels = map(np.stack, zip(*samples))
+        yield inputs + 0.1 * np.random.randn(*inputs.shape).astype("float32"), labels
+
+
 CLASSIFICATION = {
     "model": perceptron,
     "optimizer": momentum,
@@ -129,6 +139,10 @@ ROWS = {
     "many samples at once, drawn": {"train": ManyPoints(noise=0.3)},
     "many samples at once, of seeds": {"train": SeededPoints()},
     "many samples at once in workers": {"train": SeededPoints(), "num_workers": 2},
+    "short last batches left out": {"train": Points(noise=0.3), "drop_last": True},
+    "part of each epoch": {"train": Points(noise=0.3), "steps_per_epoch": 4, "accumulate": 1},
+    "evaluation by steps": {"eval_every_steps": 3, "max_steps": 9, "model": with_dropout},
+    "endless batches": {"train": lambda: endless(), "valid": Points(), "steps_per_epoch": 5},
     **STATEFUL,
 }
 # The same samples as those of a row, read one by one.
@@ -138,6 +152,8 @@ ONE_BY_ONE = {
     "many samples at once, drawn": Points(noise=0.3),
     "many samples at once in workers": SeededPoints(),
 }
+UNDIVIDED = (*UNDIVIDED, "endless batches")
+REFUSED_DIVIDED = (*REFUSED_DIVIDED, "endless batches")
 DIVIDED = [row for row in ROWS if row not in UNDIVIDED]
 
 

@@ -100,6 +100,60 @@ def test_python_example_runs_twice_in_a_folder(tmp_path, example):
         assert all(line.startswith((FINISHED, "epoch ")) for line in new), new
 
 
+WHAT_CHANGES = (EN / "any-net.md").read_text().partition("\n## What changes during training\n")[2]
+KILLED = """
+import os
+import signal
+
+from paddle_mnist import Callback, Saving, is_rehearsal
+
+
+class Kill(Callback):
+    def after_step(self, view):
+        is_there = view.state.epoch == {epochs} - 1 and view.state.position == 9
+        if is_there and not is_rehearsal() and not os.path.exists("killed"):
+            open("killed", "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "title, example",
+    [
+        pytest.param(title, example, id=title)
+        for title, example in re.findall(
+            r"^### (.*?)\n.*?^```python\n(.*?)^```", WHAT_CHANGES.partition("\n## ")[0], re.S | re.M
+        )
+    ],
+)
+def test_what_changes_during_training_is_the_same_where_a_killed_run_resumes(
+    title, example, tmp_path
+):
+    """Killed inside the last epoch, four steps after a checkpoint."""
+    epochs = int(re.search(r"epochs=(\d+)", example)[1])
+    code = KILLED.format(epochs=epochs) + example.replace(
+        "callbacks=[", "saving=Saving(every_steps=5), callbacks=[Kill(), "
+    )
+    weights = []
+    for folder, is_killed in (("whole", False), ("run", True)):
+        cwd = tmp_path / folder
+        cwd.mkdir()
+        (cwd / "example.py").write_text(code)
+        if not is_killed:
+            (cwd / "killed").touch()
+        done = forked.run([sys.executable, "example.py"], cwd=cwd)
+        if is_killed:
+            assert done.returncode == -9, done.stderr
+            done = forked.run([sys.executable, "example.py"], cwd=cwd)
+            assert "resuming after step" in done.stdout
+        assert done.returncode == 0, done.stderr
+        weights.append({p.name: p.read_bytes() for p in cwd.glob("work/output/*/*.pdparams")})
+    assert weights[0] == weights[1] != {}
+
+
 def test_what_a_page_writes_no_other_page_writes():
     """So that a reader may follow them all in one folder."""
     writer = {}

@@ -49,8 +49,8 @@ class Saving(Options):
     keeps it; the newest always is:
 
     keep_last: the newest N of all.
-    keep_best: the one with the best value of `monitor`, the earliest of equals; an epoch whose
-        evaluation is the best so far is always saved.
+    keep_best: the one with the best value of `monitor`, the earliest of equals; where an
+        evaluation is the best so far, a checkpoint is always saved.
     keep_epochs: the end of every epoch.
     keep_every_minutes: the newest of each span of N minutes.
     keep_breakpoints: every checkpoint that was saved because the training was interrupted.
@@ -112,14 +112,17 @@ class Saving(Options):
 
     def is_due_after_step(self, state: TrainState, seconds: float) -> bool:
         """Return whether to save after a step. seconds: since the last save, or the start."""
-        if self.every_steps and state.step % self.every_steps == 0:
+        if self._is_best(state) or (self.every_steps and state.step % self.every_steps == 0):
             return True
         return self.every_seconds is not None and seconds >= self.every_seconds
 
     def is_due_after_epoch(self, state: TrainState) -> bool:
         """Return whether to save after an epoch and its evaluation."""
-        is_best = self.keep_best and state.best is not None and state.best[0] == state.step
+        is_best = self._is_best(state)
         return is_best or bool(self.every_epochs and state.epoch % self.every_epochs == 0)
+
+    def _is_best(self, state: TrainState) -> bool:
+        return self.keep_best and state.best is not None and state.best[0] == state.step
 
     def is_due_after_error(self, error: BaseException) -> bool:
         """Return whether to save where an exception ends the training."""

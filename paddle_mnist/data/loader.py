@@ -80,8 +80,10 @@ class BatchLoader:
         It may leave samples out, and repeat them; N is the same in every epoch.
     random: whether samples draw from the global generators of random numbers, even if those of
         the first batch do not.
+    drop_last: whether to leave out the last batch of an epoch if it is short.
 
-    Raises ConfigError for a batch size below 1, and for an order that is none.
+    Raises ConfigError for a batch size below 1, for an order that is none, and for a dataset whose
+    length changes later.
     """
 
     @accepts_numpy
@@ -95,13 +97,17 @@ class BatchLoader:
         num_workers: int = 0,
         order: Optional[Callable[[int], np.ndarray]] = None,
         random: bool = False,
+        drop_last: bool = False,
     ) -> None:
         self.dataset = dataset
+        self._samples = len(dataset)
         self.num_workers = num_workers
         self.shard_spec: Optional[ShardSpec] = None
-        own_order = _OwnOrder(order, len(dataset)) if order else None
-        length = len(own_order(0)) if own_order else len(dataset)
+        own_order = _OwnOrder(order, self._samples) if order else None
+        length = len(own_order(0)) if own_order else self._samples
         self.sampler = BatchSampler(length, batch_size, seed, shuffle, own_order)
+        if drop_last:
+            self.sampler = replace(self.sampler, used=length - length % batch_size)
         self._read = BatchReader(dataset, seed, collate_fn, random)
 
     def __len__(self) -> int:
@@ -123,6 +129,18 @@ class BatchLoader:
         other.sampler = replace(self.sampler, batch_size=self.sampler.batch_size * batches)
         return other
 
+    def ending_after(self, steps: int) -> "BatchLoader":
+        """Return a loader whose epochs have so many batches. Raises ConfigError for too many."""
+        if steps > len(self):
+            raise ConfigError(
+                f"steps_per_epoch is {steps}, but an epoch of the data has {len(self)} steps; "
+                "expected at most as many: more epochs read the data again"
+            )
+        other = copy.copy(self)
+        used = min(steps * self.sampler.batch_size, self.sampler.end)
+        other.sampler = replace(self.sampler, used=used)
+        return other
+
     def __iter__(self) -> Iterator[Any]:
         return self.epoch(0)
 
@@ -132,6 +150,7 @@ class BatchLoader:
         With shards each is a list of this process's `Shard`s.
         """
         self._read.begin(epoch)
+        require_length(self.dataset, self._samples)
         # Workers are told what to read, and read ahead; what is to become of it they need not know.
         plan, plan_to_read = itertools.tee(self._plan(epoch, start, stride))
         loaded = self._load(part.request for parts in plan_to_read for part in parts)
@@ -180,6 +199,17 @@ class BatchLoader:
         for reading in readings:
             self._read.learn(reading.draws)  # a worker has found it out in its copy of the reader
             yield reading.batch
+
+
+def require_length(dataset: MapDataset, samples: int) -> None:
+    """Raise ConfigError for a dataset that has another length than when it was first seen."""
+    if len(dataset) != samples:
+        raise ConfigError(
+            f"{type(dataset).__name__} had {samples} samples at first, and has {len(dataset)} now; "
+            "expected as many in every epoch; for data that grow, give a function that returns an "
+            "iterator over the batches of an epoch, which is called for each epoch, or call fit "
+            "again with another output and start=StartFrom(...)"
+        )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from paddle_mnist.options import CountOrZero, Options, option
+from paddle_mnist.options import Count, CountOrZero, Options, option
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,11 @@ class Loading(Options):
     order: (epoch) -> the indices of the epoch's training samples, int64 [N], in place of `shuffle`.
     random: whether samples draw from the global generators of random numbers, even if those of
         the first batch do not: the generators are then seeded for each sample.
+    drop_last: whether to leave out the last batch of an epoch of training samples if it is short.
+    steps_per_epoch: the number of steps after which an epoch ends. Each epoch of a dataset reads
+        so many steps of its own order. Data that yield batches, such as endless ones, are read on
+        in the next epoch; at their end they begin again.
+    max_steps: the number of steps after which the training ends, also inside an epoch.
     """
 
     heading = "data"
@@ -28,3 +33,10 @@ class Loading(Options):
     num_workers: CountOrZero = option(0, "processes that read samples ahead; 0: none")
     order: Optional[Callable[[int], np.ndarray]] = None
     random: bool = option(False, "samples draw random numbers", flat="")
+    drop_last: bool = option(False, "leave out a short last batch", must_match=True)
+    steps_per_epoch: Optional[Count] = option(
+        None, "end an epoch after N steps; default: where the data end", must_match=True
+    )
+    max_steps: Optional[Count] = option(
+        None, "end the training after N steps, if its epochs have more", must_match=True
+    )

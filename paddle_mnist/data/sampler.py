@@ -19,6 +19,7 @@ class BatchSampler:
     length: number of samples an epoch; by default each of them comes once.
     own_order: gives the indices of the samples of an epoch, in place of seed and shuffle; as many
         in every epoch.
+    used: how many samples of the order are read, by default all.
     """
 
     length: int
@@ -26,6 +27,7 @@ class BatchSampler:
     seed: int = 0
     shuffle: bool = True
     own_order: Optional[Callable[[int], np.ndarray]] = None
+    used: Optional[int] = None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -33,7 +35,12 @@ class BatchSampler:
 
     def __len__(self) -> int:
         """Batches per epoch."""
-        return -(-self.length // self.batch_size)
+        return -(-self.end // self.batch_size)
+
+    @property
+    def end(self) -> int:
+        """The number of samples that an epoch reads."""
+        return self.length if self.used is None else min(self.used, self.length)
 
     def order(self, epoch: int) -> np.ndarray:
         """Return the indices of an epoch's samples in order, int64 [length]."""
@@ -61,8 +68,8 @@ class BatchSampler:
 
     def batch_slices(self, start: int = 0, stride: int = 1) -> Iterator[slice]:
         """Yield the positions in the order of batches from `start` on, every `stride`-th."""
-        for first in range(start * self.batch_size, self.length, stride * self.batch_size):
-            yield slice(first, min(first + self.batch_size, self.length))
+        for first in range(start * self.batch_size, self.end, stride * self.batch_size):
+            yield slice(first, min(first + self.batch_size, self.end))
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """`RunningMetrics`: accumulates the metrics of steps between log lines."""
 
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -121,6 +122,15 @@ class RunningMetrics:
             self.write_line()
         else:
             self._count_time()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out the time within the context, which is not spent in steps."""
+        self._count_time()
+        yield
+        seconds = time.perf_counter() - self._counted_until
+        self._line_started += seconds
+        self._counted_until += seconds
 
     def resume(self) -> None:
         """Write the line that was due when a training was interrupted, if one was."""

@@ -30,13 +30,18 @@ def parts(config: TrainConfig) -> dict[str, Any]:
     train = _training_set(config, images, replayed)
     loading = _loading(config, train)
     samples = len(loading.order(0)) if loading.order else len(train)
+    if loading.drop_last:
+        samples -= samples % config.batch_size
     steps = -(-samples // (config.batch_size * config.numerics.accumulate))
-    advances = steps if config.numerics.schedule_every == "step" else 1  # of the schedule, an epoch
+    total = config.epochs  # advances of the schedule
+    if config.numerics.schedule_every == "step":
+        total *= loading.steps_per_epoch or steps
+        total = min(total, loading.max_steps or total)
     return {
         "model": config.net,
         "train": train,
         "valid": valid,
-        "optimizer": replace(config.optimizer, total_steps=config.epochs * advances),
+        "optimizer": replace(config.optimizer, total_steps=total),
         "step": DigitStep(config.loss.label_smoothing, config.numerics.amp),
         "epochs": config.epochs,
         "batch_size": config.batch_size,

@@ -110,6 +110,8 @@ def _build_evaluator(
         every_epochs=evaluating.every_epochs,
         epochs=arguments.epochs,
         world=world,
+        every_steps=evaluating.every_steps,
+        max_steps=arguments.loading.max_steps,
     )
 
 
@@ -138,7 +140,12 @@ def _check_saving(arguments: FitArguments, inside_epochs: bool, world: World) ->
     if not inside_epochs and (saving.every_steps or chosen_seconds):
         raise ConfigError(
             "Saving: every_steps and every_seconds save inside epochs, where this data cannot "
-            "resume; expected a paddle.io.Dataset, or every_epochs"
+            "resume; expected a paddle.io.Dataset, Loading(steps_per_epoch=...), or every_epochs"
+        )
+    if not inside_epochs and (arguments.evaluating.every_steps or arguments.loading.max_steps):
+        raise ConfigError(
+            "Evaluating: every_steps and Loading: max_steps save inside epochs, where this data "
+            "cannot resume; expected a paddle.io.Dataset, or Loading(steps_per_epoch=...)"
         )
     if saving.every_epochs:
         return

@@ -36,13 +36,15 @@ BATCH_SIZE = 500  # of `evaluate`; decides speed and memory, not the result
 
 
 class EpochEvaluator:
-    """Evaluates the loss and the metrics of a step after every `every_epochs` epochs.
+    """Evaluates the loss and the metrics of a step, every `every_epochs` epochs and at the end.
 
     step: see `paddle_mnist.training.steps`.
     datasets: loaders of what to evaluate on, by the name of their split; "valid" gives "valid/loss"
         and so on.
     epochs: of the whole training, after the last of which it evaluates, too.
     world: the processes that evaluate together.
+    every_steps: evaluate after every so many steps, too.
+    max_steps: of the whole training, after the last of which it evaluates, too.
     """
 
     def __init__(
@@ -52,21 +54,33 @@ class EpochEvaluator:
         every_epochs: int = 1,
         epochs: Optional[int] = None,
         world: World = ALONE,
+        every_steps: Optional[int] = None,
+        max_steps: Optional[int] = None,
     ):
         self.step = step
         self.datasets = datasets
         self.every_epochs = every_epochs
         self.epochs = epochs
         self.world = world
+        self.every_steps = every_steps
+        self.max_steps = max_steps
+
+    def is_due_after_step(self, state: TrainState) -> bool:
+        is_nth = bool(self.every_steps) and state.step % self.every_steps == 0
+        return bool(state.position) and (is_nth or state.step == self.max_steps)
 
     def after_epoch(self, state: TrainState, model: nn.Layer) -> Mapping[str, float]:
         epochs_done = state.epoch + 1
-        if epochs_done % self.every_epochs and epochs_done != self.epochs:
-            return {}
+        is_due = epochs_done % self.every_epochs == 0 or epochs_done == self.epochs
+        is_done = self.is_due_after_step(state)  # after the last step of the epoch
+        return self.after_step(state, model) if is_due and not is_done else {}
+
+    def after_step(self, state: TrainState, model: nn.Layer) -> Mapping[str, float]:
         try:
             return self.metrics(model)
         except DivergedError as error:
-            raise DivergedError(f"after epoch {epochs_done}, step {state.step}: {error}") from error
+            place = f"after epoch {state.epoch + 1}, step {state.step}"
+            raise DivergedError(f"{place}: {error}") from error
 
     def metrics(self, model: nn.Layer) -> dict[str, float]:
         """Return every metric on each split, by tag."""

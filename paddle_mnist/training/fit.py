@@ -111,9 +111,10 @@ def fit(
             seed, epoch and index. Or a `paddle.io.DataLoader`, an `IterableDataset`, or a function
             that returns an iterator over batches (`lambda: iter(batches)` for a list of them):
             with these, a run resumes from the end of an epoch, and inside an epoch only with a
-            `ResumableBatchSampler`. valid may be a dict of several, by split name.
+            `ResumableBatchSampler` or `Loading(steps_per_epoch=...)`. valid may be a dict of
+            several, by split name.
         batch_size: the number of samples per step.
-        loading (`Loading`): shuffling, collate_fn, worker processes.
+        loading (`Loading`): shuffling, collate_fn, worker processes, how many steps to train.
     Training
         epochs: the number of epochs. seed: the seed of all random numbers.
         numerics (`Numerics`): accumulation of gradients, the moving average of the weights, mixed
@@ -142,10 +143,10 @@ def fit(
         processes (`Processes`): how many, their GPUs, and how they divide a batch.
 
     Before the first step of a new run, `fit` rehearses a resume: it trains a few steps, evaluates
-    one batch of each split, calls the callbacks' `after_step` and `after_epoch`, and undoes all of
-    this. It then saves any other state on which the steps depend, or raises ConfigError if that is
-    not possible (docs/en/state.md). Where steps have effects outside the program, see
-    `is_rehearsal`.
+    one batch of each split, calls the callbacks' `on_epoch_start`, `after_step` and `after_epoch`,
+    and undoes all of this. It then saves any other state on which the steps depend, or raises
+    ConfigError if that is not possible (docs/en/state.md). Where steps have effects outside the
+    program, see `is_rehearsal`.
 
     Code is not compared between calls, only arguments, parameters and data (docs/en/any-net.md).
 

@@ -57,9 +57,14 @@ class TrainingJob:
 
     @property
     def steps(self) -> Optional[int]:
-        """The number of steps in all epochs; None if it is unknown."""
-        steps = batches_per_epoch(self.parts.loader)
-        return steps and steps * self.arguments.epochs
+        """The number of steps of the training; None if it is unknown."""
+        steps = (batches_per_epoch(self.parts.loader) or 0) * self.arguments.epochs
+        return min(steps, self.arguments.loading.max_steps or steps) or None
+
+    def is_over(self, state: TrainState) -> bool:
+        """Return whether all epochs or steps are trained."""
+        arguments = self.arguments
+        return state.epoch == arguments.epochs or state.step == arguments.loading.max_steps
 
     @property
     def loss(self) -> Optional[nn.Layer]:

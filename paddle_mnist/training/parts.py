@@ -17,6 +17,7 @@ from paddle_mnist.checkpoint.further_state import (
 )
 from paddle_mnist.checkpoint.optimizer_state import optimizer_parameters
 from paddle_mnist.data.external import ExternalLoader, open_loader
+from paddle_mnist.data.loader import batches_per_epoch
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.nn.ema import NO_AVERAGE, ExponentialMovingAverage
@@ -141,9 +142,14 @@ def _check_optimizer(optimizer: paddle.optimizer.Optimizer, further: FurtherStat
 
 def _training_loader(arguments: FitArguments, world: World) -> Any:
     """Return the loader of the training data, divided into the shards of this process."""
-    loading = arguments.loading
+    loading, steps = arguments.loading, arguments.loading.steps_per_epoch
     loader = loader_of(
-        arguments.train, arguments, arguments.batch_size, loading.shuffle, loading.order
+        arguments.train,
+        arguments,
+        arguments.batch_size,
+        loading.shuffle,
+        loading.order,
+        loading.drop_last,
     )
     grad_shards, accumulate = arguments.processes.grad_shards, arguments.numerics.accumulate
     shards = grad_shards or world.size
@@ -153,17 +159,20 @@ def _training_loader(arguments: FitArguments, world: World) -> Any:
                 f"the training data are a {type(arguments.train).__name__}, which cannot be "
                 f"divided between {shards} shards or processes; expected a paddle.io.Dataset"
             )
+        loader = ExternalLoader(loader.batches, arguments.seed, accumulate, steps)
         if not loader.resumes_inside_epochs:
             log.info(
                 "with this data, a run can resume only from the end of an epoch, where it saves "
-                "checkpoints; with a paddle.io.Dataset or ResumableBatchSampler, it can resume at "
-                "any step"
+                "checkpoints; with a paddle.io.Dataset, ResumableBatchSampler or "
+                "Loading(steps_per_epoch=...), it can resume at any step"
             )
-        return ExternalLoader(loader.batches, arguments.seed, accumulate)
-    if not grad_shards and shards * accumulate == 1:
+            if batches_per_epoch(loader) is None:
+                log.info("the data have no length; endless ones need Loading(steps_per_epoch=...)")
         return loader
-    spec = ShardSpec(shards * accumulate, world.rank, world.size)
-    return loader.sharded(spec, accumulate)
+    if grad_shards or shards * accumulate > 1:
+        spec = ShardSpec(shards * accumulate, world.rank, world.size)
+        loader = loader.sharded(spec, accumulate)
+    return loader.ending_after(steps) if steps else loader
 
 
 def loader_of(
@@ -172,6 +181,7 @@ def loader_of(
     batch_size: int,
     shuffle: bool,
     order: Optional[Callable[[int], np.ndarray]] = None,
+    drop_last: bool = False,
 ) -> Any:
     return open_loader(
         data,
@@ -182,4 +192,5 @@ def loader_of(
         arguments.loading.num_workers,
         order,
         arguments.loading.random,
+        drop_last,
     )

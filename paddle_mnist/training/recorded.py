@@ -58,6 +58,7 @@ def compared(
         values |= dict(zip(("monitor", "mode"), arguments.monitored))
     if arguments.ends_with_best or parts.schedule.needs_metric:  # which count evaluations
         values["eval_every_epochs"] = arguments.evaluating.every_epochs
+        values["eval_every_steps"] = arguments.evaluating.every_steps
     return _as_json({**values, **must_match})
 
 

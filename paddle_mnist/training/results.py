@@ -36,7 +36,7 @@ def make_result(training: Training, state: TrainState, checkpoint_name: str) -> 
         epochs=state.epoch,
         steps=state.step,
         seconds=round(state.train_seconds, 3),
-        stopped="finished" if state.epoch == job.arguments.epochs else EARLY,
+        stopped="finished" if job.is_over(state) else EARLY,
     )
 
 
@@ -88,7 +88,7 @@ def result_so_far(training: Training, checkpoint: Optional[Checkpoint]) -> Optio
         state = checkpoint.state
         # With other values, a callback may no longer ask to stop there.
         is_early = values.get("stopped") == EARLY and not job.arguments.override
-        if state.epoch != job.arguments.epochs and not is_early:
+        if not job.is_over(state) and not is_early:
             return None
         older = {
             "metrics": state.metrics,

@@ -22,7 +22,8 @@ MAX_LINES = 20  # of a diff
 DERIVED = ("parameters", "optimizer", "schedule", "data", "valid")  # groups that `fit` describes
 # Those of Paddle's objects, which have other entries in other versions: only those are compared
 # that both have.
-LOOSE = ("optimizer", "schedule", "eval_every_epochs")  # the last only counts for some callbacks
+# The last two only count for some callbacks.
+LOOSE = ("optimizer", "schedule", "eval_every_epochs", "eval_every_steps")
 # Until version 0.2, manifests had hashes of digits beside the configuration, and a prefix for
 # `must_match`.
 FORMER_HASHES = {"data": "data_hash", "replay_data": "replay_hash"}

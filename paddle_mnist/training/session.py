@@ -190,6 +190,7 @@ def train_epochs(
             log_every=job.log_every,
             reseed=functools.partial(reseed, arguments.seed),
             exchange=job.gradient_exchange(),
+            max_steps=arguments.loading.max_steps,
         )
         trainer.train(parts.loader, state.epoch, arguments.epochs)
 

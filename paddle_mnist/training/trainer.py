@@ -9,6 +9,7 @@ is a list of this process's shards; anything else counts as one shard (`shards_o
 """
 
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -76,6 +77,7 @@ class Trainer:
     state: where the first `train` resumes, possibly inside an epoch; by default every `train`
         begins with a new epoch.
     log_every: steps between log lines.
+    max_steps: the number of steps after which `train` ends, also inside an epoch.
     reseed: called before each forward pass with (steps done, shard index); give one that seeds
         Paddle, and dropout no longer depends on earlier steps.
     exchange: sums the gradients of a batch's shards, over processes
@@ -103,6 +105,7 @@ class Trainer:
         log_every: int = 100,
         reseed: Callable[[int, int], None] = lambda step, shard: None,
         exchange: Union[SingleProcessGradients, GradientExchange, None] = None,
+        max_steps: Optional[int] = None,
     ):
         trained = [*model.parameters(), *optimizer_parameters(optimizer)]
         names = {id(parameter): parameter.name for parameter in trained}
@@ -131,9 +134,11 @@ class Trainer:
         self.state = state or TrainState()
         self.resuming = state is not None
         self.log_every = log_every
+        self.max_steps = max_steps
         self.reseed = reseed
         self.exchange = exchange or SingleProcessGradients()
         self._started = self._warned_of_modes = False
+        self._steps_per_epoch: Optional[int] = None
         self._make_running_metrics()  # without a log, for a `train_step` before any `train`
 
     @accepts_numpy
@@ -159,9 +164,11 @@ class Trainer:
         )
         try:
             for epoch in range(start_epoch, end_epoch):
-                if self.should_stop():
+                if self._has_all_steps() or self.should_stop():
                     break
                 self.train_epoch(train_datasets, epoch, self.state.position)
+                if self._has_all_steps():  # inside the epoch, which may be ended later
+                    break
                 self.end_epoch()
                 self._saving.after_epoch(self.state, self.model, self.optimizer)
         except BaseException as error:
@@ -185,12 +192,14 @@ class Trainer:
             self._start(datasets, epoch, None, start)
         self._start_training_mode()
         self.state.epoch, self.state.position = epoch, start
+        for observer in self.observers:  # before workers are forked, which see what it sets
+            observer.on_epoch_start(self._view())
         self.profile.before_epoch()
         # Closed, also where an error ends the epoch: a loader may have processes of its own.
         with contextlib.closing(
             self.running.timed(epoch_batches(datasets, epoch, start))
         ) as batches:
-            for batch in batches:
+            for batch in itertools.islice(batches, self._steps_left()):
                 with located(batch, datasets, epoch, self.state.position, f"epoch {epoch + 1}"):
                     result = self._compute_gradients(batch)
                 self._update_weights(result)
@@ -199,6 +208,7 @@ class Trainer:
                     for observer in self.observers:
                         self._write_metrics_of(observer, observer.after_step(view))
                     self.running.after_step()
+                self._evaluate_after_step()
                 with self.profile.part("saving"):
                     self._saving.after_step(self.state, self.model, self.optimizer)
                 self.profile.after_step()
@@ -219,13 +229,30 @@ class Trainer:
 
     def end_epoch(self) -> None:
         """Evaluate after the last step of an epoch, and step a schedule of epochs."""
-        with self.average.apply(self.model):
-            self.state.record_evaluation(self.evaluator.after_epoch(self.state, self.model))
-        self.writers.write(self.state, self.state.metrics)
+        self._evaluate(self.evaluator.after_epoch)
         self.schedule.after_epoch(self.state.metrics)
         self.state.end_epoch()
         for observer in self.observers:
             self._write_metrics_of(observer, observer.after_epoch(self._view()))
+
+    def _evaluate_after_step(self) -> None:
+        if self.evaluator.is_due_after_step(self.state):
+            with self.running.paused():
+                self._evaluate(self.evaluator.after_step)
+
+    def _evaluate(self, evaluate: Callable[[TrainState, nn.Layer], Mapping[str, float]]) -> None:
+        with self.average.apply(self.model):
+            metrics = evaluate(self.state, self.model)
+        if metrics:
+            self.state.record_evaluation(metrics)
+            self.writers.write(self.state, metrics)
+
+    def _steps_left(self) -> Optional[int]:
+        return None if self.max_steps is None else max(0, self.max_steps - self.state.step)
+
+    def _has_all_steps(self) -> bool:
+        """Return whether the training ends here, with its last step, and not with its epoch."""
+        return self._steps_left() == 0 and self.state.position != self._steps_per_epoch
 
     def should_stop(self) -> bool:
         """Return whether an observer asks to end the training, in this process or in another.
@@ -323,12 +350,13 @@ class Trainer:
                 f"{at[0]}, batch {at[1]}; expected the same, or a Trainer without a state, "
                 "which starts from the beginning"
             )
-        steps = batches_per_epoch(loader)  # None if the loader does not know
+        steps = self._steps_per_epoch = batches_per_epoch(loader)  # None: it does not know
         if not self.resuming:  # start_epoch > 0: assume the epochs before were trained elsewhere
             self.state = TrainState(epoch=start_epoch, step=start_epoch * (steps or 0))
         self._make_running_metrics(self.writer or console_writer(end_epoch, steps))
         if self.resuming:
             self.running.resume()
+            self._evaluate_after_step()
         self.resuming = False
         self._started = True
 

@@ -165,6 +165,9 @@ class _Listener(Observer):
     def __init__(self, callback: Observer, reported: dict[str, Any]):
         self._callback, self._reported = callback, reported
 
+    def on_epoch_start(self, view: View) -> None:
+        self._callback.on_epoch_start(view)
+
     def after_step(self, view: View) -> None:
         self._keep(self._callback.after_step(view))
 

@@ -16,8 +16,10 @@ from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, checksum, read_m
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.mnist.augment import Distortion
 from paddle_mnist.mnist.cache import open_data
+from paddle_mnist.mnist.optim import build_schedule
 from paddle_mnist.mnist.training_set import ReplayOrder, TrainingSet
 from paddle_mnist.parallel.world import ALONE
+from paddle_mnist.plots.history import read_history, series
 from paddle_mnist.training.initialize import initialize
 
 SMALL = ["--recipe", "default", "--batch_size", "32", "--visualdl", "false", "--figures", "false"]
@@ -54,6 +56,29 @@ def old(tmp_path_factory, tiny):
 
 def result(folder):
     return json.loads((folder / "result.json").read_text())
+
+
+def test_schedule_ends_with_the_last_of_the_steps_that_options_count(train, tmp_path):
+    counts = [
+        "--drop_last",
+        "--steps_per_epoch",
+        "4",
+        "--max_steps",
+        "7",
+        "--eval_every_steps",
+        "3",
+    ]
+    schedule = ["--lr_schedule", "polynomial", "--learning_rate", "0.1", "--log_every", "1"]
+    train(tmp_path / "run", "--epochs", "3", *counts, *schedule)
+    assert (result(tmp_path / "run")["steps"], result(tmp_path / "run")["epochs"]) == (7, 1)
+    history = read_history(tmp_path / "run/metrics.jsonl")
+    rates = series(history, "train/lr")[1]
+    whole = TrainConfig(lr_schedule="polynomial", learning_rate=0.1).optimizer
+    scheduler = build_schedule(whole, total_steps=7)
+    for rate in rates:
+        assert rate == pytest.approx(scheduler.get_lr())
+        scheduler.step()
+    assert list(series(history, "valid/loss")[0]) == [3, 4, 6, 7]
 
 
 def manifest(folder, name):

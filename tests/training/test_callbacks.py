@@ -10,7 +10,7 @@ import numpy as np
 import paddle
 import pytest
 from conftest import ROOT
-from fit_rows import SAMPLES, ProgramError, StopsAt, arguments, bits, stop, train
+from fit_rows import SAMPLES, Points, ProgramError, StopsAt, arguments, bits, stop, train
 from flat_options import CALLBACKS
 
 from paddle_mnist import (
@@ -137,8 +137,8 @@ ATTRIBUTES = ("ends_with_best", "log_every", "options")
 HOOKS = [name for name in dir(Callback) if not name.startswith("_") and name not in ATTRIBUTES]
 IN_A_RUN = """
     config_entries check_job run_opened manifest_entries before_training before_first_step profiler
-    should_stop after_step write after_epoch after_last_step final_metrics result_entries summary
-    after_training close
+    should_stop on_epoch_start after_step write after_epoch after_last_step final_metrics
+    result_entries summary after_training close
 """.split()
 
 
@@ -169,6 +169,7 @@ def test_callbacks_are_called_in_the_order_given(tmp_path):
     # five steps in each of two epochs; a line of the log after every third, and an evaluation
     assert (counts.pop("after_step"), counts.pop("after_epoch"), counts.pop("write")) == (10, 2, 7)
     assert (counts.pop("should_stop"), counts.pop("summary")) == (2, 2)  # the board's, too
+    assert counts.pop("on_epoch_start") == 2
     assert {*counts.values()} == {1}
     assert list(dict.fromkeys(named["a"])) == IN_A_RUN
     calls.clear()
@@ -216,6 +217,59 @@ def test_a_callback_sees_its_training(tmp_path):
     assert json.loads(json.dumps(chosen)) == chosen
     # nor the net's shapes, the data of the evaluation, and the names of files
     assert not {name.partition(".")[0] for name in chosen} & {"parameters", "valid", "name"}
+
+
+BEGUN = []  # epochs
+
+
+class Plan(Callback):
+    """Sets what an epoch has: a frozen layer, the noise of the data, the decay of the weights."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def before_training(self, training):
+        self.net, self.optimizer = training.model, training.optimizer
+
+    def on_epoch_start(self, view):
+        epoch = view.state.epoch
+        for parameter in self.net[0].parameters():
+            parameter.stop_gradient = epoch < 2
+        self.data.noise = 0.3 if epoch < 3 else 0.0
+        self.optimizer._weight_decay = 0.1 * (epoch + 1)
+        if not is_rehearsal():
+            BEGUN.append(epoch)
+
+
+def adamw(parameters):
+    return paddle.optimizer.AdamW(0.02, parameters=parameters, weight_decay=0.1)
+
+
+@pytest.mark.parametrize("stop_at", [3, 12, 15, 18])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_on_epoch_start_sets_what_an_epoch_has_also_where_a_run_resumes_in_it(
+    stop_at, num_workers, tmp_path
+):
+    def plan(folder, *more):
+        data = Points(noise=0.3)
+        options = {"train": data, "valid": Points(), "optimizer": adamw, "epochs": 4}
+        options |= {"callbacks": [Plan(data), *more], "num_workers": num_workers}
+        BEGUN.clear()
+        try:
+            result = train(ROW, tmp_path / folder, **options)
+        except ProgramError:
+            result = None
+        return [*BEGUN], result
+
+    epochs, whole = plan("whole")
+    assert epochs == [0, 1, 2, 3]
+    epochs, _ = plan("run", StopsAt(stop_at, stop))
+    inside = (stop_at - 1) // 5
+    assert epochs == [*range(inside + 1)]
+    epochs, resumed = plan("run")
+    # Those before come from the checkpoint; the epoch that is resumed is begun again.
+    assert epochs == [*range(inside + 1), *range(inside, 4)]
+    assert bits(resumed) == bits(whole)
 
 
 class Says(Callback):

@@ -1,5 +1,7 @@
 """`fit`: what it returns, what it refuses, and data, tasks and collaborators of every kind."""
 
+import collections
+import itertools
 import json
 import random
 import sys
@@ -28,7 +30,15 @@ from fit_rows import (
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddle_mnist import Callback, Gathered, Loading, ResumableBatchSampler, Watch, fit
+from paddle_mnist import (
+    Callback,
+    Gathered,
+    Loading,
+    ResumableBatchSampler,
+    Watch,
+    fit,
+    is_rehearsal,
+)
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.data import forking
 from paddle_mnist.data.loader import epoch_batches
@@ -386,6 +396,36 @@ REFUSED = {
     "mixed precision on a CPU": ({"amp": "O1"}, DeviceError, "has no bfloat16"),
     "no GPU": ({"device": "gpu"}, DeviceError, "device is 'gpu'"),
     "an iterator": ({"train": iter([])}, ConfigError, "used up after one epoch"),
+    "too many steps an epoch": (
+        {"steps_per_epoch": 6},
+        ConfigError,
+        "steps_per_epoch is 6, but an epoch of the data has 5 steps; expected at most as many",
+    ),
+    "too few samples for a batch": (
+        {"drop_last": True, "batch_size": 40},
+        DataError,
+        "the training data have no batches",
+    ),
+    "batches of others without the last": (
+        {"drop_last": True, "train": lambda: iter([])},
+        ConfigError,
+        "the data are a function, which makes the batches itself",
+    ),
+    "evaluation inside epochs": (
+        {"train": Iterable(), "eval_every_steps": 2},
+        ConfigError,
+        "Evaluating: every_steps and Loading: max_steps save inside epochs, where this data cannot",
+    ),
+    "an end inside an epoch": (
+        {"train": Iterable(), "max_steps": 2},
+        ConfigError,
+        "Evaluating: every_steps and Loading: max_steps save inside epochs, where this data cannot",
+    ),
+    "an improvement without patience": (
+        {"early_stop_min_delta": 0.1},
+        ConfigError,
+        "EarlyStopping: min_delta is 0.1 without patience; expected both",
+    ),
     "no data": ({"train": list}, DataError, "have no batches in this epoch"),
     "saving inside epochs": (
         {"train": Iterable(), "save_every_steps": 2},
@@ -561,6 +601,188 @@ def test_ready_data_resume_from_the_ends_of_epochs(kind, tmp_path, lines):
     assert any("stopped inside an epoch, where this data cannot resume" in line for line in lines())
     assert not list(tmp_path.glob("stopped/checkpoints/*step12*"))
     assert bits(train(ROW, tmp_path / "stopped", **options())) == whole
+
+
+@pytest.mark.parametrize("kind", ["a DataLoader with a ResumableBatchSampler", *READY])
+def test_ready_data_with_steps_per_epoch_resume_inside_epochs(kind, tmp_path, lines):
+    """Epochs of four steps of data with five batches, which are read on and on."""
+    make = READY.get(kind, lambda: resumable())
+
+    def options():
+        data = {"train": make(), "valid": Points()}
+        return {**data, "epochs": 3, "steps_per_epoch": 4, "save_every_steps": 3}
+
+    whole = train(ROW, tmp_path / "whole", **options())
+    assert (whole.epochs, whole.steps) == (3, 12)
+    assert not any("can resume only from the end of an epoch" in line for line in lines())
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path / "run", callbacks=[StopsAt(7, stop)], **options())
+    assert bits(train(ROW, tmp_path / "run", **options())) == bits(whole)
+
+
+def test_steps_per_epoch_and_drop_last_leave_out_what_both_do(tmp_path):
+    """The sixth batch, of one sample, by each of them; of two batches a step, the fifth stays."""
+    options = {"epochs": 1, "accumulate": 2, "drop_last": True}
+    samples = json.loads(
+        train(ROW, tmp_path, train=Points(41), steps_per_epoch=3, **options)
+        .checkpoint.with_suffix(".json")
+        .read_text()
+    )["state"]["samples"]
+    assert samples == 40
+
+
+def numbered():
+    """Endless batches whose inputs are their number."""
+    for number in itertools.count():
+        yield np.full([8, 6], number, "float32"), np.zeros([8, 1], "int64")
+
+
+def test_endless_batches_go_on_in_the_next_epoch(tmp_path, lines):
+    seen = []
+
+    def step(model, batch):
+        if not is_rehearsal():
+            seen.append(int(batch[0][0, 0]))
+        return {"loss": F.cross_entropy(model(batch[0]), batch[1])}
+
+    task = {"step": step, "loss": None, "metrics": None, "train": numbered, "valid": None}
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path, callbacks=[StopsAt(5, stop)], steps_per_epoch=3, **task)
+    assert seen == [0, 1, 2, 3, 4]
+    result = train(ROW, tmp_path, steps_per_epoch=3, **task)
+    assert (seen, result.steps) == ([0, 1, 2, 3, 4, 5], 6)
+    assert "reading the batches of the 5 steps before once more" in lines()
+    with pytest.raises(ConfigError, match="steps_per_epoch: 3 in the run, 4 now"):
+        train(ROW, tmp_path, steps_per_epoch=4, **task)
+
+
+def test_data_without_a_length_log_how_to_end_an_epoch(tmp_path, lines):
+    train(ROW, tmp_path, train=lambda: iter(loader(batch_size=8)), valid=None, epochs=1)
+    assert "the data have no length; endless ones need Loading(steps_per_epoch=...)" in lines()
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}], ids=["", "accumulated"])
+def test_drop_last_leaves_out_other_samples_in_each_epoch(options, tmp_path):
+    seen = collections.Counter()
+
+    def step(model, batch):
+        if model.training and not is_rehearsal():
+            seen.update(map(bytes, batch[0].numpy()))
+            assert len(batch[0]) == 8
+        return {"loss": F.cross_entropy(model(batch[0]), batch[1])}
+
+    task = {"step": step, "loss": None, "metrics": None, "drop_last": True, "epochs": 3}
+    result = train(ROW, tmp_path, **task, **options)
+    assert (result.steps, sum(seen.values())) == (6 if options else 12, 96)
+    assert len(seen) == SAMPLES
+
+
+def test_max_steps_ends_a_run_which_a_higher_number_continues(tmp_path):
+    """Inside the second epoch; to the bits of a run that had the higher number at once."""
+    options = {"epochs": 4, "save_every_steps": 3}
+    whole = train("dropout", tmp_path / "whole", max_steps=13, **options)
+    first = train("dropout", tmp_path / "run", max_steps=7, **options)
+    assert (first.stopped, first.epochs, first.steps) == ("finished", 1, 7)
+    assert first.checkpoint.name == "model_epoch1_step7" and first.metrics["valid/loss"]
+    again = train("dropout", tmp_path / "run", max_steps=7, **options)
+    assert (again.stopped, again.metrics) == ("already finished", first.metrics)
+    with pytest.raises(ConfigError, match="max_steps: 7 in the run, 13 now"):
+        train("dropout", tmp_path / "run", max_steps=13, **options)
+    more = train("dropout", tmp_path / "run", max_steps=13, override="max_steps", **options)
+    assert bits(more)["weights"] == bits(whole)["weights"]
+    assert train("dropout", tmp_path / "epochs", max_steps=99).steps == 10
+
+
+class Interrupts(Callback):
+    """Ends the run where an evaluation is written after a step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def write(self, state, values):
+        if state.step == self.step and "valid/loss" in values:
+            raise ProgramError
+
+
+def evaluations(folder):
+    return {
+        tag: series(read_history(folder / "metrics.jsonl"), tag)
+        for tag in ("valid/loss", "train/loss")
+    }
+
+
+@pytest.mark.parametrize("kill", [3, 5, 6, "saved 3", "saved 5", 7])
+def test_evaluations_by_steps_of_a_resumed_run_are_those_of_the_unbroken_one(kill, tmp_path):
+    options = {"eval_every_steps": 3, "early_stop_patience": 9, "ema": 0.9, "epochs": 3}
+    whole = train("BatchNorm", tmp_path / "whole", **options)
+    steps, _ = evaluations(tmp_path / "whole")["valid/loss"]
+    assert steps == [3, 5, 6, 9, 10, 12, 15]  # once where an epoch ends there
+    if str(kill).startswith("saved"):  # ended by an error after the checkpoint of this step
+        at = int(kill[-1])
+        options |= {"save_on_exception": False, "save_every_steps": at}
+        callbacks = [StopsAt(at + 1, stop)]
+    else:  # while the evaluation of a step is written, or after the step
+        callbacks = [Interrupts(kill), StopsAt(7, stop)]
+    with pytest.raises(ProgramError):
+        train("BatchNorm", tmp_path / "run", callbacks=callbacks, **options)
+    resumed = train("BatchNorm", tmp_path / "run", **options)
+    assert bits(resumed) == bits(whole)
+    assert evaluations(tmp_path / "run") == evaluations(tmp_path / "whole")
+
+
+def test_early_stopping_with_min_delta_stops_where_improvements_are_small(tmp_path):
+    """The result is still that of the best checkpoint."""
+    options = {"epochs": 9, "early_stop_patience": 2, "keep_last": 9}
+    result = train(ROW, tmp_path, early_stop_min_delta=5.0, **options)
+    assert (result.stopped, result.epochs) == ("early", 3)
+    _, losses = series(read_history(tmp_path / "metrics.jsonl"), "valid/loss")
+    assert list(losses) == sorted(losses, reverse=True)  # each better than the one before
+    assert result.metrics["valid/loss"] == losses[-1]
+
+
+class Pool(Points):
+    """Points to which some are added."""
+
+    use = 20
+
+    def __len__(self):
+        return self.use
+
+
+class Labels(Callback):
+    def __init__(self, pool, epoch):
+        self.pool, self.epoch = pool, epoch
+
+    def after_epoch(self, view):
+        if view.state.epoch == self.epoch:
+            self.pool.use += 10
+
+
+def grown(pool):
+    sampler = ResumableBatchSampler(pool, batch_size=8)
+    return paddle.io.DataLoader(pool, batch_sampler=sampler)
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+@pytest.mark.parametrize("split", ["train", "valid"])
+@pytest.mark.parametrize("kind", [lambda pool: pool, grown], ids=["", "ready"])
+def test_data_that_grow_are_refused_by_name(split, epoch, kind, tmp_path):
+    pool = Pool()
+    data = {"train": Points(), "valid": Points(), split: kind(pool)}
+    with pytest.raises(
+        ConfigError, match=r"Pool had 20 samples at first, and has 30 now; expected"
+    ):
+        train(ROW, tmp_path, callbacks=[Labels(pool, epoch)], epochs=3, **data)
+
+
+def test_data_that_grow_are_read_by_a_function_of_each_epoch(tmp_path):
+    pool = Pool()
+
+    def batches():
+        yield from paddle.io.DataLoader(pool, batch_size=10)
+
+    result = train(ROW, tmp_path, train=batches, callbacks=[Labels(pool, 1)], valid=None)
+    assert result.steps == 2 + 3
 
 
 def test_epochs_of_a_sampler_that_is_told_them_differ():

@@ -9,6 +9,7 @@ import pytest
 from fit_rows import (
     DIVIDED,
     ONE_BY_ONE,
+    REFUSED_DIVIDED,
     ROWS,
     SAMPLES,
     STOP_AT,
@@ -23,7 +24,7 @@ from fit_rows import (
 )
 from paddle.optimizer import lr
 from small_nets import Points
-from stateful_rows import REFUSED_DIVIDED, falling_rate
+from stateful_rows import falling_rate
 
 from paddle_mnist import Loading
 from paddle_mnist.errors import ConfigError, StoppedError
