@@ -4,8 +4,10 @@ import contextlib
 import json
 import logging
 import multiprocessing
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any, Literal, Optional, Union
 
@@ -217,7 +219,12 @@ def _prepared(saving: Saving) -> Iterator[None]:
 
 def _fit(arguments: FitArguments) -> FitResult:
     """Train in this process, one of several perhaps."""
-    job = build_job(arguments)
+    lines = BufferingHandler(sys.maxsize)  # until train.log is open
+    log.addHandler(lines)
+    try:
+        job = build_job(arguments)
+    finally:
+        log.removeHandler(lines)
     start = arguments.start
     if start and arguments.fresh:  # raises before the old run is moved
 
@@ -226,7 +233,8 @@ def _fit(arguments: FitArguments) -> FitResult:
 
         job.world.run_on_main(check_source)
     name, saving = job.model_name, arguments.saving
-    with open_run(arguments.output, job.world, name, saving, arguments.fresh) as run:
+    earlier = lines.buffer
+    with open_run(arguments.output, job.world, name, saving, arguments.fresh, earlier) as run:
         training, opened = Training(job, run), list[Callback]()
         with _closing(opened):
             for callback in job.callbacks:
@@ -301,8 +309,15 @@ def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
     for callback in job.callbacks:
         callback.before_training(training)
     job.parts.further.restore_what_callbacks_made()
-    if not checkpoint:  # a checkpoint says what else is to be saved
-        rehearse(job)
+    if not checkpoint:
+        if isinstance(job.arguments.model, nn.Layer):
+            log.info(
+                "the model is an instance: its initial weights were drawn before fit seeded the "
+                "generators, so the same script may give other results; expected a function that "
+                "builds it, or paddle.seed before it is built"
+            )
+        if job.arguments.saving.rehearse:  # a checkpoint says what else is to be saved
+            rehearse(job)
     job.parts.further.watch_for_late_changes(is_alone=job.world.size == 1)
     for callback in job.callbacks:
         callback.before_first_step(training)
