@@ -20,7 +20,7 @@ from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.data.seeding import generators_restored
-from paddle_mnist.errors import CheckpointError, ConfigError, StoppedError, summary
+from paddle_mnist.errors import CheckpointError, ConfigError, StoppedError, listed, summary
 from paddle_mnist.metrics.console import console_level, console_threshold, log_to_console
 from paddle_mnist.nn.numerics import Numerics
 from paddle_mnist.parallel.process_count import processes_to_start
@@ -43,6 +43,7 @@ from paddle_mnist.training.results import (
     result_so_far,
     warn_of_losses,
 )
+from paddle_mnist.training.resume import code_comparison
 from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.session import (
     load_final_weights,
@@ -292,11 +293,14 @@ def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> Fi
     with signals.interruptible():
         for callback in training.job.callbacks:
             callback.already_finished(training, result)
+    compared = [*code_comparison(checkpoint.manifest, training.job.request)]
+    exception = f", except that of {listed(compared)}" if compared else ""
     log.info(
-        "this run is finished; to train on: more epochs, with %s; to train anew: %s, or %s",
+        "this run is finished; to train on: more epochs, with %s; to train anew: %s, or %s%s",
         as_option("override", "epochs"),
         as_option("fresh"),
         another_output(),
+        "" if in_command() else f"; code is not compared{exception}",
     )
     return result
 
