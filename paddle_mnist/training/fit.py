@@ -133,7 +133,8 @@ def fit(
         fresh: move an existing run aside, and start over.
         resume: "auto", "off", or the path of a checkpoint.
         override: what may differ from the run, by flat name, such as "epochs,optimizer".
-        must_match: a dict of further values that must be the same on resume.
+        must_match: a dict of further values that must be the same on resume; "code": True for the
+            code of the model, the loss, step, metrics and data.
         start (`StartFrom`): another run to start from.
         saving (`Saving`): when to save, which checkpoints to keep, and where to keep a copy
             (docs/en/checkpoints.md).
@@ -147,10 +148,11 @@ def fit(
     Before the first step of a new run, `fit` rehearses a resume: it trains a few steps, evaluates
     one batch of each split, calls the callbacks' `after_step` and `after_epoch`, and undoes all of
     this. It then saves any other state on which the steps depend, or raises ConfigError if that is
-    not possible (docs/en/state.md). Where steps have effects outside the program, see
-    `is_rehearsal`.
+    not possible (docs/en/state.md). `Saving(rehearse=False)` gives this up. Where steps have
+    effects outside the program, see `is_rehearsal`.
 
-    Code is not compared between calls, only arguments, parameters and data (docs/en/any-net.md).
+    A change of the arguments, the net, the loss or the data raises ConfigError. A change of your
+    code is warned of, and raises with must_match={"code": True} (docs/en/any-net.md).
 
     Raises ConfigError, DataError, CheckpointError, DeviceError, DivergedError, OutputError or
     RunLockedError. After SIGTERM, SIGINT, SIGUSR1, SIGHUP or SIGXCPU, raises StoppedError once

@@ -10,9 +10,9 @@ def is_rehearsal() -> bool:
     """Return whether the calling step or callback runs in a rehearsal.
 
     Before the first step, `fit` tries the first batch. In a new run, it also trains a few steps,
-    evaluates a batch of each split and calls the callbacks' `after_step` and `after_epoch`, and
-    then restores every value that these have changed. It cannot undo effects outside the program,
-    such as writes to a database: skip them while this function returns True.
+    evaluates a batch of each split and calls the callbacks' `after_step` and `after_epoch`, several
+    times each, and then restores every value that these have changed. It cannot undo effects
+    outside the program, such as writes to a database: skip them while this function returns True.
     """
     return _depth > 0
 
