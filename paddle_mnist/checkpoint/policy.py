@@ -45,6 +45,9 @@ class Saving(Options):
     on_exception: when an exception ends the training.
     at_start: before the first step, so that the initial weights are safe as well.
 
+    rehearse: whether a new run rehearses a resume before its first step. Without it, `fit` neither
+        finds nor refuses state beside the weights that a resume would lose; `state` is saved.
+
     A training that ends, or is stopped by a signal, always saves. A checkpoint is kept if any rule
     keeps it; the newest always is:
 
@@ -83,6 +86,7 @@ class Saving(Options):
         True, "save a checkpoint when an error ends training", flat="save_on_exception"
     )
     at_start: bool = option(True, "save a checkpoint before the first step", flat="save_at_start")
+    rehearse: bool = option(True, "try a resume before the first step of a new run")
     keep_last: Count = option(3, "keep the newest N checkpoints")
     keep_best: bool = option(True, "keep the checkpoint with the best monitored metric")
     keep_epochs: bool = option(False, "keep the checkpoint at the end of every epoch")

@@ -49,7 +49,7 @@ class Gathered:
                 "the gathered metric is an Accuracy of several k, which has several values; "
                 "expected it without Gathered, for it adds up"
             )
-        self._metric = metric
+        self.metric = metric
 
     def __call__(self, outputs: Any, labels: Any) -> GatheredOutputs:
         """Keep the outputs and labels of a batch. Raises ConfigError unless they are tensors."""
@@ -63,9 +63,9 @@ class Gathered:
         return GatheredOutputs(values, self._compute)
 
     def _compute(self, *values: np.ndarray) -> float:
-        if not isinstance(self._metric, Metric):
-            return float(self._metric(*values))
-        metric = copy.deepcopy(self._metric)
+        if not isinstance(self.metric, Metric):
+            return float(self.metric(*values))
+        metric = copy.deepcopy(self.metric)
         metric.reset()
         _update(metric, [paddle.to_tensor(value) for value in values])
         return float(metric.accumulate())

@@ -32,7 +32,7 @@ from paddle_mnist.options import (
 )
 from paddle_mnist.parallel.processes import Processes
 from paddle_mnist.system.yaml_reader import read_yaml
-from paddle_mnist.training.arguments import FitArguments, check_together
+from paddle_mnist.training.arguments import TASK, FitArguments, check_together
 from paddle_mnist.training.early_stopping import EarlyStopping
 from paddle_mnist.training.evaluating import Evaluating
 from paddle_mnist.training.looking_inside import PrintLayers, Profile, Watch
@@ -41,7 +41,7 @@ from paddle_mnist.training.start import StartFrom
 
 TRAINER = "paddle_mnist.train_and_evaluate"  # what `config.yaml` says a run was trained with
 # What is there beside the options: `fit` records it of every run.
-RECORDED = (TRAINED_WITH, "name", "monitor", "mode", "parameters", "valid")
+RECORDED = (TRAINED_WITH, "name", "monitor", "mode", "parameters", "valid", *TASK)
 # The layer that `soften` means where it is true, as it was until version 0.2; and what it is where
 # a training continues another.
 SOFTENED = "fc"

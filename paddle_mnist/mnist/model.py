@@ -58,6 +58,8 @@ class MNIST(FastConvSwitch, nn.Layer):
     """
 
     checkpoint_name = "mnist"
+    # By a resume: `fast_conv` may change, and the option `dropout` is compared.
+    not_compared = (*FastConvSwitch.not_compared, "dropout_rate")
     item_spec = ItemSpec(image_shape=(1, 28, 28), num_classes=10)
 
     @accepts_numpy

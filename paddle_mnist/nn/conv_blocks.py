@@ -40,6 +40,8 @@ class FastConvSwitch(nn.Layer):
     (`paddle_mnist.training.steps.SupervisedStep`, `paddle_mnist.nn.implementations`).
     """
 
+    not_compared = ("_fast_conv",)  # by a resume, since it may change
+
     @property
     def fast_conv(self) -> Union[str, int]:
         """The choice of what computes the layer: "auto", "off", or a number of threads."""

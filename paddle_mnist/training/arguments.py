@@ -331,6 +331,11 @@ def _what(value: Any) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
+CODE = "code"  # the group of hashes of the caller's code
+PYTHON = f"{CODE}.python"  # the version of Python that they belong to
+# What a resume compares of the net and of what else computes the result, by group.
+TASK = ("layers", "loss", "step", "collate_fn", "metrics", CODE)
+
 # The arguments that are groups, by name.
 GROUPS: dict[str, type[Options]] = {
     "saving": Saving,

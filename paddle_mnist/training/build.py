@@ -11,7 +11,7 @@ from paddle_mnist.parallel.world import World, join
 from paddle_mnist.system import signals
 from paddle_mnist.system.devices import own_device, select_device
 from paddle_mnist.system.program import option_name
-from paddle_mnist.training.arguments import ENGINE_OPTIONS, FitArguments, compared_defaults
+from paddle_mnist.training.arguments import ENGINE_OPTIONS, TASK, FitArguments, compared_defaults
 from paddle_mnist.training.beginning import data_restored
 from paddle_mnist.training.description import flattened
 from paddle_mnist.training.evaluator import EpochEvaluator
@@ -61,7 +61,8 @@ def build_job(arguments: FitArguments) -> TrainingJob:
     inside_epochs = getattr(parts.loader, "resumes_inside_epochs", True)
     _check_saving(arguments, inside_epochs, world)
     config = compared(arguments, parts, description)
-    world.require_same(config, "the arguments or the data")
+    shared = {name: value for name, value in config.items() if name.partition(".")[0] not in TASK}
+    world.require_same(shared, "the arguments or the data")  # a process may have its own rank, say
     options = {*ENGINE_OPTIONS, *flat_values(arguments.groups)}
     run = RunDirectory(arguments.output)
     world.run_on_main(lambda: check_override(run, arguments.override, config, options))

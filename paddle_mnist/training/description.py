@@ -2,8 +2,9 @@
 
 import functools
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Union
+import types
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Optional, Union
 
 import numpy as np
 import paddle
@@ -11,11 +12,14 @@ from paddle import nn
 
 from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.optimizer_state import generated_names
+from paddle_mnist.checkpoint.reachable import child, own_steps
 from paddle_mnist.data.collate import leaves, read_samples
 from paddle_mnist.data.seeding import generators_restored, seed_generators
 from paddle_mnist.data.workers import map_in_workers
+from paddle_mnist.metrics.paddle_metrics import Gathered
 from paddle_mnist.nn.schedule import inner_optimizers, schedule_numbers, scheduler_of
 from paddle_mnist.system.arrays import as_array
+from paddle_mnist.training.own_code import is_setting
 
 # Attributes of optimizers that change what they compute, and that `_default_dict` leaves out: of
 # all and Adam, Lamb, ASGD, Rprop.
@@ -28,7 +32,10 @@ FURTHER = {
     "_learning_rate_range": "learning_rate_range",
 }
 
-SAMPLES = "samples"  # the entry of `describe_data` that hashes them
+# Attributes of Paddle's layers that a call may change, with the device for example.
+MAY_CHANGE = ("training", "_use_cudnn", "could_use_cudnn", "_op_type", "_device")
+
+SAMPLES, LABELS = "samples", "labels"  # the entries of `describe_data` that hash them
 
 Plain = Union[bool, int, float, str, None]
 
@@ -53,6 +60,42 @@ def describe_parameters(
         + (" frozen" if parameter.stop_gradient else "")
         for name, parameter in {**dict(model.named_parameters()), **others}.items()
     }
+
+
+def describe_layers(model: nn.Layer, state: Collection[str]) -> dict[str, Optional[str]]:
+    """Return the class and the settings of every layer by name, the net's own as "class"."""
+    named = model.named_sublayers(include_self=True)
+    return {name or "class": describe_object(layer, state) for name, layer in named}
+
+
+def describe_object(value: Any, state: Collection[str]) -> Optional[str]:
+    """Return the class of an object and its settings, as "Focal(gamma=2.0)"; None for None.
+
+    Of a function, its name; of what is bound to other values, these too.
+    state: the names of attributes that the training changes. Those that a class lists in
+        `not_compared` are left out as well.
+    """
+    if value is None:
+        return None
+    if isinstance(value, types.MethodType):
+        return f"{describe_object(value.__self__, state)}.{value.__name__}"
+    if isinstance(value, Gathered):
+        return f"Gathered({describe_object(value.metric, state)})"
+    if hasattr(value, "__qualname__"):
+        return str(value.__qualname__).rpartition("<locals>.")[2]
+    words = [value.extra_repr()] if type(value).__module__.startswith("paddle.nn.") else []
+    if isinstance(value, functools.partial):
+        words.append(str(describe_object(value.func, state)))
+        values = {**{str(number): one for number, one in enumerate(value.args)}, **value.keywords}
+    else:
+        values = {name: child(value, (kind, name)) for kind, name in own_steps(value)}
+    left_out = {*state, *MAY_CHANGE, *getattr(value, "not_compared", ())}
+    for name, one in sorted(values.items()):
+        is_shown = f" {name.lstrip('_')}=" in f" {words[0]}" if words else False
+        text = repr(plain(one)) if is_setting(one) else getattr(one, "__name__", None)
+        if one is not None and text and name not in left_out and not is_shown:
+            words.append(f"{name}={text}")
+    return f"{type(value).__name__}({', '.join(filter(None, words))})"
 
 
 def describe_optimizer(optimizer: paddle.optimizer.Optimizer, model: nn.Layer) -> dict[str, Any]:
@@ -98,9 +141,9 @@ def describe_order(order: Callable[[int], np.ndarray]) -> str:
 def describe_data(data: Any, seed: int, num_workers: int = 0) -> dict[str, Any]:
     """Return the length of some data, and a hash of what tells them from others.
 
-    data: of a map-style dataset the first, the middle and the last sample are hashed, each read
-        with generators seeded alike, of objects that are neither numbers nor strings only their
-        class; or its `fingerprint`, a value or a method, where it has one.
+    data: of a map-style dataset the first, the middle and the last sample are hashed, and their
+        labels again, each read with generators seeded alike, of objects that are neither numbers
+        nor strings only their class; or its `fingerprint`, a value or a method, where it has one.
         Of anything else the class counts, and its length where it has one.
     num_workers: if any read the data, one reads these samples, too: a file that a dataset opens for
         its first sample is then open in no process from which others are forked, which would share
@@ -118,17 +161,20 @@ def describe_data(data: Any, seed: int, num_workers: int = 0) -> dict[str, Any]:
     places = [sorted({0, length // 2, length - 1})]
     with generators_restored():
         map_places = functools.partial(map_in_workers, num_workers=1) if num_workers else map
-        (digest,) = map_places(hash_samples, iter(places))
-    return {"length": length, SAMPLES: digest}
+        (hashes,) = map_places(hash_samples, iter(places))
+    return {"length": length, **hashes}
 
 
-def _hash_samples(data: Any, seed: int, indices: Sequence[int]) -> str:
-    digest = hashlib.sha256()
+def _hash_samples(data: Any, seed: int, indices: Sequence[int]) -> dict[str, str]:
+    digests = {SAMPLES: hashlib.sha256(), LABELS: hashlib.sha256()}
     for index in indices:
         seed_generators(seed, index)
-        for leaf in leaves(read_samples(data, [index])):
-            digest.update(_content(leaf))
-    return digest.hexdigest()[:12]
+        (sample,) = read_samples(data, [index])
+        is_pair = isinstance(sample, (tuple, list)) and len(sample) > 1
+        for name, part in {SAMPLES: sample, LABELS: sample[-1] if is_pair else ()}.items():
+            for leaf in leaves(part):
+                digests[name].update(_content(leaf))
+    return {name: digest.hexdigest()[:12] for name, digest in digests.items()}
 
 
 def _length(data: Any) -> Any:

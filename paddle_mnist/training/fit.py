@@ -4,8 +4,10 @@ import contextlib
 import json
 import logging
 import multiprocessing
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any, Literal, Optional, Union
 
@@ -18,7 +20,7 @@ from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.loading import Loading
 from paddle_mnist.data.seeding import generators_restored
-from paddle_mnist.errors import CheckpointError, ConfigError, StoppedError, summary
+from paddle_mnist.errors import CheckpointError, ConfigError, StoppedError, listed, summary
 from paddle_mnist.metrics.console import console_level, console_threshold, log_to_console
 from paddle_mnist.nn.numerics import Numerics
 from paddle_mnist.parallel.process_count import processes_to_start
@@ -41,6 +43,7 @@ from paddle_mnist.training.results import (
     result_so_far,
     warn_of_losses,
 )
+from paddle_mnist.training.resume import code_comparison
 from paddle_mnist.training.run_directory import RunDirectory
 from paddle_mnist.training.session import (
     load_final_weights,
@@ -131,7 +134,8 @@ def fit(
         fresh: move an existing run aside, and start over.
         resume: "auto", "off", or the path of a checkpoint.
         override: what may differ from the run, by flat name, such as "epochs,optimizer".
-        must_match: a dict of further values that must be the same on resume.
+        must_match: a dict of further values that must be the same on resume; "code": True for the
+            code of the model, the loss, step, metrics and data.
         start (`StartFrom`): another run to start from.
         saving (`Saving`): when to save, which checkpoints to keep, and where to keep a copy
             (docs/en/checkpoints.md).
@@ -145,10 +149,11 @@ def fit(
     Before the first step of a new run, `fit` rehearses a resume: it trains a few steps, evaluates
     one batch of each split, calls the callbacks' `on_epoch_start`, `after_step` and `after_epoch`,
     and undoes all of this. It then saves any other state on which the steps depend, or raises
-    ConfigError if that is not possible (docs/en/state.md). Where steps have effects outside the
-    program, see `is_rehearsal`.
+    ConfigError if that is not possible (docs/en/state.md). `Saving(rehearse=False)` gives this up.
+    Where steps have effects outside the program, see `is_rehearsal`.
 
-    Code is not compared between calls, only arguments, parameters and data (docs/en/any-net.md).
+    A change of the arguments, the net, the loss or the data raises ConfigError. A change of your
+    code is warned of, and raises with must_match={"code": True} (docs/en/any-net.md).
 
     Raises ConfigError, DataError, CheckpointError, DeviceError, DivergedError, OutputError or
     RunLockedError. After SIGTERM, SIGINT, SIGUSR1, SIGHUP or SIGXCPU, raises StoppedError once
@@ -218,7 +223,12 @@ def _prepared(saving: Saving) -> Iterator[None]:
 
 def _fit(arguments: FitArguments) -> FitResult:
     """Train in this process, one of several perhaps."""
-    job = build_job(arguments)
+    lines = BufferingHandler(sys.maxsize)  # until train.log is open
+    log.addHandler(lines)
+    try:
+        job = build_job(arguments)
+    finally:
+        log.removeHandler(lines)
     start = arguments.start
     if start and arguments.fresh:  # raises before the old run is moved
 
@@ -227,7 +237,8 @@ def _fit(arguments: FitArguments) -> FitResult:
 
         job.world.run_on_main(check_source)
     name, saving = job.model_name, arguments.saving
-    with open_run(arguments.output, job.world, name, saving, arguments.fresh) as run:
+    earlier = lines.buffer
+    with open_run(arguments.output, job.world, name, saving, arguments.fresh, earlier) as run:
         training, opened = Training(job, run), list[Callback]()
         with _closing(opened):
             for callback in job.callbacks:
@@ -285,11 +296,14 @@ def _repeat(training: Training, result: FitResult, checkpoint: Checkpoint) -> Fi
     with signals.interruptible():
         for callback in training.job.callbacks:
             callback.already_finished(training, result)
+    compared = [*code_comparison(checkpoint.manifest, training.job.request)]
+    exception = f", except that of {listed(compared)}" if compared else ""
     log.info(
-        "this run is finished; to train on: more epochs, with %s; to train anew: %s, or %s",
+        "this run is finished; to train on: more epochs, with %s; to train anew: %s, or %s%s",
         as_option("override", "epochs"),
         as_option("fresh"),
         training.run.elsewhere(),
+        "" if in_command() else f"; code is not compared{exception}",
     )
     return result
 
@@ -302,9 +316,16 @@ def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
     for callback in job.callbacks:
         callback.before_training(training)
     job.parts.further.restore_what_callbacks_made()
-    if not checkpoint:  # a checkpoint says what else is to be saved
+    if not checkpoint:
         job.parts.further.require_optimizers()  # now: the callbacks may have made some
-        rehearse(job)
+        if isinstance(job.arguments.model, nn.Layer):
+            log.info(
+                "the model is an instance: its initial weights were drawn before fit seeded the "
+                "generators, so the same script may give other results; expected a function that "
+                "builds it, or paddle.seed before it is built"
+            )
+        if job.arguments.saving.rehearse:  # a checkpoint says what else is to be saved
+            rehearse(job)
     job.parts.further.watch_for_late_changes(is_alone=job.world.size == 1)
     for callback in job.callbacks:
         callback.before_first_step(training)

@@ -1,19 +1,24 @@
 """Record the options of a run and what it trains, and choose what a resume compares of them."""
 
 import json
+import platform
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
+from paddle import nn
 
 from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.checkpointer import checkpoint_name
+from paddle_mnist.checkpoint.reachable import is_users
 from paddle_mnist.checkpoint.run_files import FIT, TRAINED_WITH
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.options import Options, flat_values
-from paddle_mnist.training.arguments import FitArguments, compared_values
+from paddle_mnist.training.arguments import CODE, FitArguments, compared_values
 from paddle_mnist.training.description import (
     describe_data,
+    describe_layers,
+    describe_object,
     describe_optimizer,
     describe_order,
     describe_parameters,
@@ -21,6 +26,7 @@ from paddle_mnist.training.description import (
     flattened,
 )
 from paddle_mnist.training.initialize import TrainingParts
+from paddle_mnist.training.own_code import assigned_attributes, hash_of_code
 
 
 def describe(arguments: FitArguments, parts: TrainingParts) -> dict[str, Any]:
@@ -43,8 +49,39 @@ def describe(arguments: FitArguments, parts: TrainingParts) -> dict[str, Any]:
         description["schedule"] = describe_schedule(parts.optimizer)
     if order is not None:
         description["order"] = describe_order(order)
-    replaced = arguments.must_match or {}
+    description |= _describe_task(arguments, parts.model)
+    must_match = arguments.must_match or {}
+    replaced = [name for name, value in must_match.items() if (name, value) != (CODE, True)]
     return {name: group for name, group in description.items() if name not in replaced}
+
+
+def _describe_task(arguments: FitArguments, model: nn.Layer) -> dict[str, Any]:
+    """Describe the net, the loss and what else computes the result, and hash the caller's code."""
+    loss, metrics = arguments.loss, dict(arguments.metrics or {})
+    losses = [loss] if loss is not None else []
+    if isinstance(loss, nn.Layer):
+        losses = loss.sublayers(include_self=True)
+    layers = model.sublayers(include_self=True)
+    builder = () if isinstance(arguments.model, nn.Layer) else (arguments.model,)
+    step, collate_fn = arguments.step, arguments.loading.collate_fn
+    callbacks = [one for one in arguments.callbacks if is_users(type(one).__module__)]
+    state = assigned_attributes([*layers, *losses, step, *metrics.values(), *callbacks])
+    major, minor, _ = platform.python_version_tuple()
+    code = {
+        "model": hash_of_code([*builder, *layers]),
+        "loss": hash_of_code(losses),
+        "step": hash_of_code([step]),
+        "metrics": hash_of_code(getattr(one, "metric", one) for one in metrics.values()),
+        "data": hash_of_code([arguments.train, *arguments.splits.values(), collate_fn]),
+    }
+    return {
+        "layers": describe_layers(model, state),
+        "loss": " ".join(str(describe_object(one, state)) for one in losses) or None,
+        "step": describe_object(step, state),
+        "collate_fn": describe_object(collate_fn, state),
+        "metrics": {name: describe_object(one, state) for name, one in metrics.items()},
+        CODE: {"python": f"{major}.{minor}", **code},
+    }
 
 
 def compared(
@@ -52,6 +89,7 @@ def compared(
 ) -> dict[str, Any]:
     """Return the values that a resume compares. Raises ConfigError for others than plain ones."""
     must_match = flattened(arguments.must_match or {})
+    must_match = {name: one for name, one in must_match.items() if (name, one) != (CODE, True)}
     values = {**flattened(description), **compared_values(arguments.groups)}
     values["name"] = arguments.name or checkpoint_name(parts.model)
     if arguments.valid is not None:

@@ -60,6 +60,11 @@ def rehearse(job: TrainingJob) -> None:
     if not can_be_repeated(loader):
         log.info("the data can be read only once, so the resume is not rehearsed")
         return
+    log.info(
+        "rehearsing a resume before the first step (is_rehearsal() is True): %d steps, and more if "
+        "they change what is neither weights nor optimizer",
+        2 * STEPS + 1,
+    )
     with rehearsing(), generators_restored(), data_restored(data):
         is_repeatable = check_samples(loader, data, "the first batch")
         for split, valid in job.evaluator.datasets.items():
@@ -371,6 +376,6 @@ class _Rehearsal:
                     listed(saved),
                 )
         if others:
-            log.info("not saved, since the steps do not depend on it: %s", listed(others))
+            log.info("not saved, since the first steps do not depend on it: %s", listed(others))
         if self.beginning.skipped:
             log.info("too large to be examined: %s", listed(self.beginning.skipped))

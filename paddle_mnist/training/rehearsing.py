@@ -11,8 +11,9 @@ def is_rehearsal() -> bool:
 
     Before the first step, `fit` tries the first batch. In a new run, it also trains a few steps,
     evaluates a batch of each split and calls the callbacks' `on_epoch_start`, `after_step` and
-    `after_epoch`, and then restores every value that these have changed. It cannot undo effects
-    outside the program, such as writes to a database: skip them while this function returns True.
+    `after_epoch`, several times each, and then restores every value that these have changed. It
+    cannot undo effects outside the program, such as writes to a database: skip them while this
+    function returns True.
     """
     return _depth > 0
 

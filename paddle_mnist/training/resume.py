@@ -6,12 +6,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
+import paddle
+
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.saved_weights import find_checkpoint
-from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.errors import CheckpointError, ConfigError, listed
 from paddle_mnist.options import require_known
 from paddle_mnist.system.program import another_mirror, as_option
-from paddle_mnist.training.description import SAMPLES
+from paddle_mnist.training.arguments import CODE, PYTHON, TASK
+from paddle_mnist.training.description import LABELS, SAMPLES
 from paddle_mnist.training.run_directory import RunDirectory
 
 log = logging.getLogger("paddle_mnist")
@@ -19,11 +22,10 @@ log = logging.getLogger("paddle_mnist")
 # How a training was started: its own affair, so a run that continues it elsewhere may differ.
 START_FIELDS = ("init_from", "incremental_from")
 MAX_LINES = 20  # of a diff
-DERIVED = ("parameters", "optimizer", "schedule", "data", "valid")  # groups that `fit` describes
+DERIVED = ("parameters", "optimizer", "schedule", "data", "valid", *TASK)  # that `fit` describes
 # Those of Paddle's objects, which have other entries in other versions: only those are compared
-# that both have.
-# The last two only count for some callbacks.
-LOOSE = ("optimizer", "schedule", "eval_every_epochs", "eval_every_steps")
+# that both have. A new metric is evaluated. The last two only count for some callbacks.
+LOOSE = ("optimizer", "schedule", "metrics", "eval_every_epochs", "eval_every_steps")
 # Until version 0.2, manifests had hashes of digits beside the configuration, and a prefix for
 # `must_match`.
 FORMER_HASHES = {"data": "data_hash", "replay_data": "replay_hash"}
@@ -136,10 +138,11 @@ def check_config_unchanged(
         lines = [f"  {name}: {old!r} in the run, {new!r} now" for name, old, new in changes]
         if len(lines) > MAX_LINES:
             lines[MAX_LINES:] = [f"  and {len(lines) - MAX_LINES} more"]
-        if all(_is_hash_of_samples(name) for name, _, _ in changes):
+        if _are_samples([name for name, _, _ in changes]):
             lines.append(
                 "Only samples differ, so the data are probably drawn at random: seed them first, "
-                "as with paddle.seed(0), and every call has the same"
+                "as with paddle.seed(0); or in another order, as from a set or os.listdir(): sort "
+                "what these return with sorted(); then every call has the same"
             )
         raise ConfigError(
             f"{where} holds a run with other values:\n"
@@ -151,12 +154,28 @@ def check_config_unchanged(
                 elsewhere=another_mirror() if where == run.mirror.url else run.elsewhere(),
             )
         )
+    comparison = code_comparison(checkpoint.manifest, request).items()
+    if changed := [name for name, is_same in comparison if not is_same]:
+        log.warning(
+            "the code of %s, or a value that it uses, has changed since the run began",
+            listed(changed),
+        )
     begun = checkpoint.state.epoch + (checkpoint.state.position > 0)
     if request.epochs < begun:
         raise ConfigError(
             f"epochs is {request.epochs}, but {where} has {begun} begun or done; expected at "
             "least as many"
         )
+
+
+def code_comparison(manifest: Mapping[str, Any], request: ResumeRequest) -> dict[str, bool]:
+    """Return by name whether the caller's code is the run's; {} with another version of Python."""
+    stored, present = manifest["config"], request.config
+    if stored.get(PYTHON) != present.get(PYTHON):
+        return {}
+    names = [name for name in present if name.startswith(f"{CODE}.") and name != PYTHON]
+    hashes = {name.partition(".")[2]: (stored.get(name), present[name]) for name in names}
+    return {name: old == new for name, (old, new) in hashes.items() if old or new}
 
 
 def config_changes(
@@ -169,13 +188,19 @@ def config_changes(
     stored = {**request.defaults, **_stored_config(manifest)}
     current = {**request.defaults, **request.config}
     allowed = request.override if is_own else (*request.override, *START_FIELDS)
+    # Paddle's objects have other attributes in other versions. A change of code is only warned of.
+    is_same_paddle = manifest.get("versions", {}).get("paddle") == paddle.__version__
+    skipped = {CODE} if is_same_paddle else {*TASK}
+    skipped -= {name.partition(".")[0] for name in request.must_match}
+    if stored.get(PYTHON) != current.get(PYTHON):
+        skipped.add(CODE)
     return [
         (name, stored.get(name), current.get(name))
         for name in dict.fromkeys([*current, *stored])
         if _comparable(name, stored.get(name)) != _comparable(name, current.get(name))
         and (name in stored or name in request.must_match or _has_group(stored, name))
-        and not _is_among(name, allowed)
-        and not (_is_among(name, LOOSE) and not (name in stored and name in current))
+        and not _is_among(name, (*allowed, *skipped))
+        and not (_is_loose(name) and not (name in stored and name in current))
     ]
 
 
@@ -205,9 +230,19 @@ def _is_among(name: str, names: Collection[str]) -> bool:
     return any(".".join(parts[:length]) in names for length in range(1, len(parts) + 1))
 
 
-def _is_hash_of_samples(name: str) -> bool:
-    """Return whether a value is the hash that `describe_data` makes of a dataset's samples."""
-    return name.rpartition(".")[2] == SAMPLES
+def _is_loose(name: str) -> bool:
+    """Return whether a value is compared only with a run that has recorded it."""
+    return _is_among(name, LOOSE) or _is_hash_of(name, LABELS)
+
+
+def _is_hash_of(name: str, *parts: str) -> bool:
+    """Return whether a value is the hash that `describe_data` makes of a dataset's `parts`."""
+    return name.partition(".")[0] in ("data", "valid") and name.rpartition(".")[2] in parts
+
+
+def _are_samples(names: Collection[str]) -> bool:
+    """Return whether all changed values are hashes of samples and labels."""
+    return all(_is_hash_of(name, SAMPLES, LABELS) for name in names)
 
 
 def _ways_out(changed: Sequence[str], is_named: bool, elsewhere: str) -> str:
@@ -221,9 +256,11 @@ def _ways_out(changed: Sequence[str], is_named: bool, elsewhere: str) -> str:
         ways = [f"start over with {as_option('fresh')} (moves it aside)"]
         ways.append(f"choose {elsewhere}")
     reason = ""
+    # With other labels for the same samples, a net would unlearn what it has learned.
+    are_permuted = _are_samples(changed) and any(_is_hash_of(name, LABELS) for name in changed)
     if "batch_size" in changed:
         reason = ": a run keeps its batch size"  # with another, an epoch has other steps
-    else:
+    elif not are_permuted:
         groups = [name.partition(".")[0] for name in changed]
         shortest = [
             name if groups.count(group) == 1 else group for name, group in zip(changed, groups)

@@ -6,7 +6,7 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
@@ -42,11 +42,17 @@ class RunDirectory(RunFiles):
     mirror: NoMirror = NO_MIRROR
 
     @contextlib.contextmanager
-    def opened(self, fresh: bool = False, saving: Saving = KEEP_EPOCHS) -> Iterator["RunDirectory"]:
+    def opened(
+        self,
+        fresh: bool = False,
+        saving: Saving = KEEP_EPOCHS,
+        earlier: Iterable[logging.LogRecord] = (),
+    ) -> Iterator["RunDirectory"]:
         """Lock the directory, created if need be, and copy the log to `train.log`.
 
         fresh: first move the present contents aside, to `<name>.1` or the next free number, and
             those of the mirror that `saving` names.
+        earlier: what was logged before, and belongs into `train.log` too.
         Raises RunLockedError if another process holds the lock, OutputError if the directory
         cannot be written.
         """
@@ -63,6 +69,8 @@ class RunDirectory(RunFiles):
                 remove_temporary(self.path, glob.escape(path.name))
             remove_temporary(self.figures)
             handler = _LogFile(self.log)
+            for record in earlier:
+                handler.handle(record)
             log.addHandler(handler)
             try:
                 yield self

@@ -6,7 +6,7 @@ import functools
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -50,11 +50,16 @@ log = logging.getLogger("paddle_mnist")
 
 @contextlib.contextmanager
 def open_run(
-    path: Union[str, Path], world: World, name: str, saving: Saving, fresh: bool = False
+    path: Union[str, Path],
+    world: World,
+    name: str,
+    saving: Saving,
+    fresh: bool = False,
+    earlier: Iterable[logging.LogRecord] = (),
 ) -> Iterator[RunDirectory]:
     """Open a run directory, which the main process locks for all, and its mirror.
 
-    name: the model's. fresh: move what is there aside.
+    name: the model's. fresh, earlier: see `RunDirectory.opened`.
     Raises as `RunDirectory.opened` does.
     """
     run = RunDirectory(path, name)
@@ -63,7 +68,7 @@ def open_run(
         stack.callback(heartbeat.pause_watchdog)
 
         def lock() -> None:
-            stack.enter_context(run.opened(fresh, saving))
+            stack.enter_context(run.opened(fresh, saving, earlier))
             stack.enter_context(run.mirrored(saving))
 
         world.run_on_main(lock, has_time_limit=True)  # that of the mirror

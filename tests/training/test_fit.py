@@ -62,7 +62,7 @@ def test_a_finished_run_returns_its_result(tmp_path, lines):
     (last,) = (line for line in lines() if line.startswith("this run is finished"))
     assert last.endswith(
         "to train on: more epochs, with override='epochs'; to train anew: fresh=True, or another "
-        "output"
+        "output; code is not compared, except that of model, data"
     )
 
 
@@ -74,6 +74,14 @@ def test_a_lost_or_damaged_result_is_made_again(tmp_path):
     first.weights.unlink()
     assert train(ROW, tmp_path).stopped == "finished"
     assert bits(train(ROW, tmp_path)) == bits(first)
+
+
+class Permuted(Points):
+    """Points whose classes are numbered as a set gives them in another process."""
+
+    def __getitem__(self, index):
+        point, label = super().__getitem__(index)
+        return point, (label + 1) % 3
 
 
 class Shifted(Points):
@@ -104,6 +112,7 @@ CHANGES = {
     "net": ({"model": lambda: perceptron(width=8)}, "parameters.0.weight: '[6, 16] float32' in"),
     "net, less": ({"model": lambda: nn.Linear(6, 3)}, "parameters.2.weight"),
     "data": ({"train": Shifted()}, "data.samples: "),
+    "labels": ({"train": Permuted()}, "data.labels: "),
     "length": ({"train": Points(40)}, "data.length: 33 in the run, 40 now"),
     "evaluation": ({"valid": Shifted()}, "valid.valid.samples: "),
     "name": ({"name": "other"}, "name: 'model' in the run, 'other' now"),
@@ -136,11 +145,15 @@ def test_a_changed_call_is_refused(change, unfinished):
         train(ROW, unfinished, **changed)
     assert message in str(refusal.value)
     ways = "or choose another output: a run keeps its batch size"
-    if change != "batch_size":
+    if change == "labels":
+        ways = "or choose another output"
+        assert "sort what these return with sorted()" in str(refusal.value)
+        assert "override" not in str(refusal.value)
+    elif change != "batch_size":
         ways = "choose another output, or change the run on purpose with override="
     assert f"Start over with fresh=True (moves it aside), {ways}" in str(refusal.value)
     random_data = "probably drawn at random: seed them" in str(refusal.value)
-    assert random_data == (change in ("data", "evaluation"))
+    assert random_data == (change in ("data", "labels", "evaluation"))
     after = sorted((path, path.stat().st_mtime_ns) for path in unfinished.rglob("*.*"))
     assert [row for row in after if row[0].name != "train.log"] == [
         row for row in before if row[0].name != "train.log"
@@ -1213,4 +1226,25 @@ class Counter(nn.Layer):
 
 def test_state_that_no_checkpoint_holds_is_named(tmp_path, lines):
     train(ROW, tmp_path, model=Counter)
-    assert "not saved, since the steps do not depend on it: model.passes" in lines()
+    assert "not saved, since the first steps do not depend on it: model.passes" in lines()
+
+
+def test_fit_of_an_instance_logs_that_its_weights_are_not_of_the_seed(tmp_path, lines):
+    line = "the model is an instance: its initial weights were drawn before fit seeded"
+    train(ROW, tmp_path / "function")
+    assert not [text for text in lines() if text.startswith(line)]
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path / "run", model=perceptron(), callbacks=[StopsAt(3, stop)])
+    assert len([text for text in lines() if text.startswith(line)]) == 1
+    train(ROW, tmp_path / "run", model=perceptron())
+    assert len([text for text in lines() if text.startswith(line)]) == 1
+
+
+def test_fit_writes_to_train_log_what_it_logs_before_it_opens_the_run(tmp_path):
+    def summed(outputs, labels):
+        return F.cross_entropy(outputs, labels, reduction="sum")
+
+    train(ROW, tmp_path, loss=summed, train=lambda: iter(loader(batch_size=8)), valid=Points())
+    text = (tmp_path / "train.log").read_text()
+    assert text.count("a run can resume only from the end of an epoch") == 1
+    assert text.count("WARNING the loss of the first batch is") == 1

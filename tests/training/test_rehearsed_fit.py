@@ -103,6 +103,7 @@ def test_a_resumed_run_does_not_rehearse(killed_at, tmp_path, witness):
     with pytest.raises(ProgramError):
         train(ROW, tmp_path / "run", callbacks=[StopsAt(killed_at, stop)], **options)
     options |= {"step": asking_step(witness), "loss": None, "metrics": None}
+    options |= {"override": "loss,step"}
     result = train(ROW, tmp_path / "run", callbacks=[Asks(witness)], **options)
     assert result.stopped == "finished"
     assert not witness.said("after_step", True) and not witness.said("after_epoch", True)
@@ -355,9 +356,20 @@ def test_what_has_no_consequence_is_named_in_the_log(tmp_path, lines):
     assert not [line for line in lines() if "BatchNorm" in line]
 
 
-def test_an_ordinary_run_says_nothing_of_its_rehearsal(tmp_path, lines):
+def test_fit_logs_the_rehearsal_before_its_first_step(tmp_path, lines):
     train("Adam", tmp_path)
-    assert not [line for line in lines() if "not saved" in line or "rehears" in line]
+    first, *others = lines()
+    assert first.startswith("rehearsing a resume before the first step (is_rehearsal() is True): 5")
+    assert first in (tmp_path / "train.log").read_text().splitlines()[0]
+    assert not [line for line in others if "not saved" in line or line.startswith("rehears")]
+
+
+def test_fit_without_a_rehearsal_logs_no_line_and_keeps_the_bits(tmp_path, witness, lines):
+    calls = {"callbacks": [Asks(witness)]}
+    result = train(ROW, tmp_path / "run", rehearse=False, **calls)
+    assert not witness.said("after_step", True) and witness.said("after_step", False)
+    assert not [line for line in lines() if line.startswith("rehears")]
+    assert bits(result) == bits(train(ROW, tmp_path / "rehearsed", **calls))
 
 
 def test_data_that_can_be_read_once_are_all_trained_on(tmp_path, lines):
