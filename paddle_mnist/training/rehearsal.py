@@ -5,6 +5,7 @@ code that a resume uses restores the beginning, and the values that it does not 
 examined.
 """
 
+import contextlib
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from paddle_mnist.checkpoint.reachable import Path, assign, describe, identity
 from paddle_mnist.checkpoint.snapshot import Change
 from paddle_mnist.data.external import can_be_repeated
 from paddle_mnist.data.seeding import generators_restored
-from paddle_mnist.errors import ConfigError, StoppedError, listed
+from paddle_mnist.errors import ConfigError, PaddleMnistError, StoppedError, listed, summary
 from paddle_mnist.training.beginning import Beginning, data_restored
 from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.rehearsing import rehearsing
@@ -128,23 +129,44 @@ class _Rehearsal:
         """Rehearse, and choose the values to save. Raises ConfigError."""
         with self.beginning.kept():
             first = self.trial.outcome()
-            candidates = self._lost()
-            # Two steps may leave a value as they found it, such as a switch, and so may the end of
-            # an epoch, such as the state of a recurrent net; one step does not.
-            self.trial.train(steps=1)
-            candidates = {**self._lost(), **candidates}
-            again = self.trial.outcome()
-            self.beginning.put_back()
-            findings = self._agreed(candidates)
-            is_repeatable = self._check_repeated(first, again)
-            needed = [finding for finding in findings if finding.is_plain]
-            if is_repeatable and findings:
-                needed = self._needed(findings, first.shared_names(again))
+            with self._too_large_to_restore():
+                findings, needed = self._found(first)
         self._refuse_what_cannot_be_saved(needed)
         own = [finding.own for finding in needed if finding.own]
         self.further.values = [candidate.path for candidate in own]
         self.further.left = {one.name for one in findings if one not in needed}
         self._log(findings, needed)
+
+    def _found(self, first: Outcome) -> tuple[list[_Finding], list[_Finding]]:
+        """Return what has changed, and which of it to save. first: the outcome of the steps."""
+        candidates = self._lost()
+        # Two steps may leave a value as they found it, such as a switch, and so may the end of
+        # an epoch, such as the state of a recurrent net; one step does not.
+        self.trial.train(steps=1)
+        candidates = {**self._lost(), **candidates}
+        again = self.trial.outcome()
+        self.beginning.put_back()
+        findings = self._agreed(candidates)
+        is_repeatable = self._check_repeated(first, again)
+        if is_repeatable and findings:
+            return findings, self._needed(findings, first.shared_names(again))
+        return findings, [finding for finding in findings if finding.is_plain]
+
+    @contextlib.contextmanager
+    def _too_large_to_restore(self) -> Iterator[None]:
+        """Raise an error of the caller's code as a ConfigError if some objects are not restored."""
+        try:
+            yield
+        except PaddleMnistError:
+            raise
+        except Exception as error:  # whatever a step raises
+            if not self.beginning.skipped:
+                raise
+            raise ConfigError(
+                f"repeated steps fail with {summary(error)}: the rehearsal does not restore "
+                f"{listed(self.beginning.skipped)}, too large to be examined; expected "
+                f"smaller objects, or {REMEDY}"
+            ) from error
 
     def _lost(self) -> dict[str, _Candidate]:
         """Restore everything, and return the values that a checkpoint would not have restored.

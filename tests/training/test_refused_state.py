@@ -96,6 +96,20 @@ def step_with_iterator():
     return step
 
 
+def step_with_large_memory():
+    """Each step reads what the step before has added to a dict that is too large to examine."""
+    memory, count = dict.fromkeys(range(20000), 1.0), [20_000]
+
+    def step(model, batch):
+        points, labels = batch
+        if model.training:
+            memory[count[0]] = 0.9 * memory[count[0] - 1]
+            count[0] += 1
+        return {"loss": F.cross_entropy(model(points), labels)}
+
+    return step
+
+
 class Task:
     """Has a step that takes its scales from an iterator."""
 
@@ -202,6 +216,10 @@ REFUSED = {
         ["scales", "state="],
     ),
     "iterator in the step's object": (lambda: with_step(Task().step), ["scales", "state="]),
+    "a dict of too many items": (
+        lambda: with_step(step_with_large_memory()),
+        ["KeyError", "step.memory (20000 items)", "too large to be examined", "state="],
+    ),
     "state without a state_dict": (
         lambda: {"state": {"teacher": object()}},
         ["teacher", "object", "state_dict"],
