@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +35,7 @@ LIST = ".copy"
 MADE_BY = {"made_by": "paddle_mnist"}  # in the list
 MOST_BYTES = 2**32  # of the metrics or the log
 PROBE = ".probe"
-PASSING = {PROBE, f".{PROBE}{PART}", f".{LIST}{PART}"}  # what may be in a place that is empty
+PASSING = (PROBE, f".{PROBE}", f".{LIST}{PART}")  # how names of files in an empty place may begin
 
 
 def identity(checkpoint: Optional[Checkpoint]) -> Optional[str]:
@@ -72,7 +73,7 @@ class MirrorCopy:
 
     def _recognize(self, copies: Sequence[Checkpoint]) -> dict[str, Any]:
         """Return the list of the copy. Copies of former versions have none, but manifests."""
-        found = [name for name in self._sizes() if name not in PASSING]
+        found = [name for name in self._sizes() if not name.startswith(PASSING)]
         folders = [one for one in self.remote.folders() if not one.startswith(f"{ASIDE}.")]
         found += [f"{one}/" for one in folders if one != CHECKPOINTS]
         with contextlib.suppress(FileNotFoundError, ValueError):  # last: another may begin now
@@ -110,8 +111,9 @@ class MirrorCopy:
         """Return what the copy holds, plainly; from now on, it is known."""
         copies = self.checkpoints()
         if not copies and not self._listing.damaged:  # fail now rather than hours later
-            self.remote.write(PROBE, b"paddle_mnist\n")
-            self.remote.remove(PROBE)
+            probe = f"{PROBE}.{secrets.token_hex(8)}"  # two machines may start at once
+            self.remote.write(probe, b"paddle_mnist\n")
+            self.remote.remove(probe)
         self._known = {identity(copies[-1] if copies else None)}
         return {
             "manifests": {checkpoint.path.name: checkpoint.manifest for checkpoint in copies},

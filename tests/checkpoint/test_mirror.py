@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -572,6 +573,17 @@ def test_of_checkpoints_inside_epochs_only_the_newest_waits(tmp_path, saving, wa
         suffix.unlink()  # then the newest is inside an epoch
     newest = "model_epoch2_step15" if "keep_last" not in saving else copy.names_waiting()[-1]
     assert copy.names_waiting()[-1] == newest
+
+
+def test_an_empty_place_may_be_looked_at_by_two_at_once(tmp_path):
+    pytest.importorskip("fsspec", reason="needs the extra mirror")
+
+    def look(_):
+        run = RunFiles(tmp_path / "one", "model")
+        return MirrorCopy(str(tmp_path / "there"), run, Saving()).look()["manifests"]
+
+    with ThreadPoolExecutor(4) as threads:
+        assert [*threads.map(look, range(200))] == [{}] * 200
 
 
 def test_uploads_the_newest_first(tmp_path):
