@@ -56,7 +56,7 @@ def warn_of_open_files(dataset: Any) -> None:
             warn_of_open_files(value)
     if names:
         warn_once(
-            type(dataset),
+            (type(dataset),),
             "%s: the workers (num_workers) share the position of its open file %s, and may read "
             "wrong samples; expected each worker to open the file itself, in __getitem__",
             type(dataset).__name__,
@@ -89,11 +89,12 @@ def _end_workers(loader: paddle.io.DataLoader, error: Exception) -> None:
 
     Python would delete it at its own end, when the threads that it then starts wait for ever.
     """
+    core: Any = paddle.base.core
     for frame, _ in traceback.walk_tb(error.__traceback__):
         iterator = frame.f_locals.get("self")
         is_new = iterator is not getattr(loader, "_iterator", None)
         if is_new and isinstance(iterator, dataloader_iter._DataLoaderIterMultiProcess):
-            paddle.base.core._erase_process_pids(id(iterator))  # that they are killed is no error
+            core._erase_process_pids(id(iterator))  # that they are killed is no error
             iterator._shutdown = True
             for worker in getattr(iterator, "_workers", []):
                 worker.kill()
