@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 import numpy as np
 import paddle
@@ -84,7 +84,7 @@ class ExportedModel(nn.Layer):
     def _gives_probabilities(self) -> bool:
         """Return whether another net gives probabilities. Raises ConfigError for other outputs."""
         shape, dtype = self.takes
-        images = paddle.zeros([1, *shape], dtype)
+        images = paddle.zeros([1, *shape], cast(Any, dtype))
         with evaluation_mode(self), paddle.no_grad(), explained(images, "the net"):
             scores = self.model(images)
         if np.prod(shape) != SIZE**2 or getattr(scores, "shape", None) != [1, 10]:

@@ -18,7 +18,7 @@ from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.errors import CheckpointError, DataError, OutputError
 from paddle_mnist.mnist.arrays import SIZE, noun_of
 from paddle_mnist.mnist.detector import FEATURES, moved, packaged_detector
-from paddle_mnist.mnist.export import export_model
+from paddle_mnist.mnist.export import USUAL_OUTPUTS, export_model
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.pictures import (
     MAX_BYTES,
@@ -28,7 +28,7 @@ from paddle_mnist.mnist.pictures import (
     read_digit,
     read_digits,
 )
-from paddle_mnist.mnist.predictor import USUAL_OUTPUTS, DigitPredictor
+from paddle_mnist.mnist.predictor import DigitPredictor
 from paddle_mnist.mnist.pretrained import about
 from paddle_mnist.mnist.reading import STDIN, Reading, reading, together
 from paddle_mnist.system.files import (

@@ -122,6 +122,7 @@ def _exported(
     """
     folder = Path(os.path.expanduser(name))
     program = saved_program(folder)
+    about: dict[str, Any] = {}
     if str(name) not in CHECKPOINT_WORDS and (program or is_exported(folder)):
         other = f"the run {run}" if run is not None else net and f"the net {net}"
         if other:
@@ -131,7 +132,7 @@ def _exported(
         if program is None or _is_of_the_tutorial(folder):
             yield folder
             return
-        model, about = load_program(program), {"weights": program.name}
+        model, about["weights"] = load_program(program), program.name
     elif str(name) == "pretrained" and net is not None:
         raise ConfigError(f"the net {net} is given without its weights; expected its run: --run")
     else:
