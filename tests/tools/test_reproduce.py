@@ -147,6 +147,17 @@ def test_pages_say_what_the_stored_results_give(tool):
         assert "<!-- holds " in section and f"<!-- reproduce table {claim} -->" in section
 
 
+def test_pages_that_quote_an_accuracy_of_the_recipe_tutorial_show_the_measured_options():
+    row = accuracy.CLAIMED.rows["adam"]
+    options = " ".join(f"--{name} {value}" for name, value in row.options.items())
+    for name in (name for names in PAGES[:3] for name in names):
+        lines = (ROOT / name).read_text().splitlines()
+        quoting = [line for line in lines if line.startswith("|") and "claimed.adam.mean" in line]
+        assert all(options in line for line in quoting), name
+    for name in PAGES[0]:
+        assert f"`paddle-mnist train --recipe {row.recipe} {options}`" in (ROOT / name).read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "pattern", "new", "lines"),
     [

@@ -10,6 +10,9 @@ HEADLINES = {
     "seconds-cold": ("time-to-accuracy", "seconds", "this package, recipe `fast`, nothing cached"),
     "seconds-tutorial": ("time-to-accuracy", "seconds", "the tutorial's loop"),
     "seconds-torch": ("time-to-accuracy", "seconds", "PyTorch eager"),
+    "accuracy-fast": ("time-to-accuracy", "eval accuracy", "this package, recipe `fast`"),
+    "accuracy-tutorial": ("time-to-accuracy", "eval accuracy", "the tutorial's loop"),
+    "accuracy-torch": ("time-to-accuracy", "eval accuracy", "PyTorch eager"),
     "times-paddle": (
         "train",
         "images a second",
@@ -40,7 +43,7 @@ def headlines(name: str, table: str) -> dict[str, str]:
                 next(row for row in rows if row[0].startswith(title))[place] for title in titles
             ]
             if all(cell[:1].isdigit() for cell in cells):
-                # Of a cell such as "12,892 (12,684 to 12,980)", a ratio takes the first figure.
-                numbers = [float(cell.split()[0].replace(",", "")) for cell in cells]
-                figures[mark] = cells[0] if len(cells) == 1 else f"{numbers[0] / numbers[1]:.2f}"
+                # Of cells such as "12,892 (12,684 to 12,980)" or "98.40% (of 3)", the first one.
+                first, *base = (cell.split()[0].replace(",", "") for cell in cells)
+                figures[mark] = f"{float(first) / float(base[0]):.2f}" if base else first
     return figures

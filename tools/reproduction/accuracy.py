@@ -108,7 +108,7 @@ CLAIMED = Comparison(
     "claimed",
     rows={
         "verbatim": Row("the tutorial's loop", TUTORIAL, {}, BaselineTutorial, {"epochs": 1}),
-        "adam": Row("recipe `tutorial`: Adam 0.01", "tutorial", FAST),
+        "adam": Row("`--recipe tutorial --fast_conv on`: Adam 0.01", "tutorial", FAST),
     },
     seeds=5,
     find=reaching,
