@@ -66,7 +66,7 @@ class EpochEvaluator:
         self.max_steps = max_steps
 
     def is_due_after_step(self, state: TrainState) -> bool:
-        is_nth = bool(self.every_steps) and state.step % self.every_steps == 0
+        is_nth = self.every_steps is not None and state.step % self.every_steps == 0
         return bool(state.position) and (is_nth or state.step == self.max_steps)
 
     def after_epoch(self, state: TrainState, model: nn.Layer) -> Mapping[str, float]:

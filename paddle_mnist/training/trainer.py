@@ -157,12 +157,15 @@ class Trainer:
         Raises ConfigError when start_epoch is not the epoch of the given `state`, DivergedError
         when a loss is not finite, OutputError when a file cannot be written.
         """
-        may_have_trained = self.resuming or start_epoch < end_epoch  # `_start` resets `resuming`
+        is_resumed = self.resuming  # `_start` resets it
+        may_have_trained = is_resumed or start_epoch < end_epoch
         self._start(train_datasets, start_epoch, end_epoch, self.state.position)
         self._saving = self.checkpointer or StoreCheckpointer(
             CheckpointStore(save_path), average=self.average
         )
         try:
+            if is_resumed:
+                self._repeat_evaluation()
             for epoch in range(start_epoch, end_epoch):
                 if self._has_all_steps() or self.should_stop():
                     break
@@ -239,6 +242,13 @@ class Trainer:
         if self.evaluator.is_due_after_step(self.state):
             with self.running.paused():
                 self._evaluate(self.evaluator.after_step)
+
+    def _repeat_evaluation(self) -> None:
+        """Repeat the evaluation after the newest step, which may have been interrupted."""
+        was_interrupted = not self.state.metrics
+        self._evaluate_after_step()
+        if was_interrupted and self.state.metrics:  # no checkpoint has them
+            self._saving.after_step(self.state, self.model, self.optimizer)
 
     def _evaluate(self, evaluate: Callable[[TrainState, nn.Layer], Mapping[str, float]]) -> None:
         with self.average.apply(self.model):
@@ -356,7 +366,6 @@ class Trainer:
         self._make_running_metrics(self.writer or console_writer(end_epoch, steps))
         if self.resuming:
             self.running.resume()
-            self._evaluate_after_step()
         self.resuming = False
         self._started = True
 

@@ -29,6 +29,7 @@ from fit_rows import (
 )
 from paddle import nn
 from paddle.nn import functional as F
+from paddle.optimizer import lr
 
 from paddle_mnist import (
     Callback,
@@ -741,6 +742,29 @@ def test_evaluations_by_steps_of_a_resumed_run_are_those_of_the_unbroken_one(kil
     resumed = train("BatchNorm", tmp_path / "run", **options)
     assert bits(resumed) == bits(whole)
     assert evaluations(tmp_path / "run") == evaluations(tmp_path / "whole")
+
+
+def test_an_evaluation_that_was_interrupted_is_repeated_and_its_checkpoint_is_the_best(tmp_path):
+    fails = tmp_path / "fails"
+
+    def step(model, batch):
+        if not model.training and fails.exists():
+            raise ProgramError
+        return {"loss": F.cross_entropy(model(batch[0]), batch[1])}
+
+    def falling_apart(parameters):
+        return paddle.optimizer.SGD(lr.PiecewiseDecay([3], [0.1, 8.0]), parameters)
+
+    task = {"step": step, "loss": None, "metrics": None, "optimizer": falling_apart}
+    options = {"eval_every_steps": 3, "early_stop_patience": 9, "epochs": 2}
+    whole = train(ROW, tmp_path / "whole", **task, **options)
+    assert whole.checkpoint.name == "model_epoch0_step3"
+    with pytest.raises(ProgramError):
+        train(ROW, tmp_path / "run", callbacks=[StopsAt(3, fails.touch)], **task, **options)
+    fails.unlink()
+    resumed = train(ROW, tmp_path / "run", **task, **options)
+    assert resumed.checkpoint.name == "model_epoch0_step3"
+    assert bits(resumed) == bits(whole)
 
 
 def test_early_stopping_with_min_delta_stops_where_improvements_are_small(tmp_path):
