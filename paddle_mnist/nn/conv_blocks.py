@@ -40,7 +40,7 @@ class FastConvSwitch(nn.Layer):
     (`paddle_mnist.training.steps.SupervisedStep`, `paddle_mnist.nn.implementations`).
     """
 
-    not_compared = ("_fast_conv",)  # by a resume, since it may change
+    not_compared: tuple[str, ...] = ("_fast_conv",)  # by a resume, since it may change
 
     @property
     def fast_conv(self) -> Union[str, int]:

@@ -14,8 +14,8 @@ from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.reachable import child, is_users, steps
 
 # What leads from code to further code. Objects are left out: training changes them.
-_CODE = (types.FunctionType, types.MethodType, type, functools.partial, staticmethod, classmethod)
-_CODE += (functools._lru_cache_wrapper, tuple)
+_CODE: tuple[type, ...] = (types.FunctionType, types.MethodType, type, functools.partial)
+_CODE += (staticmethod, classmethod, functools._lru_cache_wrapper)
 _CONSTRUCTORS = ("__init__", "__post_init__", "__new__")
 MOST_ITEMS, MOST_LETTERS = 16, 80  # of a setting
 
@@ -35,9 +35,7 @@ def hash_of_code(roots: Iterable[Any]) -> Optional[str]:
     Hashed are functions and classes, the caller's functions and classes that these name, and the
     settings that they use and do not assign; not the lines and files where they are written.
     """
-    pending = [
-        one if isinstance(one, _CODE) and type(one) is not tuple else type(one) for one in roots
-    ]
+    pending = [one if isinstance(one, _CODE) else type(one) for one in roots]
     seen: dict[int, Any] = {}
     texts, settings, assigned = set(), set(), set()
     while pending:
@@ -54,7 +52,7 @@ def hash_of_code(roots: Iterable[Any]) -> Optional[str]:
             found = child(value, step)
             if is_setting(found) and not str(step[1]).startswith("__"):
                 settings.add((step[1], repr(plain(found))))
-            elif isinstance(found, _CODE):
+            elif isinstance(found, (*_CODE, tuple)):
                 pending.append(found)
     if not texts:
         return None

@@ -58,7 +58,7 @@ def describe(arguments: FitArguments, parts: TrainingParts) -> dict[str, Any]:
 def _describe_task(arguments: FitArguments, model: nn.Layer) -> dict[str, Any]:
     """Describe the net, the loss and what else computes the result, and hash the caller's code."""
     loss, metrics = arguments.loss, dict(arguments.metrics or {})
-    losses = [loss] if loss is not None else []
+    losses: list[Any] = [loss] if loss is not None else []
     if isinstance(loss, nn.Layer):
         losses = loss.sublayers(include_self=True)
     layers = model.sublayers(include_self=True)
