@@ -200,6 +200,7 @@ def wait_for(path, process):
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.release
 @pytest.mark.timeout(600)
 def test_slurm_itself_ends_a_job_whose_time_is_up_and_starts_it_again(tmp_path):
