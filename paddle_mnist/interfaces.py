@@ -60,8 +60,9 @@ class StepOutputs:
 
     @property
     def has_total(self) -> bool:
-        """Whether there is something to add to the batch's total. Waits only if the count is 0."""
-        return self.count != 0 or not math.isnan(self.loss.item())
+        """Return whether the batch's total has something to add. Waits only if the count is 0."""
+        loss: Any = self.loss
+        return self.count != 0 or not math.isnan(loss.item())
 
 
 class View:

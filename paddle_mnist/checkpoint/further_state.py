@@ -310,8 +310,8 @@ class FurtherState:
     def _values(self) -> dict[Path, Any]:
         """Return the values to save beside named objects and state_dicts, by path."""
         # Always, since another process may begin with others; those in `known` are saved elsewhere.
-        values = {path: p for path, p in self._optimized.items() if id(p) not in self.known}
-        values.update(self.found.changed())
+        own = {path: p for path, p in self._optimized.items() if id(p) not in self.known}
+        values: dict[Path, Any] = {**own, **self.found.changed()}
         if self._late:
             values.update(self._late.values())
         values.update({path: find(self.roots, path) for path in self.values})

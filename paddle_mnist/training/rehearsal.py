@@ -130,27 +130,23 @@ class _Rehearsal:
         with self.beginning.kept():
             first = self.trial.outcome()
             with self._too_large_to_restore():
-                findings, needed = self._found(first)
+                candidates = self._lost()
+                # Two steps may leave a value as they found it, such as a switch, and so may the end
+                # of an epoch, such as the state of a recurrent net; one step does not.
+                self.trial.train(steps=1)
+                candidates = {**self._lost(), **candidates}
+                again = self.trial.outcome()
+                self.beginning.put_back()
+                findings = self._agreed(candidates)
+                is_repeatable = self._check_repeated(first, again)
+                needed = [finding for finding in findings if finding.is_plain]
+                if is_repeatable and findings:
+                    needed = self._needed(findings, first.shared_names(again))
         self._refuse_what_cannot_be_saved(needed)
         own = [finding.own for finding in needed if finding.own]
         self.further.values = [candidate.path for candidate in own]
         self.further.left = {one.name for one in findings if one not in needed}
         self._log(findings, needed)
-
-    def _found(self, first: Outcome) -> tuple[list[_Finding], list[_Finding]]:
-        """Return what has changed, and which of it to save. first: the outcome of the steps."""
-        candidates = self._lost()
-        # Two steps may leave a value as they found it, such as a switch, and so may the end of
-        # an epoch, such as the state of a recurrent net; one step does not.
-        self.trial.train(steps=1)
-        candidates = {**self._lost(), **candidates}
-        again = self.trial.outcome()
-        self.beginning.put_back()
-        findings = self._agreed(candidates)
-        is_repeatable = self._check_repeated(first, again)
-        if is_repeatable and findings:
-            return findings, self._needed(findings, first.shared_names(again))
-        return findings, [finding for finding in findings if finding.is_plain]
 
     @contextlib.contextmanager
     def _too_large_to_restore(self) -> Iterator[None]:
