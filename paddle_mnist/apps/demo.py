@@ -114,7 +114,7 @@ def serve(
     blocks.close()
 
 
-def _load(model: Optional[str], run: Optional[str], net: Optional[str]) -> DigitPredictor:
+def _load(model: Optional[str], run: Optional[str], net: Optional[str] = None) -> DigitPredictor:
     if model is None:
         model, run = run or "pretrained", None  # the final weights of the run, if one is given
     if model == "pretrained" and not (run or net):
