@@ -31,6 +31,7 @@ from paddle_mnist.checkpoint.snapshot import Change
 from paddle_mnist.data.external import can_be_repeated
 from paddle_mnist.data.seeding import generators_restored
 from paddle_mnist.errors import ConfigError, PaddleMnistError, StoppedError, listed, summary
+from paddle_mnist.system.program import in_command
 from paddle_mnist.training.beginning import Beginning, data_restored
 from paddle_mnist.training.job import TrainingJob
 from paddle_mnist.training.rehearsing import rehearsing
@@ -61,11 +62,12 @@ def rehearse(job: TrainingJob) -> None:
     if not can_be_repeated(loader):
         log.info("the data can be read only once, so the resume is not rehearsed")
         return
-    log.info(
-        "rehearsing a resume before the first step (is_rehearsal() is True): %d steps, and more if "
-        "they change what is neither weights nor optimizer",
-        2 * STEPS + 1,
-    )
+    if not in_command():  # whose steps are quick, and have no prints of the user's
+        log.info(
+            "rehearsing a resume before the first step (is_rehearsal() is True): %d steps, and "
+            "more if they change what is neither weights nor optimizer",
+            2 * STEPS + 1,
+        )
     with rehearsing(), generators_restored(), data_restored(data):
         is_repeatable = check_samples(loader, data, "the first batch")
         for split, valid in job.evaluator.datasets.items():

@@ -193,10 +193,11 @@ class Trainer:
         """
         if not self._started:
             self._start(datasets, epoch, None, start)
-        self._start_training_mode()
+        undone = start_training_mode(self.model)
         self.state.epoch, self.state.position = epoch, start
         for observer in self.observers:  # before workers are forked, which see what it sets
             observer.on_epoch_start(self._view())
+        self._warn_of_training_mode(undone)
         self.profile.before_epoch()
         # Closed, also where an error ends the epoch: a loader may have processes of its own.
         with contextlib.closing(
@@ -218,9 +219,10 @@ class Trainer:
         heartbeat.beat()
         self.running.write_line()
 
-    def _start_training_mode(self) -> None:
-        """Put the model in training mode; warn once of layers that were not, but not of all."""
-        names = start_training_mode(self.model)
+    def _warn_of_training_mode(self, undone: Sequence[str]) -> None:
+        """Warn once of layers that `model.train()` took out of evaluation mode. undone: theirs."""
+        layers = dict(self.model.named_sublayers())
+        names = [name for name in undone if layers[name].training]  # not set again by an observer
         if names and not self._warned_of_modes and not is_rehearsal():
             self._warned_of_modes = True
             log.warning(

@@ -1207,13 +1207,17 @@ def test_fit_layer_in_evaluation_mode_by_a_callback_warns_at_the_next_epoch(tmp_
     )
 
 
-@pytest.mark.parametrize("kind", ["train() of its own", "all of it"])
+@pytest.mark.parametrize("kind", ["train() of its own", "all of it", "each epoch"])
 def test_fit_model_that_trains_as_it_says_logs_nothing(kind, tmp_path, lines):
-    model, norm = frozen_norm(KeepsEvaluating)
-    if kind == "all of it":
+    callback = Callback()
+    if kind == "train() of its own":
+        model, norm = frozen_norm(KeepsEvaluating)
+    else:
         model, norm = frozen_norm(lambda: perceptron(nn.BatchNorm1D(16)))
-        model.eval()
-    train(ROW, tmp_path, model=lambda: model)
+        (model.eval if kind == "all of it" else model.train)()
+    if kind == "each epoch":
+        callback.on_epoch_start = lambda view: norm.eval()
+    train(ROW, tmp_path, model=lambda: model, epochs=3, callbacks=[callback])
     assert not [line for line in lines() if "in evaluation mode" in line]
     assert (norm._mean.abs().max() == 0) == (kind != "all of it")
 
