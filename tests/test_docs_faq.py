@@ -8,7 +8,7 @@ from pages import blocks
 
 VARIABLE = "\0"  # in a text of the code: what is put in when it is printed
 ELLIPSIS = "…"  # the same in a quotation
-FEWEST = 10  # letters of a quotation that can be searched for
+FEWEST = 9  # letters of a quotation that can be searched for
 
 
 def text_of(node):

@@ -67,7 +67,7 @@ def with_metrics(model, batch):
     inputs, labels = batch
     outputs = model(inputs)
     metrics = metric_functions({"p": paddle.metric.Precision(), "g": Gathered(lambda *_: 0.0)})
-    values = {name: metric(outputs[:, :1], labels) for name, metric in metrics.items()}
+    values = {name: metric(F.sigmoid(outputs[:, :1]), labels) for name, metric in metrics.items()}
     return {"loss": F.cross_entropy(outputs, labels), **values}
 
 

@@ -1,5 +1,6 @@
 """The net that weights belong to: the tutorial's, or one of the user's own for the same images."""
 
+import glob
 import runpy
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, Optional, Union
 import paddle
 from paddle import nn
 
+from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.saved_weights import SavedWeights
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.errors import CheckpointError, ConfigError, summary
@@ -49,6 +51,8 @@ def saved_program(path: Path) -> Optional[Path]:
 
 def load_program(prefix: Path) -> nn.Layer:
     """Return the net that `paddle.jit.save` wrote. Raises CheckpointError if it is damaged."""
+    for info in prefix.parent.glob(f"{glob.escape(prefix.name)}*.info"):
+        safe_load(info)  # Paddle unpickles what Paddle 2 wrote here, and so would execute it
     try:
         layer: nn.Layer = paddle.jit.load(str(prefix))
     except Exception as error:  # one of many classes, from Paddle's C++

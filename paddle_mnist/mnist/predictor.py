@@ -122,6 +122,8 @@ def _exported(
     """
     folder = Path(os.path.expanduser(name))
     program = saved_program(folder)
+    if program and (program.parent / ABOUT).exists():
+        folder = program.parent
     about: dict[str, Any] = {}
     if str(name) not in CHECKPOINT_WORDS and (program or is_exported(folder)):
         other = f"the run {run}" if run is not None else net and f"the net {net}"

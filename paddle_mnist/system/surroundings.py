@@ -173,8 +173,8 @@ def _waiting() -> Iterator[None]:
     Python may drop what such a pipe does not take at once. Terminals are left as they are, because
     those who read from them share the setting.
     """
-    is_posix = os.name == "posix"  # elsewhere Python may not know the setting
-    changed = [n for n in (1, 2) if is_posix and not os.get_blocking(n) and not os.isatty(n)]
+    is_known = hasattr(os, "get_blocking")  # not on Windows before Python 3.12
+    changed = [n for n in (1, 2) if is_known and not os.get_blocking(n) and not os.isatty(n)]
     for number in changed:
         os.set_blocking(number, True)
     try:

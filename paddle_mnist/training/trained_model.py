@@ -63,7 +63,6 @@ def load_trained(
         built = build_model(model)
     saved = find_weights(str(weights), None if run is None else str(run))
     load_weights(built, saved.values, saved.path)
-    built.eval()
     log_to_console()  # as `fit`, in the same form
     log.info("weights: %s", saved.path)
     return TrainedModel(built, saved)
@@ -84,7 +83,9 @@ def load_model(
     If the run keeps a moving average of its weights, the average is loaded.
     Raises CheckpointError if the weights are missing or damaged, or do not fit the net.
     """
-    return load_trained(weights, model, run).model
+    trained = load_trained(weights, model, run).model
+    trained.eval()
+    return trained
 
 
 @accepts_numpy

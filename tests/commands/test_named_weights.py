@@ -286,7 +286,7 @@ def test_export_takes_its_folder_after_the_run(place, command):
         assert code == 0 and "a/about.json" in printed, error
     about = json.loads(Path("a/about.json").read_text())
     code, _, error = command("infer", "--model", "a/inference.pdiparams", PICTURE)
-    assert code == 4 and "pdiparams: a file of an exported model; infer, demo and" in error
+    assert code == 0, error
     assert about["weights"] == f"{names_of()[0]}.pdparams" and about["outputs"] == [
         "logits",
         "probabilities",

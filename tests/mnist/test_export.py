@@ -231,7 +231,7 @@ def test_tool_refuses_a_checkpoint_that_does_not_fit(tool, tmp_path):
 
 
 def names_of_the_outputs(folder):
-    """What a program without this package finds in an exported model."""
+    """Return what a program without this package finds in an exported model."""
     if (folder / "model.onnx").exists():
         session = pytest.importorskip("onnxruntime").InferenceSession(str(folder / "model.onnx"))
         return [output.name for output in session.get_outputs()]

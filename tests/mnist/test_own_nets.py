@@ -1,7 +1,9 @@
 """A net of one's own, trained by `fit` on the digits: the commands read pictures with it."""
 
+import functools
 import json
 import os
+import pickle
 import runpy
 import shutil
 from pathlib import Path
@@ -167,6 +169,18 @@ def test_infer_with_a_wrong_net_refuses_in_one_line(tool, place, name):
     done = tool("infer", "--example", *run, *options, expect=error.exit_code)
     assert message in done.stderr and "Traceback" not in done.stderr
     assert done.stderr.count("error: ") == 1
+
+
+def test_predictor_of_a_program_with_a_hostile_pickle_executes_nothing(place):
+    """Paddle 2 writes a pickle beside the parameters, and `paddle.jit.load` unpickles it."""
+    saved(load_model("run", runpy.run_path("my_net.py")["MyNet"]))
+    hostile = pickle.dumps(functools.partial(os.mkdir, "executed"))
+    Path("out/my.net.pdiparams.info").write_bytes(hostile[:-1] + b")R.")  # and call it
+    with pytest.raises(CheckpointError, match=r"my.net.pdiparams.info: .* do not open it"):
+        DigitPredictor("out")
+    assert not Path("executed").exists()
+    pickle.loads(Path("out/my.net.pdiparams.info").read_bytes())  # which does execute it
+    assert Path("executed").exists()
 
 
 def test_predictor_of_damaged_or_other_files_of_paddle_refuses(place):

@@ -30,7 +30,7 @@ RUN = "work/output/default"
 def train(tool, tiny):
     def run(*args, **kwargs):
         data = () if "--data" in args else ("--data", tiny)
-        return tool("train", *SMALL, *data, *args, **kwargs)
+        return tool("train", *(() if "--recipe" in args else SMALL), *data, *args, **kwargs)
 
     return run
 

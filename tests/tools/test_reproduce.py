@@ -343,7 +343,7 @@ def as_read(name):
 
 
 # Terms that a Chinese page has in English, too.
-TERMS = """AMD Adagrad Adam CPU Dropout EPYC English Fluid Holm Intel Kaiming MNIST MindSpore
+TERMS = """AMD AVX Adagrad Adam CPU Dropout EPYC English Fluid Holm Intel Kaiming MNIST MindSpore
 ModelArts Momentum Nesterov NumPy PolynomialDecay Processor ReLU SAM SGD SHA SIGKILL Smith
 Welch Xavier Xeon conv cycle digits epoch mixup numpy one paddle rotate scale shear shift"""
 

@@ -1,4 +1,4 @@
-"""What a resume compares of the net, the loss and the metrics, and of the code that runs."""
+"""A resume compares the net, the loss and the metrics, and the code that runs."""
 
 import functools
 import os

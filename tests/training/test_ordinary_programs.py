@@ -482,6 +482,10 @@ def frozen_backbone():
                 parameter.stop_gradient = True
             self.head = nn.Linear(CLASSES, CLASSES)
 
+        def train(self):
+            super().train()
+            self.backbone.eval()
+
         def forward(self, points):
             with paddle.no_grad():
                 features = self.backbone(points)

@@ -32,7 +32,13 @@ TUTORIAL = "baseline_tutorial.py"
 QUIET = {"visualdl": "false", "figures": "false", "watch": 0, "log_every": 250}
 FRUGAL = {"keep_epochs": "false", "keep_last": 1, "keep_best": "false"}
 # Options that are younger than the stored results, which do not name them, and their values there.
-YOUNGER = (("accumulate", 1), ("schedule_every", "step"))
+YOUNGER = (
+    ("accumulate", 1),
+    ("schedule_every", "step"),
+    ("drop_last", False),
+    ("steps_per_epoch", None),
+    ("max_steps", None),
+)
 KEPT = ("eval_acc", "eval_loss", "valid_acc", "valid_loss", "steps", "paddle", "numpy")
 
 
