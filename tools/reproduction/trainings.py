@@ -38,6 +38,7 @@ YOUNGER = (
     ("drop_last", False),
     ("steps_per_epoch", None),
     ("max_steps", None),
+    ("early_stop_min_delta", 0.0),
 )
 KEPT = ("eval_acc", "eval_loss", "valid_acc", "valid_loss", "steps", "paddle", "numpy")
 
