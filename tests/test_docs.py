@@ -83,6 +83,7 @@ def test_python_example_runs_twice_in_a_folder(tmp_path, example):
     """To the same result; what trains with `fit` does not train again."""
     (tmp_path / "work").mkdir()
     write_json(tmp_path / "work/mnist.json.gz", tiny_splits())
+    shutil.copy(ROOT / "tests/pictures/0-00.jpg", tmp_path / "work/my.png")  # the reader's own
     (tmp_path / "example.py").write_text(example)
     command = [sys.executable, tmp_path / "example.py"]
     first, again = (forked.run(command, cwd=tmp_path) for _ in range(2))

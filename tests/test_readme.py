@@ -98,8 +98,10 @@ def test_example_is_silent_and_ends_with_the_same_bits_after_a_kill(tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     printed, unbroken = finish_example(tmp_path / "unbroken", home)
-    *log, _, weights, dashboard, last = printed.splitlines()
-    assert all(line.startswith("epoch ") for line in log)
+    rehearsal, *log, _, weights, dashboard, last = printed.splitlines()
+    assert rehearsal.startswith("rehearsing a resume") and all(
+        line.startswith("epoch ") for line in log
+    )
     assert weights.startswith("weights: ") and dashboard.startswith("dashboard: ")
     assert float(last.split()[0]) > 0.85 and last.endswith(f" {RUN}/model.pdparams")
     for attempt in itertools.count():  # until it has not ended before it is killed
