@@ -36,6 +36,11 @@ class StepResult:
     samples: int
     count: float
 
+    @property
+    def mean(self) -> paddle.Tensor:
+        """The mean loss []; NaN with a count of 0."""
+        return self.loss if self.count else self.loss * float("nan")
+
 
 class SingleProcessGradients:
     """Takes the place of a `GradientExchange` where this process has whole batches."""

@@ -267,7 +267,7 @@ class Trainer:
             require_finite_loss(as_float(result.loss), step, REMEDY)
         self._update_weights(result, in_epoch=False)
         self.state.synchronize()  # no log line does it here
-        return result.loss
+        return result.mean
 
     def _compute_gradients(self, data: Iterable[Any]) -> StepResult:
         """Run the forward and backward passes of a batch, on all of its shards in this process."""
@@ -286,7 +286,7 @@ class Trainer:
                 self.exchange.add(shard, outputs)
         with self.profile.part("exchange"):
             result = self.exchange.finish()
-        self.loss = result.loss
+        self.loss = result.mean
         return result
 
     def _update_weights(self, result: StepResult, in_epoch: bool = True) -> None:
