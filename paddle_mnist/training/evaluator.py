@@ -78,9 +78,8 @@ class EpochEvaluator:
         try:
             return self.metrics(model)
         except DivergedError as error:
-            raise DivergedError(
-                f"after epoch {state.epoch + 1}, step {state.step}: {error}"
-            ) from error
+            place = f"after epoch {state.epoch + 1}, step {state.step}"
+            raise DivergedError(f"{place}: {error}") from error
 
     def metrics(self, model: nn.Layer) -> dict[str, float]:
         """Return every metric on each split, by tag."""
@@ -95,8 +94,7 @@ def evaluate_step(
     step: Step, model: nn.Layer, loader: Any, split: str = "valid", world: World = ALONE
 ) -> dict[str, float]:
     """Return the loss and the metrics of a step over all batches; see `add_up`."""
-    totals = add_up(step, model, loader, f"the data {split!r}", world)
-    return computed(totals, f" of {split}")
+    return computed(add_up(step, model, loader, f"the data {split!r}", world), f" of {split}")
 
 
 def add_up(

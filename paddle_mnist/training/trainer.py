@@ -308,11 +308,12 @@ class Trainer:
 
     def save(self) -> None:
         """Write the weights to `model_path`, whole or not at all. Raises OutputError."""
-        self.exchange.world.run_on_main(self._write_weights)
 
-    def _write_weights(self) -> None:
-        make_folder(self.model_path.parent)
-        write_weights(self.model_path, self.average.weights(self.model))
+        def write() -> None:
+            make_folder(self.model_path.parent)
+            write_weights(self.model_path, self.average.weights(self.model))
+
+        self.exchange.world.run_on_main(write)
 
     def _write_metrics_of(self, observer: Observer, values: Optional[Mapping[str, Any]]) -> None:
         """Write what an observer has returned. Raises ConfigError for what is not a number."""

@@ -514,7 +514,7 @@ def test_what_is_wrong_is_refused_before_anything_is_written(wrong, tmp_path):
 
 def test_fit_metric_whose_total_fails_raises_by_name(tmp_path):
     metrics = {"top": lambda outputs, labels: Sums([1.0, 2.0], lambda totals: totals[7])}
-    with pytest.raises(ConfigError, match="the metric 'top' fails with IndexError: index 7 .* got"):
+    with pytest.raises(ConfigError, match="the metric 'top' fails with IndexError: index 7"):
         train(ROW, tmp_path, metrics=metrics)
 
 
