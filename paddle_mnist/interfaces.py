@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, Protocol, Union
@@ -57,12 +56,6 @@ class StepOutputs:
     loss: "paddle.Tensor"
     metrics: Mapping[str, MetricSums]
     count: Optional[float] = None
-
-    @property
-    def has_total(self) -> bool:
-        """Return whether the batch's total has something to add. Waits only if the count is 0."""
-        loss: Any = self.loss
-        return self.count != 0 or not math.isnan(loss.item())
 
 
 class View:

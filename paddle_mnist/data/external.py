@@ -136,9 +136,13 @@ class ExternalLoader:
         try:
             for self._stream_at in range(first + 1, end + 1):
                 yield next(self._stream)
-        except BaseException:  # also where the epoch is broken off: the stream may have workers
-            self._stream, self._stream_at = iter(()), None
+        except BaseException:  # also where the epoch is broken off
+            self.close()
             raise
+
+    def close(self) -> None:
+        """Drop the open stream, which may have workers."""
+        self._stream, self._stream_at = iter(()), None
 
     def _pass(self, number: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of one pass over the data; a `ResumableBatchSampler` begins at `start`.

@@ -70,7 +70,7 @@ def _started(loader: paddle.io.DataLoader) -> Iterator[Any]:
     try:
         return iter(loader)
     except Exception as error:  # of a sampler of the caller's, too
-        _end_workers(loader, error)
+        _end_workers(error)
         lacks_threads = isinstance(error, RuntimeError) and "start new thread" in str(error)
         if not lacks_threads and getattr(error, "errno", None) not in EXHAUSTED:
             raise
@@ -84,7 +84,7 @@ def _started(loader: paddle.io.DataLoader) -> Iterator[Any]:
         gc.unfreeze()
 
 
-def _end_workers(loader: paddle.io.DataLoader, error: Exception) -> None:
+def _end_workers(error: Exception) -> None:
     """End the workers of Paddle's iterator that raised an error while it was made.
 
     Python would delete it at its own end, when the threads that it then starts wait for ever.
@@ -92,8 +92,7 @@ def _end_workers(loader: paddle.io.DataLoader, error: Exception) -> None:
     core: Any = paddle.base.core
     for frame, _ in traceback.walk_tb(error.__traceback__):
         iterator = frame.f_locals.get("self")
-        is_new = iterator is not getattr(loader, "_iterator", None)
-        if is_new and isinstance(iterator, dataloader_iter._DataLoaderIterMultiProcess):
+        if isinstance(iterator, dataloader_iter._DataLoaderIterMultiProcess):
             core._erase_process_pids(id(iterator))  # that they are killed is no error
             iterator._shutdown = True
             for worker in getattr(iterator, "_workers", []):

@@ -40,7 +40,7 @@ class BatchSampler:
     @property
     def end(self) -> int:
         """The number of samples that an epoch reads."""
-        return self.length if self.used is None else min(self.used, self.length)
+        return self.length if self.used is None else self.used
 
     def order(self, epoch: int) -> np.ndarray:
         """Return the indices of an epoch's samples in order, int64 [length]."""

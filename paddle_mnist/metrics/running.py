@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from paddle_mnist.interfaces import MetricSums, Writer
-from paddle_mnist.metrics.sums import ANY_MEAN, Mean, Sums, as_float, total
+from paddle_mnist.metrics.sums import ANY_MEAN, Mean, Sums, as_float, computed, total
 from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.parallel.gradients import StepResult
 from paddle_mnist.progress import RunningSums, TrainState
@@ -145,7 +145,7 @@ class RunningMetrics:
             return
         seconds = time.perf_counter() - self._line_started
         values = {
-            **{f"train/{name}": metric.compute() for name, metric in self._totals.items()},
+            **{f"train/{name}": value for name, value in computed(self._totals).items()},
             "train/lr": sums.lr,
             "speed/reader_cost": self._reader_seconds / max(1, self._steps),
             "speed/batch_cost": seconds / max(1, self._steps),

@@ -1,11 +1,12 @@
 """Metrics that add up over samples, batches and processes, and are computed once, at the end."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 import paddle
 
+from paddle_mnist.data.batch_description import explained
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.interfaces import BatchMetric
 from paddle_mnist.system.arrays import as_array
@@ -175,6 +176,15 @@ class GatheredOutputs:
         """Return the values as arrays. Waits for the device."""
         # of a batch of one sample a net may have squeezed the dimension away
         return [np.atleast_1d(as_array(value)) for value in self._values]
+
+
+def computed(metrics: Mapping[str, BatchMetric], source: str = "") -> dict[str, float]:
+    """Return metrics of totals, by name. Raises ConfigError that names one which fails."""
+    values = {}
+    for name, metric in metrics.items():
+        with explained(metric.to_numpy(), f"the metric {name!r}{source}", "it got"):
+            values[name] = metric.compute()
+    return values
 
 
 def ratio(totals: np.ndarray) -> float:

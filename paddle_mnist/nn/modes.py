@@ -1,20 +1,34 @@
 """Put a model in training mode, or in evaluation mode for a while."""
 
 import contextlib
+import logging
 from collections.abc import Iterator
 
 from paddle import nn
 
+from paddle_mnist.errors import listed
 
-def start_training_mode(model: nn.Layer) -> list[str]:
-    """Put a model in training mode; return the names of layers that were in evaluation mode.
+log = logging.getLogger("paddle_mnist")
 
-    Of nested layers the outermost; none if the whole model was in evaluation mode.
+
+@contextlib.contextmanager
+def training_mode_begins(model: nn.Layer, warns: bool = True) -> Iterator[None]:
+    """Put a model in training mode; warn of those of its layers that were in evaluation mode.
+
+    Not of layers that are put back into it within the context, and not if all of the model was.
     """
     kept = {n: layer for n, layer in model.named_sublayers() if model.training > layer.training}
     model.train()
-    switched = [name for name, layer in kept.items() if layer.training]
-    return [n for n in switched if not any(n.startswith(f"{outer}.") for outer in switched)]
+    yield
+    undone = [name for name, layer in kept.items() if layer.training]
+    outermost = [n for n in undone if not any(n.startswith(f"{outer}.") for outer in undone)]
+    if outermost and warns:
+        log.warning(
+            "%s: in evaluation mode, but each epoch begins with model.train(), which undoes it; to "
+            "freeze BatchNorm, set use_global_stats=True, or give the model a train() that keeps "
+            "these layers in evaluation mode",
+            listed(outermost),
+        )
 
 
 @contextlib.contextmanager

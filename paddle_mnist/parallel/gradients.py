@@ -36,6 +36,11 @@ class StepResult:
     samples: int
     count: float
 
+    @property
+    def mean(self) -> paddle.Tensor:
+        """The mean loss []; NaN with a count of 0."""
+        return self.loss if self.count else self.loss * float("nan")
+
 
 class SingleProcessGradients:
     """Takes the place of a `GradientExchange` where this process has whole batches."""
@@ -125,7 +130,7 @@ class GradientExchange:
         """Return what to multiply a shard's loss by, before `backward`; 0 if it adds nothing."""
         if outputs.count is None:
             return shard.weight
-        if not shard.samples or not outputs.has_total:
+        if not shard.samples or (outputs.count == 0 and bool(outputs.loss.isnan())):
             return 0.0
         return (outputs.count or 1.0) / shard.batch_size  # 1: of a count of 0, it is the total
 

@@ -144,14 +144,14 @@ class FitArguments(Options):
     def _check_data(self) -> None:
         from paddle.io import DataLoader, Dataset
 
-        remedies = {"train": "paddle.io.ConcatDataset", "valid": "a dict of them by split name"}
-        for name, remedy in remedies.items():
-            data = getattr(self, name)
-            if (
-                isinstance(data, (list, tuple))
-                and data
-                and isinstance(data[0], (Dataset, DataLoader))
-            ):
+        splits: Mapping[str, Any] = {"valid": self.valid}
+        if isinstance(self.valid, Mapping):
+            splits = {f"valid[{name!r}]": data for name, data in self.valid.items()}
+        for name, data in {"train": self.train, **splits}.items():
+            first = data[0] if isinstance(data, (list, tuple)) and data else None
+            if isinstance(first, (Dataset, DataLoader)) or callable(first):
+                is_split = name == "valid"
+                remedy = "a dict of them by split name" if is_split else "paddle.io.ConcatDataset"
                 raise ConfigError(
                     f"{name} is a {type(data).__name__} of {len(data)} datasets; expected one "
                     f"dataset, a list of samples, or, for several datasets, {remedy}"

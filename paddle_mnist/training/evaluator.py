@@ -12,7 +12,6 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddle_mnist.data.batch_description import explained
 from paddle_mnist.data.collate import num_samples
 from paddle_mnist.data.external import open_loader
 from paddle_mnist.data.labelled_images import ItemSpec, labelled_images
@@ -20,7 +19,7 @@ from paddle_mnist.data.loader import epoch_batches
 from paddle_mnist.data.seeding import generators_restored, reseed
 from paddle_mnist.errors import DataError, DivergedError
 from paddle_mnist.interfaces import BatchMetric
-from paddle_mnist.metrics.sums import ANY_MEAN, GatheredOutputs, as_metric
+from paddle_mnist.metrics.sums import ANY_MEAN, GatheredOutputs, as_metric, computed
 from paddle_mnist.nn.modes import evaluation_mode
 from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.parallel.world import ALONE, World
@@ -79,9 +78,8 @@ class EpochEvaluator:
         try:
             return self.metrics(model)
         except DivergedError as error:
-            raise DivergedError(
-                f"after epoch {state.epoch + 1}, step {state.step}: {error}"
-            ) from error
+            place = f"after epoch {state.epoch + 1}, step {state.step}"
+            raise DivergedError(f"{place}: {error}") from error
 
     def metrics(self, model: nn.Layer) -> dict[str, float]:
         """Return every metric on each split, by tag."""
@@ -96,12 +94,7 @@ def evaluate_step(
     step: Step, model: nn.Layer, loader: Any, split: str = "valid", world: World = ALONE
 ) -> dict[str, float]:
     """Return the loss and the metrics of a step over all batches; see `add_up`."""
-    totals = add_up(step, model, loader, f"the data {split!r}", world)
-    values = {}
-    for name, metric in totals.items():
-        with explained(metric.to_numpy(), f"the metric {name!r} of {split}", "it got"):
-            values[name] = metric.compute()
-    return values
+    return computed(add_up(step, model, loader, f"the data {split!r}", world), f" of {split}")
 
 
 def add_up(

@@ -72,7 +72,7 @@ def try_first_batch(
             gradient is not None and gradient.is_selected_rows() for gradient in gradients
         )
     _check_for_nan(outputs.loss, shard.batch)
-    if all(gradient is None for gradient in gradients):
+    if outputs.count != 0 and all(gradient is None for gradient in gradients):
         raise ConfigError(
             "the loss of the first batch has no gradient for any parameter; expected one that is "
             "computed from the model's outputs"

@@ -63,8 +63,9 @@ class TrainingJob:
 
     def is_over(self, state: TrainState) -> bool:
         """Return whether all epochs or steps are trained."""
-        arguments = self.arguments
-        return state.epoch == arguments.epochs or state.step == arguments.loading.max_steps
+        max_steps = self.arguments.loading.max_steps
+        has_all_steps = max_steps is not None and state.step >= max_steps
+        return has_all_steps or state.epoch == self.arguments.epochs
 
     @property
     def loss(self) -> Optional[nn.Layer]:

@@ -2,8 +2,8 @@
 
 import logging
 import random
-from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import paddle
@@ -143,14 +143,8 @@ def _check_optimizer(optimizer: paddle.optimizer.Optimizer, further: FurtherStat
 def _training_loader(arguments: FitArguments, world: World) -> Any:
     """Return the loader of the training data, divided into the shards of this process."""
     loading, steps = arguments.loading, arguments.loading.steps_per_epoch
-    loader = loader_of(
-        arguments.train,
-        arguments,
-        arguments.batch_size,
-        loading.shuffle,
-        loading.order,
-        loading.drop_last,
-    )
+    own = {"shuffle": loading.shuffle, "order": loading.order, "drop_last": loading.drop_last}
+    loader = loader_of(arguments.train, arguments, arguments.batch_size, **own)
     grad_shards, accumulate = arguments.processes.grad_shards, arguments.numerics.accumulate
     shards = grad_shards or world.size
     if not hasattr(loader, "sharded"):
@@ -175,22 +169,8 @@ def _training_loader(arguments: FitArguments, world: World) -> Any:
     return loader.ending_after(steps) if steps else loader
 
 
-def loader_of(
-    data: Any,
-    arguments: FitArguments,
-    batch_size: int,
-    shuffle: bool,
-    order: Optional[Callable[[int], np.ndarray]] = None,
-    drop_last: bool = False,
-) -> Any:
-    return open_loader(
-        data,
-        batch_size,
-        arguments.seed,
-        shuffle,
-        arguments.loading.collate_fn,
-        arguments.loading.num_workers,
-        order,
-        arguments.loading.random,
-        drop_last,
-    )
+def loader_of(data: Any, arguments: FitArguments, batch_size: int, **own: Any) -> Any:
+    """Open data as `loading` says. own: arguments of `open_loader` that splits do not share."""
+    loading = arguments.loading
+    shared = {name: getattr(loading, name) for name in ("collate_fn", "num_workers", "random")}
+    return open_loader(data, batch_size, arguments.seed, **shared, **own)

@@ -19,6 +19,7 @@ from paddle_mnist.checkpoint.checkpointer import (
 from paddle_mnist.checkpoint.manifest import PARAMS, Checkpoint
 from paddle_mnist.checkpoint.policy import Saving
 from paddle_mnist.checkpoint.weights import load_weights, write_weights
+from paddle_mnist.data.external import ExternalLoader
 from paddle_mnist.data.seeding import reseed
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.interfaces import Checkpointer, Writer
@@ -197,7 +198,11 @@ def train_epochs(
             exchange=job.gradient_exchange(),
             max_steps=arguments.loading.max_steps,
         )
-        trainer.train(parts.loader, state.epoch, arguments.epochs)
+        try:
+            trainer.train(parts.loader, state.epoch, arguments.epochs)
+        finally:
+            if isinstance(parts.loader, ExternalLoader):
+                parts.loader.close()
 
 
 def _checkpointer(

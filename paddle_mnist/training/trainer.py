@@ -9,8 +9,7 @@ is a list of this process's shards; anything else counts as one shard (`shards_o
 """
 
 import contextlib
-import itertools
-import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -25,7 +24,7 @@ from paddle_mnist.checkpoint.optimizer_state import optimizer_parameters
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.checkpoint.weights import write_weights
 from paddle_mnist.data.loader import batches_per_epoch, epoch_batches, shards_of
-from paddle_mnist.errors import ConfigError, listed
+from paddle_mnist.errors import ConfigError
 from paddle_mnist.interfaces import (
     Checkpointer,
     Evaluator,
@@ -42,7 +41,7 @@ from paddle_mnist.metrics.writers import ManyWriters, NewestMetrics
 from paddle_mnist.monitor.profiler import NO_PROFILE, Profiler
 from paddle_mnist.nn.cross_entropy import CrossEntropy
 from paddle_mnist.nn.ema import NO_AVERAGE, WeightAverage
-from paddle_mnist.nn.modes import start_training_mode
+from paddle_mnist.nn.modes import training_mode_begins
 from paddle_mnist.nn.nan_check import require_finite_loss
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.gradients import GradientExchange, SingleProcessGradients, StepResult
@@ -53,8 +52,6 @@ from paddle_mnist.training.batch_errors import located
 from paddle_mnist.training.evaluator import EpochEvaluator
 from paddle_mnist.training.rehearsing import is_rehearsal
 from paddle_mnist.training.steps import Step, SupervisedStep, num_correct, run_step
-
-log = logging.getLogger("paddle_mnist")
 
 
 class Trainer:
@@ -134,10 +131,10 @@ class Trainer:
         self.state = state or TrainState()
         self.resuming = state is not None
         self.log_every = log_every
-        self.max_steps = max_steps
+        self.max_steps = max_steps or math.inf
         self.reseed = reseed
         self.exchange = exchange or SingleProcessGradients()
-        self._started = self._warned_of_modes = False
+        self._started = False
         self._steps_per_epoch: Optional[int] = None
         self._make_running_metrics()  # without a log, for a `train_step` before any `train`
 
@@ -164,13 +161,15 @@ class Trainer:
             CheckpointStore(save_path), average=self.average
         )
         try:
-            if is_resumed:
-                self._repeat_evaluation()
+            was_evaluated = bool(self.state.metrics)
+            # An evaluation is repeated, since it may have been interrupted before it was written.
+            if is_resumed and self._evaluate_after_step() and not was_evaluated:
+                self._saving.after_step(self.state, self.model, self.optimizer)
             for epoch in range(start_epoch, end_epoch):
-                if self._has_all_steps() or self.should_stop():
+                if self._is_over() or (not self.state.position and self.should_stop()):
                     break
                 self.train_epoch(train_datasets, epoch, self.state.position)
-                if self._has_all_steps():  # inside the epoch, which may be ended later
+                if self._is_over():  # inside the epoch, which may be ended later
                     break
                 self.end_epoch()
                 self._saving.after_epoch(self.state, self.model, self.optimizer)
@@ -193,17 +192,16 @@ class Trainer:
         """
         if not self._started:
             self._start(datasets, epoch, None, start)
-        undone = start_training_mode(self.model)
         self.state.epoch, self.state.position = epoch, start
-        for observer in self.observers:  # before workers are forked, which see what it sets
-            observer.on_epoch_start(self._view())
-        self._warn_of_training_mode(undone)
+        with training_mode_begins(self.model, warns=not is_rehearsal()):
+            for observer in self.observers:  # before workers are forked, which see what it sets
+                observer.on_epoch_start(self._view())
         self.profile.before_epoch()
         # Closed, also where an error ends the epoch: a loader may have processes of its own.
         with contextlib.closing(
             self.running.timed(epoch_batches(datasets, epoch, start))
         ) as batches:
-            for batch in itertools.islice(batches, self._steps_left()):
+            for batch in batches:
                 with located(batch, datasets, epoch, self.state.position, f"epoch {epoch + 1}"):
                     result = self._compute_gradients(batch)
                 self._update_weights(result)
@@ -216,21 +214,10 @@ class Trainer:
                 with self.profile.part("saving"):
                     self._saving.after_step(self.state, self.model, self.optimizer)
                 self.profile.after_step()
+                if self.state.step >= self.max_steps:
+                    break
         heartbeat.beat()
         self.running.write_line()
-
-    def _warn_of_training_mode(self, undone: Sequence[str]) -> None:
-        """Warn once of layers that `model.train()` took out of evaluation mode. undone: theirs."""
-        layers = dict(self.model.named_sublayers())
-        names = [name for name in undone if layers[name].training]  # not set again by an observer
-        if names and not self._warned_of_modes and not is_rehearsal():
-            self._warned_of_modes = True
-            log.warning(
-                "%s: in evaluation mode, but each epoch begins with model.train(), which undoes "
-                "it; to freeze BatchNorm, set use_global_stats=True, or give the model a train() "
-                "that keeps these layers in evaluation mode",
-                listed(names),
-            )
 
     def end_epoch(self) -> None:
         """Evaluate after the last step of an epoch, and step a schedule of epochs."""
@@ -240,17 +227,17 @@ class Trainer:
         for observer in self.observers:
             self._write_metrics_of(observer, observer.after_epoch(self._view()))
 
-    def _evaluate_after_step(self) -> None:
-        if self.evaluator.is_due_after_step(self.state):
+    def _is_over(self) -> bool:
+        """Return whether all steps are done, and no epoch is to be ended with the last of them."""
+        return self.state.step >= self.max_steps and self.state.position != self._steps_per_epoch
+
+    def _evaluate_after_step(self) -> bool:
+        """Evaluate if that is due inside an epoch; return whether it was."""
+        is_due = self.evaluator.is_due_after_step(self.state)
+        if is_due:
             with self.running.paused():
                 self._evaluate(self.evaluator.after_step)
-
-    def _repeat_evaluation(self) -> None:
-        """Repeat the evaluation after the newest step, which may have been interrupted."""
-        was_interrupted = not self.state.metrics
-        self._evaluate_after_step()
-        if was_interrupted and self.state.metrics:  # no checkpoint has them
-            self._saving.after_step(self.state, self.model, self.optimizer)
+        return is_due
 
     def _evaluate(self, evaluate: Callable[[TrainState, nn.Layer], Mapping[str, float]]) -> None:
         with self.average.apply(self.model):
@@ -258,13 +245,6 @@ class Trainer:
         if metrics:
             self.state.record_evaluation(metrics)
             self.writers.write(self.state, metrics)
-
-    def _steps_left(self) -> Optional[int]:
-        return None if self.max_steps is None else max(0, self.max_steps - self.state.step)
-
-    def _has_all_steps(self) -> bool:
-        """Return whether the training ends here, with its last step, and not with its epoch."""
-        return self._steps_left() == 0 and self.state.position != self._steps_per_epoch
 
     def should_stop(self) -> bool:
         """Return whether an observer asks to end the training, in this process or in another.
@@ -287,7 +267,7 @@ class Trainer:
             require_finite_loss(as_float(result.loss), step, REMEDY)
         self._update_weights(result, in_epoch=False)
         self.state.synchronize()  # no log line does it here
-        return result.loss
+        return result.mean
 
     def _compute_gradients(self, data: Iterable[Any]) -> StepResult:
         """Run the forward and backward passes of a batch, on all of its shards in this process."""
@@ -306,7 +286,7 @@ class Trainer:
                 self.exchange.add(shard, outputs)
         with self.profile.part("exchange"):
             result = self.exchange.finish()
-        self.loss = result.loss
+        self.loss = result.mean
         return result
 
     def _update_weights(self, result: StepResult, in_epoch: bool = True) -> None:
@@ -328,11 +308,12 @@ class Trainer:
 
     def save(self) -> None:
         """Write the weights to `model_path`, whole or not at all. Raises OutputError."""
-        self.exchange.world.run_on_main(self._write_weights)
 
-    def _write_weights(self) -> None:
-        make_folder(self.model_path.parent)
-        write_weights(self.model_path, self.average.weights(self.model))
+        def write() -> None:
+            make_folder(self.model_path.parent)
+            write_weights(self.model_path, self.average.weights(self.model))
+
+        self.exchange.world.run_on_main(write)
 
     def _write_metrics_of(self, observer: Observer, values: Optional[Mapping[str, Any]]) -> None:
         """Write what an observer has returned. Raises ConfigError for what is not a number."""

@@ -1,8 +1,10 @@
 """`fit`: what it returns, what it refuses, and data, tasks and collaborators of every kind."""
 
 import collections
+import gc
 import itertools
 import json
+import multiprocessing
 import random
 import sys
 import threading
@@ -36,6 +38,7 @@ from paddle_mnist import (
     Gathered,
     Loading,
     ResumableBatchSampler,
+    Sums,
     Watch,
     fit,
     is_rehearsal,
@@ -389,6 +392,17 @@ REFUSED = {
         "valid is a list of 2 datasets; expected one dataset, a list of samples, or, for several "
         "datasets, a dict of them by split name",
     ),
+    "a list of datasets to evaluate by name": (
+        {"valid": {"far": [Points(), Points()]}},
+        ConfigError,
+        "valid['far'] is a list of 2 datasets; expected one dataset, a list of samples, or, for "
+        "several datasets, paddle.io.ConcatDataset",
+    ),
+    "a list of functions to train on": (
+        {"train": [Points, Points]},
+        ConfigError,
+        "train is a list of 2 datasets; expected one dataset, a list of samples",
+    ),
     "a list of datasets to train on": (
         {"train": (Points(), Points())},
         ConfigError,
@@ -496,6 +510,12 @@ def test_what_is_wrong_is_refused_before_anything_is_written(wrong, tmp_path):
         train(ROW, tmp_path / "run", **changed)
     assert message in str(refusal.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_fit_metric_whose_total_fails_raises_by_name(tmp_path):
+    metrics = {"top": lambda outputs, labels: Sums([1.0, 2.0], lambda totals: totals[7])}
+    with pytest.raises(ConfigError, match="the metric 'top' fails with IndexError: index 7"):
+        train(ROW, tmp_path, metrics=metrics)
 
 
 def test_one_callback_is_no_list_of_them(tmp_path):
@@ -634,6 +654,17 @@ def test_ready_data_with_steps_per_epoch_resume_inside_epochs(kind, tmp_path, li
     assert bits(train(ROW, tmp_path / "run", **options())) == bits(whole)
 
 
+def test_steps_per_epoch_ends_the_workers_of_the_data_with_the_run(tmp_path):
+    options = {"epochs": 2, "steps_per_epoch": 3, "valid": None}
+    before = multiprocessing.active_children()
+    gc.disable()  # which would end them some time later
+    try:
+        train(ROW, tmp_path, train=loader(batch_size=8, num_workers=1), **options)
+        assert set(multiprocessing.active_children()) <= set(before)
+    finally:
+        gc.enable()
+
+
 def test_steps_per_epoch_and_drop_last_leave_out_what_both_do(tmp_path):
     """The sixth batch, of one sample, by each of them; of two batches a step, the fifth stays."""
     options = {"epochs": 1, "accumulate": 2, "drop_last": True}
@@ -704,6 +735,8 @@ def test_max_steps_ends_a_run_which_a_higher_number_continues(tmp_path):
         train("dropout", tmp_path / "run", max_steps=13, **options)
     more = train("dropout", tmp_path / "run", max_steps=13, override="max_steps", **options)
     assert bits(more)["weights"] == bits(whole)["weights"]
+    less = train("dropout", tmp_path / "run", max_steps=4, override="max_steps", **options)
+    assert (less.stopped, less.steps) == ("already finished", 13)
     assert train("dropout", tmp_path / "epochs", max_steps=99).steps == 10
 
 
@@ -775,6 +808,16 @@ def test_early_stopping_with_min_delta_stops_where_improvements_are_small(tmp_pa
     _, losses = series(read_history(tmp_path / "metrics.jsonl"), "valid/loss")
     assert list(losses) == sorted(losses, reverse=True)  # each better than the one before
     assert result.metrics["valid/loss"] == losses[-1]
+
+
+def test_early_stopping_of_a_run_that_resumes_inside_an_epoch_waits_for_its_end(tmp_path):
+    """As that of a run that was not interrupted, whatever an evaluation inside it gave."""
+    options = {"early_stop_patience": 2, "early_stop_min_delta": 0.5, "eval_every_steps": 3}
+    options |= {"epochs": 6, "keep_last": 9}
+    whole = train("dropout", tmp_path / "whole", **options)
+    with pytest.raises(ProgramError):
+        train("dropout", tmp_path / "run", callbacks=[StopsAt(6, stop)], **options)
+    assert bits(train("dropout", tmp_path / "run", **options)) == bits(whole)
 
 
 class Pool(Points):

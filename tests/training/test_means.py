@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddle_mnist import Mean, Trainer, evaluate_run, fit
+from paddle_mnist import Callback, Mean, Trainer, evaluate_run, fit, is_rehearsal
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.nn.paddle_losses import label_weight
@@ -65,6 +65,14 @@ def per_positive(outputs, labels):
     return Mean(per_token(outputs, labels).total, (labels == 1).sum())
 
 
+def over_positives(outputs, labels):
+    """The mean over the words of class 1; NaN, without a graph, where there are none."""
+    chosen = labels == 1
+    if not chosen.any():
+        return Mean(paddle.to_tensor(float("nan")), 0)
+    return Mean((outputs[chosen] ** 2).sum(), chosen.sum())
+
+
 def linear():
     return nn.Linear(WIDTH, CLASSES)
 
@@ -82,6 +90,7 @@ LOSSES = {
     ),
     "Mean": (linear, lambda: per_token),
     "Mean over positives": (linear, lambda: per_positive),
+    "Mean or NaN": (linear, lambda: over_positives),
 }
 DIVISIONS = [
     {"batch_size": 6, "grad_shards": 2},
@@ -164,6 +173,15 @@ def test_a_training_whose_data_count_nothing_warns_of_each_undefined_loss(tmp_pa
     assert "the loss on the data 'valid' is undefined: it is a mean over a count of 0" in undefined
 
 
+class Sees(Callback):
+    def __init__(self):
+        self.losses = []
+
+    def after_step(self, view):
+        if not is_rehearsal():
+            self.losses.append(view.loss)
+
+
 def test_log_lines_add_up_totals_of_steps_without_a_count(tmp_path):
     def step(model, batch):
         rows = batch[0].shape[0]
@@ -171,7 +189,9 @@ def test_log_lines_add_up_totals_of_steps_without_a_count(tmp_path):
         count = rows if batch[1].shape[0] < 8 else 0
         return {"loss": Mean(total, count), "share": Mean(rows, count)}
 
-    train(tmp_path, linear, Tokens(), step=step, batch_size=8, epochs=1)
+    seen = Sees()
+    train(tmp_path, linear, Tokens(), step=step, batch_size=8, epochs=1, callbacks=[seen])
+    np.testing.assert_equal(seen.losses, [np.nan, 1.0])  # the first step has no mean
     history = {row["tag"]: row["value"] for row in read_history(tmp_path / "metrics.jsonl")}
     for tag in ("train/loss", "train/share", "valid/loss", "valid/share"):
         assert history[tag] == 12 / 4
