@@ -147,11 +147,8 @@ class FitArguments(Options):
         remedies = {"train": "paddle.io.ConcatDataset", "valid": "a dict of them by split name"}
         for name, remedy in remedies.items():
             data = getattr(self, name)
-            if (
-                isinstance(data, (list, tuple))
-                and data
-                and isinstance(data[0], (Dataset, DataLoader))
-            ):
+            first = next(iter(data), None) if isinstance(data, (list, tuple)) else None
+            if isinstance(first, (Dataset, DataLoader)):
                 raise ConfigError(
                     f"{name} is a {type(data).__name__} of {len(data)} datasets; expected one "
                     f"dataset, a list of samples, or, for several datasets, {remedy}"

@@ -19,6 +19,7 @@ _CODE += (staticmethod, classmethod, functools._lru_cache_wrapper)
 # What differs in each process and is no setting: paths, dates, identifiers, Paddle's names of
 # tensors, and, among numbers, times and addresses.
 _GENERATED = re.compile(r"[/\\]|\d{6}|\d{4}-\d\d|[0-9a-f]{12}|_\d+\.[a-z]+_\d")
+_NUMBERS = (int, float, np.integer, np.floating, np.bool_)
 MOST_ITEMS, MOST_LETTERS, LARGEST = 16, 80, 10**9  # of a setting
 
 
@@ -28,7 +29,7 @@ def is_setting(value: Any) -> bool:
         return len(value) <= MOST_ITEMS and all(map(is_setting, value))
     if isinstance(value, str):
         return len(value) <= MOST_LETTERS and not _GENERATED.search(value)
-    return value is None or (isinstance(value, (int, float, np.number)) and value <= LARGEST)
+    return value is None or (isinstance(value, _NUMBERS) and bool(value <= LARGEST))
 
 
 def own_code(roots: Iterable[Any]) -> list[Any]:
@@ -39,10 +40,10 @@ def own_code(roots: Iterable[Any]) -> list[Any]:
         value = pending.pop()
         if id(value) not in seen:
             seen[id(value)] = value
+            if isinstance(value, types.MethodType):
+                pending.append(type(value.__self__))
             held = [child(value, step) for step in steps(value)]
             pending += [one for one in held if isinstance(one, _CODE)]
-            pending += getattr(type(getattr(value, "__self__", None)), "__mro__", ())
-            pending += value.__mro__ if isinstance(value, type) else ()
     return [one for one in seen.values() if isinstance(one, (types.FunctionType, type))]
 
 
@@ -54,22 +55,22 @@ def hash_of_code(code: Iterable[Any], state: Collection[str]) -> Optional[str]:
     """
     texts = set()
     for one in code:
-        if is_users(one.__module__):
-            if isinstance(one, types.FunctionType):
-                texts.add(f"{one.__name__} {list(_instructions(one.__code__))}")
-            for step in steps(one):
-                value, name = child(one, step), step[1]
-                if is_setting(value) and name not in state and not name.startswith("__"):
-                    texts.add(f"{name}={plain(value)!r}")
+        if isinstance(one, types.FunctionType) and is_users(one.__module__):
+            texts.add(f"{one.__name__} {list(_instructions(one.__code__))}")
+        for step in steps(one):  # none of those of others
+            value, name = child(one, step), step[1]
+            if is_setting(value) and name not in state and not name.startswith("__"):
+                texts.add(f"{name}={plain(value)!r}")
     return hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()[:12] if texts else None
 
 
-def assigned_names(code: Iterable[Any]) -> set[str]:
+def assigned_names(code: Collection[Any]) -> set[str]:
     """Return the names that functions and methods assign, which are state and no settings.
 
     Constructors do not count.
     """
-    members = [member for one in code for member in [one, *vars(one).values()]]
+    bases = {base for one in code if isinstance(one, type) for base in one.__mro__}
+    members = [*code, *(member for base in bases for member in vars(base).values())]
     functions = [one for one in members if isinstance(one, types.FunctionType)]
     return {
         operand.strip("'")

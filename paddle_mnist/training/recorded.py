@@ -18,7 +18,6 @@ from paddle_mnist.options import Options, flat_values
 from paddle_mnist.training.arguments import CODE, FitArguments, compared_values
 from paddle_mnist.training.description import (
     describe_data,
-    describe_layers,
     describe_object,
     describe_optimizer,
     describe_order,
@@ -61,20 +60,20 @@ def _describe_task(arguments: FitArguments, model: nn.Layer) -> dict[str, Any]:
     loss, step, collate_fn = arguments.loss, arguments.step, arguments.loading.collate_fn
     losses = loss.sublayers(include_self=True) if isinstance(loss, nn.Layer) else [loss]
     metrics = dict(arguments.metrics or {})
-    data = [arguments.train, *arguments.splits.values(), collate_fn]
     builder = type(model) if isinstance(arguments.model, nn.Layer) else arguments.model
+    layers = dict(model.named_sublayers(include_self=True))
     code = {
-        "model": own_code([builder, *model.sublayers(include_self=True)]),
+        "model": own_code([builder, *layers.values()]),
         "loss": own_code(losses),
         "step": own_code([step]),
         "metrics": own_code(getattr(one, "metric", one) for one in metrics.values()),
-        "data": own_code(data),
+        "data": own_code([arguments.train, *arguments.splits.values(), collate_fn]),
     }
     callbacks = [one for one in arguments.callbacks if is_users(type(one).__module__)]
     state = assigned_names([*chain(*code.values()), *own_code(callbacks)])
     hashes = {name: hash_of_code(part, state) for name, part in code.items()}
     return {
-        "layers": describe_layers(model, state),
+        "layers": {name or "class": describe_object(one, state) for name, one in layers.items()},
         "loss": " ".join(describe_object(one, state) or "" for one in losses) or None,
         "step": describe_object(step, state),
         "collate_fn": describe_object(collate_fn, state),
