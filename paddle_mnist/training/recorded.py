@@ -66,8 +66,8 @@ def _describe_task(arguments: FitArguments, model: nn.Layer) -> dict[str, Any]:
         "model": own_code([builder, *layers.values()]),
         "loss": own_code(losses),
         "step": own_code([step]),
-        "metrics": own_code(getattr(one, "metric", one) for one in metrics.values()),
         "data": own_code([arguments.train, *arguments.splits.values(), collate_fn]),
+        **{f"metrics.{n}": own_code([getattr(m, "metric", m)]) for n, m in metrics.items()},
     }
     callbacks = [one for one in arguments.callbacks if is_users(type(one).__module__)]
     state = assigned_names([*chain(*code.values()), *own_code(callbacks)])
@@ -109,7 +109,7 @@ def as_yaml(
     }
     entries: dict[str, Any] = {TRAINED_WITH: FIT, **options}
     entries |= {name: value for name, value in compared.items() if "." not in name}
-    entries |= _as_json({**description, **(arguments.must_match or {})})
+    entries |= _as_json({**(arguments.must_match or {}), **description})
     for callback in arguments.all_callbacks:
         entries |= plain(callback.config_entries() or {})
     return yaml.safe_dump(entries, sort_keys=False, allow_unicode=True)

@@ -219,6 +219,13 @@ def test_fit_with_objects_that_it_has_trained_resumes(tmp_path, lines, monkeypat
     assert not [line for line in lines() if "has changed since" in line]
 
 
+def test_fit_with_a_further_metric_does_not_warn(tmp_path, lines):
+    for metrics in ({}, {"hits": hits}, {"hits": hits, "errors": Gathered(error_rate)}):
+        result = train(ROW, tmp_path, epochs=1, metrics=metrics)
+        assert {f"valid/{name}" for name in metrics} <= set(result.metrics)
+    assert not [line for line in lines() if "has changed since" in line]
+
+
 def test_fit_with_a_bound_method_that_it_has_called_resumes(tmp_path, lines):
     class Smoothed(Focal):
         mean = None
@@ -249,7 +256,7 @@ def test_fit_with_another_docstring_does_not_warn(tmp_path, lines):
 
 
 def test_runs_record_the_version_of_python_and_the_net(tmp_path):
-    train(ROW, tmp_path, model=Net, epochs=1)
+    train(ROW, tmp_path, model=Net, epochs=1, must_match={"code": True})
     config = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert config["code"]["python"] == "{}.{}".format(*sys.version_info)
     assert config["layers"] == {
