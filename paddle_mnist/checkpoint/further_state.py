@@ -90,7 +90,6 @@ class FurtherState:
             describe(path).replace(".", "/", 1): p for path, p in self._optimized.items()
         }
         self.parameters.update(self.optimized)
-        self._used: dict[str, tuple[paddle.Tensor, str]] = {}
         self.values: list[Path] = []
         self.left: set[str] = set()
         self._is_frozen = self._frozen()
@@ -114,31 +113,25 @@ class FurtherState:
 
     def _optimized_elsewhere(self) -> dict[Path, paddle.Tensor]:
         own = set(map(id, self.parameters.values()))
-        wanted = {id(p): p for p in optimizer_parameters(self.optimizer) if id(p) not in own}
-        places = list(walk(self.others, self.others_known)) if wanted else []
-        # By the first of several paths. What a model does not register, its weights would lack.
-        found = {id(one.value): one.path for one in reversed(places) if not one.is_internal}
-        paths = {path: wanted[number] for number, path in found.items() if number in wanted}
-        return {path: p for path, p in paths.items() if path[0][1] != "model"}
-
-    def note_gradients(self) -> None:
-        """Keep the parameters with a gradient, after a pass, for `require_optimizers`."""
-        tensors = (one for one in walk(self.others) if is_tensor(one.value) and not one.is_alias)
-        self._used = {
-            describe(one.path): (one.value, digest_of(one.value))
-            for one in tensors
-            if hasattr(one.value, "trainable") and one.value.grad is not None  # parameters
-        }
+        wanted = set(map(id, optimizer_parameters(self.optimizer))) - own
+        places = [one for one in walk(self.others) if id(one.value) in wanted] if wanted else []
+        found = {one.path: one.value for one in places if not (one.is_alias or one.is_internal)}
+        # What a model does not register, its weights would lack.
+        return {path: value for path, value in found.items() if path[0][1] != "model"}
 
     def require_optimizers(self) -> None:
-        """Raise ConfigError for parameters that had a gradient, but that no optimizer has.
+        """Raise ConfigError for parameters with a gradient that no optimizer has; after a pass.
 
-        Not for those that the pass itself changed: the caller trains them.
+        Not for those that the pass itself has changed: the caller trains them.
         """
-        optimizers = [self.optimizer, *self.found.optimizers.values()]
-        trained = {id(p) for optimizer in optimizers for p in optimizer_parameters(optimizer)}
-        left = {n: v for n, v in self._used.items() if id(v[0]) not in trained}
-        require_trained([n for n, (value, digest) in left.items() if digest_of(value) == digest])
+        changed = self.found.changed()
+        used = {
+            describe(place.path): place.value
+            for place in walk(self.others)
+            if is_tensor(place.value) and not place.is_alias and place.path not in changed
+            if hasattr(place.value, "trainable") and place.value.grad is not None  # a parameter
+        }
+        require_trained(used, [self.optimizer, *self.found.optimizers.values()])
 
     def watch_for_late_changes(self, is_alone: bool) -> None:
         """Watch for values that change from now on. is_alone: whether there is one process."""
@@ -381,8 +374,10 @@ def read_loss(checkpoint: Optional[Checkpoint]) -> Optional[dict[str, Any]]:
     return state
 
 
-def require_trained(left: Sequence[str]) -> None:
-    """Raise ConfigError if there are parameters that no optimizer has. left: their names."""
+def require_trained(parameters: Parameters, optimizers: Collection[Any]) -> None:
+    """Raise ConfigError if there are parameters that no optimizer has."""
+    trained = {id(p) for optimizer in optimizers for p in optimizer_parameters(optimizer)}
+    left = [name for name, parameter in parameters.items() if id(parameter) not in trained]
     if left:
         raise ConfigError(
             f"no optimizer has {listed(left)}, so they would never be trained; expected every "

@@ -62,12 +62,6 @@ def describe_parameters(
     }
 
 
-def describe_layers(model: nn.Layer, state: Collection[str]) -> dict[str, Optional[str]]:
-    """Return the class and the settings of every layer by name, the net's own as "class"."""
-    named = model.named_sublayers(include_self=True)
-    return {name or "class": describe_object(layer, state) for name, layer in named}
-
-
 def describe_object(value: Any, state: Collection[str]) -> Optional[str]:
     """Return the class of an object and its settings, as "Focal(gamma=2.0)"; None for None.
 

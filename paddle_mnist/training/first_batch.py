@@ -66,7 +66,7 @@ def try_first_batch(
         outputs.loss.backward()
         _check_for_late_parameters(model, before)
         if further:
-            further.note_gradients()
+            further.require_optimizers()
         gradients = [parameter.grad for parameter in model.parameters()]
         is_sparse = any(
             gradient is not None and gradient.is_selected_rows() for gradient in gradients

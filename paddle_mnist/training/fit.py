@@ -317,7 +317,6 @@ def _train(training: Training, checkpoint: Optional[Checkpoint]) -> FitResult:
         callback.before_training(training)
     job.parts.further.restore_what_callbacks_made()
     if not checkpoint:
-        job.parts.further.require_optimizers()  # now: the callbacks may have made some
         if isinstance(job.arguments.model, nn.Layer):
             log.info(
                 "the model is an instance: its initial weights were drawn before fit seeded the "

@@ -3,80 +3,82 @@
 import dis
 import functools
 import hashlib
+import re
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Optional
 
 import numpy as np
-from paddle import nn
 
 from paddle_mnist._arguments import plain
 from paddle_mnist.checkpoint.reachable import child, is_users, steps
 
 # What leads from code to further code. Objects are left out: training changes them.
-_CODE: tuple[type, ...] = (types.FunctionType, types.MethodType, type, functools.partial)
+_CODE: tuple[type, ...] = (types.FunctionType, types.MethodType, type, functools.partial, tuple)
 _CODE += (staticmethod, classmethod, functools._lru_cache_wrapper)
-_CONSTRUCTORS = ("__init__", "__post_init__", "__new__")
-MOST_ITEMS, MOST_LETTERS = 16, 80  # of a setting
+# What differs in each process and is no setting: paths, dates, identifiers, Paddle's names of
+# tensors, and, among numbers, times and addresses.
+_GENERATED = re.compile(r"[/\\]|\d{6}|\d{4}-\d\d|[0-9a-f]{12}|_\d+\.[a-z]+_\d")
+_NUMBERS = (int, float, np.integer, np.floating, np.bool_)
+MOST_ITEMS, MOST_LETTERS, LARGEST = 16, 80, 10**9  # of a setting
 
 
 def is_setting(value: Any) -> bool:
-    """Return whether a value is a number, a short string, None or a short tuple; not a path."""
+    """Return whether a value is None, a number, a short string or a short tuple."""
     if isinstance(value, tuple):
         return len(value) <= MOST_ITEMS and all(map(is_setting, value))
     if isinstance(value, str):
-        return len(value) <= MOST_LETTERS and not {"/", "\\"} & {*value}
-    return value is None or isinstance(value, (bool, int, float, np.generic))
+        return len(value) <= MOST_LETTERS and not _GENERATED.search(value)
+    return value is None or (isinstance(value, _NUMBERS) and bool(value <= LARGEST))
 
 
-def hash_of_code(roots: Iterable[Any]) -> Optional[str]:
-    """Return a hash of the caller's code that values run; None if none of it is the caller's.
-
-    Hashed are functions and classes, the caller's functions and classes that these name, and the
-    settings that they use and do not assign; not the lines and files where they are written.
-    """
+def own_code(roots: Iterable[Any]) -> list[Any]:
+    """Return the functions and classes that values run, and those that the caller's code names."""
     pending = [one if isinstance(one, _CODE) else type(one) for one in roots]
     seen: dict[int, Any] = {}
-    texts, settings, assigned = set(), set(), set()
     while pending:
         value = pending.pop()
-        if id(value) in seen:
-            continue
-        seen[id(value)] = value
-        if isinstance(value, types.MethodType):
-            pending.append(type(value.__self__))
-        if isinstance(value, types.FunctionType) and is_users(value.__module__):
-            texts.add(f"{value.__name__} {list(_instructions(value.__code__))}")
-            assigned |= _assigned(value)
-        for step in steps(value):
-            found = child(value, step)
-            if is_setting(found) and not str(step[1]).startswith("__"):
-                settings.add((step[1], repr(plain(found))))
-            elif isinstance(found, (*_CODE, tuple)):
-                pending.append(found)
-    if not texts:
-        return None
-    used = sorted(str(setting) for setting in settings if setting[0] not in assigned)
-    digest = hashlib.sha256("\n".join([*sorted(texts), *used]).encode()).hexdigest()
-    return digest[:12]
+        if id(value) not in seen:
+            seen[id(value)] = value
+            if isinstance(value, types.MethodType):
+                pending.append(type(value.__self__))
+            held = [child(value, step) for step in steps(value)]
+            pending += [one for one in held if isinstance(one, _CODE)]
+    return [one for one in seen.values() if isinstance(one, (types.FunctionType, type))]
 
 
-def assigned_attributes(values: Iterable[Any]) -> set[str]:
-    """Return the names of attributes that functions, or methods of objects, assign.
+def hash_of_code(code: Iterable[Any], state: Collection[str]) -> Optional[str]:
+    """Return a hash of the caller's functions and classes among some; None if there are none.
 
-    These are state and no settings; constructors do not count.
+    With the settings that they use, except those with a name in `state`, but without comments,
+    docstrings, lines and files.
     """
-    functions = {value for value in values if isinstance(value, types.FunctionType)}
-    for base in {base for value in values for base in type(value).__mro__} - {nn.Layer, object}:
-        methods = {name: one for name, one in vars(base).items() if name not in _CONSTRUCTORS}
-        functions |= {one for one in methods.values() if isinstance(one, types.FunctionType)}
-    return {name for function in functions for name in _assigned(function)}
+    texts = set()
+    for one in code:
+        if isinstance(one, types.FunctionType) and is_users(one.__module__):
+            texts.add(f"{one.__name__} {list(_instructions(one.__code__))}")
+        for step in steps(one):  # none of those of others
+            value, name = child(one, step), step[1]
+            if is_setting(value) and name not in state and not name.startswith("__"):
+                texts.add(f"{name}={plain(value)!r}")
+    return hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()[:12] if texts else None
 
 
-def _assigned(function: types.FunctionType) -> set[str]:
-    stored = ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF")
-    entries = _instructions(function.__code__)
-    return {operand.strip("'") for name, operand in entries if name in stored}
+def assigned_names(code: Collection[Any]) -> set[str]:
+    """Return the names that functions and methods assign, which are state and no settings.
+
+    Constructors do not count.
+    """
+    bases = {base for one in code if isinstance(one, type) for base in one.__mro__}
+    members = [*code, *(member for base in bases for member in vars(base).values())]
+    functions = [one for one in members if isinstance(one, types.FunctionType)]
+    return {
+        operand.strip("'")
+        for function in functions
+        if function.__name__ not in ("__init__", "__post_init__", "__new__")
+        for name, operand in _instructions(function.__code__)
+        if name in ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF")
+    }
 
 
 def _instructions(code: types.CodeType) -> Iterator[tuple[str, str]]:
@@ -84,7 +86,6 @@ def _instructions(code: types.CodeType) -> Iterator[tuple[str, str]]:
     for entry in dis.get_instructions(code):
         operand = entry.argval
         if isinstance(operand, types.CodeType):
-            yield "function", operand.co_name
             yield from _instructions(operand)
         elif isinstance(operand, frozenset):  # whose order differs between processes
             yield entry.opname, str(sorted(map(repr, operand)))

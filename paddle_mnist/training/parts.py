@@ -50,7 +50,9 @@ def build_parts(arguments: FitArguments, world: World) -> TrainingParts:
     further = _further_state(arguments, model, optimizer)
     _check_optimizer(optimizer, further)
     world.broadcast(further.optimized.values())
-    _check_all_are_trained(model, loss, [optimizer, *further.found.optimizers.values()])
+    named = {**dict(model.named_parameters()), **dict(loss.named_parameters(LOSS))}
+    left = {name: p for name, p in named.items() if not p.stop_gradient}
+    require_trained(left, [optimizer, *further.found.optimizers.values()])
     loader = _training_loader(arguments, world)
     return TrainingParts(model, loader, schedule, optimizer, average, further)
 
@@ -106,13 +108,6 @@ def _by_class(callbacks: Sequence[Any]) -> dict[str, Any]:
 
 def _is_trained(layer: nn.Layer) -> bool:
     return any(not parameter.stop_gradient for parameter in layer.parameters())
-
-
-def _check_all_are_trained(model: nn.Layer, loss: nn.Layer, optimizers: Sequence[Any]) -> None:
-    trained = {id(p) for optimizer in optimizers for p in optimizer_parameters(optimizer)}
-    named = [*model.named_parameters()]
-    named += [(f"{LOSS}.{name}", parameter) for name, parameter in loss.named_parameters()]
-    require_trained([name for name, p in named if not p.stop_gradient and id(p) not in trained])
 
 
 def _check_kind(optimizer: Any) -> None:

@@ -1,8 +1,9 @@
 """Record the options of a run and what it trains, and choose what a resume compares of them."""
 
 import json
-import platform
+import sys
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import yaml
@@ -17,7 +18,6 @@ from paddle_mnist.options import Options, flat_values
 from paddle_mnist.training.arguments import CODE, FitArguments, compared_values
 from paddle_mnist.training.description import (
     describe_data,
-    describe_layers,
     describe_object,
     describe_optimizer,
     describe_order,
@@ -26,7 +26,7 @@ from paddle_mnist.training.description import (
     flattened,
 )
 from paddle_mnist.training.initialize import TrainingParts
-from paddle_mnist.training.own_code import assigned_attributes, hash_of_code
+from paddle_mnist.training.own_code import assigned_names, hash_of_code, own_code
 
 
 def describe(arguments: FitArguments, parts: TrainingParts) -> dict[str, Any]:
@@ -57,30 +57,28 @@ def describe(arguments: FitArguments, parts: TrainingParts) -> dict[str, Any]:
 
 def _describe_task(arguments: FitArguments, model: nn.Layer) -> dict[str, Any]:
     """Describe the net, the loss and what else computes the result, and hash the caller's code."""
-    loss, metrics = arguments.loss, dict(arguments.metrics or {})
-    losses: list[Any] = [loss] if loss is not None else []
-    if isinstance(loss, nn.Layer):
-        losses = loss.sublayers(include_self=True)
-    layers = model.sublayers(include_self=True)
-    builder = () if isinstance(arguments.model, nn.Layer) else (arguments.model,)
-    step, collate_fn = arguments.step, arguments.loading.collate_fn
-    callbacks = [one for one in arguments.callbacks if is_users(type(one).__module__)]
-    state = assigned_attributes([*layers, *losses, step, *metrics.values(), *callbacks])
-    major, minor, _ = platform.python_version_tuple()
+    loss, step, collate_fn = arguments.loss, arguments.step, arguments.loading.collate_fn
+    losses = loss.sublayers(include_self=True) if isinstance(loss, nn.Layer) else [loss]
+    metrics = dict(arguments.metrics or {})
+    builder = type(model) if isinstance(arguments.model, nn.Layer) else arguments.model
+    layers = dict(model.named_sublayers(include_self=True))
     code = {
-        "model": hash_of_code([*builder, *layers]),
-        "loss": hash_of_code(losses),
-        "step": hash_of_code([step]),
-        "metrics": hash_of_code(getattr(one, "metric", one) for one in metrics.values()),
-        "data": hash_of_code([arguments.train, *arguments.splits.values(), collate_fn]),
+        "model": own_code([builder, *layers.values()]),
+        "loss": own_code(losses),
+        "step": own_code([step]),
+        "data": own_code([arguments.train, *arguments.splits.values(), collate_fn]),
+        **{f"metrics.{n}": own_code([getattr(m, "metric", m)]) for n, m in metrics.items()},
     }
+    callbacks = [one for one in arguments.callbacks if is_users(type(one).__module__)]
+    state = assigned_names([*chain(*code.values()), *own_code(callbacks)])
+    hashes = {name: hash_of_code(part, state) for name, part in code.items()}
     return {
-        "layers": describe_layers(model, state),
-        "loss": " ".join(str(describe_object(one, state)) for one in losses) or None,
+        "layers": {name or "class": describe_object(one, state) for name, one in layers.items()},
+        "loss": " ".join(describe_object(one, state) or "" for one in losses) or None,
         "step": describe_object(step, state),
         "collate_fn": describe_object(collate_fn, state),
         "metrics": {name: describe_object(one, state) for name, one in metrics.items()},
-        CODE: {"python": f"{major}.{minor}", **code},
+        CODE: {"python": "{}.{}".format(*sys.version_info), **hashes},
     }
 
 
@@ -111,7 +109,7 @@ def as_yaml(
     }
     entries: dict[str, Any] = {TRAINED_WITH: FIT, **options}
     entries |= {name: value for name, value in compared.items() if "." not in name}
-    entries |= _as_json({**description, **(arguments.must_match or {})})
+    entries |= _as_json({**(arguments.must_match or {}), **description})
     for callback in arguments.all_callbacks:
         entries |= plain(callback.config_entries() or {})
     return yaml.safe_dump(entries, sort_keys=False, allow_unicode=True)

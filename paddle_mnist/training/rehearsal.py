@@ -5,7 +5,6 @@ code that a resume uses restores the beginning, and the values that it does not 
 examined.
 """
 
-import contextlib
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from paddle_mnist.checkpoint.reachable import Path, assign, describe, identity
 from paddle_mnist.checkpoint.snapshot import Change
 from paddle_mnist.data.external import can_be_repeated
 from paddle_mnist.data.seeding import generators_restored
-from paddle_mnist.errors import ConfigError, PaddleMnistError, StoppedError, listed, summary
+from paddle_mnist.errors import ConfigError, StoppedError, listed
 from paddle_mnist.system.program import in_command
 from paddle_mnist.training.beginning import Beginning, data_restored
 from paddle_mnist.training.job import TrainingJob
@@ -129,42 +128,32 @@ class _Rehearsal:
 
     def run(self) -> None:
         """Rehearse, and choose the values to save. Raises ConfigError."""
+        if self.beginning.skipped:
+            log.info(
+                "too large to be examined: %s; if a step fails because the rehearsal does not "
+                "restore it, make it smaller, or %s",
+                listed(self.beginning.skipped),
+                REMEDY,
+            )
         with self.beginning.kept():
             first = self.trial.outcome()
-            with self._too_large_to_restore():
-                candidates = self._lost()
-                # Two steps may leave a value as they found it, such as a switch, and so may the end
-                # of an epoch, such as the state of a recurrent net; one step does not.
-                self.trial.train(steps=1)
-                candidates = {**self._lost(), **candidates}
-                again = self.trial.outcome()
-                self.beginning.put_back()
-                findings = self._agreed(candidates)
-                is_repeatable = self._check_repeated(first, again)
-                needed = [finding for finding in findings if finding.is_plain]
-                if is_repeatable and findings:
-                    needed = self._needed(findings, first.shared_names(again))
+            candidates = self._lost()
+            # Two steps may leave a value as they found it, such as a switch, and so may the end of
+            # an epoch, such as the state of a recurrent net; one step does not.
+            self.trial.train(steps=1)
+            candidates = {**self._lost(), **candidates}
+            again = self.trial.outcome()
+            self.beginning.put_back()
+            findings = self._agreed(candidates)
+            is_repeatable = self._check_repeated(first, again)
+            needed = [finding for finding in findings if finding.is_plain]
+            if is_repeatable and findings:
+                needed = self._needed(findings, first.shared_names(again))
         self._refuse_what_cannot_be_saved(needed)
         own = [finding.own for finding in needed if finding.own]
         self.further.values = [candidate.path for candidate in own]
         self.further.left = {one.name for one in findings if one not in needed}
         self._log(findings, needed)
-
-    @contextlib.contextmanager
-    def _too_large_to_restore(self) -> Iterator[None]:
-        """Raise an error of the caller's code as a ConfigError if some objects are not restored."""
-        try:
-            yield
-        except PaddleMnistError:
-            raise
-        except Exception as error:  # whatever a step raises
-            if not self.beginning.skipped:
-                raise
-            raise ConfigError(
-                f"repeated steps fail with {summary(error)}: the rehearsal does not restore "
-                f"{listed(self.beginning.skipped)}, too large to be examined; expected "
-                f"smaller objects, or {REMEDY}"
-            ) from error
 
     def _lost(self) -> dict[str, _Candidate]:
         """Restore everything, and return the values that a checkpoint would not have restored.
@@ -382,7 +371,7 @@ class _Rehearsal:
             )
 
     def _log(self, findings: Sequence[_Finding], needed: Sequence[_Finding]) -> None:
-        """Log the values that are saved, that are not saved, and that were not examined."""
+        """Log the values that are saved, and those that are not."""
         saved = [str(one) for one in needed]
         # Gradients that do not matter are what most steps leave.
         rest = [one.own for one in findings if one.own and one not in needed]
@@ -397,5 +386,3 @@ class _Rehearsal:
                 )
         if others:
             log.info("not saved, since the first steps do not depend on it: %s", listed(others))
-        if self.beginning.skipped:
-            log.info("too large to be examined: %s", listed(self.beginning.skipped))

@@ -175,7 +175,7 @@ def code_comparison(manifest: Mapping[str, Any], request: ResumeRequest) -> dict
         return {}
     names = [name for name in present if name.startswith(f"{CODE}.") and name != PYTHON]
     hashes = {name.partition(".")[2]: (stored.get(name), present[name]) for name in names}
-    return {name: old == new for name, (old, new) in hashes.items() if old or new}
+    return {name: old == new for name, (old, new) in hashes.items() if old}  # else it is new
 
 
 def config_changes(

@@ -4,6 +4,8 @@ import functools
 import os
 import subprocess
 import sys
+import time
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +29,16 @@ class Net(nn.Layer):
     def __init__(self, scale=1.0, act=F.relu, p=0.1, layer=nn.ReLU, widths=(6, 3)):
         super().__init__()
         self.scale, self.act, self.calls, self.place = scale, act, 0, os.getcwd()
+        self.made, self.number, self.key = time.time(), id(self), uuid.uuid4().hex
         self.body = nn.Sequential(nn.Linear(*widths), layer(), nn.Dropout(p))
+        self.first = self.body[0].weight.name
 
     def forward(self, points):
         self.calls += 1
         return self.act(self.scale * self.body(points))
+
+
+steps_done = 0  # a global that a callback changes
 
 
 class Focal:
@@ -39,7 +46,7 @@ class Focal:
         self.gamma = gamma
 
     def __call__(self, outputs, labels):
-        return F.cross_entropy(outputs, labels) ** self.gamma
+        return F.cross_entropy(outputs, labels) ** self.gamma if steps_done >= 0 else None
 
     def doubled(self, outputs, labels):
         return 2 * self(outputs, labels)
@@ -195,11 +202,12 @@ class Anneals(Callback):
         self.loss = loss
 
     def after_step(self, view):
-        self.loss.gamma = 2.0 + view.step
+        global steps_done
+        self.loss.gamma, steps_done = 2.0 + view.step, view.step
 
 
 def test_fit_with_objects_that_it_has_trained_resumes(tmp_path, lines, monkeypatch):
-    """Neither what training changes in them, nor paths and the code's lines, are compared."""
+    """What training changes, paths, times, identifiers and the code's lines are not compared."""
     loss = Focal()
     common = {"loss": loss, "epochs": 1, "callbacks": [Anneals(loss)]}
     model = Net()
@@ -208,6 +216,28 @@ def test_fit_with_objects_that_it_has_trained_resumes(tmp_path, lines, monkeypat
     monkeypatch.chdir(tmp_path)
     for held in (model, Net()):
         assert train(ROW, tmp_path / "run", model=held, **common).stopped == "already finished"
+    assert not [line for line in lines() if "has changed since" in line]
+
+
+def test_fit_with_a_further_metric_does_not_warn(tmp_path, lines):
+    for metrics in ({}, {"hits": hits}, {"hits": hits, "errors": Gathered(error_rate)}):
+        result = train(ROW, tmp_path, epochs=1, metrics=metrics)
+        assert {f"valid/{name}" for name in metrics} <= set(result.metrics)
+    assert not [line for line in lines() if "has changed since" in line]
+
+
+def test_fit_with_a_bound_method_that_it_has_called_resumes(tmp_path, lines):
+    class Smoothed(Focal):
+        mean = None
+
+        def __call__(self, outputs, labels):
+            self.mean = float(loss := super().__call__(outputs, labels))
+            return loss
+
+    bound = Smoothed().__call__
+    for _ in range(2):
+        result = train(ROW, tmp_path, loss=bound, epochs=1)
+    assert result.stopped == "already finished"
     assert not [line for line in lines() if "has changed since" in line]
 
 
@@ -226,7 +256,7 @@ def test_fit_with_another_docstring_does_not_warn(tmp_path, lines):
 
 
 def test_runs_record_the_version_of_python_and_the_net(tmp_path):
-    train(ROW, tmp_path, model=Net, epochs=1)
+    train(ROW, tmp_path, model=Net, epochs=1, must_match={"code": True})
     config = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert config["code"]["python"] == "{}.{}".format(*sys.version_info)
     assert config["layers"] == {
