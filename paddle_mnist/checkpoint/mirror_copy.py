@@ -10,6 +10,7 @@ is about to have, among `checkpoints`. No other file there is ever deleted or mo
 
 import contextlib
 import hashlib
+import itertools
 import json
 import logging
 import secrets
@@ -32,7 +33,7 @@ log = logging.getLogger("paddle_mnist")
 
 ASIDE = "aside"
 LIST = ".copy"
-MADE_BY = {"made_by": "paddle_mnist"}  # in the list
+MADE_BY = "paddle_mnist"  # in the list
 MOST_BYTES = 2**32  # of the metrics or the log
 PROBE = ".probe"
 PASSING = (PROBE, f".{PROBE}", f".{LIST}{PART}")  # how names of files in an empty place may begin
@@ -57,7 +58,7 @@ class MirrorCopy:
         # Which checkpoints may be the newest of the copy; None before the copy was seen.
         self._known: Optional[set[Optional[str]]] = None
         self._skipped: set[Optional[str]] = set()
-        self._list: Optional[dict[str, Any]] = None  # as it is there; None before the copy was seen
+        self._list: dict[str, Any] = {}  # as it is there; empty before the copy was seen
         self._is_unfinished = False  # whether the copy has no result for certain
         self._written: dict[str, str] = {}  # SHA-256 of the small files
 
@@ -67,25 +68,27 @@ class MirrorCopy:
         Raises CheckpointError for a place that is neither empty nor a copy.
         """
         copies = self._listing.read()
-        if self._list is None:
+        if not self._list:
             self._list = self._recognize(copies)
         return copies
 
     def _recognize(self, copies: Sequence[Checkpoint]) -> dict[str, Any]:
         """Return the list of the copy. Copies of former versions have none, but manifests."""
-        found = [name for name in self._sizes() if not name.startswith(PASSING)]
-        folders = [one for one in self.remote.folders() if not one.startswith(f"{ASIDE}.")]
-        found += [f"{one}/" for one in folders if one != CHECKPOINTS]
-        with contextlib.suppress(FileNotFoundError, ValueError):  # last: another may begin now
-            content = json.loads(self.remote.read(LIST, MOST_BYTES))
-            if isinstance(content, dict) and MADE_BY.items() <= content.items():
-                return content
+        folders = self.remote.folders()
+        folders += [f"{CHECKPOINTS}/{one}" for one in self.remote.folders(CHECKPOINTS)]
+        found = {name for name in self._sizes() if not name.startswith(PASSING)}
+        found = found.union(f"{one}/" for one in folders) - {CHECKPOINTS, f"{CHECKPOINTS}/"}
+        missing_or_others = (FileNotFoundError, ValueError, KeyError, TypeError)
+        with contextlib.suppress(*missing_or_others):  # last: another may begin now
+            there = json.loads(self.remote.read(LIST, MOST_BYTES))
+            if there["made_by"] == MADE_BY:
+                return _list([*map(str, there["checkpoints"])], int(there["aside"]))
         if LOCK in found or (found and not copies):
             raise CheckpointError(
                 f"{self.remote.url}: holds {listed(sorted(found), most=3)}, so it is neither empty "
                 f"nor the mirror of a run; nothing is changed there; choose {another_mirror()}"
             )
-        return {"checkpoints": [], "aside": None}
+        return _list([])
 
     def _sizes(self, folder: str = "") -> dict[str, int]:
         """Return the sizes of the files of a copy, by their names below a folder."""
@@ -94,13 +97,13 @@ class MirrorCopy:
         return {**inside, **self.remote.sizes(folder)}
 
     def _own(self) -> set[str]:
-        """Return the names that files of the copy may have among `checkpoints`."""
-        return self._listing.named().union(self._list["checkpoints"] if self._list else ())
+        """Return those files among `checkpoints` that are the copy's, temporary ones included."""
+        own = self._listing.named().union(self._list["checkpoints"])
+        return own.union(f".{one}{PART}" for one in own).intersection(self._listing.names)
 
-    def _write_list(self, new: Iterable[str] = (), aside: Optional[str] = None) -> None:
-        """Write the list. new: what is about to be uploaded. aside: where the copy is moved to."""
-        names = {*self._listing.among(self._own()), *new}
-        content = {**MADE_BY, "checkpoints": sorted(names), "aside": aside}
+    def _write_list(self, new: Iterable[str] = (), aside: int = 0) -> None:
+        """Write the list. new: what is about to be uploaded. aside: see `_list`."""
+        content = _list(sorted(self._own().union(new)), aside)
         if content != self._list:
             self.remote.write(LIST, json.dumps(content).encode())
             self._list = content
@@ -168,17 +171,17 @@ class MirrorCopy:
         An interrupted move leaves a copy that is complete, or none. The next one goes on with it.
         """
         copies, sizes = self.checkpoints(), self._sizes()
-        assert self._list is not None
-        oldest_first = [f"{CHECKPOINTS}/{one.path.name}" for one in copies]
-        own = [path.name for path in (self.run.weights, *self._small_files(), self.run.result)]
+        own = [f"{CHECKPOINTS}/{one.path.name}" for one in copies]  # oldest first
+        own += [path.name for path in (self.run.weights, *self._small_files(), self.run.result)]
         own += [f"{one.name.rpartition('_epoch')[0]}{PARAMS}" for one in copies]
         own += [f"{CHECKPOINTS}/{name}" for name in self._own()]
-        names = [name for name in distinct([*oldest_first, *own]) if name in sizes]
-        target: Optional[str] = self._list["aside"]
-        if names and not target:
+        names = [name for name in dict.fromkeys(own) if name in sizes]
+        number = self._list["aside"]
+        if names and not number:
             taken = self.remote.folders()
-            target = next(f"{ASIDE}.{n}" for n in range(1, 10**6) if f"{ASIDE}.{n}" not in taken)
-            self._write_list(aside=target)
+            number = next(n for n in itertools.count(1) if f"{ASIDE}.{n}" not in taken)
+            self._write_list(aside=number)
+        target = f"{ASIDE}.{number}" if number else None
         if target:
             there = self._sizes(target)  # what an interrupted move has copied already
             for name in names:
@@ -301,7 +304,7 @@ class MirrorCopy:
 
     def _prune(self, copies: Sequence[Checkpoint]) -> None:
         """Delete leftovers, and the checkpoints that the run does not keep, the manifest first."""
-        for name in {*self._listing.among(self._own())} - self._listing.named():
+        for name in self._own() - self._listing.named():
             self.remote.remove(f"{CHECKPOINTS}/{name}")
         kept = self.saving.kept(one.info for one in copies)
         for checkpoint in copies:
@@ -340,6 +343,11 @@ class MirrorCopy:
             return None
 
 
+def _list(checkpoints: list[str], aside: int = 0) -> dict[str, Any]:
+    """Return a list. aside: the number of the folder to which the copy is being moved; else 0."""
+    return {"made_by": MADE_BY, "checkpoints": checkpoints, "aside": aside}
+
+
 def _most_urgent(waiting: Sequence[Checkpoint], copies: Sequence[Checkpoint]) -> Checkpoint:
     """Return the newest, or once it is there its best, with which a run may end, or the next."""
     newest = max([*copies, *waiting], key=lambda one: one.sort_key)
@@ -356,7 +364,3 @@ def _is_there(checkpoint: Checkpoint) -> bool:
 
 def _encoded(checkpoint: Checkpoint) -> bytes:
     return json.dumps(checkpoint.manifest, indent=1).encode()
-
-
-def distinct(names: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(names))

@@ -1,13 +1,11 @@
 """`RemoteCheckpoints`: the checkpoints below a URL, by their manifests."""
 
 import fnmatch
-from collections.abc import Iterable
 from pathlib import Path
 
 from paddle_mnist.checkpoint.manifest import DATA_SUFFIXES, Checkpoint, parse_manifest
 from paddle_mnist.checkpoint.store import ANY_NAME
 from paddle_mnist.errors import CheckpointError
-from paddle_mnist.system.files import PART
 from paddle_mnist.system.remote import RemoteFolder
 
 CHECKPOINTS = "checkpoints"
@@ -61,11 +59,6 @@ class RemoteCheckpoints:
         for checkpoint in self._read.values():
             named |= {checkpoint.path.name, *checkpoint.manifest["files"]}
         return named
-
-    def among(self, names: Iterable[str]) -> list[str]:
-        """Return those of some names that are there, as when last read, their own or temporary."""
-        known = {name for one in names for name in (one, f".{one}{PART}")}
-        return [name for name in self.names if name in known]
 
     def _read_manifest(self, name: str, size: int) -> None:
         self._read.pop((name, size), None)

@@ -29,9 +29,9 @@ log = logging.getLogger("paddle_mnist")
 CHECKPOINT_WORDS = ("latest", "best")  # stand for a checkpoint of a run
 PACKAGED = paddle_mnist.PACKAGED_WEIGHTS  # words that stand for weights of no run
 WORDS = (*CHECKPOINT_WORDS, *PACKAGED)
-# Suffixes of a run's files that hold no weights. Those of weights may have any other.
-NO_WEIGHTS = (*sorted({*DATA_SUFFIXES} - {PARAMS}), ".json", ".yaml", "")
-ABOUT = "about.json"  # which `inference.exported` writes
+# Suffixes of files that hold no weights, or an exported model. Those of weights may have any other.
+EXPORTED = (".onnx", ".pdiparams", ".pdmodel")
+NO_WEIGHTS = (*sorted({*DATA_SUFFIXES} - {PARAMS}), *EXPORTED, ".json", ".yaml", "")
 
 Name = Union[str, Path]
 
@@ -180,12 +180,6 @@ def find_weights(name: Optional[Name] = None, run: Optional[Name] = None) -> Sav
     if name and os.path.isdir(name):
         return _final_weights(RunFiles(name))
     path = Path(name)
-    is_file = path.suffix != PARAMS and os.path.isfile(name)
-    if is_file and (path.parent / ABOUT).exists():
-        raise CheckpointError(
-            f"{name}: a file of an exported model; infer, demo and DigitPredictor take the folder, "
-            f"{path.parent}"
-        )
     if path.name and not os.path.exists(_manifest_path(name)):
         if path.suffix in NO_WEIGHTS or not os.path.isfile(path):
             raise CheckpointError(_not_a_checkpoint(name))
@@ -266,13 +260,13 @@ def _manifest_path(name: str) -> Path:
 def _expected() -> str:
     return (
         f"expected {', '.join(WORDS)}, or a path: of a run, a checkpoint or a .pdparams; infer, "
-        "demo and DigitPredictor also take an exported model"
+        "demo and DigitPredictor also take the folder of an exported model"
     )
 
 
 def _missing_from_run(run: RunFiles) -> str:
     """Return the message for a folder that has neither a run's checkpoints nor its weights."""
-    if (run.path / ABOUT).exists():
+    if (run.path / "about.json").exists():
         return (
             f"{run.path}: an exported model, from which no weights are read; expected the run or "
             "checkpoint it was made of; infer, demo and DigitPredictor run exported models"

@@ -2,7 +2,6 @@
 
 import argparse
 import platform
-import re
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -62,38 +61,32 @@ class Parser(argparse.ArgumentParser):
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Breaks lines between words only: not inside a list of values, nor at a hyphen.
-
-    The names of an option share what it takes: `-c, --config FILE`, as from Python 3.13 on.
-    """
+    """Breaks lines between words only: not inside a list of values, nor at a hyphen."""
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.nargs == 0:
             return super()._format_action_invocation(action)
         takes = self._format_args(action, self._get_default_metavar_for_optional(action))
-        return f"{', '.join(action.option_strings)} {takes}"
+        return f"{', '.join(action.option_strings)} {takes}"  # as from Python 3.13 on
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        return _wrapped(" ".join(text.split()), width)
+        return _wrapped(text, width)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "\n\n".join(_filled(paragraph, width) for paragraph in text.split("\n\n"))
+        """Wrap paragraphs, and each line of an indented list; commands to be copied stay."""
+        filled = []
+        for paragraph in text.split("\n\n"):
+            lines = paragraph.splitlines() if paragraph.startswith("  ") else [paragraph]
+            if not paragraph.startswith("python "):
+                lines = [part for line in lines for part in _wrapped(line, width)]
+            filled.append("\n".join(lines))
+        return "\n\n".join(filled)
 
 
-def _filled(paragraph: str, width: int) -> str:
-    """Return a paragraph of a description wrapped; a command to be copied stays as it is."""
-    if paragraph.startswith("python "):
-        return paragraph
-    is_list = re.search(r"^ |\S {2,}\S", paragraph)  # names, and beside them what they are
-    lines = paragraph.splitlines() if is_list else [" ".join(paragraph.split())]
-    return "\n".join(part for line in lines for part in _wrapped(line, width))
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    """Break a line between words; what follows is indented as the text beside a name is."""
-    beside = " " * len((re.match(r" *(?:\S+ {2,})?", line) or [""])[0])
+def _wrapped(text: str, width: int) -> list[str]:
+    beside = " " * 16 if text.startswith("  ") else ""  # the name in a list
     return textwrap.wrap(
-        line, width, subsequent_indent=beside, break_long_words=False, break_on_hyphens=False
+        text, width, subsequent_indent=beside, break_long_words=False, break_on_hyphens=False
     )
 
 

@@ -111,11 +111,12 @@ class RemoteFolder:
         """Return the files in a folder, by name; {} if it does not exist.
 
         A key with a slash at its end is a folder that the console of an object store has made.
+        What is neither a file nor a folder, such as a link to nothing, counts as a file.
         """
         return {
             posixpath.basename(entry["name"]): int(entry["size"] or 0)
             for entry in self._entries(folder)
-            if entry["type"] == "file" and not entry["name"].endswith("/")
+            if entry["type"] != "directory" and not entry["name"].endswith("/")
         }
 
     def folders(self, folder: str = "") -> list[str]:

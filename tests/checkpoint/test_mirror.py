@@ -272,7 +272,10 @@ def test_fresh_that_is_refused_leaves_the_copy_where_it_is(tmp_path, url):
 
 
 @everywhere
-@pytest.mark.parametrize("name", ["checkpoints/my_best.pdparams", "config.yaml", "photos/1.jpg"])
+@pytest.mark.parametrize(
+    "name",
+    ["checkpoints/my_best.pdparams", "checkpoints/photos/1.jpg", "config.yaml", "aside.1/1.jpg"],
+)
 def test_a_place_with_files_of_others_is_refused_and_left_alone(tmp_path, url, name):
     remote = RemoteFolder(url)
     remote.write(name, b"theirs")
@@ -282,6 +285,19 @@ def test_a_place_with_files_of_others_is_refused_and_left_alone(tmp_path, url, n
     folder, _, base = name.rpartition("/")
     assert remote.read(name, 9) == b"theirs" and [*remote.sizes(folder)] == [base]
     assert len([*remote.sizes(), *remote.folders()]) == 1
+
+
+def test_a_place_with_a_link_to_nothing_or_a_list_of_others_is_refused(tmp_path):
+    pytest.importorskip("fsspec", reason="needs the extra mirror")
+    linked, listed = tmp_path / "linked", tmp_path / "listed"
+    linked.mkdir()
+    linked.joinpath("config.yaml").symlink_to("nothing")
+    listed.mkdir()
+    listed.joinpath(".copy").write_text('{"made_by": "paddle_mnist", "checkpoints": 5}')
+    for there in (linked, listed):
+        with pytest.raises(CheckpointError, match="neither empty nor the mirror of a run"):
+            run(tmp_path / "one", str(there), fresh=True, mirror_timeout=1.0)
+    assert linked.joinpath("config.yaml").is_symlink()
 
 
 @everywhere

@@ -70,6 +70,7 @@ def runs(tmp_path_factory, tiny):
         train_and_evaluate(TrainConfig(output=str(folder / name), **plain, **options))
     paddle.save(MNIST().state_dict(), str(folder / "lone.pdparams"))
     Path(folder, "out").mkdir()
+    Path(folder, "out/model.onnx").write_bytes(b"")
     Path(folder, "out/about.json").write_text("{}")
     return folder
 
@@ -231,10 +232,11 @@ REFUSED = {
     ),
     "an exported model": (["eval", "out"], 4, "out: an exported model, from which no weights"),
     "a file of an exported model": (
-        ["eval", "out/about.json"],
+        ["eval", "out/model.onnx"],
         4,
-        "out/about.json: a file of an exported model; infer, demo and DigitPredictor take the "
-        "folder, out",
+        "out/model.onnx: not a checkpoint; expected latest, best, pretrained, or a path: of a run, "
+        "a checkpoint or a .pdparams; infer, demo and DigitPredictor also take the folder of an "
+        "exported model",
     ),
     "exported again": (["export_model", "out"], 4, "out: an exported model, from which no weigh"),
     "resumed": (["train", "--resume", "out"], 4, "out: an exported model, from which no weights"),
