@@ -58,7 +58,10 @@ def load_program(prefix: Path) -> nn.Layer:
     try:
         layer: nn.Layer = paddle.jit.load(str(prefix))
     except Exception as error:  # one of many classes, from Paddle's C++
-        raise CheckpointError(f"{prefix}: cannot be loaded ({summary(error)})") from error
+        raise CheckpointError(
+            f"{prefix}: cannot be loaded ({summary(error)}); Paddle 3 loads a .pdmodel only with "
+            "FLAGS_enable_pir_api=0 in the environment"
+        ) from error
     return layer
 
 
