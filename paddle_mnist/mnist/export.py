@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Optional, cast
+from typing import Any, Optional
 
 import numpy as np
 import paddle
@@ -53,12 +53,12 @@ class DigitNet(nn.Layer):
     def __init__(self, net: nn.Layer):
         super().__init__()
         self.net = net
-        self.takes = ((1, SIZE, SIZE), "float32")
+        self.takes: Any = ((1, SIZE, SIZE), "float32")
         if hasattr(net, "_input_spec"):  # what paddle.jit.load returns, of a class of each form
             spec = net._input_spec()[0]
             self.takes = (tuple(spec.shape[1:]), str(spec.dtype).rpartition(".")[2])
         shape, dtype = self.takes
-        images = paddle.zeros([1, *shape], cast(Any, dtype))
+        images = paddle.zeros([1, *shape], dtype)
         with evaluation_mode(self), paddle.no_grad(), explained(images, "the net"):
             scores = net(images)
         if np.prod(shape) != SIZE**2 or getattr(scores, "shape", None) != [1, 10]:
@@ -96,7 +96,7 @@ class ExportedModel(nn.Layer):
         values: dict[str, paddle.Tensor] = {}
         hooks = [
             layer.register_forward_post_hook(
-                lambda layer, inputs, output, name=name: values.__setitem__(name, output)  # type: ignore[arg-type]  # a hook may return nothing
+                lambda layer, inputs, output, name=name: values.__setitem__(name, output)
             )
             for name, layer in self.model.named_children()
         ]
