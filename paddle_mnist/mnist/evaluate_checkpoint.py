@@ -13,6 +13,7 @@ from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import read_config
 from paddle_mnist.mnist.dataset import MnistDataset
+from paddle_mnist.mnist.export import DigitNet, is_tutorials
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.mnist.options import NetOptions
 from paddle_mnist.mnist.own_nets import OwnNet, load_net
@@ -56,7 +57,9 @@ def load_and_evaluate(
     weights = find_weights(checkpoint, output)
     device = select_device(device)
     model = load_net(weights, net)
-    if isinstance(model, MNIST):
+    if not is_tutorials(model):
+        model = DigitNet(model)
+    elif isinstance(model, MNIST):
         fast_conv = (weights.manifest.get("config") or {}).get("fast_conv", "auto")  # as in its run
         model.fast_conv = NetOptions(fast_conv=fast_conv).conv_threads()
     dataset = MnistDataset(split, _open_data_of(weights, data), limit)

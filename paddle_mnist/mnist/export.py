@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Optional, cast
+from typing import Any, Optional
 
 import numpy as np
 import paddle
@@ -43,6 +43,42 @@ def signature(outputs: tuple[str, ...]) -> Signature:
     return Signature((Input(INPUT, "uint8", (SIZE, SIZE)),), outputs)
 
 
+class DigitNet(nn.Layer):
+    """A net of one's own, called as the tutorial's: float32 [N, 1, 28, 28] -> logits [N, 10].
+
+    net: may also return probabilities; what `paddle.jit.load` returns may take uint8, or images of
+    another shape. Raises ConfigError for a net of other outputs.
+    """
+
+    def __init__(self, net: nn.Layer):
+        super().__init__()
+        self.net = net
+        self.takes: Any = ((1, SIZE, SIZE), "float32")
+        if hasattr(net, "_input_spec"):  # what paddle.jit.load returns, of a class of each form
+            spec = net._input_spec()[0]
+            self.takes = (tuple(spec.shape[1:]), str(spec.dtype).rpartition(".")[2])
+        shape, dtype = self.takes
+        images = paddle.zeros([1, *shape], dtype)
+        with evaluation_mode(self), paddle.no_grad(), explained(images, "the net"):
+            scores = net(images)
+        if np.prod(shape) != SIZE**2 or getattr(scores, "shape", None) != [1, 10]:
+            raise ConfigError(
+                f"the net gives {describe_batch(scores)} for {describe_batch(images)}; expected "
+                "float32 [1, 10], logits, for float32 or uint8 [1, 1, 28, 28]"
+            )
+        values = scores.numpy()
+        self.ends_in_softmax = bool((values >= 0).all() and abs(values.sum() - 1) < 1e-3)
+
+    def forward(self, images: paddle.Tensor) -> paddle.Tensor:
+        shape, dtype = self.takes
+        pixels = images * DIVISOR if dtype == "uint8" else images
+        scores = self.net(paddle.reshape(pixels, [-1, *shape]).astype(dtype))
+        # The logarithms of probabilities are logits of the same.
+        return paddle.log(scores + 1e-30) if self.ends_in_softmax else scores
+
+    logits = forward
+
+
 class ExportedModel(nn.Layer):
     """A net as it is exported: from pixels, uint8 [B, 28, 28], to chosen outputs.
 
@@ -52,53 +88,33 @@ class ExportedModel(nn.Layer):
 
     def __init__(self, model: nn.Layer, outputs: Sequence[str]):
         super().__init__()
-        self.model = model
+        self.model: Any = model if is_tutorials(model) else DigitNet(model)
         self.outputs = tuple(outputs)
-        self.takes = ((1, SIZE, SIZE), "float32")
-        if hasattr(model, "_input_spec"):  # what paddle.jit.load returns, of a class of each form
-            spec = model._input_spec()[0]
-            self.takes = (tuple(spec.shape[1:]), str(spec.dtype).rpartition(".")[2])
-        self.is_tutorials = getattr(type(model), "forward", None) is MNIST.forward
-        self.ends_in_softmax = not self.is_tutorials and self._gives_probabilities()
 
     def forward(self, images: paddle.Tensor) -> list[paddle.Tensor]:
-        shape, dtype = self.takes
-        pixels = paddle.reshape(images, [-1, *shape])
-        if dtype != "uint8":
-            pixels = pixels.astype("float32") / DIVISOR
+        pixels = paddle.reshape(images, [-1, 1, SIZE, SIZE]).astype("float32") / DIVISOR
         values: dict[str, paddle.Tensor] = {}
         hooks = [
             layer.register_forward_post_hook(
-                lambda layer, inputs, output, name=name: values.__setitem__(name, output)  # type: ignore[arg-type]  # a hook may return nothing
+                lambda layer, inputs, output, name=name: values.__setitem__(name, output)
             )
             for name, layer in self.model.named_children()
         ]
-        values["logits"] = self.model.logits(pixels) if self.is_tutorials else self.model(pixels)
-        if self.ends_in_softmax:  # these are logits of the same probabilities
-            values["logits"] = paddle.log(values["logits"] + 1e-30)
+        values["logits"] = self.model.logits(pixels)
         for hook in hooks:
             hook.remove()
         values["probabilities"] = F.softmax(values["logits"])
         return [values[name] for name in self.outputs]
 
-    def _gives_probabilities(self) -> bool:
-        """Return whether another net gives probabilities. Raises ConfigError for other outputs."""
-        shape, dtype = self.takes
-        images = paddle.zeros([1, *shape], cast(Any, dtype))
-        with evaluation_mode(self), paddle.no_grad(), explained(images, "the net"):
-            scores = self.model(images)
-        if np.prod(shape) != SIZE**2 or getattr(scores, "shape", None) != [1, 10]:
-            raise ConfigError(
-                f"the net gives {describe_batch(scores)} for {describe_batch(images)}; expected "
-                "float32 [1, 10], logits, for float32 or uint8 [1, 1, 28, 28]"
-            )
-        values = scores.numpy()
-        return bool((values >= 0).all() and abs(values.sum() - 1) < 1e-3)
+
+def is_tutorials(model: Any) -> bool:
+    """Return whether a net computes as the tutorial's, and not a `forward` of its own."""
+    return getattr(type(model), "forward", None) is MNIST.forward
 
 
 def outputs_of(model: nn.Layer) -> tuple[str, ...]:
     """Return the names of the outputs with which a net can be exported."""
-    return tuple(OUTPUTS) if isinstance(model, MNIST) else USUAL_OUTPUTS
+    return tuple(OUTPUTS) if is_tutorials(model) else USUAL_OUTPUTS
 
 
 @accepts_numpy

@@ -4,7 +4,7 @@ import glob
 import runpy
 import sys
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 import paddle
 from paddle import nn
@@ -12,7 +12,7 @@ from paddle import nn
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.checkpoint.saved_weights import SavedWeights
 from paddle_mnist.checkpoint.weights import load_weights
-from paddle_mnist.errors import CheckpointError, ConfigError, summary
+from paddle_mnist.errors import CheckpointError, ConfigError, PaddleMnistError, summary
 from paddle_mnist.mnist.model import MNIST
 from paddle_mnist.training.trained_model import Model, build_model
 
@@ -31,7 +31,7 @@ def load_net(weights: SavedWeights, net: Optional[OwnNet] = None) -> nn.Layer:
             f"{weights.run.path}: trained by paddle_mnist.fit; expected its net, which only your "
             "own code can build: give --net FILE.py:CLASS, in Python the argument net"
         )
-    model = build_model(_from_file(net) if isinstance(net, str) else MNIST if net is None else net)
+    model = _from_file(net) if isinstance(net, str) else build_model(MNIST if net is None else net)
     load_weights(model, weights.values, weights.path)
     return model
 
@@ -51,17 +51,22 @@ def saved_program(path: Path) -> Optional[Path]:
 
 def load_program(prefix: Path) -> nn.Layer:
     """Return the net that `paddle.jit.save` wrote. Raises CheckpointError if it is damaged."""
+    if prefix.is_dir():  # Paddle would read that instead, and unpickle another file there
+        raise CheckpointError(f"{prefix}: a folder, and the prefix of a model; rename one of them")
     for info in prefix.parent.glob(f"{glob.escape(prefix.name)}*.info"):
         safe_load(info)  # Paddle unpickles what Paddle 2 wrote here, and so would execute it
     try:
         layer: nn.Layer = paddle.jit.load(str(prefix))
     except Exception as error:  # one of many classes, from Paddle's C++
-        raise CheckpointError(f"{prefix}: cannot be loaded ({summary(error)})") from error
+        raise CheckpointError(
+            f"{prefix}: cannot be loaded ({summary(error)}); Paddle 3 loads a .pdmodel only with "
+            "FLAGS_enable_pir_api=0 in the environment"
+        ) from error
     return layer
 
 
-def _from_file(net: str) -> Any:
-    """Execute a file, and return what it calls by a name. net: FILE.py:NAME."""
+def _from_file(net: str) -> nn.Layer:
+    """Execute a file, and return the net that a class or function in it builds."""
     file, _, name = net.rpartition(":")
     path = Path(file).expanduser()
     if path.suffix != ".py" or not path.is_file():
@@ -69,8 +74,12 @@ def _from_file(net: str) -> Any:
     sys.path.append(str(path.resolve().parent))  # what the file imports may stand beside it
     try:
         values = runpy.run_path(str(path))
+        if name in values:
+            return build_model(values[name])
+    except PaddleMnistError:
+        raise
     except Exception as error:
-        raise ConfigError(f"{path}: cannot be executed ({summary(error)})") from error
-    if name not in values:
-        raise ConfigError(f"{path}: has no {name}; expected the class or function of the net")
-    return values[name]
+        raise ConfigError(
+            f"{path}: cannot be executed ({summary(error)}); {name} is called without arguments"
+        ) from error
+    raise ConfigError(f"{path}: has no {name}; expected the class or function of the net")

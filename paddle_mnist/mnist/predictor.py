@@ -15,8 +15,7 @@ from paddle_mnist.errors import CheckpointError, ConfigError, DataError
 from paddle_mnist.inference.exported import ABOUT, read_about
 from paddle_mnist.inference.predictor import Predictor, is_exported
 from paddle_mnist.mnist.arrays import SIZE
-from paddle_mnist.mnist.export import OUTPUTS, USUAL_OUTPUTS, export_model, signature
-from paddle_mnist.mnist.model import MNIST
+from paddle_mnist.mnist.export import OUTPUTS, USUAL_OUTPUTS, export_model, is_tutorials, signature
 from paddle_mnist.mnist.own_nets import OwnNet, load_net, load_program, saved_program
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.files import temporary_folder
@@ -143,7 +142,7 @@ def _exported(
         model = load_net(weights, net)
         about = {"weights": weights.path.name, "dataset": weights.manifest.get("dataset")}
     with temporary_folder() as folder:
-        names = outputs if isinstance(model, MNIST) else USUAL_OUTPUTS
+        names = outputs if is_tutorials(model) else USUAL_OUTPUTS
         export_model(model, folder, names, about=about)
         yield folder
 

@@ -18,6 +18,7 @@ from paddle.static import InputSpec
 from paddle_mnist import DigitPredictor, MnistDataset, export_run, fit, load_model
 from paddle_mnist.apps.answers import answer
 from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
 
 DRAWN = ROOT / "tests/pictures"
 NET = "my_net.py:MyNet"
@@ -30,7 +31,9 @@ class MyNet(nn.Layer):
     def __init__(self):
         super().__init__()
         self.flatten, self.relu = nn.Flatten(), nn.ReLU()
-        self.first = nn.Linear(784, widths.WIDTH)
+        width = widths.WIDTH
+        norm, dropout = nn.BatchNorm1D(width), nn.Dropout(0.2)  # other than in training
+        self.first = nn.Sequential(nn.Linear(784, width), norm, dropout)
         self.second = nn.Linear(widths.WIDTH, 10)
 
     def forward(self, images):
@@ -40,6 +43,16 @@ class MyNet(nn.Layer):
 class EndsInSoftmax(MyNet):
     def forward(self, images):
         return nn.functional.softmax(self.second(self.relu(self.first(self.flatten(images)))))
+
+
+class GivesTwo(MyNet):
+    def forward(self, images):
+        return super().forward(images), images
+
+
+class TakesWidth(MyNet):
+    def __init__(self, width):
+        super().__init__()
 
 
 class OfSevenClasses(MyNet):
@@ -156,6 +169,7 @@ REFUSED = {
     "no net in it": (["--net", "widths.py:WIDTH"], ConfigError, "the model is a int; expected"),
     "a broken file": (["--net", "broken.py:Net"], ConfigError, "broken.py: cannot be executed (Na"),
     "other classes": (["--net", "my_net.py:OfSevenClasses"], ConfigError, "the net gives float32"),
+    "arguments": (["--net", "my_net.py:TakesWidth"], ConfigError, "'width'); TakesWidth is called"),
     "other parameters": (["--net", "paddle_net.py:MNIST"], CheckpointError, "conv1.weight"),
 }
 
@@ -181,6 +195,34 @@ def test_predictor_of_a_program_with_a_hostile_pickle_executes_nothing(place):
     assert not Path("executed").exists()
     pickle.loads(Path("out/my.net.pdiparams.info").read_bytes())  # which does execute it
     assert Path("executed").exists()
+
+
+def test_predictor_of_a_folder_that_is_a_prefix_too_executes_nothing(place):
+    """`paddle.jit.load` takes the folder, of Paddle 1's format, and unpickles None.info in it."""
+    saved(load_model("run", runpy.run_path("my_net.py")["MyNet"]))
+    (program,) = (path for path in Path("out").iterdir() if path.suffix in (".json", ".pdmodel"))
+    Path("out/my.net").mkdir()
+    program.rename("out/my.net/__model__")
+    hostile = pickle.dumps(functools.partial(os.mkdir, "executed"))
+    Path("out/my.net/None.info").write_bytes(hostile[:-1] + b")R.")  # and call it
+    for name in ("out", "out/my.net", "out/my.net.pdiparams"):
+        with pytest.raises(CheckpointError, match=r"my.net: a folder, and the prefix of a model"):
+            DigitPredictor(name)
+    assert not Path("executed").exists()
+
+
+def test_eval_of_a_net_that_ends_in_softmax_gives_the_loss_of_its_probabilities(place):
+    reports = [
+        evaluate_checkpoint("run", data="digits", net=f"my_net.py:{name}")
+        for name in ("MyNet", "EndsInSoftmax")
+    ]
+    assert reports[1]["accuracy"] == reports[0]["accuracy"]
+    assert reports[1]["loss"] == pytest.approx(reports[0]["loss"], rel=1e-4)
+
+
+def test_eval_of_a_net_of_two_outputs_refuses(place):
+    with pytest.raises(ConfigError, match=r"the net gives \(float32 \[1, 10\], float32"):
+        evaluate_checkpoint("run", data="digits", net="my_net.py:GivesTwo")
 
 
 def test_predictor_of_damaged_or_other_files_of_paddle_refuses(place):
