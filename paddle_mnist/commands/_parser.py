@@ -73,10 +73,10 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return _wrapped(text, width)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Wrap paragraphs, and each line of an indented list; commands to be copied stay."""
+        """Wrap paragraphs, and each line of a list; commands to be copied stay."""
         filled = []
         for paragraph in text.split("\n\n"):
-            lines = paragraph.splitlines() if paragraph.startswith("  ") else [paragraph]
+            lines = paragraph.splitlines() if "  " in paragraph else [paragraph]
             if not paragraph.startswith("python "):
                 lines = [part for line in lines for part in _wrapped(line, width)]
             filled.append("\n".join(lines))

@@ -78,8 +78,9 @@ class EpochEvaluator:
         try:
             return self.metrics(model)
         except DivergedError as error:
-            place = f"after epoch {state.epoch + 1}, step {state.step}"
-            raise DivergedError(f"{place}: {error}") from error
+            raise DivergedError(
+                f"after epoch {state.epoch + 1}, step {state.step}: {error}"
+            ) from error
 
     def metrics(self, model: nn.Layer) -> dict[str, float]:
         """Return every metric on each split, by tag."""

@@ -365,7 +365,7 @@ def test_pictures_are_read_with_the_weights_that_are_named(command, place, logge
         (
             ["--model", "no"],
             4,
-            "no: No such file.* infer, demo and DigitPredictor also take an export",
+            "no: No such file.* infer, demo and DigitPredictor also take the folder of an export",
         ),
         (["--checkpoint", "other.pdparams"], 4, "does not fit the model"),
     ],

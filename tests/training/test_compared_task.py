@@ -207,7 +207,7 @@ class Anneals(Callback):
 
 
 def test_fit_with_objects_that_it_has_trained_resumes(tmp_path, lines, monkeypatch):
-    """What training changes, paths, times, identifiers and the code's lines are not compared."""
+    """Paths, times, identifiers, the code's lines and what training changes are not compared."""
     loss = Focal()
     common = {"loss": loss, "epochs": 1, "callbacks": [Anneals(loss)]}
     model = Net()
