@@ -223,4 +223,9 @@ def as_sums(value: Any, name: str, samples: int) -> Sums:
             f"the step gave a {type(value).__name__}{shape} as {name!r}; expected one number, its "
             "mean over the batch, or Mean(total, count)"
         )
+    if isinstance(value, paddle.Tensor) and value.dtype == paddle.bool:
+        raise ConfigError(
+            f"the metric {name!r} is a tensor of bool, as Paddle's mean of comparisons is; "
+            'expected a number: convert them before, as in (a == b).astype("float32").mean()'
+        )
     return Mean(value * samples, samples)

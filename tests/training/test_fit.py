@@ -376,6 +376,11 @@ REFUSED = {
         "the metric 'top' fails with IndexError: index 99 is out of bounds for axis 1 with size 3; "
         "it got (float32 [8, 3], int64 [8, 1])",
     ),
+    "a mean of comparisons": (
+        {"metrics": {"hits": lambda outputs, labels: (outputs == outputs).mean()}},
+        ConfigError,
+        "the metric 'hits' is a tensor of bool, as Paddle's mean of comparisons is; expected a n",
+    ),
     "an Auc of logits": (
         {"metrics": {"auc": paddle.metric.Auc()}},
         ConfigError,
