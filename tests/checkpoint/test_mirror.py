@@ -415,16 +415,12 @@ def test_resume_off_is_refused_before_a_download(tmp_path, url, unbroken):
 
 
 @pytest.mark.slow
-def test_a_server_that_is_busy_for_a_while(tmp_path, unbroken):
-    place = S3Place(tmp_path)
-    try:
-        url = place.url("busy")
-        starts = StopsAt(3, lambda: setattr(place, "failing", True))
-        ends = StopsAt(9, lambda: setattr(place, "failing", False))
-        assert bits(run(tmp_path / "one", url, [starts, ends])) == unbroken
-        assert bits(run(tmp_path / "two", url)) == unbroken
-    finally:
-        place.close()
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
+def test_a_server_that_is_busy_for_a_while(tmp_path, place, url, unbroken):
+    starts = StopsAt(3, lambda: setattr(place, "failing", True))
+    ends = StopsAt(9, lambda: setattr(place, "failing", False))
+    assert bits(run(tmp_path / "one", url, [starts, ends])) == unbroken
+    assert bits(run(tmp_path / "two", url)) == unbroken
 
 
 def start(output, options, seconds=0.5):
