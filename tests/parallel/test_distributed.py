@@ -763,7 +763,7 @@ def test_elastic_launch_restarts_shrinks_and_grows_to_the_same_bits(tmp_path, to
     script.write_text(HOLDING)
 
     def node(name):
-        command = elastic(etcd, name, [script, tmp_path, *arguments, "run"])
+        command = elastic(etcd, name, [script, tmp_path, *arguments, tmp_path / "run"])
         path = os.pathsep.join([str(ROOT / "tests"), str(ROOT)])
         return start_job(command, tmp_path, stderr=subprocess.PIPE, env={"PYTHONPATH": path})
 
