@@ -16,7 +16,7 @@ from random import Random
 import psutil
 import pytest
 from fit_rows import ProgramError, StopsAt, bits, stop, train
-from mirror_servers import CREDENTIALS, PLACES, S3Place, files
+from mirror_servers import CREDENTIALS, PLACES, files
 
 from paddle_mnist import EarlyStopping, Saving
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
