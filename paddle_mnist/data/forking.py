@@ -87,7 +87,7 @@ def _started(loader: paddle.io.DataLoader) -> Iterator[Any]:
 def _end_workers(error: Exception) -> None:
     """End the workers of Paddle's iterator that raised an error while it was made.
 
-    Python would delete it at its own end, when the threads that it then starts wait for ever.
+    Python would delete it at its own end, when the threads that it then starts wait forever.
     """
     core: Any = paddle.base.core
     for frame, _ in traceback.walk_tb(error.__traceback__):

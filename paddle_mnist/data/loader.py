@@ -82,7 +82,7 @@ class BatchLoader:
         the first batch do not.
     drop_last: whether to leave out the last batch of an epoch if it is short.
 
-    Raises ConfigError for a batch size below 1, for an order that is none, and for a dataset whose
+    Raises ConfigError for a batch size below 1, for an invalid order, and for a dataset whose
     length changes later.
     """
 

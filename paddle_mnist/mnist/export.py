@@ -44,7 +44,7 @@ def signature(outputs: tuple[str, ...]) -> Signature:
 
 
 class DigitNet(nn.Layer):
-    """A net of one's own, called as the tutorial's: float32 [N, 1, 28, 28] -> logits [N, 10].
+    """A custom net, called as the tutorial's: float32 [N, 1, 28, 28] -> logits [N, 10].
 
     net: may also return probabilities; what `paddle.jit.load` returns may take uint8, or images of
     another shape. Raises ConfigError for a net of other outputs.
