@@ -1,6 +1,7 @@
 """Fixtures for all tests: data made on the spot, commands run as a user runs them."""
 
 import collections
+import fcntl
 import itertools
 import logging
 import os
@@ -135,6 +136,76 @@ def own_cache(tmp_path_factory, pytestconfig):
 def tiny(tmp_path_factory) -> Path:
     """A small JSON file in AI Studio's form that a net can learn: 300 / 60 / 70 images."""
     return write_json(tmp_path_factory.mktemp("tiny") / "tiny.json.gz", tiny_splits())
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory, pytestconfig):
+    """`made_once(NAME, FILL)` gives a folder that `FILL(folder)` fills once for all workers."""
+    root = tmp_path_factory.getbasetemp()
+    shared = (root.parent if hasattr(pytestconfig, "workerinput") else root) / "shared"
+    shared.mkdir(exist_ok=True)
+
+    def make(name, fill):
+        folder, made = shared / name, shared / f"{name}.made"
+        with (shared / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not made.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # of a worker that failed
+                folder.mkdir()
+                fill(folder)
+                made.touch()
+        return folder
+
+    return make
+
+
+# The options of the trainings that the tests share: 300 images, 10 steps an epoch.
+SMALL = ["--recipe", "default", "--epochs", "3", "--batch_size", "32", "--log_every", "4"]
+
+
+@pytest.fixture(scope="session")
+def run_of_command(made_once, tool_in, tiny) -> Path:
+    """The run directory of `train SMALL`, with figures and dashboard; not to be changed."""
+    options = [*SMALL, "--watch", "5", "--visualdl", "all", "--data", tiny, "--output", "run"]
+    return made_once("command", lambda folder: tool_in(folder)("train", *options)) / "run"
+
+
+@pytest.fixture(scope="session")
+def run_of_processes(made_once, tool_in, tiny) -> Path:
+    """The run directory of `train SMALL` by two processes, in two shards; not to be changed."""
+    options = [
+        *SMALL,
+        "--nprocs",
+        2,
+        "--grad_shards",
+        2,
+        "--figures",
+        "false",
+        "--visualdl",
+        "false",
+    ]
+    options += ["--data", tiny, "--output", "run"]
+    return made_once("processes", lambda folder: tool_in(folder)("train", *options)) / "run"
+
+
+@pytest.fixture(scope="session")
+def run_of_fit(made_once) -> Path:
+    """The run directory of a `fit` of 3 epochs; not to be changed.
+
+    It evaluates two splits of its own names, and steps become too long, so that the first
+    evaluation is the best.
+    """
+    import paddle
+    from fit_rows import Points, train
+
+    def ever_worse(parameters):
+        schedule = paddle.optimizer.lr.PiecewiseDecay([5], [0.1, 8.0])
+        return paddle.optimizer.SGD(schedule, parameters)
+
+    options = {"valid": {"near": Points(), "far": Points(12)}, "optimizer": ever_worse, "epochs": 3}
+    options |= {"keep_epochs": True, "watch": 3, "figures": True}
+    options |= {"visualdl": ("scalars", "histograms", "text", "hparams", "figures")}
+    return made_once("fit", lambda folder: train("EMA", folder / "run", **options)) / "run"
 
 
 @pytest.fixture(scope="session")
