@@ -10,11 +10,11 @@ import tempfile
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from benchmarks.headlines import headlines
 from benchmarks.machine import machine
-from benchmarks.stale import ROOT, code_hash, record, stale_tables, with_notes
+from benchmarks.stale import ROOT, stale_tables
 from benchmarks.turns import Benchmark, Session
 from detector import pictures
 from markdown_tables import is_code, write_table
@@ -80,7 +80,7 @@ def _benchmark(argv: Sequence[str]) -> int:
         nargs="+",
         default=(),
         metavar="FOLDER",
-        help="put the table into the pages there; with stale, a line below tables of other code",
+        help="put the table into the pages there; with stale, whose tables to look at",
     )
     args = parser.parse_args(argv)
     if args.rounds < 1:
@@ -88,7 +88,7 @@ def _benchmark(argv: Sequence[str]) -> int:
     if args.what == "all":
         return _run_each(argv)
     if args.what == "stale":
-        return _note_stale(args.docs) if args.docs else _list_stale()
+        return _list_stale(args.docs or [ROOT / "docs/en"])
     # What libraries print, those in C++ too, is no part of a table.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -116,26 +116,12 @@ def _run_each(argv: Sequence[str]) -> int:
     return 0
 
 
-def codes() -> dict[str, str]:
-    """Return a hash of the present code of each benchmark that records it."""
-    return {name: code_hash(one.code) for name, one in BENCHMARKS.items() if one.code}
-
-
-def _list_stale() -> int:
-    """Print the stale tables; return 1 if there are any."""
-    stale = list(stale_tables(sorted(ROOT.glob("docs/en/*.md")), codes()))
-    for one in stale:
-        print(one._replace(page=one.page.relative_to(ROOT)))
-    return 1 if stale else 0
-
-
-def _note_stale(folders: Sequence[str]) -> int:
-    """Have the pages say which of their tables are stale."""
-    now = codes()
-    for folder in folders:
-        for page in sorted(Path(folder).glob("*.md")):
-            page.write_text(with_notes(page, now), "utf-8")
-    return 0
+def _list_stale(folders: Sequence[Union[str, Path]]) -> int:
+    """Print the stale tables of the pages in folders; return 1 if there are any."""
+    pages = [page for folder in folders for page in sorted(Path(folder).glob("*.md"))]
+    lines = list(stale_tables(pages, {name: one.code for name, one in BENCHMARKS.items()}))
+    print("\n".join(lines) or "no table is older than the code that it measured")
+    return 1 if lines else 0
 
 
 def _measure(name: str, session: Session, args: Any, out: Any) -> None:
@@ -146,7 +132,7 @@ def _measure(name: str, session: Session, args: Any, out: Any) -> None:
     marked = {name: table, **headlines(name, table)}
     if not is_code(table):
         values = ", ".join(f"{key} {value}" for key, value in report.machine.items())
-        marked[name] = f"{table}\n\nMeasured on: {values}.\n{record(benchmark.code)}"
+        marked[name] = f"{table}\n\nMeasured on: {values}."
     shown = json.dumps(dataclasses.asdict(report)) if args.json else marked[name]
     print(shown, file=out, flush=True)
     for folder in args.docs:

@@ -16,8 +16,7 @@ from sphinx import addnodes
 NOT_TEXT = (nodes.title, nodes.raw, nodes.Invisible)
 # Below a table, on what and by which command it was measured: no answer to a search.
 FOOTER = re.compile(
-    r"^(?:Measured on: .*|The measured code has changed .*|Made by python tools/.*?\.(?=\s|$)|"
-    r"测试环境：.*|测量之后，被测代码.*|由 python tools/.*?。)",
+    r"^(?:Measured on: .*|Made by python tools/.*?\.(?=\s|$)|测试环境：.*|由 python tools/.*?。)",
     re.DOTALL,
 )
 

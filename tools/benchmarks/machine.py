@@ -1,9 +1,11 @@
-"""What figures are measured on."""
+"""What figures are measured on, and when."""
 
 import contextlib
+import datetime
 import os
 import platform
 import re
+import subprocess
 from importlib import metadata
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from paddle_mnist.system.machine import usable_cpus
 
 
 def machine() -> dict[str, str]:
-    """Return the processor, the number of cores, and the versions of the libraries that matter."""
+    """Return the versions of the libraries that matter, the processor, the commit and the date."""
     versions = {"python": platform.python_version(), "cores": str(usable_cpus())}
     for name in ("paddlepaddle", "numpy", "torch", "lightning", "onnxruntime"):
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -19,7 +21,21 @@ def machine() -> dict[str, str]:
     models = []
     with contextlib.suppress(OSError):  # not on every system
         models = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    return {**versions, "cpu": models[0] if models else platform.machine(), "blas": blas_kernels()}
+    return {
+        **versions,
+        "cpu": models[0] if models else platform.machine(),
+        "blas": blas_kernels(),
+        "commit": commit(),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def commit() -> str:
+    """Return the commit of this repository, "unknown" where there is none."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    return "unknown"
 
 
 def blas_kernels() -> str:

@@ -72,8 +72,8 @@ class Report:
 class Benchmark:
     """A table, and how it is measured.
 
-    title: its line in the command's help. code: the modules and packages that decide the figures;
-    where it is given, the page says when they have changed.
+    title: its line in the command's help. code: the modules and packages that decide the figures:
+    when they have changed, the table is stale.
     kinds: what is compared, by title: functions that take a turn and return its figures.
     head: the header of the first column, of titles. columns: what the others show, by header.
     rows: makes the rows of the report, by default one of each kind. note: a paragraph below.
