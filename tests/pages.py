@@ -15,12 +15,6 @@ def translation(page: Path) -> Path:
     return ROOT / "docs/zh" / page.name
 
 
-# docs/en/reproduction.md points to REPRODUCTION.md, whose translation has tests of its own.
-TRANSLATED = [
-    page for page in ENGLISH if translation(page).exists() and page.stem != "reproduction"
-]
-
-
 def blocks(page: Path, language: str) -> list[str]:
     """Return the code blocks of a page in one language, such as `sh`."""
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.M)
@@ -32,3 +26,11 @@ def without_code(text: str) -> str:
 
 def name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
+
+
+# docs/en/reproduction.md points to REPRODUCTION.md, which is the page that is translated.
+TRANSLATED = {
+    ROOT / "REPRODUCTION.md" if page.stem == "reproduction" else page: translation(page)
+    for page in ENGLISH
+    if translation(page).exists()
+}
