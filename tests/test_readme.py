@@ -16,6 +16,7 @@ from markdown_tables import marked_tables
 from pages import blocks
 
 README = ROOT / "README.md"
+READMES = (README, README.with_suffix(".zh-CN.md"))
 RUN = "work/output/my_net"  # of its example
 GET_STARTED = ROOT / "docs/en/get-started.md"
 
@@ -36,19 +37,11 @@ def typed_into_bash(folder, commands, **options):
     return subprocess.Popen(words, cwd=folder, env=env, text=True, stdout=pipe, **options)
 
 
-def test_get_started_has_the_commands_of_the_readme():
-    first, other = (
-        sorted(line.partition(" #")[0].rstrip() for line in first_commands(page)[0].splitlines())
-        for page in (README, GET_STARTED)
-    )
-    assert first == other
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_first_commands_keep_what_they_promise(tmp_path):
     """In an empty folder, without MNIST: `kill -9` ends a training that costs no bit."""
-    typed, served = first_commands(README)
+    typed, (served,) = first_commands(README)
     typed = typed.replace("paddle-mnist train\n", "", 1)  # test_install runs this one
     log = typed_into_bash(tmp_path, typed).communicate()[0]
     lines = log.splitlines()
@@ -61,52 +54,47 @@ def test_first_commands_keep_what_they_promise(tmp_path):
     assert killed.read_bytes() == unbroken.read_bytes()
     (reading,) = (line for line in lines if line.endswith("example.jpg"))
     assert reading.split()[0] == "7"
-    for command in served:
-        free_port = f"exec {command.partition('#')[0]} --port 0"
-        server = typed_into_bash(tmp_path, free_port, start_new_session=True)
-        try:
-            assert any(line.startswith("dashboard: http") for line in server.stdout)
-            server.send_signal(signal.SIGINT)
-            server.communicate(timeout=60)
-        finally:
-            server.send_signal(signal.SIGABRT)  # has one that hangs say where, by faulthandler
-            server.communicate()
-
-
-def start_example(folder, home):
-    """Start the README's example as its reader does, in a process with a home of its own."""
-    folder.mkdir(exist_ok=True)
-    (folder / "example.py").write_text(blocks(README, "python")[0])
-    ours = ("PYTHONWARNINGS", "MPLBACKEND", "PADDLE_MNIST_CACHE")
-    env = {name: value for name, value in os.environ.items() if name not in ours}
-    command, pipe = [sys.executable, "example.py"], subprocess.PIPE
-    env["HOME"] = str(home)
-    return subprocess.Popen(command, cwd=folder, env=env, text=True, stdout=pipe, stderr=pipe)
-
-
-def finish_example(folder, home):
-    """Run it to its end; return what it prints, and the trained weights."""
-    process = start_example(folder, home)
-    printed, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert errors == ""  # nothing that the page would have to explain
-    return printed, (folder / RUN / "model.pdparams").read_bytes()
+    free_port = f"exec {served.partition('#')[0]} --port 0"
+    server = typed_into_bash(tmp_path, free_port, start_new_session=True)
+    try:
+        assert any(line.startswith("dashboard: http") for line in server.stdout)
+        server.send_signal(signal.SIGINT)
+        server.communicate(timeout=60)
+    finally:
+        server.send_signal(signal.SIGABRT)  # has one that hangs say where, by faulthandler
+        server.communicate()
 
 
 @pytest.mark.slow
-def test_example_is_silent_and_ends_with_the_same_bits_after_a_kill(tmp_path):
+def test_example_is_silent_and_resumes_to_the_same_bits(tmp_path):
+    """As its reader starts it, in a process with a home of its own."""
     home = tmp_path / "home"
     home.mkdir()
-    printed, unbroken = finish_example(tmp_path / "unbroken", home)
+    ours = ("PYTHONWARNINGS", "MPLBACKEND", "PADDLE_MNIST_CACHE")
+    env = {name: value for name, value in os.environ.items() if name not in ours}
+    env["HOME"] = str(home)
+
+    def start(folder):
+        folder.mkdir(exist_ok=True)
+        (folder / "example.py").write_text(blocks(README, "python")[0])
+        command, pipe = [sys.executable, "example.py"], subprocess.PIPE
+        return subprocess.Popen(command, cwd=folder, env=env, text=True, stdout=pipe, stderr=pipe)
+
+    def finish(folder):
+        process = start(folder)
+        printed, errors = process.communicate()
+        assert (process.returncode, errors) == (0, "")  # nothing that the page has to explain
+        return printed, (folder / RUN / "model.pdparams").read_bytes()
+
+    printed, unbroken = finish(tmp_path / "unbroken")
     rehearsal, *log, _, weights, dashboard, last = printed.splitlines()
-    assert rehearsal.startswith("rehearsing a resume") and all(
-        line.startswith("epoch ") for line in log
-    )
+    assert rehearsal.startswith("rehearsing a resume")
+    assert all(line.startswith("epoch ") for line in log)
     assert weights.startswith("weights: ") and dashboard.startswith("dashboard: ")
     assert float(last.split()[0]) > 0.85 and last.endswith(f" {RUN}/model.pdparams")
     for attempt in itertools.count():  # until it has not ended before it is killed
         folder = tmp_path / f"killed{attempt}"
-        process = start_example(folder, home)
+        process = start(folder)
         first_epoch = folder / RUN / "checkpoints/model_epoch0.json"
         while not first_epoch.exists() and process.poll() is None:
             time.sleep(0.002)
@@ -114,16 +102,20 @@ def test_example_is_silent_and_ends_with_the_same_bits_after_a_kill(tmp_path):
         process.communicate()
         if not (folder / RUN / "result.json").exists():
             break
-    resumed, weights = finish_example(folder, home)
+    resumed, weights = finish(folder)
     assert "resuming after step" in resumed
     assert resumed.splitlines()[-1] == last and weights == unbroken
 
 
-def test_log_excerpt_has_the_form_of_the_log():
-    """`tools/benchmark.py log` writes it; the same on each page."""
-    pages = (README, GET_STARTED)
-    excerpt, other = (marked_tables(page.read_text())["benchmark log"] for page in pages)
-    assert excerpt == other
+def test_get_started_shows_the_commands_and_the_log_of_the_readme():
+    """`tools/benchmark.py log` writes the excerpt, in the form of the log."""
+    first, other = (
+        sorted(line.partition(" #")[0].rstrip() for line in first_commands(page)[0].splitlines())
+        for page in (README, GET_STARTED)
+    )
+    assert first == other
+    excerpts = {marked_tables(page.read_text())["benchmark log"] for page in (README, GET_STARTED)}
+    (excerpt,) = excerpts
     evaluated = re.compile(r"epoch \d+/\d+ step \d+/\d+ valid loss \d+\.\d{4} acc \d\.\d{4}")
     forms = [
         "```text",
@@ -141,30 +133,14 @@ def test_log_excerpt_has_the_form_of_the_log():
     assert len(lines) == len(forms) and all(map(re.match, forms, lines))
 
 
-def test_figures_are_those_of_the_page_on_speed():
-    """`tools/benchmark.py` writes both."""
+def test_readmes_quote_the_page_on_speed_and_begin_with_the_set_up():
     tables = marked_tables((ROOT / "docs/en/speed.md").read_text())
     figures = {}
     for source in {source for source, *_ in HEADLINES.values()}:
         figures.update(headlines(source, tables[f"benchmark {source}"]))
-    for readme in (README, README.with_suffix(".zh-CN.md")):
-        quoted = dict(
-            re.findall(r"<!-- benchmark ([\w-]+) -->(.*?)<!-- end -->", readme.read_text())
-        )
-        assert quoted == figures
-
-
-def test_faults_are_as_many_as_the_page_lists():
-    page = (ROOT / "docs/en/resume.md").read_text()
-    for readme in (README, README.with_suffix(".zh-CN.md")):
-        (count,) = re.findall(r"\[(\d+) [^\]]*\]\(docs/\w+/resume.md#what", readme.read_text())
-        assert int(count) == page.count('.py "test_')
-
-
-def test_both_set_up_commands_are_on_the_first_screen():
-    for readme in (README, README.with_suffix(".zh-CN.md")):
-        first = readme.read_text().splitlines()[:24]
-        assert [line.split("#")[0].strip() for line in first if line.startswith("make ")] == [
-            "make train",
-            "make test",
-        ]
+    for readme in READMES:
+        text = readme.read_text()
+        quoted = re.findall(r"<!-- benchmark ([\w-]+) -->(.*?)<!-- end -->", text)
+        assert dict(quoted) == figures
+        first_screen = "\n".join(text.splitlines()[:24])
+        assert re.findall("^make [a-z]+", first_screen, re.M) == ["make train", "make test"]
