@@ -1,8 +1,4 @@
-"""The notebook runs from top to bottom, on each source, with the answers to its exercises.
-
-It is kept without outputs: whoever opens it on AI Studio runs it there, and the figures are then
-those of its own run.
-"""
+"""The notebook, which is kept without outputs, runs with the answers to its exercises."""
 
 import json
 import os
@@ -35,65 +31,46 @@ def answers(text):
     return re.findall(r"```python\n(.*?)```", "".join(ANSWER.findall(text)), re.DOTALL)
 
 
-def test_outputs_are_stripped():
+def test_notebook_has_no_outputs_and_defines_nothing_the_package_has():
     for cell in notebook_cells():
         assert not cell.get("outputs") and not cell.get("execution_count"), cell["id"]
-        assert set(cell["metadata"]) == set()
-
-
-def test_it_defines_nothing_the_package_has():
+        assert cell["metadata"] == {}
     code = "\n".join(sources("code"))
     assert not re.search(r"^\s*(class|def) |\blambda\b", code, re.MULTILINE)
 
 
-def test_every_text_is_chinese_and_its_sections_are_numbered():
+def test_notebook_is_chinese_with_numbered_sections_and_hidden_answers():
     texts = sources("markdown")
-    headings = re.findall(r"^#+ .*", "\n".join(texts), re.MULTILINE)
-    for part in (*texts, *headings):
-        assert CHINESE.search(part), part
-    numbers = [int(number) for number in re.findall(r"^## (\d+)\. ", "\n".join(texts), re.M)]
+    assert not [text for text in texts if not CHINESE.search(text)]
+    text = "\n\n".join(texts)
+    numbers = [int(number) for number in re.findall(r"^## (\d+)\. ", text, re.M)]
     assert numbers == list(range(1, len(numbers) + 1)) and len(numbers) > 10
-
-
-def test_three_exercises_hide_their_answers():
-    text = "\n\n".join(sources("markdown"))
     assert re.findall(r"^### 练习 (\d)：", text, re.MULTILINE) == ["1", "2", "3"]
     assert re.findall(r"<summary>练习 (\d) 参考答案", text) == ["1", "2", "3"]
     assert len(answers(text)) == 3
     assert "```python" not in ANSWER.sub("", text)  # none is visible
 
 
-def test_every_code_cell_follows_an_explanation():
-    kinds = [cell["cell_type"] for cell in notebook_cells()]
-    unexplained = [
-        number for number, pair in enumerate(zip(kinds, kinds[1:]), 1) if pair == ("code", "code")
-    ]
-    assert unexplained == [5]  # the imports: one text explains both cells
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("source", ["embedded", pytest.param("mnist", marks=pytest.mark.release)])
-def test_it_runs_from_top_to_bottom(tmp_path, request, source):
-    """With its answers; on the embedded digits twice in one kernel, as learners do."""
+def test_notebook_runs_from_top_to_bottom_with_its_answers(tmp_path, request, source):
+    """On MNIST, before a release, twice in one kernel, as learners do."""
     nbformat = pytest.importorskip("nbformat", reason="needs the extra notebook")
     client = pytest.importorskip("nbclient", reason="needs the extra notebook")
     environment = {name: text for name, text in os.environ.items() if name != "MPLBACKEND"}
-    if source == "mnist":
-        environment["PADDLE_MNIST_DATA"] = str(request.getfixturevalue("real_data"))
     notebook = nbformat.read(NOTEBOOK, 4)
     with_answers = []
     for cell in notebook.cells:
         hidden = answers(cell.source) if cell.cell_type == "markdown" else []
         with_answers += [cell, *map(nbformat.v4.new_code_cell, hidden)]
     runs = [with_answers]
-    if source == "embedded":
+    if source == "mnist":
+        environment["PADDLE_MNIST_DATA"] = str(request.getfixturevalue("real_data"))
         runs.append([nbformat.from_dict(cell) for cell in notebook.cells])
     notebook.cells = [cell for run in runs for cell in run]
-    runner = client.NotebookClient(
-        notebook, timeout=600, resources={"metadata": {"path": tmp_path}}
-    )
-    runner.execute(env=environment)
+    resources = {"metadata": {"path": tmp_path}}
+    client.NotebookClient(notebook, timeout=600, resources=resources).execute(env=environment)
     for run in runs:
         assert_results(run, "mnist" if source == "mnist" else "digits")
     trial, answer = re.findall(r"^验证集准确率 ([\d.]+)%", printed(with_answers), re.MULTILINE)
