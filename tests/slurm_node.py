@@ -64,6 +64,17 @@ class Slurm:
             text=True,
         ).stdout
 
+    def submit(self, log, *words, **environment):
+        """Submit a job of one processor; return its number."""
+        options = ("--parsable", "--cpus-per-task=1", f"--output={log}")
+        return self.call("sbatch", *options, *words, **environment).strip()
+
+    def wait(self, number):
+        """Wait for the end of a job; return its state."""
+        while (job := self.job(number))["JobState"] in ("PENDING", "RUNNING", "COMPLETING"):
+            time.sleep(0.5)
+        return job
+
     def is_ready(self):
         with contextlib.suppress(subprocess.CalledProcessError):  # it does not answer yet
             return "idle" in self.call("sinfo", "--noheader")
