@@ -13,10 +13,10 @@ from reproduction import ladder
 from reproduction.claims import Experiment
 from reproduction.into_docs import INTO_DOCS
 from reproduction.mistakes import mistakes
-from reproduction.page import PAGES, problems, stored_page, write_pages
+from reproduction.page import PAGES, all_figures, problems, stored_page, write_pages
 from reproduction.significance import holm
 from reproduction.trainings import Training
-from reproduction.workspace import Results
+from reproduction.workspace import Results, Workspace
 from synthetic_data import tiny_splits, write_idx
 
 from paddle_mnist.errors import PaddleMnistError
@@ -146,6 +146,12 @@ def test_results_of_several_processes_are_kept_by_settings_and_images(tmp_path, 
     assert all(stored.get(training, digits) for training in trainings)
     assert not stored.get(trainings[0], open_data(str(tiny)))
     assert not stored.get(Training("digits", 1, (("ema", 0.9),)), digits)
+
+
+def test_stored_results_are_of_the_options_that_are_there(real_data, tmp_path):
+    workspace = Workspace(open_data(str(real_data)), reproduce.RESULTS, tmp_path)
+    figures = (reproduce.RESULTS / "page.json").read_text()
+    assert figures == all_figures(reproduce.CLAIMS, reproduce.all_reports(workspace))
 
 
 @pytest.mark.parametrize(

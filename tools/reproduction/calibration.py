@@ -39,7 +39,7 @@ def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
             **_reliability(probabilities, evaluation.labels),
         }
     draw = np.random.default_rng(1)
-    count = scale.choose(DRAWS, 40, 5)
+    count = scale.choose(DRAWS, 40)
     confidence = evaluation.probabilities.max(axis=1)
     bins = _bins_of_equal_width(confidence)
     by_chance = [

@@ -1,6 +1,5 @@
 """What the page tells of a claim: trainings, results, figures and a table; and the experiments."""
 
-import functools
 import hashlib
 import json
 import shutil
@@ -12,7 +11,6 @@ from typing import Any, Optional
 from paddle_mnist.mnist import pretrained
 from paddle_mnist.mnist.arrays import Data
 from paddle_mnist.system.files import write_atomically
-from reproduction.fingerprint import quiet_folder, same
 from reproduction.trainings import Training
 from reproduction.workspace import Scale, Workspace
 
@@ -41,7 +39,7 @@ class Claim:
         """Measure what has no stored result."""
 
     def report(self, workspace: Workspace, seconds: Mapping[str, float]) -> dict[str, Any]:
-        """Return what was measured, with this code; seconds: per image, by `Row.step_name`."""
+        """Return what was measured; seconds: per image, by `Row.step_name`."""
         raise NotImplementedError
 
     def stored(self, folder: Path, figures: Report) -> Report:
@@ -75,8 +73,6 @@ class Experiment(Claim):
     measure: takes the data's location, a folder to work in, and the scale.
     find: gives figures for the page's sentences, beside those of the report.
     draw: draws the claim's figure. settings: constants that decide the result, as JSON.
-    repeatable: reduces a report to what the same code gives each time, whatever the machine.
-    probe: gives the fingerprint, where measuring at the scale of a probe does not.
     uses_pretrained: whether the weights that come with the package are measured.
     summarize: reduces a report to what `page.json` holds.
     """
@@ -86,21 +82,13 @@ class Experiment(Claim):
     find: Find = lambda report: {}
     draw: Optional[Draw] = None
     settings: Optional[Mapping[str, Any]] = None
-    repeatable: Callable[[Report], Any] = dict
-    probe: Optional[Callable[[], Any]] = None
     uses_pretrained: bool = False
     summarize: Callable[[Report], Report] = dict
 
-    def fingerprint(self) -> Any:
-        """Return what the code comes to in a short probe (`reproduction.fingerprint`)."""
-        return self.probe() if self.probe else _at_tiny_scale(self.measure, self.repeatable)
-
     def report(self, workspace: Workspace, seconds: Mapping[str, float]) -> dict[str, Any]:
-        """Return the stored result if its settings, images, weights and fingerprint are these."""
+        """Return the stored result if its settings, images and weights are these."""
         stored = self._read(workspace.folder)
-        if stored.get("settings") != self._settings(workspace.data):
-            return {}
-        return stored["report"] if same(stored["fingerprint"], self.fingerprint()) else {}
+        return stored["report"] if stored.get("settings") == self._settings(workspace.data) else {}
 
     def measure_missing(self, workspace: Workspace) -> None:
         if self.report(workspace, {}):
@@ -111,7 +99,6 @@ class Experiment(Claim):
         data = workspace.data
         result = {
             "settings": self._settings(data),
-            "fingerprint": self.fingerprint(),
             "report": self.measure(data.location, output, workspace.scale),
         }
         workspace.folder.mkdir(parents=True, exist_ok=True)
@@ -138,10 +125,3 @@ class Experiment(Claim):
         weights = pretrained.about()["sha256"] if self.uses_pretrained else None
         values = json.dumps([self.settings, data.hash, weights])
         return hashlib.sha256(values.encode()).hexdigest()[:16]
-
-
-@functools.cache
-def _at_tiny_scale(measure: Measure, repeatable: Callable[[Report], Any]) -> Any:
-    with quiet_folder() as folder:
-        report = repeatable(measure("digits", folder, Scale(probe=True)))
-    return json.loads(json.dumps(report))  # as it will be read

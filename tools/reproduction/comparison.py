@@ -10,9 +10,8 @@ from markdown_tables import table
 
 from paddle_mnist.errors import PaddleMnistError
 from reproduction.claims import Claim, Draw, Find, Report
-from reproduction.fingerprint import LENGTHS
 from reproduction.significance import describe
-from reproduction.trainings import QUIET, Training
+from reproduction.trainings import LENGTHS, QUIET, Training
 from reproduction.workspace import Scale, Workspace
 
 QUICK = {"epochs": 1, "train_limit": 640, "eval_limit": 300}

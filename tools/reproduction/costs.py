@@ -1,6 +1,5 @@
 """What the trainings cost: a step of each, in turns, in one process, on one core."""
 
-import functools
 import itertools
 import json
 import statistics
@@ -14,11 +13,10 @@ from markdown_tables import table
 from measuring.parts import build_parts
 
 from paddle_mnist.mnist.config import TrainConfig, read_recipe
-from reproduction import accuracy, fingerprint, ladder
+from reproduction import accuracy, ladder
 from reproduction.claims import Experiment, Report
 from reproduction.comparison import Row
-from reproduction.fingerprint import LENGTHS
-from reproduction.trainings import TRAIN_IMAGES, Training, deciding
+from reproduction.trainings import LENGTHS, TRAIN_IMAGES, Training, deciding
 from reproduction.workspace import Scale
 
 ROUNDS, STEPS = 60, 3
@@ -97,15 +95,6 @@ def _steps(row: Row, data: str) -> Iterator[int]:
             yield sum(shard.samples for shard in shards_of(batch))
 
 
-@functools.cache
-def probe() -> dict[str, Any]:
-    """Return the losses of the trainings: of times, that the same is timed is all one can check."""
-    return {
-        name: fingerprint.of_training(row.recipe, tuple(row.step_options.items()))
-        for name, row in ROWS.items()
-    }
-
-
 def medians(report: Report) -> dict[str, float]:
     """Return seconds per image, by `Row.step_name`."""
     return {name: median for name, (_, median, _) in report.get("seconds", {}).items()}
@@ -145,5 +134,4 @@ CLAIM = Experiment(
     tabulate,
     find,
     settings={"rounds": ROUNDS, "steps": STEPS, "rows": list(ROWS)},
-    probe=probe,
 )

@@ -48,9 +48,9 @@ def measure(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     """
     from paddle_mnist import MnistDataset
 
-    steps, draws, epochs = scale.choose((STEPS, DRAWS, EPOCHS), (10, 2, 1), (2, 1, 0))
+    steps, draws, epochs = scale.choose((STEPS, DRAWS, EPOCHS), (10, 2, 1))
     train = MnistDataset("train", data)
-    valid = MnistDataset("valid", data, 40 if scale.probe else None)
+    valid = MnistDataset("valid", data)
 
     def left_of(initializer: Any, seed: int, steps: int) -> dict[str, Any]:
         model = build_net(initializer, seed)

@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import json
 import multiprocessing
-import shutil
 import signal
 import subprocess
 import time
@@ -19,7 +18,6 @@ from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.training.run_directory import RunDirectory
 from reproduction.claims import Experiment, Report
 from reproduction.comparison import QUICK
-from reproduction.fingerprint import quiet_folder
 from reproduction.initialization import plain_steps
 from reproduction.trainings import QUIET, train, train_losses
 from reproduction.workspace import Scale
@@ -154,28 +152,6 @@ def _train_and_kill(options: Mapping[str, Any], folder: Path) -> int:
     return store.newest().step
 
 
-def probe() -> dict[str, Any]:
-    """Resume a short training from its own checkpoint within the second epoch, in this process.
-
-    The weights' digests differ between processors; whether they are equal does not.
-    """
-    sizes = {"epochs": 2, "batch_size": 4, "train_limit": 16, "eval_limit": 10, "log_every": 1}
-    options = {"data": "digits", "fast_conv": "on", "shuffle": "true", **sizes}
-    with quiet_folder() as output:
-        unbroken, broken = output / "unbroken", output / "broken"
-        train(RECIPE, {**options, "save_every_steps": 1}, unbroken, in_process=True)
-        shutil.copytree(unbroken, broken)
-        for name in ("result.json", "mnist.pdparams"):
-            (broken / name).unlink()
-        for checkpoint in RunDirectory(broken).checkpoints.all():
-            if checkpoint.step > 6:
-                checkpoint.path.unlink()
-        train(RECIPE, {**options, "save_every_steps": 1}, broken, in_process=True)
-        report = _compare(unbroken, broken, 6, 8)
-        losses = list(train_losses(unbroken).values())
-    return {**report, "sha256": None, "same": same_bits(report), "losses": losses}
-
-
 def tabulate(report: Report) -> str:
     columns = {
         "interrupted": "",
@@ -209,5 +185,5 @@ def find_equal(report: Report) -> dict[str, Any]:
 
 
 CLAIM = Experiment(
-    "resumed", measure, tabulate, find_equal, settings={"plain_losses": PLAIN_LOSSES}, probe=probe
+    "resumed", measure, tabulate, find_equal, settings={"plain_losses": PLAIN_LOSSES}
 )

@@ -3,13 +3,12 @@
 import contextlib
 import functools
 import hashlib
-import io
 import json
-import random
+import logging
 import re
 import shutil
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +19,8 @@ from measuring.sources import as_json
 
 from paddle_mnist.errors import PaddleMnistError
 from paddle_mnist.mnist.arrays import Data
-from paddle_mnist.mnist.cache import open_data
 from paddle_mnist.mnist.config import FLAT_OPTIONS, TrainConfig, read_recipe
 from paddle_mnist.system.files import write_atomically
-from reproduction import fingerprint
 from reproduction.workspace import Workspace
 
 TRAIN_IMAGES = 50_000  # of the training split
@@ -40,6 +37,7 @@ YOUNGER = (
     ("max_steps", None),
     ("early_stop_min_delta", 0.0),
 )
+LENGTHS = {"epochs", "train_limit", "eval_limit"}  # options that a step does not depend on
 KEPT = ("eval_acc", "eval_loss", "valid_acc", "valid_loss", "steps", "paddle", "numpy")
 
 
@@ -61,11 +59,6 @@ class Training:
         return re.sub(r"[^\w.=-]+", "_", self.name)
 
     @property
-    def fingerprint(self) -> list[float]:
-        """The losses of a short probe of its recipe and options."""
-        return fingerprint.of_training(self.recipe, self.options)
-
-    @property
     def images(self) -> int:
         """The number of images that it is shown, counting an image once per epoch."""
         options = _deciding(self.recipe, self.options)
@@ -74,16 +67,6 @@ class Training:
     def settings(self, data: Data) -> str:
         """Return a digest of the options and images."""
         return digest({**_deciding(self.recipe, self.options), "seed": self.seed}, data.hash)
-
-    def identity(self, data: Data) -> dict[str, Any]:
-        """Return what a result must have in common with this training and this code."""
-        return {"settings": self.settings(data), "fingerprint": self.fingerprint}
-
-    def is_same(self, identity: Mapping[str, Any], data: Data) -> bool:
-        """Return whether a stored identity is this training's, with the code that is there."""
-        return identity["settings"] == self.settings(data) and fingerprint.same(
-            identity["fingerprint"], self.fingerprint
-        )
 
     def run(self, workspace: Workspace) -> dict[str, Any]:
         """Train, or resume an interrupted training, and return the result."""
@@ -102,11 +85,12 @@ class Training:
     def _train(self, workspace: Workspace) -> Path:
         """Train, or resume an interrupted training, and return its folder."""
         data, output = workspace.data, workspace.output
-        folder, started = output / self.folder, output / f"{self.folder}.json"
-        if started.exists() and not self.is_same(json.loads(started.read_text("utf-8")), data):
-            shutil.rmtree(folder, ignore_errors=True)  # started with other options or code
+        folder, started = output / self.folder, output / f"{self.folder}.settings"
+        settings = self.settings(data)
+        if started.exists() and started.read_text("utf-8") != settings:
+            shutil.rmtree(folder, ignore_errors=True)  # started with other options
         output.mkdir(parents=True, exist_ok=True)
-        write_atomically(started, json.dumps(self.identity(data)).encode())
+        write_atomically(started, settings.encode())
         options = {**FRUGAL, **dict(self.options), "seed": self.seed, "data": data.location}
         if workspace.jobs > 1:
             options["threads"] = 1
@@ -144,10 +128,6 @@ class BaselineTutorial(Training):
     """
 
     @property
-    def fingerprint(self) -> list[float]:
-        return _tutorial_fingerprint()
-
-    @property
     def images(self) -> int:
         return dict(self.options).get("epochs", 5) * TRAIN_IMAGES
 
@@ -162,23 +142,15 @@ class BaselineTutorial(Training):
         return {"eval_acc": float(accuracy)}
 
 
-@functools.cache
-def _tutorial_fingerprint() -> list[float]:
-    """Return the mean absolute weights and the accuracy after two steps on the embedded digits."""
-    import baseline_tutorial as tutorial
-    import paddle
-
-    splits = [
-        (split.pixels(slice(200)).reshape(200, -1).tolist(), split.labels[:200].tolist())
-        for split in open_data("digits").splits.values()
-    ]
-    random.seed(1)
-    paddle.seed(1)
-    model = tutorial.Net()
-    with contextlib.redirect_stdout(io.StringIO()):
-        tutorial.train(model, tutorial.load_data(splits, "train"), epochs=1)
-    weights = [float(parameter.abs().mean()) for parameter in model.parameters()]
-    return [*weights, tutorial.evaluate(model, tutorial.load_data(splits, "eval"))]
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Log nothing meanwhile."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def train_losses(folder: Path) -> dict[int, float]:
@@ -204,7 +176,7 @@ def train(recipe: str, options: Mapping[str, Any], output: Path, in_process: boo
     """Train a recipe with `tools/train.py`.
 
     options: they extend `QUIET`.
-    in_process: in this process, for probes and rehearsals, which need not wait for another.
+    in_process: in this process, for quick runs, which need not wait for another.
     """
     options = {**QUIET, **options, "output": str(output)}
     if not in_process:
@@ -212,7 +184,7 @@ def train(recipe: str, options: Mapping[str, Any], output: Path, in_process: boo
         return
     from paddle_mnist import train_and_evaluate
 
-    with fingerprint.quiet():
+    with quiet():
         train_and_evaluate(TrainConfig.from_mapping({**read_recipe(recipe), **options}))
 
 
@@ -233,8 +205,6 @@ def train_missing(trainings: Collection[Training], workspace: Workspace) -> None
         split = "valid" if "valid_acc" in result else "eval"
         return f"{training.name}: {split} {result[f'{split}_acc']:.4f}"
 
-    for training in missing:
-        training.fingerprint  # noqa: B018 - before the threads: Paddle has one seed for all
     with ThreadPoolExecutor(workspace.jobs) as pool:
         # Signals are handled in the main thread only.
         lines = (map if workspace.is_in_process else pool.map)(run, missing)

@@ -4,7 +4,7 @@ import statistics
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from markdown_tables import table
 
@@ -21,7 +21,6 @@ TITLES = {
     OURS: "the file written by this package's `Trainer.save`",
 }
 IMAGES, SEEDS = 12_800, (1, 2, 3)  # of a short training
-PROBE = (64, (1,), 60)  # images to train on, seeds, images to evaluate on
 
 
 def _new_net() -> Any:
@@ -30,39 +29,36 @@ def _new_net() -> Any:
     return MNIST(fast_conv="off")
 
 
-def _train(model: Any, data: str, images: int) -> Any:
+def _train(model: Any, data: str) -> Any:
     """Train the model for some steps of Adam, and return it."""
     import paddle
 
     from paddle_mnist import BatchLoader, MnistDataset, Trainer
 
     optimizer = paddle.optimizer.Adam(0.001, parameters=model.parameters())
-    trainer = Trainer("not written", model, optimizer, log_every=images)
-    trainer.train_epoch(BatchLoader(MnistDataset("train", data, images), 64, shuffle=True), 0)
+    trainer = Trainer("not written", model, optimizer, log_every=IMAGES)
+    trainer.train_epoch(BatchLoader(MnistDataset("train", data, IMAGES), 64, shuffle=True), 0)
     return model
 
 
-def _accuracy(model: Any, data: str, limit: Optional[int]) -> float:
+def _accuracy(model: Any, data: str) -> float:
     from paddle_mnist import MnistDataset, evaluate
 
-    return evaluate(model, MnistDataset("eval", data, limit)).accuracy
+    return evaluate(model, MnistDataset("eval", data)).accuracy
 
 
 def measure_globals(data: str, output: Path, scale: Scale) -> dict[str, Any]:
     """Return, for each way, the accuracies of the trained nets and of what is left, by seed."""
-    images, seeds, limit = PROBE if scale.probe else (IMAGES, SEEDS, None)
     report: dict[str, Any] = {}
-    for seed in seeds:
-        for way, (trained, kept) in _train_in_each_way(data, output, seed, images).items():
+    for seed in SEEDS:
+        for way, (trained, kept) in _train_in_each_way(data, output, seed).items():
             accuracies = report.setdefault(way, {"trained": [], "kept": []})
-            accuracies["trained"].append(_accuracy(trained, data, limit))
-            accuracies["kept"].append(_accuracy(kept, data, limit))
+            accuracies["trained"].append(_accuracy(trained, data))
+            accuracies["kept"].append(_accuracy(kept, data))
     return report
 
 
-def _train_in_each_way(
-    data: str, output: Path, seed: int, images: int
-) -> dict[str, tuple[Any, Any]]:
+def _train_in_each_way(data: str, output: Path, seed: int) -> dict[str, tuple[Any, Any]]:
     """Return the net that was trained and the one that is left, for each way.
 
     The ways are the document's two, rewritten around the same short training, and this package's.
@@ -79,21 +75,21 @@ def _train_in_each_way(
             self.model = model
 
         def train(self):
-            _train(self.model, data, images)
+            _train(self.model, data)
 
         def save(self, path):
             paddle.save(model.state_dict(), path)
 
     def train(model):
         model = _new_net()
-        return _train(model, data, images)
+        return _train(model, data)
 
     trainer, their_path = TheirTrainer(_new_net()), str(output / "theirs.pdparams")
     trainer.train()
     trainer.save(their_path)
     callers = _new_net()
     inside = train(callers)
-    own, own_path = _train(_new_net(), data, images), output / "ours.pdparams"
+    own, own_path = _train(_new_net(), data), output / "ours.pdparams"
     Trainer(own_path, own, paddle.optimizer.SGD(parameters=own.parameters())).save()
     return {
         THEIRS: (trainer.model, _load(their_path)),
@@ -140,18 +136,17 @@ def measure_partly(data: str, output: Path, scale: Scale) -> dict[str, Any]:
 
     from paddle_mnist.checkpoint.weights import load_weights
 
-    images, seeds, limit = PROBE if scale.probe else (IMAGES, SEEDS, None)
     report: dict[str, Any] = {"trained": [], "loaded": [], "untouched": True}
-    for seed in seeds:
+    for seed in SEEDS:
         paddle.seed(seed)
-        trained, other = _train(_new_net(), data, images), _new_net()
+        trained, other = _train(_new_net(), data), _new_net()
         other.conv2 = nn.Conv2D(20, 20, 3, padding=1)
         before = other.conv2.weight.numpy()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             other.set_state_dict(trained.state_dict())
-        report["trained"].append(_accuracy(trained, data, limit))
-        report["loaded"].append(_accuracy(other, data, limit))
+        report["trained"].append(_accuracy(trained, data))
+        report["loaded"].append(_accuracy(other, data))
         report["untouched"] &= bool((other.conv2.weight.numpy() == before).all())
         report["warnings"] = [" ".join(str(warning.message).split()) for warning in caught]
     try:
