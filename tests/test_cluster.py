@@ -254,7 +254,7 @@ exec unshare --user --map-user=1000 --map-group=1000 "$@"
 """
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_container_trains_as_another_user_on_a_read_only_root(tmp_path, tiny):
     runs, tmp = tmp_path / "runs", tmp_path / "tmp"  # /tmp itself may hold this very Python
     runs.mkdir()

@@ -1,7 +1,6 @@
 """The pages: examples run, links lead somewhere, both languages agree."""
 
 import functools
-import importlib
 import os
 import re
 import runpy
@@ -15,10 +14,10 @@ import pytest
 import yaml
 from conftest import ROOT
 from markdown_tables import marked_tables, translated
-from pages import ENGLISH, TRANSLATED, blocks, name, translation, without_code
+from pages import ENGLISH, TRANSLATED, blocks, name, without_code
 from synthetic_data import tiny_splits, write_json
 
-from paddle_mnist.system.program import COMMANDS, module_name
+from paddle_mnist.system.program import module_name
 
 EN = ROOT / "docs/en"
 RUN_ELSEWHERE = ("README", "get-started", "install")  # test_readme and test_install do
@@ -238,38 +237,7 @@ def test_links_and_named_paths_lead_somewhere():
     assert not broken
 
 
-# These say that there are scripts, start one with Paddle's launch, or measure one.
-WITH_SCRIPTS = ("install", "several-processes", "parameter-servers", "speed", "changelog")
-
-
-def test_pages_show_commands_as_the_installed_program():
-    """Not as scripts of the repository, which the wheel does not have."""
-    scripts = re.compile(rf"tools/(?:{'|'.join(map(module_name, COMMANDS))})\.py")
-    pages = [*ENGLISH, *map(translation, ENGLISH), ROOT / "notebooks/mnist.ipynb"]
-    package = [path for kind in ("*.py", "*.yaml") for path in (ROOT / "paddle_mnist").rglob(kind)]
-    shown = [page for page in (*pages, *package) if page.stem not in WITH_SCRIPTS]
-    assert not [name(page) for page in shown if scripts.search(page.read_text("utf-8"))]
-
-
 def test_navigation_has_every_page_once():
     navigation = runpy.run_path(str(ROOT / "docs/conf.py"))["NAVIGATION"]
     pages = [page for _, pages in navigation for page in pages]
     assert sorted(pages) == sorted(path.stem for path in EN.glob("*.md") if path.stem != "index")
-
-
-def test_site_links_to_the_repository_where_its_url_is_given(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "docs/_extensions")
-    repository = importlib.import_module("repository")
-    page = "[a](../../tools/plot.py), [b](../../examples), [`c`](../../SECURITY.md), [d](train.md)"
-    assert repository.link_files(page) == (
-        "[a](../../tools/plot.py), b, {download}`c <../../SECURITY.md>`, [d](train.md)"
-    )
-    assert not repository.edit_url(EN / "train.md")
-    monkeypatch.setattr(repository, "URL", "https://example.org/it")
-    assert repository.link_files(page) == (
-        "[a](https://example.org/it/blob/main/tools/plot.py), "
-        "[b](https://example.org/it/tree/main/examples), "
-        "[`c`](https://example.org/it/blob/main/SECURITY.md), [d](train.md)"
-    )
-    page_url = repository.edit_url(EN / "train.md")
-    assert page_url == "https://example.org/it/edit/main/docs/en/train.md"

@@ -5,11 +5,9 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
-import urllib.request
 import venv
 import zipfile
 from importlib import metadata
@@ -21,6 +19,7 @@ import release
 from conftest import ROOT
 from test_notebook import NOTEBOOK, assert_results
 
+import paddle_mnist
 from paddle_mnist.system.program import COMMANDS
 
 pytestmark = [
@@ -85,23 +84,16 @@ class Environment(NamedTuple):
     folder: Path
     scripts: Path
 
-    def popen(self, folder, *command, **options):
-        variables = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
-        variables["PATH"] = f"{self.scripts}{os.pathsep}{os.environ['PATH']}"
-        env = {**variables, "MPLBACKEND": "Agg", **options.pop("env", {})}
-        words = [str(word) for word in command]
-        words[0] = shutil.which(words[0], path=env["PATH"]) or words[0]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            words, cwd=folder, env=env, stdout=pipe, stderr=pipe, text=True, **options
-        )
-
     def run(self, folder, *command, expect=0, **env):
         """Run a command; return its output, and what it wrote to stderr."""
-        process = self.popen(folder, *command, env=env)
-        output, errors = process.communicate()
-        assert process.returncode == expect, output + errors
-        return output, errors
+        variables = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+        variables["PATH"] = f"{self.scripts}{os.pathsep}{os.environ['PATH']}"
+        env = {**variables, "MPLBACKEND": "Agg", **env}
+        words = [str(word) for word in command]
+        words[0] = shutil.which(words[0], path=env["PATH"]) or words[0]
+        done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True)
+        assert done.returncode == expect, done.stdout + done.stderr
+        return done.stdout, done.stderr
 
 
 def install_commands():
@@ -151,7 +143,6 @@ def environment(request, built, tmp_path_factory):
 
 
 RUN = "work/output/digits"
-PROGRAMS = {"paddle-mnist": ["paddle-mnist"], "module": ["python", "-m", "paddle_mnist"]}
 
 
 @pytest.fixture(scope="module")
@@ -198,74 +189,31 @@ def test_installed_program_evaluates_reads_exports_and_draws(environment, traine
 
 def test_installed_program_has_help_and_a_version_without_paddle(environment, tmp_path):
     """Neither imports Paddle, or another library that takes long to load."""
-    folder = environment.scripts.parent
-    (paddles,) = folder.glob("lib/*/site-packages/paddlepaddle-*.dist-info")
-    version = f"(paddlepaddle {paddles.name.split('-')[1].removesuffix('.dist')}, Python"
-    calls = [
-        (program, option) for program in PROGRAMS.values() for option in ("--help", "--version")
-    ]
-    calls += [(["paddle-mnist", name], "--help") for name in COMMANDS]
-    for program, option in calls:
-        output, imported = environment.run(tmp_path, *program, option, PYTHONPROFILEIMPORTTIME="1")
-        command = "" if len(program) == 2 and program[0] == "paddle-mnist" else " COMMAND"
-        if option == "--help":
-            assert output.startswith(f"usage: {shlex.join(program)}{command} ")
-        else:
-            assert output.startswith("paddle_mnist ") and version in output
+    site = environment.scripts.parent.glob("lib/*/site-packages/paddlepaddle-*.dist-info")
+    (version,) = (path.name.removesuffix(".dist-info").partition("-")[2] for path in site)
+    started = f"paddle_mnist {paddle_mnist.__version__} (paddlepaddle {version}, Python"
+    printed = {}
+    for program in ("paddle-mnist", "python -m paddle_mnist"):
+        printed |= {
+            f"{program} --help": f"usage: {program} COMMAND ",
+            f"{program} --version": started,
+        }
+    for name in COMMANDS:
+        printed[f"paddle-mnist {name} --help"] = f"usage: paddle-mnist {name} "
+    for command, start in printed.items():
+        words = command.split()
+        output, imported = environment.run(tmp_path, *words, PYTHONPROFILEIMPORTTIME="1")
+        assert output.startswith(start)
         modules = re.findall(r"^import time:.*\| +(\S+)$", imported, re.MULTILINE)
         assert "paddle_mnist.commands._dispatch" in modules
         assert not {"paddle", "visualdl", "matplotlib", "sklearn", "scipy"} & set(modules)
 
 
-def test_line_about_the_dashboard_serves_it_as_it_is_pasted(environment, trained):
-    folder, log = trained
-    (line,) = re.findall(r"^dashboard: (.*)", log, re.MULTILINE)
-    process = environment.popen(
-        folder,
-        *shlex.split(f"{line} --port 0 --language en"),
-        env={"PYTHONUNBUFFERED": "1"},
-        start_new_session=True,
-    )
-    try:
-        for text in process.stdout:
-            if address := re.match(r"dashboard: (http://\S+)", text):
-                break
-        else:
-            pytest.fail(process.stderr.read())
-        with urllib.request.urlopen(address[1], timeout=60) as page:
-            assert b"VisualDL" in page.read()
-        process.send_signal(signal.SIGTERM)
-        process.communicate()
-    finally:
-        process.kill()
-        process.communicate()
-
-
-@pytest.mark.release  # in CI, test_docs runs these commands
-def test_launch_starts_the_installed_program(environment, tmp_path):
-    """By the commands that the page documents, in an environment that is active."""
-    page = (ROOT / "docs/en/several-processes.md").read_text()
-    launch = r"^python -m paddle\.distributed\.launch --nproc.* paddle.mnist train.*"
-    commands = re.findall(launch, page, re.MULTILINE)
-    assert len(commands) == 2
-    for command in commands:
-        words = shlex.split(command)
-        words[words.index("train") + 1 :] = ["--recipe", "digits", "--epochs", "1"]
-        words += ["--output", "launched", "--visualdl", "false", "--figures", "false"]
-        folder = tmp_path / words[words.index("train") - 1]
-        folder.mkdir()
-        environment.run(folder, *words)
-        assert json.loads((folder / "launched/result.json").read_text())["world_size"] == 2
-
-
 # An emulation of an image of AI Studio: Python 3.10, and of what the notebook needs, what it has.
-IMAGE = [
-    *("ipykernel", "joblib", "matplotlib", "nbclient", "numpy<2", "pillow", "pydantic<2"),
-    *("PyYAML", "scikit-learn", "scipy", "tqdm", "visualdl<3"),
-]
-REQUIRED = {"isal", "msgspec", "opencv-python-headless", "pysimdjson"}
-LACKING = {"filelock", "llvmlite", "numba", "paddle-mnist", *REQUIRED}
-FEW = {"joblib", "scikit-learn", "scipy", "tqdm"}  # one of the images lacks these, too
+IMAGE = "ipykernel matplotlib nbclient numpy<2 pillow pydantic<2 PyYAML visualdl<3".split()
+REQUIRED = {"isal", "joblib", "msgspec", "opencv-python-headless", "pysimdjson", "scikit-learn"}
+REQUIRED |= {"tqdm"}
+LACKING = {"filelock", "llvmlite", "numba", "paddle-mnist", "scipy", *REQUIRED}
 
 
 @pytest.fixture(scope="module", params=["2.6.2", pytest.param("3.3.1", marks=pytest.mark.release)])
@@ -276,8 +224,7 @@ def image(request, tmp_path_factory):
     if not shutil.which("python3.10") or subprocess.run(create, env=pyenv).returncode:
         pytest.skip("needs Python 3.10")
     image = Environment(folder, folder / "venv/bin")
-    had = [name for name in IMAGE if request.param != "2.6.2" or name not in FEW]
-    packages = [f"paddlepaddle=={request.param}", *had]
+    packages = [f"paddlepaddle=={request.param}", *IMAGE]
     image.run(folder, "pip", "install", "-q", "--no-compile", *packages)
     yield image
     shutil.rmtree(folder)
@@ -298,9 +245,7 @@ def project(built, image):
     home.mkdir()
     before = packages_of(image)
     assert before["pydantic"] < "2" and before["numpy"] < "2" and not LACKING & set(before)
-    is_old = before["paddlepaddle"] == "2.6.2"
-    assert FEW & set(before) == (set() if is_old else FEW)
-    if is_old:
+    if before["paddlepaddle"] == "2.6.2":
         (home / "data/data123456").mkdir(parents=True)
         shutil.copy(built.wheel, home / "data/data123456")
         shutil.copy(NOTEBOOK, home)
@@ -321,11 +266,12 @@ def test_notebook_runs_on_an_image_of_ai_studio(image, project):
     assert_results(cells, "digits")
     libraries = (home / "external-libraries").iterdir()
     installed = {path.name.removesuffix(".py") for path in libraries}
-    assert {"cv2", "isal", "msgspec", "numba", "paddle_mnist"} < installed
+    # The last two are what joblib and scikit-learn require.
+    assert installed >= {
+        *("cv2", "isal", "msgspec", "numba", "paddle_mnist", "joblib", "sklearn", "scipy", "tqdm"),
+        *("cloudpickle", "threadpoolctl"),
+    }
     assert not {"filelock", "matplotlib", "numpy", "paddle", "pydantic"} & installed
-    few = set() if FEW & set(packages_of(image)) else {"joblib", "sklearn", "scipy", "tqdm"}
-    theirs = few and {"cloudpickle", "threadpoolctl"}  # what joblib and scikit-learn require
-    assert installed & {"joblib", "sklearn", "scipy", "tqdm", *theirs} == few | theirs
 
 
 def first_cells(count):
@@ -338,7 +284,6 @@ def test_notebook_without_an_index_of_packages_says_what_is_missing(
     built, image, project, tmp_path
 ):
     """In a project that is started again without numba, or lacks a dependency of a dependency."""
-    few = not FEW & set(packages_of(image))
     libraries = project[0] / "external-libraries"
 
     def run(cells, *without, expect=0, **env):
@@ -360,13 +305,11 @@ def test_notebook_without_an_index_of_packages_says_what_is_missing(
 
     output, _ = run(2, "numba*", "llvmlite*")
     assert output.startswith("无法安装 numba") and "\npaddle_mnist 版本 " in output
-    lacking = REQUIRED | (FEW - {"scipy"} if few else set())  # which only scikit-learn requires
-    assert missing() == lacking
+    assert missing() == REQUIRED
     (image.folder / "contrib").mkdir()
     (image.folder / "contrib/cv2.py").touch()  # as from another package than the declared one
     contrib = str(image.folder / "contrib")
-    assert missing(PYTHONPATH=contrib) == lacking - {"opencv-python-headless"}
-    if few:
-        assert missing("cloudpickle*") == {"cloudpickle"}
+    assert missing(PYTHONPATH=contrib) == REQUIRED - {"opencv-python-headless"}
+    assert missing("cloudpickle*") == {"cloudpickle"}
     _, errors = image.run(tmp_path, "python", "-c", first_cells(1), expect=1)
     assert errors.splitlines()[-1].startswith("ModuleNotFoundError: 没有找到 paddle_mnist：")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
 from benchmarks.headlines import HEADLINES, headlines
@@ -57,7 +58,9 @@ def test_first_commands_keep_what_they_promise(tmp_path):
     free_port = f"exec {served.partition('#')[0]} --port 0"
     server = typed_into_bash(tmp_path, free_port, start_new_session=True)
     try:
-        assert any(line.startswith("dashboard: http") for line in server.stdout)
+        addresses = (re.match(r"dashboard: (http://\S+)", line) for line in server.stdout)
+        with urllib.request.urlopen(next(filter(None, addresses))[1], timeout=60) as page:
+            assert b"VisualDL" in page.read()
         server.send_signal(signal.SIGINT)
         server.communicate(timeout=60)
     finally:
