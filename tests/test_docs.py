@@ -22,7 +22,7 @@ from paddle_mnist.system.program import module_name
 EN = ROOT / "docs/en"
 RUN_ELSEWHERE = ("README", "get-started", "install")  # test_readme and test_install do
 WITH_MNIST = ("incremental", "several-processes", "train")  # others are read without, too
-DRAW = ("looking-inside", "train")  # others train without figures
+DRAW = ("looking-inside",)  # others train without figures
 BLOCKS = [
     pytest.param(path, block, id=f"{path.stem}-{number}")
     for path in ENGLISH
@@ -38,7 +38,7 @@ BLOCKS = [
 def test_commands_of_a_block_run_in_an_empty_folder(tmp_path, tool, path, block):
     """As written and in order; where the page needs it, with a small work/mnist.json.gz.
 
-    Trainings draw no figures, except on the pages that are about these.
+    Trainings draw no figures, except on the page that is about these.
     """
     if path.stem in WITH_MNIST:
         (tmp_path / "work").mkdir()
