@@ -24,19 +24,6 @@ def public_signatures() -> str:
     return "".join(f"{line}\n" for name in paddle_mnist.__all__ for line in _entry(name))
 
 
-def annotations() -> Iterator[tuple[str, Any]]:
-    """Yield the place and the annotation of every parameter, result and attribute."""
-    for name in paddle_mnist.__all__:
-        for place, value in _members(name):
-            if isinstance(value, inspect.Signature):
-                for parameter in value.parameters.values():
-                    yield f"{place}.{parameter.name}", parameter.annotation
-                if not isinstance(getattr(paddle_mnist, place, None), type):
-                    yield f"{place} ->", value.return_annotation
-            else:
-                yield place, value
-
-
 def _members(name: str) -> Iterator[tuple[str, Any]]:
     """Yield a public name and, of a class, its public members, with signatures or annotations."""
     value = getattr(paddle_mnist, name)
@@ -132,11 +119,3 @@ def _default(value: Any) -> str:
     """Return a default value; `...` for an object without a name."""
     text = getattr(value, "__name__", None) or repr(value)
     return "..." if text.startswith("<") else text
-
-
-def holds_any(annotation: Any) -> bool:
-    """Return whether an annotation is missing, or `Any` stands in it."""
-    if annotation in (Any, EMPTY, collections.abc.Callable):
-        return True
-    parts = annotation if isinstance(annotation, list) else get_args(annotation)
-    return get_origin(annotation) is not np.ndarray and any(map(holds_any, parts))

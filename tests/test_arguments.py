@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paddle.nn import functional as F
 
-import paddle_mnist
 from paddle_mnist import (
     BatchLoader,
     MnistDataset,
@@ -23,7 +22,6 @@ from paddle_mnist import (
     fit,
     load_data,
     load_model,
-    options,
     predict_run,
     watch,
 )
@@ -184,19 +182,6 @@ def test_other_functions_take_numpys_numbers_and_paths(tiny, tmp_path):
     loader = paddle.io.DataLoader(Points(), batch_size=11)
     trainer.train(loader, np.int64(0), np.int64(1), Entry(str(tmp_path / "saved")))
     assert (tmp_path / "saved/model_epoch0.json").exists()
-
-
-def test_public_names_with_plain_arguments_accept_numpy():
-    for name in paddle_mnist.__all__:
-        value = getattr(paddle_mnist, name)
-        function = value.__init__ if isinstance(value, type) else value
-        annotations = {**getattr(function, "__annotations__", {})}
-        annotations.pop("return", None)
-        has_numbers = any(kind in (int, float, bool) for kind in annotations.values())
-        is_group = isinstance(value, type) and issubclass(value, options.Options)
-        others = ("FitResult", "fit", "train_and_evaluate", "watch")
-        if has_numbers and not is_group and name not in others:
-            assert hasattr(function, "__wrapped__"), name
 
 
 def test_accepts_numpy_passes_data_on_unchanged():

@@ -8,18 +8,15 @@ import baseline_tutorial
 import benchmark
 import numpy as np
 import pytest
-from benchmarks import data, ladder, memory
+from benchmarks import data
 from benchmarks.promises.experiments import FOLDER, code_lines
 from benchmarks.stale import stale_tables
-from benchmarks.trainings import config_of
 from benchmarks.turns import Benchmark, Session, times_faster
 from conftest import ROOT
 from markdown_tables import copy_tables, marked_tables
 from synthetic_data import as_lists, tiny_splits
 
 from paddle_mnist import MNIST, MnistDataset
-from paddle_mnist.commands import Parser
-from paddle_mnist.commands._train_options import add_train_options, train_config
 from paddle_mnist.system.machine import usable_cpus
 
 
@@ -89,16 +86,6 @@ def test_benchmark_takes_medians_of_kinds_in_turns(tmp_path, capsys):
         "",
         "2 rounds.",
     ]
-
-
-def test_benchmarks_use_options_that_trainings_have():
-    """Those that no quick run measures, too."""
-    for options in memory.KINDS.values():
-        config_of("default", **options)
-    parser = Parser()
-    add_train_options(parser)
-    for options in filter(None, ladder.STEPS.values()):
-        train_config(parser.parse_args(["--recipe", *options]))
 
 
 @pytest.mark.release
