@@ -31,12 +31,9 @@ INSTALLED = ["paddle_mnist", "setup.cfg", "pyproject.toml", "README.md", "LICENS
     paddle.__version__.startswith("2.") or sys.version_info < (3, 11),
     reason="checked with the types of Paddle 3, and of the NumPy of Python 3.11 and later",
 )
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [[], pytest.param(["--editable"], marks=pytest.mark.release)],
-    ids=["wheel", "editable"],
-)
+@pytest.mark.release  # `make check` runs the checker on the package itself
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("options", [[], ["--editable"]], ids=["wheel", "editable"])
 def test_checkers_see_the_types_of_the_installed_package(tmp_path, options):
     """From a wheel, and as `make train` installs it; none of its public names is Any."""
     tree, environment = tmp_path / "tree", tmp_path / "venv"
