@@ -33,8 +33,16 @@ def typed_into_bash(folder, commands, **options):
     """Start bash as a user does, with the programs of this environment."""
     path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "MPLBACKEND": "Agg", "PYTHONFAULTHANDLER": "1"}
-    words, pipe = ["bash", "-c", commands], subprocess.PIPE
-    return subprocess.Popen(words, cwd=folder, env=env, text=True, stdout=pipe, **options)
+    return subprocess.Popen(
+        ["bash", "-c", commands],
+        cwd=folder,
+        env=env,
+        text=True,
+        stdout=subprocess.PIPE,
+        # A shell that runs the tests in the background ignores Ctrl-C, and so would this one.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **options,
+    )
 
 
 @pytest.mark.slow
