@@ -33,11 +33,12 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def pixels(self, index: Any) -> np.ndarray:
-        """Return the images at `index`, which may be whatever indexes an array.
+    def take(self, index: Any) -> "Split":
+        """Return the images and labels at `index`, which may be whatever indexes an array."""
+        return Split(self.images[index], self.labels[index], self.divisor)
 
-        float32 [..., 28, 28] in 0..1.
-        """
+    def pixels(self, index: Any) -> np.ndarray:
+        """Return the images at `index`, float32 [..., 28, 28] in 0..1."""
         images = self.images[index]
         if self.divisor is None:
             return np.asarray(images, np.float32)
@@ -98,6 +99,12 @@ class Data:
     def classes(self) -> Classes:
         return Classes(noun_of(self.name), self.class_names)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how another process opens the same images, which are not sent to it."""
+        from paddle_mnist.mnist.cache import reopen_data  # which imports this module
+
+        return reopen_data, (self.location, self.hash)
+
     def __getitem__(self, mode: str) -> Split:
         if mode not in self.splits:
             raise DataError(f"mode is {mode!r}; expected one of {', '.join(SPLIT_NAMES)}")
@@ -113,7 +120,7 @@ class Data:
             indices = np.flatnonzero(np.isin(split.labels, list(digits)))
             if not len(indices):
                 raise DataError(f"{self.source}: no {digits} in its {mode} split; expected some")
-            splits[mode] = Split(split.images[indices], split.labels[indices], split.divisor)
+            splits[mode] = split.take(indices)
         suffix = "#" + ",".join(map(str, sorted(digits)))
         return replace(
             self,

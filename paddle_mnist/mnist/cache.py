@@ -4,7 +4,6 @@ Each source has a folder named after the hash of its files, so a changed file ha
 It is built under a temporary name and renamed, by one process at a time; a damaged one is rebuilt.
 """
 
-import copyreg
 import hashlib
 import json
 import logging
@@ -12,7 +11,6 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Optional
 
@@ -22,12 +20,14 @@ from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import MNIST_HASH, SPLIT_NAMES, Data, Split, data_hash
 from paddle_mnist.mnist.readers import read_class_names
 from paddle_mnist.mnist.sources import DIGITS_SOURCE, Source, find_source, parse_data_option
-from paddle_mnist.system.files import cache_folder
+from paddle_mnist.system.files import cache_folder, warn_once
 from paddle_mnist.system.locks import locked
 
 log = logging.getLogger("paddle_mnist")
 
-VERSION = 2  # of the cache's format and of how splits are made; each has folders of its own
+VERSION = 3  # of the cache's format and of how splits are made; each has folders of its own
+
+Contents = tuple[dict[str, Split], str]  # the splits and their data hash
 
 
 def open_data(data: str = "auto") -> Data:
@@ -52,14 +52,6 @@ def reopen_data(location: str, expected_hash: str) -> Data:
     return data
 
 
-def _place_of(data: Data) -> tuple[Callable[[str, str], Data], tuple[str, str]]:
-    """Return how another process opens the same images, which are not sent to it."""
-    return reopen_data, (data.location, data.hash)
-
-
-copyreg.pickle(Data, _place_of)
-
-
 def _open_source(source: Source) -> Data:
     if source is DIGITS_SOURCE:  # reading them takes less time than a cache
         splits = source.read()
@@ -82,7 +74,7 @@ def _open_source(source: Source) -> Data:
 
 def _source_hash(source: Source) -> str:
     digest = hashlib.sha256()
-    for path in source.paths:
+    for path in source.files:
         digest.update(os.fsencode(f"{path.name} {path.stat().st_size};"))
         with open(path, "rb") as file:
             while block := file.read(1 << 20):
@@ -90,48 +82,48 @@ def _source_hash(source: Source) -> str:
     return digest.hexdigest()
 
 
-def _open_folder(folder: Path, warn: bool = False) -> Optional[tuple[dict[str, Split], str]]:
-    """Return the splits in a cache folder and their hash; None if it is missing or damaged."""
+def _open_folder(folder: Path) -> Optional[Contents]:
+    """Return what a cache folder holds; None if it is missing or damaged."""
     if not folder.exists():
         return None
     try:
         index = json.loads((folder / "index.json").read_text())
         if index["source"] != folder.name:
             raise ValueError("it was made from another source")
-        splits = {}
-        for mode in SPLIT_NAMES:
-            arrays = []
-            for part in ("images", "labels"):
-                array = np.load(folder / f"{mode}_{part}.npy", mmap_mode="r", allow_pickle=False)
-                if zlib.crc32(array.data) != index["crc32"][mode][part]:
-                    raise ValueError(f"{mode}_{part}.npy does not match its checksum")
-                arrays.append(array)
-            images, labels = arrays
-            splits[mode] = Split(images, labels, index["divisor"])
+        splits = {
+            mode: Split(
+                _map(folder / f"{mode}_images.npy", index),
+                _map(folder / f"{mode}_labels.npy", index),
+                index["divisor"],
+            )
+            for mode in SPLIT_NAMES
+        }
         return splits, index["hash"]
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        if warn:
-            log.warning("cache %s is damaged (%s); rebuilding it", folder, error)
+        warn_once(folder, "cache %s is damaged (%s); it is built again", folder, error)
         return None
 
 
-def _build_folder(folder: Path, source: Source) -> tuple[dict[str, Split], str]:
+def _map(path: Path, index: dict[str, dict[str, int]]) -> np.ndarray:
+    array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    if zlib.crc32(array.data) != index["crc32"][path.name]:
+        raise ValueError(f"{path.name} does not match its checksum")
+    return array
+
+
+def _build_folder(folder: Path, source: Source) -> Contents:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with locked(folder.with_suffix(".lock")):
-            contents = _open_folder(folder, warn=True)  # another process may have built it by now
-            if not contents:
-                _write_folder(folder, source.read())
-                contents = _open_folder(folder)
-            if not contents:
-                raise DataError(
-                    f"{folder}: what was written there reads back as something else; expected a "
-                    "disk that keeps it; PADDLE_MNIST_CACHE names another folder"
-                )
-            return contents
+            if contents := _open_folder(folder):  # another process has built it meanwhile
+                return contents
+            splits = source.read()
+            contents = splits, data_hash(splits)
+            _write_folder(folder, *contents)
+            return _open_folder(folder) or contents
     except OSError as error:
         log.warning(
-            "cannot write the cache in %s (%s); reading %s anew each time. "
+            "cannot write the cache in %s (%s); reading %s again each time. "
             "PADDLE_MNIST_CACHE names another folder.",
             folder.parent,
             error.strerror or error,
@@ -141,29 +133,24 @@ def _build_folder(folder: Path, source: Source) -> tuple[dict[str, Split], str]:
         return splits, data_hash(splits)
 
 
-def _write_folder(folder: Path, splits: dict[str, Split]) -> None:
+def _write_folder(folder: Path, splits: dict[str, Split], digest: str) -> None:
     temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
         checksums = {}
         for mode, split in splits.items():
-            np.save(temporary / f"{mode}_images.npy", split.images)
-            np.save(temporary / f"{mode}_labels.npy", split.labels)
-            checksums[mode] = {
-                "images": zlib.crc32(np.ascontiguousarray(split.images).data),
-                "labels": zlib.crc32(np.ascontiguousarray(split.labels).data),
-            }
-        divisor = splits["train"].divisor
+            for part, array in (("images", split.images), ("labels", split.labels)):
+                name = f"{mode}_{part}.npy"
+                np.save(temporary / name, array)
+                checksums[name] = zlib.crc32(np.ascontiguousarray(array).data)
         index = {
             "source": folder.name,
-            "hash": data_hash(splits),
-            "divisor": divisor,
+            "hash": digest,
+            "divisor": splits["train"].divisor,
             "crc32": checksums,
         }
         (temporary / "index.json").write_text(json.dumps(index))
-        if folder.exists():  # damaged; moved away, because a rename needs a free name
-            os.rename(folder, temporary / "damaged")
+        shutil.rmtree(folder, ignore_errors=True)  # a damaged one
         temporary.chmod(0o755)  # mkdtemp's 0700 would keep out others who share the cache
         os.rename(temporary, folder)
-        shutil.rmtree(folder / "damaged", ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -17,24 +17,35 @@ def read_embedded_digits() -> dict[str, Split]:
 
     From the test set of "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak,
     UCI, 1998). Each is scaled to 20x20 in the middle of 28x28 pixels, as MNIST's digits are.
-    The splits are fixed and stratified. Each is in a fixed random order, as MNIST's are, so that
-    the first images of a split show all ten digits.
+    The splits are fixed: sorted by label, about every sixth image is held out for valid and every
+    sixth for eval. Each is in a fixed random order, as MNIST's are, so that the first images of a
+    split show all ten digits.
     """
+    small, labels = _read_small_digits()
+    # Linear interpolation between pixel centres, in integers, so that every machine rounds alike:
+    # weights are tenths, so levels 0..16 become 0..1600.
+    centres = np.clip((np.arange(20) + 0.5) * 8 / 20 - 0.5, 0, 7)
+    tenths = np.rint(10 * np.maximum(0, 1 - abs(centres - np.arange(8)[:, None]))).astype(np.int64)
+    large = tenths.T @ small @ tenths
+    margin = (SIZE - 20) // 2
+    images = np.zeros((len(labels), SIZE, SIZE), np.uint8)
+    images[:, margin:-margin, margin:-margin] = (large * 255 + 800) // 1600
+
+    spacing = len(labels) / HELD_OUT
+    valid, test = (((np.arange(HELD_OUT) + phase) * spacing).astype(int) for phase in (0.25, 0.75))
+    train = np.setdiff1d(np.arange(len(labels)), np.concatenate([valid, test]))
+    digits = Split(images, labels, 256)
     # RandomState, not Generator: NumPy promises its stream never changes (NEP 19).
     random = np.random.RandomState(0)
-    shuffled = {}
-    for mode, split in digits_by_label().items():
-        order = random.permutation(len(split))
-        shuffled[mode] = Split(split.images[order], split.labels[order], split.divisor)
-    return shuffled
+    indices = {"train": train, "valid": valid, "eval": test}
+    return {mode: digits.take(random.permutation(index)) for mode, index in indices.items()}
 
 
-def digits_by_label() -> dict[str, Split]:
-    """Return the splits of `read_embedded_digits`, each sorted by label.
+def _read_small_digits() -> tuple[np.ndarray, np.ndarray]:
+    """Return the images, 0..16 [N, 8, 8], and labels of scikit-learn's file, sorted by label.
 
-    Sorted by label, about every sixth image is held out for valid and every sixth for eval, which
-    makes the splits stratified. Reads scikit-learn's file without importing scikit-learn, which
-    takes a second and unpacks with zlib (see `open_unpacked`).
+    Without scikit-learn itself, which takes a second to import and unpacks with zlib (see
+    `open_unpacked`).
     """
     spec = importlib.util.find_spec("sklearn")
     if not spec or not spec.submodule_search_locations:
@@ -44,26 +55,5 @@ def digits_by_label() -> dict[str, Split]:
     path = Path(spec.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     with open_unpacked(path) as stream:
         rows = np.loadtxt(stream, delimiter=",", dtype=np.int64)
-    labels = rows[:, -1].astype(np.uint8)
-    order = np.argsort(labels, kind="stable")
-    labels, small = labels[order], rows[order, :-1].reshape(-1, 8, 8)
-
-    # Linear interpolation between pixel centres, in integers, so that every machine rounds alike:
-    # weights are tenths, so levels 0..16 become 0..1600.
-    centres = np.clip((np.arange(20) + 0.5) * 8 / 20 - 0.5, 0, 7)
-    tenths = np.rint(10 * np.maximum(0, 1 - abs(centres - np.arange(8)[:, None]))).astype(np.int64)
-    large = tenths.T @ small @ tenths
-    margin = (SIZE - 20) // 2
-    images = np.zeros((len(order), SIZE, SIZE), np.uint8)
-    images[:, margin:-margin, margin:-margin] = (large * 255 + 800) // 1600
-
-    spacing = len(order) / HELD_OUT
-    held_out = {
-        mode: ((np.arange(HELD_OUT) + phase) * spacing).astype(int)
-        for mode, phase in (("valid", 0.25), ("eval", 0.75))
-    }
-    rest = np.setdiff1d(np.arange(len(order)), np.concatenate(list(held_out.values())))
-    return {
-        mode: Split(images[index], labels[index], 256)
-        for mode, index in {"train": rest, **held_out}.items()
-    }
+    rows = rows[np.argsort(rows[:, -1], kind="stable")]
+    return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.uint8)

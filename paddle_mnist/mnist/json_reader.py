@@ -1,102 +1,39 @@
 """Reads the AI Studio file, `mnist.json.gz`: 339 MB of JSON text, as a stream."""
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Optional
+from typing import Annotated, Any, BinaryIO, Optional
 
+import msgspec
 import numpy as np
 import simdjson
 
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import CLASSES, SIZE, SPLIT_NAMES, Split
-from paddle_mnist.mnist.readers import check_splits, open_unpacked
+from paddle_mnist.mnist.readers import MAX_TEXT, make_split, open_unpacked
 
 PIXELS = SIZE * SIZE
-BLOCK = 4 << 20  # bytes of text per read; 1, 2 and 8 MiB were measured to be slower
-MAX_TEXT = 1 << 30  # bytes that a file may unpack to; the AI Studio file has 0.34e9
-MAX_ROW = 64 << 10  # bytes of text in a row of 784 numbers
-MAX_LABELS = 8_000_000  # bytes of text in a list of labels
+ROWS = 1000  # that are parsed at a time
+BLOCK = 1 << 20  # bytes of text per read
+MAX_LIST = 8_000_000  # bytes of text in a list of numbers
+MAX_ROW = 64 << 10  # bytes of text in a row of 784 numbers; a longer one is parsed at once
 
 JSON_FORM = "[[images, labels], ...] for train, valid, eval, with rows of 784 numbers"
 
+# What stands between two lists of numbers, without white space.
+STARTS = (b"[[[[", b"],[[[", b"],[[[")  # before the first row of each split
+NEXT_ROW, LABELS, END = b",[", b"],[", b"]] (the end of the file)"
 
-class _Text:
-    """The text of a JSON file, read block by block.
+_ROW = msgspec.json.Decoder(
+    Annotated[
+        list[Annotated[float, msgspec.Meta(ge=0, le=1)]],
+        msgspec.Meta(min_length=PIXELS, max_length=PIXELS),
+    ]
+)
+_LABELS = msgspec.json.Decoder(list[Annotated[int, msgspec.Meta(ge=0, le=CLASSES - 1)]])
 
-    rest: what was read and not consumed yet.
-    """
-
-    def __init__(self, path: Path, stream: BinaryIO):
-        self.path = path
-        self.stream = stream
-        self.rest = b""
-        self.bytes_read = 0
-
-    def read_block(self) -> bool:
-        """Read the next block; return False at the end of the file."""
-        block = self.stream.read(BLOCK)
-        self.rest += block
-        self.bytes_read += len(block)
-        if self.bytes_read > MAX_TEXT:
-            raise DataError(
-                f"{self.path}: unpacks to more than {MAX_TEXT} bytes; "
-                "expected the AI Studio file, which unpacks to 339 MB"
-            )
-        return bool(block)
-
-    def peek(self) -> bytes:
-        """Return the next byte that is not white space; b"" at the end of the file."""
-        while True:
-            self.rest = self.rest.lstrip(b" \t\r\n")
-            if self.rest or not self.read_block():
-                return self.rest[:1]
-
-    def expect(self, byte: bytes, where: str) -> None:
-        """Consume the next byte that is not white space; b"" is the end of the file.
-
-        Raises DataError if it is another one.
-        """
-        next_byte = self.peek()
-        if next_byte != byte:
-            actual = f"{next_byte.decode('latin1')!r}" if next_byte else "the end of the file"
-            expected = f"{byte.decode()!r}" if byte else "the end of the file"
-            raise DataError(
-                f"{self.path}: {actual} at byte {self.bytes_read - len(self.rest)} ({where}); "
-                f"expected {expected}: {JSON_FORM}"
-            )
-        self.rest = self.rest[1:]
-
-    def read_list(self, where: str) -> bytes:
-        """Return the text of a list of numbers, with its brackets, and consume it."""
-        self.expect(b"[", where)
-        while b"]" not in self.rest:
-            if len(self.rest) > MAX_LABELS or not self.read_block():
-                raise DataError(f"{self.path}: {where} does not end; expected ']': {JSON_FORM}")
-        numbers, _, self.rest = self.rest.partition(b"]")
-        return b"[" + numbers + b"]"
-
-    def row_blocks(self, where: str) -> Iterator[bytes]:
-        """Yield the rows of a list of lists, as many at a time as a block holds."""
-        self.expect(b"[", where)
-        while self.peek() != b"]":
-            list_end = _LIST_END.search(self.rest)
-            rows_end = list_end.start() + 1 if list_end else self.rest.rfind(b"]") + 1
-            if rows_end:
-                yield self.rest[:rows_end]
-                self.rest = self.rest[rows_end:]
-                if self.peek() == b",":
-                    self.rest = self.rest[1:]
-            elif len(self.rest) > MAX_ROW or not self.read_block():
-                raise DataError(
-                    f"{self.path}: {where}: a row of {len(self.rest)} bytes does not end; "
-                    f"expected {PIXELS} numbers"
-                )
-        self.expect(b"]", where)
-
-
-_LIST_END = re.compile(rb"\][ \t\r\n]*\]")
+Rows = tuple[np.ndarray, Optional[int]]  # uint8 [n, 784] and divisor, or float32 and None
 
 
 def read_json(path: Path) -> dict[str, Split]:
@@ -106,56 +43,113 @@ def read_json(path: Path) -> dict[str, Split]:
     k/256 or all are k/255, else as float32.
     """
     with open_unpacked(path) as stream:
-        text = _Text(path, stream)
-        blocks, labels = {}, {}
-        text.expect(b"[", "start")
-        for mode in SPLIT_NAMES:
-            if mode != SPLIT_NAMES[0]:
-                text.expect(b",", f"before {mode}")
-            text.expect(b"[", mode)
-            blocks[mode] = list(_read_image_blocks(text, mode))
-            text.expect(b",", f"{mode}, after the images")
-            labels[mode] = _read_labels(text, mode)
-            text.expect(b"]", f"{mode}, after the labels")
-        text.expect(b"]", "after eval")
-        text.expect(b"", "after the last bracket")
-
-    divisors = {divisor for mode in SPLIT_NAMES for _, divisor in blocks[mode]}
+        lists = _lists_of_numbers(path, stream)
+        splits = {
+            mode: _read_split(lists, start, f"{path}: {mode}")
+            for mode, start in zip(SPLIT_NAMES, STARTS)
+        }
+        _expect(END, next(lists)[0], f"{path}: at the end")
+    divisors = {divisor for blocks, _ in splits.values() for _, divisor in blocks}
     divisor = divisors.pop() if len(divisors) == 1 else None
-    splits = {}
-    for mode in SPLIT_NAMES:
-        rows = [
-            block
-            if block_divisor == divisor
-            else block.astype(np.float32) / np.float32(block_divisor)
-            for block, block_divisor in blocks.pop(mode)
-        ]
-        images = np.concatenate(rows) if rows else np.empty((0, PIXELS), np.uint8)
-        splits[mode] = Split(images.reshape(-1, SIZE, SIZE), labels[mode], divisor)
-    return check_splits(splits, path)
+    return {
+        mode: make_split(_join(blocks, divisor), labels, divisor, f"{path}: {mode}")
+        for mode, (blocks, labels) in splits.items()
+    }
 
 
-def _read_image_blocks(text: _Text, mode: str) -> Iterator[tuple[np.ndarray, Optional[int]]]:
-    """Yield blocks of rows, each as ([n, 784] uint8, divisor) or ([n, 784] float32, None)."""
-    parser = simdjson.Parser()
-    first = 0
-    for block in text.row_blocks(f"{mode} images"):
+def _lists_of_numbers(path: Path, stream: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the text of each list without a list in it, after what stands before it.
+
+    `[[[[1], [2]], [7, 8]]]` gives `[[[[` and `1`, `,[` and `2`, `],[` and `7, 8`, and last `]]` and
+    a note that this is the end of the file.
+    """
+    size, rest = 0, b""
+    before: list[bytes] = []
+    while block := stream.read(BLOCK):
+        size += len(block)
+        if size > MAX_TEXT:
+            raise DataError(f"{path}: unpacks to more than {MAX_TEXT} bytes; expected {JSON_FORM}")
+        *pieces, rest = (rest + block).split(b"]")
+        for piece in pieces:
+            opening, bracket, numbers = piece.rpartition(b"[")
+            if bracket:
+                yield _without_space([*before, opening, bracket]), numbers
+                before = []
+            else:
+                before += piece, b"]"
+        if len(rest) > MAX_LIST or len(before) > MAX_ROW:
+            raise DataError(f"{path}: a list of over {MAX_LIST} bytes; expected {JSON_FORM}")
+    yield _without_space([*before, rest]) + b" (the end of the file)", b""
+
+
+def _without_space(pieces: list[bytes]) -> bytes:
+    return b"".join(b"".join(pieces).split())
+
+
+def _expect(expected: bytes, found: bytes, where: str) -> None:
+    if found != expected:
+        raise DataError(
+            f"{where}: {found.decode('latin1')!r:.60}; expected {expected.decode()!r}: {JSON_FORM}"
+        )
+
+
+def _read_split(
+    lists: Iterator[tuple[bytes, bytes]], start: bytes, where: str
+) -> tuple[list[Rows], np.ndarray]:
+    """Read the images of a split, in blocks, and its labels."""
+    parser = simdjson.Parser()  # it keeps its memory: a new one for each block takes longer
+    before, numbers = next(lists)
+    _expect(start, before, f"{where} images")
+    blocks: list[Rows] = []
+    rows: list[bytes] = []
+    number, before = 0, NEXT_ROW
+    while before == NEXT_ROW:
+        rows.append(numbers)
+        number += 1
+        before, numbers = next(lists)
+        if len(rows) == ROWS or len(rows[-1]) > MAX_ROW or before != NEXT_ROW:
+            values = _parse(parser, rows, number - len(rows), f"{where} images")
+            blocks.append(_to_uint8(values))
+            rows = []
+    _expect(LABELS, before, f"{where}, after the images")
+    try:
+        labels = _LABELS.decode(b"[" + numbers + b"]")
+    except msgspec.DecodeError as error:
+        raise DataError(f"{where} labels: {_explain(error, numbers)}") from error
+    return blocks, np.array(labels, np.uint8)
+
+
+def _parse(parser: simdjson.Parser, rows: list[bytes], first: int, where: str) -> np.ndarray:
+    """Return the numbers of rows, float64 [n, 784]. first: the number of the first row."""
+    try:
+        # Not msgspec, which makes an object of each number: that takes twice the time.
+        document: Any = parser.parse(b"[[" + b"],[".join(rows) + b"]]")
+        values = np.frombuffer(document.as_buffer(of_type="d"))
+        if all(len(row) == PIXELS for row in document) and 0 <= values.min() <= values.max() <= 1:
+            return values.reshape(-1, PIXELS)
+    except (ValueError, TypeError, RuntimeError):  # the last for numbers of 20 digits
+        pass
+    for number, row in enumerate(rows, first):
         try:
-            rows: Any = parser.parse(b"[" + block + b"]")
-            if any(len(row) != PIXELS for row in rows) or block.count(b"[") != len(rows):
-                raise ValueError("rows that are not 784 numbers")
-            values = np.frombuffer(rows.as_buffer(of_type="d")).reshape(-1, PIXELS)
-            if values.min() < 0 or values.max() > 1:
-                raise ValueError("pixels outside 0..1")
-        except (ValueError, TypeError, RuntimeError) as error:  # the last for numbers of 20 digits
-            raise _explain_bad_row(f"{text.path}: {mode} images", block, first, error) from error
-        count = len(values)
-        del rows  # the parser can be reused only when nothing refers to its last document
-        yield _to_uint8(values)
-        first += count
+            _ROW.decode(b"[" + row + b"]")
+        except msgspec.DecodeError as error:
+            raise DataError(f"{where}, row {number}: {_explain(error, row)}") from error
+    raise DataError(f"{where}, after row {first}: not numbers; expected {JSON_FORM}")
 
 
-def _to_uint8(values: np.ndarray) -> tuple[np.ndarray, Optional[int]]:
+def _explain(error: msgspec.DecodeError, text: bytes) -> str:
+    """Return the message of msgspec with what is at the place that it names."""
+    message = str(error)
+    if index := re.search(r"\$\[(\d+)\]", message):
+        found = text.split(b",")[int(index[1])].strip()
+    elif byte := re.search(r"\(byte (\d+)\)", message):
+        found = text[int(byte[1]) - 1 :]  # it counts the bracket before the text
+    else:
+        found = b"%d values" % (text.count(b",") + 1)
+    return f"{message}; found {found.decode('latin1')!r:.40}"
+
+
+def _to_uint8(values: np.ndarray) -> Rows:
     """Return (uint8, divisor) if that gives the same float32s back, else (float32, None)."""
     for divisor, exact in ((256, np.float64), (255, np.float32)):
         # k/256 is written exactly, with few digits; k/255 was rounded, to float32 at best
@@ -165,37 +159,11 @@ def _to_uint8(values: np.ndarray) -> tuple[np.ndarray, Optional[int]]:
     return values.astype(np.float32), None
 
 
-def _explain_bad_row(where: str, block: bytes, first: int, error: Exception) -> DataError:
-    """Return an error that explains the first bad row of a block."""
-    try:
-        rows = json.loads(b"[" + block + b"]")
-    except ValueError:
-        return DataError(f"{where}, after row {first}: not JSON ({error}); {JSON_FORM}")
-    for number, row in enumerate(rows, first):
-        if not isinstance(row, list):
-            return DataError(f"{where}, row {number}: {row!r:.40}; expected {PIXELS} numbers")
-        if len(row) != PIXELS:
-            return DataError(f"{where}, row {number}: {len(row)} values; expected {PIXELS}")
-        for column, value in enumerate(row):
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not is_number or not 0 <= value <= 1:
-                return DataError(
-                    f"{where}, row {number}, value {column}: {value!r:.40}; "
-                    "expected a number in 0..1"
-                )
-    return DataError(f"{where}, after row {first}: {error}; {JSON_FORM}")
-
-
-def _read_labels(text: _Text, mode: str) -> np.ndarray:
-    where = f"{mode} labels"
-    try:
-        labels = json.loads(text.read_list(where))
-    except ValueError as error:
-        raise DataError(f"{text.path}: {where}: not JSON ({error}); {JSON_FORM}") from error
-    for number, label in enumerate(labels):
-        if type(label) is not int or not 0 <= label < CLASSES:
-            raise DataError(
-                f"{text.path}: {where}, number {number}: {label!r:.40}; "
-                f"expected a whole number in 0..{CLASSES - 1}"
-            )
-    return np.array(labels, np.uint8)
+def _join(blocks: list[Rows], divisor: Optional[int]) -> np.ndarray:
+    """Return the images of a split, [N, 28, 28]; float32 unless all have the same divisor."""
+    rows = [
+        block if block_divisor == divisor else block.astype(np.float32) / np.float32(block_divisor)
+        for block, block_divisor in blocks
+    ]
+    images: np.ndarray = np.concatenate(rows).reshape(-1, SIZE, SIZE)
+    return images

@@ -1,4 +1,4 @@
-"""Reads image files of the IDX format and the names of the classes.
+"""Opens files of images, and reads those of the IDX format and the names of the classes.
 
 A file is read as a stream and never trusted: how much it may unpack to is bounded, so that a small
 file cannot fill the memory. Every fault is a DataError that names file, place, the value found and
@@ -9,9 +9,9 @@ sources.
 import contextlib
 import gzip
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Optional, Union, cast
+from typing import BinaryIO, Optional, cast
 
 import numpy as np
 from isal import igzip_threaded, isal_zlib
@@ -20,7 +20,8 @@ from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import CLASSES, SIZE, Split
 from paddle_mnist.system.text import decode
 
-MAX_IMAGES = 1_000_000  # that an IDX file may announce; MNIST has 60,000
+MAX_IMAGES = 1_000_000  # in a file; MNIST has 60,000
+MAX_TEXT = 1 << 30  # bytes that a text may unpack to; the AI Studio file has 0.34e9
 VALID = 10_000  # of 60,000 training images: MNIST's valid split, as in the JSON file
 MAX_NAME = 40  # characters in the name of a class
 
@@ -47,61 +48,56 @@ def open_unpacked(path: Path) -> Iterator[BinaryIO]:
             else:
                 yield file
     except (EOFError, UNPACKING_ERROR, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: damaged gzip file ({error}); fetch it again") from error
+        raise DataError(f"{path}: damaged file ({error}); fetch it again") from error
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; expected a readable file") from error
+        raise DataError(f"{path}: {error.strerror or error}; expected a readable file") from error
 
 
-def check_splits(splits: Mapping[str, Split], path: Path) -> dict[str, Split]:
-    """Raise DataError for a split that is empty, or has not as many labels as images."""
-    for mode, split in splits.items():
-        if len(split.images) != len(split.labels):
-            raise DataError(
-                f"{path}: {mode} has {len(split.images)} images and {len(split.labels)} labels; "
-                "expected the same number"
-            )
-        if not len(split):
-            raise DataError(f"{path}: {mode} is empty; expected at least one image")
-    return dict(splits)
+def read_head(path: Path) -> bytes:
+    """Return a file's first bytes, unpacked if it is gzip. Raises DataError."""
+    with open_unpacked(path) as stream:
+        return stream.read(64)
 
 
-def split_training(images: np.ndarray, labels: np.ndarray, where: str) -> dict[str, Split]:
-    """Divide training images, pixels k/256, into the splits train and valid.
+def make_split(images: np.ndarray, labels: np.ndarray, divisor: Optional[int], where: str) -> Split:
+    """Return images and labels as a split. where: of the images, for errors.
 
-    The valid split is the last 10,000 of 60,000 or more images, as in MNIST; of fewer, every sixth
-    of each class, so that files sorted by label work too.
-    where: of the images, for errors. Raises DataError for too few of them.
+    Raises DataError if there are none, not as many labels, or labels outside 0..9.
     """
     if len(images) != len(labels):
         raise DataError(
-            f"{where}: {len(images)} training images, but {len(labels)} labels; expected the same "
-            "number"
+            f"{where}: {len(images)} images and {len(labels)} labels; expected the same number"
         )
-    train: Union[slice, np.ndarray]
-    valid: Union[slice, np.ndarray]
-    if len(images) >= 6 * VALID:
-        train, valid = slice(-VALID), slice(-VALID, None)
-    elif len(images) >= 6:
-        valid = np.sort(np.argsort(labels, kind="stable")[5::6])
-        train = np.setdiff1d(np.arange(len(labels)), valid)
-    else:
-        raise DataError(
-            f"{where}: {len(images)} images; expected at least 6, of which every sixth is in the "
-            "valid split"
-        )
-    return {
-        "train": Split(images[train], labels[train], 256),
-        "valid": Split(images[valid], labels[valid], 256),
-    }
-
-
-def check_labels(labels: np.ndarray, where: str) -> np.ndarray:
-    """Return labels as uint8 [N]. Raises DataError for one outside 0..9."""
+    if not len(images):
+        raise DataError(f"{where}: no images; expected at least one")
     invalid = np.flatnonzero((labels < 0) | (labels >= CLASSES))
     if len(invalid):
         first = invalid[0]
         raise DataError(f"{where}: label {first} is {labels[first]}; expected 0..{CLASSES - 1}")
-    return labels.astype(np.uint8, copy=False)
+    return Split(images, labels.astype(np.uint8, copy=False), divisor)
+
+
+def divide(training: Split, where: str, held_out: tuple[str, ...] = ("valid",)) -> dict[str, Split]:
+    """Divide training images into train and the splits that are held out, one or two.
+
+    Of 60,000 or more images the valid split alone is the last 10,000, as in MNIST. Else each split
+    that is held out gets a fifth as many images as train, of every class, so that files sorted by
+    label work too. Raises DataError for too few images.
+    """
+    if len(training) >= 6 * VALID and held_out == ("valid",):
+        return {"train": training.take(slice(-VALID)), "valid": training.take(slice(-VALID, None))}
+    turns = 5 + len(held_out)
+    if len(training) < turns:
+        raise DataError(
+            f"{where}: {len(training)} images; expected at least {turns}, to divide them into "
+            f"train, {', '.join(held_out)}"
+        )
+    turn = np.empty(len(training), int)
+    turn[np.argsort(training.labels, kind="stable")] = np.arange(len(training)) % turns
+    splits = {"train": training.take(turn < 5)}
+    for number, mode in enumerate(held_out, 5):
+        splits[mode] = training.take(turn == number)
+    return splits
 
 
 # ------------------------------------------------------------------ IDX files
@@ -119,21 +115,16 @@ def read_idx(paths: tuple[Path, ...]) -> dict[str, Split]:
 
     The format is described at http://yann.lecun.com/exdb/mnist/ (archived).
     """
-    train_images, train_labels, eval_images, eval_labels = paths
-    images, labels = _read_idx_images(train_images), _read_idx_labels(train_labels)
-    splits = {
-        **split_training(images, labels, str(train_images)),
-        "eval": Split(_read_idx_images(eval_images), _read_idx_labels(eval_labels), 256),
-    }
-    return check_splits(splits, eval_images)
-
-
-def _read_idx_images(path: Path) -> np.ndarray:
-    return _read_idx_file(path, magic=2051, row_shape=(SIZE, SIZE))
-
-
-def _read_idx_labels(path: Path) -> np.ndarray:
-    return check_labels(_read_idx_file(path, magic=2049, row_shape=()), str(path))
+    training, test = (
+        make_split(
+            _read_idx_file(images, magic=2051, row_shape=(SIZE, SIZE)),
+            _read_idx_file(labels, magic=2049, row_shape=()),
+            256,
+            str(images),
+        )
+        for images, labels in (paths[:2], paths[2:])
+    )
+    return {**divide(training, str(paths[0])), "eval": test}
 
 
 def _read_idx_file(path: Path, magic: int, row_shape: tuple[int, ...]) -> np.ndarray:
@@ -165,36 +156,20 @@ def read_class_names(path: Optional[Path]) -> tuple[str, ...]:
 
     Blank lines at the end are ignored. Raises DataError for anything but ten different names.
     """
-    if path is None:
+    if path is None or not path.exists():
         return ()
+    with open_unpacked(path) as file:
+        content = file.read(4096)  # more than ten names can take
     try:
-        with open(path, "rb") as file:
-            content = file.read(4096)  # more than ten names can take
-        lines = decode(content).rstrip().splitlines()
-    except FileNotFoundError:
-        return ()
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; expected a readable file") from error
+        names = [line.strip() for line in decode(content).rstrip().splitlines()]
     except UnicodeDecodeError as error:
+        raise DataError(f"{path}: {error.reason}; expected text in UTF-8") from error
+    invalid = [name for name in names if not 0 < len(name) <= MAX_NAME or not name.isprintable()]
+    if len(set(names)) != CLASSES or len(names) != CLASSES or invalid:
+        found = f"{invalid[0]!r:.60}" if invalid else f"{len(set(names))} names"
         raise DataError(
-            f"{path}: {error.reason}; expected {CLASSES} lines, the name of a class in each; save "
-            "it as UTF-8"
-        ) from error
-    names = [line.strip() for line in lines]
-    if len(names) != CLASSES:
-        raise DataError(
-            f"{path}: {len(names)} lines; expected {CLASSES}, the name of a class in each; if the "
-            "file belongs to something else, move it out of this folder"
+            f"{path}: {found} in {len(names)} lines; expected {CLASSES} lines, a different name of "
+            f"1 to {MAX_NAME} printable characters in each; if the file belongs to something else, "
+            "move it out of this folder"
         )
-    for number, name in enumerate(names, 1):
-        if not 0 < len(name) <= MAX_NAME or not name.isprintable():
-            raise DataError(
-                f"{path}, line {number}: {name!r:.60}; expected a name of 1 to {MAX_NAME} "
-                "printable characters"
-            )
-        if name in names[: number - 1]:
-            raise DataError(
-                f"{path}, line {number}: {name!r} is line {names.index(name) + 1} already; "
-                "expected different names"
-            )
     return tuple(names)

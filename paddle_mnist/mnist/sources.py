@@ -1,6 +1,5 @@
 """Sources of images: finds what `data: auto | digits | PATH` names, and downloads MNIST."""
 
-import contextlib
 import hashlib
 import http.client
 import logging
@@ -17,20 +16,11 @@ from typing import Any, Optional
 
 from paddle_mnist.errors import DataError, OutputError
 from paddle_mnist.mnist.arrays import Split
-from paddle_mnist.mnist.csv_reader import find_test_file, find_training_file, read_csv
+from paddle_mnist.mnist.csv_reader import COLUMNS, count_columns, counterpart, read_csv
 from paddle_mnist.mnist.embedded_digits import read_embedded_digits
-from paddle_mnist.mnist.file_kinds import SOURCES, is_csv, is_npz, kind_of, read_head
-from paddle_mnist.mnist.folders import (
-    JSON_FILE,
-    NPZ_FILE,
-    almost_right,
-    csv_file,
-    idx_files,
-    idx_name,
-)
 from paddle_mnist.mnist.json_reader import read_json
 from paddle_mnist.mnist.npz_reader import read_npz
-from paddle_mnist.mnist.readers import IDX_FILES, read_idx
+from paddle_mnist.mnist.readers import IDX_FILES, read_head, read_idx
 from paddle_mnist.system.files import in_home, write_atomically
 from paddle_mnist.system.locks import locked
 
@@ -38,6 +28,13 @@ log = logging.getLogger("paddle_mnist")
 
 WORK = Path("work")  # the tutorial's folder, relative to the current directory
 CLASSES_FILE = "classes.txt"
+JSON_FILE = "mnist.json.gz"
+NPZ_FILE = "mnist.npz"
+CSV_FILES = ("mnist_train.csv", "train.csv")  # with labels; the test file stands beside it
+FILES = f"{JSON_FILE}, the four IDX files, {NPZ_FILE} of Keras, or CSV files as Kaggle has them"
+# IDX files by any of the names that mirrors give them: train-images.idx3-ubyte.
+_IDX_NAME = re.compile(r"(train|t10k)[-_.](images|labels)[-_.](idx[13])[-_.]ubyte(\.gz)?", re.I)
+_CSV_START = re.compile(rb'(\xef\xbb\xbf)?\s*("?label"?|\d+)\s*,', re.IGNORECASE)
 CONNECT_SECONDS = 5
 
 # The server of paddle.vision.datasets.MNIST, and the MD5 it expects of each file. Paddle's own
@@ -53,36 +50,37 @@ MAX_DOWNLOAD = 1 << 26  # bytes of a file; the largest of them has 9.9e6
 
 @dataclass(frozen=True)
 class Source:
-    """The files of a source and the function that reads them.
+    """Where images come from, and the function that reads them.
 
-    place: the file or folder that names the source. note: what a user should know of it.
+    path: of the file or folder; None for the embedded digits. files: those that are read.
+    note: what a user should know of it.
     """
 
     name: str
-    paths: tuple[Path, ...]
+    path: Optional[Path]
+    files: tuple[Path, ...]
     read: Callable[[], dict[str, Split]]
-    place: Optional[Path] = None
     note: str = ""
 
     def __str__(self) -> str:
-        if not self.place:
-            return "scikit-learn's digits (embedded; not MNIST)"
-        return f"{self.place}{self.note}"
+        return f"{self.path}{self.note}" if self.path else self.note
 
     @property
     def location(self) -> str:
         """The value of `data` that names this source from any current directory."""
-        return str(self.place.resolve()) if self.place else self.name
+        return str(self.path.resolve()) if self.path else self.name
 
     @property
     def classes_file(self) -> Optional[Path]:
         """The path where names of the classes may be found: beside the files."""
-        if not self.place:
+        if not self.path:
             return None
-        return (self.place if self.place.is_dir() else self.place.parent) / CLASSES_FILE
+        return (self.path if self.path.is_dir() else self.path.parent) / CLASSES_FILE
 
 
-DIGITS_SOURCE = Source("digits", (), read_embedded_digits)
+DIGITS_SOURCE = Source(
+    "digits", None, (), read_embedded_digits, "scikit-learn's digits (embedded; not MNIST)"
+)
 
 
 def paddle_cache() -> Path:
@@ -118,14 +116,13 @@ def find_source(data: str = "auto") -> Source:
         return _download(os.environ.get("PADDLE_MNIST_URL") or MNIST_URL, paddle_cache())
     except (DataError, OutputError, OSError) as error:
         log.warning(
-            "MNIST was not found (%s/%s, IDX files in %s/ or %s) and cannot be downloaded (%s). "
-            "%sUsing %s instead: accuracies are not MNIST's.",
+            "MNIST was not found (in %s/ are %s; expected %s; no IDX files are in %s) and cannot "
+            "be downloaded (%s). Using %s instead: accuracies are not MNIST's.",
             WORK,
-            JSON_FILE,
-            WORK,
+            _contents(WORK),
+            FILES,
             paddle_cache(),
             error,
-            f"In {WORK}/: {almost}. " if (almost := almost_right(WORK)) else "",
             DIGITS_SOURCE,
         )
         return DIGITS_SOURCE
@@ -159,72 +156,85 @@ def _split_selection(data: str) -> tuple[str, str]:
 
 def _source_at(path: Path) -> Source:
     if path.is_dir():
-        source = _in_folder(path)
-        if not source:
-            almost = almost_right(path)
-            raise DataError(
-                f"{path}: neither {JSON_FILE} nor the four IDX files nor {NPZ_FILE} nor CSV files "
-                f"in it{f' ({almost})' if almost else ''}; expected one of those, the IDX files "
-                f"plain or .gz: {', '.join(IDX_FILES)}"
-            )
-        return source
+        if source := _in_folder(path):
+            return source
+        raise DataError(f"{path}: {_contents(path)}; expected {FILES}")
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; expected auto, digits, or one of those")
-    if idx_name(path):
-        raise DataError(f"{path}: one of four IDX files; give the folder, {path.parent}")
-    return _source_of_file(path)
-
-
-def _source_of_file(path: Path) -> Source:
     head = read_head(path)
-    if is_npz(path, head):
-        return _npz(path)
-    if is_csv(path, head):
+    if head.startswith(b"PK"):
+        return Source(path.name, path, (path,), lambda: read_npz(path))
+    if head.lstrip().startswith(b"["):
+        return Source(path.name, path, (path,), lambda: read_json(path))
+    if _CSV_START.match(head) or ".csv" in path.suffixes:
         return _csv(path)
-    if kind := kind_of(head):
-        raise DataError(f"{path}: {kind.name}; expected {SOURCES}; {kind.remedy}")
-    return _json(path)
+    if _idx_name(path):
+        raise DataError(f"{path}: one of four IDX files; expected their folder, {path.parent}")
+    raise DataError(f"{path}: the file begins with {head[:16]!r}; expected {FILES}")
+
+
+def _contents(folder: Path) -> str:
+    """Return the names of the first files in a folder."""
+    names = sorted(path.name for path in folder.glob("*"))
+    return ", ".join(names[:9]) + (f" and {len(names) - 9} more" if names[9:] else "") or "no files"
 
 
 def _in_folder(folder: Path) -> Optional[Source]:
     """Return the first source that a folder holds; None if it holds none."""
     if (folder / JSON_FILE).exists():
-        return _json(folder / JSON_FILE)
+        return _source_at(folder / JSON_FILE)
     if source := _idx_in(folder):
         return source
     if (folder / NPZ_FILE).exists():
-        return _npz(folder / NPZ_FILE)
-    path = csv_file(folder)
-    return _csv(path) if path else None
-
-
-def _json(path: Path) -> Source:
-    return Source(path.name, (path,), lambda: read_json(path), place=path)
-
-
-def _npz(path: Path) -> Source:
-    return Source(path.name, (path,), lambda: read_npz(path), place=path)
+        return _source_at(folder / NPZ_FILE)
+    for name in CSV_FILES:
+        for path in (folder / name, folder / f"{name}.gz"):
+            if path.is_file() and count_columns(path) == COLUMNS:
+                return _csv(path)
+    return None
 
 
 def _csv(path: Path) -> Source:
-    if train := find_training_file(path):
+    if train := counterpart(path, "test", "train"):
         raise DataError(f"{path}: the test images; expected the training file, {train}")
-    test = find_test_file(path)
+    test = counterpart(path, "train", "test")
+    if test and count_columns(test) == COLUMNS - 1:
+        test = None  # as Kaggle's, it has no labels
     return Source(
         path.name,
+        path,
         (path, test) if test else (path,),
         lambda: read_csv(path, test),
-        place=path,
-        note="" if test else " (no test file with labels: the eval split is part of it)",
+        "" if test else " (no test file with labels: the eval split is part of it)",
     )
 
 
 def _idx_in(folder: Path) -> Optional[Source]:
-    files = idx_files(folder)
-    if len(files) < len(IDX_FILES):
+    """Return the four IDX files of a folder; None if one is missing.
+
+    A packed file goes before a plain one, and the usual name before others. Where a folder has the
+    name of a file, as in Kaggle's archives, the file is in it.
+    """
+    found: dict[str, Path] = {}
+    for path in sorted([*folder.glob("*"), *folder.glob("*ubyte/*")], key=_rank):
+        if path.is_file() and (name := _idx_name(path)):
+            found.setdefault(name, path)
+    if len(found) < len(IDX_FILES):
         return None
-    paths = tuple(files.values())
-    return Source(folder.resolve().name, paths, lambda: read_idx(paths), place=folder)
+    files = tuple(found[name] for name in IDX_FILES)
+    return Source(folder.resolve().name, folder, files, lambda: read_idx(files))
+
+
+def _rank(path: Path) -> tuple[int, bool, bool, str]:
+    is_usual = path.name.removesuffix(".gz") in IDX_FILES
+    return len(path.parts), not is_usual, path.suffix != ".gz", path.name
+
+
+def _idx_name(path: Path) -> Optional[str]:
+    """Return which of IDX_FILES a file is, by its name; None if it is none."""
+    match = _IDX_NAME.fullmatch(path.name)
+    name = match and "{}-{}-{}-ubyte".format(*match.groups()[:3]).lower()
+    return name if name in IDX_FILES else None
 
 
 def _download(base_url: str, folder: Path) -> Source:
@@ -268,9 +278,10 @@ def _connect(url: str) -> Any:
             results.put(error)
 
     threading.Thread(target=request, daemon=True).start()
-    with contextlib.suppress(queue.Empty):
+    try:
         result = results.get(timeout=CONNECT_SECONDS)
-        if not isinstance(result, Exception):
-            return result
+    except queue.Empty:
+        raise DataError(f"{url}: no connection within {CONNECT_SECONDS} s") from None
+    if isinstance(result, Exception):
         raise DataError(f"{url}: {getattr(result, 'reason', result)}") from result
-    raise DataError(f"{url}: no connection within {CONNECT_SECONDS} s")
+    return result

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.arrays import Data
-from paddle_mnist.mnist.file_kinds import read_head
+from paddle_mnist.mnist.readers import read_head
 from paddle_mnist.mnist.sources import Source, find_source
 from paddle_mnist.system.files import write_atomically
 from paddle_mnist.system.locks import locked
@@ -17,14 +17,14 @@ def json_file(name: str) -> Path:
     source = find_source(name)
     if not _is_json(source):
         raise ConfigError(f"data is {source}; expected an AI Studio JSON file; name it with --data")
-    return source.paths[0].resolve()
+    return source.files[0].resolve()
 
 
 def as_json(data: Data, folder: Path) -> Path:
     """Return the AI Studio file that the data comes from, or one that is made in the folder."""
     source = find_source(data.location)
     if _is_json(source):
-        return source.paths[0].resolve()
+        return source.files[0].resolve()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{data.name}-{data.hash[:16]}.json.gz"
     with locked(path.with_name(f"{path.name}.lock")):
@@ -38,4 +38,4 @@ def as_json(data: Data, folder: Path) -> Path:
 
 
 def _is_json(source: Source) -> bool:
-    return len(source.paths) == 1 and read_head(source.paths[0]).lstrip().startswith(b"[")
+    return len(source.files) == 1 and read_head(source.files[0]).lstrip().startswith(b"[")
