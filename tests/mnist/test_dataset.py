@@ -20,29 +20,24 @@ from paddle_mnist.parallel.world import DistributedWorld
 
 
 @pytest.mark.parametrize("mode", SIZES)
-def test_items_have_the_documented_form(tiny, mode):
+def test_dataset_gives_items_and_batches_of_the_documented_form(tiny, mode):
     dataset = MnistDataset(mode, str(tiny))
-    images, labels = tiny_splits()[mode]
-    assert len(dataset) == SIZES[mode]
-    for index in (0, 5, -1):
+    all_images, all_labels = tiny_splits()[mode]
+    assert len(dataset) == len(list(dataset)) == SIZES[mode]
+    chosen = [3, 0, len(dataset) - 1, 3]
+    images, labels = dataset.batch(np.array(chosen))
+    for index, batch_image, batch_label in zip([*chosen[:2], -1, 3], images, labels):
         image, label = dataset[index]
         assert (image.shape, image.dtype) == ((1, 28, 28), np.float32)
         assert (label.shape, label.dtype) == ((1,), np.int64)
-        assert np.array_equal(image[0], images[index] / np.float32(256))
-        assert label[0] == labels[index]
-
-
-def test_a_batch_is_its_items(tiny):
-    dataset = MnistDataset("train", str(tiny))
-    index = np.array([3, 0, 299, 3])
-    images, labels = dataset.batch(index)
+        assert np.array_equal(image[0], all_images[index] / np.float32(256))
+        assert label[0] == all_labels[index] == batch_label[0]
+        assert np.array_equal(image, batch_image)
     assert (images.dtype, labels.dtype) == (np.float32, np.int64)
-    assert all(np.array_equal(images[i], dataset[int(n)][0]) for i, n in enumerate(index))
-    assert all(np.array_equal(labels[i], dataset[int(n)][1]) for i, n in enumerate(index))
 
 
-def test_limit_keeps_the_first(tiny):
-    dataset = MnistDataset("train", str(tiny), limit=10)
+def test_limit_keeps_the_first_images(tiny):
+    dataset = MnistDataset("train", tiny, limit=10)
     assert len(dataset) == 10 == len(list(dataset))
     with pytest.raises(IndexError):
         dataset[10]
@@ -59,46 +54,36 @@ def by_label(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("limit", "classes"),
+    ("selection", "limit", "classes"),
     [
-        (None, None),
-        (300, None),
-        (290, None),  # 20 of class 9, where 29 would be its share
-        (275, "few of class 9"),
-        (32, "none of class 2, 3, 4, 5, 6, 7, 8, 9"),
-        (271, "few of class 9"),
-        (241, "none of class 9 and few of class 8"),
+        ("", None, None),
+        ("", 290, None),  # 20 of class 9, where 29 would be its share
+        ("#0-4", 149, None),  # the source has no others
+        ("", 275, "few of class 9"),
+        ("", 241, "none of class 9 and few of class 8"),
     ],
 )
-def test_limit_that_leaves_classes_out_is_said(by_label, limit, classes):
-    warning = MnistDataset("train", by_label, limit).limit_warning()
-    if classes is None:
-        assert warning is None
-    else:
-        assert f"the first {limit} of 300 train images: {classes}; a limit" in warning
+def test_limit_warns_of_classes_that_it_leaves_out(by_label, selection, limit, classes):
+    warning = MnistDataset("train", f"{by_label}{selection}", limit).limit_warning()
+    assert (classes in warning and f"first {limit} of 300" in warning) if classes else not warning
 
 
-def test_no_warning_of_classes_that_the_source_has_not(by_label):
-    assert MnistDataset("train", f"{by_label}#0-4", 149).limit_warning() is None
+@pytest.mark.parametrize(
+    ("call", "error", "value"),
+    [
+        (lambda data: MnistDataset("train", data, 0), ConfigError, "limit is 0"),
+        (lambda data: MnistDataset("Train", data), DataError, "'Train'; expected one of train"),
+        (lambda data: BatchLoader(MnistDataset("train", data), 0), ConfigError, "batch_size is 0"),
+        (lambda data: load_data("train", 0, str(data)), ConfigError, "batch_size is 0"),
+    ],
+)
+def test_invalid_argument_raises(tiny, call, error, value):
+    with pytest.raises(error, match=value):
+        call(tiny)
 
 
-def test_path_for_the_data_and_limits_that_are_none(tiny):
-    assert len(MnistDataset("train", tiny)) == SIZES["train"]
-    for limit in (0, -3):
-        with pytest.raises(ConfigError, match=f"limit is {limit}"):
-            MnistDataset("train", str(tiny), limit)
-    with pytest.raises(ConfigError, match="batch_size is 0"):
-        BatchLoader(MnistDataset("train", tiny), 0)
-
-
-def test_mode_that_is_none_is_named(tiny):
-    with pytest.raises(DataError, match="mode is 'Train'; expected one of train, valid, eval"):
-        MnistDataset("Train", str(tiny))
-
-
-def test_workers_of_paddles_loader(tiny):
-    dataset = MnistDataset("train", str(tiny))
-    loader = paddle.io.DataLoader(dataset, batch_size=32, num_workers=2)
+def test_workers_of_paddles_loader_read_all_images(tiny):
+    loader = paddle.io.DataLoader(MnistDataset("train", tiny), batch_size=32, num_workers=2)
     labels = np.concatenate([labels.numpy() for _, labels in loader()])
     assert np.array_equal(labels[:, 0], tiny_splits()["train"][1])
 
@@ -115,51 +100,35 @@ def test_any_loader_gives_an_epoch_from_a_position(tiny, kind):
     }[kind]
     whole = list(epoch_batches(loader, epoch=0))
     assert [images.shape[0] for images, _ in whole] == [25, 25, 10]
-    assert all(isinstance(tensor, paddle.Tensor) for batch in whole for tensor in batch)
     (rest,) = epoch_batches(loader, epoch=0, start=2)
     assert np.array_equal(rest[0].numpy(), whole[2][0].numpy())
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"replay": 0.1}, {"shard_spec": ShardSpec(4, 1, 2)}, {"limit": 40}]
+    ("replay", "shard_spec"), [(None, None), (0.1, None), (None, ShardSpec(4, 1, 2))]
 )
-def test_images_on_the_device_give_the_same_batches(tiny, options):
-    new = MnistDataset("train", str(tiny), options.get("limit"))
-    old, order = None, None
-    if "replay" in options:
-        old = MnistDataset("valid", str(tiny))
-        order = ReplayOrder(len(new), len(old), options["replay"], seed=1)
-    copied, on_device = (
-        BatchLoader(
-            TrainingSet(new, old, Distortion({"shift": 2}, 1), on_device=on_device),
-            32,
-            seed=1,
-            shuffle=True,
-            order=order,
-        ).sharded(options.get("shard_spec"))
-        for on_device in (False, True)
-    )
-    for copied_batch, device_batch in zip(copied.epoch(1), on_device.epoch(1)):
-        for shard, expected in zip(shards_of(device_batch), shards_of(copied_batch)):
-            assert (shard.index, shard.samples, shard.batch_size) == (
-                expected.index,
-                expected.samples,
-                expected.batch_size,
-            )
-            for values, expected_values in zip(shard.batch, expected.batch):
-                assert (values.dtype, values.shape) == (
-                    expected_values.dtype,
-                    expected_values.shape,
-                )
-                assert np.array_equal(values.numpy(), expected_values.numpy())
+def test_images_on_the_device_give_the_same_batches(tiny, replay, shard_spec):
+    new, old, order = MnistDataset("train", tiny, 200), None, None
+    if replay:
+        old = MnistDataset("valid", tiny)
+        order = ReplayOrder(len(new), len(old), replay, seed=1)
+    epochs = []
+    for on_device in (False, True):
+        images = TrainingSet(new, old, Distortion({"shift": 2}, 1), on_device=on_device)
+        loader = BatchLoader(images, 32, seed=1, shuffle=True, order=order).sharded(shard_spec)
+        epochs.append([shard for batch in loader.epoch(1) for shard in shards_of(batch)])
+    for shard, expected in zip(*epochs):
+        assert (shard.index, shard.samples, shard.batch_size) == (
+            expected.index,
+            expected.samples,
+            expected.batch_size,
+        )
+        for values, expected_values in zip(shard.batch, expected.batch):
+            assert (values.dtype, values.shape) == (expected_values.dtype, expected_values.shape)
+            assert np.array_equal(values.numpy(), expected_values.numpy())
 
 
-def test_what_is_no_loader_is_named():
-    with pytest.raises(ConfigError, match="a loader is a int"):
-        list(epoch_batches(5, epoch=0))
-
-
-def test_load_data_shuffles_as_the_tutorial_does(tiny):
+def test_load_data_shuffles_training_as_the_tutorial_does(tiny):
     """After the same seed the order of each epoch is that of its own lines."""
     labels = tiny_splits()["train"][1]
     random.seed(5)
@@ -167,20 +136,14 @@ def test_load_data_shuffles_as_the_tutorial_does(tiny):
     expected = []
     for _ in range(2):
         random.shuffle(index_list)
-        expected.append([labels[index_list[at : at + 70]] for at in range(0, 300, 70)])
+        expected.append([labels[index_list[at : at + 70]].tolist() for at in range(0, 300, 70)])
+    assert expected[0] != expected[1]
     random.seed(5)
     generator = load_data("train", 70, str(tiny))
     for epoch in expected:
-        batches = [batch[:, 0] for _, batch in generator()]
-        assert [batch.tolist() for batch in batches] == [batch.tolist() for batch in epoch]
-    random.seed(6)
-    first = np.concatenate([batch[:, 0] for _, batch in load_data("train", 70, str(tiny))()])
-    assert first.tolist() != np.concatenate(expected[0]).tolist()
-
-
-def test_load_data_names_a_batch_size_that_is_none(tiny):
-    with pytest.raises(ConfigError, match="batch_size is 0; expected at least 1"):
-        load_data("train", 0, str(tiny))
+        assert [batch[:, 0].tolist() for _, batch in generator()] == epoch
+    valid = np.concatenate([batch[:, 0] for _, batch in load_data("valid", 100, str(tiny))()])
+    assert np.array_equal(valid, tiny_splits()["valid"][1])
 
 
 @given(length=st.integers(1, 200), size=st.integers(1, 5), batch_size=st.integers(1, 30))
@@ -192,17 +155,8 @@ def test_ranks_see_every_sample_once_in_equally_many_batches(length, size, batch
     except ConfigError:
         assert size > 1 and (length < size or (batch_size == 1 and length % size))
         return
-    seen = np.concatenate([batch for share in shares for batch in share])
-    assert sorted(seen) == list(range(length))
+    assert sorted(np.concatenate([batch for share in shares for batch in share])) == list(
+        range(length)
+    )
     assert len({len(share) for share in shares}) == 1
-    assert {1 <= len(batch) <= batch_size for share in shares for batch in share} == {True}
-
-
-def test_load_data_shuffles_training_anew_each_epoch(tiny):
-    generator = load_data("train", 100, str(tiny))
-    first, second = (np.concatenate([y for _, y in generator()]) for _ in range(2))
-    assert not np.array_equal(first, second)
-    assert np.array_equal(np.sort(first, axis=0), np.sort(second, axis=0))
-    valid = load_data("valid", 100, str(tiny))
-    ordered = tiny_splits()["valid"][1][:, None]
-    assert np.array_equal(np.concatenate([y for _, y in valid()]), ordered)
+    assert all(1 <= len(batch) <= batch_size for share in shares for batch in share)
