@@ -62,17 +62,6 @@ def test_explicit_source_wins_over_environment_over_auto(elsewhere, tiny, idx, m
         find_source()
 
 
-def test_usual_idx_name_wins_over_others(tmp_path, idx):
-    folder = shutil.copytree(idx, tmp_path / "work")
-    for name in IDX_FILES:
-        for other in (name, name.replace("-idx", ".idx"), f"{name}-2/{name}"):
-            (folder / other).parent.mkdir(exist_ok=True)
-            (folder / other).write_bytes(b"")
-    assert [path.name for path in find_source(str(folder)).files] == [
-        f"{name}.gz" for name in IDX_FILES
-    ]
-
-
 @pytest.mark.parametrize(
     "data", ["nope.json.gz", "nope/", "~nobody_of_this_name/x", "x" * 300, "a\0b"]
 )
@@ -230,9 +219,7 @@ def entries(cache):
 DAMAGE = {
     "truncated": lambda folder: os.truncate(folder / "train_images.npy", 5000),
     "a flipped bit": lambda folder: flip(folder / "valid_labels.npy"),
-    "a file gone": lambda folder: (folder / "eval_images.npy").unlink(),
     "index torn": lambda folder: (folder / "index.json").write_text('{"hash": "'),
-    "index of another form": lambda folder: (folder / "index.json").write_text("[]"),
     "a pickle for an array": lambda folder: np.save(
         folder / "train_labels.npy", np.array([{}], object), allow_pickle=True
     ),

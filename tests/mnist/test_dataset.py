@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from synthetic_data import SIZES, tiny_splits, write_json
 
 from paddle_mnist import BatchLoader, MnistDataset, load_data
-from paddle_mnist.data.loader import epoch_batches, shards_of
+from paddle_mnist.data.loader import shards_of
 from paddle_mnist.data.sampler import ShardSpec
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.mnist.augment import Distortion
@@ -86,22 +86,6 @@ def test_workers_of_paddles_loader_read_all_images(tiny):
     loader = paddle.io.DataLoader(MnistDataset("train", tiny), batch_size=32, num_workers=2)
     labels = np.concatenate([labels.numpy() for _, labels in loader()])
     assert np.array_equal(labels[:, 0], tiny_splits()["train"][1])
-
-
-@pytest.mark.parametrize("kind", ["BatchLoader", "DataLoader", "load_data", "list"])
-def test_any_loader_gives_an_epoch_from_a_position(tiny, kind):
-    dataset = MnistDataset("valid", str(tiny))
-    generator = load_data("valid", 25, str(tiny))
-    loader = {
-        "BatchLoader": BatchLoader(dataset, 25),
-        "DataLoader": paddle.io.DataLoader(dataset, batch_size=25),
-        "load_data": generator,
-        "list": list(generator()),
-    }[kind]
-    whole = list(epoch_batches(loader, epoch=0))
-    assert [images.shape[0] for images, _ in whole] == [25, 25, 10]
-    (rest,) = epoch_batches(loader, epoch=0, start=2)
-    assert np.array_equal(rest[0].numpy(), whole[2][0].numpy())
 
 
 @pytest.mark.parametrize(

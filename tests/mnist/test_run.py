@@ -152,23 +152,15 @@ def test_second_process_in_a_directory_exits_with_75(train, tmp_path, tiny):
     train("--fresh", "--epochs", "1")  # the lock died with its holder
 
 
-def test_damaged_checkpoints_exit_with_4_and_never_start_from_zero(train, trained):
+@pytest.mark.parametrize(
+    ("lost", "part"), [("*.pdparams", "no valid checkpoint"), ("*.json", "no manifest")]
+)
+def test_lost_checkpoints_exit_with_4_and_never_start_from_zero(train, trained, lost, part):
     (trained / "result.json").unlink()
-    for path in (trained / "checkpoints").glob("*.pdparams"):
-        path.write_bytes(b"")
-    for _ in range(2):
-        error = train(expect=4).stderr
-        assert "no valid checkpoint" in error and "--fresh" in error
-
-
-def test_lost_manifests_exit_with_4_and_never_start_from_zero(train, trained):
-    for path in (trained / "checkpoints").glob("*.json"):
+    for path in (trained / "checkpoints").glob(lost):
         path.unlink()
-    before = {path: path.read_bytes() for path in (trained / "checkpoints").iterdir()}
     for _ in range(2):
-        assert "no manifest" in train(expect=4).stderr
-        (trained / "result.json").unlink(missing_ok=True)
-    assert before == {path: path.read_bytes() for path in before}
+        assert part in train(expect=4).stderr
 
 
 @pytest.mark.parametrize("content", [None, '{"steps": 30}', "[]", '{"checkpoint": "mnist_epoch2"'])
@@ -214,28 +206,19 @@ def test_fresh_moves_a_run_aside_and_deletes_nothing(train, trained, tmp_path):
     assert kept == {path.name: path.read_bytes() for path in aside}
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters/to.txt").write_text("dear")
-    for folder, part in (("letters", "not a run's directory"), (".", "is the current folder")):
-        if folder == ".":
-            (tmp_path / "config.yaml").touch()
-        assert part in train("--output", folder, "--fresh", expect=2).stderr
-    assert (tmp_path / "letters/to.txt").exists()
+    error = train("--output", "letters", "--fresh", expect=2).stderr
+    assert "not a run's directory" in error and (tmp_path / "letters/to.txt").exists()
 
 
 def test_resume_from_a_path_starts_a_new_run(train, trained, tmp_path, run_of_command):
     first = "run/checkpoints/mnist_epoch0"
-    assert "--fresh" in train("--resume", "off", expect=2).stderr
     assert "another --output" in train("--resume", first, expect=2).stderr
     train("--resume", first, "--output", "there")
     same_end(tmp_path / "there", run_of_command)
-    again = train("--resume", first, "--output", "there").stdout
-    assert "this run is finished" in again
-    new, old = (
-        json.loads((tmp_path / run / "checkpoints/mnist_epoch2.json").read_text())
-        for run in ("there", "run")
-    )
+    assert "this run is finished" in train("--resume", first, "--output", "there").stdout
+    manifests = (tmp_path / run / "checkpoints/mnist_epoch2.json" for run in ("there", "run"))
+    new, old = (json.loads(path.read_text()) for path in manifests)
     assert new["parent"] == old["run_id"] != new["run_id"]
-    config = train("-c", "run/config.yaml", "--resume", "auto").stdout
-    assert "this run is finished" in config
 
 
 # ------------------------------------------------------------------ exit codes
@@ -266,14 +249,12 @@ def test_expected_error_is_one_line_and_an_exit_code(train, tmp_path, name):
     assert not (tmp_path / "run/result.json").exists()
 
 
-@pytest.mark.parametrize("device", ["gpu:0", "xpu"])
-def test_device_without_its_paddle_exits_with_5_and_the_build(train, device):
+def test_device_without_its_paddle_exits_with_5_and_the_build(train):
     import paddle
 
-    if paddle.is_compiled_with_cuda() or paddle.is_compiled_with_xpu():
-        pytest.skip("this Paddle can use a GPU or an XPU")
-    error = train("--device", device, expect=5).stderr
-    assert "GPU" in error if device == "gpu:0" else "paddlepaddle-xpu" in error
+    if paddle.is_compiled_with_xpu():
+        pytest.skip("this Paddle can use an XPU")
+    assert "paddlepaddle-xpu" in train("--device", "xpu", expect=5).stderr
 
 
 def test_library_call_logs_only_to_the_file_if_quiet(tmp_path, tiny):
