@@ -147,6 +147,9 @@ def test_json_keeps_k255_as_uint8_and_other_floats_as_float32(tmp_path):
     loaded = read(write_gzip(tmp_path / "a.json.gz", json.dumps(lists).encode()))["train"]
     assert (loaded.images.dtype, loaded.divisor) == (np.float32, None)
     assert np.array_equal(loaded.images.reshape(-1, 784), np.float32(lists[0][0]))
+    lists[0][0][1000][5] = 255
+    write_gzip(tmp_path / "a.json.gz", json.dumps(lists).encode())
+    assert "train images, row 1000" in refusal(tmp_path / "a.json.gz")
 
 
 def test_csv_without_labelled_test_images_is_divided_5_to_1_to_1(tmp_path):
