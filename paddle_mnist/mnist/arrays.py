@@ -99,12 +99,6 @@ class Data:
     def classes(self) -> Classes:
         return Classes(noun_of(self.name), self.class_names)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return how another process opens the same images, which are not sent to it."""
-        from paddle_mnist.mnist.cache import reopen_data  # which imports this module
-
-        return reopen_data, (self.location, self.hash)
-
     def __getitem__(self, mode: str) -> Split:
         if mode not in self.splits:
             raise DataError(f"mode is {mode!r}; expected one of {', '.join(SPLIT_NAMES)}")

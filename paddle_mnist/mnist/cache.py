@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import zlib
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 
@@ -28,6 +28,13 @@ log = logging.getLogger("paddle_mnist")
 VERSION = 3  # of the cache's format and of how splits are made; each has folders of its own
 
 Contents = tuple[dict[str, Split], str]  # the splits and their data hash
+
+
+class OpenedData(Data):
+    """Data whose images another process opens again: they are not sent to it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reopen_data, (self.location, self.hash)
 
 
 def open_data(data: str = "auto") -> Data:
@@ -55,7 +62,8 @@ def reopen_data(location: str, expected_hash: str) -> Data:
 def _open_source(source: Source) -> Data:
     if source is DIGITS_SOURCE:  # reading them takes less time than a cache
         splits = source.read()
-        return Data(DIGITS_SOURCE.name, str(source), source.location, data_hash(splits), splits)
+        digest = data_hash(splits)
+        return OpenedData(source.name, str(source), source.location, digest, splits)
     try:
         key = _source_hash(source)
     except OSError as error:
@@ -69,7 +77,7 @@ def _open_source(source: Source) -> Data:
     else:
         name = source.name
     class_names = read_class_names(source.classes_file)
-    return Data(name, str(source), source.location, digest, splits, class_names)
+    return OpenedData(name, str(source), source.location, digest, splits, class_names)
 
 
 def _source_hash(source: Source) -> str:
