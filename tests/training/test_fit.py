@@ -406,6 +406,15 @@ def test_fit_max_steps_ends_a_run_which_a_higher_number_continues(tmp_path):
     assert (less.stopped, less.steps) == ("already finished", 13)
 
 
+def test_fit_checkpoints_have_metrics_of_their_own_weights_only(tmp_path):
+    options = {"epochs": 4, "eval_every_epochs": 2, "save_every_steps": 3, "keep_last": 99}
+    train(ROW, tmp_path, **options)
+    manifests = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*/model*.json")}
+    assert len(manifests) > 4
+    evaluated = [name for name, one in manifests.items() if one["state"]["metrics"]]
+    assert sorted(evaluated) == ["model_epoch1", "model_epoch3"]
+
+
 class Interrupts(Callback):
     """Ends the run where an evaluation is written after a step."""
 
