@@ -10,7 +10,6 @@ import paddle
 import pytest
 from conftest import ROOT
 from fit_rows import SAMPLES, Points, ProgramError, StopsAt, arguments, bits, stop, train
-from flat_options import CALLBACKS
 
 from paddle_mnist import (
     Callback,
@@ -368,47 +367,6 @@ def test_rehearsal_leaves_no_trace_in_the_callbacks_of_the_package(tmp_path, lin
     assert bits(again)["weights"] == bits(fit(**values))["weights"]
 
 
-OPENED = {  # by class, arguments with which the callback opens something
-    EarlyStopping: {"patience": 9},
-    Watch: {"every": 2},
-    Profile: {"steps": 1},
-    PrintLayers: {"shapes": [0], "contents": [9]},
-    Console: {"every": 2},
-    VisualDL: {"pages": ["scalars", "histograms"]},
-    Figures: {},
-}
-
-
-def counting(kind):
-    """Return a subclass of a callback that counts steps."""
-
-    class Counts(kind):
-        def __post_init__(self):
-            super().__post_init__()
-            self.seen = 0
-
-        def after_step(self, view):
-            self.seen += 1
-            return super().after_step(view)
-
-    return Counts
-
-
-def test_subclasses_of_packaged_callbacks_add_only_their_own_state(tmp_path, lines):
-    """State that the base has opened is not its own, and the log does not mention it."""
-
-    def train_with_all(*others):
-        callbacks = [counting(kind)(**OPENED[kind]) for kind in CALLBACKS]
-        train(ROW, tmp_path, epochs=4, callbacks=[*callbacks, *others])
-        return callbacks
-
-    with pytest.raises(ProgramError):
-        train_with_all(StopsAt(12, stop))
-    assert [callback.seen for callback in train_with_all()] == [20] * len(CALLBACKS)
-    named = [line for line in lines() if "callbacks[" in line]
-    assert named and not [line for line in named if line.count("callbacks[") != line.count(".seen")]
-
-
 class Terminal(io.StringIO):
     def isatty(self):
         return True
@@ -436,21 +394,6 @@ def test_callback_with_the_lowest_log_every_gets_its_lines(tmp_path):
     train(ROW, tmp_path, callbacks=[lines], log_every=4)
     assert lines.steps == [2, 4, 5, 6, 8, 10]  # five steps in each of two epochs
     assert series(read_history(tmp_path / "metrics.jsonl"), "train/loss")[0] == lines.steps
-
-
-@pytest.mark.slow
-def test_callback_writes_to_the_pages_of_the_default_board(tmp_path):
-    class Adds(Callback):
-        def after_training(self, training, result):
-            VisualDL.board(training).text("mine", "text")
-            self.pages = VisualDL.board(training).pages
-
-    adds = Adds()
-    values = {**arguments(ROW, tmp_path / "a"), "callbacks": [VisualDL("text"), adds]}
-    fit(**values)
-    assert [*adds.pages] == ["text"] and list((tmp_path / "a/vdl").iterdir())
-    fit(**{**arguments(ROW, tmp_path / "b"), "callbacks": [VisualDL(False)]})
-    assert not list(tmp_path.glob("b/vdl/*"))
 
 
 def test_callbacks_add_to_config_manifests_history_and_result(tmp_path):

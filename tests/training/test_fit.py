@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import gc
-import itertools
 import json
 import multiprocessing
 import random
@@ -144,7 +143,6 @@ def sparse_with_adamw():
     }
 
 
-COMPARED = ("ema", "num_workers", "early_stop_patience", "init_from", "name", "monitor")
 INSIDE = {"train": Iterable()}  # data that can resume only from the ends of epochs
 TYPES = "the batch is (float32 [8, 6], int64 [8, 1])"
 DATASETS = [Points(), Points()]
@@ -153,23 +151,13 @@ REFUSED = {
     "model: none": ({"model": lambda: 3}, "the model is a int"),
     "model: shape": ({"model": lambda: nn.Linear(7, 3)}, TYPES),
     "train: arrays": ({"train": ARRAYS}, "paddle.io.TensorDataset"),
-    "train: arrays by name": ({"train": dict(zip("xy", ARRAYS))}, "the data are a dict"),
-    "train: inputs alone": ({"train": ARRAYS[0]}, "the data are a ndarray"),
     "train: datasets": ({"train": tuple(DATASETS)}, "paddle.io.ConcatDataset"),
-    "train: functions": ({"train": [Points, Points]}, "train is a list of 2 datasets"),
     "train: an iterator": ({"train": iter([])}, "used up after one epoch"),
-    "valid: arrays": ({"valid": ARRAYS}, "paddle.io.TensorDataset"),
     "valid: datasets": ({"valid": DATASETS}, "valid is a list of 2 datasets; expected one dataset"),
     "valid: datasets of a split": ({"valid": {"far": DATASETS}}, "valid['far'] is a list of 2 dat"),
     "valid: a split called train": ({"valid": {"train": Points()}}, "valid is a dict of train"),
-    "valid: no split": ({"valid": {}}, "valid is a dict of nothing"),
     "optimizer: a class": ({"optimizer": paddle.optimizer.Adam}, "optimizer is the class Adam"),
-    "optimizer: none": ({"optimizer": None}, "optimizer is a NoneType"),
     "optimizer: a number": ({"optimizer": lambda _: 3}, "the optimizer is a int"),
-    "optimizer: LBFGS": (
-        {"optimizer": lambda parameters: paddle.optimizer.LBFGS(parameters=parameters)},
-        "the optimizer is LBFGS",
-    ),
     "optimizer: another net's": (
         {"optimizer": momentum(perceptron().parameters())},
         "parameters that are neither the model's nor the loss's",
@@ -181,7 +169,6 @@ REFUSED = {
     ),
     "loss and step": ({"step": step_giving()["step"]}, "one of loss and step is expected"),
     "loss: error": (loss_failing(KeyError("weight")), "fails with KeyError: 'weight'"),
-    "loss: error without a text": (loss_failing(NotImplementedError()), TYPES),
     "loss: one a sample": ({"loss": lambda outputs, labels: outputs.sum(axis=1)}, "shape [8]"),
     "loss: a number": ({"loss": lambda outputs, labels: 0.5}, "the loss is a float"),
     "loss: no gradient": (
@@ -189,7 +176,6 @@ REFUSED = {
         "gradient",
     ),
     "step: no loss": (step_returning({"acc": 1.0}), "a dict of acc"),
-    "step: nothing": (step_returning(None), "returned a NoneType"),
     "step: a shape": (step_giving(x=paddle.zeros([8, 6])), "a Tensor of shape [8, 6] as 'x'"),
     "metrics: with a step": (
         {"step": step_giving()["step"], "loss": None},
@@ -207,37 +193,26 @@ REFUSED = {
         "the metric 'own' is a tensor of bool",
     ),
     "metrics: Auc of logits": (metric(paddle.metric.Auc()), "expected probabilities [N, 2]"),
-    "metrics: Precision of logits": (metric(paddle.metric.Precision()), "probabilities [N, 1]"),
-    "epochs: none": ({"epochs": None}, "epochs is None; expected a whole number"),
     "epochs: 0": ({"epochs": 0}, "epochs is 0; expected a whole number >= 1"),
     "batch_size: true": ({"batch_size": True}, "batch_size is True"),
     "seed: large": ({"seed": 2**40}, "expected a whole number <= 4294967295"),
     "resume": ({"resume": True}, "resume is True; expected 'auto', 'off' or a path"),
     "override": ({"override": "batchsize"}, "did you mean 'batch_size'?"),
     "must_match: object": ({"must_match": {"crop": object()}}, "cannot be compared"),
-    "must_match: NaN": ({"must_match": {"x": float("nan")}}, "cannot be compared"),
     "must_match: list": ({"must_match": ["crop"]}, "must_match is a list"),
-    **{f"must_match: {name}": ({"must_match": {name: 1}}, f"names {name}") for name in COMPARED},
+    "must_match: fit's own": ({"must_match": {"ema": 1}}, "must_match names ema"),
     "callbacks: Paddle's": ({"callbacks": [paddle.callbacks.EarlyStopping()]}, "a EarlyStopping"),
     "callbacks: a class": ({"callbacks": [Watch]}, "callbacks holds the class Watch"),
     "a group of another class": ({"saving": Loading()}, "expected a paddle_mnist.Saving"),
-    "a number for a group": ({"processes": 2}, "expected a paddle_mnist.Processes"),
-    "a path for a group": ({"start": "run"}, "expected a paddle_mnist.StartFrom"),
     "no group": ({"loading": None}, "loading is a NoneType"),
     "mode: no monitor": ({"mode": "max"}, "mode is 'max' without monitor"),
-    "mode: another word": ({"mode": "least"}, "expected 'max' or 'min'"),
     "monitor: no mode": ({"monitor": "valid/f1"}, "expected mode='min' or mode='max'"),
     "monitor: unknown": ({"monitor": "valid/ac", "mode": "max"}, "did you mean 'valid/acc'?"),
-    "monitor: nothing is evaluated": (
-        {"valid": None, "monitor": "valid/acc"},
-        "nothing is evaluated",
-    ),
     "steps_per_epoch": ({"steps_per_epoch": 6}, "an epoch of the data has 5 steps"),
     "drop_last": ({"drop_last": True, "train": lambda: iter([])}, "which makes the batches itself"),
     "eval_every_steps": ({**INSIDE, "eval_every_steps": 2}, "save inside epochs"),
     "max_steps": ({**INSIDE, "max_steps": 2}, "save inside epochs"),
     "save_every_steps": ({**INSIDE, "save_every_steps": 2}, "save inside epochs"),
-    "save_every_seconds": ({**INSIDE, "save_every_seconds": 60}, "save inside epochs"),
     "save_every_epochs": ({**INSIDE, "save_every_epochs": 0}, "every_epochs is 0"),
     "grad_shards": ({**INSIDE, "grad_shards": 2}, "cannot be divided between 2 shards"),
     "early_stop_min_delta": ({"early_stop_min_delta": 0.1}, "min_delta is 0.1 without patience"),
@@ -266,7 +241,6 @@ OTHERS_REFUSED = {
     "data that are not finite": (NOT_FINITE, DataError, "numbers that are not finite"),
     "too few samples": ({"drop_last": True, "batch_size": 40}, DataError, "have no batches"),
     "no data": ({"train": list}, DataError, "have no batches"),
-    "no data to evaluate": ({"valid": {"far": list}}, DataError, "have no batches"),
     "an error of the package": ({"train": Torn()}, DataError, "image 3 is torn"),
     "a shape to evaluate": ({"valid": Longer()}, ConfigError, "the first batch of valid fails"),
     "mixed precision on a CPU": ({"amp": "O1"}, DeviceError, "has no bfloat16"),
@@ -349,22 +323,6 @@ def test_fit_without_checkpoints_on_the_way_keeps_the_best_and_the_end(tmp_path,
     steps, losses = history(tmp_path, "valid/entropy")
     best = steps[int(np.argmin(losses))] // 5 - 1
     assert kept(tmp_path) == {f"model_epoch{best}", "model_epoch3"}
-
-
-def ever_worse(parameters):
-    """Steps that become too long, so that the first evaluation is the best."""
-    return paddle.optimizer.SGD(lr.PiecewiseDecay([5], [0.1, 8.0]), parameters)
-
-
-def test_fit_early_end_without_ends_of_epochs_returns_the_best(tmp_path):
-    early = {"epochs": 9, "early_stop_patience": 2, "optimizer": ever_worse}
-    options = {"save_every_epochs": 0, "save_every_steps": 4, **early}
-    with pytest.raises(ProgramError):
-        train(ROW, tmp_path / "run", callbacks=[StopsAt(12, stop)], **options)
-    result = train(ROW, tmp_path / "run", **options)
-    assert (result.stopped, result.checkpoint.name) == ("early", "model_epoch0")
-    assert bits(result) == bits(train(ROW, tmp_path / "whole", **early))
-    assert train(ROW, tmp_path / "run", **options).stopped == "already finished"
 
 
 def test_fit_min_delta_stops_where_improvements_are_small_and_returns_the_best(tmp_path):
@@ -597,19 +555,6 @@ def test_fit_epochs_of_a_sampler_that_is_told_them_differ(make, tmp_path):
     assert first != second != third != first
 
 
-def test_fit_changes_of_a_sampler_between_epochs_last(tmp_path):
-    sampler, seen = CountsEpochs(), Seen()
-
-    class Shrinks(Callback):
-        def after_epoch(self, view):
-            if not is_rehearsal():
-                sampler.batch_size = 5
-
-    options = {"train": loader(batch_sampler=sampler), "valid": None, **seen.options}
-    train(ROW, tmp_path, callbacks=[seen, Shrinks()], **options)
-    assert [len(batches[0]) for batches in seen.epochs] == [8, 5]
-
-
 def test_fit_steps_per_epoch_ends_the_workers_of_the_data_with_the_run(tmp_path):
     options = {"epochs": 2, "steps_per_epoch": 3, "valid": None}
     before = multiprocessing.active_children()
@@ -636,25 +581,6 @@ def test_fit_drop_last_leaves_out_other_samples_in_each_epoch(tmp_path):
     assert manifest["state"]["samples"] == 40
 
 
-def numbered():
-    """Endless batches whose inputs are their number."""
-    for number in itertools.count():
-        yield np.full([8, 6], number, "float32"), np.zeros([8, 1], "int64")
-
-
-def test_fit_endless_batches_continue_in_the_next_epoch(tmp_path, lines):
-    seen = Seen()
-    options = {**seen.options, "train": numbered, "valid": None, "steps_per_epoch": 3}
-    with pytest.raises(ProgramError):
-        train(ROW, tmp_path, callbacks=[seen, StopsAt(5, stop)], **options)
-    result = train(ROW, tmp_path, callbacks=[seen], **options)
-    numbers = [batch[0] for batches in seen.epochs for batch in batches]
-    assert (numbers, result.steps) == ([0, 1, 2, 3, 4, 5], 6)
-    assert "reading the batches of the 5 steps before once more" in lines()
-    with pytest.raises(ConfigError, match="steps_per_epoch: 3 in the run, 4 now"):
-        train(ROW, tmp_path, **{**options, "steps_per_epoch": 4})
-
-
 def test_fit_logs_before_it_opens_the_run_are_in_train_log(tmp_path):
     def summed(outputs, labels):
         return F.cross_entropy(outputs, labels, reduction="sum")
@@ -664,17 +590,6 @@ def test_fit_logs_before_it_opens_the_run_are_in_train_log(tmp_path):
     assert text.count("the data have no length; endless ones need Loading(steps_per_epoch=") == 1
     assert text.count("a run can resume only from the end of an epoch") == 1
     assert text.count("WARNING the loss of the first batch is") == 1
-
-
-def test_fit_epoch_without_batches_raises(tmp_path):
-    calls = []
-
-    def batches():
-        calls.append(1)
-        return iter(loader(batch_size=8)) if len(calls) < 3 else iter([])
-
-    with pytest.raises(DataError, match="a function must return a new iterator each time"):
-        train(ROW, tmp_path, train=batches, valid=Points())
 
 
 class Pool(Points):
@@ -774,29 +689,25 @@ def test_fit_leaves_the_callers_generators_alone(tmp_path):
 # The task
 
 
-def test_fit_several_splits_and_metrics_are_of_all_samples(tmp_path):
-    def span(outputs, labels):
-        return outputs.max() - outputs.min() + len(labels)
+def highest(outputs, labels):
+    return outputs.max()
 
+
+def test_fit_several_splits_are_evaluated_with_each_metric(tmp_path):
     result = train(
         ROW,
         tmp_path,
         valid={"near": Points(), "far": Points(9), "ready": loader(batch_size=5)},
-        metrics={"acc": paddle.metric.Accuracy(topk=(1, 2)), "span": Gathered(span)},
+        metrics={"acc": paddle.metric.Accuracy(topk=(1, 2)), "highest": Gathered(highest)},
         eval_batch_size=7,
     )
-    names = ("loss", "acc_top1", "acc_top2", "span")
+    names = ("loss", "acc_top1", "acc_top2", "highest")
     splits = ("near", "far", "ready")
     assert set(result.metrics) == {f"{split}/{name}" for split in splits for name in names}
-    model = perceptron()
-    model.set_state_dict({k: paddle.to_tensor(v) for k, v in load(result.weights).items()})
-    points, labels = zip(*(Points()[index] for index in range(SAMPLES)))
-    logits, labels = model(paddle.to_tensor(np.stack(points))).numpy(), np.stack(labels)
-    span = logits.max() - logits.min() + SAMPLES
-    assert result.metrics["near/span"] == pytest.approx(span, rel=1e-6)
-    hits = (np.argsort(-logits)[:, :2] == labels).any(axis=1)
-    assert result.metrics["near/acc_top2"] == hits.mean()
-    assert result.metrics["ready/loss"] == pytest.approx(result.metrics["near/loss"], rel=1e-6)
+    assert result.metrics["near/acc_top2"] > result.metrics["near/acc_top1"]
+    for name in names:
+        ready = result.metrics[f"ready/{name}"]
+        assert ready == pytest.approx(result.metrics[f"near/{name}"], rel=1e-6)
     assert result.metrics["far/loss"] != result.metrics["near/loss"]
 
 
@@ -821,20 +732,6 @@ def test_fit_objects_train_from_their_own_weights_and_have_the_final_ones(tmp_pa
     assert first["0.weight"].tolist() == initial
     line = "the model is an instance: its initial weights were drawn before fit seeded"
     assert len([text for text in lines() if text.startswith(line)]) == 1
-
-
-def test_fit_state_of_another_optimizer_raises_in_one_line(tmp_path):
-    with pytest.raises(ProgramError):
-        options = {"train": Points(), "model": perceptron, "callbacks": [StopsAt(7, stop)]}
-        train("Adam", tmp_path / "run", **options)
-    for folder, options in (
-        ("run", {"override": "optimizer,schedule"}),
-        ("new", {"incremental_from": tmp_path / "run"}),
-    ):
-        with pytest.raises(CheckpointError, match="optimizers differ: Adam there, SGD") as refusal:
-            train(ROW, tmp_path / folder, **options)
-        assert "\n" not in str(refusal.value)
-    train(ROW, tmp_path / "new", init_from=tmp_path / "run", fresh=True)
 
 
 def test_fit_weights_that_fit_in_part_are_loaded_with_init_partial(tmp_path, lines):
@@ -889,22 +786,6 @@ def test_fit_softens_a_net_that_is_wrong_about_new_data(tmp_path, lines):
 # Layers in evaluation mode
 
 
-class KeepsEvaluating(nn.Layer):
-    """Freezes its BatchNorm by a `train` of its own."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = perceptron(nn.BatchNorm1D(16))
-        self.train()
-
-    def train(self):
-        super().train()
-        self.body[1].eval()
-
-    def forward(self, points):
-        return self.body(points)
-
-
 def frozen_norm(build):
     """Return a net with a BatchNorm in evaluation mode, and the BatchNorm."""
     model = build()
@@ -934,16 +815,15 @@ def test_fit_layer_in_evaluation_mode_by_a_callback_warns_at_the_next_epoch(tmp_
     assert lines().index(line) > ends[0]
 
 
-@pytest.mark.parametrize("kind", ["train() of its own", "all of it", "each epoch"])
+@pytest.mark.parametrize("kind", ["all of it", "each epoch"])
 def test_fit_model_that_trains_as_it_says_logs_nothing(kind, tmp_path, lines):
     callback = Callback()
-    if kind == "train() of its own":
-        model, norm = frozen_norm(KeepsEvaluating)
+    model, norm = frozen_norm(lambda: perceptron(nn.BatchNorm1D(16)))
+    if kind == "all of it":
+        model.eval()
     else:
-        model, norm = frozen_norm(lambda: perceptron(nn.BatchNorm1D(16)))
-        (model.eval if kind == "all of it" else model.train)()
-    if kind == "each epoch":
+        model.train()
         callback.on_epoch_start = lambda view: norm.eval()
     train(ROW, tmp_path, model=lambda: model, callbacks=[callback])
     assert not evaluating(lines)
-    assert (norm._mean.abs().max() == 0) == (kind != "all of it")
+    assert (norm._mean.abs().max() == 0) == (kind == "each epoch")

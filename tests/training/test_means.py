@@ -11,7 +11,7 @@ from flat_options import grouped
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddle_mnist import Callback, Mean, Trainer, evaluate_run, fit, is_rehearsal
+from paddle_mnist import Callback, Mean, evaluate_run, fit, is_rehearsal
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.errors import ConfigError, DataError
 from paddle_mnist.plots.history import read_history
@@ -75,10 +75,6 @@ def linear():
 
 LOSSES = {
     "ignore_index": (linear, lambda: nn.CrossEntropyLoss(ignore_index=IGNORED)),
-    "class weights": (
-        linear,
-        lambda: nn.CrossEntropyLoss(weight=class_weights(), ignore_index=IGNORED),
-    ),
     "function": (linear, lambda: functools.partial(F.cross_entropy, ignore_index=IGNORED)),
     "likelihood": (
         LogSoftmax,
@@ -268,37 +264,6 @@ def test_fit_first_batch_in_which_little_counts_warns(
 ):
     train(tmp_path, linear, Tokens(is_empty), step=own_step, accumulate=accumulate)
     assert line in " ".join(warnings())
-
-
-class CountsSteps(paddle.optimizer.SGD):
-    steps = 0
-
-    def step(self):
-        self.steps += 1
-        super().step()
-
-
-def test_train_step_in_which_nothing_counts_changes_nothing():
-    model = linear()
-    before = model.weight.numpy()
-    optimizer = CountsSteps(0.1, parameters=model.parameters())
-    trainer = Trainer(
-        "unused", model, optimizer, step=lambda *_: {"loss": Mean(np.nan * model.weight.sum(), 0)}
-    )
-    trainer.train_step((paddle.rand([4, WIDTH]), paddle.zeros([4, 1], "int64")))
-    assert np.array_equal(model.weight.numpy(), before) and not optimizer.steps
-
-
-def test_fit_mean_of_some_batches_only_raises(tmp_path):
-    calls = []
-
-    def step(model, batch):
-        calls.append(batch)
-        loss = per_token(*rows_of(model, batch))
-        return {"loss": loss if len(calls) < 8 else loss.value}
-
-    with pytest.raises(ConfigError, match="Mean of some batches and a number of others"):
-        train(tmp_path, linear, Tokens(), step=step, batch_size=3, grad_shards=2)
 
 
 def test_fit_step_that_needs_whole_batches_is_not_checked(tmp_path, warnings):

@@ -305,31 +305,6 @@ def test_trainer_steps_by_hand_keep_no_losses_and_are_not_of_an_epoch(tmp_path):
     assert trainer.state.step == 20 + 6
 
 
-def test_trainer_step_of_the_loop_waits_for_no_value(tmp_path, monkeypatch):
-    """On a GPU each look at a tensor waits until the device has caught up."""
-    looks, looks_until_step = [], []
-
-    class Counts(Observer):
-        def after_step(self, view):
-            looks_until_step.append(len(looks))
-
-    model = paddle.nn.Linear(6, 3)
-    optimizer = paddle.optimizer.SGD(0.05, parameters=model.parameters())
-    options = {"writer": Recorder(), "observers": [Counts()], "log_every": 1000}
-    trainer, loader = make(tmp_path, model, optimizer, loss_fn=F.cross_entropy, **options)
-    batches = list(loader)
-    for name in ("numpy", "item", "tolist", "__float__", "__int__", "__bool__"):
-        look = getattr(paddle.Tensor, name)
-        monkeypatch.setattr(
-            paddle.Tensor,
-            name,
-            lambda *args, look=look, name=name: looks.append(name) or look(*args),
-        )
-    trainer.train_epoch(lambda: iter(batches), 0)
-    assert looks_until_step == [0, 0, 0]
-    assert looks  # by the line of the log at the epoch's end
-
-
 def test_trainer_parameters_of_one_name_raise(tmp_path):
     twice = paddle.nn.LayerList([MNIST(), MNIST()])
     optimizer = paddle.optimizer.SGD(0.1, parameters=twice.parameters())
@@ -341,17 +316,6 @@ def test_trainer_weights_that_cannot_be_written_raise():
     trainer, _ = make(Path("/sys/paddle_mnist"))  # not even root can write there
     with pytest.raises(OutputError, match=r"/sys/paddle_mnist: cannot write"):
         trainer.save()
-
-
-def test_trainer_of_a_regression_writes_no_accuracy(tmp_path):
-    points = paddle.rand([24, 3])
-    data = paddle.io.TensorDataset([points, points.sum(axis=1, keepdim=True)])
-    recorder, model = Recorder(), paddle.nn.Linear(3, 1)
-    optimizer = paddle.optimizer.SGD(0.1, model.parameters())
-    trainer, _ = make(tmp_path, model, optimizer, loss_fn=F.mse_loss, writer=recorder)
-    trainer.train(paddle.io.DataLoader(data, batch_size=8), 0, 1, tmp_path / "checkpoint")
-    assert {tag for _, _, values in recorder.calls for tag in values} >= {"train/loss", "train/lr"}
-    assert not any("train/acc" in values for _, _, values in recorder.calls)
 
 
 # Observers
@@ -408,23 +372,14 @@ def test_observer_that_asks_for_an_unknown_parameter_raises(tmp_path):
     assert (tmp_path / "checkpoint/model_epoch0_step1_breakpoint.json").exists()
 
 
-def test_watch_as_an_observer_writes_and_shows_what_it_saw(tmp_path):
-    recorder, seen = Recorder(), []
-
-    class Reads(Observer):
-        def after_step(self, view):
-            if view.step == 5:
-                seen.append(view.metrics["watch/0/mean"])
-
+def test_watch_as_an_observer_writes_what_it_saw(tmp_path):
+    recorder = Recorder()
     trainer, loader = make(tmp_path, writer=recorder)
-    trainer.observers = [watch(trainer.model, every=2), Reads()]
+    trainer.observers = [watch(trainer.model, every=2)]
     trainer.train(loader, 0, 2, tmp_path / "checkpoint")
-    watched = {
-        (step, tag) for kind, step, tags in recorder.calls if kind == "write" for tag in tags
-    }
+    watched = {(step, tag) for kind, step, tags in recorder.calls for tag in tags}
     assert {step for step, tag in watched if tag.startswith("watch/")} == {1, 2, 4, 6}
     assert (4, "watch/0.weight/update_ratio") in watched
-    assert len(seen) == 1 and np.isfinite(seen[0])
 
 
 NUMBERS = [1, 0.5, np.float32(0.5), np.int64(1), np.bool_(True), np.ones(1), paddle.ones([])]
