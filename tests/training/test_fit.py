@@ -237,7 +237,7 @@ class Longer(Points):
 
 
 NOT_FINITE = {"train": Points(noise=float("nan")), "model": lambda: nn.Linear(6, 3)}
-OTHERS_REFUSED = {
+REFUSED_WITH = {
     "data that are not finite": (NOT_FINITE, DataError, "numbers that are not finite"),
     "too few samples": ({"drop_last": True, "batch_size": 40}, DataError, "have no batches"),
     "no data": ({"train": list}, DataError, "have no batches"),
@@ -246,14 +246,12 @@ OTHERS_REFUSED = {
     "mixed precision on a CPU": ({"amp": "O1"}, DeviceError, "has no bfloat16"),
     "no GPU": ({"device": "gpu"}, DeviceError, "device is 'gpu'"),
 }
-OTHERS_REFUSED |= {
-    name: (changed, ConfigError, message) for name, (changed, message) in REFUSED.items()
-}
+REFUSED_WITH |= {name: (row[0], ConfigError, row[1]) for name, row in REFUSED.items()}
 
 
-@pytest.mark.parametrize("wrong", OTHERS_REFUSED)
+@pytest.mark.parametrize("wrong", REFUSED_WITH)
 def test_fit_wrong_argument_raises_before_anything_is_written(wrong, tmp_path):
-    changed, error, message = OTHERS_REFUSED[wrong]
+    changed, error, message = REFUSED_WITH[wrong]
     with pytest.raises(error) as refusal:
         train(ROW, tmp_path / "run", **changed)
     assert message in str(refusal.value)
