@@ -6,10 +6,9 @@ import json
 import re
 import sys
 
-import paddle
 import pytest
 from conftest import ROOT
-from fit_rows import SAMPLES, Points, ProgramError, StopsAt, arguments, bits, stop, train
+from fit_rows import SAMPLES, ProgramError, StopsAt, arguments, bits, stop, train
 
 from paddle_mnist import (
     Callback,
@@ -18,98 +17,15 @@ from paddle_mnist import (
     Figures,
     PrintLayers,
     Profile,
-    Saving,
     Training,
     VisualDL,
     Watch,
     fit,
     is_rehearsal,
 )
-from paddle_mnist.errors import ConfigError
 from paddle_mnist.plots.history import read_history, series
 
 ROW = "SGD with clipping"  # five steps an epoch
-
-
-class StopsAfter(Callback):
-    """Asks to stop when it has seen so many epochs, which it counts itself."""
-
-    ends_with_best = True
-
-    def __init__(self, epochs):
-        self.epochs, self.seen = epochs, 0
-
-    def after_epoch(self, view):
-        self.seen += 1
-        return {"own/seen": self.seen}
-
-    def should_stop(self, view):
-        return self.seen >= self.epochs
-
-    def state_dict(self):
-        return {"seen": self.seen}
-
-    def set_state_dict(self, state):
-        self.seen = state["seen"]
-
-
-def ever_worse(parameters):
-    """Steps that become too long, so that the first evaluation is the best."""
-    schedule = paddle.optimizer.lr.PiecewiseDecay([5], [0.1, 8.0])
-    return paddle.optimizer.SGD(schedule, parameters)
-
-
-OWN = {"epochs": 9, "optimizer": ever_worse}
-
-
-@pytest.mark.parametrize("stop_at", [3, 5, 7, 12, 15])
-def test_a_callback_of_ones_own_stops_a_resumed_training_where_it_would_have(stop_at, tmp_path):
-    """By its state, which checkpoints hold; the result is the best checkpoint's."""
-    whole = train(ROW, tmp_path / "whole", callbacks=[StopsAfter(3)], **OWN)
-    assert (whole.stopped, whole.epochs, whole.steps) == ("early", 3, 15)
-    assert whole.checkpoint.name == "model_epoch0"
-    with pytest.raises(ProgramError):
-        train(ROW, tmp_path / "run", callbacks=[StopsAfter(3), StopsAt(stop_at, stop)], **OWN)
-    resumed = train(ROW, tmp_path / "run", callbacks=[StopsAfter(3)], **OWN)
-    assert resumed.stopped == "early" and bits(resumed) == bits(whole)
-    seen = series(read_history(tmp_path / "run/metrics.jsonl"), "own/seen")
-    assert seen == ([5, 10, 15], [1, 2, 3])
-    again = train(ROW, tmp_path / "run", callbacks=[StopsAfter(3)], **OWN)
-    assert again.stopped == "already finished"
-
-
-@pytest.mark.parametrize("make", [lambda: StopsAfter(3), lambda: EarlyStopping(2)])
-def test_killed_between_the_last_checkpoint_and_the_result_a_training_ends_there(make, tmp_path):
-    first = train(ROW, tmp_path, callbacks=[make()], **OWN)
-    (tmp_path / "result.json").unlink()
-    (tmp_path / "model.pdparams").unlink()
-    again = train(ROW, tmp_path, callbacks=[make()], **OWN)
-    assert (again.stopped, again.steps) == ("early", first.steps) and bits(again) == bits(first)
-
-
-def test_more_patience_continues_a_training_that_ended_early(tmp_path):
-    def patient(patience, folder, **options):
-        return train(ROW, tmp_path / folder, callbacks=[EarlyStopping(patience)], **OWN, **options)
-
-    assert patient(1, "run").epochs == 2
-    longer = patient(3, "run", override="early_stop_patience")
-    assert (longer.stopped, longer.epochs) == ("early", 4)
-    assert bits(longer)["weights"] == bits(patient(3, "whole"))["weights"]
-    assert patient(3, "run").stopped == "already finished"
-
-
-def test_an_override_lasts_if_the_training_it_continues_has_no_step_left(tmp_path):
-    """Less patience than the run has shown: it ends where it stands."""
-
-    def patient(patience, **options):
-        return train(ROW, tmp_path, callbacks=[EarlyStopping(patience)], **OWN, **options)
-
-    first = patient(3)
-    again = patient(2, override="early_stop_patience")
-    assert (again.stopped, again.steps) == ("early", first.steps) and bits(again) == bits(first)
-    assert patient(2).stopped == "already finished"
-    with pytest.raises(ConfigError, match="early_stop_patience: 2 in the run, 3 now"):
-        patient(3)
 
 
 class Notes(Callback):
@@ -211,59 +127,6 @@ def test_callback_sees_its_training(tmp_path):
     assert json.loads(json.dumps(chosen)) == chosen
     # nor the net's shapes, the data of the evaluation, and the names of files
     assert not {name.partition(".")[0] for name in chosen} & {"parameters", "valid", "name"}
-
-
-BEGUN = []  # epochs
-
-
-class Plan(Callback):
-    """Sets what an epoch has: a frozen layer, the noise of the data, the decay of the weights."""
-
-    def __init__(self, data):
-        self.data = data
-
-    def before_training(self, training):
-        self.net, self.optimizer = training.model, training.optimizer
-
-    def on_epoch_start(self, view):
-        epoch = view.state.epoch
-        for parameter in self.net[0].parameters():
-            parameter.stop_gradient = epoch < 2
-        self.data.noise = 0.3 if epoch < 3 else 0.0
-        self.optimizer._weight_decay = 0.1 * (epoch + 1)
-        if not is_rehearsal():
-            BEGUN.append(epoch)
-
-
-def adamw(parameters):
-    return paddle.optimizer.AdamW(0.02, parameters=parameters, weight_decay=0.1)
-
-
-@pytest.mark.parametrize("stop_at", [3, 12, 15, 18])
-@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_on_epoch_start_sets_what_an_epoch_has_also_where_a_run_resumes_in_it(
-    stop_at, num_workers, tmp_path
-):
-    def plan(folder, *more):
-        data = Points(noise=0.3)
-        options = {"train": data, "valid": Points(), "optimizer": adamw, "epochs": 4}
-        options |= {"callbacks": [Plan(data), *more], "num_workers": num_workers}
-        BEGUN.clear()
-        try:
-            result = train(ROW, tmp_path / folder, **options)
-        except ProgramError:
-            result = None
-        return [*BEGUN], result
-
-    epochs, whole = plan("whole")
-    assert epochs == [0, 1, 2, 3]
-    epochs, _ = plan("run", StopsAt(stop_at, stop))
-    inside = (stop_at - 1) // 5
-    assert epochs == [*range(inside + 1)]
-    epochs, resumed = plan("run")
-    # Those before come from the checkpoint; the epoch that is resumed is begun again.
-    assert epochs == [*range(inside + 1), *range(inside, 4)]
-    assert bits(resumed) == bits(whole)
 
 
 class Says(Callback):
@@ -429,13 +292,3 @@ def test_callbacks_add_to_config_manifests_history_and_result(tmp_path):
     (tmp_path / "figures/curves.png").unlink()
     assert train(ROW, tmp_path, figures=True).stopped == "already finished"
     assert (tmp_path / "figures/curves.png").exists()
-
-
-def test_two_of_one_class_keep_their_own_state(tmp_path):
-    with pytest.raises(ProgramError):
-        callbacks = [StopsAfter(7), StopsAfter(3), StopsAt(7, stop)]
-        train(ROW, tmp_path, callbacks=callbacks, saving=Saving(keep_last=9), **OWN)
-    callbacks = [StopsAfter(7), StopsAfter(3)]
-    callbacks[0].seen = callbacks[1].seen = 99
-    result = train(ROW, tmp_path, callbacks=callbacks, saving=Saving(keep_last=9), **OWN)
-    assert result.epochs == 3 and [one.seen for one in callbacks] == [3, 3]

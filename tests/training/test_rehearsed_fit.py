@@ -88,6 +88,7 @@ def test_step_and_callbacks_can_tell_a_rehearsal_which_is_logged_first(tmp_path,
     assert first.startswith("rehearsing a resume before the first step (is_rehearsal() is True): 5")
     assert first in (tmp_path / "run/train.log").read_text().splitlines()[0]
     assert not [line for line in others if "not saved" in line or line.startswith("rehears")]
+    assert "saved with checkpoints, since steps change it: callbacks['Asks'].count" in others
 
 
 @pytest.mark.parametrize("killed_at", [1, 7])
