@@ -9,7 +9,7 @@ import pytest
 from fit_rows import momentum, train
 from paddle import nn
 from paddle.nn import functional as F
-from small_nets import CLASSES, WIDTH, Points, perceptron, with_frozen_layer
+from small_nets import CLASSES, WIDTH, Points, perceptron
 from stateful_rows import CenterLoss
 
 from paddle_mnist.errors import ConfigError
@@ -261,6 +261,13 @@ class SharedHead(nn.Layer):
         return self.used(points)
 
 
+def half_frozen():
+    model = perceptron()
+    for parameter in model[0].parameters():
+        parameter.stop_gradient = True
+    return model
+
+
 def of_unfrozen(parameters):
     return momentum([parameter for parameter in parameters if not parameter.stop_gradient])
 
@@ -295,7 +302,7 @@ def net_and_loss_in_one_optimizer():
 
 ALLOWED = {
     "a layer that no pass uses": lambda: {"model": SharedHead},
-    "frozen layers": lambda: {"model": with_frozen_layer, "optimizer": of_unfrozen},
+    "frozen layers": lambda: {"model": half_frozen, "optimizer": of_unfrozen},
     "parameters of an optimizer in state": by_two_optimizers,
     "objects: one optimizer of net and loss": net_and_loss_in_one_optimizer,
     "state that does not change": lambda: {"state": {"other": nn.Linear(2, 2)}},
