@@ -72,13 +72,19 @@ def assigned_names(code: Collection[Any]) -> set[str]:
     bases = {base for one in code if isinstance(one, type) for base in one.__mro__}
     members = [*code, *(member for base in bases for member in vars(base).values())]
     functions = [one for one in members if isinstance(one, types.FunctionType)]
+    constructors = ("__init__", "__post_init__", "__new__")
     return {
-        operand.strip("'")
+        name
         for function in functions
-        if function.__name__ not in ("__init__", "__post_init__", "__new__")
-        for name, operand in _instructions(function.__code__)
-        if name in ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF")
+        if function.__name__ not in constructors
+        for name in _assigned(function.__code__)
     }
+
+
+@functools.lru_cache(maxsize=1024)  # Paddle's layers have the same methods in every call of `fit`
+def _assigned(code: types.CodeType) -> frozenset[str]:
+    stores = ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF")
+    return frozenset(operand.strip("'") for name, operand in _instructions(code) if name in stores)
 
 
 def _instructions(code: types.CodeType) -> Iterator[tuple[str, str]]:

@@ -1,277 +1,301 @@
-"""Comparisons of a resume: a table of what changes which entry, and of what changes none."""
+"""A resume compares the call of `fit` with that which began the run, and names what differs."""
 
-import itertools
-import json
-import random
+import functools
+import os
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
 
 import numpy as np
 import paddle
 import pytest
+import yaml
+from fit_rows import Points, ProgramError, StopsAt, perceptron, stop, train
 from paddle import nn
+from paddle.nn import functional as F
 from paddle.optimizer import lr
 
-from paddle_mnist.training.description import (
-    describe_data,
-    describe_optimizer,
-    describe_parameters,
-    describe_schedule,
-    flattened,
-)
+from paddle_mnist import Callback, Gathered, Mean
+from paddle_mnist.errors import ConfigError
+from paddle_mnist.plots.history import read_history, series
 
 optim = paddle.optimizer
+ROW = "SGD with clipping"
 
 
-def perceptron(width=4):
-    return nn.Sequential(nn.Linear(3, width), nn.ReLU(), nn.Linear(width, 2))
+class Shifted(Points):
+    def __getitem__(self, index):
+        point, label = super().__getitem__(index)
+        return point + 1, label
 
 
-def describe(make, model=None):
-    """The description of an optimizer that a function makes of a model's parameters."""
-    with paddle.utils.unique_name.guard():
-        model = model or perceptron()
-        optimizer = make(model.parameters())
-    return flattened(
-        {
-            "optimizer": describe_optimizer(optimizer, model),
-            "schedule": describe_schedule(optimizer),
-        }
-    )
+class Permuted(Points):
+    """Points whose classes are numbered as a set gives them in another process."""
+
+    def __getitem__(self, index):
+        point, label = super().__getitem__(index)
+        return point, (label + 1) % 3
 
 
-def of(kind, *arguments, **options):
-    return lambda parameters: kind(*arguments, parameters=parameters, **options)
+class Net(nn.Layer):
+    """A net with settings, and with values that are none: a counter, a time, identifiers."""
+
+    def __init__(self, scale=1.0, act=F.relu, p=0.1, layer=nn.ReLU):
+        super().__init__()
+        self.scale, self.act, self.calls, self.place = scale, act, 0, os.getcwd()
+        self.made, self.number, self.key = time.time(), id(self), uuid.uuid4().hex
+        self.body = nn.Sequential(nn.Linear(6, 3), layer(), nn.Dropout(p))
+        self.first = self.body[0].weight.name
+
+    def forward(self, points):
+        self.calls += 1
+        return self.act(self.scale * self.body(points))
 
 
-def groups(**first):
+steps_done = 0  # a global that a callback changes
+
+
+class Focal:
+    def __init__(self, gamma=2.0):
+        self.gamma = gamma
+
+    def __call__(self, outputs, labels):
+        return F.cross_entropy(outputs, labels) ** self.gamma if steps_done >= 0 else None
+
+
+def scaled(outputs, labels, scale=1.0):
+    return scale * F.cross_entropy(outputs, labels)
+
+
+def other(outputs, labels):
+    return F.cross_entropy(outputs, labels)
+
+
+def hits(outputs, labels):
+    return Mean((outputs.argmax(axis=1) == labels.flatten()).sum(), len(labels))
+
+
+def error_rate(outputs, labels):
+    return float(np.mean(outputs.argmax(axis=1) != labels[:, 0]))
+
+
+def reverse(samples):
+    return [np.stack(column) for column in zip(*reversed(samples))]
+
+
+# What changes in the call, and the names that the refusal may have; the first it must have.
+CHANGED = {
+    "batch size": ({"batch_size": 4}, "batch_size"),
+    "seed": ({"seed": 6}, "seed"),
+    "epochs": ({"epochs": 3}, "epochs"),
+    "shards": ({"grad_shards": 2}, "grad_shards"),
+    "accumulation": ({"accumulate": 2}, "accumulate"),
+    "EMA": ({"ema": 0.5}, "ema"),
+    "monitor": ({"monitor": "valid/acc"}, "monitor mode"),
+    "the caller's": ({"must_match": {"images": {"crop": 28}}}, "images.crop"),
+    "width": (
+        {"model": lambda: perceptron(width=8)},
+        "parameters.0.weight parameters.0.bias parameters.2.weight layers.0 layers.2",
+    ),
+    "data": ({"train": Shifted()}, "data.samples"),
+    "labels": ({"train": Permuted()}, "data.labels data.samples"),
+    "length": ({"train": Points(40)}, "data.length data.samples data.labels"),
+    "data of the evaluation": ({"valid": Shifted()}, "valid.valid.samples"),
+    "loss": ({"loss": other}, "loss"),
+    "collate_fn": ({"collate_fn": reverse}, "collate_fn"),
+}
+
+
+def names_in(refusal):
+    """Return the names of the changed values, by the lines of a refusal."""
+    lines = str(refusal.value).splitlines()
+    return [line.split(":")[0].strip() for line in lines if " in the run, " in line]
+
+
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unfinished")
+    with pytest.raises(ProgramError):
+        train(ROW, folder, callbacks=[StopsAt(7, stop)])
+    return folder
+
+
+def modified(folder):
+    files = (path for path in folder.rglob("*.*") if path.name != "train.log")
+    return {path: path.stat().st_mtime_ns for path in files}
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_fit_changed_call_raises_by_name_and_touches_nothing(change, unfinished):
+    changed, names = CHANGED[change]
+    before = modified(unfinished)
+    with pytest.raises(ConfigError) as refusal:
+        train(ROW, unfinished, **changed)
+    assert set(names_in(refusal)) <= set(names.split()) and names.split()[0] in names_in(refusal)
+    text = str(refusal.value)
+    assert "fresh=True" in text and "another output" in text
+    # With other labels for the same samples, or other steps, no override would make sense.
+    assert ("override=" in text) == (change not in ("labels", "batch size"))
+    is_of_samples = change in ("data", "labels", "data of the evaluation")
+    assert ("seed them" in text and "sorted()" in text) == is_of_samples
+    assert modified(unfinished) == before
+
+
+def test_fit_resume_from_another_run_with_other_values_raises_without_fresh(unfinished, tmp_path):
+    with pytest.raises(ConfigError, match="override='seed'") as refusal:
+        train(ROW, tmp_path, resume=str(unfinished), seed=6)
+    assert str(unfinished) in str(refusal.value) and "fresh" not in str(refusal.value)
+
+
+def optimizer(kind, *arguments, **options):
+    return {"optimizer": lambda parameters: kind(*arguments, parameters=parameters, **options)}
+
+
+def groups(first=2, **options):
     def make(parameters):
         return optim.AdamW(
-            0.1, parameters=[{"params": parameters[:2], **first}, {"params": parameters[2:]}]
+            0.1,
+            parameters=[{"params": parameters[:first], **options}, {"params": parameters[first:]}],
         )
 
-    return make
+    return {"optimizer": make}
 
 
-def unequal_groups(parameters):
-    return optim.AdamW(0.1, parameters=[{"params": parameters[:1]}, {"params": parameters[1:]}])
+def scheduled(kind, *arguments):
+    return {"optimizer": lambda parameters: optim.SGD(kind(*arguments), parameters)}
 
 
-def warmup(rate, steps):
-    return lr.LinearWarmup(lr.StepDecay(rate, 2), steps, 0.0, 1.0)
+def warmup(rate):
+    return lr.LinearWarmup(lr.StepDecay(rate, 2), 3, 0.0, 1.0)
 
 
-# what is compared with what, and the entries in which they must differ
-CHANGES = {
-    "rate": (of(optim.SGD, 0.1), of(optim.SGD, 0.2), "optimizer.learning_rate"),
+# The arguments that begin a run, those that change, and the names that the refusal may have.
+PAIRS = {
+    "rate": (optimizer(optim.SGD, 0.1), optimizer(optim.SGD, 0.2), "optimizer.learning_rate"),
     "class": (
-        of(optim.Adam, 0.1),
-        of(optim.Adamax, 0.1),
+        optimizer(optim.Adam, 0.1),
+        optimizer(optim.Adamax, 0.1),
         "optimizer.class optimizer.lazy_mode optimizer.amsgrad",
     ),
-    "momentum": (
-        of(optim.Momentum, 0.1, 0.9),
-        of(optim.Momentum, 0.1, 0.8),
-        "optimizer.momentum",
+    "number": (
+        optimizer(optim.Adam, 0.1),
+        optimizer(optim.Adam, 0.1, beta1=0.8),
+        "optimizer.beta1",
     ),
-    "Nesterov": (
-        of(optim.Momentum, 0.1),
-        of(optim.Momentum, 0.1, use_nesterov=True),
-        "optimizer.use_nesterov",
-    ),
-    "beta1": (of(optim.Adam, 0.1), of(optim.Adam, 0.1, beta1=0.8), "optimizer.beta1"),
-    "lazy_mode": (of(optim.Adam, 0.1), of(optim.Adam, 0.1, lazy_mode=True), "optimizer.lazy_mode"),
-    "multi_precision": (
-        of(optim.Adam, 0.1),
-        of(optim.Adam, 0.1, multi_precision=True),
+    "attribute": (
+        optimizer(optim.Adam, 0.1),
+        optimizer(optim.Adam, 0.1, multi_precision=True),
         "optimizer.multi_precision",
     ),
-    "always_adapt": (
-        of(optim.Lamb, 0.1),
-        of(optim.Lamb, 0.1, always_adapt=True),
-        "optimizer.always_adapt",
-    ),
-    "decay of AdamW": (
-        of(optim.AdamW, 0.1),
-        of(optim.AdamW, 0.1, weight_decay=0.3),
-        "optimizer.weight_decay",
-    ),
-    "decay of SGD": (
-        of(optim.SGD, 0.1, weight_decay=0.1),
-        of(optim.SGD, 0.1, weight_decay=0.2),
-        "optimizer.regularization",
-    ),
-    "no decay": (
-        of(optim.SGD, 0.1),
-        of(optim.SGD, 0.1, weight_decay=0.2),
-        "optimizer.regularization optimizer.weight_decay",
-    ),
-    "L1 for L2": (
-        of(optim.SGD, 0.1, weight_decay=paddle.regularizer.L1Decay(0.1)),
-        of(optim.SGD, 0.1, weight_decay=paddle.regularizer.L2Decay(0.1)),
-        "optimizer.regularization",
-    ),
-    "clipping": (
-        of(optim.SGD, 0.1),
-        of(optim.SGD, 0.1, grad_clip=nn.ClipGradByGlobalNorm(1.0)),
-        "optimizer.grad_clip",
-    ),
-    "norm of clipping": (
-        of(optim.SGD, 0.1, grad_clip=nn.ClipGradByNorm(2.0)),
-        of(optim.SGD, 0.1, grad_clip=nn.ClipGradByNorm(1.0)),
-        "optimizer.grad_clip",
-    ),
-    "kind of clipping": (
-        of(optim.SGD, 0.1, grad_clip=nn.ClipGradByNorm(1.0)),
-        of(optim.SGD, 0.1, grad_clip=nn.ClipGradByGlobalNorm(1.0)),
-        "optimizer.grad_clip",
-    ),
     "least of clipping": (
-        of(optim.SGD, 0.1, grad_clip=nn.ClipGradByValue(1.0, -1.0)),
-        of(optim.SGD, 0.1, grad_clip=nn.ClipGradByValue(1.0, -0.5)),
+        optimizer(optim.SGD, 0.1, grad_clip=nn.ClipGradByValue(1.0, -1.0)),
+        optimizer(optim.SGD, 0.1, grad_clip=nn.ClipGradByValue(1.0, -0.5)),
         "optimizer.grad_clip",
-    ),
-    "rate of a group": (
-        groups(learning_rate=0.5),
-        groups(learning_rate=0.4),
-        "optimizer.group0.learning_rate",
-    ),
-    "decay of a group": (
-        groups(weight_decay=0.5),
-        groups(weight_decay=0.4),
-        "optimizer.group0.weight_decay",
     ),
     "parameters of groups": (
         groups(),
-        unequal_groups,
+        groups(1),
         "optimizer.group0.parameters optimizer.group1.parameters",
     ),
     "a schedule": (
-        of(optim.SGD, 0.1),
-        of(optim.SGD, lr.NoamDecay(10, 5)),
-        "optimizer.learning_rate schedule.class schedule.base_lr schedule.d_model "
-        "schedule.last_epoch schedule.last_lr schedule.verbose schedule.warmup_steps",
+        optimizer(optim.SGD, 0.1),
+        scheduled(lr.StepDecay, 0.1, 2),
+        "schedule.class optimizer.learning_rate schedule.base_lr schedule.gamma "
+        "schedule.last_epoch schedule.last_lr schedule.step_size schedule.verbose",
     ),
-    "its numbers": (
-        of(optim.SGD, lr.StepDecay(0.1, 2)),
-        of(optim.SGD, lr.StepDecay(0.1, 3)),
-        "schedule.step_size",
-    ),
-    "its boundaries": (
-        of(optim.SGD, lr.MultiStepDecay(0.1, [2, 4])),
-        of(optim.SGD, lr.MultiStepDecay(0.1, [2, 5])),
+    "boundaries of a schedule": (
+        scheduled(lr.MultiStepDecay, 0.1, [2, 4]),
+        scheduled(lr.MultiStepDecay, 0.1, [2, 5]),
         "schedule.milestones",
     ),
-    "what follows a warm-up": (
-        of(optim.SGD, warmup(0.1, 3)),
-        of(optim.SGD, warmup(0.2, 3)),
+    "schedule after a warm-up": (
+        scheduled(warmup, 0.1),
+        scheduled(warmup, 0.2),
         "schedule.learning_rate.base_lr schedule.learning_rate.last_lr",
+    ),
+    "activation": ({"model": Net}, {"model": lambda: Net(layer=nn.GELU)}, "layers.body.1"),
+    "net's number": ({"model": Net}, {"model": lambda: Net(2.0)}, "layers.class"),
+    "Paddle's loss": (
+        {"loss": nn.CrossEntropyLoss()},
+        {"loss": nn.CrossEntropyLoss(ignore_index=1)},
+        "loss",
+    ),
+    "loss object": ({"loss": Focal()}, {"loss": Focal(1.5)}, "loss"),
+    "partial": (
+        {"loss": functools.partial(scaled, scale=1.0)},
+        {"loss": functools.partial(scaled, scale=2.0)},
+        "loss",
+    ),
+    "metric": (
+        {"metrics": {"one": paddle.metric.Accuracy()}},
+        {"metrics": {"one": paddle.metric.Accuracy(topk=(2,))}},
+        "metrics.one",
+    ),
+    "gathered metric": (
+        {"metrics": {"one": Gathered(error_rate)}},
+        {"metrics": {"one": hits}},
+        "metrics.one",
     ),
 }
 if hasattr(optim, "Rprop"):  # Paddle 3
-    CHANGES |= {
-        "amsgrad": (of(optim.Adam, 0.1), of(optim.Adam, 0.1, amsgrad=True), "optimizer.amsgrad"),
-        "etas of Rprop": (
-            of(optim.Rprop, 0.1),
-            of(optim.Rprop, 0.1, etas=(0.4, 1.2)),
-            "optimizer.etas",
-        ),
-        "batches of ASGD": (
-            of(optim.ASGD, 0.1),
-            of(optim.ASGD, 0.1, batch_num=3),
-            "optimizer.batch_num",
-        ),
-    }
+    PAIRS["etas of Rprop"] = (
+        optimizer(optim.Rprop, 0.1),
+        optimizer(optim.Rprop, 0.1, etas=(0.4, 1.2)),
+        "optimizer.etas",
+    )
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_each_change_of_an_optimizer_shows_where_it_was_made(change):
-    one, other, expected = CHANGES[change]
-    one, other = describe(one), describe(other)
-    missing = object()
-    differing = {name for name in one | other if one.get(name, missing) != other.get(name, missing)}
-    allowed = set(expected.split())
-    assert differing <= allowed and next(iter(expected.split())) in differing, differing
+@pytest.mark.parametrize("what", PAIRS)
+def test_fit_changed_optimizer_net_or_loss_raises_unless_it_is_overridden(what, tmp_path):
+    begun, changed, names = PAIRS[what]
+    options = {"epochs": 1, "train": Points(9)}
+    train(ROW, tmp_path, **options, **begun)
+    with pytest.raises(ConfigError) as refusal:
+        train(ROW, tmp_path, **options, **changed)
+    found = names_in(refusal)
+    assert set(found) <= set(names.split()) and names.split()[0] in found
+    for call in (begun, {**changed, "override": found}):
+        assert train(ROW, tmp_path, **options, **call).stopped == "already finished"
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_optimizers_that_are_made_again_have_the_same_description(change):
-    for make in CHANGES[change][:2]:
-        assert describe(make) == describe(make)
+def test_fit_overridden_values_are_used_and_then_compared(tmp_path):
+    def slower(parameters):
+        clip = nn.ClipGradByGlobalNorm(0.5)
+        return optim.SGD(0.05, parameters, grad_clip=clip)
 
-
-def test_descriptions_are_plain_values_that_json_keeps():
-    for one, other, _ in CHANGES.values():
-        for make in (one, other):
-            description = describe(make)
-            assert json.loads(json.dumps(description)) == description
-
-
-@pytest.mark.parametrize("kind", ["SGD", "Adam", "Rprop", "ASGD"])
-def test_steps_do_not_change_the_description_of_an_optimizer(kind):
-    if not hasattr(optim, kind):
-        pytest.skip("not in Paddle 2.6.2")
-    model = perceptron()
-    optimizer = getattr(optim, kind)(0.01, parameters=model.parameters())
-    before = describe_optimizer(optimizer, model)
-    model(paddle.ones([2, 3])).sum().backward()
-    optimizer.step()
-    assert describe_optimizer(optimizer, model) == before
-
-
-def test_parameters_of_groups_have_the_names_of_the_net():
-    """Paddle's generated names differ when a net is built twice in a process."""
-    description = describe(groups())
-    assert description["optimizer.group0.parameters"] == ["0.weight", "0.bias"]
-    model = perceptron()
-    other = describe_optimizer(groups()(model.parameters()), model)
-    assert other["group0"]["parameters"] == ["0.weight", "0.bias"]
-
-
-def test_parameters_are_told_by_name_shape_dtype_and_whether_they_are_trained():
-    model = perceptron()
-    expected = {
-        "0.weight": "[3, 4] float32",
-        "0.bias": "[4] float32",
-        "2.weight": "[4, 2] float32",
-        "2.bias": "[2] float32",
-    }
-    assert describe_parameters(model) == expected
-    model[0].weight.stop_gradient = True
-    assert describe_parameters(model) == {**expected, "0.weight": "[3, 4] float32 frozen"}
-    assert describe_parameters(perceptron(5))["0.weight"] == "[3, 5] float32"
-    assert describe_parameters(model.to(dtype="float64"))["2.bias"] == "[2] float64"
-
-
-def test_nested_names_are_joined():
-    nested = {"a": {"b": {"c": 1}, "d": [2]}, "e": None, "f": {}}
-    assert flattened(nested) == {"a.b.c": 1, "a.d": [2], "e": None}
+    train(ROW, tmp_path)
+    longer = {"epochs": 3, "optimizer": slower}
+    result = train(ROW, tmp_path, override="epochs,optimizer", **longer)
+    assert (result.stopped, result.epochs) == ("finished", 3)
+    _, rates = series(read_history(tmp_path / "metrics.jsonl"), "train/lr")
+    assert (rates[0], rates[-1]) == pytest.approx((0.1, 0.05))
+    assert train(ROW, tmp_path, **longer).stopped == "already finished"
+    with pytest.raises(ConfigError) as refusal:
+        train(ROW, tmp_path, epochs=3)
+    assert names_in(refusal) == ["optimizer.learning_rate"]
 
 
 class Samples(paddle.io.Dataset):
     def __init__(self, samples):
-        self.samples = samples
-        self.read = []
+        self.samples, self.read = samples, []
 
     def __len__(self):
         return len(self.samples)
 
     def __getitem__(self, index):
         self.read.append(index)
-        sample = self.samples[index]
-        return sample() if callable(sample) else sample
+        return self.samples[index]
 
 
 class Marked(Samples):
-    fingerprint = "v1"
-
-
-class MarkedBy(Samples):
     def fingerprint(self):
-        return len(self.samples[0])
+        return f"v{len(self.samples)}"
 
 
-class Stream(paddle.io.IterableDataset):
-    def __iter__(self):
-        return iter([1])
+class Thing:
+    """An object for a `collate_fn` to make something of."""
 
 
 def floats(*values):
@@ -285,86 +309,245 @@ def with_one(index, sample):
     return Samples([*FIVE[:index], sample, *FIVE[index + 1 :]])
 
 
-TOLD_APART = {
-    "five": Samples(FIVE),
-    "one less": Samples(FIVE[:4]),
-    "another first": with_one(0, floats(9, 2)),
-    "another in the middle": with_one(2, floats(9, 2)),
-    "another last": with_one(4, floats(9, 2)),
-    "of another dtype": with_one(0, FIVE[0].astype("float64")),
-    "of another shape": with_one(0, FIVE[0][:, np.newaxis]),
-    "a pair": with_one(0, (FIVE[0], 1)),
-    "another pair": with_one(0, (FIVE[0], 2)),
-    "a text": with_one(0, {"x": FIVE[0], "name": "a"}),
-    "another text": with_one(0, {"x": FIVE[0], "name": "b"}),
-    "without one": with_one(0, {"x": FIVE[0], "name": None}),
-    "with a set": with_one(0, {"x": FIVE[0], "name": {1}}),
-    "ragged": with_one(0, np.array([floats(1), floats(1, 2)], object)),
-    "ragged in another way": with_one(0, np.array([floats(1), floats(1, 3)], object)),
-    "a fingerprint": Marked(FIVE),
-    "a method": MarkedBy(FIVE),
-    "a stream": Stream(),
-    "a function": lambda: iter([]),
-    "a loader": paddle.io.DataLoader(Samples(FIVE), batch_size=2),
-    "smaller batches": paddle.io.DataLoader(Samples(FIVE), batch_size=1),
-    "nothing": Samples([]),
-}
-
-
-def test_data_are_told_apart():
-    descriptions = {name: describe_data(data, 1) for name, data in TOLD_APART.items()}
-    for one, other in itertools.combinations(descriptions, 2):
-        assert descriptions[one] != descriptions[other], (one, other)
-    assert descriptions["five"]["length"] == 5
-    assert descriptions["a function"] == {"length": None, "class": "function"}
-    assert descriptions["a stream"] == {"length": None, "class": "Stream"}
-    assert descriptions["a fingerprint"] == {"length": 5, "fingerprint": "v1"}
+def objects():
+    return Samples([(None, {1, "a"}, np.array([Thing(), "b", 2.5], object), Thing())] * 5)
 
 
 SAME = {
     "a copy": Samples([sample.copy() for sample in FIVE]),
     "a list": FIVE,
     "tensors": Samples([paddle.to_tensor(sample) for sample in FIVE]),
-    "a sample that is not looked at": with_one(1, floats(9, 9)),
+    "a sample that is not read": with_one(1, floats(9, 9)),
     "not contiguous": Samples([np.stack([sample, sample], 1)[:, 0] for sample in FIVE]),
+}
+OTHERS = {
+    "another first": with_one(0, floats(9, 2)),
+    "another in the middle": with_one(2, floats(9, 2)),
+    "another shape": with_one(0, FIVE[0][:, np.newaxis]),
+    "a text": with_one(0, {"x": FIVE[0], "name": "a"}),
+    "a fingerprint": Marked(FIVE),
+    "a function": lambda: iter([FIVE]),
+    "objects": objects(),
 }
 
 
-@pytest.mark.parametrize("kind", SAME)
-def test_the_same_data_in_another_form_are_the_same(kind):
-    assert describe_data(SAME[kind], 1) == describe_data(Samples(FIVE), 1)
+def blind_step(model, batch):
+    """Compute the same of any batch."""
+    return {"loss": model(paddle.ones([2, 6])).square().mean()}
 
 
-def test_only_three_samples_are_read():
-    data = Samples([1] * 9)
-    describe_data(data, 1)
-    assert data.read == [0, 4, 8]
+def sizes(samples):
+    return paddle.zeros([len(samples)])
 
 
-def test_random_samples_have_one_description_and_draw_from_nobody():
-    data = Samples([lambda: (random.random(), np.random.rand(2), paddle.rand([2]))] * 3)
-    random.seed(1), np.random.seed(1), paddle.seed(1)
-    first = describe_data(data, 1)
-    drawn = random.random(), np.random.rand(), paddle.rand([1]).item()
-    assert describe_data(data, 1) == first != describe_data(data, 2)
-    random.seed(1), np.random.seed(1), paddle.seed(1)
-    assert (random.random(), np.random.rand(), paddle.rand([1]).item()) == drawn
+def train_blindly(data, folder, **options):
+    task = {"step": blind_step, "loss": None, "metrics": None, "valid": None, "epochs": 1}
+    return train(ROW, folder, train=data, **{"collate_fn": sizes, **task, **options})
 
 
-def test_samples_that_workers_read_are_read_by_one_here_too():
-    """A file that a dataset opened in this process would be one for all workers."""
-    data = Samples(FIVE)
-    assert describe_data(data, 1, num_workers=2) == describe_data(Samples(FIVE), 1)
-    assert data.read == []
+def test_fit_other_data_raise_and_the_same_in_another_form_do_not(tmp_path):
+    train_blindly(Samples(FIVE), tmp_path)
+    taken = []
+    for name, data in OTHERS.items():
+        try:
+            options = {} if isinstance(data, (Samples, list)) else {"collate_fn": None}
+            train_blindly(data, tmp_path, **options)
+            taken.append(name)
+        except ConfigError as refusal:
+            assert "  data." in str(refusal), name
+    assert not taken
+    for name, data in SAME.items():
+        assert train_blindly(data, tmp_path).stopped == "already finished", name
 
 
-class Thing:
-    """An object for a `collate_fn` to make something of."""
+def test_fit_samples_that_hold_objects_are_the_same_wherever_they_lie(tmp_path):
+    """Their bytes in an array are addresses."""
+    train_blindly(objects(), tmp_path)
+    assert train_blindly(objects(), tmp_path).stopped == "already finished"
 
 
-def test_objects_have_the_same_description_wherever_they_lie():
-    """Their bytes in an array are addresses; a resume in a new process was refused for them."""
-    one, other = (
-        [(None, {1, "a"}, np.array([Thing(), "b", 2.5], object), Thing())] for _ in range(2)
-    )
-    assert describe_data(one, 1) == describe_data(other, 1)
+def test_fit_values_that_the_caller_compares_replace_those_of_the_same_name(tmp_path):
+    """A group of the same name: the contents of data that no sample shows, for example."""
+
+    def train_on(version, size=(1, 2.0), **options):
+        compared = {"data": version, "sizes": {"x": size}}
+        return train(ROW, tmp_path, epochs=1, must_match=compared, **options)
+
+    assert train_on("v1").stopped == "finished"
+    assert train_on("v1", train=Shifted()).stopped == "already finished"
+    for version, size, name in (("v2", (1, 2.0), "data"), ("v1", 2, "sizes.x")):
+        with pytest.raises(ConfigError) as refusal:
+            train_on(version, size)
+        assert names_in(refusal) == [name]
+    assert train_on("v2", override="data").stopped == "already finished"
+    config = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert config["data"] == "v1" and config["sizes"] == {"x": [1, 2.0]}
+
+
+# The code of a task
+
+
+def step_of(factor):
+    """Return a step whose code is always the same; its value `factor` is not."""
+
+    def step(model, batch):
+        """Compute the loss."""
+        points, labels = batch
+        assert "b" in {"a", "b", "c"}
+        return {"loss": factor * F.cross_entropy(model(points), labels)}
+
+    return step
+
+
+def other_step(model, batch):
+    points, labels = batch
+    return {"loss": 3 * F.cross_entropy(model(points), labels)}
+
+
+class Halved(Net):
+    def forward(self, points):
+        return super().forward(points) / 2
+
+
+# The code alone changes, not the names.
+other_step.__qualname__ = "step_of.<locals>.step"
+Halved.__name__ = "Net"
+
+TASK = {"loss": None, "metrics": None}
+OTHER_CODE = {
+    "step": ({**TASK, "step": step_of(1)}, {"step": other_step}, "step"),
+    "value": ({**TASK, "step": step_of(1)}, {"step": step_of(2)}, "step"),
+    "forward": ({"model": Net}, {"model": Halved}, "model"),
+    "lambda": (
+        {"loss": lambda outputs, labels: F.cross_entropy(outputs, labels)},
+        {"loss": lambda outputs, labels: 2 * F.cross_entropy(outputs, labels)},
+        "loss",
+    ),
+}
+
+
+def changes_of_code(lines):
+    return [line for line in lines() if "has changed since the run began" in line]
+
+
+@pytest.mark.parametrize("what", OTHER_CODE)
+def test_fit_other_code_warns_or_raises_where_must_match_names_code(what, tmp_path, lines):
+    begun, changed, name = OTHER_CODE[what]
+    common = {"epochs": 1, **begun}
+    train(ROW, tmp_path, **common)
+    assert train(ROW, tmp_path, **common).stopped == "already finished"
+    assert not changes_of_code(lines)
+    compared = lines()[-1].partition("code is not compared, except that of ")[2]
+    assert name in compared.split(", ")
+    with pytest.raises(ConfigError) as refusal:
+        train(ROW, tmp_path, **{**common, **changed}, must_match={"code": True})
+    assert names_in(refusal) == [f"code.{name}"]
+    assert train(ROW, tmp_path, **{**common, **changed}).stopped == "already finished"
+    (line,) = changes_of_code(lines)
+    assert f"the code of {name}" in line and line in (tmp_path / "train.log").read_text()
+
+
+class Anneals(Callback):
+    def __init__(self, loss):
+        self.loss = loss
+
+    def after_step(self, view):
+        global steps_done
+        self.loss.gamma, steps_done = 2.0 + view.step, view.step
+
+
+class Smoothed(Focal):
+    mean = None
+
+    def __call__(self, outputs, labels):
+        self.mean = float(loss := super().__call__(outputs, labels))
+        return loss
+
+
+def loss_with(text):
+    """Return a loss whose code has a further text."""
+    scope = {"F": F, "__name__": __name__}
+    exec(f"def loss(outputs, labels):\n{text}    return F.cross_entropy(outputs, labels)", scope)
+    return scope["loss"]
+
+
+def test_fit_objects_that_it_has_trained_and_other_texts_resume_silently(
+    tmp_path, lines, monkeypatch
+):
+    """Paths, times, identifiers, comments and what training changes are not compared."""
+    loss, model, bound = Focal(), Net(), Smoothed().__call__
+    annealed = {"loss": loss, "callbacks": [Anneals(loss)]}
+    calls = {
+        "objects": [{"model": model, **annealed}, {"model": model, **annealed}],
+        "objects made again": [{"model": Net(), **annealed}, {"model": Net(), **annealed}],
+        "bound method": [{"loss": bound}, {"loss": bound}],
+        "comment": [{"loss": loss_with("")}, {"loss": loss_with("    # a comment\n")}],
+        "docstring": [{"loss": loss_with("")}, {"loss": loss_with("    'A docstring.'\n\n")}],
+    }
+    for name, (first, second) in calls.items():
+        train(ROW, tmp_path / name, epochs=1, **first)
+        monkeypatch.chdir(tmp_path / name)
+        result = train(ROW, tmp_path / name, epochs=1, **second)
+        assert result.stopped == "already finished", name
+    assert model.calls and loss.gamma > 2
+    assert not changes_of_code(lines)
+
+
+def test_fit_further_metrics_of_a_finished_run_are_evaluated_silently(tmp_path, lines):
+    for metrics in (None, {"hits": hits}, {"hits": hits, "errors": Gathered(error_rate)}):
+        result = train(ROW, tmp_path, epochs=1, metrics=metrics)
+        assert {*result.metrics} == {f"valid/{name}" for name in ("loss", *(metrics or ()))}
+    assert result.stopped == "finished"
+    assert train(ROW, tmp_path, epochs=1, metrics=metrics).stopped == "already finished"
+    assert not changes_of_code(lines)
+
+
+def test_config_of_a_run_has_who_trained_it_python_parameters_and_net(tmp_path):
+    train(ROW, tmp_path, model=Net, epochs=1, must_match={"code": True})
+    config = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert config["trained_with"] == "paddle_mnist.fit" and config["keep_last"] == 3
+    assert config["code"]["python"] == "{}.{}".format(*sys.version_info)
+    assert config["parameters"] == {"body.0.weight": "[6, 3] float32", "body.0.bias": "[3] float32"}
+    assert config["layers"] == {
+        "class": "Net(act=relu, scale=1.0)",
+        "body": "Sequential()",
+        "body.0": "Linear(in_features=6, out_features=3, dtype=float32)",
+        "body.1": "ReLU()",
+        "body.2": config["layers"]["body.2"],
+    }
+
+
+SCRIPT = """
+import sys
+import paddle
+from fit_rows import train
+
+NAMES = {"a", "b", "c"}
+
+
+def loss(outputs, labels):
+    assert "a" in {"x", "a", "y"}
+    return paddle.nn.functional.cross_entropy(outputs, labels)
+
+
+print(train("SGD with clipping", sys.argv[1], loss=loss, epochs=1).stopped)
+"""
+
+
+@pytest.mark.slow
+def test_fit_same_code_in_processes_with_other_hash_seeds_resumes_silently(tmp_path):
+    Path(tmp_path, "script.py").write_text(SCRIPT)
+    outputs = []
+    for seed in "12":
+        environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(
+            [sys.executable, "script.py", "run"],
+            cwd=tmp_path,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "has changed since" not in done.stderr + done.stdout
+        outputs.append(done.stdout.splitlines()[-1])
+    assert outputs == ["finished", "already finished"]

@@ -8,17 +8,13 @@ import paddle
 import pytest
 from fit_rows import CLASSES, WIDTH
 from flat_options import grouped
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddle_mnist import Callback, Mean, Trainer, evaluate_run, fit, is_rehearsal
+from paddle_mnist import Callback, Mean, evaluate_run, fit, is_rehearsal
 from paddle_mnist.checkpoint.weights import load
 from paddle_mnist.errors import ConfigError, DataError
-from paddle_mnist.nn.paddle_losses import label_weight
 from paddle_mnist.plots.history import read_history
-from paddle_mnist.training.steps import SupervisedStep, mean_loss
 
 IGNORED, WORDS, SENTENCES = 255, 6, 12
 
@@ -79,25 +75,15 @@ def linear():
 
 LOSSES = {
     "ignore_index": (linear, lambda: nn.CrossEntropyLoss(ignore_index=IGNORED)),
-    "class weights": (
-        linear,
-        lambda: nn.CrossEntropyLoss(weight=class_weights(), ignore_index=IGNORED),
-    ),
     "function": (linear, lambda: functools.partial(F.cross_entropy, ignore_index=IGNORED)),
     "likelihood": (
         LogSoftmax,
         lambda: nn.NLLLoss(weight=class_weights(), ignore_index=IGNORED),
     ),
-    "Mean": (linear, lambda: per_token),
     "Mean over positives": (linear, lambda: per_positive),
     "Mean or NaN": (linear, lambda: over_positives),
 }
-DIVISIONS = [
-    {"batch_size": 6, "grad_shards": 2},
-    {"batch_size": 6, "grad_shards": 4},
-    {"batch_size": 3, "accumulate": 2},
-    {"batch_size": 1, "accumulate": 6},
-]
+DIVISIONS = [{"batch_size": 6, "grad_shards": 4}, {"batch_size": 1, "accumulate": 6}]
 
 
 def train(output, model=linear, data=None, **options):
@@ -126,45 +112,40 @@ def warnings(caplog):
 
 
 @pytest.mark.parametrize("kind", LOSSES)
-def test_a_divided_batch_trains_as_the_whole(tmp_path, kind):
+def test_fit_divided_batches_train_and_evaluate_as_whole_ones(tmp_path, kind):
     model, loss = LOSSES[kind]
-    whole = train(tmp_path, model, loss=loss())
+    whole = train(tmp_path / "whole", model, loss=loss())
     weights = load(whole.weights)
     for division in DIVISIONS:
-        divided = train(tmp_path, model, loss=loss(), **division)
+        divided = train(tmp_path / "divided", model, loss=loss(), **division)
         for name, values in load(divided.weights).items():
             np.testing.assert_allclose(values, weights[name], rtol=1e-4, atol=1e-6)
         assert divided.metrics["valid/loss"] == pytest.approx(whole.metrics["valid/loss"], rel=1e-5)
+    for batch_size in (1, 5):
+        options = {"loss": loss(), "batch_size": batch_size}
+        metrics = evaluate_run(tmp_path / "whole", model, Tokens(), **options)
+        assert metrics["loss"] == pytest.approx(whole.metrics["valid/loss"], rel=1e-6)
 
 
-@pytest.mark.parametrize("kind", LOSSES)
-def test_an_evaluation_does_not_depend_on_its_batches(tmp_path, kind):
-    model, loss = LOSSES[kind]
-    result = train(tmp_path, model, loss=loss(), epochs=1)
-    for batch_size in (1, 5, SENTENCES):
-        metrics = evaluate_run(tmp_path, model, Tokens(), loss=loss(), batch_size=batch_size)
-        assert metrics["loss"] == pytest.approx(result.metrics["valid/loss"], rel=1e-6)
-
-
-def test_a_step_in_which_nothing_counts_is_no_step_of_the_optimizer(tmp_path, warnings):
+@pytest.mark.parametrize("kind", ["ignore_index", "Mean over positives", "Mean or NaN"])
+def test_fit_step_in_which_nothing_counts_is_skipped_and_logged(kind, tmp_path, warnings):
     """The first six sentences have no label: the weights are as after the others alone."""
     data = Tokens(is_empty=lambda index: index < 6)
-    for kind, (model, loss) in LOSSES.items():
-        train(tmp_path, model, data, loss=loss(), epochs=1)
-        shards = train(tmp_path / "shards", model, data, loss=loss(), epochs=1, grad_shards=3)
-        others = paddle.io.Subset(data, range(6, 12))
-        alone = train(tmp_path / "alone", model, others, loss=loss(), epochs=1)
-        for name, values in load(alone.weights).items():
-            assert np.array_equal(load(tmp_path / "model.pdparams")[name], values), kind
-            np.testing.assert_allclose(load(shards.weights)[name], values, rtol=1e-4, atol=1e-6)
-        assert any("train/skipped_steps" in line for line in warnings())
-        assert not any("is undefined" in line for line in warnings())
-        history = read_history(tmp_path / "metrics.jsonl")
-        skipped = [row["value"] for row in history if row["tag"] == "train/skipped_steps"]
-        assert skipped == [1.0]
+    model, loss = LOSSES[kind]
+    train(tmp_path / "all", model, data, loss=loss(), epochs=1)
+    shards = train(tmp_path / "shards", model, data, loss=loss(), epochs=1, grad_shards=3)
+    others = paddle.io.Subset(data, range(6, 12))
+    alone = train(tmp_path / "alone", model, others, loss=loss(), epochs=1)
+    for name, values in load(alone.weights).items():
+        assert np.array_equal(load(tmp_path / "all/model.pdparams")[name], values)
+        np.testing.assert_allclose(load(shards.weights)[name], values, rtol=1e-4, atol=1e-6)
+    assert any("train/skipped_steps" in line for line in warnings())
+    assert not any("is undefined" in line for line in warnings())
+    history = read_history(tmp_path / "all/metrics.jsonl")
+    assert [row["value"] for row in history if row["tag"] == "train/skipped_steps"] == [1.0]
 
 
-def test_a_training_whose_data_count_nothing_warns_of_each_undefined_loss(tmp_path, warnings):
+def test_fit_data_that_count_nothing_warn_of_each_undefined_loss(tmp_path, warnings):
     data = Tokens(is_empty=lambda index: True)
     result = train(tmp_path, linear, data, loss=per_positive, epochs=1)
     assert np.isnan(result.metrics["valid/loss"])
@@ -182,7 +163,7 @@ class Sees(Callback):
             self.losses.append(view.loss)
 
 
-def test_log_lines_add_up_totals_of_steps_without_a_count(tmp_path):
+def test_fit_log_lines_add_up_totals_of_steps_without_a_count(tmp_path):
     def step(model, batch):
         rows = batch[0].shape[0]
         total = 0.0 * model(batch[0]).sum() + rows
@@ -195,34 +176,6 @@ def test_log_lines_add_up_totals_of_steps_without_a_count(tmp_path):
     history = {row["tag"]: row["value"] for row in read_history(tmp_path / "metrics.jsonl")}
     for tag in ("train/loss", "train/share", "valid/loss", "valid/share"):
         assert history[tag] == 12 / 4
-
-
-def rows(count):
-    return st.lists(st.sampled_from([0, 1, 2, IGNORED]), min_size=count, max_size=count)
-
-
-@settings(max_examples=60)
-@given(
-    labels=rows(8),
-    weighted=st.booleans(),
-    ignore_index=st.sampled_from([-100, 1, IGNORED]),
-    kind=st.sampled_from([nn.CrossEntropyLoss, nn.NLLLoss]),
-)
-def test_what_paddles_means_are_over(labels, weighted, ignore_index, kind):
-    """Mean times count is the sum of the losses of all labels."""
-    labels = [0 if label == IGNORED != ignore_index else label for label in labels]
-    options = {"weight": class_weights() if weighted else None, "ignore_index": ignore_index}
-    outputs, labels = F.log_softmax(paddle.randn([8, CLASSES])), paddle.to_tensor(labels)
-    value, count = (
-        mean_loss(kind(**options), outputs, labels),
-        label_weight(kind(**options), labels),
-    )
-    total = value.total if isinstance(value, Mean) else value * len(labels)
-    expected = kind(**options, reduction="none")(outputs, labels).sum()
-    if count != 0:
-        assert total.item() == pytest.approx(expected.item(), rel=1e-5)
-    else:
-        assert expected.item() == 0
 
 
 class Numbers(paddle.io.Dataset):
@@ -277,7 +230,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_loss_that_is_no_mean_is_refused(tmp_path, kind):
+def test_fit_loss_that_is_not_a_mean_raises(tmp_path, kind):
     options, message = REFUSED[kind]
     with pytest.raises(ConfigError, match=message):
         train(tmp_path / "run", number, Numbers(), **options)
@@ -287,7 +240,7 @@ def test_a_loss_that_is_no_mean_is_refused(tmp_path, kind):
 @pytest.mark.parametrize(
     ("loss", "what"), [(spread, "no mean over the samples"), (summed, "a sum")]
 )
-def test_of_whole_batches_it_is_warned_of(tmp_path, warnings, loss, what):
+def test_fit_loss_of_whole_batches_that_is_not_a_mean_warns(tmp_path, warnings, loss, what):
     train(tmp_path, number, Numbers(), loss=loss)
     (line,) = warnings()
     assert f"it is {what}" in line and "Mean(total, count)" in line
@@ -299,60 +252,21 @@ def own_step(model, batch):
 
 
 @pytest.mark.parametrize(
-    ("is_empty", "line"),
+    ("is_empty", "accumulate", "line"),
     [
-        (lambda index: index % 6 < 3, "it is no mean over the samples"),
-        (lambda index: index < 6, "does not show what it is a mean over"),
+        (lambda index: index % 6 < 3, 1, "it is no mean over the samples"),
+        (lambda index: index < 6, 2, "does not show what it is a mean over"),
     ],
     ids=["half of the first batch", "all of the first batch"],
 )
-def test_a_first_batch_in_which_little_counts_is_not_misread(tmp_path, warnings, is_empty, line):
-    train(tmp_path, linear, Tokens(is_empty), step=own_step)
-    found = " ".join(warnings())
-    assert line in found or "does not show" in line
-    options = {"step": own_step, "batch_size": 6, "accumulate": 1, "grad_shards": 1}
-    if "does not show" in line:
-        train(tmp_path, linear, Tokens(is_empty), **{**options, "accumulate": 2})
-        assert line in " ".join(warnings())
+def test_fit_first_batch_in_which_little_counts_warns(
+    is_empty, accumulate, line, tmp_path, warnings
+):
+    train(tmp_path, linear, Tokens(is_empty), step=own_step, accumulate=accumulate)
+    assert line in " ".join(warnings())
 
 
-def test_labels_without_a_dimension_are_no_column():
-    step = SupervisedStep(squared)
-    assert step(number(), (paddle.rand([1, WIDTH]), paddle.to_tensor(1.0)))["loss"].item() >= 0
-
-
-class CountsSteps(paddle.optimizer.SGD):
-    steps = 0
-
-    def step(self):
-        self.steps += 1
-        super().step()
-
-
-def test_a_single_step_in_which_nothing_counts_changes_nothing():
-    model = linear()
-    before = model.weight.numpy()
-    optimizer = CountsSteps(0.1, parameters=model.parameters())
-    trainer = Trainer(
-        "unused", model, optimizer, step=lambda *_: {"loss": Mean(np.nan * model.weight.sum(), 0)}
-    )
-    trainer.train_step((paddle.rand([4, WIDTH]), paddle.zeros([4, 1], "int64")))
-    assert np.array_equal(model.weight.numpy(), before) and not optimizer.steps
-
-
-def test_a_mean_of_some_batches_only_is_refused(tmp_path):
-    calls = []
-
-    def step(model, batch):
-        calls.append(batch)
-        loss = per_token(*rows_of(model, batch))
-        return {"loss": loss if len(calls) < 8 else loss.value}
-
-    with pytest.raises(ConfigError, match="Mean of some batches and a number of others"):
-        train(tmp_path, linear, Tokens(), step=step, batch_size=3, grad_shards=2)
-
-
-def test_a_step_that_needs_whole_batches_or_training_is_not_checked(tmp_path, warnings):
+def test_fit_step_that_needs_whole_batches_is_not_checked(tmp_path, warnings):
     def step(model, batch):
         outputs = model(batch[0]).reshape([6, WORDS, CLASSES])
         return {"loss": F.cross_entropy(outputs, batch[1], ignore_index=IGNORED)}
@@ -361,18 +275,18 @@ def test_a_step_that_needs_whole_batches_or_training_is_not_checked(tmp_path, wa
     assert not warnings()
 
 
-@pytest.mark.parametrize("loss", [squared, noisy, nn.MSELoss(), nn.SmoothL1Loss()])
-def test_means_pass_without_a_word(tmp_path, warnings, loss):
+@pytest.mark.parametrize("loss", [noisy, nn.SmoothL1Loss()])
+def test_fit_loss_that_is_a_mean_does_not_warn(tmp_path, warnings, loss):
     train(tmp_path, number, Numbers(), loss=loss, grad_shards=2)
     assert not warnings()
 
 
-@pytest.mark.parametrize("loss", [nn.MSELoss(), F.l1_loss, functools.partial(F.mse_loss)])
-def test_shapes_that_paddle_would_broadcast_are_refused(tmp_path, loss):
+@pytest.mark.parametrize("loss", [nn.MSELoss(), functools.partial(F.mse_loss)])
+def test_fit_shapes_that_paddle_would_broadcast_raise(tmp_path, loss):
     with pytest.raises(DataError, match=r"outputs \[6, 1\] with labels \[6\].*labels \[1\]"):
         train(tmp_path / "run", number, Numbers(shape=()), loss=loss)
 
 
-def test_shapes_that_another_loss_broadcasts_are_warned_of(tmp_path, warnings):
+def test_fit_shapes_that_an_own_loss_broadcasts_warn(tmp_path, warnings):
     train(tmp_path, number, Numbers(shape=()), loss=squared, accumulate=1)
     assert "outputs are [6, 1] and the labels [6]" in warnings()[0]

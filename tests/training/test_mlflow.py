@@ -31,7 +31,7 @@ def client(tmp_path, monkeypatch):
     mlflow.set_tracking_uri(None)
 
 
-def test_a_resumed_training_goes_on_in_the_same_run(tmp_path, client):
+def test_mlflow_logger_of_a_resumed_training_continues_its_run(tmp_path, client):
     """Steps that are trained again have the same values."""
     options = {"epochs": 2, "save_every_steps": 3, "save_on_exception": False}
     with pytest.raises(ProgramError):
