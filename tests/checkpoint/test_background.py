@@ -110,32 +110,6 @@ def test_end_waits_for_the_thread_and_saves_nothing_twice(tmp_path, then):
     assert list(training.saved()) == ["model_epoch0_step1"]
 
 
-def test_stop_after_an_interrupted_wait_waits_for_the_thread(tmp_path):
-    """Ctrl-C ends it where signals are not handled; the breakpoint then waits for the thread."""
-
-    def interrupt(*_) -> None:
-        raise KeyboardInterrupt
-
-    training, gate = Training(tmp_path), Gate()
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with watched(tmp_path, gate):
-            training.step()
-            signal.setitimer(signal.ITIMER_REAL, 0.1)
-            with pytest.raises(KeyboardInterrupt):
-                training.step()
-            stopping = threading.Thread(target=training.stop)
-            stopping.start()
-            stopping.join(0.2)
-            writers = set(gate.threads)
-            gate.open.set()
-            stopping.join()
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert len(writers) == 1
-    assert list(training.saved()) == ["model_epoch0_step1", "model_epoch0_step2_breakpoint"]
-
-
 @pytest.fixture
 def warnings(caplog):
     """What was warned of so far."""

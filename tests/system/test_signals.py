@@ -13,14 +13,13 @@ import time
 from pathlib import Path
 
 import forked
-import paddle
 import pytest
 from conftest import ROOT
 from faulty_disk import at, tried, watched
 from fit_rows import StopsAt, bits, train
 from small_nets import Points, with_dropout
 
-from paddle_mnist import MNIST, BatchLoader, MnistDataset, Saving, Trainer, is_rehearsal
+from paddle_mnist import Saving, is_rehearsal
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import ConfigError, StoppedError
 
@@ -191,31 +190,6 @@ def test_exception_in_fit_saves_and_is_raised(tmp_path, unbroken, end, error):
         fit_points(tmp_path, [StopsAt(7, end)])
     assert checkpoints(tmp_path) == ["model_epoch1_step7_breakpoint"]
     assert bits(fit_points(tmp_path)) == unbroken
-
-
-def test_ctrl_c_in_a_trainer_without_fit_saves_and_is_raised(tmp_path, monkeypatch):
-    """It installs no handlers of signals."""
-
-    class Net(MNIST):
-        steps = 0
-
-        def forward(self, *args):
-            self.steps += 1
-            if self.steps == 6:
-                os.kill(os.getpid(), signal.SIGINT)
-            return super().forward(*args)
-
-    monkeypatch.chdir(tmp_path)
-    model = Net()
-    loader = BatchLoader(MnistDataset("train", "digits", 128), 32)
-    optimizer = paddle.optimizer.SGD(0.01, parameters=model.parameters())
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            Trainer("m.pdparams", model, optimizer).train(loader, 0, 3, "checkpoints")
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert checkpoints(tmp_path) == ["mnist_epoch0", "mnist_epoch1_step5_breakpoint"]
 
 
 # ------------------------------------------------------------------ processes

@@ -26,7 +26,7 @@ from paddle_mnist.commands import run_command
 from paddle_mnist.metrics.console import console_logs
 from paddle_mnist.mnist.infer import pretrained_predictor
 from paddle_mnist.system.files import Journal, make_folder
-from paddle_mnist.system.program import COMMANDS, module_name
+from paddle_mnist.system.program import module_name
 from paddle_mnist.system.surroundings import remove_temporary_homes, usable_home
 
 PICTURE = str(ROOT / "tests/pictures/0-00.jpg")
@@ -152,12 +152,6 @@ def test_temporary_home_shows_what_is_in_the_read_only_one(tmp_path, monkeypatch
     assert not any(home.rglob("new"))
 
 
-def test_usable_home_stays(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with usable_home():
-        assert Path.home() == tmp_path and not any(tmp_path.iterdir())
-
-
 def test_cache_that_cannot_be_written_logs_one_line(monkeypatch, tmp_path, lines):
     (tmp_path / "file").touch()
     monkeypatch.setenv("PADDLE_MNIST_CACHE", str(tmp_path / "file"))
@@ -272,23 +266,6 @@ def test_journal_escapes_text_that_is_not_utf8(tmp_path):
 
 
 # ------------------------------------------------------------------ streams that are full or closed
-
-
-@pytest.mark.parametrize("buffering", [-1, 0])
-def test_command_whose_stdout_is_full_exits_7(buffering, monkeypatch, capsys):
-    """For every command, its help and its version, whenever the stream writes."""
-    for command in COMMANDS:
-        for option in ("--help", "--version"):
-            raw = open("/dev/full", "wb", buffering=buffering)  # noqa: SIM115
-            stream = io.TextIOWrapper(raw, write_through=not buffering)
-            with monkeypatch.context() as patch:
-                patch.setattr(sys, "stdout", stream)
-                assert main(command, option) == 7
-            with contextlib.suppress(OSError):
-                stream.close()
-            error = capsys.readouterr().err
-            assert error.startswith("error: the console: cannot write (No space left on device)")
-            assert error.count("\n") == 1
 
 
 TOOL = f"{sys.executable} {ROOT}/tools"
