@@ -142,17 +142,13 @@ def test_help_needs_no_posix(tmp_path):
 
 
 @pytest.mark.slow
-def test_one_process_trains_evaluates_and_infers_without_posix(tmp_path, tiny):
-    run = ["--output", "run"]
-    trained = without_posix(
-        tmp_path, "train", "--data", tiny, "--epochs", "1", "--nprocs", "auto", *run
-    )
+def test_one_process_trains_resumes_and_infers_without_posix(tmp_path, tiny):
+    run = "--output run --figures false --visualdl false".split()
+    words = ["--data", tiny, "--nprocs", "auto", *run]
+    trained = without_posix(tmp_path, "train", *words, "--epochs", "1")
     assert "eval accuracy" in trained.stdout and "--nprocs" not in trained.stdout
-    more = "--epochs 2 --override epochs --figures false --visualdl false".split()
-    again = without_posix(tmp_path, "train", "--data", tiny, *more, *run)
-    assert "resuming after step" in again.stdout
-    assert "confusion matrix" in without_posix(tmp_path, "eval", *run).stdout
-    without_posix(tmp_path, "export_model", "--checkpoint", "best", "--run", "run")
+    more = "--epochs 2 --override epochs".split()
+    assert "resuming after step" in without_posix(tmp_path, "train", *words, *more).stdout
     read = without_posix(tmp_path, "infer", ROOT / "tests/pictures/7-07.jpg")
     assert read.stdout.splitlines()[-1].split()[0] == "7", read.stdout
 
