@@ -222,13 +222,23 @@ def test_mirror_that_cannot_be_reached_is_uploaded_to_later(tmp_path, place, url
         with pytest.raises(CheckpointError, match="cannot be reached within 2 seconds"):
             run(tmp_path / "two", url, mirror_timeout=2.0)
         assert not (tmp_path / "two/checkpoints").exists()
-        assert any("trying again for 2 seconds" in line for line in lines())
         run_until(7, tmp_path / "one", url, mirror_timeout=2.0)
         assert any("is not complete after 2 seconds" in line for line in lines())
     finally:
         place.start()
     assert bits(run(tmp_path / "one", url)) == unbroken
     assert max(manifests(url).values()) == 10
+
+
+def test_wait_for_the_mirror_logs_its_reason(tmp_path, place, url, lines):
+    place.stop()
+    try:
+        with pytest.raises(CheckpointError, match="cannot be reached within 2 seconds"):
+            run(tmp_path / "one", url, mirror_timeout=2.0)
+    finally:
+        place.start()
+    [line] = [line for line in lines() if "trying again for 2 seconds" in line]
+    assert "Not a directory" in line
 
 
 @everywhere
