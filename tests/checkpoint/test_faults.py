@@ -358,7 +358,7 @@ def test_disk_fails_from_any_point_on(unbroken, tmp_path, code, refused):
     """All steps are done; then it is an error, unless the last state had been saved before.
 
     What was whole when the disk failed is whole still, and on a disk that is well again the same
-    command goes on to the same end.
+    command resumes to the same end.
     """
 
     def fault(operation: Operation) -> None:
@@ -459,7 +459,7 @@ def test_power_fails_after_a_save_that_followed_a_failed_one(tmp_path, again):
 
 
 @pytest.mark.slow
-def test_training_goes_on_after_a_power_failure_at_any_point(unbroken, tmp_path):
+def test_power_fails_at_any_point_of_a_training_which_resumes(unbroken, tmp_path):
     """Of each point one of the folders that may be left, drawn at random but always the same."""
     draw = random.Random(0)
     disk = Disk(unbroken.start)

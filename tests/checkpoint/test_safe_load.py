@@ -177,7 +177,7 @@ BAD_CUTS = {
     "a piece is missing": {"w": {"OriginShape": (4, 3), "slices": ["w@@.0", "w@@.1", "w@@.2"]}},
     "a piece too few": {"w": {"OriginShape": (4, 3), "slices": ["w@@.0"]}},
     "another shape": {"w": {"OriginShape": (4, 4), "slices": ["w@@.0", "w@@.1"]}},
-    "a shape that is none": {"w": {"OriginShape": "abc", "slices": ["w@@.0", "w@@.1"]}},
+    "an invalid shape": {"w": {"OriginShape": "abc", "slices": ["w@@.0", "w@@.1"]}},
     "a huge shape": {"w": {"OriginShape": (2**70, 0), "slices": ["w@@.0"]}},
     "a piece twice": {"w": {"OriginShape": (14,), "slices": ["w@@.0", "w@@.0"]}},
     "no pieces": {"w": {"OriginShape": (0,), "slices": []}},
@@ -384,7 +384,7 @@ def _hostile():
     yield "text", b"hello"
     yield "zip, as PyTorch writes it", b"PK\x03\x04" + bytes(60)
     yield "zeros", bytes(100)
-    yield "an opcode that is none", b"\x80\x04\xff."
+    yield "an unknown opcode", b"\x80\x04\xff."
 
 
 HOSTILE = dict(_hostile())

@@ -16,9 +16,7 @@ import pytest
 from conftest import ROOT
 
 from paddle_mnist import TrainConfig, train_and_evaluate
-from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import StoppedError
-from paddle_mnist.progress import TrainState
 from paddle_mnist.system.locks import locked
 
 NAMES = [
@@ -183,20 +181,6 @@ def test_verify_reports_each_damage_and_moves_nothing(tool, run):
     assert done.stderr.count("\n") == 1 and files(run) == before
 
 
-def test_training_sets_aside_what_verify_calls_damaged(tool, run, tiny):
-    """And resumes from what it calls OK."""
-    flip(run / f"checkpoints/{NAMES[4]}.pdopt")
-    assert NAMES[4] in tool("checkpoints", "run", "verify", expect=4).stdout
-    output = tool("train", "-c", "run/config.yaml", "-o", "output=run").stdout
-    assert f"resuming after step 15, from run/checkpoints/{NAMES[3]}.json" in output
-    listing = listed(tool, "run")
-    assert listing["quarantine"] == [f"run/checkpoints/quarantine/{NAMES[4]}.1"]
-    assert NAMES[4] not in [row["name"] for row in listing["checkpoints"]]
-    assert tool("checkpoints", "run", "verify").stdout.count(": OK\n") == len(
-        listing["checkpoints"]
-    )
-
-
 # ------------------------------------------------------------------ prune
 
 NEWEST = ["--keep_last", "1", "--keep_epochs", "false", "--keep_best", "false"]
@@ -234,23 +218,6 @@ def test_prune_deletes_what_its_dry_run_lists(tool, run, name):
     after = files(run)
     assert set(before) - set(after) == gone
     assert all(before[path] == after[path] for path in after if path.stem in NAMES)
-
-
-def test_prune_without_keep_breakpoints_deletes_them(tool, run):
-    """The newest is kept as the newest; an older one only as a breakpoint."""
-    folder = run / "checkpoints"
-    manifest = json.loads((folder / f"{NAMES[4]}.json").read_text())
-    data = {
-        suffix: (folder / f"{NAMES[4]}{suffix}").read_bytes() for suffix in (".pdparams", ".pdopt")
-    }
-    state = TrainState.from_dict({**manifest["state"], "step": 20, "epoch": 2, "position": 0})
-    CheckpointStore(folder).commit("mnist_epoch1", data, state)
-    kept = [row["name"] for row in listed(tool, "run")["checkpoints"]]
-    assert kept == [*NAMES, "mnist_epoch1"]
-    tool("checkpoints", "run", "prune", *NEWEST, "--yes")
-    assert [row["name"] for row in listed(tool, "run")["checkpoints"]] == [NAMES[4], "mnist_epoch1"]
-    tool("checkpoints", "run", "prune", *NEWEST, "--keep_breakpoints", "false", "--yes")
-    assert [row["name"] for row in listed(tool, "run")["checkpoints"]] == ["mnist_epoch1"]
 
 
 def test_prune_keeps_the_newest_that_is_whole(tool, run):

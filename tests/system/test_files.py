@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, whoever else writes them."""
+"""Files are written whole or not at all, also with several writers."""
 
 import errno
 import os
