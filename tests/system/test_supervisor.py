@@ -88,7 +88,7 @@ def test_training_that_dies_or_hangs_is_restarted_to_the_same_bits(
     [
         (f"if step == 6: {KILL}", 9, 93, "restarted 3 times without getting beyond step 5"),
         # A disk, or a mirror, may have room or answer later, so all restarts are used.
-        pytest.param("if step == 6: sys.exit(7)", 4, 7, "no restart is left", marks=RELEASE),
+        pytest.param("if step == 6: os._exit(7)", 4, 7, "no restart is left", marks=RELEASE),
         pytest.param(
             f"if step > 5: {KILL}", 1, 128 + signal.SIGKILL, "no restart is left", marks=RELEASE
         ),
