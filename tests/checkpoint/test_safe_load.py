@@ -171,6 +171,15 @@ def test_safe_load_of_a_sliced_tensor_joins_it():
     assert equal(safe_loads(pickle.dumps(pieces, protocol=2)), state)
 
 
+def test_safe_load_of_containers_nested_too_deep_raises():
+    nested = {}
+    for _ in range(8):
+        nested = {"w": nested}
+    assert safe_loads(pickle.dumps(nested, protocol=2)) == nested
+    with pytest.raises(CheckpointError, match="nested too deep"):
+        safe_loads(pickle.dumps({"w": nested}, protocol=2))
+
+
 INFO = "UnpackBigParamInfor@@"
 PIECES = {"w@@.0": np.ones(7, np.float32), "w@@.1": np.ones(5, np.float32)}
 BAD_CUTS = {
