@@ -9,6 +9,7 @@ import itertools
 import os
 import random
 import signal
+import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -134,6 +135,18 @@ def from_on(number: int, act: Before) -> Before:
     """`act` before the operation of this number and all later ones."""
     numbers = itertools.count()
     return lambda operation: act(operation) if next(numbers) >= number else None
+
+
+def tried(numbers: range, stride: int, pytestconfig) -> range:
+    """The numbers to try: all with `--thorough`, else one of `stride`, by the number of the commit.
+
+    So that with the commits all have their turn.
+    """
+    if pytestconfig.getoption("thorough"):
+        return numbers
+    command = ["git", "rev-parse", "HEAD"]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    return numbers[int(done.stdout or "0", 16) % stride :: stride]  # 0 outside a repository
 
 
 def kill(operation: Operation) -> None:

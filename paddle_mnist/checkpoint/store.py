@@ -131,8 +131,9 @@ class CheckpointStore:
             try:
                 checkpoints.append(read_manifest(path))
             except CheckpointError as error:
-                if path.exists():  # else the writer has just deleted it
-                    unreadable.append((path, error))
+                if not os.path.lexists(path):  # its writer has deleted it: list again
+                    return self._read_manifests()
+                unreadable.append((path, error))
         return sorted(checkpoints, key=lambda checkpoint: checkpoint.sort_key), unreadable
 
     def newest(self, quarantine_damaged: bool = False) -> Optional[Checkpoint]:
@@ -181,10 +182,11 @@ class CheckpointStore:
             if (score := checkpoint.info.score) is not None
         ]
         for _, checkpoint in sorted(evaluated, key=lambda scored: -scored[0]):
-            if self._is_valid(checkpoint):
+            if not (error := self._damage(checkpoint)):
                 return checkpoint
-            if not checkpoint.path.exists():  # its writer has deleted it: begin anew
+            if not checkpoint.path.exists():  # its writer has deleted it: list again
                 return self.best()
+            log.warning("damaged checkpoint: %s", error)
         if evaluated:
             raise CheckpointError(f"{self.folder}: no evaluated checkpoint is valid")
         return None

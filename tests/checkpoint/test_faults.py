@@ -38,6 +38,7 @@ from faulty_disk import (
     lay_out,
     takes_space,
     tree_of,
+    tried,
     watched,
 )
 from synthetic_data import tiny_splits
@@ -59,7 +60,7 @@ from paddle_mnist.system.files import PART
 
 SLOW = pytest.mark.slow
 RELEASE = pytest.mark.release
-STRIDE = 3  # of the points in CI; which of them depends on the commit, so that all have their turn
+STRIDE = 3  # of the points in CI
 
 # Two epochs of three steps; saved after step 4, inside the second epoch, and at the end.
 EPOCHS, STEPS = 2, 6
@@ -201,9 +202,8 @@ def must_hold(store: NotedStore, done: int, folder: Path, when: str) -> None:
 class Unbroken:
     """The training without a fault, and the points at which there will be some."""
 
-    def __init__(self, start: Path, thorough: bool):
+    def __init__(self, start: Path, pytestconfig: pytest.Config):
         self.start = start
-        self.tried = slice(None) if thorough else slice(of_commit() % STRIDE, None, STRIDE)
         self.whole: list[dict] = []  # ahead of each point
         folder = self.again(start.with_name("unbroken"))
         with watched(folder, lambda operation: self.whole.append(whole(folder))) as done:
@@ -212,6 +212,7 @@ class Unbroken:
             self.ready = len(done)  # the points until it trains
             finish(trainer)
         self.points = done
+        self.tried = tried(range(len(done) + 1), STRIDE, pytestconfig)
         self.tree = tree_of(folder)
         self.end = end_of(folder)
 
@@ -221,17 +222,9 @@ class Unbroken:
 
     def each(self, fault: str) -> Iterator[tuple[int, str]]:
         """The numbers of the points that are tried, and what to say of a fault there."""
-        for number, point in list(enumerate(self.points))[self.tried]:
-            yield number, f"{fault} {number}, {point.call} of {point.path}"
-
-
-def of_commit() -> int:
-    """The number of the commit; 0 outside a repository."""
-    if not (ROOT / ".git").exists():
-        return 0
-    command = ["git", "rev-parse", "HEAD"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return int(done.stdout, 16)
+        for number, point in enumerate(self.points):
+            if number in self.tried:
+                yield number, f"{fault} {number}, {point.call} of {point.path}"
 
 
 @pytest.fixture(
@@ -261,7 +254,7 @@ def unbroken(request, tmp_path_factory) -> Iterator[Unbroken]:
     with pytest.MonkeyPatch.context() as patch:
         if is_threads:
             patch.setattr(checkpointer, "BACKGROUND_BYTES", 0)
-        yield Unbroken(folder, request.config.getoption("thorough"))
+        yield Unbroken(folder, request.config)
 
 
 def test_every_change_of_the_disk_is_a_point(unbroken):
@@ -327,26 +320,13 @@ def checked(folder: Path, fault: Before) -> Before:
     return before
 
 
-@contextlib.contextmanager
-def warned() -> Iterator[list[logging.LogRecord]]:
-    records: list[logging.LogRecord] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = records.append
-    log = logging.getLogger("paddle_mnist")
-    log.addHandler(handler)
-    try:
-        yield records
-    finally:
-        log.removeHandler(handler)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
-def test_disk_fails_once_at_any_point(unbroken, tmp_path, code):
-    """Training says so once, goes on, saves again, and comes to the same end.
+def test_disk_fails_once_at_any_point(unbroken, tmp_path, code, caplog, lines):
+    """Training warns once, continues, saves again, and comes to the same end.
 
-    Ahead of the first step it is an error, for nothing is lost by one: the same command goes on.
-    What comes after the last commit is a deletion: that is not said to be a save that failed.
+    Ahead of the first step it is an error: nothing is lost, and the same command resumes.
+    What comes after the last commit is a deletion, which is reported as such.
     """
     last = unbroken.store.returned[-1][0]
     for number, when in unbroken.each("failed at"):
@@ -356,10 +336,11 @@ def test_disk_fails_once_at_any_point(unbroken, tmp_path, code):
                 with pytest.raises(OutputError):
                     started(folder)
             trainer = started(folder)
-            with warned() as warnings:
-                finish(trainer)
+            caplog.clear()
+            finish(trainer)
+        warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
         assert len(warnings) == (number >= unbroken.ready), when
-        assert any("be deleted" in line.getMessage() for line in warnings) == (number >= last), when
+        assert any("be deleted" in line for line in lines()) == (number >= last), when
         assert end_of(folder) == unbroken.end, when
 
 
@@ -377,7 +358,7 @@ def test_disk_fails_from_any_point_on(unbroken, tmp_path, code, refused):
     """All steps are done; then it is an error, unless the last state had been saved before.
 
     What was whole when the disk failed is whole still, and on a disk that is well again the same
-    command goes on to the same end.
+    command resumes to the same end.
     """
 
     def fault(operation: Operation) -> None:
@@ -478,14 +459,13 @@ def test_power_fails_after_a_save_that_followed_a_failed_one(tmp_path, again):
 
 
 @pytest.mark.slow
-def test_training_goes_on_after_a_power_failure_at_any_point(unbroken, tmp_path):
+def test_power_fails_at_any_point_of_a_training_which_resumes(unbroken, tmp_path):
     """Of each point one of the folders that may be left, drawn at random but always the same."""
     draw = random.Random(0)
     disk = Disk(unbroken.start)
-    numbers = range(len(unbroken.points) + 1)[unbroken.tried]
     for number in range(len(unbroken.points) + 1):
         tree = draw.choice(list(disk.crashes()))
-        if number in numbers:
+        if number in unbroken.tried:
             folder = lay_out(tree, tmp_path / str(number))
             when = f"power failed after {unbroken.points[:number][-3:]}"
             must_hold(unbroken.store, number, folder, when)
@@ -517,19 +497,9 @@ def test_training_outlives_a_disk_that_is_full_for_a_while(tool, tiny, tmp_path,
 
     It cannot end before there is room: it prints more than fits into a pipe that nobody reads.
     """
-    small = [
-        "--epochs",
-        "8",
-        "--batch_size",
-        "8",
-        "--data",
-        str(tiny),
-        "--visualdl",
-        "false",
-        "--figures",
-        "false",
-    ]
-    options = [*small, "--recipe", "default", "--save_every_steps", "1", "--log_every", "1"]
+    small = "--recipe default --epochs 8 --batch_size 8 --visualdl false --figures false".split()
+    small += ["--data", str(tiny)]
+    options = [*small, "--save_every_steps", "1", "--log_every", "1"]
     options += ["--keep_last", "1", "--keep_epochs", "false"]
     ballast = small_disk / "ballast"
     space = os.statvfs(small_disk)
@@ -543,7 +513,7 @@ def test_training_outlives_a_disk_that_is_full_for_a_while(tool, tiny, tmp_path,
                 ballast.unlink(missing_ok=True)
     assert process.returncode == 0, "".join(printed)
     assert not ballast.exists()
-    tool("train", *small, "--recipe", "default", "--output", "unbroken")
+    tool("train", *small, "--output", "unbroken")
     last = "checkpoints/mnist_epoch7"
     for name in ("mnist.pdparams", last + PARAMS, last + OPTIMIZER):
         unbroken = (tmp_path / "unbroken" / name).read_bytes()

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -21,14 +20,10 @@ from mirror_servers import CREDENTIALS, PLACES, files
 from paddle_mnist import EarlyStopping, Saving
 from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.manifest import CHECKSUM, checksum
-from paddle_mnist.checkpoint.mirror_copy import MirrorCopy
-from paddle_mnist.checkpoint.run_files import RunFiles
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, ConfigError, OutputError, RunLockedError
-from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.system.remote import RemoteFolder, failure
 from paddle_mnist.system.signals import stop_signals
-from paddle_mnist.training.run_directory import RunDirectory
 
 RELEASE = pytest.mark.release
 ROW = "Adam"
@@ -95,7 +90,7 @@ def newest(url):
 
 
 @everywhere
-def test_resumes_in_a_new_folder_to_the_same_bits(tmp_path, url, unbroken, lines):
+def test_lost_run_resumes_in_a_new_folder_to_the_same_bits(tmp_path, url, unbroken, lines):
     run_until(7, tmp_path / "one", url)
     assert files(url) > SMALL_FILES
     shutil.rmtree(tmp_path / "one")
@@ -103,30 +98,32 @@ def test_resumes_in_a_new_folder_to_the_same_bits(tmp_path, url, unbroken, lines
     result = run(tmp_path / "two", url)
 
     assert f"downloaded model_epoch1_step7_breakpoint from {url}" in lines()
+    assert not any("not uploaded" in line for line in lines())
     assert bits(result) == unbroken
     assert files(url) > {*SMALL_FILES, "model.pdparams", "result.json"}
     log = Path(tmp_path, "two", "train.log").read_text()
     assert "epoch 1/2 step 3/10" in log, "the log of the first machine"
     assert log.encode().startswith(RemoteFolder(url).read("train.log", 2**20))
-    tags = [json.loads(line)["step"] for line in (tmp_path / "two/metrics.jsonl").open()]
-    assert tags == sorted(tags) and tags[0] < 7
-
-
-def test_a_finished_run_has_its_result_in_a_new_folder(tmp_path, url, unbroken):
-    run(tmp_path / "one", url)
+    steps = [json.loads(line)["step"] for line in (tmp_path / "two/metrics.jsonl").open()]
+    assert steps == sorted(steps) and steps[0] < 7
     assert len(manifests(url)) <= 4, "the newest three, and the best"
-    assert max(manifests(url).values()) == 10
-    assert bits(run(tmp_path / "two", url)) == unbroken
+
+    assert bits(run(tmp_path / "three", url)) == unbroken
+    secrets = [
+        CREDENTIALS[f"AWS_{name}"].encode() for name in ("SECRET_ACCESS_KEY", "ACCESS_KEY_ID")
+    ]
+    for path in filter(Path.is_file, tmp_path.rglob("*")):
+        assert not any(secret in path.read_bytes() for secret in secrets), path
 
 
-def test_a_longer_run_has_no_result_meanwhile(tmp_path, url):
+def test_copy_of_a_run_that_is_trained_further_has_no_result(tmp_path, url):
     run(tmp_path / "one", url)
     run_until(12, tmp_path / "one", url, epochs=3, override="epochs")
     assert "result.json" not in files(url)
 
 
 @everywhere
-def test_a_truncated_copy_is_not_used(tmp_path, url, unbroken, lines):
+def test_truncated_copy_is_reported_and_not_used(tmp_path, url, unbroken, lines):
     run_until(7, tmp_path / "one", url)
     damaged, remote = newest(url), RemoteFolder(url)
     weights = damaged.replace(".json", ".pdparams")
@@ -138,7 +135,7 @@ def test_a_truncated_copy_is_not_used(tmp_path, url, unbroken, lines):
     assert bits(result) == unbroken
 
 
-def test_resumes_from_a_checkpoint_whose_best_was_uploaded(tmp_path, url, lines):
+def test_lost_run_resumes_from_a_checkpoint_whose_best_was_uploaded(tmp_path, url, lines):
     """The newest comes first, so its best may be missing, without which the run cannot end."""
     stopping = [EarlyStopping(9), StopsAt(7, stop)]
     with pytest.raises(ProgramError):
@@ -151,48 +148,44 @@ def test_resumes_from_a_checkpoint_whose_best_was_uploaded(tmp_path, url, lines)
     assert any("downloaded model_epoch0_step" in line for line in lines())
 
 
-def test_nothing_starts_from_zero_where_all_copies_are_damaged(tmp_path, url):
+def test_copy_that_does_not_fit_the_start_raises(tmp_path, url, unbroken):
     run_until(4, tmp_path / "one", url)
-    for name in manifests(url):
+    before = manifests(url)
+    changed = r"(?s)seed: 5 in the run.*choose another mirror, or"
+    with pytest.raises(ConfigError, match=changed):
+        run(tmp_path / "two", url, seed=6)
+    with pytest.raises(ConfigError, match=r"resume is off, but .*fresh=True"):
+        run(tmp_path / "two", url, resume="off")
+    run_until(3, tmp_path / "other", None)
+    with pytest.raises(ConfigError, match=r"holds run .* but .* is run "):
+        run(tmp_path / "other", url)
+    assert manifests(url) == before and not (tmp_path / "two/checkpoints").exists()
+
+    for name in before:
         RemoteFolder(url).write(name, b"{")
     with pytest.raises(CheckpointError, match="no valid checkpoint there"):
         run(tmp_path / "two", url)
     assert not list((tmp_path / "two/checkpoints").glob("*"))
+    assert bits(run(tmp_path / "two", url, fresh=True, resume="off")) == unbroken
 
 
-def test_refuses_another_configuration(tmp_path, url):
+def test_run_that_is_behind_its_copy_resumes_from_the_copy(tmp_path, url, unbroken, lines):
+    """Unless it went on by itself meanwhile, which is refused."""
     run_until(4, tmp_path / "one", url)
-    changed = r"(?s)holds a run with other values.*seed: 5 in the run.*choose another mirror, or"
-    with pytest.raises(ConfigError, match=changed):
-        run(tmp_path / "two", url, seed=6)
-    before = manifests(url)
-    run_until(3, tmp_path / "other", None)
-    with pytest.raises(ConfigError, match=r"holds run .* but .* is run "):
-        run(tmp_path / "other", url)
-    assert manifests(url) == before
-
-
-def test_goes_on_from_the_copy_if_that_is_newer(tmp_path, url, unbroken, lines):
-    run_until(4, tmp_path / "one", url)
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    for name in ("two", "three"):
+        shutil.copytree(tmp_path / "one", tmp_path / name)
     run_until(8, tmp_path / "two", url)
+    run_until(7, tmp_path / "three", None)
+    before = manifests(url)
+    with pytest.raises(ConfigError, match=r"is at step 7 and .* at step 8, and both went on"):
+        run(tmp_path / "three", url)
+    assert manifests(url) == before
     assert bits(run(tmp_path / "one", url)) == unbroken
     assert any("resuming after step 8" in line for line in lines())
 
 
-def test_refuses_what_went_on_at_both_places(tmp_path, url):
-    run_until(4, tmp_path / "one", url)
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
-    run_until(8, tmp_path / "two", url)
-    run_until(7, tmp_path / "one", None)
-    before = manifests(url)
-    with pytest.raises(ConfigError, match=r"is at step 7 and .* at step 8, and both went on"):
-        run(tmp_path / "one", url)
-    assert manifests(url) == before
-
-
 @everywhere
-def test_the_loser_of_two_machines_stops(tmp_path, url):
+def test_run_whose_copy_another_machine_continues_raises(tmp_path, url):
     """As if another machine had uploaded a checkpoint meanwhile."""
     run_until(4, tmp_path / "one", url)
 
@@ -211,17 +204,8 @@ def test_the_loser_of_two_machines_stops(tmp_path, url):
     assert not {6, 8, 10} & {*manifests(url).values()}
 
 
-def test_what_the_uploader_found_after_the_last_step_ends_the_run_too(tmp_path):
-    pytest.importorskip("fsspec", reason="needs the extra mirror")
-    saving, directory = Saving(mirror=str(tmp_path / "there")), RunDirectory(tmp_path / "one")
-    lost = pytest.raises(RunLockedError, match="another process")
-    with lost, directory.opened(), directory.mirrored(saving):
-        directory.mirror.changed()
-        directory.mirror._lost = "another process uploads there"
-
-
 @everywhere
-def test_training_goes_on_while_the_mirror_is_away(tmp_path, place, url, unbroken, lines):
+def test_training_continues_while_the_mirror_is_away(tmp_path, place, url, unbroken, lines):
     callbacks = [StopsAt(3, place.stop), StopsAt(9, place.start)]
     result = run(tmp_path / "one", url, callbacks, mirror_timeout=120.0)
     assert bits(result) == unbroken
@@ -231,7 +215,7 @@ def test_training_goes_on_while_the_mirror_is_away(tmp_path, place, url, unbroke
 
 @everywhere
 @pytest.mark.slow
-def test_a_mirror_that_cannot_be_reached(tmp_path, place, url, unbroken, lines):
+def test_mirror_that_cannot_be_reached_is_uploaded_to_later(tmp_path, place, url, unbroken, lines):
     run_until(4, tmp_path / "one", url)
     place.stop()
     try:
@@ -246,48 +230,48 @@ def test_a_mirror_that_cannot_be_reached(tmp_path, place, url, unbroken, lines):
     assert max(manifests(url).values()) == 10
 
 
+def test_wait_for_the_mirror_logs_its_reason(tmp_path, place, url, lines):
+    place.stop()
+    try:
+        with pytest.raises(CheckpointError, match="cannot be reached within 2 seconds"):
+            run(tmp_path / "one", url, mirror_timeout=2.0)
+    finally:
+        place.start()
+    [line] = [line for line in lines() if "trying again for 2 seconds" in line]
+    assert "Not a directory" in line
+
+
 @everywhere
 def test_fresh_moves_the_copy_aside(tmp_path, url, unbroken):
     run_until(4, tmp_path / "one", url, seed=9)
-    before = manifests(url)
-    assert bits(run(tmp_path / "one", url, fresh=True)) == unbroken
-    assert manifests(f"{url}/aside.1") == before
-    assert max(manifests(url).values()) == 10
-
-
-def test_fresh_starts_in_a_new_folder_too(tmp_path, url, unbroken):
-    assert bits(run(tmp_path / "one", url, fresh=True)) == unbroken
-    assert bits(run(tmp_path / "two", url, fresh=True)) == unbroken
-    assert max(manifests(f"{url}/aside.1").values()) == 10
-
-
-def test_fresh_that_is_refused_leaves_the_copy_where_it_is(tmp_path, url):
-    run_until(4, tmp_path / "one", url)
     before = manifests(url)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/notes.txt").write_text("")
     with pytest.raises(ConfigError, match="not a run's directory"):
         run(tmp_path / "mine", url, fresh=True)
     assert manifests(url) == before
+    for number, folder in enumerate(("one", "in a new folder"), 1):
+        assert bits(run(tmp_path / folder, url, fresh=True)) == unbroken
+        assert manifests(f"{url}/aside.{number}") == before
+        before = manifests(url)
+    assert max(before.values()) == 10
 
 
 @everywhere
-@pytest.mark.parametrize(
-    "name",
-    ["checkpoints/my_best.pdparams", "checkpoints/photos/1.jpg", "config.yaml", "aside.1/1.jpg"],
-)
-def test_a_place_with_files_of_others_is_refused_and_left_alone(tmp_path, url, name):
-    remote = RemoteFolder(url)
-    remote.write(name, b"theirs")
-    for options in ({}, {"fresh": True}):
+def test_mirror_with_files_of_others_raises_and_leaves_them_alone(tmp_path, url):
+    names = ["config.yaml", "checkpoints/my_best.pdparams", "checkpoints/photos/1.jpg", "aside.1/1"]
+    for number, name in enumerate(names):
+        there, fresh = f"{url}/{number}", number % 2 == 1
+        remote = RemoteFolder(there)
+        remote.write(name, b"theirs")
         with pytest.raises(CheckpointError, match="neither empty nor the mirror of a run"):
-            run(tmp_path / "one", url, **options)
-    folder, _, base = name.rpartition("/")
-    assert remote.read(name, 9) == b"theirs" and [*remote.sizes(folder)] == [base]
-    assert len([*remote.sizes(), *remote.folders()]) == 1
+            run(tmp_path / "one", there, fresh=fresh)
+        folder, _, base = name.rpartition("/")
+        assert remote.read(name, 9) == b"theirs" and [*remote.sizes(folder)] == [base]
+        assert len([*remote.sizes(), *remote.folders()]) == 1
 
 
-def test_a_place_with_a_link_to_nothing_or_a_list_of_others_is_refused(tmp_path):
+def test_mirror_with_a_dangling_link_or_an_unknown_list_raises(tmp_path):
     pytest.importorskip("fsspec", reason="needs the extra mirror")
     linked, listed = tmp_path / "linked", tmp_path / "listed"
     linked.mkdir()
@@ -296,45 +280,108 @@ def test_a_place_with_a_link_to_nothing_or_a_list_of_others_is_refused(tmp_path)
     listed.joinpath(".copy").write_text('{"made_by": "paddle_mnist", "checkpoints": 5}')
     for there in (linked, listed):
         with pytest.raises(CheckpointError, match="neither empty nor the mirror of a run"):
-            run(tmp_path / "one", str(there), fresh=True, mirror_timeout=1.0)
+            run(tmp_path / "one", str(there), fresh=True)
     assert linked.joinpath("config.yaml").is_symlink()
 
 
 @everywhere
-@pytest.mark.parametrize("former", [False, True], ids=["", "of a former version"])
-def test_of_a_copy_only_its_own_files_are_moved_or_deleted(tmp_path, url, unbroken, former):
+def test_only_files_of_the_copy_are_moved_or_deleted(tmp_path, url, unbroken):
+    """Those of uploads that were killed among them."""
     run_until(7, tmp_path / "one", url)
     shutil.rmtree(tmp_path / "one")
     remote, theirs = RemoteFolder(url), {"checkpoints/my_best.pdparams", "notes.txt"}
     for name in theirs:
         remote.write(name, b"theirs")
-    if former:
-        remote.remove(".copy")
+    killed = newest(url)
+    remote.remove(killed)
     assert bits(run(tmp_path / "one", url)) == unbroken
+    assert not {killed, killed.replace(".json", ".pdparams")} & files(url)
+    remote.remove(".copy")  # as of a former version
     run(tmp_path / "one", url, fresh=True)
     assert theirs < files(url) and not theirs & files(f"{url}/aside.1")
     assert [remote.read(name, 9) for name in theirs] == [b"theirs"] * 2
 
 
-@pytest.mark.parametrize("mirror", ["one", "one/copy", ".", "link/copy", "file://{}/one/copy"])
-def test_refuses_a_mirror_inside_the_run_directory_or_around_it(tmp_path, monkeypatch, mirror):
+@pytest.mark.parametrize(
+    ("keep_last", "uploaded"), [(20, [15, 10, 5]), (1, [15])], ids=["many", "one"]
+)
+def test_upload_of_a_finished_run_takes_the_ends_of_epochs_newest_first(
+    tmp_path, url, keep_last, uploaded
+):
+    """And leaves its files as they are: else the training reads them again when it prunes."""
+    options = {"epochs": 3, "save_every_steps": 1, "keep_last": keep_last, "keep_best": False}
+    run(tmp_path / "one", None, **options)
+    paths = sorted((tmp_path / "one/checkpoints").iterdir())
+    before = [path.stat().st_ctime_ns for path in paths]
+    run(tmp_path / "one", url, **options)
+    there = sorted(
+        Path(url, "checkpoints").glob("*.json"), key=lambda path: path.stat().st_mtime_ns
+    )
+    assert [json.loads(path.read_text())["state"]["step"] for path in there] == uploaded
+    assert [path.stat().st_ctime_ns for path in paths] == before
+
+
+def test_upload_leaves_damaged_checkpoints_out(tmp_path, url, lines):
+    run(tmp_path / "one", None, epochs=3, save_every_steps=None)
+    checkpoints = tmp_path / "one/checkpoints"
+    (checkpoints / "model_epoch0.pdparams").write_bytes(b"")
+    (checkpoints / "model_epoch1.pdparams").unlink()
+    run(tmp_path / "one", url, epochs=3, save_every_steps=None)
+    assert [*manifests(url).values()] == [15]
+    assert sum("not uploaded, because it is damaged" in line for line in lines()) == 2
+
+
+REFUSED = [
+    *("one", "one/copy", ".", "link/copy", "file://{}/one/copy"),  # inside the run or around it
+    "s3://name:what-no-file-may-hold@bucket/x",
+    "s3://name:what-no-file/may-hold@bucket/x",
+    "sftp://name:what-no-file-may-hold@host/x",
+    "s3://name:12/what-no-file-may-hold@bucket/x",
+    "simplecache::s3://name:what-no-file-may-hold@bucket/x",
+    "https://host/x?key=what-no-file-may-hold",
+    *("s3:///", "s3:x", "~who-is-not-here/x"),
+]
+
+
+@pytest.mark.parametrize("mirror", REFUSED)
+def test_invalid_mirror_raises_without_showing_a_password(tmp_path, monkeypatch, mirror):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link").symlink_to("one")
-    with pytest.raises(ConfigError, match="one would be inside the other"):
+    with pytest.raises(ConfigError, match=r"expected|one would be inside the other") as raised:
         run(tmp_path / "one", mirror.format(tmp_path))
-    assert not (tmp_path / "one").exists()
+    assert "no-file" not in str(raised.value) and not (tmp_path / "one").exists()
 
 
-def test_expands_the_home_of_a_user(tmp_path, monkeypatch):
+def test_output_that_is_a_url_raises(tmp_path):
+    with pytest.raises(ConfigError, match=r"a folder on this machine; Saving.mirror") as raised:
+        train(ROW, "s3://name:what-no-file-may-hold@bucket/x")
+    assert "no-file" not in str(raised.value)
+
+
+def test_mirror_expands_the_home_of_a_user(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert Saving(mirror="~/m").mirror == f"{tmp_path}/m"
-    assert Saving(mirror=Path("~/m")).mirror == f"{tmp_path}/m"
-    assert TrainConfig(mirror="~/m").saving.mirror == f"{tmp_path}/m"
+    assert Saving(mirror="~/m").mirror == Saving(mirror=Path("~/m")).mirror == f"{tmp_path}/m"
+
+
+def test_mirror_without_fit_raises(tmp_path):
+    with pytest.raises(ConfigError, match="which only fit keeps up to date"):
+        StoreCheckpointer(CheckpointStore(tmp_path), Saving(mirror=str(tmp_path / "there")))
+
+
+def test_messages_of_drivers_are_cut_after_credentials_are_masked():
+    """Else those at the cut would look like the name of a host."""
+    error = OSError("no answer from http://name:a/secret@proxy:8080/x?key=secret&b=1, nor 'y@z'")
+    assert failure(error) == "OSError: no answer from http://...@proxy:8080/x?..., nor 'y@z'"
+    for length in range(240, 301):
+        before = "x" * length
+        error = OSError(f"{before} http://name:secret@proxy:8080/x?key=secret does not answer")
+        masked = f"{before} http://...@proxy:8080/x?... does not answer"
+        assert failure(error) == f"OSError: {masked[:300]}"
 
 
 @everywhere
 @pytest.mark.slow
-def test_a_finished_run_whose_copy_is_incomplete_is_exit_7(tmp_path, place, url, unbroken):
+def test_finished_run_whose_copy_is_incomplete_raises_exit_7(tmp_path, place, url, unbroken):
     run_until(4, tmp_path / "one", url)
     place.stop()
     try:
@@ -349,9 +396,14 @@ def test_a_finished_run_whose_copy_is_incomplete_is_exit_7(tmp_path, place, url,
     assert "result.json" in files(url) and max(manifests(url).values()) == 10
 
 
+def test_unknown_protocol_raises_at_once(tmp_path):
+    with pytest.raises(CheckpointError, match=r"reached \(ValueError: Protocol not known: nothing"):
+        run(tmp_path / "one", "nothing://host/x", mirror_timeout=3600.0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["s3"], indirect=True)
-def test_a_bucket_that_will_never_answer_is_refused_at_once(tmp_path, place, url, monkeypatch):
+def test_bucket_that_will_never_answer_raises_at_once(tmp_path, place, url, monkeypatch):
     with pytest.raises(CheckpointError, match=r"reached \(.*bucket does not exist\), and the run"):
         run(tmp_path / "one", "s3://nowhere/x", mirror_timeout=3600.0)
     place.refused = {"GET"}
@@ -365,34 +417,10 @@ def test_a_bucket_that_will_never_answer_is_refused_at_once(tmp_path, place, url
         run(tmp_path / "one", url, mirror_timeout=3600.0)
 
 
-def test_an_unknown_protocol_is_refused_at_once(tmp_path):
-    with pytest.raises(CheckpointError, match=r"reached \(ValueError: Protocol not known: nothing"):
-        run(tmp_path / "one", "nothing://host/x", mirror_timeout=3600.0)
-
-
-def test_logs_why_it_waits_for_the_mirror(tmp_path, place, url, lines):
-    place.stop()
-    try:
-        with pytest.raises(CheckpointError, match="cannot be reached within 2 seconds"):
-            run(tmp_path / "one", url, mirror_timeout=2.0)
-    finally:
-        place.start()
-    [line] = [line for line in lines() if "trying again for 2 seconds" in line]
-    assert "Not a directory" in line
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["s3"], indirect=True)
-def test_keys_that_are_folders_of_a_console_are_not_files(tmp_path, place, url):
-    place.put("/", "/checkpoints/", at=url)
-    run_until(4, tmp_path / "one", url)
-    run(tmp_path / "one", url, fresh=True)
-    assert RemoteFolder(url).folders() == ["aside.1", "checkpoints"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", ["s3"], indirect=True)
-def test_who_may_not_delete_copies_aside_only_once(tmp_path, place, url):
+def test_fresh_without_leave_to_delete_raises_and_copies_aside_once(tmp_path, place, url):
+    place.put("/", "/checkpoints/", at=url)  # as a console makes folders
     run_until(4, tmp_path / "one", url)
     before = manifests(url)
     place.refused = {"DELETE"}
@@ -406,21 +434,23 @@ def test_who_may_not_delete_copies_aside_only_once(tmp_path, place, url):
     assert RemoteFolder(url).folders() == ["aside.1", "checkpoints"]
 
 
-def test_resume_off_is_refused_before_a_download(tmp_path, url, unbroken):
-    run_until(4, tmp_path / "one", url)
-    with pytest.raises(ConfigError, match=r"resume is off, but .*start over with fresh=True"):
-        run(tmp_path / "two", url, resume="off")
-    assert not (tmp_path / "two/checkpoints").exists()
-    assert bits(run(tmp_path / "two", url, fresh=True, resume="off")) == unbroken
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["s3"], indirect=True)
-def test_a_server_that_is_busy_for_a_while(tmp_path, place, url, unbroken):
+def test_training_continues_while_the_server_is_busy(tmp_path, place, url, unbroken):
     starts = StopsAt(3, lambda: setattr(place, "failing", True))
     ends = StopsAt(9, lambda: setattr(place, "failing", False))
     assert bits(run(tmp_path / "one", url, [starts, ends])) == unbroken
     assert bits(run(tmp_path / "two", url)) == unbroken
+
+
+def test_run_that_lost_its_lock_uploads_nothing_more(tmp_path, url, lines):
+    def lose():
+        (tmp_path / "one/.lock.json").unlink()
+
+    with pytest.raises(RunLockedError, match="has lost its lock"):
+        run(tmp_path / "one", url, [StopsAt(7, lose)])
+    assert not any("completing the copy" in line for line in lines())
+    assert all(step <= 6 for step in manifests(url).values())
 
 
 def start(output, options, seconds=0.5):
@@ -451,15 +481,14 @@ def read_until(process, words):
 @pytest.mark.parametrize(
     ("place", "options", "stops", "sent"),
     [
-        pytest.param("folder", {}, True, signal.SIGUSR1, marks=RELEASE),
-        pytest.param("folder", {"nprocs": 2}, True, signal.SIGINT, marks=RELEASE),
         ("s3", {}, True, signal.SIGINT),
+        pytest.param("folder", {"nprocs": 2}, True, signal.SIGUSR1, marks=RELEASE),
         pytest.param("sftp", {}, False, signal.SIGINT, marks=RELEASE),
     ],
     ids=str,
     indirect=["place"],
 )
-def test_a_second_signal_ends_the_wait_for_the_mirror(tmp_path, place, url, options, stops, sent):
+def test_second_signal_ends_the_wait_for_the_mirror(tmp_path, place, url, options, stops, sent):
     """stops: whether the first one stops the training; else it comes in the wait at the end."""
     options = {**options, "save_every_steps": 1, "mirror": url}
     process = start(tmp_path / "one", options)
@@ -508,38 +537,21 @@ def result_of(process):
     return json.loads(lines[-1])
 
 
-@pytest.fixture(scope="module")
-def unbroken_with(tmp_path_factory):
-    """`unbroken_with(OPTIONS)` gives the bits of a training that nobody disturbs."""
-    results = {}
-
-    def train_once(options):
-        key = json.dumps(options)
-        if key not in results:
-            folder = tmp_path_factory.mktemp("undisturbed")
-            results[key] = result_of(start(folder / "run", options, seconds=0))
-        return results[key]
-
-    return train_once
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("place", "options", "victim"),
     [
-        pytest.param("s3", {"num_workers": 2}, "trainer", marks=RELEASE),
         ("s3", {"nprocs": 2}, "uploader"),
-        pytest.param("sftp", {"num_workers": 2}, "uploader", marks=RELEASE),
-        pytest.param("sftp", {"nprocs": 2}, "trainer", marks=RELEASE),
+        pytest.param("sftp", {"num_workers": 2}, "trainer", marks=RELEASE),
     ],
     ids=str,
     indirect=["place"],
 )
-def test_a_machine_is_lost_at_each_kill(tmp_path, url, options, victim, unbroken_with):
+def test_machine_lost_at_each_kill_resumes_to_the_same_bits(tmp_path, url, options, victim):
     """kill -9, at any moment, of the trainer, or of its uploader and then of the trainer."""
     options = {**options, "save_every_steps": 1}
-    unbroken = unbroken_with(options)
+    unbroken = result_of(start(tmp_path / "unbroken", options, seconds=0))
     output, random = tmp_path / "one", Random(f"{url.partition(':')[0]} {options}")
     for _ in range(2):
         process = start(output, {**options, "mirror": url})
@@ -562,184 +574,7 @@ def test_a_machine_is_lost_at_each_kill(tmp_path, url, options, victim, unbroken
     assert result_of(start(output, {**options, "mirror": url})) == unbroken
 
 
-def local_run(folder, **saving):
-    """Train with `keep_epochs`, and return the copy of the run, which is empty."""
-    pytest.importorskip("fsspec", reason="needs the extra mirror")
-    train(ROW, folder / "one", save_every_steps=1, keep_last=20, epochs=3)
-    saving = {"keep_best": False, "keep_last": 20, **saving}
-    return MirrorCopy(str(folder / "copy"), RunFiles(folder / "one", "model"), Saving(**saving))
-
-
-@pytest.mark.parametrize(
-    ("saving", "waiting"),
-    [
-        ({}, ["epoch0", "epoch1", "epoch2"]),
-        ({"keep_last": 1}, ["epoch2"]),
-        ({"keep_last": 1, "keep_epochs": True}, ["epoch0", "epoch1", "epoch2"]),
-    ],
-)
-def test_of_checkpoints_inside_epochs_only_the_newest_waits(tmp_path, saving, waiting):
-    copy = local_run(tmp_path, **saving)
-    assert copy.names_waiting() == [f"model_{name}" for name in waiting]
-    for suffix in copy.run.checkpoints.folder.glob("model_epoch2.*"):
-        suffix.unlink()  # then the newest is inside an epoch
-    newest = "model_epoch2_step15" if "keep_last" not in saving else copy.names_waiting()[-1]
-    assert copy.names_waiting()[-1] == newest
-
-
-def test_an_empty_place_may_be_looked_at_by_two_at_once(tmp_path):
-    pytest.importorskip("fsspec", reason="needs the extra mirror")
-
-    def look(_):
-        run = RunFiles(tmp_path / "one", "model")
-        return MirrorCopy(str(tmp_path / "there"), run, Saving()).look()["manifests"]
-
-    with ThreadPoolExecutor(4) as threads:
-        assert [*threads.map(look, range(200))] == [{}] * 200
-
-
-def test_uploads_the_newest_first(tmp_path):
-    copy, order = local_run(tmp_path), []
-    while copy.upload_next():
-        [new] = {one.name for one in copy.checkpoints()} - {*order}
-        order.append(new)
-    assert order == ["model_epoch2", "model_epoch1", "model_epoch0"]
-    assert copy.remote.read("metrics.jsonl", 2**20) == (tmp_path / "one/metrics.jsonl").read_bytes()
-
-
-def test_leftovers_of_killed_uploads_are_deleted_and_nothing_else(tmp_path):
-    copy, there = local_run(tmp_path), tmp_path / "copy/checkpoints"
-    write = copy.remote.write
-
-    def write_until_killed(name, data):
-        if name.endswith("model_epoch2.json"):
-            there.joinpath(".model_epoch2.json.part").write_text("")
-            raise OSError("killed")
-        write(name, data)
-
-    copy.remote.write = write_until_killed
-    with pytest.raises(OSError, match="killed"):
-        copy.upload_next()
-    of_others = {"model_epoch7.pdopt", ".model_epoch8.pdopt.part", "notes.txt"}
-    for name in of_others:
-        there.joinpath(name).write_text("")
-    for path in copy.run.checkpoints.folder.glob("model_epoch2*"):
-        path.unlink()
-
-    MirrorCopy(copy.remote.url, copy.run, copy.saving).upload_next()
-
-    uploaded = {"model_epoch1.json", "model_epoch1.pdparams", "model_epoch1.pdopt"}
-    assert {path.name for path in there.iterdir()} == {*uploaded, *of_others}
-
-
-def test_what_is_being_uploaded_is_not_pruned(tmp_path):
-    copy = local_run(tmp_path)
-    write, first = copy.remote.write, copy.waiting([])[-1]
-
-    def write_slowly(name, data):
-        for path in copy.run.checkpoints.folder.glob(f"{first.name}.*"):
-            path.unlink()
-        write(name, data)
-
-    copy.remote.write = write_slowly
-    assert copy.upload_next()
-    [uploaded] = copy.checkpoints()
-    assert uploaded.name == first.name
-    for name, entry in uploaded.manifest["files"].items():
-        assert (tmp_path / "copy/checkpoints" / name).stat().st_size == entry["size"]
-
-
-def test_an_upload_leaves_the_files_as_they_are(tmp_path):
-    """Else the training reads them again when it prunes."""
-    copy = local_run(tmp_path)
-    paths = sorted(copy.run.checkpoints.folder.iterdir())
-    before = [path.stat() for path in paths]
-    while copy.upload_next():
-        pass
-    after = [path.stat() for path in paths]
-    assert [one.st_ctime_ns for one in after] == [one.st_ctime_ns for one in before]
-
-
-@pytest.mark.parametrize("damage", ["changed", "missing"])
-def test_what_is_damaged_on_the_disk_is_left_out(tmp_path, lines, damage):
-    copy = local_run(tmp_path)
-    first, *others = copy.waiting([])
-    weights = first.path.with_suffix(".pdparams")
-    weights.unlink() if damage == "missing" else weights.write_bytes(b"")
-    while copy.upload_next():
-        pass
-    assert [one.name for one in copy.checkpoints()] == [one.name for one in others]
-    assert [line for line in lines() if "not uploaded" in line] == [
-        f"not uploaded, because it is damaged: {weights}"
-    ]
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "s3://name:what-no-file-may-hold@bucket/x",
-        "s3://name:what-no-file/may-hold@bucket/x",
-        "sftp://name:what-no-file-may-hold@host/x",
-        "s3://name:12/what-no-file-may-hold@bucket/x",
-        "simplecache::s3://name:what-no-file-may-hold@bucket/x",
-        "https://host/x?key=what-no-file-may-hold",
-        "s3:///",
-        "s3:x",
-        "~who-is-not-here/x",
-    ],
-)
-def test_refuses_urls(url, tmp_path):
-    with pytest.raises(ConfigError, match=r"^Saving: mirror: .*expected") as raised:
-        run(tmp_path / "one", url)
-    assert "no-file" not in str(raised.value)
-    assert not (tmp_path / "one").exists()
-
-
-def test_messages_of_drivers_are_shown_without_credentials():
-    error = OSError("no answer from http://name:a/secret@proxy:8080/x?key=secret&b=1, nor 'y@z'")
-    assert failure(error) == "OSError: no answer from http://...@proxy:8080/x?..., nor 'y@z'"
-
-
-def test_messages_of_drivers_are_cut_once_their_credentials_are_masked():
-    """Else those at the cut would look like the name of a host."""
-    for length in range(240, 301):
-        before = "x" * length
-        error = OSError(f"{before} http://name:secret@proxy:8080/x?key=secret does not answer")
-        masked = f"{before} http://...@proxy:8080/x?... does not answer"
-        assert failure(error) == f"OSError: {masked[:300]}"
-
-
-def test_a_checkpointer_without_fit_has_no_mirror(tmp_path):
-    with pytest.raises(ConfigError, match="which only fit keeps up to date"):
-        StoreCheckpointer(CheckpointStore(tmp_path), Saving(mirror=str(tmp_path / "there")))
-
-
-def test_output_is_no_url(tmp_path):
-    with pytest.raises(ConfigError, match=r"a folder on this machine; Saving.mirror") as raised:
-        train(ROW, "s3://name:what-no-file-may-hold@bucket/x")
-    assert "no-file" not in str(raised.value)
-
-
-@everywhere
-def test_holds_no_credentials(tmp_path, url):
-    run(tmp_path / "one", url)
-    for path in (tmp_path / "one").rglob("*"):
-        if path.is_file():
-            for secret in (CREDENTIALS["AWS_SECRET_ACCESS_KEY"], CREDENTIALS["AWS_ACCESS_KEY_ID"]):
-                assert secret.encode() not in path.read_bytes(), path
-
-
-def test_who_lost_the_lock_of_the_run_uploads_nothing_more(tmp_path, url, lines):
-    def lose():
-        (tmp_path / "one/.lock.json").unlink()
-
-    with pytest.raises(RunLockedError, match="has lost its lock"):
-        run(tmp_path / "one", url, [StopsAt(7, lose)])
-    assert not any("completing the copy" in line for line in lines())
-    assert all(step <= 6 for step in manifests(url).values())
-
-
-def test_signals_for_the_training_do_not_end_the_uploader(tmp_path, url, lines):
+def test_uploader_ignores_signals_for_the_training(tmp_path, url, lines):
     """Schedulers send them to all processes of a job."""
 
     def signal_all():
@@ -754,7 +589,7 @@ def test_signals_for_the_training_do_not_end_the_uploader(tmp_path, url, lines):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["s3"], indirect=True)
-def test_the_training_imports_no_driver(tmp_path, url):
+def test_training_with_a_mirror_imports_no_driver(tmp_path, url):
     code = (
         "import sys; from fit_rows import train; "
         f"train({ROW!r}, {str(tmp_path / 'one')!r}, mirror={url!r}, num_workers=2); "

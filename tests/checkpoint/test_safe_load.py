@@ -1,10 +1,11 @@
 """`safe_load` reads what `paddle.save` writes, and runs nothing of what a file says."""
 
-import ast
 import builtins
 import contextlib
 import copyreg
+import importlib
 import io
+import json
 import os
 import pickle
 import pickletools
@@ -18,9 +19,6 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
-from conftest import ROOT
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from paddle import nn
 from paddle.utils import unique_name
 
@@ -28,7 +26,6 @@ from paddle_mnist import MNIST
 from paddle_mnist.checkpoint.contents import load_checkpoint, manifest_entries
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE, safe_load, safe_loads
-from paddle_mnist.checkpoint.saved_weights import find_weights
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError
 from paddle_mnist.nn.ema import ExponentialMovingAverage
@@ -52,53 +49,27 @@ def equal(value, expected):
     return type(value) is type(expected) and value == expected
 
 
-def trained():
-    """A model and an Adam optimizer with a schedule, one step old."""
-    model = MNIST()
-    schedule = paddle.optimizer.lr.CosineAnnealingDecay(0.01, 10)
-    optimizer = paddle.optimizer.Adam(schedule, parameters=model.parameters())
-    model(paddle.rand([2, 1, 28, 28])).mean().backward()
-    optimizer.step()
-    schedule.step()
-    return model, optimizer
+def saved(state, protocol):
+    """The bytes that `paddle.save` writes."""
+    paddle.save(state, buffer := io.BytesIO(), protocol=protocol)
+    return buffer.getvalue()
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
-def test_state_dicts_come_back_bit_for_bit(tmp_path, protocol):
-    model, optimizer = trained()
-    for state in (model.state_dict(), optimizer.state_dict()):
-        path = str(tmp_path / "x")
-        paddle.save(state, path, protocol=protocol)
-        loaded = safe_load(path)
+def test_safe_load_of_tensors_of_every_form_returns_the_same_bits(protocol):
+    dtypes = "bool int8 uint8 int16 int32 int64 float16 bfloat16 float32 float64 complex64".split()
+    shapes = ([], [0], [1], [3, 2])
+    state = {
+        f"{dtype} {shape}": paddle.full(shape, 1, dtype) for dtype in dtypes for shape in shapes
+    }
+    for value in (state, {"a": paddle.zeros([1]), "nested": {**state, "list": [1, None, 0.5]}}):
+        loaded = safe_loads(saved(value, protocol))
         loaded.pop(NAME_TABLE, None)
-        assert equal(loaded, {k: v for k, v in state.items() if k != NAME_TABLE})
-
-
-@pytest.mark.parametrize("protocol", [2, 3, 4])
-def test_state_dicts_inside_a_dictionary(protocol):
-    model, optimizer = trained()
-    both = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}
-    buffer = io.BytesIO()
-    paddle.save(both, buffer, protocol=protocol)
-    loaded = safe_loads(buffer.getvalue())
-    assert equal(loaded["model"], dict(both["model"])) and loaded["epoch"] == 3
-
-
-@pytest.mark.parametrize("protocol", [2, 3, 4])
-@pytest.mark.parametrize(
-    "dtype",
-    "bool int8 uint8 int16 int32 int64 float16 bfloat16 float32 float64 complex64".split(),
-)
-@pytest.mark.parametrize("shape", [[], [0], [1], [3, 2]])
-def test_tensors_of_every_form(protocol, dtype, shape):
-    state = {"a": paddle.full(shape, 1, dtype), "nested": {"b": paddle.ones([2]), "c": [1, None]}}
-    buffer = io.BytesIO()
-    paddle.save(state, buffer, protocol=protocol)
-    assert equal(safe_loads(buffer.getvalue()), state)
+        assert equal(loaded, value)
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
-def test_arrays_and_numbers_as_numpy_pickles_them(protocol):
+def test_safe_load_of_what_numpy_pickles_returns_the_same(protocol):
     state = {
         "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
         "big-endian": np.arange(3, dtype=">i4"),
@@ -135,7 +106,7 @@ def save_golden(folder):
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
 @pytest.mark.parametrize("version", ["2.6.2", "3.3.1", "installed"])
-def test_files_of_both_paddles_are_read(tmp_path, version, protocol):
+def test_safe_load_of_files_of_both_paddles_returns_the_saved_values(tmp_path, version, protocol):
     """Whichever of them is installed: the two pickle arrays by other names, as their NumPys do."""
     folder = GOLDEN / f"paddle-{version}"
     if version == "installed":
@@ -162,15 +133,15 @@ def test_files_of_both_paddles_are_read(tmp_path, version, protocol):
     assert equal(both["optimizer"], velocities)
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4])
-def test_large_tensors(tmp_path, protocol):
-    """Over 64 MiB, and around 64 KiB, where protocol 4 puts bytes outside of its frames.
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_safe_load_of_large_tensors_takes_little_more_memory_than_the_file(tmp_path, protocol):
+    """And around 64 KiB, where protocol 4 puts bytes outside of its frames.
 
     Takes the file and the tensors in it. Protocol 2 writes bytes as text, which has to be turned
     into bytes again, and so takes each twice.
     """
-    noise = np.random.RandomState(protocol).bytes(70 << 20)
-    state = {"large": paddle.to_tensor(np.frombuffer(noise, np.int32).reshape(70, -1))}
+    noise = np.random.RandomState(protocol).bytes(10 << 20)
+    state = {"large": paddle.to_tensor(np.frombuffer(noise, np.int32).reshape(10, -1))}
     for size in (255, 256, 2**16 - 200, 2**16 - 1, 2**16, 2**16 + 1, 2**20 + 1):
         state[f"of {size}"] = paddle.to_tensor(np.frombuffer(noise[:size], np.uint8))
     path = tmp_path / "x.pdparams"
@@ -185,22 +156,7 @@ def test_large_tensors(tmp_path, protocol):
     assert len(loaded.pop(NAME_TABLE)) == len(state) and equal(loaded, state)
 
 
-@pytest.mark.release
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_a_tensor_over_1_gib_that_paddle_cuts(tmp_path, protocol):
-    """The real thing; takes 6 GiB of memory. The next test has the same in small."""
-    if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 8 << 30:
-        pytest.skip("less than 8 GiB of memory are free")
-    large = np.zeros(2**30 + 5, np.uint8)
-    large[[0, 2**30 - 2, 2**30 - 1, 2**30, -1]] = [1, 2, 3, 4, 5]  # it is cut after 2**30 - 1
-    path = str(tmp_path / "x.pdparams")
-    paddle.save({"w": paddle.to_tensor(large), "b": paddle.ones([2])}, path, protocol=protocol)
-    loaded = safe_load(path)
-    os.unlink(path)
-    assert sorted(loaded) == [NAME_TABLE, "b", "w"] and np.array_equal(loaded["w"], large)
-
-
-def test_a_tensor_cut_in_pieces_is_put_together():
+def test_safe_load_of_a_sliced_tensor_joins_it():
     """Under protocols 2 and 3 Paddle cuts tensors over 1 GiB; here by its own function, smaller."""
     from paddle.framework import io_utils
 
@@ -215,13 +171,22 @@ def test_a_tensor_cut_in_pieces_is_put_together():
     assert equal(safe_loads(pickle.dumps(pieces, protocol=2)), state)
 
 
+def test_safe_load_of_containers_nested_too_deep_raises():
+    nested = {}
+    for _ in range(8):
+        nested = {"w": nested}
+    assert safe_loads(pickle.dumps(nested, protocol=2)) == nested
+    with pytest.raises(CheckpointError, match="nested too deep"):
+        safe_loads(pickle.dumps({"w": nested}, protocol=2))
+
+
 INFO = "UnpackBigParamInfor@@"
 PIECES = {"w@@.0": np.ones(7, np.float32), "w@@.1": np.ones(5, np.float32)}
 BAD_CUTS = {
     "a piece is missing": {"w": {"OriginShape": (4, 3), "slices": ["w@@.0", "w@@.1", "w@@.2"]}},
     "a piece too few": {"w": {"OriginShape": (4, 3), "slices": ["w@@.0"]}},
     "another shape": {"w": {"OriginShape": (4, 4), "slices": ["w@@.0", "w@@.1"]}},
-    "a shape that is none": {"w": {"OriginShape": "abc", "slices": ["w@@.0", "w@@.1"]}},
+    "an invalid shape": {"w": {"OriginShape": "abc", "slices": ["w@@.0", "w@@.1"]}},
     "a huge shape": {"w": {"OriginShape": (2**70, 0), "slices": ["w@@.0"]}},
     "a piece twice": {"w": {"OriginShape": (14,), "slices": ["w@@.0", "w@@.0"]}},
     "no pieces": {"w": {"OriginShape": (0,), "slices": []}},
@@ -234,7 +199,7 @@ BAD_CUTS = {
 
 
 @pytest.mark.parametrize("name", BAD_CUTS)
-def test_a_tensor_whose_pieces_do_not_fit_is_refused(name):
+def test_safe_load_of_slices_that_do_not_fit_raises(name):
     """A file cut by a disk that was full must not give a tensor of other numbers."""
     data = pickle.dumps({**PIECES, "epoch": 1, INFO: BAD_CUTS[name]}, protocol=2)
     with pytest.raises(CheckpointError, match=r"damaged|expected tensors"):
@@ -282,59 +247,35 @@ def _array(code, shape, contents):
     return b"\x80\x03}" + _text("w") + _ARRAY + state.replace(name, dtype) + b"bs."
 
 
-PROTO = "\x80\x02"
-# What is found in pickles that mean harm, and what is like the names that are known.
-GLOBALS = [
-    ("os", "system"),
-    ("posix", "system"),
+# What `paddle.save` names, with the modules of NumPy 1 and 2 and of both Pythons' builtins.
+NAMED_BY_PADDLE = {
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("_codecs", "encode"),
+    ("collections", "OrderedDict"),
+    *((module, name) for module in ("__builtin__", "builtins") for name in ("bytes", "tuple")),
+    *(
+        (f"numpy.{core}.multiarray", name)
+        for core in ("core", "_core")
+        for name in ("_reconstruct", "scalar")
+    ),
+}
+# Every name in these modules, and some that only other systems or dots give.
+MODULES = (
+    "os posix subprocess builtins copyreg importlib runpy pickle _pickle marshal types functools "
+    "operator socket urllib.request webbrowser pty ctypes code timeit cProfile asyncio collections "
+    "_codecs numpy paddle paddle.framework.io_utils"
+).split()
+OTHER_NAMES = [
     ("nt", "system"),
     ("os", "path.os.system"),
-    ("os", "execv"),
-    ("subprocess", "Popen"),
-    ("subprocess", "check_output"),
-    ("builtins", "eval"),
-    ("builtins", "exec"),
-    ("builtins", "compile"),
-    ("builtins", "__import__"),
-    ("builtins", "getattr"),
-    ("builtins", "globals"),
-    ("builtins", "open"),
-    ("builtins", "print"),
-    ("builtins", "bytearray"),
     ("__builtin__", "eval"),
     ("__builtin__", "file"),
-    ("copyreg", "_reconstructor"),
-    ("copyreg", "__newobj__"),
     ("copy_reg", "_reconstructor"),
-    ("importlib", "import_module"),
-    ("runpy", "run_path"),
-    ("pickle", "loads"),
-    ("_pickle", "loads"),
-    ("marshal", "loads"),
-    ("types", "FunctionType"),
-    ("types", "CodeType"),
-    ("functools", "partial"),
-    ("functools", "reduce"),
-    ("operator", "attrgetter"),
-    ("operator", "methodcaller"),
-    ("socket", "create_connection"),
-    ("urllib.request", "urlopen"),
-    ("webbrowser", "open"),
-    ("pty", "spawn"),
-    ("ctypes", "CDLL"),
-    ("code", "interact"),
-    ("timeit", "timeit"),
-    ("cProfile", "run"),
-    ("asyncio", "run"),
-    ("collections", "Counter"),
-    ("_codecs", "decode"),
-    ("numpy", "load"),
-    ("numpy", "fromfile"),
     ("numpy", "core.multiarray._reconstruct"),
+    ("numpy", "dtype.type"),
     ("numpy.core.multiarray", "fromfile"),
     ("numpy.testing._private.utils", "runstring"),
-    ("paddle", "load"),
-    ("paddle.framework.io_utils", "_open_file_buffer"),
     ("torch._utils", "_rebuild_tensor_v2"),
     ("__main__", "x"),
     ("", ""),
@@ -402,19 +343,11 @@ def _hostile():
     }.items():
         for protocol in (2, 4):
             yield f"{name}, protocol {protocol}", pickle.dumps({"w": value}, protocol=protocol)
-    for module, name in GLOBALS:
-        yield f"{module}.{name} by GLOBAL", f"{PROTO}c{module}\n{name}\n)R.".encode("latin1")
-        yield f"{module}.{name} by STACK_GLOBAL", b"\x80\x04" + _text(module, name) + b"\x93)R."
     for name, code in OTHER_OPCODES.items():
         yield f"opcode {name}", b"\x80\x04" + code + b"."
     yield "a key of nested tuples", pickle.dumps({_nested(20): 1}, protocol=2)
     yield "dotted global", b"\x80\x04\x8c\x02os\x8c\x0bpath.system\x93\x8c\x01x\x85R."
-    yield "dotted global behind a good one", b"\x80\x04" + _text("numpy", "dtype.type") + b"\x93."
-    yield "global of builtins", b"\x80\x02cbuiltins\neval\n(X\x01\x00\x00\x001tR."
     yield "global whose name is no text", b"\x80\x04K\x01K\x02\x93."
-    yield "persistent id", b"\x80\x02Pabc\n."
-    yield "binary persistent id", b"\x80\x02K\x01Q."
-    yield "extension code", b"\x80\x02\x82\x01."
     yield "inst", b"\x80\x02(ios\nsystem\n."
     yield "obj", b"\x80\x02(cos\nsystem\no."
     yield "newobj of a good global", b"\x80\x02cnumpy\ndtype\nX\x02\x00\x00\x00f4\x85\x81."
@@ -424,7 +357,6 @@ def _hostile():
     yield "a function that is left", b"\x80\x02}X\x01\x00\x00\x00wcnumpy\ndtype\ns."
     yield "build on a dict", b"\x80\x02}}b."
     yield "build on a function", b"\x80\x02cnumpy\ndtype\n}b."
-    yield "pop", b"\x80\x02}K\x010."
     yield "dup", b"\x80\x02}2\x86."
     yield "memo that was never put", b"\x80\x02h\x07."
     yield "memo of nothing", b"\x80\x02q\x00}."
@@ -448,10 +380,8 @@ def _hostile():
     yield "array of text", _array("U2", (1,), bytes(8))
     yield "array of other arrays", _array("f4", (1,), [1.0])
     yield "array of no bytes", b"\x80\x02" + _ARRAY + b"."
-    yield (
-        "bytes of another encoding",
-        (b"\x80\x02c_codecs\nencode\n(X\x01\x00\x00\x00xX\x03\x00\x00\x00hextR."),
-    )
+    other_encoding = b"c_codecs\nencode\n(" + _text("x", "hex") + b"tR."
+    yield "bytes of another encoding", b"\x80\x02" + other_encoding
     yield "text that is no UTF-8", b"\x80\x02X\x02\x00\x00\x00\xff\xfe."
     yield "not a dict", pickle.dumps([1, 2])
     yield "dtype nested", b"\x80\x02cnumpy\ndtype\n((tK\x00K\x01tR."
@@ -463,7 +393,7 @@ def _hostile():
     yield "text", b"hello"
     yield "zip, as PyTorch writes it", b"PK\x03\x04" + bytes(60)
     yield "zeros", bytes(100)
-    yield "an opcode that is none", b"\x80\x04\xff."
+    yield "an unknown opcode", b"\x80\x04\xff."
 
 
 HOSTILE = dict(_hostile())
@@ -495,7 +425,7 @@ def nothing_done():
         assert _events == []
 
 
-def test_the_watch_sees_what_a_pickle_does():
+def test_audit_hook_notes_what_a_pickle_does():
     """It has eyes: else the tests below would pass whatever was run."""
     data = pickle.dumps(Calls(eval, "1 + 1"))
     with pytest.raises(AssertionError), nothing_done():
@@ -506,56 +436,55 @@ def test_the_watch_sees_what_a_pickle_does():
         raise CheckpointError
 
 
-def test_the_corpus_is_whole():
-    """It is made by loops, and names each thing that the demand for it names."""
-    assert len(HOSTILE) == 224
-    for name in (
-        "os.system, protocol 4",
-        "builtins.eval by GLOBAL",
-        "a reduce in a reduce, protocol 2",
-        "copyreg, protocol 2",
-        "copyreg._reconstructor by STACK_GLOBAL",
-        "dotted global",
-        "persistent id",
-        "binary persistent id",
-        "memo that was never put",
-        "billion laughs, protocol 4",
-    ):
-        assert name in HOSTILE
-
-
-def test_every_opcode_is_known_to_the_corpus():
+def test_corpus_holds_every_opcode():
     """A Python with a new one must make us look at it."""
     every = sorted(opcode.name for opcode in pickletools.opcodes)
     assert sorted([*WRITTEN_OPCODES, *OTHER_OPCODES]) == every
 
 
-@pytest.mark.parametrize("name", OTHER_OPCODES)
-def test_opcode_that_paddle_never_writes_is_refused_by_name(name):
+def refusal(data):
+    """The message with which bytes are refused while nothing is done; None if they are read."""
+    try:
+        with nothing_done():
+            safe_loads(data, "x.pdparams")
+    except CheckpointError as error:
+        return str(error)
+    return None
+
+
+def test_opcode_that_paddle_never_writes_raises():
     """By its kind, not because something else about the file is odd."""
-    with pytest.raises(CheckpointError, match=rf"has the opcode {name} at byte \d+"):
-        safe_loads(HOSTILE[f"opcode {name}"])
+    for name in OTHER_OPCODES:
+        assert f"has the opcode {name} at byte " in refusal(HOSTILE[f"opcode {name}"])
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_file_is_refused_and_runs_nothing(tmp_path, monkeypatch, name):
+def test_name_that_paddle_never_writes_raises():
+    names = {(module, name) for module in MODULES for name in dir(importlib.import_module(module))}
+    names |= {*OTHER_NAMES}
+    assert len(names) > 2_000
+    for module, name in sorted(names - NAMED_BY_PADDLE):
+        by_global = b"\x80\x02c" + f"{module}\n{name}\n".encode() + b")R."
+        by_stack = b"\x80\x04" + _text(module, name) + b"\x93)R."
+        for data in (by_global, by_stack):
+            assert " names " in (refusal(data) or "read"), (module, name)
+
+
+def test_hostile_file_is_refused_and_runs_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError), nothing_done():
-        safe_loads(HOSTILE[name])
-    Path("x.pdparams").write_bytes(HOSTILE[name])
-    with pytest.raises(CheckpointError, match=r"x\.pdparams") as caught:
-        safe_load("x.pdparams")
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
-    assert not Path(MARKER).exists()
+    for name, data in HOSTILE.items():
+        message = refusal(data)
+        assert message, name
+        assert "x.pdparams" in message and "\n" not in message and len(message) < 400, name
+        assert not Path(MARKER).exists(), name
 
 
-def test_a_huge_memo_index_takes_no_memory():
+def test_safe_load_of_a_huge_memo_index_makes_no_room_for_it():
     """pickle would make room for two thousand million entries."""
     assert safe_loads(b"\x80\x02}r\xff\xff\xff\x7f.") == {}
 
 
-def test_the_corpus_does_run_when_unpickled(tmp_path, monkeypatch):
-    """The corpus has teeth: plain pickle, and so paddle.load, runs what it says."""
+def test_paddle_load_runs_what_the_corpus_says(tmp_path, monkeypatch):
+    """Else the tests above would prove nothing."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.pdparams").write_bytes(HOSTILE["os.system, protocol 4"])
     paddle.load("x.pdparams")
@@ -570,9 +499,9 @@ _FLOAT32 = b"cnumpy\ndtype\n" + _text("f4") + b"\x89\x88\x87R"
 
 
 def _again(function, arguments, times):
-    """A list of what a function gives, called again and again with the same arguments."""
+    """A dictionary with a list of what a function makes of the same arguments, again and again."""
     first = b"c" + function + b"\nq\x00" + arguments + b"q\x01R"
-    return b"\x80\x02}" + _text("w") + b"](" + first + b"h\x00h\x01R" * times + b"es."
+    return _dict(w=b"](" + first + b"h\x00h\x01R" * times + b"e")
 
 
 def _dict(**values):
@@ -583,43 +512,28 @@ def _dict(**values):
 
 def _bombs():
     """Small files, less than 1 MB, that ask for gigabytes, or for hours."""
+    encode, text = b"c_codecs\nencode\n", _text("x" * 50_000)
     yield "billion laughs of tuples", _dict(w=_NESTED)
     yield "billion laughs of lists", _dict(w=b"]" + b"q\x00]q\x01h\x00ah\x00a" * 60)
-    yield (
-        "one text into bytes",
-        _again(b"_codecs\nencode", _text("x" * 50_000, "latin1") + b"\x86", 9_000),
-    )
-    yield (
-        "one list into tuples",
-        _again(b"__builtin__\ntuple", b"](" + b"N" * 50_000 + b"e\x85", 9_000),
-    )
-    yield (
-        "one text into tuples",
-        _again(b"__builtin__\ntuple", _text("x" * 50_000) + b"\x85", 9_000),
-    )
-    yield (
-        "a hundred thousand arguments",
-        _again(b"numpy\ndtype", b"(" + _text("f4") + b"N" * 99_999 + b"t", 99_999),
-    )
-    yield "nested encoding", _dict(w=b"c_codecs\nencode\n" + _text("x") + _NESTED + b"\x86R")
-    yield (
-        "nested text to encode",
-        _dict(w=b"c_codecs\nencode\n" + _NESTED + _text("latin1") + b"\x86R"),
-    )
+    nothings = b"](" + b"N" * 50_000 + b"e"
+    yield "one list into tuples", _again(b"__builtin__\ntuple", nothings + b"\x85", 9_000)
+    yield "one text into tuples", _again(b"__builtin__\ntuple", text + b"\x85", 9_000)
+    latin1 = text + _text("latin1") + b"\x86"
+    yield "one text into bytes", _again(b"_codecs\nencode", latin1, 9_000)
+    arguments = b"(" + _text("f4") + b"N" * 99_999 + b"t"
+    yield "a hundred thousand arguments", _again(b"numpy\ndtype", arguments, 99_999)
+    yield "nested encoding", _dict(w=encode + _text("x") + _NESTED + b"\x86R")
+    yield "nested text to encode", _dict(w=encode + _NESTED + _text("latin1") + b"\x86R")
     yield "nested module", _dict(w=_NESTED + _text("x") + b"\x93")
     yield "nested name of a function", _dict(w=_text("x") + _NESTED + b"\x93")
     yield "nested dtype", _dict(w=b"cnumpy\ndtype\n" + _NESTED + b"\x89\x88\x87R")
-    yield (
-        "nested byte order",
-        _dict(w=_FLOAT32 + b"(K\x03" + _NESTED + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"),
-    )
+    order = b"(K\x03" + _NESTED + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    yield "nested byte order", _dict(w=_FLOAT32 + order)
     yield "nested shape", _dict(w=_ARRAY + b"(K\x01" + _NESTED + _FLOAT32 + b"\x89C\x00tb")
     yield "nested contents", _dict(w=_ARRAY + b"(K\x01)" + _FLOAT32 + b"\x89" + _NESTED + b"tb")
-    long = b"\x8a\xff" + b"\x7f" * 255 + b"q\x05" + b"h\x05" * 30_000
-    yield (
-        "a shape of huge numbers",
-        _dict(w=_ARRAY + b"(K\x01(" + long + b"t" + _FLOAT32 + b"\x89C\x00tb"),
-    )
+    shape = b"(\x8a\xff" + b"\x7f" * 255 + b"q\x05" + b"h\x05" * 30_000 + b"t"
+    huge = _dict(w=_ARRAY + b"(K\x01" + shape + _FLOAT32 + b"\x89C\x00tb")
+    yield "a shape of huge numbers", huge
     multiples = ((2**61 - 1) * n for n in range(1, 40_000))
     keys = b"".join(b"\x8a\x0b" + n.to_bytes(11, "little") + b"N" for n in multiples)
     yield "keys of one hash", b"\x80\x02}(" + keys + b"u."
@@ -627,62 +541,54 @@ def _bombs():
     slices = b"](" + b"".join(_text(str(n)) for n in range(5_000)) + b"e"
     cut = b"}(" + _text("OriginShape") + b"N" + _text("slices") + slices + b"u"
     pieces = {str(n): b"j\x00\x00\x01\x00" for n in range(5_000)}
-    yield (
-        "one array as many pieces",
-        _dict(a=array, **pieces, **{INFO: b"}" + _text("w") + cut + b"s"}),
-    )
-    texts = b"](" + _text("x" * 50_000) + _text("") * 50_000 + b"e"
+    sliced = _dict(a=array, **pieces, **{INFO: b"}" + _text("w") + cut + b"s"})
+    yield "one array as many pieces", sliced
+    texts = b"](" + text + _text("") * 50_000 + b"e"
     cut = b"}(" + _text("OriginShape") + b"N" + _text("slices") + b"]" + _text("a") + b"au"
     yield "pieces of text", _dict(a=texts, **{INFO: b"}" + _text("w") + cut + b"s"})
 
 
 BOMBS = dict(_bombs())
-READ_BOMB = """
-import resource, sys, tracemalloc
+# Reads files, and prints of each how it was refused, and the memory that it took.
+READ_BOMBS = """
+import json, resource, sys, tracemalloc
 from paddle_mnist.checkpoint.safe_load import safe_load
 from paddle_mnist.errors import CheckpointError
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
+resource.setrlimit(resource.RLIMIT_CPU, (90, 90))
 tracemalloc.start()
-try:
-    safe_load(sys.argv[1])
-    print("read")
-except CheckpointError as error:
-    print(error)
-print(tracemalloc.get_traced_memory()[1])
+outcomes = []
+for path in sys.argv[1:]:
+    tracemalloc.reset_peak()
+    try:
+        safe_load(path)
+        message = "read"
+    except CheckpointError as error:
+        message = str(error)
+    outcomes.append((message, tracemalloc.get_traced_memory()[1]))
+print(json.dumps(outcomes))
 """
 
 
-FEW_BOMBS = ("nested encoding", "keys of one hash", "one array as many pieces")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in FEW_BOMBS else pytest.mark.release) for name in BOMBS],
-)
-def test_small_file_takes_no_gigabytes_and_no_hours(tmp_path, name):
-    """In a process of its own, with 10 s and 4 GiB.
+def test_small_file_takes_neither_gigabytes_nor_hours(tmp_path):
+    """All of them in 90 s of processor time and 4 GiB.
 
     An opcode is a byte at least, and makes an object of some 100 bytes at most: that is what a
-    file may take, 256 times its size, and no more.
+    file may take, 256 times its size.
     """
-    path = tmp_path / "x.pdparams"
-    path.write_bytes(BOMBS[name])
-    assert len(BOMBS[name]) < 1_000_000
-    done = subprocess.run(
-        [sys.executable, "-c", READ_BOMB, path], capture_output=True, text=True, timeout=60
-    )
+    paths = {name: tmp_path / f"{number}.pdparams" for number, name in enumerate(BOMBS)}
+    for name, path in paths.items():
+        path.write_bytes(BOMBS[name])
+    command = [sys.executable, "-c", READ_BOMBS, *paths.values()]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-300:] or f"ended with {done.returncode}: time is up"
-    message, peak = done.stdout.splitlines()
-    assert "x.pdparams: " in message and len(message) < 400
-    assert int(peak) < 256 * len(BOMBS[name]) + (1 << 20)
+    for (name, path), (message, peak) in zip(paths.items(), json.loads(done.stdout)):
+        assert f"{path.name}: " in message and len(message) < 400 + len(str(path)), name
+        size = path.stat().st_size
+        assert size < 1_000_000 and peak < 256 * size + (1 << 20), name
 
 
-def test_no_bomb_is_lost():
-    assert len(BOMBS) == 18
-
-
-def test_a_message_is_one_line_whatever_the_file_holds(tmp_path):
+def test_message_about_a_huge_text_is_one_short_line(tmp_path):
     """The texts that Python adds quote the file, which may be a gigabyte without a quote in it."""
     for data in (b"S" + b"x" * 10**6 + b"\n.", _dict(**{INFO: BOMB_CUT})):
         with pytest.raises(CheckpointError) as caught:
@@ -728,16 +634,6 @@ def flipped(draw):
     return bytes(data)
 
 
-def spliced(draw):
-    """The beginning of one good file and the end of another, or of a bad one."""
-    first, second = draw.choice(FILES), draw.choice(FILES + SMALL)
-    if draw.random() < 0.5:
-        return first[: draw.randrange(len(first) + 1)] + second[draw.randrange(len(second) + 1) :]
-    begin, end = _opcodes(first), _opcodes(second)  # after as many opcodes: that may be read
-    at = draw.randrange(len(begin) + 1)
-    return b"".join(begin[:at] + end[at:])
-
-
 def shuffled(draw):
     """A good file with opcodes taken out, doubled, exchanged, or others put in."""
     opcodes = _opcodes(draw.choice(FILES))
@@ -769,8 +665,8 @@ def is_plain(value):
     return value is None or type(value) in (bool, int, float, complex, str, bytes)
 
 
-@pytest.mark.parametrize("change", [flipped, spliced, shuffled, drawn])
-def test_fuzz(change, pytestconfig):
+@pytest.mark.parametrize("change", [flipped, shuffled, drawn])
+def test_safe_load_of_changed_files_returns_plain_data_or_raises(change, pytestconfig):
     """Always the same cases: plain things or a CheckpointError, and nothing is done."""
     cases = CASES if pytestconfig.getoption("thorough") else FEW_CASES
     read = 0
@@ -789,111 +685,31 @@ def test_fuzz(change, pytestconfig):
     assert cases // 250 < read < cases - cases // 250  # neither is everything refused at once
 
 
-def _valid():
-    buffer = io.BytesIO()
-    paddle.save({"w": paddle.arange(4, dtype="float32"), "LR_Scheduler": {"last_lr": 0.1}}, buffer)
-    return buffer.getvalue()
-
-
-VALID = _valid()
-
-
-@settings(max_examples=500, deadline=None, derandomize=True)
-@given(st.data())
-def test_changed_files_are_read_or_refused(data):
-    """Bytes changed, cut out or put in anywhere: a dictionary or a CheckpointError."""
-    raw = bytearray(VALID)
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(raw)))
-        end = min(len(raw), at + data.draw(st.integers(0, 3)))
-        raw[at:end] = data.draw(st.binary(max_size=4))
-    with contextlib.suppress(CheckpointError):
-        assert isinstance(safe_loads(bytes(raw)), dict)
-
-
 @pytest.mark.parametrize("path", ["nope.pdparams", "."])
-def test_file_that_cannot_be_read_is_named(tmp_path, monkeypatch, path):
+def test_safe_load_of_an_unreadable_file_raises(tmp_path, monkeypatch, path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match="expected a readable file"):
         safe_load(path)
 
 
-# ------------------------------------------------------------------ every place that loads
+# ------------------------------------------------------------------ what loads files
 
-# Of torch, which the benchmark compares with, only the loading is.
-UNPICKLERS = set("pickle _pickle cPickle dill cloudpickle joblib shelve marshal".split())
-HARMLESS = {"joblib.cpu_count"}  # reads no file of a user's
-
-
-def loads_of(source):
-    """Return what in a program may run what a file says, without going through safe_load."""
-    tree = ast.parse(source)
-    modules = {}  # name in the program -> module
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for name in node.names:
-                root = name.name.split(".")[0]
-                modules[name.asname or root] = name.name if name.asname else root
-                if root in UNPICKLERS:
-                    yield name.name
-        elif isinstance(node, ast.ImportFrom):
-            for name in node.names:
-                modules[name.asname or name.name] = f"{node.module}.{name.name}"
-                if (
-                    node.module.split(".")[0] in UNPICKLERS
-                    and f"{node.module}.{name.name}" not in HARMLESS
-                ):
-                    yield node.module
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        first, *rest = ast.unparse(node.func).split(".")
-        called = ".".join([modules.get(first, ""), *rest] if first in modules else [first, *rest])
-        known = first in modules and not called.startswith("paddle_mnist.")
-        if called in ("eval", "exec", "compile", "__import__"):
-            yield called
-        elif known and called.split(".")[-1] in ("load", "loads", "unsafe_load", "full_load"):
-            arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-            if called == "numpy.load" and arguments.get("allow_pickle") == "False":
-                continue
-            if called.split(".")[0] not in ("json", "simdjson"):
-                yield called
-        elif any(keyword.arg == "allow_pickle" for keyword in node.keywords) and (
-            called != "numpy.load"
-        ):
-            yield called
-
-
-def test_nothing_is_loaded_but_through_safe_load():
-    """Every file a user names may come from a stranger.
-
-    Machine code runs whatever wraps it. Nobody names its files: they are in a folder that only this
-    user may write, or are not read (`nn/test_compiler.py`). `saved_state` only writes pickles, and
-    `own_nets` has read those of a saved program safely before Paddle does
-    (`mnist/test_own_nets.py`).
-    """
-    allowed = {
-        "compiler.py": ["pickle", "pickle.loads"],
-        "own_nets.py": ["paddle.jit.load"],
-        "saved_state.py": ["pickle"],
-    }
-    paths = [*(ROOT / "paddle_mnist").rglob("*.py"), *(ROOT / "tools").glob("*.py")]
-    found = {path.name: list(loads_of(path.read_text())) for path in paths}
-    assert {name: loads for name, loads in found.items() if loads} == allowed
-
+# `ruff` allows no other way to load a file: see `banned-api` in pyproject.toml.
 
 EVIL = HOSTILE["os.system, protocol 4"]
 
 
 @pytest.mark.parametrize("suffix", [PARAMS, OPTIMIZER, TRAINING])
-def test_a_checkpoint_with_a_hostile_file_is_refused(tmp_path, monkeypatch, suffix):
-    """Committed rightly, with right checksums: somebody else's checkpoint, to go on from."""
+def test_load_checkpoint_with_a_hostile_file_raises(tmp_path, monkeypatch, suffix):
+    """Committed correctly, with valid checksums: somebody else's checkpoint to resume from."""
     monkeypatch.chdir(tmp_path)
-    model, optimizer = trained()
-    files = {PARAMS: model.state_dict(), OPTIMIZER: optimizer.state_dict()}
-    for key, state in {**files, TRAINING: model.state_dict()}.items():
-        paddle.save(state, buffer := io.BytesIO())
-        files[key] = buffer.getvalue()
+    model = MNIST()
+    optimizer = paddle.optimizer.Adam(0.01, parameters=model.parameters())
+    model(paddle.rand([2, 1, 28, 28])).mean().backward()
+    optimizer.step()
+    states = {PARAMS: model.state_dict(), OPTIMIZER: optimizer.state_dict()}
+    states[TRAINING] = model.state_dict()
+    files = {key: saved(state, protocol=4) for key, state in states.items()}
     entries = manifest_entries(model, optimizer)
     store = CheckpointStore("c")
     good = store.commit("mnist_epoch0", files, TrainState(epoch=1), entries)
@@ -907,16 +723,9 @@ def test_a_checkpoint_with_a_hostile_file_is_refused(tmp_path, monkeypatch, suff
     assert not Path(MARKER).exists()
 
 
-def test_weights_that_somebody_names_are_not_run(tmp_path, monkeypatch, tool, tiny):
-    """`tools/eval.py -k`, `--init_from`: the files one gets from others."""
-    monkeypatch.chdir(tmp_path)
-    Path("x.pdparams").write_bytes(EVIL)
-    with pytest.raises(CheckpointError, match=r"names 'posix\.system'"):
-        find_weights("x.pdparams")
-    for command in (
-        ["eval", "-k", "x.pdparams", "--data", tiny],
-        ["train", "--init_from", "x.pdparams", "--data", tiny],
-    ):
-        error = tool(*command, expect=4).stderr
+def test_commands_given_hostile_weights_exit_4(tmp_path, tool, tiny):
+    (tmp_path / "x.pdparams").write_bytes(EVIL)
+    for command in (["eval", "-k", "x.pdparams"], ["train", "--init_from", "x.pdparams"]):
+        error = tool(*command, "--data", tiny, expect=4).stderr
         assert error.startswith("error: x.pdparams: names 'posix.system'")
-        assert error.count("\n") == 1 and not Path(MARKER).exists()
+        assert error.count("\n") == 1 and not (tmp_path / MARKER).exists()

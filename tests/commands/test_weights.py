@@ -1,8 +1,7 @@
-"""The weights that a name means: the same to every command, and what each says of them."""
+"""One grammar: what may stand for weights, or for a run, wherever one is read."""
 
 import importlib
 import json
-import logging
 import os
 import re
 import shutil
@@ -12,365 +11,384 @@ import numpy as np
 import paddle
 import pytest
 from conftest import ROOT
-from digit_parts import build
 
-from paddle_mnist import MNIST, TrainConfig, train_and_evaluate
+from paddle_mnist import (
+    MNIST,
+    DigitPredictor,
+    TrainConfig,
+    checkpoint,
+    evaluate_run,
+    load_model,
+    predict_run,
+    train_and_evaluate,
+)
+from paddle_mnist.apps.dashboard import log_folders
 from paddle_mnist.checkpoint.manifest import OPTIMIZER, PARAMS, TRAINING, read_manifest
-from paddle_mnist.checkpoint.saved_weights import find_weights, newest_run
-from paddle_mnist.errors import CheckpointError
-from paddle_mnist.mnist.evaluate_checkpoint import evaluate_checkpoint
-from paddle_mnist.mnist.export import variables
-from paddle_mnist.parallel.world import ALONE
-from paddle_mnist.training.initialize import initialize
-from paddle_mnist.training.run_directory import RunDirectory
+from paddle_mnist.checkpoint.saved_weights import newest_run
+from paddle_mnist.checkpoint.store import CheckpointStore
+from paddle_mnist.errors import CheckpointError, ConfigError
+from paddle_mnist.inference.predictor import Predictor
+from paddle_mnist.mnist.pretrained import WEIGHTS
 
 PICTURE = ROOT / "tests/pictures/7-07.jpg"
+RUN, OTHER = "work/output/first", "work/output/second"
+PATH = f"{RUN}/checkpoints/mnist_epoch0"
 
-
-def trained(folder, tiny, **options):
-    """A finished run; gives its folder."""
-    plain = {"batch_size": 32, "seed": 1, "visualdl": False, "figures": False, "watch": 0}
-    train_and_evaluate(TrainConfig(data=str(tiny), output=str(folder), **plain, **options))
-    return Path(folder)
+# What names weights, as (name, run), and the file of those weights; BEST and NEWEST are
+# checkpoints of RUN, which ended by early stopping, with the best.
+NAMES = {
+    "a run": ((RUN, None), f"{RUN}/checkpoints/BEST.pdparams"),
+    "a checkpoint": ((PATH, None), f"{PATH}.pdparams"),
+    "a manifest": ((f"{PATH}.json", None), f"{PATH}.pdparams"),
+    "a checkpoint's file": ((f"{PATH}.pdparams", None), f"{PATH}.pdparams"),
+    "a file": ((f"{RUN}/mnist.pdparams", None), f"{RUN}/mnist.pdparams"),
+    "the tutorial's file": (("lone.pdparams", None), "lone.pdparams"),
+    "a file of any suffix": (("lone.pkl", None), "lone.pkl"),
+    "a name and a run": (("mnist_epoch0", RUN), f"{PATH}.pdparams"),
+    "best and a run": (("best", RUN), f"{RUN}/checkpoints/BEST.pdparams"),
+    "latest and a run": (("latest", RUN), f"{RUN}/checkpoints/NEWEST.pdparams"),
+    "latest": (("latest", None), f"{OTHER}/checkpoints/mnist_epoch0.pdparams"),
+    "pretrained": (("pretrained", None), str(WEIGHTS)),
+}
 
 
 @pytest.fixture(scope="module")
-def early(tmp_path_factory, tiny):
-    """A run that ended by early stopping, two epochs after its best."""
-    folder = tmp_path_factory.mktemp("early") / "run"
-    return trained(folder, tiny, epochs=30, early_stop_patience=2)
+def runs(tmp_path_factory, tiny):
+    """Two runs under work/output, the newest by Adam with an average; weights; an exported model.
 
-
-@pytest.fixture(scope="module")
-def averaged(tmp_path_factory, tiny):
-    """A run with a moving average of its weights, trained by Adam."""
-    folder = tmp_path_factory.mktemp("averaged") / "run"
-    return trained(folder, tiny, epochs=1, ema=0.9, optimizer="adam", learning_rate=0.01)
-
-
-@pytest.fixture
-def copy(early, tmp_path):
-    return Path(shutil.copytree(early, tmp_path / "run"))
-
-
-@pytest.fixture
-def logged():
-    """The messages logged so far."""
-    messages = []
-    handler = logging.Handler()
-    handler.emit = lambda record: messages.append(record.getMessage())
-    log = logging.getLogger("paddle_mnist")
-    level = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    yield messages
-    log.removeHandler(handler)
-    log.setLevel(level)
-
-
-def result(folder):
-    return json.loads((folder / "result.json").read_text())
-
-
-def checkpoint(folder, name=None):
-    """A checkpoint of a run, by default the one that it ended with."""
-    return read_manifest(folder / f"checkpoints/{name or result(folder)['checkpoint']}.json")
-
-
-def started(tiny, **options):
-    """The parts of a new training that starts from another."""
-    config = TrainConfig(data=str(tiny), batch_size=32, epochs=3, seed=8, **options)
-    parts = build(config)
-    initialize(parts, ALONE, config.start)
-    return parts
-
-
-def same(values, expected):
-    """Return whether two sets of the net's weights are equal, name tables aside."""
-    names = [name for name, _ in MNIST().named_parameters()]
-    return all(np.array_equal(np.asarray(values[name]), expected[name]) for name in names)
+    The first one ended by early stopping, two epochs after its best.
+    """
+    folder = tmp_path_factory.mktemp("runs")
+    plain = {"data": str(tiny), "batch_size": 32, "visualdl": "", "figures": False, "watch": 0}
+    for name, options in {
+        RUN: {"epochs": 30, "early_stop_patience": 2, "seed": 1},
+        OTHER: {"epochs": 1, "seed": 2, "ema": 0.9, "optimizer": "adam", "learning_rate": 0.01},
+    }.items():
+        train_and_evaluate(TrainConfig(output=str(folder / name), **plain, **options))
+    for suffix in ("pdparams", "pkl"):
+        paddle.save(MNIST().state_dict(), str(folder / f"lone.{suffix}"))
+    paddle.save({"w": paddle.ones([2])}, str(folder / "other.pdparams"))
+    Path(folder, "out").mkdir()
+    Path(folder, "out/model.onnx").write_bytes(b"")
+    Path(folder, "out/about.json").write_text("{}")
+    return folder
 
 
 @pytest.fixture
-def command(monkeypatch, tmp_path, capsys):
-    """Call a command in this process, in an empty folder; gives what it prints.
+def place(runs, tmp_path, monkeypatch):
+    shutil.copytree(runs, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
-    expect: its exit code; gives what it prints to stderr if that is not 0.
+
+@pytest.fixture
+def command(capsys):
+    """Call a command in this process; gives what it prints, or its error if it exits with 2 to 4.
+
+    expect: its exit code.
     """
 
     def run(name, *args, expect=0):
-        monkeypatch.chdir(tmp_path)
-        main = importlib.import_module(f"paddle_mnist.commands.{name}").main
         capsys.readouterr()
-        code = main([str(arg) for arg in args])
-        printed = capsys.readouterr()
-        assert code == expect, printed.err
-        return printed.err if expect else printed.out
+        code = importlib.import_module(f"paddle_mnist.commands.{name}").main(list(map(str, args)))
+        printed, error = capsys.readouterr()
+        assert code == expect, error
+        return error if expect else printed
 
     return run
+
+
+def names_of(run=RUN):
+    """The names of the best and of the newest checkpoint."""
+    store = CheckpointStore(f"{run}/checkpoints")
+    return store.best().name, store.newest().name
+
+
+def expected_file(row):
+    best, newest = names_of()
+    assert len({best, newest, "mnist_epoch0"}) == 3
+    return NAMES[row][1].replace("BEST", best).replace("NEWEST", newest)
+
+
+def same(values, path):
+    """Return whether these are the weights in a file, the table of names aside."""
+    return all(
+        np.array_equal(np.asarray(values[name]), np.asarray(value))
+        for name, value in paddle.load(str(path)).items()
+        if not isinstance(value, dict)
+    )
+
+
+# ------------------------------------------------------------------ what names weights
+
+
+@pytest.mark.parametrize("row", NAMES)
+def test_load_takes_whatever_names_weights(place, row):
+    (name, run), path = NAMES[row][0], expected_file(row)
+    assert same(checkpoint.load(name, run), path)
+
+
+def test_python_functions_take_a_name_and_a_run(place, lines):
+    path = expected_file("best and a run")
+    model = load_model("best", MNIST, RUN)
+    assert same(model.state_dict(), path)
+    images, labels = paddle.rand([2, 1, 28, 28]), paddle.zeros([2, 1], "int64")
+    logits, samples = model(images), list(zip(images, labels))
+    assert np.array_equal(predict_run("best", MNIST, samples, run=RUN), logits.numpy())
+    loss = paddle.nn.CrossEntropyLoss()
+    scores = evaluate_run("best", MNIST, samples, loss=loss, run=RUN)
+    assert scores["loss"] == pytest.approx(loss(logits, labels).item())
+    images = np.rint(256 * images.numpy()).clip(0, 255).astype("uint8")[:, 0]
+    logits = model(paddle.to_tensor(images[:, None] / np.float32(256))).numpy()
+    predictor = DigitPredictor("best", run=Path(RUN))
+    np.testing.assert_allclose(predictor.run(images)["logits"], logits, rtol=1e-5, atol=1e-5)
+    assert lines().count(f"weights: {path}") == 4
+
+
+def test_commands_take_a_name_and_a_run(place, command, lines):
+    path = expected_file("best and a run")
+    named = ("best", "--run", RUN)
+    assert json.loads(command("eval", *named, "--json"))["checkpoint"] == path
+    command("export_model", *named, "--output", "exported")
+    read = command("infer", PICTURE, "--checkpoint", *named, "--json")
+    assert sum(f"weights: {path}" in line for line in lines()) == 2  # of the last two
+    assert read == command("infer", PICTURE, "--model", "exported/inference.pdiparams", "--json")
+    assert json.loads(Path("exported/about.json").read_text())["weights"] == Path(path).name
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *((option, RUN) for option in ("--run", "--checkpoint", "-k", "--model")),
+        (RUN, "--run", f"{RUN}/"),
+        ("best", "-k", RUN),
+        ("--run", RUN, "--model", "best"),
+    ],
+)
+def test_options_that_name_weights_mean_the_same(place, command, lines, words):
+    command("export_model", "--list", *words)
+    assert any(line.endswith(f"weights: {expected_file('a run')}") for line in lines())
+
+
+@pytest.mark.parametrize(
+    ("option", "run", "suffix"),
+    [
+        ("--init_from", RUN, PARAMS),
+        ("--incremental_from", RUN, PARAMS),
+        ("--init_from", OTHER, PARAMS),
+        ("--incremental_from", OTHER, TRAINING),  # not the average of them
+    ],
+)
+def test_training_starts_from_what_a_run_ended_with(place, tiny, command, option, run, suffix):
+    ended = json.loads(Path(run, "result.json").read_text())["checkpoint"]
+    options = ["--data", tiny, "--batch_size", 32, "--output", "new", "--figures", "false"]
+    if run == OTHER:
+        options += ["--optimizer", "adam", "--learning_rate", 0.01]
+    command("train", option, run, *options, "--epochs", 1, "--save_at_start", "true")
+    first = CheckpointStore("new/checkpoints").all()[0]
+    assert first.step == 0 and same(first.load(PARAMS), f"{run}/checkpoints/{ended}{suffix}")
+    if option == "--incremental_from":
+        saved = paddle.load(f"{run}/checkpoints/{ended}{OPTIMIZER}")
+        moments = {name: value for name, value in saved.items() if hasattr(value, "numpy")}
+        now = first.load(OPTIMIZER)
+        assert moments and all(np.array_equal(now[name], moments[name]) for name in moments)
 
 
 # ------------------------------------------------------------------ a run means its result
 
 
-def test_training_starts_from_the_weights_that_a_run_ended_with(early, tiny, logged):
-    best = checkpoint(early)
-    assert best.step < result(early)["steps"]
-    parts = started(tiny, init_from=str(early))
-    assert same(parts.model.state_dict(), paddle.load(str(early / "mnist.pdparams")))
-    assert any(f"{best.name}.pdparams" in line for line in logged)
+def test_evaluation_of_a_run_is_its_result(place, command):
+    expected = json.loads(Path(RUN, "result.json").read_text())["eval_loss"]
+    for words, equal in ((RUN,), True), (("--output", RUN), True), (("latest", "-k", RUN), False):
+        loss = json.loads(command("eval", *words, "--json"))["loss"]
+        assert (loss == expected) == equal, words
+    shutil.rmtree(f"{RUN}/checkpoints")
+    assert json.loads(command("eval", RUN, "--json"))["loss"] == expected
 
 
-def test_training_goes_further_with_the_optimizer_of_the_checkpoint_a_run_ended_with(
-    early, tiny, logged
-):
-    best = checkpoint(early)
-    parts = started(tiny, incremental_from=str(early))
-    assert same(parts.model.state_dict(), best.load(PARAMS))
-    saved = best.load(OPTIMIZER)
-    for key, value in parts.optimizer.state_dict().items():
-        if "velocity" in key:
-            assert np.array_equal(value.numpy(), saved[key])
-    assert any(best.name in line for line in logged)
+def test_unfinished_run_means_its_newest_checkpoint(place, lines):
+    _, newest = names_of()
+    result = Path(RUN, "result.json")
+    for text in ('{"check', "{}", None):
+        result.unlink() if text is None else result.write_text(text)
+        assert same(checkpoint.load(RUN), f"{RUN}/checkpoints/{newest}{PARAMS}")
+    assert (
+        sum(f"is not finished; its newest checkpoint is {newest}" in line for line in lines()) == 3
+    )
 
 
-@pytest.mark.parametrize("form", ["path", "default", "latest"])
-def test_evaluation_of_a_run_is_its_result(early, form):
-    names = {"path": (str(early), None), "default": (None, str(early))}
-    report = evaluate_checkpoint(*names.get(form, ("latest", str(early))))
-    assert (report["loss"] == result(early)["eval_loss"]) == (form != "latest")
+@pytest.mark.parametrize("lost", [PARAMS, ".json"])
+def test_finished_run_without_its_checkpoint_has_its_weights(place, tiny, command, lost):
+    best, _ = names_of()
+    Path(RUN, "checkpoints", best + lost).write_text("hello")
+    assert same(checkpoint.load(RUN), f"{RUN}/mnist.pdparams")
+    error = command("train", "--incremental_from", RUN, "--data", tiny, "--output", "x", expect=4)
+    assert "weights alone" in error and "--init_from" in error
 
 
-def test_a_run_without_its_checkpoints_is_evaluated_on_its_own_images(early, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(early, run, ignore=shutil.ignore_patterns("checkpoints"))
-    report = evaluate_checkpoint(str(run))
-    assert report["loss"] == result(early)["eval_loss"]
-
-
-def test_average_is_what_a_run_ended_with_and_the_weights_in_training_go_further(averaged, tiny):
-    ended_with = checkpoint(averaged)
-    average, in_training = ended_with.load(PARAMS), ended_with.load(TRAINING)
-    assert not same(average, in_training)
-    assert same(average, paddle.load(str(averaged / "mnist.pdparams")))
-    assert same(started(tiny, init_from=str(averaged)).model.state_dict(), average)
-    further = started(tiny, incremental_from=str(averaged), optimizer="adam", learning_rate=0.01)
-    assert same(further.model.state_dict(), in_training)
-
-
-UNFINISHED = {
-    "no result": lambda run: (run / "result.json").unlink(),
-    "a torn result": lambda run: (run / "result.json").write_text('{"check'),
-    "a result without a checkpoint": lambda run: (run / "result.json").write_text("{}"),
-}
-
-
-@pytest.mark.parametrize("kind", UNFINISHED)
-def test_unfinished_run_means_its_newest_checkpoint_and_that_is_said(copy, kind, logged):
-    newest = RunDirectory(copy).checkpoints.newest()
-    assert newest.name != result(copy)["checkpoint"]
-    UNFINISHED[kind](copy)
-    weights = find_weights(str(copy))
-    assert weights.checkpoint.name == newest.name
-    assert same(weights.values, newest.load(PARAMS))
-    assert any(f"is not finished; its newest checkpoint is {newest.name}" in x for x in logged)
-
-
-LOST = {
-    "the checkpoint is gone": lambda path: [
-        other.unlink() for other in path.parent.glob(f"{path.stem}.*")
-    ],
-    "its weights are damaged": lambda path: path.with_suffix(PARAMS).write_bytes(b"hello"),
-    "its manifest is damaged": lambda path: path.write_text("{"),
-}
-
-
-@pytest.mark.parametrize("kind", LOST)
-def test_without_its_checkpoint_a_finished_run_still_has_its_weights(copy, tiny, kind):
-    LOST[kind](checkpoint(copy).path)
-    weights = find_weights(str(copy))
-    assert weights.path == copy / "mnist.pdparams" and weights.manifest["run_id"]
-    assert same(weights.values, paddle.load(str(weights.path)))
-    with pytest.raises(
-        CheckpointError, match=r"weights alone.*start=StartFrom\(.*, weights_only=True\)"
-    ):
-        started(tiny, incremental_from=str(copy))
-
-
-def test_epoch_that_broke_off_at_its_end_is_found_by_its_other_name(copy):
+def test_run_whose_last_epoch_broke_off_is_found_by_its_breakpoint(place):
     """As an observer's error after the last epoch leaves it."""
-    best = checkpoint(copy)
-    manifest = dict(best.manifest)
-    store = RunDirectory(copy).checkpoints
-    files = {suffix: best.read(suffix) for suffix in (PARAMS, OPTIMIZER)}
-    for path in best.path.parent.glob(f"{best.name}.*"):
+    best, _ = names_of()
+    store = CheckpointStore(f"{RUN}/checkpoints")
+    found = read_manifest(store.folder / f"{best}.json")
+    files = {suffix: found.read(suffix) for suffix in (PARAMS, OPTIMIZER)}
+    for path in store.folder.glob(f"{best}.*"):
         path.unlink()
-    more = {key: manifest[key] for key in ("names", "run_id", "config")}
-    store.commit(f"{best.name}_breakpoint", files, best.state, more)
-    assert find_weights(str(copy)).checkpoint.name == f"{best.name}_breakpoint"
-
-
-@pytest.mark.parametrize("name", ["mnist.pdparams", "pretrained"])
-def test_weights_alone_are_not_trained_further(early, tiny, name):
-    name = str(early / name) if name.endswith(PARAMS) else name
-    with pytest.raises(CheckpointError, match="holds weights alone"):
-        started(tiny, incremental_from=name)
-
-
-def test_file_of_weights_may_have_any_suffix(copy):
-    weights = copy / "mnist.pdparams"
-    other = Path(shutil.copy(weights, copy.parent / "weights.pkl"))
-    assert find_weights(other).values.keys() == find_weights(weights).values.keys()
-
-
-# ------------------------------------------------------------------ names that are none
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("bset", "bset: No such file or directory; .*did you mean 'best'"),
-        ("pretraind", "did you mean 'pretrained'"),
-        ("nope.pdparams", r"^nope.pdparams: No such file or directory; expected latest, best, .*"),
-        ("rnu", "did you mean 'run'"),
-        ("run/mnist", "did you mean 'run/mnist.pdparams'"),
-        ("run/checkpoints/mnist_epoch99", "did you mean 'run/checkpoints/mnist_epoch"),
-        ("run/config.yaml", "run/config.yaml: not a checkpoint; expected"),
-        ("run/lone.pdopt", "run/lone.pdopt: its manifest lone.json is missing"),
-        ("run/checkpoints", "a folder of checkpoints, not a run; .* as run/checkpoints/mnist_"),
-        ("exported", "exported: an exported model"),
-        (".", "no checkpoint there"),
-        ("x" * 300, "File name too long"),
-    ],
-)
-def test_name_that_is_none_is_said_as_it_was_written(copy, monkeypatch, name, said):
-    monkeypatch.chdir(copy.parent)
-    (copy / "lone.pdopt").touch()
-    Path("exported").mkdir()
-    Path("exported/about.json").touch()
-    with pytest.raises(CheckpointError, match=said) as refused:
-        find_weights(name)
-    message = str(refused.value)
-    assert "\n" not in message and f"{name}.json" not in message
-    assert name.removesuffix(PARAMS) + ".json" not in message
-
-
-@pytest.mark.parametrize("name", ["eval", "export_model", "infer"])
-def test_every_command_tells_the_nearest_name(command, name):
-    arguments = [PICTURE] if name == "infer" else []
-    error = command(name, *arguments, "--checkpoint", "bset", expect=4)
-    assert re.search(r"^error: bset: No such file.* did you mean 'best'", error, re.MULTILINE)
+    entries = {key: found.manifest[key] for key in ("names", "run_id", "config")}
+    store.commit(f"{best}_breakpoint", files, found.state, entries)
+    assert same(checkpoint.load(RUN), store.folder / f"{best}_breakpoint.pdparams")
 
 
 # ------------------------------------------------------------------ the newest run
 
 
-def test_newest_run_is_the_one_trained_last_wherever_it_is(early, averaged, tmp_path):
-    assert newest_run(tmp_path) is None
-    shutil.copytree(averaged, tmp_path / "b/deeper")
-    shutil.copytree(early, tmp_path / "a")
-    assert newest_run(tmp_path).path == tmp_path / ("b/deeper")  # trained later, copied earlier
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty/config.yaml").touch()  # begun, and nothing saved yet
-    assert newest_run(tmp_path).path == tmp_path / "b/deeper"
-    shutil.rmtree(tmp_path / "a/checkpoints")
-    os.utime(tmp_path / "a/mnist.pdparams")
-    assert newest_run(tmp_path).path == tmp_path / "a"
+def test_newest_run_is_the_one_trained_last_wherever_it_is(place, tmp_path):
+    Path(OTHER).rename("deeper")
+    shutil.copytree(RUN, "copied later")
+    assert newest_run(".").path == Path("deeper")
+    Path("empty").mkdir()
+    Path("empty/config.yaml").touch()  # begun, and nothing saved yet
+    assert newest_run("empty") is None and newest_run(".").path == Path("deeper")
+    shutil.rmtree(f"{RUN}/checkpoints")
+    os.utime(f"{RUN}/mnist.pdparams")
+    assert newest_run(".").path == Path(RUN)
 
 
-@pytest.fixture
-def place(early, averaged, tmp_path):
-    """A folder with two runs under work/output; the newest has another optimizer."""
-    for name, run in {"first": early, "second": averaged}.items():
-        shutil.copytree(run, tmp_path / "work/output" / name)
-    return tmp_path
+def test_export_without_a_name_takes_the_newest_run(place, command, lines):
+    command("export_model", "--list")
+    assert f"newest run: {OTHER}" in lines()
+    shutil.rmtree("work")
+    command("export_model", "--list")
+    assert "work/output: no run found" in lines()
+    assert any("pretrained weights: " in line for line in lines())
 
 
-def test_export_takes_the_newest_run_and_says_so(command, place, logged):
-    command("export_model", "--output", "out")
-    assert "newest run: work/output/second" in logged
-    assert "weights: work/output/second/checkpoints/mnist_epoch0.pdparams" in logged
-    about = json.loads((place / "out/about.json").read_text())
-    assert about["data_hash"] == checkpoint(place / "work/output/second").manifest["data_hash"]
-    command("export_model", "--output", "out", "--run", "work/output/first")
-    best = checkpoint(place / "work/output/first").name
-    assert f"weights: work/output/first/checkpoints/{best}.pdparams" in logged
+def test_export_lists_what_a_checkpoint_keeps(place, command):
+    listed = command("export_model", "--list", "--checkpoint", "latest", "--run", OTHER)
+    for what in ("moment1", "moment2", "in training", "gradient"):
+        assert re.search(rf"  fc\.weight {what} +\[980, 10\]", listed), listed
+    assert "LR_Scheduler last_epoch" in listed
+    listed = command("export_model", "--list", "--checkpoint", "lone.pdparams")
+    assert "no optimizer state is saved with these weights" in listed
+    assert "moment" not in listed and "LR_Scheduler" not in listed
 
 
-def test_export_without_a_run_takes_the_pretrained_weights_and_says_so(command, logged):
-    command("export_model", "--output", "out")
-    assert "work/output: no run found" in logged
-    assert any(line.startswith("pretrained weights: ") for line in logged)
+def test_export_takes_its_folder_after_the_run(place, command):
+    for words in ((RUN, "a"), (RUN, "a", "--output", "./a")):
+        shutil.rmtree("a", ignore_errors=True)
+        command("export_model", *words, "--outputs", " logits, probabilities ")
+    assert json.loads(Path("a/about.json").read_text())["outputs"] == ["logits", "probabilities"]
 
 
-# ------------------------------------------------------------------ the three kinds of variable
-
-
-def test_variables_of_a_checkpoint_are_what_it_holds(early, averaged):
-    best = checkpoint(early)
-    kept = dict(variables(MNIST(), best)["persistables"])
-    assert kept["conv1.weight"] == kept["conv1.weight velocity"] == [20, 1, 5, 5]
-    assert kept["LR_Scheduler last_epoch"] == []
-    assert len(kept) == 6 + len(best.load(OPTIMIZER)) - 2 + 2  # names no variable; a schedule two
-    kept = dict(variables(MNIST(), checkpoint(averaged))["persistables"])
-    for what in ("moment1", "moment2", "in training"):
-        assert kept[f"fc.weight {what}"] == [980, 10]
-    temporaries = dict(variables(MNIST(), best)["temporaries"])
-    assert temporaries["conv2.bias gradient"] == [20] and temporaries["conv1"] == [1, 20, 28, 28]
-
-
-def test_list_tells_what_is_kept_and_what_is_not(command, place):
-    run = ("--run", "work/output/second")
-    listed = command("export_model", "--list", "--checkpoint", "latest", *run)
-    lines = listed.partition("persistables: ")[2].splitlines()
-    assert lines[0] == "what work/output/second/checkpoints/mnist_epoch0 keeps"
-    assert "  fc.weight moment1           [980, 10]" in lines
-    assert "  fc.weight gradient          [980, 10]" in lines
-    for name in ("pretrained", "work/output/second/mnist.pdparams"):
-        listed = command("export_model", "--list", "--checkpoint", name)
-        assert "no optimizer state is saved with these weights" in listed
-        assert "moment" not in listed and "LR_Scheduler" not in listed
-
-
-# ------------------------------------------------------------------ pictures
-
-
-@pytest.mark.slow
-def test_pictures_are_read_with_the_weights_that_are_named(command, place, logged):
-    command("export_model", "--checkpoint", "work/output/first", "--output", "out")
-    expected = command("infer", PICTURE, "--model", "out", "--json")
-    best = checkpoint(place / "work/output/first").name
-    for args in (
-        ["--checkpoint", "work/output/first"],
-        ["--run", "work/output/first"],
-        ["--checkpoint", "best", "--run", "work/output/first"],
-        ["--checkpoint", f"work/output/first/checkpoints/{best}"],
-        ["--checkpoint", "work/output/first/mnist.pdparams"],
-    ):
-        logged.clear()
-        assert command("infer", PICTURE, *args, "--json") == expected
-        assert any("weights: work/output/first/" in line for line in logged)
-    command("infer", PICTURE, "--checkpoint", "latest")
-    assert "newest run: work/output/second" in logged
-    assert command("infer", PICTURE, "--json") != expected
-    assert any("pretrained weights" in line for line in logged)
+# ------------------------------------------------------------------ what is refused
 
 
 @pytest.mark.parametrize(
-    ("args", "code", "said"),
+    ("name", "message"),
     [
-        (["--model", "out"], 2, "out: gives logits; expected probabilities among them"),
-        (["--model", "out", "--run", "work/output/first"], 2, "first are given; expected one"),
-        (["--model", "out", "--checkpoint", "best"], 4, "out: an exported model, from which no w"),
-        (
-            ["--model", "no"],
-            4,
-            "no: No such file.* infer, demo and DigitPredictor also take the folder of an export",
-        ),
-        (["--checkpoint", "other.pdparams"], 4, "does not fit the model"),
+        ("bset", "bset: No such file or directory; .*did you mean 'best'"),
+        ("pretraind", "did you mean 'pretrained'"),
+        ("nope.pdparams", r"^nope.pdparams: No such file or directory; expected latest, best, .*"),
+        ("work/output/frist", "did you mean 'work/output/first'"),
+        (f"{RUN}/mnist", "did you mean '.*/mnist.pdparams'"),
+        (f"{RUN}/checkpoints/mnist_epoch99", "did you mean '.*/checkpoints/mnist_epoch"),
+        (f"{RUN}/config.yaml", "config.yaml: not a checkpoint; expected"),
+        ("lone.pdopt", "lone.pdopt: its manifest lone.json is missing"),
+        (f"{RUN}/checkpoints", "a folder of checkpoints, not a run; .*checkpoints/mnist_"),
+        ("out", "out: an exported model"),
+        (".", "no checkpoint there"),
+        ("x" * 300, "File name too long"),
+        ("s3://bucket/run", "a URL; expected a path"),
     ],
 )
-def test_what_cannot_read_pictures_is_said(command, place, args, code, said):
-    paddle.save({"w": paddle.ones([2])}, str(place / "other.pdparams"))
-    command("export_model", "pretrained", "out", "--outputs", "logits")
-    assert re.search(rf"(?m)^error: .*{said}", command("infer", PICTURE, *args, expect=code))
+def test_load_of_an_invalid_name_raises(place, name, message):
+    Path("lone.pdopt").touch()
+    with pytest.raises(CheckpointError, match=message) as refused:
+        checkpoint.load(name)
+    assert "\n" not in str(refused.value) and f"{name}.json" not in str(refused.value)
+
+
+GIVEN = f"{RUN} and {OTHER} are given; expected one of them"
+REFUSED = {
+    "two runs": (["eval", RUN, "--run", OTHER], 2, GIVEN),
+    "two runs to read with": (["infer", PICTURE, "--run", RUN, "--model", OTHER], 2, GIVEN),
+    "two runs to draw with": (["demo", RUN, "--run", OTHER], 2, GIVEN),
+    "two runs to list": (["checkpoints", RUN, "--run", OTHER], 2, f"{RUN} and {OTHER} are given"),
+    "two words": (["eval", "best", "--checkpoint", "latest"], 2, "best and latest are given"),
+    "three": (["eval", "best", "--run", RUN, "--model", OTHER], 2, "are given; expected one"),
+    "of another run": (["eval", PATH, "--run", OTHER], 2, f"{PATH} is not of the run {OTHER}"),
+    "of no run": (["eval", "pretrained", "--run", RUN], 2, f"pretrained and the run {RUN} are"),
+    "not in the run": (
+        ["eval", "mnist_epoch99", "--run", RUN],
+        4,
+        f"{RUN}/checkpoints/mnist_epoch",
+    ),
+    "an exported model": (["export_model", "out"], 4, "out: an exported model, from which no"),
+    "its file": (["eval", "out/model.onnx"], 4, "out/model.onnx: not a checkpoint"),
+    "its curves": (["plot", "out"], 3, "out: no metrics.jsonl with lines"),
+    "its checkpoints": (["checkpoints", "out"], 4, "out: no checkpoint there"),
+    "its dashboard": (["dashboard", "out"], 3, "out: nothing of VisualDL there"),
+    "curves of no run": (["plot", "pretrained"], 4, "pretrained: weights of no run"),
+    "a run as the target": (["export_model", "best", RUN], 2, f"{RUN}: a run, into which nothing"),
+    "two targets": (["export_model", RUN, "a", "--output", "b"], 2, "b are given; expected one"),
+    "weights to resume": (
+        ["train", "--resume", "pretrained"],
+        4,
+        "pretrained: holds weights alone",
+    ),
+    "weights to train further": (
+        ["train", "--incremental_from", "lone.pdparams"],
+        4,
+        "holds weights alone",
+    ),
+    "a mirror to read with": (["infer", PICTURE, "--run", "s3://bucket/run"], 4, "a URL; expected"),
+    "a mirror to plot": (["plot", "s3://bucket/run"], 4, "a URL; expected a path"),
+    "a mirror to resume": (["train", "--resume", "s3://bucket/run"], 4, "a URL; expected a path"),
+    "a model and a run": (["infer", PICTURE, "--model", "out", "--run", RUN], 2, "expected one"),
+    "no model": (["infer", PICTURE, "--model", "no"], 4, "take the folder of an export"),
+    "other weights": (["infer", PICTURE, "-k", "other.pdparams"], 4, "does not fit the model"),
+}
+
+
+@pytest.mark.parametrize("row", REFUSED)
+def test_command_given_contradictory_or_invalid_names_exits_with_one_line(
+    place, command, tiny, row
+):
+    words, code, message = REFUSED[row]
+    more = ["--data", tiny, "--output", "new"] if words[0] == "train" else []
+    error = command(*words, *more, expect=code)
+    assert message in error
+    assert error.count("error: ") == 1 and "Traceback" not in error
+
+
+# ------------------------------------------------------------------ what shows runs
+
+
+def test_commands_that_show_runs_take_whatever_is_of_a_run(place, command):
+    for name in (RUN, PATH, f"{PATH}.pdopt", f"{RUN}/checkpoints", f"{RUN}/mnist.pdparams"):
+        listed = command("checkpoints", "--checkpoint", name, "--json")
+        assert json.loads(listed)["folder"] == f"{RUN}/checkpoints"
+    for words in (["latest"], ["best", "list"], [], ["--run", OTHER]):
+        listed = command("checkpoints", *words, "--json")
+        assert json.loads(listed)["folder"] == f"{OTHER}/checkpoints", words
+    assert command("plot", f"{PATH}.json", "--only", "curves.png") == f"{RUN}/figures\n"
+    Path(RUN, "vdl/001").mkdir(parents=True)
+    Path(RUN, "vdl/001/vdlrecords.1.log").touch()
+    assert log_folders([Path(RUN)])[1] == ["first/vdl"]
+
+
+# ------------------------------------------------------------------ predictors
+
+
+def test_predictor_of_what_is_not_exported_raises(place):
+    for name in (RUN, PATH, "lone.pdparams"):
+        with pytest.raises(CheckpointError, match=r"not an exported model.*\.DigitPredictor"):
+            Predictor(name)
+    for name in ("nope", "best"):
+        with pytest.raises(CheckpointError, match=r"No such file.* that the command export wrote"):
+            Predictor(name)
+    Path(RUN, "config.yaml").write_text("trained_with: paddle_mnist.fit")
+    with pytest.raises(CheckpointError, match=r"paddle_mnist\.predict_run .*\.export_run"):
+        Predictor(PATH)
+    with pytest.raises(ConfigError, match=r"out, an exported model, and the run .* are given"):
+        DigitPredictor("out", run=RUN)

@@ -9,29 +9,24 @@ from conftest import ROOT
 
 PROGRAM = """
 import sys
-sys.path.insert(0, {root!r})
-{imports}
+sys.path.insert(0, sys.argv[1])
+import paddle
 from pathlib import Path
 from paddle_mnist.metrics.visualdl import VisualDLWriter
 from paddle_mnist.plots.figure import new_figure, save_figures
-save_figures({{"empty": new_figure(2.0)[0]}}, Path("figures"))
+save_figures({"empty": new_figure(2.0)[0]}, Path("figures"))
 print(Path("figures/empty.png").read_bytes()[1:4])
 VisualDLWriter(Path("vdl"), ["images"]).close()
 """
 
 
-@pytest.mark.parametrize("imports", ["import paddle", "import zlib, paddle"])
-def test_figures_are_drawn_whatever_is_imported_first(imports, tmp_path):
+@pytest.mark.slow
+def test_figures_are_drawn_where_paddle_is_imported_first(tmp_path):
     """Paddle 2.6.2 breaks a zlib that is imported after it."""
-    program = PROGRAM.format(root=str(ROOT), imports=imports)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(ROOT)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert "b'PNG'" in done.stdout
-    if imports == "import paddle" and paddle.__version__.startswith("2."):
+    if paddle.__version__.startswith("2."):
         assert "expected `import zlib` before `import paddle`" in done.stderr
     else:
         assert done.returncode == 0, done.stderr

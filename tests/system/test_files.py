@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, whoever else writes them."""
+"""Files are written whole or not at all, also with several writers."""
 
 import errno
 import os
@@ -19,21 +19,19 @@ FIRST, SECOND = b"a" * 1000, b"b" * 300
 def test_two_writers_of_one_path_each_publish_their_own_bytes(tmp_path, number):
     """The second writes all of its file ahead of each operation of the first in turn."""
     path = tmp_path / "weights"
-    between = []
 
     def write_second(operation):
         write_atomically(path, SECOND)
-        between.append(path.read_bytes())
+        assert path.read_bytes() == SECOND
 
     with watched(tmp_path, at(number, write_second)) as operations:
         write_atomically(path, FIRST)
     assert len(operations) == 12, "six operations of each writer"
-    assert between == [SECOND]
     assert path.read_bytes() == FIRST  # the later rename wins
     assert [file.name for file in tmp_path.iterdir()] == ["weights"]
 
 
-def test_next_start_of_a_run_clears_what_a_killed_writer_left(tmp_path):
+def test_run_that_starts_removes_temporary_files_of_killed_writers(tmp_path):
     """Temporary files of the run, and nobody else's."""
     from paddle_mnist.training.run_directory import RunDirectory
 
@@ -42,29 +40,27 @@ def test_next_start_of_a_run_clears_what_a_killed_writer_left(tmp_path):
         "os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)\n"
         "files.write_atomically(Path(sys.argv[1]), b'half')"
     )
-    for name in ("mnist.pdparams", "result.json", "of-the-user"):
+    for name in ("mnist.pdparams", "of-the-user"):
         done = forked.run([sys.executable, "-c", program, tmp_path / name])
         assert done.returncode == -signal.SIGKILL
-    assert len(list(tmp_path.glob(f".*{PART}"))) == 3
+    assert len(list(tmp_path.glob(f".*{PART}"))) == 2
     with RunDirectory(tmp_path, "mnist").opened():
         (left,) = tmp_path.glob(f".*{PART}")
     assert os.path.basename(left).startswith(".of-the-user")
 
 
 @pytest.mark.parametrize("name", [*REMEDIES, "EDOM"])
-def test_each_error_in_writing_has_its_remedy(tmp_path, name):
+def test_error_in_writing_names_its_remedy(tmp_path, name):
     """In words that suit commands and `fit`."""
     code = getattr(errno, name)
     with pytest.raises(OutputError) as caught, watched(tmp_path, at(0, fail(code))):
         write_atomically(tmp_path / "weights", FIRST)
-    said = REMEDIES.get(name, "choose another place")
-    assert str(caught.value) == (
-        f"{tmp_path / 'weights'}: cannot write ({os.strerror(code)}); {said}"
-    )
-    assert "--" not in said and not list(tmp_path.iterdir())
+    remedy = REMEDIES.get(name, "choose another place")
+    assert os.strerror(code) in str(caught.value) and str(caught.value).endswith(f"; {remedy}")
+    assert "--" not in remedy and not list(tmp_path.iterdir())
 
 
-def test_a_closed_journal_refuses_a_line(tmp_path):
+def test_append_to_a_closed_journal_raises(tmp_path):
     journal = Journal(tmp_path / "metrics.jsonl")
     journal.append("a line\n")
     journal.close()

@@ -35,21 +35,21 @@ except PaddleMnistError as error:
 """
 
 
-@pytest.fixture(params=[None, "ENOLCK", "EOPNOTSUPP"])
+@pytest.fixture(params=[None, "ENOLCK"])
 def environment(request, refusing):
     """With locks, and on file systems without."""
     return {**os.environ, **(refusing("FLOCK", request.param) if request.param else {})}
 
 
 @pytest.fixture
-def own(tmp_path, environment):
-    """Start a process that owns the folder, or tries to; gives it, and its first line."""
+def start(tmp_path, environment):
+    """Start a process that owns the folder, or tries to."""
     processes = []
 
-    def start(*words, before=()):
+    def run(*words):
         processes.append(
             subprocess.Popen(
-                [*before, sys.executable, "-c", OWNS, tmp_path, *map(str, words)],
+                [sys.executable, "-c", OWNS, tmp_path, *map(str, words)],
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -57,12 +57,23 @@ def own(tmp_path, environment):
                 text=True,
             )
         )
-        return processes[-1], processes[-1].stdout.readline()
+        return processes[-1]
 
-    yield start
+    yield run
     for process in processes:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def own(start):
+    """Start such a process, and wait for its first line; gives both."""
+
+    def run(*words):
+        process = start(*words)
+        return process, process.stdout.readline()
+
+    return run
 
 
 def change_record(folder, seconds_ago=0.0, **changes):
@@ -75,7 +86,7 @@ def change_record(folder, seconds_ago=0.0, **changes):
     os.utime(path, (now - seconds_ago, now - seconds_ago))
 
 
-def test_message_names_file_host_process_and_age(own, tmp_path):
+def test_second_owner_is_refused_with_host_process_and_age(own, tmp_path):
     owner, line = own()
     assert line == "owns\n"
     change_record(tmp_path, seconds_ago=300)
@@ -90,7 +101,7 @@ def test_message_names_file_host_process_and_age(own, tmp_path):
     assert own()[1] == "owns\n"
 
 
-def test_process_of_this_machine_that_was_killed_has_no_lock(own, tmp_path):
+def test_killed_process_of_this_machine_loses_its_lock(own, tmp_path):
     owner, _ = own()
     owner.kill()
     owner.wait()
@@ -98,24 +109,16 @@ def test_process_of_this_machine_that_was_killed_has_no_lock(own, tmp_path):
     assert own()[1] == "owns\n"
 
 
-def test_owner_that_ends_just_now_is_still_the_owner(own, tmp_path, monkeypatch):
-    own()
-    read = ownership.read_record
-
-    def read_for_the_last_time(path):
-        record = read(path)
-        path.unlink(missing_ok=True)
-        return record
-
-    monkeypatch.setattr(ownership, "read_record", read_for_the_last_time)
-    with pytest.raises(RunLockedError, match="last sign of life 0 s ago"), owned(tmp_path):
-        pass
-
-
-ELSEWHERE = [{"host": "gone-node"}, {"boot": "of-before"}, {"namespace": "pid:[1]"}]
-
-
-@pytest.mark.parametrize("place", ELSEWHERE, ids=lambda place: next(iter(place)))
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        (None, {"host": "gone-node"}),
+        ("ENOLCK", {"host": "gone-node"}),
+        ("ENOLCK", {"boot": "of-before"}),
+        ("ENOLCK", {"namespace": "pid:[1]"}),
+    ],
+    indirect=["environment"],
+)
 def test_lock_of_another_machine_is_broken_only_by_choice(own, tmp_path, place):
     """And its owner, which was only suspended, sees that it has lost it."""
     owner, _ = own()
@@ -123,9 +126,7 @@ def test_lock_of_another_machine_is_broken_only_by_choice(own, tmp_path, place):
     refused, line = own()
     assert refused.wait() == 75 and str(tmp_path / RECORD) in line
     assert f"process {owner.pid} on host {place.get('host', '')}" in line and "2 h ago" in line
-    assert "cannot be seen from here: if not, pass break_lock_after" in line.replace(
-        "Saving(break_lock_after=SECONDS)", "break_lock_after"
-    )
+    assert "break_lock_after" in line
     assert own(7300)[1].startswith("error: ")
     breaker, line = own(7100)
     assert line == "owns\n"
@@ -135,16 +136,13 @@ def test_lock_of_another_machine_is_broken_only_by_choice(own, tmp_path, place):
     assert breaker.communicate("\n")[0] == "still\n"
 
 
-def test_owner_shows_signs_of_life(tmp_path, monkeypatch):
+def test_owner_that_trains_shows_signs_of_life(tmp_path, monkeypatch):
     monkeypatch.setattr(ownership, "SIGN_SECONDS", 0.0)
     with owned(tmp_path):
         change_record(tmp_path, seconds_ago=7200, host="gone-node")
         before = (tmp_path / RECORD).stat().st_mtime
         ownership.heartbeat.beat()
         assert (tmp_path / RECORD).stat().st_mtime > before + 7000
-    signs = len(ownership.heartbeat._listeners)
-    with owned(tmp_path):
-        assert len(ownership.heartbeat._listeners) == signs + 1
 
 
 # ------------------------------------------------------------------ without locks
@@ -164,7 +162,7 @@ def leave_record(folder, **changes):
     (folder / RECORD).write_bytes(dataclasses.replace(record, process=changed).encode())
 
 
-def test_number_of_a_process_that_another_one_has_got(tmp_path, without_locks):
+def test_record_of_a_process_number_that_is_reused_is_not_the_owner(tmp_path, without_locks):
     leave_record(tmp_path)
     with pytest.raises(RunLockedError, match=f"process {os.getpid()} on host"), owned(tmp_path):
         pass
@@ -174,7 +172,7 @@ def test_number_of_a_process_that_another_one_has_got(tmp_path, without_locks):
 
 
 @pytest.mark.parametrize("contents", ["", "{", '{"token": 1}'])
-def test_record_that_its_owner_was_killed_over(tmp_path, without_locks, monkeypatch, contents):
+def test_torn_record_is_replaced(tmp_path, without_locks, monkeypatch, contents):
     monkeypatch.setattr(ownership, "WRITE_SECONDS", 0.1)
     (tmp_path / RECORD).write_text(contents)
     with owned(tmp_path) as owner:
@@ -187,7 +185,7 @@ def own_and_die(folder, number):
         owner.require()
 
 
-def test_killed_at_any_point_it_is_in_nobodys_way(tmp_path, without_locks, monkeypatch):
+def test_owner_killed_at_any_point_leaves_the_folder_free(tmp_path, without_locks, monkeypatch):
     monkeypatch.setattr(ownership, "WRITE_SECONDS", 0.1)
     code, number = -signal.SIGKILL, 0
     while code == -signal.SIGKILL:
@@ -204,24 +202,14 @@ def test_killed_at_any_point_it_is_in_nobodys_way(tmp_path, without_locks, monke
     assert code == 0 and number > 5
 
 
-def test_of_many_that_find_a_dead_owners_lock_one_gets_it(own, tmp_path, environment):
-    """Whoever removes the record must not remove that of one that was quicker."""
+def test_one_of_many_gets_the_lock_of_a_dead_owner(own, start, tmp_path):
+    """Whoever removes the record must not remove that of a process that was quicker."""
     for seconds_ago, host in ((0.0, None), (7200.0, "gone-node")):
         owner, _ = own()
         owner.kill()
         owner.wait()
         change_record(tmp_path, seconds_ago, **({"host": host} if host else {}))
-        several = [
-            subprocess.Popen(
-                [sys.executable, "-c", OWNS, tmp_path, "3600"],
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
-            for _ in range(6)
-        ]
+        several = [start(3600) for _ in range(6)]
         first = [process.stdout.readline() for process in several]
         out = [process.communicate("\n")[0] for process in several]
         assert out.count("still\n") == 1, (first, out)

@@ -12,39 +12,34 @@ from conftest import ROOT
 
 from paddle_mnist.system import program
 
-INSTALLED = ["/somewhere/bin/paddle-mnist", "paddle-mnist", r"paddle-mnist.exe"]
 MODULE = str(ROOT / "paddle_mnist/__main__.py")
 SCRIPT = str(ROOT / "tools/export_model.py")
-OTHERS = ["/somewhere/pytest/__main__.py", "/somewhere/tools/export_model.py", "-c", ""]
 
 
-@pytest.mark.parametrize("started", [*INSTALLED, MODULE, SCRIPT, *OTHERS])
-def test_program_is_named_and_started_again_as_it_was_started(monkeypatch, started):
+@pytest.mark.parametrize(
+    ("started", "name", "arguments"),
+    [
+        (r"paddle-mnist.exe", "paddle-mnist export", [r"paddle-mnist.exe", "export"]),
+        (MODULE, "python -m paddle_mnist export", ["-m", "paddle_mnist", "export"]),
+        (SCRIPT, "tools/export_model.py", [SCRIPT]),
+        ("/elsewhere/tools/export_model.py", "paddle-mnist export", None),
+        ("", "paddle-mnist export", None),
+    ],
+)
+def test_program_is_named_and_restarted_as_it_was_started(monkeypatch, started, name, arguments):
     monkeypatch.setattr(sys, "argv", [started, "export", "--output", "out"])
-    name, arguments = {
-        **dict.fromkeys(INSTALLED, ("paddle-mnist export", [started, "export"])),
-        MODULE: ("python -m paddle_mnist export", ["-m", "paddle_mnist", "export"]),
-        SCRIPT: ("tools/export_model.py", [started]),
-    }.get(started, ("paddle-mnist export", [started]))
     assert program.program_name("export") == name
-    assert program.start_arguments("export") == arguments
+    assert program.start_arguments("export") == (arguments or [started])
 
 
-@pytest.mark.parametrize("spelling", ["export", "export_model", "export-model"])
-def test_command_is_called_as_it_was_typed(monkeypatch, spelling):
-    for arguments in ([spelling, "--help"], [spelling]):
-        monkeypatch.setattr(sys, "argv", ["/somewhere/bin/paddle-mnist", *arguments])
+def test_command_is_named_as_it_was_typed(monkeypatch):
+    spellings = ("export", "export_model", "export-model")
+    for spelling in spellings:
+        monkeypatch.setattr(sys, "argv", ["/somewhere/bin/paddle-mnist", spelling, "--help"])
         assert program.program_name("export") == f"paddle-mnist {spelling}"
         assert program.program_name("infer") == "paddle-mnist infer"
-    monkeypatch.setattr(sys, "argv", [SCRIPT, "export-model"])  # a run of this name
-    assert program.program_name("export") == "tools/export_model.py"
-
-
-def test_names_of_commands():
-    spellings = ("export", "export_model", "export-model", "train_ps", "train-ps", "train")
-    commands = [program.command_name(name) for name in spellings]
-    assert commands == ["export"] * 3 + ["train-ps"] * 2 + ["train"]
-    assert program.command_name("trian") is None and program.command_name("-h") is None
+    commands = [program.command_name(name) for name in (*spellings, "train_ps", "trian", "-h")]
+    assert commands == ["export"] * 3 + ["train-ps", None, None]
 
 
 @pytest.fixture
@@ -95,14 +90,13 @@ def test_program_of_another_environment_is_not_named(monkeypatch, scripts, tmp_p
     assert "the environment" in program.shell_command("dashboard")
 
 
-def test_the_running_program_is_named_wherever_it_is(monkeypatch, scripts, tmp_path):
-    """Linked to from a folder on PATH, as by pipx."""
-    install(scripts)
-    links = tmp_path / "links"
-    links.mkdir()
-    (links / "paddle-mnist").symlink_to(scripts / "paddle-mnist")
-    monkeypatch.setenv("PATH", f"{links}:{os.environ['PATH']}")
-    monkeypatch.setattr(sys, "argv", [str(links / "paddle-mnist"), "train"])
+def test_program_that_runs_is_named_where_path_links_to_it(monkeypatch, scripts, tmp_path):
+    """As by pipx."""
+    link = tmp_path / "links/paddle-mnist"
+    link.parent.mkdir()
+    link.symlink_to(install(scripts))
+    monkeypatch.setenv("PATH", f"{link.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(sys, "argv", [str(link), "train"])
     assert program.shell_command("dashboard", "run") == "paddle-mnist dashboard run"
 
 
@@ -116,9 +110,8 @@ def test_dashboard_in_a_repository_that_is_not_installed(monkeypatch, scripts):
     assert line == f"{Path(sys.executable).name} tools/dashboard.py run"
 
 
-def test_dashboard_where_only_the_package_is_found(monkeypatch, scripts, tmp_path):
+def test_dashboard_of_the_package_alone_is_a_module(monkeypatch, scripts, tmp_path):
     monkeypatch.setattr(program, "TOOLS", tmp_path / "tools")
-    assert program.shell_command("dashboard", "run") is None
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "paddle_mnist/__main__.py"), "train"])
     line = program.shell_command("dashboard", "run")
     assert shlex.split(line) == [sys.executable, "-m", "paddle_mnist", "dashboard", "run"]

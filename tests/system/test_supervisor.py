@@ -2,203 +2,154 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import forked
+import psutil
 import pytest
+from conftest import ROOT
+from fit_rows import bits
+from fit_rows import train as fit_points
 
-SMALL = [
-    "--recipe",
-    "default",
-    "--epochs",
-    "3",
-    "--batch_size",
-    "32",
-    "--visualdl",
-    "false",
-    "--figures",
-    "false",
-]
-RUN = "work/output/default"
-
-# tools/train.py, in which something happens at the start of a given step: {at: what}.
-TROUBLE = """
-import os, signal, sys, time, warnings
-from pathlib import Path
-warnings.filterwarnings("ignore", message="No ccache found")
-from paddle_mnist.commands import run_script, train
-from paddle_mnist.system import heartbeat
-if heartbeat.is_supervised() or not {supervised}:  # the supervisor itself needs no Paddle
-    from paddle_mnist.training import session
-    reseed = session.reseed
-    def troubled(seed, step, shard):
-        once = Path(f"trouble{{step}}")
-        {what}
-        reseed(seed, step, shard)
-    session.reseed = troubled
-run_script(train.main)
-"""
+SLOW, RELEASE = pytest.mark.slow, pytest.mark.release
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
-TROUBLES = {
-    "dies": f"if step in (4, 13, 14) and not once.exists(): once.touch(); {KILL}",
-    "an error": "if step == 13 and not once.exists(): once.touch(); raise ValueError('mine')",
-    "stops": "if step == 13 and not once.exists(): once.touch(); "
-    "os.kill(os.getpid(), signal.SIGSTOP)",
-    "sleeps": "if step == 13 and not once.exists(): once.touch(); time.sleep(9999)",
-}
+
+# A script that calls `fit`, in which something happens after a given step.
+SCRIPT = """
+import os, signal, sys, time
+from pathlib import Path
+from fit_rows import train
+from paddle_mnist import Callback, is_rehearsal
+
+class Trouble(Callback):
+    def after_step(self, view):
+        if is_rehearsal():
+            return
+        step, once = view.step, Path(f"trouble{{view.step}}")
+        {trouble}
+
+train("EMA", "run", callbacks=[Trouble()], save_every_steps=1, **{options})
+"""
+ONCE = "if step == 6 and not once.exists(): once.touch(); "
+LONG = {"epochs": 5000, "keep_last": 1}
 
 
 @pytest.fixture
-def train(tmp_path, tiny):
-    """Start a training with some trouble in it; gives the process."""
+def supervised(tmp_path):
+    """Start a supervised script with some trouble in it; gives the process."""
 
-    def start(what, *args):
-        script = tmp_path / "train_with_trouble.py"
-        script.write_text(TROUBLE.format(what=what, supervised="--max_restarts" in args))
-        command = [sys.executable, script, *SMALL, "--data", tiny, *args]
-        return subprocess.Popen(
-            [*map(str, command)],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+    def start(trouble, *args, **options):
+        script = tmp_path / "script.py"
+        script.write_text(SCRIPT.format(trouble=trouble, options=options))
+        command = [sys.executable, ROOT / "tools/supervise.py", *args, "run", script]
+        path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+        return forked.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
 
     return start
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory, tool_in, tiny):
-    folder = tmp_path_factory.mktemp("unbroken")
-    tool_in(folder)("train", *SMALL, "--data", tiny)
-    return (folder / RUN / "mnist.pdparams").read_bytes()
+def unbroken(tmp_path_factory):
+    return bits(fit_points("EMA", tmp_path_factory.mktemp("unbroken") / "run", save_every_steps=1))
 
 
-SLOW = pytest.mark.slow
-RELEASE = pytest.mark.release
+def is_unbroken(folder, unbroken):
+    """Finished by the script, the run is only read here."""
+    return bits(fit_points("EMA", folder / "run", save_every_steps=1)) == unbroken
 
 
-@pytest.mark.slow
+@SLOW
 @pytest.mark.parametrize(
-    "trouble",
-    ["dies", "stops", *(pytest.param(name, marks=RELEASE) for name in ("an error", "sleeps"))],
+    ("trouble", "restarts", "hang_timeout"),
+    [
+        (f"if step in (3, 7) and not once.exists(): once.touch(); {KILL}", 2, 60),
+        (f"{ONCE} os.kill(os.getpid(), signal.SIGSTOP)", 1, 3),
+        pytest.param(f"{ONCE} raise ValueError('mine')", 1, 60, marks=RELEASE),
+        pytest.param(f"{ONCE} time.sleep(9999)", 1, 3, marks=RELEASE),
+    ],
+    ids=["dies", "stops", "an error", "sleeps"],
 )
 def test_training_that_dies_or_hangs_is_restarted_to_the_same_bits(
-    train, tmp_path, unbroken, trouble
+    supervised, tmp_path, unbroken, trouble, restarts, hang_timeout
 ):
-    hangs = trouble in ("stops", "sleeps")
-    # The others must not be taken for hanging where the machine is busy.
-    limit = 3 if hangs else 60
-    process = train(TROUBLES[trouble], "--max_restarts", "3", "--hang_timeout", str(limit))
-    output, error = process.communicate(timeout=120)
+    process = supervised(trouble, "--max_restarts", "3", "--hang_timeout", hang_timeout)
+    output, error = process.communicate(timeout=240)
     assert process.returncode == 0, error
-    restarts = 3 if trouble == "dies" else 1
     assert output.count("the training ended with") == restarts
     assert f"restart {restarts} of 3" in output
-    assert (f"no heartbeat for {limit} s; killing it" in output) == hangs
-    assert (tmp_path / RUN / "mnist.pdparams").read_bytes() == unbroken
+    assert (f"no heartbeat for {hang_timeout} s; killing it" in output) == (hang_timeout == 3)
+    assert is_unbroken(tmp_path, unbroken)
 
 
-@RELEASE
-def test_budget_of_restarts(train, tmp_path):
-    """It gets further each time, and dies each time."""
-    process = train(f"if step in (12, 22, 23): {KILL}", "--max_restarts", "1")
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 128 + signal.SIGKILL
-    assert output.count("restart 1 of 1") == 1 and "no restart is left" in output
-
-
-@pytest.mark.slow
-def test_no_progress_is_exit_93(train):
-    process = train(f"if step == 12: {KILL}", "--max_restarts", "9")
-    output, error = process.communicate(timeout=120)
-    assert process.returncode == 93
-    assert "restarted 3 times without getting beyond step 10" in error
-    assert output.count("the training ended with SIGKILL") == 3
-
-
-@pytest.mark.slow
-def test_supervisor_of_a_training_that_cannot_write_restarts_to_the_last(train):
-    """A disk, or a mirror, may have room or answer later."""
-    full = "if step == 12: from paddle_mnist.errors import OutputError; raise OutputError('full')"
-    process = train(full, "--max_restarts", "4")
-    output, error = process.communicate(timeout=120)
-    assert process.returncode == 7, error
-    assert "restart 4 of 4" in output and "no restart is left" in output
-
-
+@SLOW
 @pytest.mark.parametrize(
-    ("args", "code", "said"),
+    ("trouble", "max_restarts", "code", "message"),
     [
-        (["--weight_decay_layers", "nope"], 2, "the net's layers are"),
-        pytest.param(["--data", "nope"], 3, "no such file", marks=RELEASE),
+        (f"if step == 6: {KILL}", 9, 93, "restarted 3 times without getting beyond step 5"),
+        # A disk, or a mirror, may have room or answer later, so all restarts are used.
+        pytest.param("if step == 6: os._exit(7)", 4, 7, "no restart is left", marks=RELEASE),
         pytest.param(
-            ["--learning_rate", "1e30", "--optimizer", "sgd"], 6, "the loss is", marks=RELEASE
+            f"if step > 5: {KILL}", 1, 128 + signal.SIGKILL, "no restart is left", marks=RELEASE
         ),
     ],
+    ids=["no progress", "cannot write", "no restart left"],
 )
-def test_what_a_restart_would_not_change_is_not_tried_again(train, args, code, said):
-    process = train("pass", "--max_restarts", "9", *args)
-    output, error = process.communicate(timeout=120)
-    assert process.returncode == code and said in error
-    assert "restart" not in output
+def test_training_that_dies_again_and_again_ends_with_its_code(
+    supervised, trouble, max_restarts, code, message
+):
+    process = supervised(trouble, "--max_restarts", max_restarts)
+    output, error = process.communicate(timeout=240)
+    assert process.returncode == code, error
+    assert message in output + error
+    assert output.count("the training ended with") == {93: 3, 7: 5}.get(code, 2)
 
 
-def child_of(process):
-    """The one process that a supervisor watches."""
-    path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    deadline = time.monotonic() + 60
-    while not (children := path.read_text().split()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return int(children[0])
+@SLOW
+def test_exit_code_that_a_restart_would_not_change_ends_the_supervisor(supervised):
+    process = supervised("if step == 6: sys.exit(6)", "--max_restarts", "9")
+    output, error = process.communicate(timeout=240)
+    assert process.returncode == 6, error
+    assert "restart " not in output
 
 
 def wait_for(path, process):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not path.exists():
         assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def gone(pid, seconds=15):
-    """Return whether a process ends, in so many seconds at most."""
-    for _ in range(100 * seconds):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
         time.sleep(0.01)
+
+
+def child_of(process):
+    """The training that a supervisor watches."""
+    deadline = time.monotonic() + 240
+    while not (children := psutil.Process(process.pid).children()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return children[0]
+
+
+def is_gone(child):
+    """Return whether a process ends, in 60 s at most."""
+    for _ in range(600):
+        if not child.is_running() or child.status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.1)
     return False
 
 
-LONG = ("--epochs", "500", "--max_restarts", "3")
-
-
 @pytest.mark.parametrize(
-    ("signum", "code"),
-    [
-        (signal.SIGTERM, 143),
-        pytest.param(signal.SIGINT, 130, marks=RELEASE),
-        pytest.param(signal.SIGUSR1, 138, marks=RELEASE),
-        pytest.param(signal.SIGUSR2, 140, marks=RELEASE),
-    ],
+    ("name", "code"), [("TERM", 143), pytest.param("USR2", 140, marks=RELEASE)]
 )
-def test_signals_are_handed_on(train, tmp_path, signum, code):
-    process = train("pass", *LONG, "--stop_signals", "USR2")
-    wait_for(tmp_path / RUN / "checkpoints/mnist_epoch1.json", process)
+def test_signal_is_forwarded_and_ends_the_training(supervised, tmp_path, name, code):
+    process = supervised("pass", "--stop_signals", "USR2", stop_signals=["USR2"], **LONG)
+    wait_for(tmp_path / "run/checkpoints/model_epoch1.json", process)
     child = child_of(process)
-    process.send_signal(signum)
-    output, error = process.communicate(timeout=60)
-    assert process.returncode == code and gone(child)
-    assert "restart" not in output
+    process.send_signal(signal.Signals[f"SIG{name}"])
+    output, error = process.communicate(timeout=240)
+    assert process.returncode == code and is_gone(child), error
+    assert "restart " not in output
     assert "run again to resume from it" in output
-    assert error.count("error: stopped by") == 1
 
 
 # Prints the signals that it gets, and ends after the second as one that it stopped.
@@ -211,63 +162,55 @@ for _ in range(2):
     print(number, flush=True)
 sys.exit(128 + number)
 """
-SUPERVISOR = """
-import sys
-from paddle_mnist.system.supervisor import supervise
-sys.exit(supervise(lambda _: [sys.executable, "-c", sys.argv[1]], lambda: 0, 1, 60))
-"""
 
 
-def test_a_second_signal_is_handed_on_too():
+def test_second_signal_is_forwarded_too(tmp_path):
     """It may end a wait of the training's after the first."""
-    command = [sys.executable, "-c", SUPERVISOR, TWO_SIGNALS]
+    (tmp_path / "script.py").write_text(TWO_SIGNALS)
+    command = [
+        sys.executable,
+        ROOT / "tools/supervise.py",
+        tmp_path / "run",
+        tmp_path / "script.py",
+    ]
     with forked.Popen(command) as process:
         assert process.stdout.readline() == "ready\n"
         for number in (signal.SIGINT, signal.SIGTERM):
             process.send_signal(number)
-            assert process.stdout.readline() == f"{number}\n"
+            assert process.stdout.readline() == f"{int(number)}\n"
     assert process.returncode == 143
 
 
-@RELEASE
-def test_supervisor_that_is_killed_leaves_no_orphan(train, tmp_path):
-    process = train("pass", *LONG)
-    wait_for(tmp_path / RUN / "checkpoints/mnist_epoch1.json", process)
+@SLOW
+@pytest.mark.parametrize("hangs", [True, pytest.param(False, marks=RELEASE)])
+def test_supervisor_that_is_killed_leaves_no_orphan(supervised, tmp_path, hangs):
+    process = supervised("if step == 6: time.sleep(9999)" if hangs else "pass", **LONG)
+    wait_for(tmp_path / "run/checkpoints/model_epoch0.json", process)
     child = child_of(process)
+    time.sleep(0.5)  # until it hangs
     process.kill()
-    assert gone(child)
-    assert "the supervisor is gone; stopping" in process.stdout.read()
+    assert is_gone(child)
+    assert hangs or "the supervisor is gone; stopping" in process.stdout.read()
 
 
-@pytest.mark.slow
-def test_supervisor_that_is_killed_leaves_no_orphan_that_hangs(train, tmp_path):
-    process = train("if step == 13: time.sleep(9999)", *LONG)
-    wait_for(tmp_path / RUN / "checkpoints/mnist_epoch0.json", process)
-    child = child_of(process)
-    time.sleep(0.5)  # it sleeps now
-    process.kill()
-    assert gone(child, seconds=30)
+# ------------------------------------------------------------------ the option of `train`
 
 
-@RELEASE
-def test_restart_starts_over_if_the_first_start_died_before_it_could(train, tmp_path):
-    assert train("pass", "--epochs", "1").wait(60) == 0
-    process = train("pass", "--fresh", "--max_restarts", "2")
-    os.kill(child_of(process), signal.SIGKILL)  # it has not even been imported
-    output, error = process.communicate(timeout=120)
+@SLOW
+@pytest.mark.parametrize("at_once", [False, pytest.param(True, marks=RELEASE)])
+def test_restart_of_a_fresh_training_does_not_start_over_again(tmp_path, tiny, at_once, tool):
+    """--fresh and --resume off are for the first start, unless it dies before it moved the run."""
+    small = "--recipe default --batch_size 32 --visualdl false --figures false".split()
+    tool("train", *small, "--data", tiny, "--epochs", "1", "--output", "run")
+    fresh = ["--fresh", "--resume", "off", "--max_restarts", "3", "--epochs", "20"]
+    command = [sys.executable, ROOT / "tools/train.py", *small, "--data", tiny, *fresh]
+    process = forked.Popen([*command, "--output", "run"], cwd=tmp_path)
+    if not at_once:
+        wait_for(tmp_path / "run.1", process)
+        wait_for(tmp_path / "run/checkpoints/mnist_epoch1.json", process)
+    child_of(process).kill()
+    output, error = process.communicate(timeout=240)
     assert process.returncode == 0, error
-    assert output.count("moved") == 1 and "this run is finished" not in output
-    assert (tmp_path / "work/output/default.1").exists()
-
-
-@pytest.mark.slow
-def test_restart_does_not_start_over_again(train, tmp_path, unbroken):
-    """--fresh and --resume off are for the first start."""
-    options = ("--fresh", "--resume", "off", "--max_restarts", "3")
-    assert train("pass", "--epochs", "1").wait(60) == 0
-    process = train(TROUBLES["dies"], *options)
-    output, error = process.communicate(timeout=120)
-    assert process.returncode == 0, error
-    assert output.count("moved") == 1
-    assert sorted(os.listdir(tmp_path / "work/output")) == ["default", "default.1"]
-    assert (tmp_path / RUN / "mnist.pdparams").read_bytes() == unbroken
+    assert output.count("moved") == 1 and "restart 1 of 3" in output
+    assert ("resuming after step" in output) == (not at_once)
+    assert {path.name for path in tmp_path.glob("run*")} == {"run", "run.1"}

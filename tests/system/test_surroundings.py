@@ -1,7 +1,4 @@
-"""Homes, streams, proxies and backends as users' machines have them: every command copes.
-
-Rows that need real processes run several commands in each, since importing Paddle takes longest.
-"""
+"""Homes, streams, proxies and backends as users' machines have them."""
 
 import array
 import contextlib
@@ -26,16 +23,14 @@ from PIL import Image
 from visualdl import LogReader
 
 from paddle_mnist.commands import run_command
-from paddle_mnist.errors import ConfigError
 from paddle_mnist.metrics.console import console_logs
-from paddle_mnist.mnist.config import TrainConfig
 from paddle_mnist.mnist.infer import pretrained_predictor
-from paddle_mnist.system.files import Journal, cache_folder, make_folder
-from paddle_mnist.system.program import COMMANDS, module_name
+from paddle_mnist.system.files import Journal, make_folder
+from paddle_mnist.system.program import module_name
 from paddle_mnist.system.surroundings import remove_temporary_homes, usable_home
 
 PICTURE = str(ROOT / "tests/pictures/0-00.jpg")
-SMALL = ["--data", "digits", "--train_limit", "200", "--eval_limit", "50", "--epochs", "1"]
+SMALL = "--data digits --train_limit 200 --eval_limit 50 --epochs 1".split()
 CHINESE, NOT_UTF8 = "数字", os.fsdecode(b"\xe9t\xe9")  # names of files
 log = logging.getLogger("paddle_mnist")
 
@@ -51,14 +46,14 @@ def start(command, folder, **options):
     return subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, **options)
 
 
-# -------------------------------------------------------------- home
+# ------------------------------------------------------------------ home
 
-IS_ROOT = hasattr(os, "getuid") and os.getuid() == 0
 # As another user, whom the system does not know, and who may read everything, as Python itself.
 AS_USER = """
     setpriv --reuid=1234 --regid=1234 --clear-groups
     --inh-caps=+dac_read_search --ambient-caps=+dac_read_search
 """.split()
+# Runs commands, and then `fit`, which needs a home for VisualDL and for `to_static`.
 IN_HOME = """
 import json, os, sys
 from importlib import import_module
@@ -66,18 +61,10 @@ from importlib import import_module
 home = os.environ.get("HOME")
 for name, *argv in json.loads(sys.argv[1]):
     assert import_module(f"paddle_mnist.commands.{name}").main(argv) == 0, name
-assert os.environ.get("HOME") == home
-"""
-INFER = ["infer", PICTURE]
-ALL = [
-    INFER,
-    ["train", *SMALL, "--fast_conv", "off", "--visualdl", "all", "--output", "run"],
-    ["plot", "run", "--only", "curves.png"],
-    ["export_model", "--run", "run", "--output", "exported"],
-]
-FIT = """
-from paddle_mnist import VisualDL, fit
+    assert os.environ.get("HOME") == home
+
 import paddle
+from paddle_mnist import VisualDL, fit
 
 net = paddle.jit.to_static(paddle.nn.Linear(4, 2))
 data = [(paddle.ones([4]).numpy(), n % 2) for n in range(8)]
@@ -85,79 +72,64 @@ loader = paddle.io.DataLoader(data, batch_size=4)
 optimizer = paddle.optimizer.SGD(0.1, net.parameters())
 loss = paddle.nn.CrossEntropyLoss()
 pages = VisualDL(["scalars"])
-fit(net, loader, output="run", optimizer=optimizer, loss=loss, epochs=1, callbacks=[pages])
+fit(net, loader, output="own", optimizer=optimizer, loss=loss, epochs=1, callbacks=[pages])
+assert os.environ.get("HOME") == home
 """
+COMMANDS_IN_HOME = [
+    ["infer", PICTURE],
+    ["train", *SMALL, "--fast_conv", "off", "--visualdl", "all", "--output", "run"],
+    ["plot", "run", "--only", "curves.png"],
+    ["export_model", "--run", "run", "--output", "exported"],
+]
 
 
-@pytest.fixture
-def public():
-    """A folder that other users find, as they do not find those of pytest."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o755)
-        yield Path(folder)
+def read_only(folder):
+    (folder / "home").mkdir()
+    (folder / "home/data").write_text("of the user")
+    (folder / "home").chmod(0o555)
+    return folder / "home"
 
 
-def unwritable(path):
-    path.mkdir()
-    (path / "data").write_text("of the user")
-    path.chmod(0o555)
-    return path
-
-
-HOMES = {
-    "plain file": lambda folder: (folder / "file").touch() or folder / "file",
-    "missing": lambda folder: unwritable(folder / "homes") / "user",
-    "root folder": lambda folder: "/",
-    "read-only": lambda folder: unwritable(folder / "home"),
-}
-if IS_ROOT:
-    HOMES["none, of an unknown user"] = lambda folder: None
-
-
-def run_in_home(program, home, public, *arguments):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(public / "tmp")}
-    del environment["PADDLE_MNIST_CACHE"], environment["HOME"]
-    if home := HOMES[home](public):
-        environment["HOME"] = str(home)
-    for folder in ("work", "tmp"):
-        (public / folder).mkdir()
-        (public / folder).chmod(0o777)
-    command = [*(AS_USER if IS_ROOT else []), sys.executable, "-c", program, *arguments]
-    done = subprocess.run(
-        command, cwd=public / "work", env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert not list((public / "tmp").glob("paddle_mnist-home-*"))
-    return done
+def plain_file(folder):
+    (folder / "file").touch()
+    return folder / "file"
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="becomes another user")
 @pytest.mark.parametrize(
-    "home",
-    [*(pytest.param(home, marks=pytest.mark.release) for home in [*HOMES][:-1]), [*HOMES][-1]],
+    "make_home",
+    [
+        lambda folder: None,
+        pytest.param(read_only, marks=pytest.mark.release),
+        pytest.param(plain_file, marks=pytest.mark.release),
+    ],
+    ids=["none", "read-only", "a file"],
 )
-def test_commands_need_no_home(home, public):
-    """They get a temporary one. All of them in the last kind of home, one in the others."""
-    commands = ALL if home == [*HOMES][-1] else [INFER]
-    done = run_in_home(IN_HOME, home, public, json.dumps(commands))
-    printed = (done.stdout + done.stderr).splitlines()
-    assert sum("so caches are temporary" in line for line in printed) == 1
-    assert "Traceback" not in done.stderr and "Matplotlib" not in done.stderr
-    names = {path.name for path in (public / "work").iterdir()}
-    assert names == ({"run", "exported"} if commands is ALL else set())  # no folder called "~"
+def test_commands_and_fit_without_a_home_use_a_temporary_one(make_home):
+    with tempfile.TemporaryDirectory() as name:  # other users do not find the folders of pytest
+        public = Path(name)
+        public.chmod(0o755)
+        for folder in ("work", "tmp"):
+            (public / folder).mkdir()
+            (public / folder).chmod(0o777)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(public / "tmp")}
+        del environment["PADDLE_MNIST_CACHE"], environment["HOME"]
+        if home := make_home(public):
+            environment["HOME"] = str(home)
+        program = [*AS_USER, sys.executable, "-c", IN_HOME, json.dumps(COMMANDS_IN_HOME)]
+        done = subprocess.run(
+            program, cwd=public / "work", env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert (done.stdout + done.stderr).count("so caches are temporary") == 1
+        assert "Traceback" not in done.stderr and "Matplotlib" not in done.stderr
+        left = {path.name for path in (public / "work").iterdir()}
+        assert left == {"run", "exported", "own"}  # no folder called "~"
+        assert not list((public / "tmp").glob("paddle_mnist-home-*"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("home", ["read-only", pytest.param("missing", marks=pytest.mark.release)])
-def test_fit_needs_no_home(home, public):
-    """Neither for VisualDL nor for `to_static`; the program's own home stays as it is."""
-    program = f"import os; home = os.environ['HOME']\n{FIT}\nassert os.environ['HOME'] == home"
-    done = run_in_home(program, home, public)
-    printed = (done.stdout + done.stderr).splitlines()
-    assert sum("so caches are temporary" in line for line in printed) == 1
-
-
-def test_what_is_in_a_read_only_home_stays_readable(tmp_path, monkeypatch):
+def test_temporary_home_shows_what_is_in_the_read_only_one(tmp_path, monkeypatch):
     """Packages of `pip install --user`, credentials, data sets."""
     home = tmp_path / "home"
     for name in (".cache/paddle/dataset/mnist", ".cache/paddle_mnist", ".visualdl", ".config/aws"):
@@ -180,28 +152,16 @@ def test_what_is_in_a_read_only_home_stays_readable(tmp_path, monkeypatch):
     assert not any(home.rglob("new"))
 
 
-def test_usable_home_stays(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with usable_home():
-        assert Path.home() == tmp_path and not any(tmp_path.iterdir())
-
-
-def test_cache_that_cannot_be_written_is_done_without(monkeypatch, tmp_path, caplog):
+def test_cache_that_cannot_be_written_logs_one_line(monkeypatch, tmp_path, lines):
     (tmp_path / "file").touch()
     monkeypatch.setenv("PADDLE_MNIST_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr(log, "propagate", True)
     for _ in range(2):
         assert pretrained_predictor(("logits",)).outputs == ("logits",)
-    # One record, which may have come by two ways: through the package's logger and by the root's.
-    records = {id(record): record.getMessage() for record in caplog.records}
-    (line,) = (line for line in records.values() if "exported at each start" in line)
-    assert "PADDLE_MNIST_CACHE names another folder" in line
-    monkeypatch.setenv("PADDLE_MNIST_CACHE", "~no such user~/cache")
-    with pytest.raises(OSError):
-        cache_folder().mkdir(parents=True)
+    (line,) = (line for line in lines() if "exported at each start" in line)
+    assert "PADDLE_MNIST_CACHE" in line
 
 
-# -------------------------------------------------------------- what streams can encode
+# ------------------------------------------------------------------ what streams can encode
 
 
 class Terminal(io.TextIOWrapper):
@@ -228,24 +188,24 @@ def terminal(monkeypatch):
     return replace
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "gbk", "utf-8"])
-def test_text_that_cannot_be_encoded_is_escaped(encoding, terminal):
+def test_text_that_cannot_be_encoded_is_escaped(terminal):
     """Printed by a command, and logged by it or, without a command, by the library."""
     names = [CHINESE, NOT_UTF8]
-    expected = [name.encode(encoding, "backslashreplace").decode(encoding) for name in names]
 
     def command(argv):
         print(*argv, flush=True)
         log.info("%s %s", *argv)
 
-    stream = terminal(encoding)
-    assert run_command(command, names) == 0
-    assert stream.text.splitlines() == [" ".join(expected)] * 2
-    assert sys.stdout is stream and stream.errors == "strict"
-    stream = terminal(encoding)
-    with console_logs(stream):
-        log.info("%s %s", *names)
-    assert stream.text == " ".join(expected) + "\n"
+    for encoding in ("ascii", "latin-1", "cp1252", "gbk", "utf-8"):
+        expected = [name.encode(encoding, "backslashreplace").decode(encoding) for name in names]
+        stream = terminal(encoding)
+        assert run_command(command, names) == 0
+        assert stream.text.splitlines() == [" ".join(expected)] * 2
+        assert sys.stdout is stream and stream.errors == "strict"
+        stream = terminal(encoding)
+        with console_logs(stream):
+            log.info("%s %s", *names)
+        assert stream.text == " ".join(expected) + "\n"
 
 
 @pytest.fixture(scope="module")
@@ -260,8 +220,8 @@ def strange(tmp_path_factory, tiny):
 
 
 @pytest.mark.slow
-def test_paths_need_not_be_utf8(strange, terminal, monkeypatch):
-    """Of data, runs, models, pictures and temporary files, by any command."""
+def test_commands_take_paths_that_are_not_utf8(strange, terminal, monkeypatch):
+    """Of data, runs, models, pictures and temporary files."""
     run, model = strange / "run", strange / "model"
     stream = terminal("ascii")
     monkeypatch.setenv("TMPDIR", str(strange))
@@ -275,7 +235,6 @@ def test_paths_need_not_be_utf8(strange, terminal, monkeypatch):
     lines = (run / "train.log").read_text(encoding="utf-8")
     assert resumed.encode(errors="backslashreplace").decode() in lines
     assert json.loads((run / "result.json").read_text())["dataset"] == f"{NOT_UTF8}.json.gz"
-    assert len(list((run / "figures").iterdir())) > 10
     records = next((run / "vdl/001/train").glob("vdlrecords*"))
     texts = LogReader(file_path=str(records)).get_data("text", "about this run")
     assert any("\\udce9t\\udce9" in text.text.encoded_text_string for text in texts)
@@ -289,64 +248,38 @@ def test_paths_need_not_be_utf8(strange, terminal, monkeypatch):
     assert json.loads(stream.text)["count"] == 70
 
 
-@pytest.mark.parametrize("form", ["", "--json", "--csv"])
-def test_pictures_whose_names_cannot_be_encoded_are_read(form, strange, terminal):
-    stream = terminal("cp1252")
+def test_infer_escapes_names_of_pictures(strange, terminal):
     pictures = [str(strange / f"{name}.jpg") for name in (CHINESE, NOT_UTF8)]
-    assert main("infer", *pictures, *filter(None, [form])) == 0
-    if form == "--json":
-        assert [reading["file"] for reading in json.loads(stream.text)] == pictures
     escaped = pictures[0].encode("cp1252", "backslashreplace").decode("cp1252")
-    assert form == "--json" or escaped in stream.text
+    for form in ([], ["--csv"], ["--json"]):
+        stream = terminal("cp1252")
+        assert main("infer", *pictures, *form) == 0
+        assert form == ["--json"] or escaped in stream.text
+    assert [reading["file"] for reading in json.loads(stream.text)] == pictures
 
 
-def test_place_to_start_from_need_not_be_utf8():
-    assert TrainConfig(init_from=NOT_UTF8).start.path == NOT_UTF8
-    with pytest.raises(ConfigError, match="expected text that is not empty"):
-        TrainConfig(init_from="")
-
-
-def test_journal_escapes_what_is_not_utf8(tmp_path):
+def test_journal_escapes_text_that_is_not_utf8(tmp_path):
     journal = Journal(tmp_path / "train.log")
     journal.append(f"{CHINESE} {NOT_UTF8}\n")
     journal.close()
     assert (tmp_path / "train.log").read_text(encoding="utf-8") == f"{CHINESE} \\udce9t\\udce9\n"
 
 
-# -------------------------------------------------------------- streams that are full or closed
-
-
-@pytest.mark.parametrize("buffering", [-1, 0])
-def test_full_stdout_is_one_line(buffering, monkeypatch, capsys):
-    """For every command, its help and its version, whenever the stream writes."""
-    for command in COMMANDS:
-        for option in ("--help", "--version"):
-            raw = open("/dev/full", "wb", buffering=buffering)  # noqa: SIM115
-            stream = io.TextIOWrapper(raw, write_through=not buffering)
-            with monkeypatch.context() as patch:
-                patch.setattr(sys, "stdout", stream)
-                assert main(command, option) == 7
-            with contextlib.suppress(OSError):
-                stream.close()
-            error = capsys.readouterr().err
-            assert error.startswith("error: the console: cannot write (No space left on device)")
-            assert error.count("\n") == 1
+# ------------------------------------------------------------------ streams that are full or closed
 
 
 TOOL = f"{sys.executable} {ROOT}/tools"
 # What a shell does with the streams: the exit code, and what is in stderr.
 REDIRECTED = {
     "checkpoints.py --help > /dev/full": (7, "error: the console: cannot write"),
-    "checkpoints.py --help >&-": (0, ""),
     "checkpoints.py --help >&- 2>&- <&-": (0, ""),
     "checkpoints.py none >&-": (4, "error: none: no checkpoint"),
-    "checkpoints.py none >&- 2>&-": (4, ""),
     "checkpoints.py none 2> /dev/full": (4, ""),
 }
 
 
 @pytest.mark.parametrize("line", REDIRECTED)
-def test_shell_may_close_or_fill_any_stream(line, tmp_path):
+def test_command_whose_streams_are_closed_or_full_exits_with_its_code(line, tmp_path):
     done = start(f"{TOOL}/{line}", tmp_path)
     code, error = REDIRECTED[line]
     assert done.returncode == code and done.stderr.decode().startswith(error), done.stderr
@@ -354,11 +287,9 @@ def test_shell_may_close_or_fill_any_stream(line, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the size of a pipe")
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_command_waits_for_the_reader_of_a_non_blocking_pipe(unbuffered):
-    """With Python's buffer, and without one."""
+def test_command_waits_for_the_reader_of_a_non_blocking_pipe():
     command = [sys.executable, str(ROOT / "tools/train.py"), "--help"]
-    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "COLUMNS": "100"}
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
     expected = subprocess.run(command, env=env, capture_output=True, check=True).stdout
     reading, writing = os.pipe()
     size = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
@@ -379,26 +310,16 @@ def test_command_waits_for_the_reader_of_a_non_blocking_pipe(unbuffered):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "closed",
-    [
-        *(pytest.param(one, marks=pytest.mark.release) for one in (">&-", "2>&-", "2>/dev/full")),
-        ">&- 2>&- <&-",
-    ],
-)
-def test_training_with_closed_streams_saves(closed, tmp_path):
-    """Without any stream it draws its figures, too, and pictures are read."""
-    is_whole = "<&-" in closed
-    options = [*SMALL, *([] if is_whole else ["--figures", "false", "--visualdl", "false"])]
-    done = start(f"{TOOL}/train.py {' '.join(options)} --output run {closed}", tmp_path)
+def test_training_without_any_stream_saves_and_draws(tmp_path):
+    options = f"{' '.join(SMALL)} --output run >&- 2>&- <&-"
+    done = start(f"{TOOL}/train.py {options}", tmp_path)
     assert done.returncode == 0 and not done.stderr
     assert (tmp_path / "run/result.json").exists()
-    if is_whole:
-        assert (tmp_path / "run/figures/curves.png").exists()
-        assert start(f"{TOOL}/infer.py {PICTURE} {closed}", tmp_path).returncode == 0
+    assert (tmp_path / "run/figures/curves.png").exists()
+    assert start(f"{TOOL}/infer.py {PICTURE} >&- 2>&- <&-", tmp_path).returncode == 0
 
 
-def test_library_gives_no_file_the_number_of_a_closed_stream(tmp_path):
+def test_library_gives_no_file_the_descriptor_of_a_closed_stream(tmp_path):
     """Paddle's C++ code writes to it; Python's own streams stay as they are."""
     program = (
         "import sys\n"
@@ -417,7 +338,7 @@ def test_library_gives_no_file_the_number_of_a_closed_stream(tmp_path):
     assert done.returncode == 0
 
 
-# -------------------------------------------------------------- proxies, backends, limits
+# ------------------------------------------------------------------ proxies, backends, limits
 
 
 @pytest.mark.parametrize(
@@ -429,7 +350,7 @@ def test_library_gives_no_file_the_number_of_a_closed_stream(tmp_path):
         ({"https_proxy": "http://proxy:1", "no_proxy": "*"}, "*"),
     ],
 )
-def test_loopback_needs_no_proxy(before, after, monkeypatch):
+def test_commands_use_no_proxy_for_the_loopback(before, after, monkeypatch):
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -450,31 +371,19 @@ from paddle_mnist.plots.figure import new_figure, save_figures
 figure, axes = new_figure(2)
 axes[0, 0].plot([1, 2])
 save_figures({"curves": figure}, Path("figures"))
-import matplotlib
-print(matplotlib.rcParams._get("backend"))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("backend", "pyplots"),
-    [
-        ("nonsense", None),
-        pytest.param("svg", "svg", marks=pytest.mark.release),
-        pytest.param("module://of_a_notebook", None, marks=pytest.mark.release),
-    ],
-)
-def test_figures_are_drawn_whatever_the_backend(backend, pyplots, tmp_path):
+def test_figures_are_drawn_with_an_unknown_backend(tmp_path):
     """By the library, too, which leaves the caller's pyplot its backend; and quietly."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": backend}
-    if backend == "nonsense":
-        env["MPLCONFIGDIR"] = str(tmp_path)  # where no fonts are known
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "nonsense"}
+    env["MPLCONFIGDIR"] = str(tmp_path)  # where no fonts are known
     done = subprocess.run(
         [sys.executable, "-c", DRAWN], cwd=tmp_path, env=env, capture_output=True, text=True
     )
     assert done.returncode == 0 and not done.stderr, done.stderr
     assert sorted(path.name for path in tmp_path.glob("figures/*")) == ["curves.png", "curves.svg"]
-    assert pyplots is None or done.stdout.strip() == pyplots
 
 
 LIMITED = """
@@ -495,7 +404,7 @@ print(run_command(fail, []))
 """
 
 
-def test_lack_of_memory_names_the_limit(tmp_path):
+def test_command_without_memory_reports_the_limit(tmp_path):
     Image.new("RGB", (5000, 5000)).save(tmp_path / "large.png")
     done = forked.run([sys.executable, "-c", LIMITED, tmp_path / "large.png"], check=True)
     sentence = r"this process may use at most [\d,]+ MiB of memory \(RLIMIT_AS\); raise the limit "
