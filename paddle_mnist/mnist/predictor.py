@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -12,10 +12,18 @@ import numpy as np
 from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.saved_weights import CHECKPOINT_WORDS, find_weights
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError
-from paddle_mnist.inference.exported import ABOUT, read_about
-from paddle_mnist.inference.predictor import Predictor, is_exported
+from paddle_mnist.inference.exported import ABOUT, Input
+from paddle_mnist.inference.predictor import InferenceFn, Predictor, is_exported
 from paddle_mnist.mnist.arrays import SIZE
-from paddle_mnist.mnist.export import OUTPUTS, USUAL_OUTPUTS, export_model, is_tutorials, signature
+from paddle_mnist.mnist.export import (
+    DIVISOR,
+    INPUT,
+    OUTPUTS,
+    USUAL_OUTPUTS,
+    export_model,
+    is_tutorials,
+    signature,
+)
 from paddle_mnist.mnist.own_nets import OwnNet, load_net, load_program, saved_program
 from paddle_mnist.system.arrays import as_array
 from paddle_mnist.system.files import temporary_folder
@@ -96,12 +104,24 @@ class DigitPredictor(Predictor):
             super().__init__(exported, device, threads, parallel, batch_size)
         expected = {name: OUTPUTS.get(name) for name in self.outputs}
         if self.signature != signature(self.outputs) or self.output_shapes != expected:
-            inputs = ", ".join(map(str, self.signature.inputs))
+            self._adapt(folder)
+
+    def _adapt(self, folder: Union[str, Path]) -> None:
+        """Have a custom net take images, and give logits and probabilities."""
+        spec, *others = self.signature.inputs
+        is_of_ten = [*self.output_shapes.values()] == [(10,)]
+        if others or not is_of_ten or np.prod(spec.shape) != SIZE**2:
             raise CheckpointError(
-                f"{folder}: takes {inputs} and gives outputs of shapes {self.output_shapes}; "
-                "expected what the command export writes, or a net in Paddle's format; "
-                "paddle_mnist.inference.predictor.Predictor runs any"
+                f"{folder}: takes {', '.join(map(str, self.signature.inputs))} and gives outputs "
+                f"of shapes {self.output_shapes}; expected what the command export writes, or "
+                "[N, 10] for images [N, 1, 28, 28]; paddle_mnist.inference.predictor.Predictor "
+                "runs any"
             )
+        runs = [self._idle.get() for _ in range(self._idle.qsize())]
+        for run in runs:
+            self._idle.put(_of_images(run, spec))
+        self.signature, self.outputs = signature(USUAL_OUTPUTS), USUAL_OUTPUTS
+        self.output_shapes = {name: OUTPUTS[name] for name in USUAL_OUTPUTS}
 
     def prepare(self, inputs: Any) -> tuple[np.ndarray, ...]:
         """Return images as the exported model takes them; see `as_pixels`. Raises DataError."""
@@ -121,8 +141,8 @@ def _exported(
     """
     folder = Path(os.path.expanduser(name))
     program = saved_program(folder)
-    if program and (program.parent / ABOUT).exists():
-        folder = program.parent
+    if program and (program.parent / ABOUT).exists():  # which is read as it is
+        folder, program = program.parent, None
     about: dict[str, Any] = {}
     if str(name) not in CHECKPOINT_WORDS and (program or is_exported(folder)):
         other = f"the run {run}" if run is not None else net and f"the net {net}"
@@ -130,7 +150,7 @@ def _exported(
             raise ConfigError(
                 f"{name}, an exported model, and {other} are given; expected one of them"
             )
-        if program is None or _is_of_the_tutorial(folder):
+        if program is None:
             yield folder
             return
         model, about["weights"] = load_program(program), program.name
@@ -147,9 +167,27 @@ def _exported(
         yield folder
 
 
-def _is_of_the_tutorial(folder: Path) -> bool:
-    """Return whether a folder holds what `export_model` wrote. Raises CheckpointError."""
-    if not (folder / ABOUT).exists():
-        return False
-    _, found = read_about(folder)
-    return found == signature(found.outputs) and set(found.outputs) <= set(OUTPUTS)
+def _of_images(run: InferenceFn, spec: Input) -> InferenceFn:
+    """Return what gives the `USUAL_OUTPUTS` of images, as `DigitNet` does, by a net that runs.
+
+    spec: what the net takes.
+    """
+
+    def scores(images: np.ndarray) -> np.ndarray:
+        pixels = images if spec.dtype == "uint8" else images / DIVISOR
+        (found,) = run({spec.name: pixels.reshape(-1, *spec.shape).astype(spec.dtype)}, [0])
+        return found
+
+    of_blank = scores(np.zeros([1, SIZE, SIZE], np.uint8))
+    ends_in_softmax = (of_blank >= 0).all() and abs(of_blank.sum() - 1) < 1e-3
+
+    def digits(
+        batch: Mapping[str, np.ndarray], indices: Optional[Sequence[int]] = None
+    ) -> list[np.ndarray]:
+        found = scores(batch[INPUT])
+        logits = np.log(found + np.float32(1e-30)) if ends_in_softmax else found
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        values = [logits, powers / powers.sum(axis=1, keepdims=True)]
+        return values if indices is None else [values[index] for index in indices]
+
+    return digits

@@ -138,8 +138,14 @@ class OfPixels(nn.Layer):
         return self.net(pixels.astype("float32") / 256)
 
 
-def by_export_run(build):
-    export_run("run", build, "out", InputSpec([None, 1, 28, 28], "float32"), outputs=["logits"])
+def by_export_run(build, format="paddle"):
+    images = InputSpec([None, 1, 28, 28], "float32")
+    export_run("run", build, "out", images, outputs=["logits"], format=format)
+
+
+def as_onnx(build):
+    pytest.importorskip("paddle2onnx", reason="needs the extra onnx")
+    by_export_run(build, "onnx")
 
 
 EXPORTS = {  # how, and what names the model
@@ -149,6 +155,7 @@ EXPORTS = {  # how, and what names the model
     "uint8": (lambda build: saved(OfPixels(load_model("run", build)), "uint8"), "out"),
     "no channels": (lambda build: saved(load_model("run", build), shape=(28, 28)), "out"),
     "export_run": (by_export_run, "out"),
+    "export_run as ONNX": (as_onnx, "out"),
 }
 
 
