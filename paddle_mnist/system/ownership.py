@@ -28,7 +28,7 @@ from paddle_mnist.system import heartbeat
 from paddle_mnist.system.files import PART, warn_once, write_atomically, writing
 from paddle_mnist.system.locks import NoLocksError, locked
 from paddle_mnist.system.processes import ProcessId, this_process
-from paddle_mnist.system.program import another_output, as_option
+from paddle_mnist.system.program import as_option
 
 log = logging.getLogger("paddle_mnist")
 
@@ -114,15 +114,17 @@ def owned_by_nobody() -> None:
 
 
 @contextlib.contextmanager
-def owned(folder: Path, break_after: Optional[float] = None) -> Iterator[Owner]:
+def owned(
+    folder: Path, break_after: Optional[float] = None, elsewhere: str = "another output"
+) -> Iterator[Owner]:
     """Own a folder. The context's value checks that this is still so.
 
     break_after: seconds without a sign of life after which the lock of a process that cannot be
-        seen from here is broken.
+        seen from here is broken. elsewhere: what to choose instead.
     Raises RunLockedError if another process owns the folder, OSError if it cannot be written.
     """
     with contextlib.ExitStack() as stack:
-        while not (owner := _try_to_own(folder, break_after, stack)):
+        while not (owner := _try_to_own(folder, break_after, elsewhere, stack)):
             stack.close()
         pid = os.getpid()
         heartbeat.add_listener(owner.show_sign)
@@ -135,7 +137,7 @@ def owned(folder: Path, break_after: Optional[float] = None) -> Iterator[Owner]:
 
 
 def _try_to_own(
-    folder: Path, break_after: Optional[float], stack: contextlib.ExitStack
+    folder: Path, break_after: Optional[float], elsewhere: str, stack: contextlib.ExitStack
 ) -> Optional[Owner]:
     """Return the ownership of a folder, or None once what was in the way is gone.
 
@@ -150,7 +152,7 @@ def _try_to_own(
         _warn_of_no_locks(folder, error)
     except BlockingIOError:
         found = read_record(path)
-        _refuse_or_break(folder, found, break_after)
+        _refuse_or_break(folder, found, break_after, elsewhere)
         if _token(read_record(path)) == _token(found):  # else another process broke it first
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(lock)
@@ -158,7 +160,7 @@ def _try_to_own(
     record = Record(this_process(), secrets.token_hex(8), has_lock, time.time())
     found = _read_settled(path)
     if found and not ((has_lock and found.has_lock) or found.process.has_ended()):
-        _refuse_or_break(folder, found, break_after)
+        _refuse_or_break(folder, found, break_after, elsewhere)
     if has_lock:
         return Owner(folder, record if _was_written(path, record) else None)
     _take_away(path, found)
@@ -228,30 +230,27 @@ def _take_away(path: Path, seen: Optional[Record]) -> None:
         os.unlink(aside)
 
 
-def _refuse_or_break(folder: Path, found: Optional[Record], break_after: Optional[float]) -> None:
+def _refuse_or_break(
+    folder: Path, found: Optional[Record], break_after: Optional[float], elsewhere: str
+) -> None:
     """Raise RunLockedError, unless the lock is to be broken, which is logged."""
-    if found is None:
-        _refuse(folder, "")
-    age = _seconds_since_sign(folder)
-    about = f" ({_described(found)}, for {_duration(time.time() - found.since)}; last sign of "
-    about += f"life {_duration(age)} ago)"
-    if found.process.is_seen_from_here():
-        _refuse(folder, about)
-    if break_after is None or age < break_after:
-        given = as_option("break_lock_after", "SECONDS", "Saving(break_lock_after=SECONDS)")
-        _refuse(
-            folder,
-            about,
-            f"; whether it still runs cannot be seen from here: if not, pass {given}, or delete "
-            f"{folder / RECORD}" + (f" and {folder / LOCK}" if found.has_lock else ""),
-        )
-    log.warning("%s: breaking the lock of %s%s", folder, _described(found), about)
-
-
-def _refuse(folder: Path, about: str, remedy: str = "") -> NoReturn:
+    about = remedy = ""
+    if found:
+        age = _seconds_since_sign(folder)
+        about = f" ({_described(found)}, for {_duration(time.time() - found.since)}; last sign of "
+        about += f"life {_duration(age)} ago)"
+        if not found.process.is_seen_from_here():
+            if break_after is not None and age >= break_after:
+                log.warning("%s: breaking the lock of %s%s", folder, _described(found), about)
+                return
+            given = as_option("break_lock_after", "SECONDS", "Saving(break_lock_after=SECONDS)")
+            remedy = (
+                f"; whether it still runs cannot be seen from here: if not, pass {given}, or "
+                f"delete {folder / RECORD}" + (f" and {folder / LOCK}" if found.has_lock else "")
+            )
     raise RunLockedError(
-        f"{folder}: another process is training there{about}; wait for it, or choose "
-        f"{another_output()}{remedy}"
+        f"{folder}: another process is training there{about}; wait for it, or choose {elsewhere}"
+        f"{remedy}"
     )
 
 

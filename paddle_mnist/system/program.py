@@ -65,9 +65,10 @@ def weights_alone(path: str = "PATH") -> str:
     return as_option("init_from", path, f"start=StartFrom({path!r}, weights_only=True)")
 
 
-def another_output() -> str:
-    """Return what the user chooses to train elsewhere."""
-    return "another --output" if in_command() else "another output"
+def another_output(is_mirrored: bool = False) -> str:
+    """Return what the user chooses to train elsewhere; a run with a mirror would go on with it."""
+    output = "another --output" if in_command() else "another output"
+    return f"{output} and {another_mirror()}" if is_mirrored else output
 
 
 def another_mirror() -> str:

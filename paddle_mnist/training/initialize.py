@@ -25,7 +25,7 @@ from paddle_mnist.nn.ema import WeightAverage
 from paddle_mnist.nn.schedule import Schedule
 from paddle_mnist.parallel.world import World
 from paddle_mnist.progress import TrainState
-from paddle_mnist.system.program import another_output, weights_alone
+from paddle_mnist.system.program import weights_alone
 from paddle_mnist.training.start import StartFrom
 
 log = logging.getLogger("paddle_mnist")
@@ -50,9 +50,12 @@ class TrainingParts:
     further: FurtherState
 
 
-def restore(parts: TrainingParts, checkpoint: Checkpoint, new_schedule: bool = False) -> TrainState:
+def restore(
+    parts: TrainingParts, checkpoint: Checkpoint, elsewhere: str, new_schedule: bool = False
+) -> TrainState:
     """Load a checkpoint into the parts, and return the state from which to continue.
 
+    elsewhere: what to choose to train elsewhere.
     new_schedule: take the learning rate from the schedule in `parts`, at the checkpoint's step,
         instead of the saved one. A schedule that follows a metric cannot tell it, and goes on.
     Raises CheckpointError if it does not fit, ConfigError if an epoch has another length now.
@@ -64,7 +67,7 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint, new_schedule: bool = F
             f"{checkpoint.path}: step {state.step} is number {state.position} of epoch "
             f"{state.epoch + 1}, but an epoch now has {steps} steps; expected the same "
             "number as in the run: the batch size and the number of samples cannot be overridden; "
-            f"choose {another_output()}"
+            f"choose {elsewhere}"
         )
     moves = new_schedule and not parts.schedule.needs_metric
     load_checkpoint(

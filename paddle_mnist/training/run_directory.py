@@ -28,7 +28,7 @@ from paddle_mnist.system.files import (
     writing,
 )
 from paddle_mnist.system.ownership import LOCK, RECORD, Owner, owned, owned_by_nobody
-from paddle_mnist.system.program import another_mirror, another_output, as_option
+from paddle_mnist.system.program import another_output, as_option
 
 log = logging.getLogger("paddle_mnist")
 
@@ -57,13 +57,13 @@ class RunDirectory(RunFiles):
         cannot be written.
         """
         if fresh:
-            with self._locked(saving.break_lock_after):
+            with self._locked(saving):
                 self._require_movable()
                 with contextlib.closing(open_mirror(saving, self)) as mirror:
                     mirror.move_aside()
                 self._move_aside()
         # After a move this is another directory, with another lock.
-        with self._locked(saving.break_lock_after) as owner:
+        with self._locked(saving) as owner:
             self.checkpoints.require_ownership = owner.require
             for path in (self.config, self.metrics, self.result, self.weights, owner.path):
                 remove_temporary(self.path, glob.escape(path.name))
@@ -100,11 +100,12 @@ class RunDirectory(RunFiles):
                 )
 
     @contextlib.contextmanager
-    def _locked(self, break_after: Optional[float]) -> Iterator[Owner]:
+    def _locked(self, saving: Saving) -> Iterator[Owner]:
         make_folder(self.path)
         with contextlib.ExitStack() as stack:
             with writing(self.path):
-                owner = stack.enter_context(owned(self.path, break_after))
+                elsewhere = another_output(is_mirrored=bool(saving.mirror))
+                owner = stack.enter_context(owned(self.path, saving.break_lock_after, elsewhere))
             yield owner
 
     def _is_empty(self) -> bool:
@@ -154,7 +155,7 @@ class RunDirectory(RunFiles):
 
     def elsewhere(self) -> str:
         """Return what the user chooses to train elsewhere."""
-        return another_output() + (f" and {another_mirror()}" if self.mirror.url else "")
+        return another_output(is_mirrored=bool(self.mirror.url))
 
     def owns(self, checkpoint: Optional[Checkpoint]) -> bool:
         """Return whether there is a checkpoint and it is in this run's directory."""

@@ -103,7 +103,8 @@ def resume_or_initialize(
     before: Optional[Mapping[str, float]] = None
     if checkpoint:
         # Whatever is overridden, the schedule may follow from it: the epochs, for example.
-        state = restore(job.parts, checkpoint, new_schedule=bool(job.arguments.override))
+        is_new = bool(job.arguments.override)
+        state = restore(job.parts, checkpoint, run.elsewhere(), new_schedule=is_new)
         origin = checkpoint.manifest
         before = origin.get(BEFORE)
     else:

@@ -22,6 +22,7 @@ from paddle_mnist.checkpoint.checkpointer import StoreCheckpointer
 from paddle_mnist.checkpoint.manifest import CHECKSUM, checksum
 from paddle_mnist.checkpoint.store import CheckpointStore
 from paddle_mnist.errors import CheckpointError, ConfigError, OutputError, RunLockedError
+from paddle_mnist.system.ownership import owned
 from paddle_mnist.system.remote import RemoteFolder, failure
 from paddle_mnist.system.signals import stop_signals
 
@@ -167,6 +168,15 @@ def test_copy_that_does_not_fit_the_start_raises(tmp_path, url, unbroken):
         run(tmp_path / "two", url)
     assert not list((tmp_path / "two/checkpoints").glob("*"))
     assert bits(run(tmp_path / "two", url, fresh=True, resume="off")) == unbroken
+
+
+def test_refused_run_with_a_mirror_names_another_mirror_too(tmp_path, url):
+    run_until(7, tmp_path / "one", url)
+    remedy = "choose another output and another mirror"
+    with pytest.raises(ConfigError, match=f"an epoch now has .*{remedy}"):
+        run(tmp_path / "two", url, batch_size=4, override=("batch_size",))
+    with owned(tmp_path / "one"), pytest.raises(RunLockedError, match=remedy):
+        run(tmp_path / "one", url)
 
 
 def test_run_that_is_behind_its_copy_resumes_from_the_copy(tmp_path, url, unbroken, lines):
