@@ -25,7 +25,7 @@ from paddle_mnist import (
     predict_run,
     watch,
 )
-from paddle_mnist._arguments import accepts_numpy, plain
+from paddle_mnist._arguments import plain
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.training.arguments import GROUPS, FitArguments
 
@@ -154,46 +154,29 @@ def test_optimizer_with_equal_numbers_of_another_type_resumes(tmp_path):
         train("dropout", tmp_path, optimizer=adam(np.float32(0.75)))
 
 
-def test_other_functions_take_numpys_numbers_and_paths(tiny, tmp_path):
+def test_other_functions_take_numpys_numbers(tiny, tmp_path):
     run = tmp_path / "run"
     train("dropout", run)
-    two, entry = np.int64(2), Entry(str(run))
-    dataset = MnistDataset("train", Entry(str(tiny)), limit=np.int64(9))
+    two = np.int64(2)
+    dataset = MnistDataset("train", tiny, limit=np.int64(9))
     assert len(dataset) == 9
     images, _ = next(load_data(np.str_("train"), np.int64(4), tiny)())
     assert images.shape[0] == 4
     assert len(ResumableBatchSampler(Points(), batch_size=two, seed=np.int64(5))) == 17
     assert len(BatchLoader(dataset, np.int64(4), seed=np.uint8(5))) == 3
-    model = load_model(entry, with_dropout)
+    model = load_model(str(run), with_dropout)
     assert model.state_dict().keys() == load_model(run, with_dropout).state_dict().keys()
     usual = evaluate_run(run, with_dropout, Points(), loss=F.cross_entropy, batch_size=2)
     assert usual == evaluate_run(
-        entry, with_dropout, Points(), loss=F.cross_entropy, batch_size=two, num_workers=np.int64(0)
+        run, with_dropout, Points(), loss=F.cross_entropy, batch_size=two, num_workers=np.int64(0)
     )
-    outputs = predict_run("best", with_dropout, Points(), run=entry, batch_size=two)
+    outputs = predict_run("best", with_dropout, Points(), run=run, batch_size=two)
     assert outputs.shape == (33, 3)
-    with watch(model, every=np.int64(1), what=np.array(["outputs"]), patience=two) as watched:
+    with watch(model, every=np.int64(1), what=["outputs"], patience=two) as watched:
         model(paddle.ones([2, 6]))
     assert json.dumps(watched.values)
     optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
-    trainer = Trainer(
-        Entry(str(tmp_path / "net.pdparams")), model, optimizer, log_every=np.int64(2)
-    )
+    trainer = Trainer(tmp_path / "net.pdparams", model, optimizer, log_every=np.int64(2))
     loader = paddle.io.DataLoader(Points(), batch_size=11)
-    trainer.train(loader, np.int64(0), np.int64(1), Entry(str(tmp_path / "saved")))
+    trainer.train(loader, np.int64(0), np.int64(1), tmp_path / "saved")
     assert (tmp_path / "saved/model_epoch0.json").exists()
-
-
-def test_accepts_numpy_passes_data_on_unchanged():
-    @accepts_numpy
-    def function(data, number: int = 0, *more, path: Path = Path(), **options):
-        return data, number, more, path, options
-
-    array = np.zeros(2)
-    data, number, more, path, options = function(
-        array, np.int64(3), array, path=Entry("a"), x=array
-    )
-    assert data is array and more[0] is array and options["x"] is array
-    assert (type(number), path) == (int, Path("a"))
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'data'"):
-        function()

@@ -10,7 +10,6 @@ from typing import Any, Optional
 import numpy as np
 import paddle
 
-from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.data.batch_reader import CollateFn, MapDataset
 from paddle_mnist.data.collate import data_error, make_batch, num_samples, tensors
 from paddle_mnist.data.epochs import read_epoch
@@ -35,7 +34,6 @@ class ResumableBatchSampler(paddle.io.BatchSampler):
     samples must not draw random numbers, because these would depend on where the epoch was resumed.
     """
 
-    @accepts_numpy
     def __init__(
         self, dataset: MapDataset, batch_size: int = 1, seed: int = 0, shuffle: bool = True
     ):
@@ -44,7 +42,6 @@ class ResumableBatchSampler(paddle.io.BatchSampler):
         self._sampler = BatchSampler(len(dataset), batch_size, seed, shuffle)
         self._epoch = self._start = 0
 
-    @accepts_numpy
     def set_epoch(self, epoch: int, start: int = 0) -> None:
         """Choose the epoch, and the number of the batch, at which the next iteration begins."""
         self._epoch, self._start = epoch, start

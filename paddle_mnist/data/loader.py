@@ -9,7 +9,6 @@ from typing import Any, Optional
 
 import numpy as np
 
-from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.data.batch_reader import BatchReader, CollateFn, MapDataset, Reading, Request
 from paddle_mnist.data.collate import data_error, num_samples, tensors
 from paddle_mnist.data.epochs import read_epoch
@@ -86,7 +85,6 @@ class BatchLoader:
     length changes later.
     """
 
-    @accepts_numpy
     def __init__(
         self,
         dataset: MapDataset,

@@ -8,7 +8,6 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.data.batch_description import explained
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.inference.export import export_layer
@@ -22,7 +21,6 @@ Example = Union[paddle.static.InputSpec, np.ndarray, paddle.Tensor]
 SPECIFIED_SAMPLES = 4  # in the batch that is drawn for a specification
 
 
-@accepts_numpy
 def export_run(
     weights: Union[str, Path],
     model: Model,

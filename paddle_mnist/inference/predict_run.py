@@ -8,7 +8,6 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.data.batch_description import explained
 from paddle_mnist.data.batch_reader import CollateFn
 from paddle_mnist.data.collate import mapped, rebuilt
@@ -21,7 +20,6 @@ from paddle_mnist.system.arrays import as_array
 from paddle_mnist.training.trained_model import Model, load_trained
 
 
-@accepts_numpy
 def predict_run(
     weights: Union[str, Path],
     model: Model,

@@ -8,7 +8,6 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.run_files import RunFiles
 from paddle_mnist.checkpoint.saved_weights import WORDS, find_run
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError, DeviceError
@@ -44,7 +43,6 @@ class Predictor:
     Raises CheckpointError if the folder is no exported model or is damaged; DeviceError.
     """
 
-    @accepts_numpy
     def __init__(
         self,
         folder: Union[str, Path],

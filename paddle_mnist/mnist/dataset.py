@@ -9,7 +9,6 @@ from typing import Any, Optional, Union
 import numpy as np
 import paddle
 
-from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.data.sampler import BatchSampler
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.mnist.arrays import CLASSES, Data
@@ -33,7 +32,6 @@ class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's h
     Raises DataError, and ConfigError for a limit below 1.
     """
 
-    @accepts_numpy
     def __init__(
         self,
         mode: str = "train",
@@ -121,7 +119,6 @@ class MnistDataset(paddle.io.Dataset):  # type: ignore[type-arg]  # Paddle 2's h
         return self._split.pixels(indices)[:, np.newaxis], labels[:, np.newaxis]
 
 
-@accepts_numpy
 def load_data(
     mode: str = "train", batch_size: int = 100, data: str = "auto"
 ) -> Callable[[], Batches]:

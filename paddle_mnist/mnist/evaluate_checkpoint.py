@@ -6,7 +6,6 @@ from typing import Any, Optional
 
 from paddle import nn
 
-from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.errors import DataError
 from paddle_mnist.mnist.arrays import Data
@@ -33,7 +32,6 @@ class EvaluatedModel:
     evaluation: Evaluation
 
 
-@accepts_numpy
 def load_and_evaluate(
     checkpoint: Optional[str] = None,
     output: Optional[str] = None,

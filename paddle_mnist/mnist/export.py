@@ -9,7 +9,6 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.contents import optimizer_state
 from paddle_mnist.checkpoint.manifest import TRAINING, Checkpoint
 from paddle_mnist.checkpoint.safe_load import NAME_TABLE
@@ -117,7 +116,6 @@ def outputs_of(model: nn.Layer) -> tuple[str, ...]:
     return tuple(OUTPUTS) if is_tutorials(model) else USUAL_OUTPUTS
 
 
-@accepts_numpy
 def export_model(
     model: nn.Layer,
     folder: Path,

@@ -14,7 +14,6 @@ import numpy as np
 import paddle
 
 import paddle_mnist
-from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.errors import CheckpointError, DataError, OutputError
 from paddle_mnist.mnist.arrays import SIZE, noun_of
 from paddle_mnist.mnist.detector import FEATURES, moved, packaged_detector
@@ -45,7 +44,6 @@ AT_ONCE = 64  # pictures
 EXPORT_VERSION = 1  # of the exports in the cache; bump it when their outputs change
 
 
-@accepts_numpy
 def pretrained_predictor(outputs: Sequence[str] = USUAL_OUTPUTS, **options: Any) -> DigitPredictor:
     """Return a predictor of the weights that come with the package, exported into the cache.
 
@@ -132,7 +130,6 @@ def _is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-@accepts_numpy
 def read_pictures(
     predictor: DigitPredictor, files: Iterable[str], many: bool = False, check: bool = True
 ) -> Iterator[Reading]:

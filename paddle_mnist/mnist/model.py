@@ -8,7 +8,6 @@ from paddle import nn
 from paddle.nn import functional as F
 from paddle.utils import unique_name
 
-from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.weights import load_weights
 from paddle_mnist.data.labelled_images import ItemSpec
 from paddle_mnist.mnist.pretrained import WEIGHTS, weights
@@ -62,7 +61,6 @@ class MNIST(FastConvSwitch, nn.Layer):
     not_compared = (*FastConvSwitch.not_compared, "dropout_rate")
     item_spec = ItemSpec(image_shape=(1, 28, 28), num_classes=10)
 
-    @accepts_numpy
     def __init__(self, pretrained: bool = False, fast_conv: Union[str, int] = "auto"):
         super().__init__()
         self.fast_conv = fast_conv

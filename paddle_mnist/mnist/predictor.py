@@ -9,7 +9,6 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.saved_weights import CHECKPOINT_WORDS, find_weights
 from paddle_mnist.errors import CheckpointError, ConfigError, DataError
 from paddle_mnist.inference.exported import ABOUT, Input
@@ -87,7 +86,6 @@ class DigitPredictor(Predictor):
     DeviceError.
     """
 
-    @accepts_numpy
     def __init__(
         self,
         folder: Union[str, Path],

@@ -15,7 +15,6 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.errors import ConfigError, unknown_name
 from paddle_mnist.interfaces import Observer, View
 from paddle_mnist.monitor.diagnosis import PATIENCE, Diagnosis, Finding
@@ -67,7 +66,6 @@ class LayerWatch(Observer):
     of this process's first shard; gradients are the whole batch's.
     """
 
-    @accepts_numpy
     def __init__(
         self,
         model: nn.Layer,

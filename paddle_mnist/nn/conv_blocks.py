@@ -12,7 +12,6 @@ import paddle
 from paddle import nn
 from paddle.autograd import PyLayer
 
-from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.errors import ConfigError
 from paddle_mnist.nn.cross_entropy import compiled_cross_entropy
 from paddle_mnist.nn.fast_layers import (
@@ -111,7 +110,6 @@ class ConvBlocks(FastConvSwitch, nn.Sequential):
         threads does not change the results. You can set the attribute at any time.
     """
 
-    @accepts_numpy
     def __init__(self, *layers: nn.Layer, fast_conv: Union[str, int] = "auto"):
         super().__init__(*layers)
         self.fast_conv = fast_conv

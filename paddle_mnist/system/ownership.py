@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, Optional
+from typing import Optional
 
 from paddle_mnist.errors import OutputError, RunLockedError
 from paddle_mnist.system import heartbeat

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Optional, Union
 
 from paddle import nn
 
-from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.further_state import read_loss
 from paddle_mnist.checkpoint.saved_weights import SavedWeights, find_weights
 from paddle_mnist.checkpoint.weights import load_weights
@@ -54,7 +53,6 @@ def build_model(model: Model) -> nn.Layer:
     return model
 
 
-@accepts_numpy
 def load_trained(
     weights: Union[str, Path], model: Model, run: Union[str, Path, None] = None
 ) -> TrainedModel:
@@ -68,7 +66,6 @@ def load_trained(
     return TrainedModel(built, saved)
 
 
-@accepts_numpy
 def load_model(
     weights: Union[str, Path], model: Model, run: Union[str, Path, None] = None
 ) -> nn.Layer:
@@ -88,7 +85,6 @@ def load_model(
     return trained
 
 
-@accepts_numpy
 def evaluate_run(
     weights: Union[str, Path],
     model: Model,

@@ -18,7 +18,6 @@ import paddle
 from paddle import nn
 from paddle.utils import unique_name
 
-from paddle_mnist._arguments import accepts_numpy
 from paddle_mnist.checkpoint.checkpointer import NO_CHECKPOINTER, StoreCheckpointer
 from paddle_mnist.checkpoint.optimizer_state import optimizer_parameters
 from paddle_mnist.checkpoint.store import CheckpointStore
@@ -81,7 +80,6 @@ class Trainer:
         (`paddle_mnist.parallel.gradients`); by default batches are whole.
     """
 
-    @accepts_numpy
     def __init__(
         self,
         model_path: Union[str, Path],
@@ -138,7 +136,6 @@ class Trainer:
         self._steps_per_epoch: Optional[int] = None
         self._make_running_metrics()  # without a log, for a `train_step` before any `train`
 
-    @accepts_numpy
     def train(
         self,
         train_datasets: Any,
@@ -182,7 +179,6 @@ class Trainer:
         self.save()
         return self.state
 
-    @accepts_numpy
     def train_epoch(self, datasets: Any, epoch: int, start: int = 0) -> None:
         """Train on the batches of one epoch, beginning with number `start`.
 
@@ -192,7 +188,7 @@ class Trainer:
         """
         if not self._started:
             self._start(datasets, epoch, None, start)
-        self.state.epoch, self.state.position = epoch, start
+        self.state.epoch, self.state.position = int(epoch), int(start)  # which may be NumPy's
         with training_mode_begins(self.model, warns=not is_rehearsal()):
             for observer in self.observers:  # before workers are forked, which see what it sets
                 observer.on_epoch_start(self._view())
@@ -345,7 +341,7 @@ class Trainer:
             )
         steps = self._steps_per_epoch = batches_per_epoch(loader)  # None: it does not know
         if not self.resuming:  # start_epoch > 0: assume the epochs before were trained elsewhere
-            self.state = TrainState(epoch=start_epoch, step=start_epoch * (steps or 0))
+            self.state = TrainState(epoch=int(start_epoch), step=int(start_epoch) * (steps or 0))
         self._make_running_metrics(self.writer or console_writer(end_epoch, steps))
         if self.resuming:
             self.running.resume()
